@@ -1,0 +1,47 @@
+# Everything happens in .venv and vlalign_data; nothing else of the system is touched.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/installed
+ROOT ?= vlalign_data
+RUN := taco-s3d-seed0
+AT := --root $(ROOT) --dataset demo
+
+.PHONY: demo test test-all check constraints clean
+
+demo: $(INSTALLED)
+	$(BIN)/vlalign-preprocess $(AT)
+	$(BIN)/vlalign-extract $(AT) --features resnet152,s3d
+	$(BIN)/vlalign-train $(AT) --features s3d
+	@$(MAKE) --no-print-directory $(ROOT)/demo/search.txt
+	$(BIN)/vlalign-evaluate $(AT) $(RUN)
+
+$(ROOT)/demo/search.txt: $(ROOT)/demo/runs/$(RUN)/run.json
+	$(BIN)/vlalign-search $(AT) $(RUN) "a red circle falls" > $@
+	@cat $@
+
+test: check
+	$(BIN)/python -m pytest -m "not slow"
+
+test-all: check
+	$(BIN)/python -m pytest
+
+check: $(INSTALLED)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+# uv installs what constraints.txt pins; made again when either file changes.
+$(INSTALLED): pyproject.toml constraints.txt
+	$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 10) and 'vlalign needs Python 3.10 or newer: make PYTHON=python3.12 ...')"
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt uv
+	VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --quiet --constraint constraints.txt --editable ".[english,dev]"
+	touch $@
+
+# The pinned versions: for every supported Python and platform, without naming an index. To be run by hand when they should move.
+constraints:
+	$(BIN)/uv pip compile --universal --python-version 3.10 --all-extras --no-annotate --no-header --quiet pyproject.toml -o constraints.txt
+
+clean:
+	rm -rf $(VENV) vlalign_data

@@ -1,0 +1,185 @@
+"""S3D-G as trained on HowTo100M (Miech et al. 2020), ported entry for entry, computed with 2D convolutions.
+
+Every convolution of S3D is spatial (1xkxk), temporal (kx1x1) or pointwise, and so is every pooling. With frames kept as
+[B*T, C, H, W] in channels_last memory, the same bytes can be read as [B, C, T, H*W], where a temporal convolution is a 2D one
+with a (k, 1) kernel. Libraries are far faster at 2D than at 3D convolutions on a CPU. Batch norm is folded into the weights, since
+the network is only ever run, never trained.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+# (in; b0, b1 reduce, b1, b2 reduce, b2, b3) of each Inception block
+INCEPTION_WIDTHS = {
+    "mixed_3b": (192, 64, 96, 128, 16, 32, 32),
+    "mixed_3c": (256, 128, 128, 192, 32, 96, 64),
+    "mixed_4b": (480, 192, 96, 208, 16, 48, 64),
+    "mixed_4c": (512, 160, 112, 224, 24, 64, 64),
+    "mixed_4d": (512, 128, 128, 256, 24, 64, 64),
+    "mixed_4e": (512, 112, 144, 288, 32, 64, 64),
+    "mixed_4f": (528, 256, 160, 320, 32, 128, 128),
+    "mixed_5b": (832, 256, 160, 320, 32, 128, 128),
+    "mixed_5c": (832, 384, 192, 384, 48, 128, 128),
+}
+
+
+def _over_time(x_NCHW: Tensor, num_frames: int) -> Tensor:
+    """[B*T, C, H, W] in channels_last memory seen as [B, C, T, H*W], without a copy."""
+    n, c, h, w = x_NCHW.shape
+    return x_NCHW.permute(0, 2, 3, 1).reshape(n // num_frames, num_frames, h * w, c).permute(0, 3, 1, 2)
+
+
+def _over_space(x_BCTP: Tensor, height: int) -> Tensor:
+    """The inverse of ``_over_time``."""
+    b, c, t, p = x_BCTP.shape
+    return x_BCTP.permute(0, 2, 3, 1).reshape(b * t, height, p // height, c).permute(0, 3, 1, 2)
+
+
+def _folded(conv: nn.Conv3d, bn: nn.BatchNorm3d) -> tuple[Tensor, Tensor]:
+    """Weight [O, I, kt, kh, kw] and bias [O] of ``bn(conv(x))`` in evaluation mode."""
+    scale = bn.weight / torch.sqrt(bn.running_var + bn.eps)
+    return (conv.weight * scale[:, None, None, None, None]).detach(), (bn.bias - bn.running_mean * scale).detach()
+
+
+class STConv3D(nn.Module):
+    """Convolution, batch norm, ReLU; ``separable``: a spatial one and then a temporal one, each with its own norm and ReLU."""
+
+    def __init__(self, num_in: int, num_out: int, kernel: tuple[int, int, int], *, separable: bool = False) -> None:
+        super().__init__()
+        self.separable = separable
+        self.conv1 = nn.Conv3d(num_in, num_out, (1, *kernel[1:]) if separable else kernel, bias=False)
+        self.bn1 = nn.BatchNorm3d(num_out)
+        if separable:
+            self.conv2 = nn.Conv3d(num_out, num_out, (kernel[0], 1, 1), bias=False)
+            self.bn2 = nn.BatchNorm3d(num_out)
+
+    def fold(self) -> None:
+        weight, bias = _folded(self.conv1, self.bn1)
+        if weight.shape[2] == 2:  # conv1 of the network: see S3D.stem
+            weight = torch.cat([weight[:, :, 0], weight[:, :, 1]], dim=1)[:, :, None]
+        self.spatial = weight.squeeze(2).contiguous(memory_format=torch.channels_last), bias
+        if self.separable:
+            weight, bias = _folded(self.conv2, self.bn2)
+            self.temporal = weight.squeeze(-1).contiguous(memory_format=torch.channels_last), bias
+
+    def forward(self, x_NCHW: Tensor, num_frames: int) -> Tensor:
+        weight, bias = self.spatial
+        x_NCHW = F.conv2d(x_NCHW, weight, bias, padding=weight.shape[-1] // 2).relu_()
+        if not self.separable:
+            return x_NCHW
+        weight, bias = self.temporal
+        x_BCTP = F.conv2d(_over_time(x_NCHW, num_frames), weight, bias, padding=(weight.shape[2] // 2, 0)).relu_()
+        return _over_space(x_BCTP, x_NCHW.shape[2])
+
+
+class SelfGating(nn.Module):
+    """Channels weighted by sigmoid(fc(mean over time and space)) (the G of S3D-G)."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.fc = nn.Linear(width, width)
+
+    def forward(self, x_NCHW: Tensor, num_frames: int) -> Tensor:
+        mean_BC = x_NCHW.mean(dim=(2, 3)).unflatten(0, (-1, num_frames)).mean(dim=1)
+        gate_NC = torch.sigmoid(self.fc(mean_BC)).repeat_interleave(num_frames, dim=0)
+        return x_NCHW.mul_(gate_NC[:, :, None, None])
+
+
+class InceptionBlock(nn.Module):
+    def __init__(self, widths: tuple[int, ...]) -> None:
+        super().__init__()
+        num_in, b0, b1_a, b1_b, b2_a, b2_b, b3 = widths
+        self.conv_b0 = STConv3D(num_in, b0, (1, 1, 1))
+        self.conv_b1_a = STConv3D(num_in, b1_a, (1, 1, 1))
+        self.conv_b1_b = STConv3D(b1_a, b1_b, (3, 3, 3), separable=True)
+        self.conv_b2_a = STConv3D(num_in, b2_a, (1, 1, 1))
+        self.conv_b2_b = STConv3D(b2_a, b2_b, (3, 3, 3), separable=True)
+        self.conv_b3_b = STConv3D(num_in, b3, (1, 1, 1))
+        self.gating_b0 = SelfGating(b0)
+        self.gating_b1 = SelfGating(b1_b)
+        self.gating_b2 = SelfGating(b2_b)
+        self.gating_b3 = SelfGating(b3)
+
+    def forward(self, x_NCHW: Tensor, num_frames: int) -> Tensor:
+        t = num_frames
+        pooled = F.max_pool2d(x_NCHW, 3, stride=1, padding=1)
+        pooled = _over_space(F.max_pool2d(_over_time(pooled, t), (3, 1), stride=1, padding=(1, 0)), x_NCHW.shape[2])
+        branches = [
+            self.gating_b0(self.conv_b0(x_NCHW, t), t),
+            self.gating_b1(self.conv_b1_b(self.conv_b1_a(x_NCHW, t), t), t),
+            self.gating_b2(self.conv_b2_b(self.conv_b2_a(x_NCHW, t), t), t),
+            self.gating_b3(self.conv_b3_b(pooled, t), t),
+        ]
+        return torch.cat(branches, dim=1)
+
+
+def _max_pool_tf(x: Tensor, kernel: tuple[int, int], stride: tuple[int, int]) -> Tensor:
+    """TensorFlow's SAME max pooling: zeros (not -inf) after and before, then ``ceil_mode``. Inputs are never negative here."""
+    pads = []
+    for k, s in reversed(list(zip(kernel, stride, strict=True))):
+        along = max(k - s, 0)
+        pads += [along // 2, along - along // 2]
+    return F.max_pool2d(F.pad(x, pads), kernel, stride, ceil_mode=True)
+
+
+class S3D(nn.Module):
+    """The video half of s3d_howto100m.pth, with its entries' names. Run ``fold()`` once the weights are in.
+
+    ``forward``: float [B, 3, T, H, W] in [0, 1], T, H and W even -> ``mixed_5c`` [B, 1024], the mean over time and space.
+    ``video_embedding``: ``fc`` of that, [B, 512].
+    """
+
+    left_out = ("text_module.",)
+    batch_sizes = {"cpu": 1, "cuda": 16}
+    random_gain = 4.0  # self-gating halves what passes
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1 = STConv3D(24, 64, (2, 4, 4))
+        self.conv_2b = STConv3D(64, 64, (1, 1, 1))
+        self.conv_2c = STConv3D(64, 192, (3, 3, 3), separable=True)
+        self.gating = SelfGating(192)
+        for name, widths in INCEPTION_WIDTHS.items():
+            self.add_module(name, InceptionBlock(widths))
+        self.fc = nn.Linear(1024, 512)
+
+    def fold(self) -> "S3D":
+        for module in self.modules():
+            if isinstance(module, STConv3D):
+                module.fold()
+        return self
+
+    def stem(self, video_BCTHW: Tensor) -> tuple[Tensor, int]:
+        """Space to depth, then conv1: (2, 4, 4), padded (1, 2, 2), first row of each axis dropped (TensorFlow's SAME).
+
+        What is left of the temporal kernel sees frames t and t + 1 (nothing after the last), so those two are put side by side
+        as channels for one 2D convolution.
+        """
+        b, c, t, h, w = video_BCTHW.shape
+        x = video_BCTHW.reshape(b, c, t // 2, 2, h // 2, 2, w // 2, 2).permute(0, 2, 3, 5, 7, 1, 4, 6)
+        x_BTCHW = x.reshape(b, t // 2, 8 * c, h // 2, w // 2)
+        following = torch.cat([x_BTCHW[:, 1:], torch.zeros_like(x_BTCHW[:, :1])], dim=1)
+        x_NCHW = torch.cat([x_BTCHW, following], dim=2).flatten(0, 1).contiguous(memory_format=torch.channels_last)
+        return self.conv1(x_NCHW, t // 2)[:, :, 1:, 1:], t // 2
+
+    def forward(self, video_BCTHW: Tensor) -> Tensor:
+        x, t = self.stem(video_BCTHW)
+        x = _max_pool_tf(x, (3, 3), (2, 2))
+        x = self.gating(self.conv_2c(self.conv_2b(x, t), t), t)
+        x = _max_pool_tf(x, (3, 3), (2, 2))
+        x = self.mixed_3c(self.mixed_3b(x, t), t)
+        x, t = self._pool_time(_max_pool_tf(x, (3, 3), (2, 2)), t, 3)
+        for name in ("mixed_4b", "mixed_4c", "mixed_4d", "mixed_4e", "mixed_4f"):
+            x = self.get_submodule(name)(x, t)
+        x, t = self._pool_time(_max_pool_tf(x, (2, 2), (2, 2)), t, 2)
+        x = self.mixed_5c(self.mixed_5b(x, t), t)
+        return x.mean(dim=(2, 3)).unflatten(0, (-1, t)).mean(dim=1)
+
+    @staticmethod
+    def _pool_time(x_NCHW: Tensor, num_frames: int, kernel: int) -> tuple[Tensor, int]:
+        pooled = _max_pool_tf(_over_time(x_NCHW, num_frames), (kernel, 1), (2, 1))
+        return _over_space(pooled, x_NCHW.shape[2]), pooled.shape[2]
+
+    def video_embedding(self, mixed_5c_BD: Tensor) -> Tensor:
+        return self.fc(mixed_5c_BD)

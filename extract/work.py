@@ -1,0 +1,80 @@
+"""What there is to extract, and what of it is left. Imports nothing heavy: where nothing is left, this is all that runs."""
+
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict
+from pathlib import Path
+
+from ..storage.console import Problems, UserError, progress
+from ..storage.feature_store import FeatureStore
+from ..storage.files import file_identity, read_jsonl, write_jsonl
+from ..storage.layout import DatasetFolder
+from ..storage.records import Failure, VideoRecord
+
+VIDEO_SUFFIXES = {".mp4", ".mkv", ".webm", ".avi", ".mov", ".m4v", ".mpg", ".mpeg", ".ts", ".flv", ".wmv", ".ogv", ".3gp", ".gif"}
+
+
+def list_folder(folder: Path, problems: Problems) -> list[VideoRecord]:
+    """The video files under ``folder``; a video's id is its path there without the suffix. Raises ``UserError`` where there are none."""
+    if not folder.is_dir():
+        raise UserError(f"{folder}: no such folder; --videos expects one with video files")
+    files = sorted(p for p in folder.rglob("*") if p.suffix.lower() in VIDEO_SUFFIXES and p.is_file())
+    if not files:
+        raise UserError(f"{folder}: no video files in it; expected names ending in {' '.join(sorted(VIDEO_SUFFIXES))}")
+    videos: dict[str, VideoRecord] = {}
+    for file in files:
+        video_id = file.relative_to(folder).with_suffix("").as_posix()
+        if video_id in videos:
+            problems.add(f"{file}: has the same id, {video_id!r}, as {videos[video_id].path}; left out; rename one of them")
+        else:
+            videos[video_id] = VideoRecord(video_id=video_id, path=str(file.absolute()))
+    return list(videos.values())
+
+
+def render_missing(dataset: DatasetFolder, videos: Sequence[VideoRecord]) -> None:
+    """Makes the videos that are drawn rather than recorded, where they are not there yet."""
+    missing = [video for video in videos if video.scene and not dataset.video_path(video).exists()]
+    if not missing:
+        return
+    from .render import render_video
+
+    for folder in {dataset.video_path(video).parent for video in missing}:
+        folder.mkdir(parents=True, exist_ok=True)
+    with ProcessPoolExecutor() as pool:
+        done = pool.map(render_video, [v.scene for v in missing], [dataset.video_path(v) for v in missing], chunksize=4)
+        for _ in progress(done, total=len(missing), what="rendering", unit="videos"):
+            pass
+
+
+class WorkList:
+    """What is left to do for each set of features, known from the stores and from ``failures.jsonl`` alone."""
+
+    def __init__(self, dataset: DatasetFolder, features: Sequence[str]) -> None:
+        self.dataset = dataset
+        self.stores = {f: FeatureStore(dataset.features(f)) for f in features if any(dataset.features(f).glob("*.h5"))}
+        self.failures = {f: {r["video_id"]: Failure(**r) for r in read_jsonl(self.failures_file(f))} for f in features}
+        self.features = list(features)
+
+    def failures_file(self, features: str) -> Path:
+        return self.dataset.features(features) / "failures.jsonl"
+
+    def left(self, video: VideoRecord, *, retry_failed: bool) -> list[str]:
+        """The features that a video still needs: those that no store has from this very file, and that did not fail on it."""
+        source = file_identity(self.dataset.video_path(video))
+        left = []
+        for features in self.features:
+            store, failure = self.stores.get(features), self.failures[features].get(video.video_id)
+            if store and video.video_id in store and source in ("", store.source(video.video_id)):
+                continue  # a file that is gone since needs no features either
+            if failure and failure.source == source and source and not retry_failed:
+                continue
+            left.append(features)
+        return left
+
+    def record(self, features: str, video_id: str, failure: Failure | None) -> None:
+        """Notes that a video failed, or, with None, that it does no longer."""
+        if failure is not None:
+            self.failures[features][video_id] = failure
+        elif self.failures[features].pop(video_id, None) is None:
+            return
+        write_jsonl(self.failures_file(features), [asdict(f) for f in self.failures[features].values()])

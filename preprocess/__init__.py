@@ -1,0 +1,1 @@
+"""Annotations -> captions with part-of-speech tags, and the IDF table."""

@@ -1,0 +1,100 @@
+"""Anybody's own captions: a CSV or JSONL file with the columns video_id and caption, and, where wanted, start_seconds and
+end_seconds, and split (train, validation or test)."""
+
+import csv
+import hashlib
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from ...storage.console import Problems, UserError
+from ...storage.files import read_jsonl
+from ...storage.records import Caption, VideoRecord
+
+REQUIRED = ("video_id", "caption")
+OPTIONAL = ("start_seconds", "end_seconds", "split")
+SPLITS = ("train", "validation", "test")
+
+
+def read(annotations: Path | None, seed: int, problems: Problems) -> Iterator[VideoRecord | Caption]:
+    """Bad rows are reported with their number and left out; a file without the columns is refused.
+
+    Without a column ``split``, 80 % of the videos go to train, 10 % to validation, 10 % to test, by a hash of seed and id.
+    """
+    assert annotations is not None
+    rows = list(_numbered_rows(annotations))
+    if not rows:
+        raise UserError(f"{annotations}: no rows; expected columns {', '.join(REQUIRED)} and a row for each caption")
+    columns = {name for _, row in rows for name in row}
+    missing = [name for name in REQUIRED if name not in columns]
+    if missing:
+        raise UserError(
+            f"{annotations}: no column {' and no column '.join(missing)}; it has {', '.join(sorted(map(str, columns)))}; expected "
+            f"{', '.join(REQUIRED)}, and if wanted {', '.join(OPTIONAL)}"
+        )
+    captions = []
+    for place, row in rows:
+        try:
+            captions.append(_caption(row))
+        except ValueError as error:
+            problems.add(f"{annotations}, {place}: {error}; left out")
+    if "split" in columns:
+        yield from captions
+        return
+    splits = split_videos(sorted({c.video_id for c in captions}), seed)
+    for caption in captions:
+        yield Caption(
+            video_id=caption.video_id,
+            caption=caption.caption,
+            split=splits[caption.video_id],
+            start_seconds=caption.start_seconds,
+            end_seconds=caption.end_seconds,
+        )
+
+
+def split_videos(video_ids: list[str], seed: int) -> dict[str, str]:
+    """A tenth, and at least one of three videos or more, to each of test and validation; the rest to train."""
+    order = sorted(video_ids, key=lambda video_id: hashlib.sha256(f"{seed}:{video_id}".encode()).digest())
+    num_held = max(round(0.1 * len(order)), 1) if len(order) >= 3 else 0
+    return {v: "test" if i < num_held else "validation" if i < 2 * num_held else "train" for i, v in enumerate(order)}
+
+
+def _numbered_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    if path.suffix == ".jsonl":
+        yield from ((f"line {number}", row) for number, row in enumerate(read_jsonl(path), start=1))
+    elif path.suffix == ".csv":
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            try:
+                reader = csv.DictReader(file)
+                yield from ((f"line {reader.line_num}", row) for row in reader)
+            except (csv.Error, UnicodeDecodeError) as error:
+                raise UserError(f"{path}: no CSV in UTF-8 ({error})") from None
+    else:
+        raise UserError(f"{path}: expected a .csv or .jsonl file")
+
+
+def _caption(row: dict[str, Any]) -> Caption:
+    video_id, text = row.get("video_id"), row.get("caption")
+    if not isinstance(video_id, str) or not video_id.strip():
+        raise ValueError(f"video_id is {video_id!r}, expected a name")
+    if not isinstance(text, str) or not text.strip():
+        raise ValueError(f"caption is {text!r}, expected a sentence")
+    split = row.get("split") or "train"
+    if split not in SPLITS:
+        raise ValueError(f"split is {split!r}, expected one of {', '.join(SPLITS)}")
+    start, end = (_seconds(row, name) for name in ("start_seconds", "end_seconds"))
+    return Caption(video_id=video_id.strip(), caption=text.strip(), split=split, start_seconds=start, end_seconds=end)
+
+
+def _seconds(row: dict[str, Any], name: str) -> float | None:
+    value = row.get(name)
+    if value in (None, ""):
+        return None
+    try:
+        seconds = float(value)
+    except (TypeError, ValueError):
+        seconds = math.nan
+    if not math.isfinite(seconds):
+        raise ValueError(f"{name} is {value!r}, expected seconds")
+    return seconds

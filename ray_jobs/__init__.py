@@ -1,0 +1,1 @@
+"""The steps of the other folders on a Ray cluster."""

@@ -1,0 +1,89 @@
+"""What every command shares: one line for a mistake, exit codes, progress that reads well on a terminal and in a log."""
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import TypeVar
+
+from tqdm import tqdm
+
+T = TypeVar("T")
+
+EXIT_DONE, EXIT_INCOMPLETE, EXIT_MISTAKE = 0, 1, 2
+LOG_EVERY_SECONDS = 15.0
+
+
+class UserError(Exception):
+    """Something that the user can mend. The message says what, where, what was expected and what to do, in one line."""
+
+
+class Problems:
+    """Single inputs that were left out while the rest went on: one line each as they come, counted at the end."""
+
+    MAX_LINES = 20
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def add(self, message: str) -> None:
+        self.count += 1
+        if self.count <= self.MAX_LINES:
+            say(f"warning: {message}")
+        elif self.count == self.MAX_LINES + 1:
+            say("warning: more like this; only counted from here on")
+
+    def exit_code(self) -> int:
+        return EXIT_INCOMPLETE if self.count else EXIT_DONE
+
+
+def say(message: str) -> None:
+    """One line on standard error, which keeps a progress bar whole; standard output is for results."""
+    tqdm.write(message, file=sys.stderr)
+
+
+def command_parser(prog: str, description: str, example: str) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog=prog,
+        description=description,
+        epilog=f"example:\n  {example}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    root = Path(os.environ.get("VLALIGN_ROOT", "vlalign_data"))
+    parser.add_argument("--root", type=Path, default=root, help="folder of all data sets (default: $VLALIGN_ROOT or ./vlalign_data)")
+    parser.add_argument("--dataset", help="name of the data set: its folder under --root")
+    return parser
+
+
+def run_command(command: Callable[[argparse.Namespace], int], parser: argparse.ArgumentParser, argv: list[str] | None) -> int:
+    """Runs a command; returns its exit code: 0 all done, 1 something was left out or went wrong, 2 a mistake in the call."""
+    args = parser.parse_args(argv)
+    try:
+        return command(args)
+    except UserError as error:
+        say(f"{parser.prog}: error: {error}")
+        return EXIT_MISTAKE
+    except KeyboardInterrupt:
+        say(f"{parser.prog}: stopped; what was finished is kept, and the same command goes on from there")
+        return EXIT_INCOMPLETE
+    except OSError as error:  # a full disk, a folder that may not be written: the system's own words say which
+        say(f"{parser.prog}: error: {error}")
+        return EXIT_INCOMPLETE
+
+
+def progress(items: Iterable[T], *, total: int, what: str, unit: str) -> Iterator[T]:
+    """``items``, with a bar on a terminal; elsewhere a line every 15 seconds and one at the end. Both give rate and time left."""
+    if sys.stderr.isatty():
+        yield from tqdm(items, total=total, desc=what, unit=f" {unit}", dynamic_ncols=True, smoothing=0.05)
+        return
+    started = last = time.monotonic()
+    count = 0
+    for count, item in enumerate(items, start=1):
+        yield item
+        now = time.monotonic()
+        if now - last >= LOG_EVERY_SECONDS or (count == total and now - started >= 1):
+            last = now
+            say(tqdm.format_meter(count, total, now - started, prefix=what, unit=f" {unit}", ncols=0))

@@ -1,0 +1,40 @@
+"""vlalign-search: free text -> the best clips."""
+
+import argparse
+
+from ..storage.console import EXIT_DONE, UserError, command_parser, run_command
+from .runs import find_run
+
+
+def search_command(args: argparse.Namespace) -> int:
+    if not args.query.strip():
+        raise UserError("the query is empty; expected some words, such as 'a red circle falls'")
+    if args.num_results < 1:
+        raise UserError(f"--num-results {args.num_results}: expected 1 or more")
+    folder = find_run(args.root, args.dataset, args.run)
+
+    from .checkpoint import load_run  # torch and transformers, which a mistake in the call need not wait for
+    from .search import search, searchable_clips
+
+    run = load_run(folder)
+    clips = searchable_clips(run)
+    hits = search(run, args.query, clips, args.num_results)
+    print(f"{args.query!r} among {len(clips):,} clips of {run.dataset.name}")
+    print(f"{'score':>8}  {'seconds':>15}  video")
+    for hit in hits:
+        print(f"{hit.score:>8.2f}  {hit.start_seconds:>6.2f} - {hit.end_seconds:>6.2f}  {hit.video_id}")
+    if run.note:
+        print(f"note: {run.note}")
+    return EXIT_DONE
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = command_parser(
+        "vlalign-search",
+        "Finds the clips of a data set that fit a text best, with the model of a run.",
+        'vlalign-search taco-s3d-seed0 "a red circle falls"',
+    )
+    parser.add_argument("run", metavar="RUN", help="a run's folder or name")
+    parser.add_argument("query", metavar="TEXT", help="what to look for")
+    parser.add_argument("--num-results", type=int, default=5, help="(default: 5)")
+    return run_command(search_command, parser, argv)

@@ -1,0 +1,30 @@
+"""What a run is made with."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainConfig:
+    """A complete training configuration. Numbers of the paper where it gives one that fits a small model on a CPU."""
+
+    dataset: str
+    features: str
+    """Name of a store, or several joined by '+'."""
+    text_encoder: str = "small"
+    """'small' (two layers, learned from the captions) or a BERT-like model by folder or hub name."""
+    objective: str = "taco"
+    seed: int = 0
+    num_steps: int = 300
+    batch_size: int = 64
+    learning_rate: float = 5e-4
+    warmup_steps: int = 50
+    weight_decay: float = 1e-5  # section 4.3
+    token_loss_weight: float = 0.5  # lambda_t of Eq. 6
+    token_score_weight: float = 0.5  # Figure 3
+    temperature: float = 1.0
+    pos_tags: tuple[str, ...] = ("NOUN", "VERB")  # section 3.3
+    max_video_tokens: int = 48  # section 4.3
+    max_text_tokens: int = 30  # section 4.3
+    num_video_layers: int = 1  # section 4.3
+    dropout: float = 0.1
+    validate_every: int = 50

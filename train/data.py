@@ -1,0 +1,109 @@
+"""Captions and feature stores -> clips, captions and batches."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..storage.captions import read_captions
+from ..storage.console import Problems, UserError
+from ..storage.feature_store import FeatureStore
+from ..storage.layout import DatasetFolder
+from ..storage.records import Caption
+
+
+@dataclass(frozen=True)
+class Clip:
+    """What is retrieved: a part of a video, or all of it (None, None)."""
+
+    video_id: str
+    start_seconds: float | None
+    end_seconds: float | None
+
+
+class ClipFeatures:
+    """Rows of one store, or of several aligned in time and joined, for any clip."""
+
+    def __init__(self, stores: Sequence[FeatureStore]) -> None:
+        self.stores = list(stores)
+        self.dim = sum(store.profile.dimension for store in self.stores)
+
+    def __contains__(self, video_id: str) -> bool:
+        return all(video_id in store for store in self.stores)
+
+    def video_ids(self) -> list[str]:
+        return [v for v in self.stores[0].video_ids() if v in self]
+
+    def duration_seconds(self, video_id: str) -> float:
+        return self.stores[0].duration_seconds(video_id)
+
+    def rows(self, clip: Clip, max_rows: int) -> np.ndarray:
+        """[T, D] float32, at most ``max_rows``, evenly chosen where there are more; empty where the clip lies past the end.
+
+        Of several stores the one with most rows sets the time; the others give the row that covers the middle of each of its.
+        """
+        parts = [store.get(clip.video_id, start_seconds=clip.start_seconds, end_seconds=clip.end_seconds) for store in self.stores]
+        leader = max(parts, key=lambda part: len(part.features))
+        if any(len(part.features) == 0 for part in parts):
+            return np.zeros((0, self.dim), dtype=np.float32)
+        middles = (leader.start_seconds + leader.end_seconds) / 2
+        joined = np.concatenate(
+            [p.features[np.clip(np.searchsorted(p.start_seconds, middles, side="right") - 1, 0, None)] for p in parts], axis=1
+        )
+        if len(joined) > max_rows:
+            joined = joined[np.linspace(0, len(joined) - 1, max_rows).round().astype(int)]
+        return joined
+
+    def batch(self, clips: Sequence[Clip], max_rows: int) -> tuple[Tensor, Tensor]:
+        """Features [B, M, D], padded with zeros, and the mask [B, M], True where there is a row."""
+        rows = [self.rows(clip, max_rows) for clip in clips]
+        features = torch.zeros(len(rows), max(map(len, rows)), self.dim)
+        mask = torch.zeros(features.shape[:2], dtype=torch.bool)
+        for index, part in enumerate(rows):
+            features[index, : len(part)] = torch.from_numpy(part)
+            mask[index, : len(part)] = True
+        return features, mask
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """The clips of a split, and its captions; ``clip_of_caption[i]`` is the number of caption i's clip."""
+
+    clips: list[Clip]
+    captions: list[Caption]
+    clip_of_caption: np.ndarray
+
+    def captions_of_clips(self) -> list[list[int]]:
+        found: list[list[int]] = [[] for _ in self.clips]
+        for caption, clip in enumerate(self.clip_of_caption):
+            found[clip].append(caption)
+        return found
+
+
+def make_pairs(captions: Iterable[Caption]) -> Pairs:
+    clips: dict[Clip, int] = {}
+    listed = list(captions)
+    numbers = [clips.setdefault(Clip(c.video_id, c.start_seconds, c.end_seconds), len(clips)) for c in listed]
+    return Pairs(list(clips), listed, np.array(numbers, dtype=int))
+
+
+def read_pairs(dataset: DatasetFolder, features: ClipFeatures, problems: Problems) -> dict[str, Pairs]:
+    """{split: pairs}. Captions whose video has no features, or ends before their clip, are reported and left out of both sides."""
+    captions = read_captions(dataset.captions)
+    without = sorted({c.video_id for c in captions} - set(features.video_ids()))
+    for video_id in without:
+        problems.add(f"captions of video {video_id!r}: no features of it in {features.stores[0].folder}; left out (run vlalign-extract)")
+    usable, left_out = [], set(without)
+    for caption in captions:
+        if caption.video_id in left_out:
+            continue
+        duration = features.duration_seconds(caption.video_id)
+        if caption.start_seconds is not None and caption.start_seconds >= duration:
+            problems.add(f"caption {caption.clip_id}: starts after the video's end ({duration:.1f} s); left out")
+        else:
+            usable.append(caption)
+    if not usable:
+        raise UserError(f"{dataset.captions}: none of its captions has a video in {features.stores[0].folder}; are the video ids the same?")
+    return {split: make_pairs(c for c in usable if c.split == split) for split in ("train", "validation", "test")}

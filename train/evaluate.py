@@ -1,0 +1,60 @@
+"""Retrieval on a split: metrics, and what was retrieved."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..storage.console import Problems, UserError
+from ..storage.files import write_json
+from .checkpoint import Run, load_run
+from .data import Pairs, read_pairs
+from .metrics import retrieval_metrics
+from .report import write_report
+from .runs import METRICS_FILE
+from .scoring import score_matrix
+
+GALLERY_QUERIES = 8
+GALLERY_RESULTS = 5
+
+
+def gallery(scores: np.ndarray, pairs: Pairs) -> list[dict[str, Any]]:
+    """The best clips for a few captions of clips spread evenly over the split."""
+    chosen = np.linspace(0, len(pairs.clips) - 1, min(GALLERY_QUERIES, len(pairs.clips))).round().astype(int)
+    queries = []
+    for clip, captions in enumerate(pairs.captions_of_clips()):
+        if clip not in chosen:
+            continue
+        row = scores[captions[0]]
+        best = np.argsort(-row, kind="stable")[:GALLERY_RESULTS]
+        queries.append(
+            {
+                "caption": pairs.captions[captions[0]].caption,
+                "rank_of_right": int((row > row[clip]).sum()) + 1,
+                "results": [{**vars(pairs.clips[i]), "score": float(row[i]), "right": bool(i == clip)} for i in best],
+            }
+        )
+    return queries
+
+
+def evaluate_run(folder: Path, split: str, problems: Problems, fingerprint: dict[str, Any]) -> dict[str, Any]:
+    """Scores every caption of ``split`` against every clip; writes ``metrics.json`` and ``report.html``, and returns the former."""
+    run: Run = load_run(folder)
+    pairs = read_pairs(run.dataset, run.features, problems)[split]
+    if not pairs.clips:
+        raise UserError(f"{run.dataset.captions}: no captions with split {split!r}; pass another --split")
+    scores = score_matrix(run.model, run.tokenizer, run.weights, run.features, pairs.captions, pairs.clips, run.config)
+    result = {
+        "run": folder.name,
+        "dataset": run.dataset.name,
+        "split": split,
+        "num_captions": len(pairs.captions),
+        "num_clips": len(pairs.clips),
+        "note": run.note,
+        "metrics": retrieval_metrics(scores, pairs.clip_of_caption),
+        "left_out": problems.count,
+        "fingerprint": fingerprint,
+    }
+    write_report(run, result, gallery(scores, pairs))
+    write_json(folder / METRICS_FILE, result)  # last: its presence says that both are there
+    return result

@@ -1,0 +1,104 @@
+"""A run's folder: what it holds, where it is, what it was made from. Imports nothing heavy."""
+
+import importlib.metadata
+import platform
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from ..storage.captions import read_captions_about
+from ..storage.console import UserError
+from ..storage.feature_store import FeatureStore
+from ..storage.files import read_json, write_json
+from ..storage.layout import DatasetFolder
+from .config import TrainConfig
+
+RUN_FILE = "run.json"
+MODEL_FILE = "model.safetensors"
+EVENTS_FILE = "events.jsonl"
+METRICS_FILE = "metrics.json"
+REPORT_FILE = "report.html"
+TEXT_FOLDER = "text_encoder"
+
+
+def describe_inputs(dataset: DatasetFolder, stores: Sequence[FeatureStore]) -> dict[str, Any]:
+    """What a run was trained on, so that it can be told from one on other data."""
+    return {
+        "captions": read_captions_about(dataset.captions),
+        "features": [
+            {
+                "features": store.profile.name,
+                "profile_hash": store.profile.hash,
+                "weights": store.weights.name,
+                "weights_sha256": store.weights.sha256,
+                "num_videos": len(store),
+            }
+            for store in stores
+        ],
+    }
+
+
+def open_stores(dataset: DatasetFolder, features: str) -> list[FeatureStore]:
+    return [FeatureStore(dataset.features(name)) for name in features.split("+")]
+
+
+def describe_software() -> dict[str, str]:
+    return {name: importlib.metadata.version(name) for name in ("vlalign", "torch", "transformers", "numpy")} | {
+        "python": platform.python_version()
+    }
+
+
+def random_features_note(inputs: dict[str, Any]) -> str | None:
+    """What must stand beside every number of a run whose features come from weights that nobody trained."""
+    names = [f["features"] for f in inputs["features"] if f["weights"].startswith("random")]
+    if not names:
+        return None
+    return f"Features {' and '.join(names)} come from seeded random weights, not from published ones: the numbers show that all parts work."
+
+
+def save_run(folder: Path, config: TrainConfig, inputs: dict[str, Any], result: dict[str, Any]) -> None:
+    """Written last: a folder with it is a finished run."""
+    write_json(folder / RUN_FILE, {"config": asdict(config), "inputs": inputs, "result": result, "software": describe_software()})
+
+
+def read_config(about: dict[str, Any]) -> TrainConfig:
+    return TrainConfig(**about["config"] | {"pos_tags": tuple(about["config"]["pos_tags"])})
+
+
+def find_run(root: Path, dataset: str | None, name: str | None) -> Path:
+    """The folder of a run given as a path, or as a name under ``<root>/<dataset>/runs``; with no name, the last one finished."""
+    if name is not None and (Path(name) / RUN_FILE).exists():
+        return Path(name)
+    found = sorted(root.glob(f"{dataset or '*'}/runs/{name or '*'}/{RUN_FILE}"), key=lambda path: path.stat().st_mtime)
+    if not found:
+        where = f"{root / (dataset or '*') / 'runs' / (name or '*')}"
+        raise UserError(f"run {name or ''}: no finished run at {where}; expected a run's folder or name; train one with vlalign-train")
+    if name is not None and len(found) > 1:
+        raise UserError(f"run {name}: there are {len(found)} of this name; pass --dataset: {', '.join(p.parts[-4] for p in found)}")
+    return found[-1].parent
+
+
+def read_run(folder: Path) -> dict[str, Any]:
+    """``run.json``. Raises ``UserError`` where it cannot be read."""
+    try:
+        about = read_json(folder / RUN_FILE)
+        read_config(about)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{folder / RUN_FILE}: not readable ({error}); train the run again") from None
+    return about
+
+
+def dataset_of(folder: Path, config: TrainConfig) -> DatasetFolder:
+    """The data set of a run, from where the run lies: ``<root>/<dataset>/runs/<run>``."""
+    return DatasetFolder(folder.resolve().parents[2], config.dataset)
+
+
+def trained_before(folder: Path, config: TrainConfig, inputs: dict[str, Any]) -> bool:
+    """Whether ``folder`` holds this very run, finished. Raises ``UserError`` where it holds another one."""
+    if not (folder / RUN_FILE).exists():
+        return False
+    about = read_run(folder)
+    if about["inputs"] == inputs and read_config(about) == config:
+        return True
+    raise UserError(f"{folder}: holds a finished run with other settings or data; pass another --run NAME, or remove that folder")

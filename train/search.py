@@ -1,0 +1,39 @@
+"""Free text -> the best clips of a data set."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..storage.captions import read_captions
+from .checkpoint import Run
+from .data import Clip, make_pairs
+from .scoring import score_matrix
+
+
+@dataclass(frozen=True)
+class Hit:
+    video_id: str
+    start_seconds: float
+    end_seconds: float
+    score: float
+
+
+def searchable_clips(run: Run) -> list[Clip]:
+    """Every captioned clip whose video has features, and, whole, every video without a caption."""
+    captioned = make_pairs(c for c in read_captions(run.dataset.captions) if c.video_id in run.features).clips
+    captioned = [c for c in captioned if c.start_seconds is None or c.start_seconds < run.features.duration_seconds(c.video_id)]
+    known = {clip.video_id for clip in captioned}
+    return captioned + [Clip(video_id, None, None) for video_id in run.features.video_ids() if video_id not in known]
+
+
+def search(run: Run, query: str, clips: Sequence[Clip], num_results: int) -> list[Hit]:
+    """The clips that score highest for ``query``, best first, by the same scores as in evaluation."""
+    caption = run.weights.tag_query(query)
+    scores = score_matrix(run.model, run.tokenizer, run.weights, run.features, [caption], clips, run.config)[0]
+    hits = []
+    for index in np.argsort(-scores, kind="stable")[:num_results]:
+        clip, duration = clips[index], run.features.duration_seconds(clips[index].video_id)
+        end = duration if clip.end_seconds is None else min(clip.end_seconds, duration)
+        hits.append(Hit(clip.video_id, clip.start_seconds or 0.0, end, float(scores[index])))
+    return hits

@@ -1,0 +1,122 @@
+"""The text side: tokenizers, BERT, and which of a caption's tokens matter how much."""
+
+import contextlib
+import io
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import torch
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
+from torch import Tensor
+from transformers import AutoConfig, AutoModel, AutoTokenizer, BertConfig, BertModel, PreTrainedModel, PreTrainedTokenizerFast
+
+from ..storage.captions import IdfEntry
+from ..storage.console import UserError
+from ..storage.records import Caption
+
+SMALL = "small"
+SPECIAL = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]", "mask_token": "[MASK]"}
+
+
+def small_tokenizer(captions: Iterable[str], vocabulary_size: int = 8000) -> PreTrainedTokenizerFast:
+    """A WordPiece tokenizer with BERT's rules whose pieces are learned from ``captions``."""
+    tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    trainer = trainers.WordPieceTrainer(vocab_size=vocabulary_size, special_tokens=list(SPECIAL.values()), show_progress=False)
+    tokenizer.train_from_iterator(captions, trainer)
+    ids = [(token, tokenizer.token_to_id(token)) for token in ("[CLS]", "[SEP]")]
+    tokenizer.post_processor = processors.TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=ids)
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **SPECIAL)
+
+
+def small_bert(vocabulary_size: int) -> BertModel:
+    """A BERT of two layers, 256 wide, with random weights."""
+    config = BertConfig(
+        vocab_size=vocabulary_size, hidden_size=256, num_hidden_layers=2, num_attention_heads=4, intermediate_size=1024, pad_token_id=0
+    )
+    return _without_pooler(BertModel(config))
+
+
+def _without_pooler(encoder: PreTrainedModel) -> PreTrainedModel:
+    """Only the tokens' vectors are used; BERT's pooling layer would be saved and never trained."""
+    encoder.pooler = None
+    return encoder
+
+
+def new_text_encoder(name: str, train_captions: Iterable[str]) -> tuple[PreTrainedTokenizerFast, PreTrainedModel]:
+    """``small``: learned from the captions, nothing downloaded. Otherwise a BERT-like model by folder or hub name."""
+    if name == SMALL:
+        tokenizer = small_tokenizer(train_captions)
+        return tokenizer, small_bert(len(tokenizer))
+    try:
+        with contextlib.redirect_stderr(io.StringIO()):  # transformers' own bars and notes
+            return AutoTokenizer.from_pretrained(name), _without_pooler(AutoModel.from_pretrained(name, use_safetensors=True))
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"text encoder {name!r}: not loadable ({str(error).splitlines()[0]}); expected 'small', a folder with config.json, "
+            "tokenizer and safetensors, or a hub name that can be reached from here"
+        ) from None
+
+
+def saved_text_encoder(folder: Path) -> tuple[PreTrainedTokenizerFast, PreTrainedModel]:
+    """The tokenizer of a run, and its encoder's shape without weights."""
+    return AutoTokenizer.from_pretrained(folder), _without_pooler(AutoModel.from_config(AutoConfig.from_pretrained(folder)))
+
+
+class TokenWeights:
+    """Normalised idf of a caption's words of interest (TACo, Appendix A)."""
+
+    def __init__(self, entries: Iterable[IdfEntry], pos_tags: Sequence[str]) -> None:
+        entries = sorted(entries, key=lambda entry: entry.document_count)
+        self.pos_tags = frozenset(pos_tags)
+        self._usual_tag = {e.word: e.part_of_speech for e in entries}
+        self._idf = {(e.word, e.part_of_speech): e.idf for e in entries}
+        # A word that no training caption has is as rare as can be.
+        self._unseen = max(self._idf.values(), default=1.0)
+
+    def tag_query(self, text: str) -> Caption:
+        """Free text as a caption: each word has the tag that it has most often in the training captions, "X" if they lack it."""
+        words = list(re.finditer(r"\w+", text))
+        return Caption(
+            video_id="",
+            caption=text,
+            split="",
+            words=[word.group() for word in words],
+            word_starts=[word.start() for word in words],
+            pos_tags=[self._usual_tag.get(word.group().lower(), "X") for word in words],
+        )
+
+    def word_weights(self, caption: Caption) -> list[float]:
+        """A weight for each word: 0 without interest; the others' idfs, not below 0, divided by their sum.
+
+        Where all of them are 0 (words of every caption), they weigh the same.
+        """
+        of_interest = [tag in self.pos_tags for tag in caption.pos_tags]
+        idfs = [
+            max(self._idf.get((word.lower(), tag), self._unseen), 0.0) if wanted else 0.0
+            for word, tag, wanted in zip(caption.words, caption.pos_tags, of_interest, strict=True)
+        ]
+        total = sum(idfs)
+        if total == 0:
+            idfs, total = [float(wanted) for wanted in of_interest], float(sum(of_interest))
+        return [idf / total if total else 0.0 for idf in idfs]
+
+    def piece_weights(self, caption: Caption, offsets: Sequence[tuple[int, int]]) -> list[float]:
+        """A weight for each piece of the tokenizer, by the characters that it covers: all pieces of a word have its weight."""
+        weight_at = [0.0] * (len(caption.caption) + 1)
+        for word, start, weight in zip(caption.words, caption.word_starts, self.word_weights(caption), strict=True):
+            weight_at[start : start + len(word)] = [weight] * len(word)
+        return [weight_at[start] if end > start else 0.0 for start, end in offsets]
+
+
+def tokenize(tokenizer: PreTrainedTokenizerFast, captions: Sequence[Caption], weights: TokenWeights, max_tokens: int) -> dict[str, Tensor]:
+    """input_ids, attention_mask and token_weights, each [B, N], padded to the longest; longer captions are cut."""
+    encoded = tokenizer([c.caption for c in captions], truncation=True, max_length=max_tokens, padding=True, return_offsets_mapping=True)
+    piece_weights = [weights.piece_weights(c, offsets) for c, offsets in zip(captions, encoded["offset_mapping"], strict=True)]
+    return {
+        "input_ids": torch.tensor(encoded["input_ids"]),
+        "attention_mask": torch.tensor(encoded["attention_mask"]),
+        "token_weights": torch.tensor(piece_weights, dtype=torch.float32),
+    }
