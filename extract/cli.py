@@ -72,9 +72,7 @@ def extract(args: argparse.Namespace) -> int:
     failed = {video.video_id for video in videos if any(video.video_id in work.failures[name] for name in features)}
     say(f"{dataset.path}: features {args.features} of {len(videos) - len(failed):,} of {len(videos):,} videos are there")
     if failed:
-        say(
-            f"{len(failed):,} videos failed; why stands in {dataset.features(features[0]) / 'failures.jsonl'}; --retry-failed tries them again"
-        )
+        say(f"{len(failed):,} videos failed; why stands in {work.failures_file(features[0])}; --retry-failed tries them again")
     return EXIT_INCOMPLETE if failed else problems.exit_code()
 
 

@@ -6,7 +6,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-
 from vlalign.extract.cli import main as extract_main
 from vlalign.preprocess.datasets import demo
 from vlalign.preprocess.prepare import prepare

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
 from transformers import PreTrainedTokenizerFast
 
 from ..storage.captions import read_idf
@@ -38,7 +38,7 @@ class Run:
 
 def save_model(folder: Path, model: VideoTextModel) -> None:
     with written_whole(folder / MODEL_FILE) as partial:
-        save_file({name: value.contiguous() for name, value in model.state_dict().items()}, partial)
+        partial.write_bytes(save({name: value.contiguous() for name, value in model.state_dict().items()}))
 
 
 def load_run(folder: Path) -> Run:

@@ -40,9 +40,11 @@ def gallery(scores: np.ndarray, pairs: Pairs) -> list[dict[str, Any]]:
 def evaluate_run(folder: Path, split: str, problems: Problems, fingerprint: dict[str, Any]) -> dict[str, Any]:
     """Scores every caption of ``split`` against every clip; writes ``metrics.json`` and ``report.html``, and returns the former."""
     run: Run = load_run(folder)
-    pairs = read_pairs(run.dataset, run.features, problems)[split]
+    usable = read_pairs(run.dataset, run.features, problems)
+    pairs = usable[split]
     if not pairs.clips:
-        raise UserError(f"{run.dataset.captions}: no captions with split {split!r}; pass another --split")
+        there = ", ".join(name for name in usable if usable[name].clips)
+        raise UserError(f"{run.dataset.captions}: no usable captions with split {split!r}; pass another --split ({there})")
     scores = score_matrix(run.model, run.tokenizer, run.weights, run.features, pairs.captions, pairs.clips, run.config)
     result = {
         "run": folder.name,

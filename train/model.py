@@ -51,8 +51,9 @@ class VideoTextModel(nn.Module):
         self.positions = nn.Parameter(0.02 * torch.randn(max_video_tokens, width))
         self.dropout = nn.Dropout(dropout)
         heads = text_encoder.config.num_attention_heads
-        layer = nn.TransformerEncoderLayer(width, heads, 4 * width, dropout, activation="gelu", batch_first=True)
-        self.video_encoder = nn.TransformerEncoder(layer, num_layers, enable_nested_tensor=False)
+        self.video_layers = nn.ModuleList(
+            nn.TransformerEncoderLayer(width, heads, 4 * width, dropout, activation="gelu", batch_first=True) for _ in range(num_layers)
+        )
         self.scale = width**-0.25
         """Dot products of two vectors scaled by it grow like sqrt(width), as in attention, and start near 1."""
 
@@ -60,7 +61,9 @@ class VideoTextModel(nn.Module):
         """``mask_BM``: True where there is a feature. What stands in padded rows has no influence."""
         standardised = (features_BMF - self.feature_mean) / self.feature_std
         x = self.dropout(self.project(standardised)) + self.positions[: features_BMF.shape[1]]
-        return VideoTokens(self.video_encoder(x, src_key_padding_mask=~mask_BM) * self.scale, mask_BM)
+        for layer in self.video_layers:
+            x = layer(x, src_key_padding_mask=~mask_BM)
+        return VideoTokens(x * self.scale, mask_BM)
 
     def encode_texts(self, input_ids: Tensor, attention_mask: Tensor, token_weights: Tensor) -> TextTokens:
         tokens_BND = self.text_encoder(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state

@@ -30,8 +30,7 @@ def loss_curve(events: list[dict[str, Any]]) -> str:
         right = left.twinx()
         right.plot([e["step"] for e in validated], [e["validation_mean_rank"] for e in validated], "k.--", label="validation mean rank")
         right.set(ylabel="mean rank (1 is best)", ylim=(0, None))
-        right.legend(loc="upper right", bbox_to_anchor=(1, 0.62))
-    left.legend(loc="upper right")
+    figure.legend(loc="outside upper center", ncols=len(terms) + 1, frameon=False)
     svg = io.StringIO()
     figure.savefig(svg, format="svg", metadata={"Date": None})
     return svg.getvalue()[svg.getvalue().index("<svg") :]

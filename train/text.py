@@ -3,11 +3,12 @@
 import contextlib
 import io
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import torch
-from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 from torch import Tensor
 from transformers import AutoConfig, AutoModel, AutoTokenizer, BertConfig, BertModel, PreTrainedModel, PreTrainedTokenizerFast
 
@@ -19,13 +20,18 @@ SMALL = "small"
 SPECIAL = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]", "mask_token": "[MASK]"}
 
 
-def small_tokenizer(captions: Iterable[str], vocabulary_size: int = 8000) -> PreTrainedTokenizerFast:
-    """A WordPiece tokenizer with BERT's rules whose pieces are learned from ``captions``."""
-    tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
-    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
-    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    trainer = trainers.WordPieceTrainer(vocab_size=vocabulary_size, special_tokens=list(SPECIAL.values()), show_progress=False)
-    tokenizer.train_from_iterator(captions, trainer)
+def small_tokenizer(captions: Iterable[str], max_words: int = 20_000) -> PreTrainedTokenizerFast:
+    """A WordPiece tokenizer with BERT's rules: the most frequent words of ``captions`` are pieces, others fall apart into letters.
+
+    The same captions give the same pieces; trainers of the tokenizers library break ties at random.
+    """
+    normalizer, splitter = normalizers.BertNormalizer(lowercase=True), pre_tokenizers.BertPreTokenizer()
+    counts = Counter(word for text in captions for word, _ in splitter.pre_tokenize_str(normalizer.normalize_str(text)))
+    words = sorted(counts, key=lambda word: (-counts[word], word))[:max_words]
+    letters = sorted({letter for word in counts for letter in word})
+    pieces = dict.fromkeys([*SPECIAL.values(), *words, *letters, *(f"##{letter}" for letter in letters)])
+    tokenizer = Tokenizer(models.WordPiece({piece: number for number, piece in enumerate(pieces)}, unk_token="[UNK]"))
+    tokenizer.normalizer, tokenizer.pre_tokenizer = normalizer, splitter
     ids = [(token, tokenizer.token_to_id(token)) for token in ("[CLS]", "[SEP]")]
     tokenizer.post_processor = processors.TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=ids)
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **SPECIAL)

@@ -1,5 +1,7 @@
 """ResNet-152 up to its last residual block, from torchvision."""
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
@@ -13,7 +15,7 @@ class ResNet152(ResNet):
     """
 
     left_out = ()
-    batch_sizes = {"cpu": 8, "cuda": 64}
+    batch_sizes: ClassVar = {"cpu": 8, "cuda": 64}
     random_gain = 1.0  # residual branches add up
 
     def __init__(self) -> None:

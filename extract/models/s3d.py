@@ -6,6 +6,8 @@ with a (k, 1) kernel. Libraries are far faster at 2D than at 3D convolutions on 
 the network is only ever run, never trained.
 """
 
+from typing import ClassVar
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -131,7 +133,7 @@ class S3D(nn.Module):
     """
 
     left_out = ("text_module.",)
-    batch_sizes = {"cpu": 1, "cuda": 16}
+    batch_sizes: ClassVar = {"cpu": 1, "cuda": 16}
     random_gain = 4.0  # self-gating halves what passes
 
     def __init__(self) -> None:

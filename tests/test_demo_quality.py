@@ -1,0 +1,28 @@
+"""Slow: the whole demo, as `make demo` runs it, learns something real."""
+
+import numpy as np
+import pytest
+from vlalign.extract.cli import main as extract_main
+from vlalign.preprocess.cli import main as preprocess_main
+from vlalign.storage.files import read_json
+from vlalign.train.cli_evaluate import main as evaluate_main
+from vlalign.train.cli_train import main as train_main
+
+SEEDS = (0, 1, 2)
+
+
+@pytest.mark.slow
+def test_held_out_scenes_are_found_at_least_twenty_times_as_often_as_by_chance(tmp_path):
+    call = ["--root", str(tmp_path), "--dataset", "demo"]
+    assert preprocess_main(call) == 0
+    assert extract_main([*call, "--features", "s3d", "--weights", "random"]) == 0
+    recalls = []
+    for seed in SEEDS:
+        assert train_main([*call, "--features", "s3d", "--seed", str(seed)]) == 0
+        assert evaluate_main([*call, f"taco-s3d-seed{seed}"]) == 0
+        result = read_json(tmp_path / "demo" / "runs" / f"taco-s3d-seed{seed}" / "metrics.json")
+        assert result["num_clips"] >= 100
+        recalls.append(result["metrics"]["text_to_video"]["R@1"])
+    chance = result["metrics"]["text_to_video"]["chance"]["R@1"]
+    print(f"text-to-video R@1 of seeds {SEEDS}: {recalls}, chance {chance:.2f}")
+    assert np.mean(recalls) >= 20 * chance, recalls

@@ -1,0 +1,240 @@
+"""The commands from end to end, each reading what the one before wrote, on real videos; and what they say to mistakes."""
+
+import json
+import re
+import shutil
+
+import numpy as np
+import pytest
+from vlalign.extract.cli import main as extract_main
+from vlalign.preprocess.cli import main as preprocess_main
+from vlalign.storage import FeatureStore
+from vlalign.storage.files import read_json, read_jsonl
+from vlalign.storage.layout import DatasetFolder
+from vlalign.storage.thumbnails import ThumbnailStore
+from vlalign.train.cli_evaluate import main as evaluate_main
+from vlalign.train.cli_search import main as search_main
+from vlalign.train.cli_train import main as train_main
+
+TRAIN = ["--features", "s3d", "--num-steps", "12", "--batch-size", "4"]
+COMMANDS = {
+    "vlalign-extract": extract_main,
+    "vlalign-preprocess": preprocess_main,
+    "vlalign-train": train_main,
+    "vlalign-evaluate": evaluate_main,
+    "vlalign-search": search_main,
+}
+
+
+def at(dataset: DatasetFolder) -> list[str]:
+    return ["--root", str(dataset.root), "--dataset", dataset.name]
+
+
+@pytest.fixture(scope="module")
+def trained(small_demo, tmp_path_factory):
+    """A copy of the small demo with a trained and evaluated run."""
+    root = tmp_path_factory.mktemp("trained")
+    shutil.copytree(small_demo.path, root / "demo")
+    dataset = DatasetFolder(root, "demo")
+    assert train_main([*at(dataset), *TRAIN]) == 0
+    assert evaluate_main(at(dataset)) == 0
+    return dataset
+
+
+def run_folder(dataset: DatasetFolder):
+    return dataset.runs / "taco-s3d-seed0"
+
+
+def test_stores_hold_every_video_and_say_what_made_them(small_demo):
+    videos = {video.video_id: video for video in small_demo.read_videos()}
+    for name, rows_per_second, dimension in (("s3d", 24 / 16, 1024), ("resnet152", 1, 2048)):
+        store = FeatureStore(small_demo.features(name))
+        assert set(store.video_ids()) == set(videos)
+        assert store.weights.name == "random (seed 0)"
+        for video_id, video in videos.items():
+            features = store.get(video_id)
+            assert features.duration_seconds == pytest.approx(video.scene["duration_seconds"], abs=0.1)
+            # Windows that are begun count; so does the last second from its half on, and every video's first frame.
+            assert abs(len(features.features) - video.scene["duration_seconds"] * rows_per_second) <= 1.0
+            assert features.features.shape[1] == dimension
+            assert np.isfinite(features.features).all() and features.features.std() > 0
+            assert features.decoder.startswith(("decord", "PyAV"))
+
+
+def test_every_video_has_thumbnails(small_demo):
+    thumbnails = ThumbnailStore(small_demo.thumbnails)
+    for video in small_demo.read_videos():
+        pictures = thumbnails.get(video.video_id)
+        assert len(pictures) == 3
+        assert all(picture.jpeg.startswith(b"\xff\xd8") for picture in pictures)
+
+
+def test_a_second_extraction_does_nothing(small_demo, capsys):
+    before = {path: path.stat().st_mtime_ns for path in small_demo.path.rglob("*") if path.is_file()}
+    assert extract_main([*at(small_demo), "--features", "resnet152,s3d"]) == 0
+    assert {path: path.stat().st_mtime_ns for path in small_demo.path.rglob("*") if path.is_file()} == before
+    assert "of 14 of 14 videos are there" in capsys.readouterr().err
+
+
+def test_a_run_records_what_it_was_made_with(trained):
+    about = read_json(run_folder(trained) / "run.json")
+    assert about["config"]["num_steps"] == 12
+    assert about["inputs"]["features"][0]["weights"] == "random (seed 0)"
+    assert about["inputs"]["captions"]["spacy_model"].startswith("en_core_web_sm")
+    events = read_jsonl(run_folder(trained) / "events.jsonl")
+    assert [event["step"] for event in events] == list(range(1, 13))
+    assert all(event["loss"] == pytest.approx(event["sentence"] + event["token"]) for event in events)
+
+
+def test_the_same_seed_trains_the_same_model(trained):
+    assert train_main([*at(trained), *TRAIN, "--run", "again"]) == 0
+    assert train_main([*at(trained), *TRAIN, "--run", "other", "--seed", "1"]) == 0
+    losses = {name: [e["loss"] for e in read_jsonl(trained.runs / name / "events.jsonl")] for name in ("taco-s3d-seed0", "again", "other")}
+    assert losses["again"] == losses["taco-s3d-seed0"] != losses["other"]
+
+
+def test_metrics_equal_a_count_over_what_search_finds(trained, capsys):
+    """Every test caption is searched for as a user would; the right video's place gives the rank."""
+    from vlalign.storage import read_captions
+    from vlalign.train.checkpoint import load_run
+    from vlalign.train.data import make_pairs
+    from vlalign.train.scoring import score_matrix
+
+    metrics = read_json(run_folder(trained) / "metrics.json")["metrics"]["text_to_video"]
+    run = load_run(run_folder(trained))
+    pairs = make_pairs(c for c in read_captions(trained.captions) if c.split == "test")
+    ranks = []
+    for caption, right in zip(pairs.captions, pairs.clip_of_caption, strict=True):
+        scores = score_matrix(run.model, run.tokenizer, run.weights, run.features, [caption], pairs.clips, run.config)[0]
+        ranks.append(1 + sum(score > scores[right] for score in scores))
+    assert metrics["num_queries"] == len(ranks) == 15
+    assert metrics["R@1"] == pytest.approx(100 * np.mean(np.array(ranks) == 1))
+    assert metrics["mean_rank"] == pytest.approx(np.mean(ranks))
+    assert metrics["chance"]["R@1"] == pytest.approx(100 / 3)
+
+
+def test_a_second_training_and_evaluation_do_nothing(trained, capsys):
+    before = {path: path.stat().st_mtime_ns for path in run_folder(trained).rglob("*") if path.is_file()}
+    assert train_main([*at(trained), *TRAIN]) == 0
+    assert evaluate_main([*at(trained), "taco-s3d-seed0"]) == 0
+    assert {path: path.stat().st_mtime_ns for path in run_folder(trained).rglob("*") if path.is_file()} == before
+    shown = capsys.readouterr()
+    assert shown.err.count("nothing to do") == 2
+    assert "random weights" in shown.out
+
+
+def test_another_run_under_the_same_name_is_refused(trained, capsys):
+    assert train_main([*at(trained), "--features", "s3d", "--num-steps", "5"]) == 2
+    assert "holds a finished run with other settings or data; pass another --run NAME" in capsys.readouterr().err
+
+
+def test_search_prints_the_best_clips_with_times_and_scores(trained, capsys):
+    assert search_main(["--root", str(trained.root), "taco-s3d-seed0", "a red circle falls", "--num-results", "3"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "'a red circle falls' among 14 clips of demo"
+    rows = [re.fullmatch(r"\s*(-?\d+\.\d\d)\s+0\.00 -\s+(\d\.\d\d)\s+(demo\d{4})", line) for line in lines[2:5]]
+    scores = [float(row[1]) for row in rows]
+    assert scores == sorted(scores, reverse=True)
+    assert "random weights" in lines[5]
+
+
+def test_own_videos_and_captions(small_demo, tmp_path, capsys):
+    """The README's five lines: a folder of videos and a CSV, with clips, a broken video and captions of one that is not there."""
+    folder = tmp_path / "videos"
+    folder.mkdir()
+    names = ["cat", "dog", "fish", "bird"]
+    for name, video in zip(names, small_demo.read_videos(), strict=False):
+        shutil.copy(small_demo.video_path(video), folder / f"{name}.mp4")
+    (folder / "broken.mp4").write_bytes(b"\0\0\0\x18ftypmp42" + bytes(2000))
+    splits = dict(zip(names, ["train", "train", "test", "test"], strict=True))
+    rows = ["video_id,caption,start_seconds,end_seconds,split"]
+    rows += [f"{n},a {n} moves,0,0.7,{splits[n]}" for n in names] + [f"{n},the {n} again,,,{splits[n]}" for n in names]
+    rows += ["ghost,nobody is here,,,test", "broken,a broken thing,,,train", "cat,,,,train", "dog,much too late,90,95,train"]
+    captions = tmp_path / "captions.csv"
+    captions.write_text("\n".join(rows), encoding="utf-8")
+    root = ["--root", str(tmp_path / "root"), "--dataset", "mine"]
+
+    assert extract_main([*root, "--videos", str(folder), "--features", "s3d", "--weights", "random"]) == 1
+    err = capsys.readouterr().err
+    assert re.search(r"warning: video 'broken', .*broken\.mp4: unreadable: .*recorded in failures\.jsonl", err)
+    assert "of 4 of 5 videos are there" in err
+
+    assert preprocess_main([*root, "--annotations", str(captions)]) == 1
+    err = capsys.readouterr().err
+    assert "captions.csv, line 12: caption is '', expected a sentence; left out" in err
+    assert "captions of video 'ghost'" in err and "lists no such video" in err
+
+    assert train_main([*root, *TRAIN]) == 1
+    err = capsys.readouterr().err
+    assert "captions of video 'ghost': no features of it" in err and "captions of video 'broken': no features of it" in err
+    assert "caption dog#90-95: starts after the video's end" in err
+    assert "Traceback" not in err
+    assert evaluate_main(root) == 1
+    assert evaluate_main([*root, "--split", "validation"]) == 2
+    assert "no usable captions with split 'validation'; pass another --split (train, test)" in capsys.readouterr().err
+    assert search_main([*root, "taco-s3d-seed0", "a fish"]) == 0
+    out = capsys.readouterr().out
+    assert "among 8 clips of mine" in out and "0.00 -   0.70" in out
+
+
+@pytest.mark.parametrize(
+    ("command", "call", "words"),
+    [
+        ("vlalign-extract", [], "--dataset is missing"),
+        ("vlalign-extract", ["--dataset", "demo"], "run vlalign-preprocess --dataset demo first"),
+        ("vlalign-extract", ["--dataset", "../up"], "data set name '../up'"),
+        ("vlalign-extract", ["--dataset", "x", "--videos", "nowhere"], "nowhere: no such folder"),
+        ("vlalign-preprocess", [], "--dataset is missing"),
+        ("vlalign-preprocess", ["--dataset", "mine"], "pass --annotations FILE"),
+        ("vlalign-preprocess", ["--dataset", "mine", "--annotations", "no.csv"], "no.csv: no such file"),
+        ("vlalign-train", ["--features", "s3d"], "which data set? there is none"),
+        ("vlalign-train", ["--features", "s3d", "--dataset", "mine"], "run vlalign-preprocess first"),
+        ("vlalign-evaluate", [], "no finished run"),
+        ("vlalign-evaluate", ["gone"], "run gone: no finished run"),
+        ("vlalign-search", ["gone", "a cat"], "run gone: no finished run"),
+        ("vlalign-search", ["gone", " "], "the query is empty"),
+    ],
+)
+def test_a_mistake_in_the_call_gets_one_line(command, call, words, tmp_path, capsys):
+    assert COMMANDS[command](["--root", str(tmp_path), *call]) == 2
+    lines = capsys.readouterr().err.strip().splitlines()
+    assert len(lines) == 1
+    assert lines[0].startswith(f"{command}: error: ") and words in lines[0]
+
+
+def test_training_without_features_or_captions_says_what_is_missing(small_demo, tmp_path, capsys):
+    shutil.copytree(small_demo.path / "captions", tmp_path / "demo" / "captions")
+    assert train_main(["--root", str(tmp_path), "--features", "s3d"]) == 2
+    assert "no feature store (no *.h5); make it with vlalign-extract --features s3d" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_has_an_example_that_names_the_command(command, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        COMMANDS[command](["--help"])
+    assert stopped.value.code == 0
+    shown = capsys.readouterr().out
+    assert f"example:\n  {command} " in shown
+    assert "--root" in shown and "--dataset" in shown
+
+
+def test_the_demo_falls_back_to_random_weights_and_says_so(small_demo, tmp_path, capsys):
+    root = tmp_path / "root"
+    shutil.copytree(small_demo.path / "videos", root / "demo" / "videos")
+    lines = small_demo.videos_file.read_text(encoding="utf-8").splitlines()[:2]
+    (root / "demo" / "videos.jsonl").write_text("\n".join(lines), encoding="utf-8")
+    call = ["--root", str(root), "--dataset", "demo", "--features", "s3d"]
+    assert extract_main(call) == 0
+    err = capsys.readouterr().err
+    assert "s3d_howto100m.pth: not in" in err and "put the file there" in err
+    assert "the demo goes on with seeded random weights for s3d" in err
+    assert FeatureStore(root / "demo" / "features" / "s3d").weights.name == "random (seed 0)"
+    # Outside the demo the same call stops, and leaves nothing behind.
+    shutil.copytree(root / "demo", root / "mine", ignore=shutil.ignore_patterns("features", "thumbnails"))
+    assert extract_main([*call[:2], "--dataset", "mine", "--features", "s3d"]) == 2
+    assert "pass --weights random to try things out" in capsys.readouterr().err
+    assert not list((root / "mine").rglob("*.h5"))
+
+
+def test_metrics_file_is_plain_json(trained):
+    json.loads((run_folder(trained) / "metrics.json").read_text(encoding="utf-8"), parse_constant=lambda name: pytest.fail(name))

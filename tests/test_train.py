@@ -1,0 +1,194 @@
+"""The trainer's parts: tokens of interest, batches, clips, the model."""
+
+import itertools
+import random
+
+import numpy as np
+import pytest
+import torch
+from vlalign.extract.profiles import PROFILES
+from vlalign.storage import Caption, FeatureStore, IdfEntry, VideoFeatures, Weights, write_shard
+from vlalign.storage.console import UserError
+from vlalign.train.config import TrainConfig
+from vlalign.train.data import Clip, ClipFeatures, make_pairs
+from vlalign.train.model import VideoTextModel
+from vlalign.train.text import TokenWeights, new_text_encoder, small_bert, small_tokenizer, tokenize
+from vlalign.train.trainer import batches, learning_rate_factor, set_feature_statistics
+
+IDF = [
+    IdfEntry(word="circle", part_of_speech="NOUN", document_count=9, idf=1.0),
+    IdfEntry(word="falls", part_of_speech="VERB", document_count=3, idf=3.0),
+    IdfEntry(word="video", part_of_speech="NOUN", document_count=99, idf=-0.1),
+    IdfEntry(word="fall", part_of_speech="NOUN", document_count=1, idf=4.0),
+    IdfEntry(word="fall", part_of_speech="VERB", document_count=2, idf=3.5),
+]
+TAGGED = Caption(
+    video_id="v",
+    caption="A red circle falls",
+    split="train",
+    words=["A", "red", "circle", "falls"],
+    word_starts=[0, 2, 6, 13],
+    pos_tags=["DET", "ADJ", "NOUN", "VERB"],
+)
+
+
+def caption(text: str, tags: str) -> Caption:
+    words = text.split()
+    starts = [sum(len(w) + 1 for w in words[:i]) for i in range(len(words))]
+    return Caption(video_id="v", caption=text, split="train", words=words, word_starts=starts, pos_tags=tags.split())
+
+
+@pytest.mark.parametrize(
+    ("given", "pos_tags", "expected"),
+    [
+        (TAGGED, ("NOUN", "VERB"), [0, 0, 0.25, 0.75]),
+        (TAGGED, ("VERB",), [0, 0, 0, 1]),
+        (TAGGED, (), [0, 0, 0, 0]),
+        (caption("video falls", "NOUN VERB"), ("NOUN", "VERB"), [0, 1]),
+        (caption("a video", "DET NOUN"), ("NOUN", "VERB"), [0, 1]),
+        (caption("zebra falls", "NOUN VERB"), ("NOUN", "VERB"), [4 / 7, 3 / 7]),
+    ],
+    ids=["noun and verb", "verb", "nothing", "below zero is zero", "only a zero one", "never seen is rarest"],
+)
+def test_word_weights_are_normalised_idfs(given, pos_tags, expected):
+    assert TokenWeights(IDF, pos_tags).word_weights(given) == pytest.approx(expected)
+
+
+def test_all_pieces_of_a_word_have_its_weight():
+    tokenizer = small_tokenizer(["a red circle falls"], max_words=0)  # nothing but letters
+    tokens = tokenize(tokenizer, [TAGGED], TokenWeights(IDF, ("NOUN", "VERB")), max_tokens=30)
+    pieces = tokenizer.convert_ids_to_tokens(tokens["input_ids"][0].tolist())
+    assert pieces[0] == "[CLS]" and pieces[-1] == "[SEP]"
+    word, weight_of = "", []
+    for piece in pieces[1:-1]:
+        word = word + piece[2:] if piece.startswith("##") else piece
+        weight_of.append(0.25 if "circle".startswith(word) else 0.75 if "falls".startswith(word) else 0.0)
+    assert len(pieces) > 6, "the words should be in pieces"
+    assert tokens["token_weights"][0].tolist() == pytest.approx([0.0, *weight_of, 0.0])
+
+
+def test_the_small_tokenizer_knows_the_captions_words_and_spells_others():
+    tokenizer = small_tokenizer(["A red circle falls.", "a circle"])
+    assert tokenizer.tokenize("A circle falls.") == ["a", "circle", "falls", "."]
+    assert tokenizer.tokenize("call") == ["c", "##a", "##l", "##l"]
+    assert tokenizer.tokenize("zoo") == ["[UNK]"]
+    assert tokenizer.get_vocab() == small_tokenizer(["A red circle falls.", "a circle"]).get_vocab()
+
+
+def test_a_query_gets_the_usual_tags_of_its_words():
+    query = TokenWeights(IDF, ("NOUN",)).tag_query("Circle, fall & zebra!")
+    assert query.words == ["Circle", "fall", "zebra"]
+    assert query.pos_tags == ["NOUN", "VERB", "X"]
+    assert [query.caption[s : s + len(w)] for s, w in zip(query.word_starts, query.words, strict=True)] == query.words
+
+
+def test_text_encoder_that_is_not_there():
+    with pytest.raises(UserError, match=r"text encoder '/no/such': not loadable .* expected 'small'"):
+        new_text_encoder("/no/such", [])
+
+
+def make_store(folder, features: str, rows_of_video: dict[str, np.ndarray], seconds_per_row: float) -> FeatureStore:
+    videos = []
+    for video_id, rows in rows_of_video.items():
+        starts = seconds_per_row * np.arange(len(rows))
+        videos.append(
+            VideoFeatures(
+                video_id=video_id,
+                features=rows,
+                start_seconds=starts,
+                end_seconds=starts + seconds_per_row,
+                valid_frames=np.ones(len(rows), dtype=int),
+                duration_seconds=seconds_per_row * len(rows),
+            )
+        )
+    write_shard(folder / features, PROFILES[features], Weights(name="w", sha256="0"), videos, made_with={})
+    return FeatureStore(folder / features)
+
+
+@pytest.fixture
+def clip_features(tmp_path) -> ClipFeatures:
+    rng = np.random.default_rng(0)
+    fine = make_store(tmp_path, "s3d", {"a": rng.normal(size=(12, 1024)), "b": rng.normal(size=(3, 1024))}, 0.5)
+    coarse = make_store(tmp_path, "resnet152", {"a": rng.normal(size=(6, 2048)), "b": rng.normal(size=(2, 2048))}, 1.0)
+    return ClipFeatures([coarse, fine])
+
+
+def test_two_stores_are_aligned_in_time(clip_features):
+    coarse, fine = (store.get("a") for store in clip_features.stores)
+    joined = clip_features.rows(Clip("a", None, None), max_rows=48)
+    assert joined.shape == (12, 3072)
+    for row in range(12):
+        np.testing.assert_array_equal(joined[row], np.concatenate([coarse.features[row // 2], fine.features[row]]))
+
+
+def test_a_clip_has_its_rows_and_no_more_than_allowed(clip_features):
+    whole = clip_features.rows(Clip("a", None, None), max_rows=48)
+    np.testing.assert_array_equal(clip_features.rows(Clip("a", 1.0, 2.2), 48), whole[2:5])
+    np.testing.assert_array_equal(clip_features.rows(Clip("a", None, None), 3), whole[[0, 6, 11]])
+    assert clip_features.rows(Clip("a", 7.0, 9.0), 48).shape == (0, 3072)
+
+
+def test_padding_never_changes_a_result(clip_features):
+    model = VideoTextModel(3072, small_bert(50), max_video_tokens=48, num_layers=1, dropout=0.1).eval()
+    clips = [Clip("a", None, None), Clip("b", None, None), Clip("a", 1.0, 2.2)]
+    features, mask = clip_features.batch(clips, 48)
+    features[~mask] = 1e4
+    together = model.encode_videos(features, mask)
+    ids = torch.tensor([[2, 7, 8, 9, 3], [2, 7, 3, 0, 0]])
+    attention = (ids > 0).long()
+    texts = model.encode_texts(ids, attention, attention.float())
+    scores = model.score(texts, together, 0.5)
+    for i, j in itertools.product(range(2), range(3)):
+        alone = model.encode_videos(*clip_features.batch([clips[j]], 48))
+        length = attention[i].sum()
+        text = model.encode_texts(ids[i : i + 1, :length], attention[i : i + 1, :length], torch.ones(1, length))
+        torch.testing.assert_close(model.score(text, alone, 0.5)[0, 0], scores[i, j], rtol=1e-4, atol=1e-4)
+
+
+def test_score_is_the_sum_of_its_two_parts():
+    model = VideoTextModel(8, small_bert(50), max_video_tokens=4, num_layers=0, dropout=0.0).eval()
+    videos = model.encode_videos(torch.randn(3, 4, 8), torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0], [1, 0, 0, 0]]).bool())
+    texts = model.encode_texts(torch.tensor([[2, 5, 6, 3]]), torch.ones(1, 4).long(), torch.tensor([[0.0, 0.3, 0.7, 0.0]]))
+    for j, num_tokens in enumerate((4, 2, 1)):
+        video = videos.tokens_BMD[j, :num_tokens]
+        sentence = video.mean(0) @ texts.tokens_BND[0, 0]
+        token = sum(w * max(v @ texts.tokens_BND[0, p] for v in video) for p, w in ((1, 0.3), (2, 0.7)))
+        torch.testing.assert_close(model.score(texts, videos, 0.5)[0, j], sentence + 0.5 * token)
+
+
+def test_features_are_standardised_over_the_training_clips(clip_features):
+    model = VideoTextModel(3072, small_bert(50), max_video_tokens=48, num_layers=1, dropout=0.1)
+    pairs = make_pairs(Caption(video_id=v, caption="x", split="train") for v in ("a", "b"))
+    set_feature_statistics(model, clip_features, pairs, TrainConfig(dataset="d", features="f"), random.Random(0))
+    rows = np.concatenate([clip_features.rows(clip, 48) for clip in pairs.clips])
+    standardised = (torch.from_numpy(rows) - model.feature_mean) / model.feature_std
+    torch.testing.assert_close(standardised.mean(0), torch.zeros(3072), atol=1e-4, rtol=0)
+    torch.testing.assert_close(standardised.std(0, correction=0), torch.ones(3072), atol=1e-3, rtol=0)
+
+
+def test_batches_hold_different_clips_and_pass_over_all_of_them():
+    captions = [Caption(video_id=f"v{n // 3}", caption=f"c{n}", split="train") for n in range(30)]
+    pairs = make_pairs(captions)
+    stream = batches(pairs, 5, random.Random(0))
+    seen = []
+    for clips, texts in itertools.islice(stream, 2):
+        assert len(set(clips)) == 5
+        assert [t.video_id for t in texts] == [c.video_id for c in clips]
+        seen += clips
+    assert sorted(c.video_id for c in seen) == sorted(c.video_id for c in pairs.clips)
+    assert len({t.caption for _, texts in itertools.islice(stream, 60) for t in texts}) == 30
+
+
+def test_a_batch_may_be_larger_than_the_data():
+    pairs = make_pairs([Caption(video_id=v, caption="x", split="train") for v in "ab"])
+    clips, _ = next(batches(pairs, 64, random.Random(0)))
+    assert len(clips) == 2
+
+
+def test_learning_rate_warms_up_and_decays_to_nothing():
+    config = TrainConfig(dataset="d", features="f", num_steps=100, warmup_steps=10)
+    factors = [learning_rate_factor(step, config) for step in range(101)]
+    assert factors[0] == pytest.approx(0.1)
+    assert max(factors) == factors[9] == factors[10] == 1.0
+    assert factors[55] == pytest.approx(0.5)
+    assert factors[100] == 0.0
