@@ -52,7 +52,7 @@ def choose_videos(args: argparse.Namespace, dataset: DatasetFolder, problems: Pr
 def extract(args: argparse.Namespace) -> int:
     if args.dataset is None:
         raise UserError(f"--dataset is missing: the name of a data set under {args.root}, or a new one with --videos FOLDER")
-    features = args.features.split(",")
+    features = list(dict.fromkeys(args.features.split(",")))
     if unknown := [name for name in features if name not in PROFILES]:
         raise UserError(
             f"--features {args.features}: {', '.join(map(repr, unknown))} not known; expected {','.join(PROFILES)} or some of them"

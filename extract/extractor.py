@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torchvision.transforms.v2 import functional as F
 
 from ..storage.console import UserError
+from ..storage.device import find_device
 from ..storage.records import Profile, Weights
 from .models import MODELS
 from .profiles import PROFILES
@@ -57,12 +58,12 @@ def load_extractor(name: str, *, weights: str | Path = "pretrained", device: str
     """
     if name not in PROFILES:
         raise UserError(f"features {name!r}: not known; expected {' or '.join(PROFILES)}")
-    profile = PROFILES[name]
+    profile, torch_device = PROFILES[name], find_device(device)
     network = MODELS[name]().eval().requires_grad_(False)
     if weights == "random":
         used = load_random(network, seed)
     else:
         path = published_weights(profile.weights) if weights == "pretrained" else Path(weights)
         used = load_published(network, path, left_out=network.left_out)
-    torch_device = torch.device(device)
-    return Extractor(profile, used, network.fold().to(torch_device), torch_device, network.batch_sizes[torch_device.type])
+    batch_size = network.batch_sizes["cpu" if torch_device.type == "cpu" else "cuda"]
+    return Extractor(profile, used, network.fold().to(torch_device), torch_device, batch_size)

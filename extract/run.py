@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from importlib.metadata import version
 
 from ..storage.console import Problems, progress, say
-from ..storage.feature_store import write_shard
+from ..storage.feature_store import check_storable, write_shard
 from ..storage.files import file_identity
 from ..storage.layout import DatasetFolder
 from ..storage.records import Failure, VideoFeatures, VideoRecord
@@ -34,7 +34,7 @@ class _Finished:
     def add(self, features: dict[str, VideoFeatures], thumbnails: list[Thumbnail]) -> None:
         for name, video in features.items():
             self.features[name].append(video)
-        self.thumbnails += [t for t in thumbnails if t.video_id not in self.pictured]
+        self.thumbnails += [t for t in thumbnails if self.pictured.source(t.video_id) != t.source]
         if max(map(len, self.features.values())) >= SHARD_VIDEOS or time.monotonic() - self.since > SHARD_SECONDS:
             self.write()
 
@@ -66,9 +66,13 @@ def extract_dataset(
             path = dataset.video_path(video)
             try:
                 made = extract_with_thumbnails(path, [extractors[f] for f in features], video.video_id)
-            except VideoError as error:
-                problems.add(f"video {video.video_id!r}, {path}: {error.kind}: {error}; recorded in failures.jsonl, the others go on")
-                failure = Failure(video_id=video.video_id, path=str(path), kind=error.kind, message=str(error), source=file_identity(path))
+                for part in made[0].values():
+                    check_storable(part)
+            except Exception as error:  # the one boundary: whatever a video does to its decoder or network, the others go on
+                kind = error.kind if isinstance(error, VideoError) else "error"
+                words = str(error) if isinstance(error, VideoError) else f"{type(error).__name__}: {error}"
+                problems.add(f"video {video.video_id!r}, {path}: {kind}: {words}; recorded in failures.jsonl, the others go on")
+                failure = Failure(video_id=video.video_id, path=str(path), kind=kind, message=words, source=file_identity(path))
                 for name in features:
                     work.record(name, video.video_id, failure)
                 continue

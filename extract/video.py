@@ -77,6 +77,7 @@ def extract_video(path: str | Path, extractors: Sequence[Extractor], *, video_id
 
 def extract_with_thumbnails(path: Path, extractors: Sequence[Extractor], video_id: str) -> tuple[dict[str, VideoFeatures], list[Thumbnail]]:
     """As ``extract_video``, with a few small pictures of the video, which cost no further decoding."""
+    source = file_identity(path)
     info = probe_video(path.absolute())
     windows = [_Windows(extractor, info) for extractor in extractors]
     wanted = np.unique(np.concatenate([w.indices for w in windows]))
@@ -88,8 +89,7 @@ def extract_with_thumbnails(path: Path, extractors: Sequence[Extractor], video_i
             window.add(index, frame)
         if index in pictured:
             seconds = float(info.pts[index] * info.time_base)
-            thumbnails.append(Thumbnail(video_id, seconds, _jpeg(frame)))
-    source = file_identity(path)
+            thumbnails.append(Thumbnail(video_id, seconds, _jpeg(frame), source))
     return {w.extractor.profile.name: w.finish(video_id, source, decoder) for w in windows}, thumbnails
 
 

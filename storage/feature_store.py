@@ -42,10 +42,15 @@ def _checksum(columns: Sequence[np.ndarray]) -> int:
     return crc
 
 
-def _storable(video: VideoFeatures, dtype: str) -> list[np.ndarray]:
+def check_storable(video: VideoFeatures, dtype: str = "float16") -> None:
+    """Raises ``ValueError`` for features that are not finite, or that ``dtype`` cannot hold: no store may have such rows."""
     peak = np.abs(video.features).max(initial=0.0)
     if not np.isfinite(peak) or (dtype == "float16" and peak > FLOAT16_MAX):
-        raise ValueError(f"{video.video_id}: the features reach {peak}, which {dtype} does not hold; no store may have such rows")
+        raise ValueError(f"{video.video_id}: the features reach {peak}, which {dtype} does not hold")
+
+
+def _storable(video: VideoFeatures, dtype: str) -> list[np.ndarray]:
+    check_storable(video, dtype)
     return [
         video.features.astype(dtype),
         video.start_seconds.astype("f8"),

@@ -43,7 +43,10 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def read_json(path: Path) -> Any:
-    return json.loads(path.read_text(encoding="utf-8"))
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise UserError(f"{path}: no JSON ({error}); remove it and run the command that makes it again") from None
 
 
 def write_jsonl(path: Path, rows: Iterable[dict]) -> None:
@@ -57,14 +60,15 @@ def read_jsonl(path: Path) -> list[dict]:
     rows = []
     if not path.exists():
         return rows
-    with path.open(encoding="utf-8-sig") as file:
+    with path.open("rb") as file:
         for number, line in enumerate(file, start=1):
-            if not line.strip():
-                continue
             try:
-                row = json.loads(line)
-            except json.JSONDecodeError as error:
-                raise UserError(f"{path}, line {number}: no JSON ({error.msg}); expected one object a line") from None
+                text = line.decode("utf-8-sig" if number == 1 else "utf-8")
+                if not text.strip():
+                    continue
+                row = json.loads(text)
+            except ValueError as error:  # neither UTF-8 nor JSON
+                raise UserError(f"{path}, line {number}: no JSON in UTF-8 ({error}); expected one object a line") from None
             if not isinstance(row, dict):
                 raise UserError(f"{path}, line {number}: expected a JSON object, got {type(row).__name__}")
             rows.append(row)

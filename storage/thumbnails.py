@@ -10,7 +10,7 @@ import numpy as np
 
 from .files import written_whole
 
-THUMBNAIL_ROW = np.dtype([("video_id", h5py.string_dtype()), ("seconds", "f8")])
+THUMBNAIL_ROW = np.dtype([("video_id", h5py.string_dtype()), ("seconds", "f8"), ("source", h5py.string_dtype())])
 
 
 @dataclass(frozen=True)
@@ -18,33 +18,42 @@ class Thumbnail:
     video_id: str
     seconds: float
     jpeg: bytes
+    source: str
+    """Identity of the file that it shows."""
 
 
 def write_thumbnails(folder: Path, thumbnails: list[Thumbnail]) -> None:
     with written_whole(folder / f"{time.time_ns():020d}-{uuid.uuid4().hex[:8]}.h5") as partial, h5py.File(partial, "w") as file:
-        file.create_dataset("thumbnails", data=np.array([(t.video_id, t.seconds) for t in thumbnails], dtype=THUMBNAIL_ROW))
+        file.create_dataset("thumbnails", data=np.array([(t.video_id, t.seconds, t.source) for t in thumbnails], dtype=THUMBNAIL_ROW))
         jpegs = file.create_dataset("jpegs", shape=len(thumbnails), dtype=h5py.vlen_dtype(np.uint8))
         for index, thumbnail in enumerate(thumbnails):
             jpegs[index] = np.frombuffer(thumbnail.jpeg, dtype=np.uint8)
 
 
 class ThumbnailStore:
-    """Reads the thumbnails in a folder; one that does not exist has none."""
+    """Reads the thumbnails in a folder; one that does not exist has none. Of two shards with the same video the later one counts."""
 
     def __init__(self, folder: Path) -> None:
-        self._places: dict[str, list[tuple[Path, int, float]]] = {}
+        self._places: dict[str, tuple[Path, list[int]]] = {}
+        self._sources: dict[str, str] = {}
         for shard in sorted(folder.glob("*.h5")):
             with h5py.File(shard, "r") as file:
+                rows: dict[str, list[int]] = {}
                 for index, row in enumerate(file["thumbnails"][:]):
-                    self._places.setdefault(row["video_id"].decode(), []).append((shard, index, float(row["seconds"])))
+                    rows.setdefault(row["video_id"].decode(), []).append(index)
+                    self._sources[row["video_id"].decode()] = row["source"].decode()
+            self._places |= {video_id: (shard, indices) for video_id, indices in rows.items()}
 
-    def __contains__(self, video_id: str) -> bool:
-        return video_id in self._places
+    def source(self, video_id: str) -> str | None:
+        """Identity of the file that a video's thumbnails show; None where it has none."""
+        return self._sources.get(video_id)
 
     def get(self, video_id: str) -> list[Thumbnail]:
         """Those of a video, in time order; none where it has none."""
-        found = {}
-        for shard, index, seconds in self._places.get(video_id, []):
-            with h5py.File(shard, "r") as file:
-                found[seconds] = Thumbnail(video_id, seconds, file["jpegs"][index].tobytes())
-        return [found[seconds] for seconds in sorted(found)]
+        if video_id not in self._places:
+            return []
+        shard, indices = self._places[video_id]
+        with h5py.File(shard, "r") as file:
+            rows = file["thumbnails"]
+            found = [Thumbnail(video_id, float(rows[i]["seconds"]), file["jpegs"][i].tobytes(), self._sources[video_id]) for i in indices]
+        return sorted(found, key=lambda thumbnail: thumbnail.seconds)

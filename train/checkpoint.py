@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from transformers import PreTrainedTokenizerFast
 
@@ -55,7 +56,10 @@ def load_run(folder: Path) -> Run:
             )
     tokenizer, text_encoder = saved_text_encoder(folder / TEXT_FOLDER)
     model = make_model(config, features.dim, text_encoder)
-    model.load_state_dict(load_file(folder / MODEL_FILE))
+    try:
+        model.load_state_dict(load_file(folder / MODEL_FILE))
+    except (OSError, SafetensorError, RuntimeError) as error:
+        raise UserError(f"{folder / MODEL_FILE}: not the run's model ({str(error).splitlines()[0]}); train the run again") from None
     weights = TokenWeights(read_idf(dataset.idf), config.pos_tags)
     return Run(folder, dataset, config, about, features, model.eval(), tokenizer, weights)
 

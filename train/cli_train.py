@@ -21,7 +21,7 @@ def train(args: argparse.Namespace) -> int:
 
     from .trainer import train_run  # torch and transformers, which a mistake in the call need not wait for
 
-    train_run(dataset, config, folder, device=args.device, problems=problems)
+    train_run(dataset, config, folder, device_name=args.device, problems=problems)
     print(f"trained {folder}; now: vlalign-evaluate {folder}")
     return problems.exit_code()
 

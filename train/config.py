@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from ..storage.console import UserError
+
 
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig:
@@ -28,3 +30,10 @@ class TrainConfig:
     num_video_layers: int = 1  # section 4.3
     dropout: float = 0.1
     validate_every: int = 50
+
+    def __post_init__(self) -> None:
+        for name, least in (("num_steps", 1), ("batch_size", 2), ("max_video_tokens", 1), ("max_text_tokens", 3)):
+            if getattr(self, name) < least:
+                raise UserError(f"--{name.replace('_', '-')} {getattr(self, name)}: expected {least} or more")
+        if not self.learning_rate > 0:
+            raise UserError(f"--learning-rate {self.learning_rate}: expected more than 0")

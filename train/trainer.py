@@ -12,6 +12,7 @@ import torch
 
 from ..storage.captions import read_idf
 from ..storage.console import Problems, UserError, progress, say
+from ..storage.device import find_device
 from ..storage.layout import DatasetFolder
 from ..storage.records import Caption
 from .checkpoint import make_model, save_model
@@ -59,11 +60,12 @@ def learning_rate_factor(step: int, config: TrainConfig) -> float:
     return (config.num_steps - step) / max(config.num_steps - warmup, 1)
 
 
-def train_run(dataset: DatasetFolder, config: TrainConfig, folder: Path, *, device: str, problems: Problems) -> None:
+def train_run(dataset: DatasetFolder, config: TrainConfig, folder: Path, *, device_name: str, problems: Problems) -> None:
     """Trains the model of ``config`` into ``folder``, and keeps the one with the best mean rank on the validation clips.
 
     Raises ``UserError`` where there is nothing to train on, and where the loss stops being a number.
     """
+    device = find_device(device_name)
     features = ClipFeatures(open_stores(dataset, config.features))
     inputs = describe_inputs(dataset, features.stores)
     pairs = read_pairs(dataset, features, problems)

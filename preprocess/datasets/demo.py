@@ -4,12 +4,14 @@ Nothing is downloaded and nothing is drawn here: the reader plans the scenes and
 renders the videos that the plan names (``extract/render.py``), as it would fetch those of another data set.
 """
 
+import hashlib
 import itertools
+import json
 import random
 from collections.abc import Iterator
 from pathlib import Path
 
-from ...storage.console import Problems
+from ...storage.console import Problems, UserError
 from ...storage.records import Caption, VideoRecord
 
 SIZES = ("small", "large")
@@ -84,13 +86,17 @@ def scene_captions(scene: dict) -> list[str]:
 
 
 def read(annotations: Path | None, seed: int, problems: Problems) -> Iterator[VideoRecord | Caption]:
-    del annotations, problems  # made, not read
+    del problems
+    if annotations is not None:
+        raise UserError(f"--annotations {annotations}: the demo makes its captions; leave it out, or name your --dataset otherwise")
     yield from records(plan_scenes(seed))
 
 
 def records(planned: list[tuple[str, dict]]) -> Iterator[VideoRecord | Caption]:
     for number, (split, scene) in enumerate(planned):
         video_id = f"demo{number:04d}"
-        yield VideoRecord(video_id=video_id, path=f"videos/{video_id}.mp4", scene=scene)
+        # Another scene is another file: what was rendered from another seed is never taken for it.
+        digest = hashlib.sha256(json.dumps(scene).encode()).hexdigest()[:8]
+        yield VideoRecord(video_id=video_id, path=f"videos/{video_id}-{digest}.mp4", scene=scene)
         for caption in scene_captions(scene):
             yield Caption(video_id=video_id, caption=caption, split=split)
