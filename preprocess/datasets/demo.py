@@ -33,7 +33,7 @@ TEMPLATES = (
     "there is a {other_colour} {other_shape}, and a {size} {colour} {shape} {does} {relation} it",
     "we see a {size} {colour} {shape} {doing} {relation} a {other_colour} {other_shape}",
 )
-SPLIT_SIZES = {"train": 200, "validation": 20, "test": 110}
+SPLIT_SIZES = {"train": 180, "validation": 20, "test": 110}
 FRAME_SIZES = ((320, 240), (240, 320), (256, 256), (384, 288), (320, 200), (480, 360))
 FRAME_RATES = ("24000/1001", "25", "30000/1001", "30", "50")
 
@@ -72,7 +72,7 @@ def _recording(rng: random.Random) -> dict:
         "width": width,
         "height": height,
         "fps": rng.choice(FRAME_RATES),
-        "duration_seconds": round(rng.uniform(0.8, 1.8), 2),
+        "duration_seconds": round(rng.uniform(0.7, 1.6), 2),
         "variable_rate": rng.random() < 0.12,
         "rotation_degrees": rng.choice((90, 180, 270)) if rng.random() < 0.12 else 0,
         "side": rng.choice((-1, 1)),
