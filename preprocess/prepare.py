@@ -29,16 +29,17 @@ def prepare(dataset: DatasetFolder, records: Iterable[VideoRecord | Caption], *,
         "spacy_model": f"{model} {model_version}",
         "spacy": importlib.metadata.version("spacy"),
     }
+    summary_file = dataset.captions / "summary.json"
     if videos and dataset.read_videos() != videos:
         dataset.write_videos(videos)
-    if read_captions_about(dataset.captions) == about and dataset.idf.exists():
+    if read_captions_about(dataset.captions) == about and dataset.idf.exists() and summary_file.exists():
         say(f"{dataset.captions}: made from the same captions before; nothing to do")
         tagged = read_captions(dataset.captions)
     else:
         tagged = list(progress(tag_captions(captions, spacy_model), total=len(captions), what="tagging", unit="captions"))
         write_idf(dataset.idf, idf_table(tagged))
+        write_json(summary_file, summary(tagged))
         write_captions(dataset.captions, tagged, about)  # last: its presence says that all of it is there
-        write_json(dataset.captions / "summary.json", summary(tagged))
     report_missing_videos(dataset, tagged, problems)
     return tagged
 

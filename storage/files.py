@@ -55,11 +55,8 @@ def write_jsonl(path: Path, rows: Iterable[dict]) -> None:
             file.write(json.dumps(row, ensure_ascii=False) + "\n")
 
 
-def read_jsonl(path: Path) -> list[dict]:
-    """Every line's object; none where the file is absent. Blank lines are passed over, anything else that is no object refused."""
-    rows = []
-    if not path.exists():
-        return rows
+def numbered_jsonl(path: Path) -> Iterator[tuple[int, dict]]:
+    """(line number, object) of every line. Blank lines are passed over; raises ``UserError`` for anything else that is no object."""
     with path.open("rb") as file:
         for number, line in enumerate(file, start=1):
             try:
@@ -71,8 +68,12 @@ def read_jsonl(path: Path) -> list[dict]:
                 raise UserError(f"{path}, line {number}: no JSON in UTF-8 ({error}); expected one object a line") from None
             if not isinstance(row, dict):
                 raise UserError(f"{path}, line {number}: expected a JSON object, got {type(row).__name__}")
-            rows.append(row)
-    return rows
+            yield number, row
+
+
+def read_jsonl(path: Path) -> list[dict]:
+    """Every line's object; none where the file is absent."""
+    return [row for _, row in numbered_jsonl(path)] if path.exists() else []
 
 
 def sha256_of(path: Path) -> str:

@@ -105,7 +105,7 @@ class Caption:
         """The same for all captions of a clip."""
         if self.start_seconds is None:
             return self.video_id
-        return f"{self.video_id}#{self.start_seconds:g}-{self.end_seconds:g}"
+        return f"{self.video_id}#{self.start_seconds}-{self.end_seconds}"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

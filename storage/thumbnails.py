@@ -8,7 +8,9 @@ from pathlib import Path
 import h5py
 import numpy as np
 
+from .console import UserError
 from .files import written_whole
+from .hdf5 import new_hdf5
 
 THUMBNAIL_ROW = np.dtype([("video_id", h5py.string_dtype()), ("seconds", "f8"), ("source", h5py.string_dtype())])
 
@@ -23,7 +25,7 @@ class Thumbnail:
 
 
 def write_thumbnails(folder: Path, thumbnails: list[Thumbnail]) -> None:
-    with written_whole(folder / f"{time.time_ns():020d}-{uuid.uuid4().hex[:8]}.h5") as partial, h5py.File(partial, "w") as file:
+    with written_whole(folder / f"{time.time_ns():020d}-{uuid.uuid4().hex[:8]}.h5") as partial, new_hdf5(partial) as file:
         file.create_dataset("thumbnails", data=np.array([(t.video_id, t.seconds, t.source) for t in thumbnails], dtype=THUMBNAIL_ROW))
         jpegs = file.create_dataset("jpegs", shape=len(thumbnails), dtype=h5py.vlen_dtype(np.uint8))
         for index, thumbnail in enumerate(thumbnails):
@@ -37,11 +39,15 @@ class ThumbnailStore:
         self._places: dict[str, tuple[Path, list[int]]] = {}
         self._sources: dict[str, str] = {}
         for shard in sorted(folder.glob("*.h5")):
-            with h5py.File(shard, "r") as file:
-                rows: dict[str, list[int]] = {}
-                for index, row in enumerate(file["thumbnails"][:]):
-                    rows.setdefault(row["video_id"].decode(), []).append(index)
-                    self._sources[row["video_id"].decode()] = row["source"].decode()
+            rows: dict[str, list[int]] = {}
+            try:
+                with h5py.File(shard, "r") as file:
+                    table = file["thumbnails"][:]
+            except (OSError, KeyError) as error:
+                raise UserError(f"{shard}: not a readable thumbnail file ({error}); remove it") from None
+            for index, row in enumerate(table):
+                rows.setdefault(row["video_id"].decode(), []).append(index)
+                self._sources[row["video_id"].decode()] = row["source"].decode()
             self._places |= {video_id: (shard, indices) for video_id, indices in rows.items()}
 
     def source(self, video_id: str) -> str | None:

@@ -167,7 +167,7 @@ def test_own_videos_and_captions(small_demo, tmp_path, capsys):
     assert train_main([*root, *TRAIN]) == 1
     err = capsys.readouterr().err
     assert "captions of video 'ghost': no features of it" in err and "captions of video 'broken': no features of it" in err
-    assert "caption dog#90-95: starts after the video's end" in err
+    assert "caption dog#90.0-95.0: starts after the video's end" in err
     assert "Traceback" not in err
     assert evaluate_main(root) == 1
     assert evaluate_main([*root, "--split", "validation"]) == 2

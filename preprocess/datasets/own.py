@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ...storage.console import Problems, UserError
-from ...storage.files import read_jsonl
+from ...storage.files import numbered_jsonl
 from ...storage.records import Caption, VideoRecord
 
 REQUIRED = ("video_id", "caption")
@@ -26,7 +26,7 @@ def read(annotations: Path | None, seed: int, problems: Problems) -> Iterator[Vi
     rows = list(_numbered_rows(annotations))
     if not rows:
         raise UserError(f"{annotations}: no rows; expected columns {', '.join(REQUIRED)} and a row for each caption")
-    columns = {name for _, row in rows for name in row}
+    columns = {name for _, row in rows for name in row if name is not None}
     missing = [name for name in REQUIRED if name not in columns]
     if missing:
         raise UserError(
@@ -62,7 +62,7 @@ def split_videos(video_ids: list[str], seed: int) -> dict[str, str]:
 
 def _numbered_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     if path.suffix == ".jsonl":
-        yield from ((f"line {number}", row) for number, row in enumerate(read_jsonl(path), start=1))
+        yield from ((f"line {number}", row) for number, row in numbered_jsonl(path))
     elif path.suffix == ".csv":
         with path.open(newline="", encoding="utf-8-sig") as file:
             try:
@@ -75,11 +75,17 @@ def _numbered_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _caption(row: dict[str, Any]) -> Caption:
+    if None in row:  # csv's name for what has no column
+        raise ValueError(f"{len(row[None])} more fields than columns, expected captions with commas in double quotes")
     video_id, text = row.get("video_id"), row.get("caption")
     if not isinstance(video_id, str) or not video_id.strip():
         raise ValueError(f"video_id is {video_id!r}, expected a name")
     if not isinstance(text, str) or not text.strip():
         raise ValueError(f"caption is {text!r}, expected a sentence")
+    try:
+        (video_id + text).encode()
+    except UnicodeEncodeError:
+        raise ValueError("half of a surrogate pair, expected valid Unicode") from None
     split = row.get("split") or "train"
     if split not in SPLITS:
         raise ValueError(f"split is {split!r}, expected one of {', '.join(SPLITS)}")
@@ -93,7 +99,7 @@ def _seconds(row: dict[str, Any], name: str) -> float | None:
         return None
     try:
         seconds = float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         seconds = math.nan
     if not math.isfinite(seconds):
         raise ValueError(f"{name} is {value!r}, expected seconds")
