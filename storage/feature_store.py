@@ -20,7 +20,6 @@ from .hdf5 import new_hdf5
 from .records import Profile, VideoFeatures, Weights
 
 SCHEMA = 1
-FLOAT16_MAX = 65504.0
 VIDEO_ROW = np.dtype(
     [
         ("video_id", h5py.string_dtype()),
@@ -46,7 +45,7 @@ def _checksum(columns: Sequence[np.ndarray]) -> int:
 def check_storable(video: VideoFeatures, dtype: str = "float16") -> None:
     """Raises ``ValueError`` for features that are not finite, or that ``dtype`` cannot hold: no store may have such rows."""
     peak = np.abs(video.features).max(initial=0.0)
-    if not np.isfinite(peak) or (dtype == "float16" and peak > FLOAT16_MAX):
+    if not peak <= np.finfo(dtype).max:
         raise ValueError(f"{video.video_id}: the features reach {peak}, which {dtype} does not hold")
 
 
@@ -136,8 +135,9 @@ class FeatureStore:
             self.profile, self.weights = profile, weights
         elif (profile.hash, weights) != (self.profile.hash, self.weights):
             raise UserError(
-                f"{self.folder}: mixed features: {shard.name} has profile {profile.hash} with weights {weights.name}, "
-                f"earlier shards {self.profile.hash} with {self.weights.name}; keep one and remove the other"
+                f"{self.folder}: mixed features: {shard.name} has profile {profile.hash} with weights {weights.name} "
+                f"({weights.sha256[:12]}), earlier shards {self.profile.hash} with {self.weights.name} ({self.weights.sha256[:12]}); "
+                "keep one and remove the other"
             )
         for row in table:
             video_id = row["video_id"].decode()
