@@ -1,6 +1,7 @@
 """vlalign-extract: videos -> feature stores."""
 
 import argparse
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,7 +23,7 @@ def parse_weights(values: list[str], features: list[str]) -> dict[str, str]:
     """{features: weights} from ``--weights`` values: one for all, or NAME=VALUE for each."""
     chosen = dict.fromkeys(features, PRETRAINED)
     for value in values:
-        name, _, weights = value.rpartition("=")
+        name, weights = match.groups() if (match := re.fullmatch(r"(\w+)=(.*)", value)) else ("", value)
         if not name and len(features) > 1 and weights not in ("random", PRETRAINED):
             raise UserError(
                 f"--weights {value}: which features are they for? Pass --weights NAME={value}, NAME being {' or '.join(features)}"
@@ -82,18 +83,20 @@ def make_extractor(name: str, weights: str, args: argparse.Namespace, work: Work
     Raises ``UserError`` where the store so far was made with other weights.
     """
     from .extractor import load_extractor
+    from .weights import published_weights
 
     store = work.stores.get(name)
-    if weights == PRETRAINED and args.dataset == DEMO and store and store.weights.is_random:
-        weights = "random"
-    try:
-        extractor = load_extractor(name, weights=weights, device=args.device)
-    except UserError as error:
-        if not (weights == PRETRAINED and args.dataset == DEMO):
-            raise
-        say(f"note: {error}")
-        say(f"note: the demo goes on with seeded random weights for {name}; its numbers show that all parts work, not how well {name} sees")
-        extractor = load_extractor(name, weights="random", device=args.device)
+    if weights == PRETRAINED and args.dataset == DEMO:
+        if store and store.weights.is_random:
+            weights = "random"
+        else:
+            try:
+                published_weights(PROFILES[name].weights)
+            except UserError as error:
+                say(f"note: {error}")
+                say(f"note: the demo goes on with seeded random weights for {name}; its numbers show that all parts work, no more")
+                weights = "random"
+    extractor = load_extractor(name, weights=weights, device=args.device)
     if store and (store.profile, store.weights) != (extractor.profile, extractor.weights):
         raise UserError(
             f"{store.folder}: was made with profile {store.profile.hash} and weights {store.weights.name}, now asked for: profile "

@@ -19,10 +19,12 @@ CONTAINERS = "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,mpegts,mpeg,mpegvideo,fl
 DECORD_CONTAINERS = {"mov", "mp4", "matroska", "webm"}
 DECORD_CODECS = {"h264", "vp8", "vp9", "mpeg4"}
 FRAMES_AT_ONCE = 16
+LONGEST_FRAME_SECONDS = 300
+"""A frame shown for longer means a destroyed clock, and hours of work on one picture."""
 
 
 class VideoError(Exception):
-    """A file that gives no features. ``kind``: missing, unreadable or no_video."""
+    """A file that gives no features. ``kind``: missing, unreadable, no_video or bad_times."""
 
     def __init__(self, kind: str, message: str) -> None:
         super().__init__(message)
@@ -79,11 +81,15 @@ def probe_video(path: Path) -> VideoInfo:
         offset = round(Fraction(container.start_time or 0, av.time_base) / time_base)
         rate = stream.average_rate or stream.guessed_rate or Fraction(25)
         ticks_of_frame = round(1 / (Fraction(rate) * time_base))
-        pts, last_duration = [], 0
+        pts, last_duration, last_dts = [], 0, None
         try:
             for packet in container.demux(stream):
                 if packet.size == 0 or packet.is_discard:
                     continue
+                if packet.dts is not None:
+                    if last_dts is not None and (last_dts - packet.dts) * time_base > 1:
+                        raise VideoError("bad_times", f"its clock jumps back by {float((last_dts - packet.dts) * time_base):.0f} s")
+                    last_dts = packet.dts
                 # A bare stream has no times: its frames follow each other at the rate that it states.
                 time = packet.pts - offset if packet.pts is not None else len(pts) * ticks_of_frame
                 if not pts or time >= max(pts[-1], time):
@@ -95,10 +101,14 @@ def probe_video(path: Path) -> VideoInfo:
         if not pts:
             raise VideoError("no_video", "its video stream has no frames")
         times = np.sort(np.array(pts, dtype=np.int64))
+        end = int(times[-1]) + (last_duration or ticks_of_frame)
+        longest_seconds = float(np.diff(times, append=end).max() * time_base)
+        if longest_seconds > LONGEST_FRAME_SECONDS:
+            raise VideoError("bad_times", f"one of its {len(times)} frames would be shown for {longest_seconds:.0f} s")
         return VideoInfo(
             path=path,
             pts=times,
-            end=int(times[-1]) + (last_duration or ticks_of_frame),
+            end=end,
             time_base=time_base,
             codec=stream.codec_context.name,
             containers=frozenset(container.format.name.split(",")),
@@ -133,7 +143,7 @@ def _decord_frames(reader: "decord.VideoReader", wanted: np.ndarray) -> Iterator
 
 
 def _pyav_frames(info: VideoInfo, wanted: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
-    left = wanted.tolist()[::-1]
+    left, index = wanted.tolist()[::-1], -1
     with _open(info.path) as container:
         try:
             for index, frame in enumerate(container.decode(_video_stream(container))):

@@ -72,7 +72,7 @@ def read_state(path: Path) -> dict[str, Tensor]:
         raise UserError(f"weights {path}: no PyTorch checkpoint ({str(error).splitlines()[0] if str(error) else error!r})") from None
     if isinstance(content, dict) and isinstance(content.get("state_dict"), dict):
         content = content["state_dict"]
-    if not isinstance(content, dict) or not all(isinstance(value, Tensor) for value in content.values()):
+    if not isinstance(content, dict) or not all(isinstance(n, str) and isinstance(v, Tensor) for n, v in content.items()):
         raise UserError(f"weights {path}: expected a dictionary of tensors, or one under 'state_dict'")
     return {name.removeprefix("module."): value for name, value in content.items()}
 

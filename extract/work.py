@@ -24,7 +24,9 @@ def list_folder(folder: Path, problems: Problems) -> list[VideoRecord]:
     videos: dict[str, VideoRecord] = {}
     for file in files:
         video_id = file.relative_to(folder).with_suffix("").as_posix()
-        if video_id in videos:
+        if not str(file).isprintable():  # bytes that are no UTF-8, or control characters: no id that could be written down
+            problems.add(f"{str(file)!a}: a file name with characters that are not printable; left out; rename it")
+        elif video_id in videos:
             problems.add(f"{file}: has the same id, {video_id!r}, as {videos[video_id].path}; left out; rename one of them")
         else:
             videos[video_id] = VideoRecord(video_id=video_id, path=str(file.absolute()))
