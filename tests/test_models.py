@@ -287,6 +287,7 @@ def with_entry(entry, shape):
         (lambda state: list(state.values()), "expected a dictionary of tensors"),
         (lambda state: {"model": state}, "expected a dictionary of tensors"),
         (lambda state: state["fc.weight"], "expected a dictionary of tensors"),
+        (lambda state: {0: state["fc.weight"]}, "expected a dictionary of tensors"),
     ],
     ids=[
         "no convolution",
@@ -302,6 +303,7 @@ def with_entry(entry, shape):
         "list",
         "under another name",
         "one tensor",
+        "keys that are no text",
     ],
 )
 def test_other_entries_are_refused_by_name(unfilled_s3d, checkpoint, change, complaint):

@@ -350,6 +350,8 @@ def test_zoo_sampled_at_24_fps(name, num_sampled):
         ("m3u8_http.mp4", "unreadable"),
         ("concat_rel.mp4", "unreadable"),
         ("concat_abs.mp4", "unreadable"),
+        ("timescale0.mp4", "bad_times"),
+        ("dup_ts.ts", "bad_times"),
     ],
 )
 def test_zoo_failures(name, kind):
@@ -471,6 +473,14 @@ def test_a_folders_videos_get_their_paths_as_ids(tmp_path):
     assert [v.path for v in found] == sorted(v.path for v in found) and problems.count == 0
 
 
+def test_a_file_name_that_is_no_text_is_left_out_and_said(tmp_path, capsys):
+    touch(tmp_path, "a.mp4", "b\udcff.mp4", "c\n.mp4")
+    problems = Problems()
+    assert [v.video_id for v in list_folder(tmp_path, problems)] == ["a"]
+    assert problems.count == 2
+    assert "characters that are not printable; left out" in capsys.readouterr().err
+
+
 def test_a_relative_folder_gives_absolute_paths(tmp_path, monkeypatch):
     touch(tmp_path, "videos/a.mp4")
     monkeypatch.chdir(tmp_path)
@@ -582,8 +592,21 @@ def test_recorded_failures_are_there_for_the_next_run_until_they_are_gone(half_d
         (["s3d=my/s3d.pth"], ["resnet152", "s3d"], {"resnet152": "pretrained", "s3d": "my/s3d.pth"}),
         (["s3d=random", "resnet152=r.pth"], ["resnet152", "s3d"], {"resnet152": "r.pth", "s3d": "random"}),
         (["random", "s3d=s.pth"], ["resnet152", "s3d"], {"resnet152": "random", "s3d": "s.pth"}),
+        (["s3d=x/lr=0.1/s.pth"], ["s3d"], {"s3d": "x/lr=0.1/s.pth"}),
+        (["./lr=0.1/s.pth"], ["s3d"], {"s3d": "./lr=0.1/s.pth"}),
     ],
-    ids=["default", "default for two", "one for both", "pretrained", "file", "file for one", "each its own", "one for both but one"],
+    ids=[
+        "default",
+        "default for two",
+        "one for both",
+        "pretrained",
+        "file",
+        "file for one",
+        "each its own",
+        "one for both but one",
+        "named, = in the path",
+        "= in the path",
+    ],
 )
 def test_weights_options(values, features, expected):
     assert parse_weights(values, features) == expected
