@@ -474,7 +474,8 @@ def test_a_folders_videos_get_their_paths_as_ids(tmp_path):
 
 
 def test_a_file_name_that_is_no_text_is_left_out_and_said(tmp_path, capsys):
-    touch(tmp_path, "a.mp4", "b\udcff.mp4", "c\n.mp4")
+    for name in ("a.mp4", "b\udcff.mp4", "c\n.mp4"):
+        (tmp_path / name).write_bytes(b"")
     problems = Problems()
     assert [v.video_id for v in list_folder(tmp_path, problems)] == ["a"]
     assert problems.count == 2
