@@ -5,8 +5,6 @@ A shard (schema 1) is readable with nothing but h5py: ``features`` [sum T, D], f
 """
 
 import os
-import time
-import uuid
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,7 +14,7 @@ import numpy as np
 
 from .console import UserError
 from .files import written_whole
-from .hdf5 import new_hdf5
+from .hdf5 import new_hdf5, shard_path
 from .records import Profile, VideoFeatures, Weights
 
 SCHEMA = 1
@@ -67,7 +65,7 @@ def write_shard(
     Names begin with the time, so that of two shards with the same video the later one counts. ``made_with``: versions of
     the programs that made the features.
     """
-    path = folder / f"{time.time_ns():020d}-{uuid.uuid4().hex[:8]}.h5"
+    path = shard_path(folder)
     stored = [_storable(video, dtype) for video in videos]
     num_rows = [len(columns[0]) for columns in stored]
     first_rows = np.concatenate([[0], np.cumsum(num_rows)[:-1]]).astype(int)

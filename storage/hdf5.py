@@ -1,10 +1,17 @@
 """HDF5 files, with errors that say where."""
 
+import time
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import h5py
+
+
+def shard_path(folder: Path) -> Path:
+    """A new shard's name: no other writer has it, and in order of names a later shard follows an earlier one."""
+    return folder / f"{time.time_ns():020d}-{uuid.uuid4().hex[:8]}.h5"
 
 
 @contextmanager

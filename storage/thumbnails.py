@@ -1,7 +1,5 @@
 """A few small JPEGs of every video, made while it is decoded anyway, so that reports and search results need no video."""
 
-import time
-import uuid
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,7 +8,7 @@ import numpy as np
 
 from .console import UserError
 from .files import written_whole
-from .hdf5 import new_hdf5
+from .hdf5 import new_hdf5, shard_path
 
 THUMBNAIL_ROW = np.dtype([("video_id", h5py.string_dtype()), ("seconds", "f8"), ("source", h5py.string_dtype())])
 
@@ -25,7 +23,7 @@ class Thumbnail:
 
 
 def write_thumbnails(folder: Path, thumbnails: list[Thumbnail]) -> None:
-    with written_whole(folder / f"{time.time_ns():020d}-{uuid.uuid4().hex[:8]}.h5") as partial, new_hdf5(partial) as file:
+    with written_whole(shard_path(folder)) as partial, new_hdf5(partial) as file:
         file.create_dataset("thumbnails", data=np.array([(t.video_id, t.seconds, t.source) for t in thumbnails], dtype=THUMBNAIL_ROW))
         jpegs = file.create_dataset("jpegs", shape=len(thumbnails), dtype=h5py.vlen_dtype(np.uint8))
         for index, thumbnail in enumerate(thumbnails):

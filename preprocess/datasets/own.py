@@ -5,6 +5,7 @@ import csv
 import hashlib
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -44,13 +45,7 @@ def read(annotations: Path | None, seed: int, problems: Problems) -> Iterator[Vi
         return
     splits = split_videos(sorted({c.video_id for c in captions}), seed)
     for caption in captions:
-        yield Caption(
-            video_id=caption.video_id,
-            caption=caption.caption,
-            split=splits[caption.video_id],
-            start_seconds=caption.start_seconds,
-            end_seconds=caption.end_seconds,
-        )
+        yield replace(caption, split=splits[caption.video_id])
 
 
 def split_videos(video_ids: list[str], seed: int) -> dict[str, str]:
