@@ -5,10 +5,11 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..storage.console import EXIT_INCOMPLETE, Problems, UserError, command_parser, run_command, say
+from ..storage.console import EXIT_INCOMPLETE, Problems, UserError, command_parser, progress, run_command, say
+from ..storage.foreign import feature_files
 from ..storage.layout import DatasetFolder
 from ..storage.records import VideoRecord
-from .profiles import PROFILES
+from .profiles import ALIASES, PROFILES, find_profile
 from .work import WorkList, list_folder, render_missing
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ def parse_weights(values: list[str], features: list[str]) -> dict[str, str]:
             raise UserError(
                 f"--weights {value}: which features are they for? Pass --weights NAME={value}, NAME being {' or '.join(features)}"
             )
+        name = ALIASES.get(name, name)
         if name and name not in features:
             raise UserError(f"--weights {value}: {name!r} is not among --features {','.join(features)}")
         chosen |= dict.fromkeys([name] if name else features, weights)
@@ -40,7 +42,7 @@ def choose_videos(args: argparse.Namespace, dataset: DatasetFolder, problems: Pr
     if args.videos is not None:
         found = list_folder(args.videos, problems)
         merged = {v.video_id: v for v in listed} | {v.video_id: v for v in found}
-        if list(merged.values()) != listed:
+        if list(merged.values()) != listed and not args.plan:
             dataset.write_videos(list(merged.values()))
         return found
     if not listed:
@@ -53,28 +55,99 @@ def choose_videos(args: argparse.Namespace, dataset: DatasetFolder, problems: Pr
 def extract(args: argparse.Namespace) -> int:
     if args.dataset is None:
         raise UserError(f"--dataset is missing: the name of a data set under {args.root}, or a new one with --videos FOLDER")
-    features = list(dict.fromkeys(args.features.split(",")))
-    if unknown := [name for name in features if name not in PROFILES]:
-        raise UserError(
-            f"--features {args.features}: {', '.join(map(repr, unknown))} not known; expected {','.join(PROFILES)} or some of them"
-        )
+    try:
+        features = list(dict.fromkeys(find_profile(name).name for name in args.features.split(",")))
+    except UserError as error:
+        raise UserError(f"--features {args.features}: {error}") from None
     weights = parse_weights(args.weights or [], features)
     dataset, problems = DatasetFolder(args.root, args.dataset), Problems()
     videos = choose_videos(args, dataset, problems)
-    render_missing(dataset, videos)
+    if args.verify_against is not None:
+        their_files = feature_files(args.verify_against)
+        videos = videos_to_verify(args, videos, their_files, features)
+    if not args.plan:
+        render_missing(dataset, videos)
     work = WorkList(dataset, features)
-    todo = [(video, left) for video in videos if (left := work.left(video, retry_failed=args.retry_failed))]
+    todo = [(video, left) for video in videos if (left := work.left(video, only_failed=args.retry_failed))]
     needed = [name for name in features if any(name in left for _, left in todo)]
+    if args.plan:
+        return plan(args, work, todo, needed, weights, problems)
+    extractors = {name: make_extractor(name, weights[name], args, work) for name in needed}
     if needed:
         from .run import extract_dataset  # torch, which neither a mistake in the call nor a finished data set need wait for
 
-        extractors = {name: make_extractor(name, weights[name], args, work) for name in needed}
         extract_dataset(dataset, work, todo, extractors, problems)
     failed = {video.video_id for video in videos if any(video.video_id in work.failures[name] for name in features)}
-    say(f"{dataset.path}: features {args.features} of {len(videos) - len(failed):,} of {len(videos):,} videos are there")
+    say(f"{dataset.path}: features {','.join(features)} of {len(videos) - len(failed):,} of {len(videos):,} videos are there")
     if failed:
         say(f"{len(failed):,} videos failed; why stands in {work.failures_file(features[0])}; --retry-failed tries them again")
+    if args.verify_against is not None:
+        from .verify import verify
+
+        extractor = extractors.get(features[0]) or make_extractor(features[0], weights[features[0]], args, work)
+        return verify(dataset, videos, extractor, their_files)
     return EXIT_INCOMPLETE if failed else problems.exit_code()
+
+
+def videos_to_verify(
+    args: argparse.Namespace, videos: list[VideoRecord], their_files: dict[str, Path], features: list[str]
+) -> list[VideoRecord]:
+    """The videos that somebody else's folder has features of."""
+    if len(features) > 1:
+        raise UserError(f"--verify-against {args.verify_against}: which features are these? Pass one of --features {' or '.join(features)}")
+    found = [video for video in videos if video.video_id in their_files]
+    if not found:
+        some = ", ".join(list(their_files)[:3])
+        raise UserError(f"--verify-against {args.verify_against}: none of its files ({some}, ...) is named like a video of {args.dataset}")
+    if missing := len(their_files) - len(found):
+        say(f"note: {missing:,} of its {len(their_files):,} files are named like no video of {args.dataset}")
+    return found
+
+
+def plan(
+    args: argparse.Namespace,
+    work: WorkList,
+    todo: list[tuple[VideoRecord, list[str]]],
+    needed: list[str],
+    weights: dict[str, str],
+    problems: Problems,
+) -> int:
+    """``--plan``: prints what the call would do."""
+    to_render = [video for video, _ in todo if video.scene and not work.dataset.video_path(video).exists()]
+    if to_render:
+        say(f"note: {len(to_render):,} videos are drawn only when they are extracted, and not counted here")
+    paths = [(video.video_id, work.dataset.video_path(video)) for video, _ in todo if video not in to_render]
+    if not paths:
+        print(f"{work.dataset.path}: nothing is left to extract of {','.join(work.features)}")
+        return problems.exit_code()
+    from .extractor import load_extractor
+    from .plan import measure_speed, planned_table, probe_videos
+    from .probe import VideoError
+
+    profiles = [PROFILES[name] for name in needed]
+    answers = list(progress(probe_videos(paths, profiles), total=len(paths), what="probing", unit="videos"))
+    for video_id, error in answers:
+        if isinstance(error, VideoError):
+            problems.add(f"video {video_id!r}, {dict(paths)[video_id]}: {error.kind}: {error}")
+        elif error.missing:
+            problems.add(f"video {video_id!r}, {error.path}: partial: {error.missing}")
+    probed = [video for _, video in answers if not isinstance(video, VideoError)]
+    for line in planned_table(probed, profiles, {name: {video.video_id for video, left in todo if name in left} for name in needed}):
+        print(line)
+    print(f"{len(paths) - len(probed):,} of {len(paths):,} videos cannot be read")
+    if probed:
+        extractors = []
+        for name in needed:
+            try:
+                extractors.append(make_extractor(name, weights[name], args, work))
+            except UserError as error:
+                say(f"note: {error}")
+                say(f"note: the speed of {name} is measured with random weights")
+                extractors.append(load_extractor(name, weights="random", device=args.device, precision=args.precision))
+        speed = measure_speed(probed, extractors)
+        hours = sum(video.duration_seconds for video in probed) / 3600
+        print(f"{speed:.2f} seconds of video a second here on {args.device}: {hours:,.2f} hours of video take {hours / speed:,.2f} hours")
+    return problems.exit_code()
 
 
 def make_extractor(name: str, weights: str, args: argparse.Namespace, work: WorkList) -> "Extractor":
@@ -96,7 +169,7 @@ def make_extractor(name: str, weights: str, args: argparse.Namespace, work: Work
                 say(f"note: {error}")
                 say(f"note: the demo goes on with seeded random weights for {name}; its numbers show that all parts work, no more")
                 weights = "random"
-    extractor = load_extractor(name, weights=weights, device=args.device)
+    extractor = load_extractor(name, weights=weights, device=args.device, precision=args.precision)
     if store and (store.profile, store.weights) != (extractor.profile, extractor.weights):
         raise UserError(
             f"{store.folder}: was made with profile {store.profile.hash} and weights {store.weights.name}, now asked for: profile "
@@ -111,7 +184,8 @@ def main(argv: list[str] | None = None) -> int:
         "Runs feature extractors over the videos of a data set, decoding each video once for all of them.",
         "vlalign-extract --dataset demo --features resnet152,s3d\n  vlalign-extract --dataset mine --videos FOLDER --features s3d",
     )
-    parser.add_argument("--features", default="s3d", help=f"which, separated by commas: {', '.join(PROFILES)} (default: s3d)")
+    known = ", ".join([*PROFILES, *(f"{alias} (= {name})" for alias, name in ALIASES.items())])
+    parser.add_argument("--features", default="s3d", help=f"which, separated by commas: {known} (default: s3d)")
     parser.add_argument("--videos", type=Path, metavar="FOLDER", help="your own video files; their names become the video ids")
     parser.add_argument(
         "--weights",
@@ -120,5 +194,13 @@ def main(argv: list[str] | None = None) -> int:
         help="a checkpoint file, 'pretrained' (default: from the cache or the authors), or 'random'; NAME= for one of several features",
     )
     parser.add_argument("--device", default="cpu", help="cpu, cuda or cuda:N (default: cpu)")
-    parser.add_argument("--retry-failed", action="store_true", help="try videos again that failed before")
+    parser.add_argument("--precision", default="fp32", choices=("fp32", "bf16", "fp16"), help="what networks compute in (default: fp32)")
+    parser.add_argument("--retry-failed", action="store_true", help="try just those videos that failed before")
+    parser.add_argument("--plan", action="store_true", help="say what would be done, how long it takes and what cannot be read; do nothing")
+    parser.add_argument(
+        "--verify-against",
+        type=Path,
+        metavar="FOLDER",
+        help="compare with somebody else's features there (.npy, .npz or .h5 files, named by video id), row by row",
+    )
     return run_command(extract, parser, argv)

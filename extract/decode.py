@@ -1,157 +1,229 @@
-"""Video files: what is in them, and their frames. decord reads what it reads well, PyAV the rest."""
+"""One video -> the pictures that feature profiles want of it, in one pass over its frames.
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from fractions import Fraction
-from pathlib import Path
+This runs in a child process (``decode_process.py``), which imports neither torch nor anything else that is slow to start.
+"""
+
+import io
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass, replace
 
 import av
 import numpy as np
+from PIL import Image
 
-try:
-    import decord
-except ImportError:  # no build for this processor
-    decord = None
+from . import backends
+from .backends import Decoding, NotTrusted
+from .probe import VideoError, VideoInfo
+from .sampling import centre_crop, sample_frames
 
-# Containers that hold frames themselves. Playlists and concat scripts, which make FFmpeg open other files or addresses whatever
-# their own name is, are none of these.
-CONTAINERS = "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,mpegts,mpeg,mpegvideo,flv,asf,ogg,gif,h264,hevc,ivf"
-DECORD_CONTAINERS = {"mov", "mp4", "matroska", "webm"}
-DECORD_CODECS = {"h264", "vp8", "vp9", "mpeg4"}
-FRAMES_AT_ONCE = 16
-LONGEST_FRAME_SECONDS = 300
-"""A frame shown for longer means a destroyed clock, and hours of work on one picture."""
+THUMBNAIL_PLACES = (0.1, 0.5, 0.9)
+THUMBNAIL_HEIGHT_PX = 90
+BACKENDS = {"decord": backends.decord_pictures, "PyAV": backends.pyav_pictures, "ffmpeg": backends.ffmpeg_pictures}
 
 
-class VideoError(Exception):
-    """A file that gives no features. ``kind``: missing, unreadable, no_video or bad_times."""
+@dataclass(frozen=True)
+class Wanted:
+    """What a profile wants of a video; fields as in ``Profile``."""
 
-    def __init__(self, kind: str, message: str) -> None:
-        super().__init__(message)
-        self.kind = kind
-
-
-@dataclass(frozen=True, kw_only=True)
-class VideoInfo:
-    path: Path
-    pts: np.ndarray
-    """[T] presentation times of the frames, ascending, in ticks from the start of the file."""
-    end: int
-    """When the last frame ends, in ticks."""
-    time_base: Fraction
-    """Seconds of a tick."""
-    codec: str
-    containers: frozenset[str]
-    offset: int
-    """What was taken from the file's own times to make it start at 0, in ticks."""
-
-    @property
-    def duration_seconds(self) -> float:
-        return float(self.end * self.time_base)
+    fps: int
+    window: int
+    short_side_px: int
+    crop_px: int | None
+    tail: str
 
 
-def _open(path: Path) -> av.container.InputContainer:
-    if not path.is_file():
-        raise VideoError("missing", "no such file")
-    try:
-        # "file:" keeps a colon in a name from being read as a protocol.
-        options = {"format_whitelist": CONTAINERS, "protocol_whitelist": "file"}
-        return av.open(f"file:{path}", container_options=options, metadata_errors="ignore")
-    except (av.FFmpegError, ValueError, UnicodeError) as error:
-        raise VideoError("unreadable", _words(error)) from None
+@dataclass(frozen=True)
+class Row:
+    """The frames of one feature: uint8 [window, H, W, 3], or [H, W, 3] where the window is one frame."""
+
+    wanted: int
+    """Index of the profile."""
+    frames: np.ndarray
 
 
-def _words(error: Exception) -> str:
-    return " ".join(str(getattr(error, "strerror", None) or error).split()) or type(error).__name__
+@dataclass(frozen=True)
+class Picture:
+    """A small JPEG of the video."""
+
+    seconds: float
+    jpeg: bytes
 
 
-def _video_stream(container: av.container.InputContainer) -> av.video.stream.VideoStream:
-    streams = [s for s in container.streams.video if not s.disposition & av.stream.Disposition.attached_pic]
-    if not streams:
-        raise VideoError("no_video", "there is no video stream in it")
-    return streams[0]
+@dataclass(frozen=True)
+class Started:
+    """A decoder begins with the first frame: what came before is void."""
+
+    decoder: str
 
 
-def probe_video(path: Path) -> VideoInfo:
-    """Times of all frames, from the packets alone: nothing is decoded. Raises ``VideoError``."""
-    with _open(path) as container:
-        stream = _video_stream(container)
-        time_base = Fraction(stream.time_base)
-        # As the ffmpeg program does: the file starts at 0, whatever its first time stamp is.
-        offset = round(Fraction(container.start_time or 0, av.time_base) / time_base)
-        rate = stream.average_rate or stream.guessed_rate or Fraction(25)
-        ticks_of_frame = round(1 / (Fraction(rate) * time_base))
-        pts, last_duration, last_dts = [], 0, None
-        try:
-            for packet in container.demux(stream):
-                if packet.size == 0 or packet.is_discard:
-                    continue
-                if packet.dts is not None:
-                    if last_dts is not None and (last_dts - packet.dts) * time_base > 1:
-                        raise VideoError("bad_times", f"its clock jumps back by {float((last_dts - packet.dts) * time_base):.0f} s")
-                    last_dts = packet.dts
-                # A bare stream has no times: its frames follow each other at the rate that it states.
-                time = packet.pts - offset if packet.pts is not None else len(pts) * ticks_of_frame
-                if not pts or time >= max(pts[-1], time):
-                    last_duration = packet.duration or last_duration
-                pts.append(time)
-        except av.FFmpegError as error:
-            if not pts:
-                raise VideoError("unreadable", _words(error)) from None
-        if not pts:
-            raise VideoError("no_video", "its video stream has no frames")
-        times = np.sort(np.array(pts, dtype=np.int64))
-        end = int(times[-1]) + (last_duration or ticks_of_frame)
-        longest_seconds = float(np.diff(times, append=end).max() * time_base)
-        if longest_seconds > LONGEST_FRAME_SECONDS:
-            raise VideoError("bad_times", f"one of its {len(times)} frames would be shown for {longest_seconds:.0f} s")
-        return VideoInfo(
-            path=path,
-            pts=times,
-            end=end,
-            time_base=time_base,
-            codec=stream.codec_context.name,
-            containers=frozenset(container.format.name.split(",")),
-            offset=offset,
-        )
+@dataclass(frozen=True)
+class Finished:
+    decoder: str
+    """Its name and version."""
+    duration_seconds: float
+    partial: str
+    """What is not there or damaged, with figures; empty where all is well."""
+    num_frames: list[int]
+    """Frames that were sampled, for each profile."""
+    first_slots: list[int]
+    """Which of the profile's frames the first one is, counted from the start of the file."""
 
 
-def read_frames(info: VideoInfo, wanted: np.ndarray) -> tuple[str, Iterator[tuple[int, np.ndarray]]]:
-    """The decoder's name and version, and (index, picture) for each of ``wanted``, which are ascending indices into ``info.pts``.
+Part = Row | Picture | Started | Finished
 
-    Pictures are upright, uint8 [H, W, 3] RGB, at their own size. Raises ``VideoError``, also while iterating.
+
+def choose_backends(info: VideoInfo, short_sides: list[int], share_wanted: float) -> list[str]:
+    """The decoders to try, in turn. Where few frames are wanted, PyAV, which passes over those that it need not decode."""
+    trusted = share_wanted > 0.5 and backends.decord_reads_well(info, short_sides)
+    return [*(["decord"] if trusted else []), "PyAV", *(["ffmpeg"] if backends.ffmpeg_program() else [])]
+
+
+def version_of(backend: str) -> str:
+    if backend == "ffmpeg":
+        return f"ffmpeg {backends.ffmpeg_version()}"
+    return f"decord {backends.decord.__version__}" if backend == "decord" else f"PyAV {av.__version__}"
+
+
+def decode_video(
+    info: VideoInfo, wanted: list[Wanted], *, without: tuple[str, ...] = (), beat: Callable[[], None] = lambda: None
+) -> Iterator[Part]:
+    """The rows of each of ``wanted``, in order; a few pictures; and ``Finished``. Frames are held for one window only.
+
+    ``without``: decoders not to use. Raises ``VideoError`` where no decoder gets a picture out of the file.
     """
-    if decord is not None and info.codec in DECORD_CODECS and info.containers & DECORD_CONTAINERS:
+    plan = _Plan(info, wanted)
+    failures: list[VideoError] = []
+    for backend in choose_backends(info, plan.short_sides, len(plan.indices) / len(info.pts)):
+        if backend in without:
+            continue
         try:
-            reader = decord.VideoReader(str(info.path), num_threads=1)
-        except (decord.DECORDError, RuntimeError):
-            reader = None
-        # decord makes up frames where it cannot follow a file; counting them against the packets' times shows that.
-        if reader is not None and len(reader) == len(info.pts):
-            return f"decord {decord.__version__}", _decord_frames(reader, wanted)
-    return f"PyAV {av.__version__}", _pyav_frames(info, wanted)
+            yield Started(backend)
+            yield from _decode_with(backend, plan, beat)
+            return
+        except NotTrusted:
+            continue
+        except VideoError as error:
+            failures.append(error)
+    raise failures[0] if failures else VideoError("unreadable", f"no decoder is left to try ({', '.join(without)} failed)")
 
 
-def _decord_frames(reader: "decord.VideoReader", wanted: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
-    for first in range(0, len(wanted), FRAMES_AT_ONCE):
-        indices = wanted[first : first + FRAMES_AT_ONCE]
-        try:
-            pictures = reader.get_batch(indices).asnumpy()
-        except (decord.DECORDError, RuntimeError) as error:
-            raise VideoError("unreadable", f"decord: {_words(error)[:200]}") from None
-        yield from zip(indices.tolist(), pictures, strict=True)
+class _Plan:
+    """Which frames are taken, for whom, and in which sizes."""
+
+    def __init__(self, info: VideoInfo, wanted: list[Wanted]) -> None:
+        self.info = info
+        self.wanted = wanted
+        self.samples = [sample_frames(info.pts, info.end, info.time_base, w.fps) for w in wanted]
+        self.indices = np.unique(np.concatenate([indices for indices, _ in self.samples]))
+        self.short_sides = sorted({w.short_side_px for w in wanted}, reverse=True)
+        self.pictured = {int(self.indices[int(place * (len(self.indices) - 1) + 0.5)]) for place in THUMBNAIL_PLACES}
 
 
-def _pyav_frames(info: VideoInfo, wanted: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
-    left, index = wanted.tolist()[::-1], -1
-    with _open(info.path) as container:
-        try:
-            for index, frame in enumerate(container.decode(_video_stream(container))):
-                if left and index == left[-1]:
-                    left.pop()
-                    yield index, np.rot90(frame.to_ndarray(format="rgb24"), frame.rotation // 90)
-                if not left:
-                    return
-        except (av.FFmpegError, ValueError) as error:
-            raise VideoError("unreadable", f"PyAV: {_words(error)}") from None
-    raise VideoError("unreadable", f"it ends after {index + 1} of {len(info.pts)} frames")
+def _decode_with(backend: str, plan: _Plan, beat: Callable[[], None]) -> Iterator[Part]:
+    partial = [plan.info.missing] if plan.info.missing else []
+    decoding, num_absent = yield from _pass(backend, plan, beat)
+    if num_absent:
+        # Some frames are not what their packets promised. Which ones do come is known only after a pass over all of them; the
+        # rule of frame choice then applies to those.
+        info, counting = plan.info, Decoding(plan.info, [], beat)
+        for _ in BACKENDS[backend](counting, np.arange(len(info.pts))):
+            pass
+        there = np.unique(np.array(counting.delivered, dtype=np.int64)) if info.timed else info.pts[: len(counting.delivered)]
+        if len(there) == 0:
+            raise VideoError("unreadable", f"none of its {len(info.pts):,} frames can be decoded ({backend})")
+        partial.append(f"{len(there):,} of {len(info.pts):,} frames could be decoded")
+        later = info.pts[info.pts > there[-1]]
+        end = min(int(later[0]), int(there[-1] + np.median(np.diff(info.pts)))) if len(later) else info.end
+        plan = _Plan(replace(info, pts=there, end=end), plan.wanted)
+        yield Started(backend)
+        decoding, num_absent = yield from _pass(backend, plan, beat)
+        if num_absent:
+            raise VideoError("unreadable", f"{backend} gives other frames each time that it is read")
+    if decoding.num_damaged:
+        partial.append(f"{decoding.num_damaged:,} frames or packets are damaged, says the decoder")
+    yield Finished(
+        decoder=version_of(backend),
+        duration_seconds=plan.info.duration_seconds,
+        partial="; ".join(partial),
+        num_frames=[len(indices) for indices, _ in plan.samples],
+        first_slots=[first for _, first in plan.samples],
+    )
+
+
+def _pass(backend: str, plan: _Plan, beat: Callable[[], None]) -> Generator[Part, None, tuple[Decoding, int]]:
+    """The rows and pictures of one pass; returns how it went, and how many of the frames that were wanted did not come."""
+    decoding = Decoding(plan.info, plan.short_sides, beat)
+    windows = [_Windows(place, plan.wanted[place], indices) for place, (indices, _) in enumerate(plan.samples)]
+    num_absent = len(plan.indices)
+    for index, pictures in BACKENDS[backend](decoding, plan.indices):
+        num_absent -= 1
+        for window in windows:
+            yield from window.add(index, pictures[plan.short_sides.index(window.wanted.short_side_px)])
+        if index in plan.pictured:
+            yield Picture(float(plan.info.pts[index] * plan.info.time_base), _jpeg(pictures[-1]))
+    for window in windows:
+        yield from window.finish()
+    return decoding, num_absent
+
+
+class _Windows:
+    """Puts one profile's frames together to windows."""
+
+    def __init__(self, place: int, wanted: Wanted, indices: np.ndarray) -> None:
+        self.place = place
+        self.wanted = wanted
+        self.indices = indices
+        self._next = 0
+        self._frames: np.ndarray | None = None
+        self._num_frames = 0
+
+    def add(self, index: int, picture: np.ndarray) -> Iterator[Row]:
+        """A frame that may be wanted never, once, or several times in a row."""
+        times = int(np.searchsorted(self.indices, index, side="right")) - self._next
+        if times <= 0:
+            return
+        self._next += times
+        if self.wanted.crop_px is not None:
+            side = self.wanted.crop_px
+            top, left = centre_crop(*picture.shape[:2], side)
+            picture = picture[top : top + side, left : left + side]
+        for _ in range(times):
+            if self.wanted.window == 1:
+                yield Row(self.place, np.ascontiguousarray(picture))
+                continue
+            if self._frames is None:
+                self._frames = np.zeros((self.wanted.window, *picture.shape), dtype=np.uint8)
+            self._frames[self._num_frames] = picture
+            self._num_frames += 1
+            if self._num_frames == self.wanted.window:
+                yield Row(self.place, self._frames)
+                self._num_frames = 0
+
+    def finish(self) -> Iterator[Row]:
+        """The last window, filled up by the profile's tail rule."""
+        if self._num_frames == 0:
+            return
+        if self.wanted.tail == "loop":
+            places = np.arange(self._num_frames, self.wanted.window)
+            self._frames[places] = self._frames[places % self._num_frames]
+        elif self.wanted.tail == "black frames":
+            self._frames[self._num_frames :] = 0
+        else:
+            raise ValueError(f"tail rule {self.wanted.tail!r} is not known")
+        yield Row(self.place, self._frames)
+
+
+def _jpeg(picture: np.ndarray) -> bytes:
+    image = Image.fromarray(np.ascontiguousarray(picture))
+    image.thumbnail((4 * THUMBNAIL_HEIGHT_PX, THUMBNAIL_HEIGHT_PX))
+    packed = io.BytesIO()
+    image.save(packed, "JPEG", quality=80)
+    return packed.getvalue()
+
+
+def cut(info: VideoInfo, seconds: float) -> VideoInfo:
+    """The first part of a video, of ``seconds``, or its first frame."""
+    end = max(int(seconds / info.time_base), int(info.pts[0]) + 1)
+    if end >= info.end:
+        return info
+    return replace(info, pts=info.pts[info.pts < end], packet_bytes=info.packet_bytes[info.pts < end], end=end)

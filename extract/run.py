@@ -1,4 +1,4 @@
-"""Extraction of a data set: what is left, one video after another, into the stores."""
+"""Extraction of a data set: what is left of it, into the stores."""
 
 import time
 from collections.abc import Sequence
@@ -10,9 +10,9 @@ from ..storage.files import file_identity
 from ..storage.layout import DatasetFolder
 from ..storage.records import Failure, VideoFeatures, VideoRecord
 from ..storage.thumbnails import Thumbnail, ThumbnailStore, write_thumbnails
-from .decode import VideoError
+from .engine import Extracted, Job, extract_videos
 from .extractor import Extractor
-from .video import extract_with_thumbnails
+from .probe import VideoError
 from .work import WorkList
 
 SHARD_VIDEOS = 64
@@ -21,20 +21,23 @@ SHARD_SECONDS = 120
 
 
 class _Finished:
-    """Features of finished videos, until they are a shard."""
+    """What is finished, until it is on disk."""
 
-    def __init__(self, dataset: DatasetFolder, extractors: Sequence[Extractor]) -> None:
+    def __init__(self, dataset: DatasetFolder, work: WorkList, extractors: Sequence[Extractor]) -> None:
         self.dataset = dataset
+        self.work = work
         self.extractors = {e.profile.name: e for e in extractors}
         self.features: dict[str, list[VideoFeatures]] = {name: [] for name in self.extractors}
         self.thumbnails: list[Thumbnail] = []
         self.pictured = ThumbnailStore(dataset.thumbnails)
         self.since = time.monotonic()
 
-    def add(self, features: dict[str, VideoFeatures], thumbnails: list[Thumbnail]) -> None:
-        for name, video in features.items():
+    def add(self, made: Extracted) -> None:
+        for name, video in made.features.items():
             self.features[name].append(video)
-        self.thumbnails += [t for t in thumbnails if self.pictured.source(t.video_id) != t.source]
+        self.thumbnails += [t for t in made.thumbnails if self.pictured.source(t.video_id) != t.source]
+
+    def write_if_due(self) -> None:
         if max(map(len, self.features.values())) >= SHARD_VIDEOS or time.monotonic() - self.since > SHARD_SECONDS:
             self.write()
 
@@ -48,6 +51,7 @@ class _Finished:
         if self.thumbnails:
             write_thumbnails(self.dataset.thumbnails, self.thumbnails)
             self.thumbnails.clear()
+        self.work.write_failures()
         self.since = time.monotonic()
 
 
@@ -60,25 +64,29 @@ def extract_dataset(
 ) -> None:
     """Extracts each video's missing features. A video that fails is recorded and passed over; what is finished is kept, whatever
     ends the run."""
-    finished = _Finished(dataset, list(extractors.values()))
+    finished = _Finished(dataset, work, list(extractors.values()))
+    jobs = (Job(video.video_id, dataset.video_path(video), [extractors[f] for f in left]) for video, left in todo)
+    results = extract_videos(jobs, list(extractors.values()))
     try:
-        for video, features in progress(todo, total=len(todo), what="extracting", unit="videos"):
-            path = dataset.video_path(video)
+        for job, result in progress(results, total=len(todo), what="extracting", unit="videos"):
             try:
-                made = extract_with_thumbnails(path, [extractors[f] for f in features], video.video_id)
-                for part in made[0].values():
-                    check_storable(part)
-            except Exception as error:  # the one boundary: whatever a video does to its decoder or network, the others go on
-                kind = error.kind if isinstance(error, VideoError) else "error"
-                words = str(error) if isinstance(error, VideoError) else f"{type(error).__name__}: {error}"
-                problems.add(f"video {video.video_id!r}, {path}: {kind}: {words}; recorded in failures.jsonl, the others go on")
-                failure = Failure(video_id=video.video_id, path=str(path), kind=kind, message=words, source=file_identity(path))
-                for name in features:
-                    work.record(name, video.video_id, failure)
-                continue
-            finished.add(*made)
-            for name in features:
-                work.record(name, video.video_id, None)
+                if isinstance(result, VideoError):
+                    raise result
+                for video in result.features.values():
+                    check_storable(video)
+            except (VideoError, ValueError) as error:
+                kind = error.kind if isinstance(error, VideoError) else "not_storable"
+                problems.add(f"video {job.video_id!r}, {job.path}: {kind}: {error}; recorded in failures.jsonl, the others go on")
+                failure = Failure(video_id=job.video_id, path=str(job.path), kind=kind, message=str(error), source=file_identity(job.path))
+            else:
+                if partial := next(iter(result.features.values())).partial:
+                    problems.add(f"video {job.video_id!r}, {job.path}: partial: {partial}; its features are those of the frames there are")
+                finished.add(result)
+                failure = None
+            for extractor in job.extractors:
+                work.note(extractor.profile.name, job.video_id, failure)
+            finished.write_if_due()
     finally:
+        results.close()
         finished.write()
     say(f"{dataset.path}: {len(todo):,} videos tried, {problems.count:,} problems")

@@ -1,34 +1,59 @@
 """Weights: published files, from the cache or their authors, or random ones from a seed."""
 
+import fcntl
 import hashlib
+import http.client
 import math
 import os
 import urllib.error
 import urllib.request
+import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
-from ..storage.console import UserError, progress
-from ..storage.files import sha256_of, written_whole
+from ..storage.console import UserError, progress, say
+from ..storage.files import read_json, sha256_of, write_json
 from ..storage.records import Weights
 
-TIMEOUT_SECONDS = 20
+SILENCE_SECONDS = 20.0
+"""How long a source may take to answer, and to go on once it has begun."""
 BLOCK_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
 class PublishedFile:
-    urls: tuple[str, ...]
-    sha256_prefix: str | None
-    """Where the authors state one."""
+    sources: tuple[str, ...]
+    """URLs, tried in turn; none where the authors only offer a page to get it from by hand."""
+    sha256: str | None = None
+    """All of it or its beginning, where the authors state it. Elsewhere the first file that comes is the one that counts."""
+    size_bytes: int | None = None
+    page: str = ""
+    """Where the authors offer it."""
 
 
 PUBLISHED = {
-    "resnet152-394f9c45.pth": PublishedFile(("https://download.pytorch.org/models/resnet152-394f9c45.pth",), "394f9c45"),
-    "s3d_howto100m.pth": PublishedFile(("https://www.rocq.inria.fr/cluster-willow/amiech/howto100m/s3d_howto100m.pth",), None),
+    # The name has the beginning of the hash (``check_hash`` of torch.hub).
+    "resnet152-394f9c45.pth": PublishedFile(
+        ("https://download.pytorch.org/models/resnet152-394f9c45.pth",),
+        sha256="394f9c45",
+        page="https://docs.pytorch.org/vision/stable/models/generated/torchvision.models.resnet152.html (IMAGENET1K_V1)",
+    ),
+    "resnext101.pth": PublishedFile(
+        ("https://www.rocq.inria.fr/cluster-willow/amiech/howto100m/models/resnext101.pth",),
+        page="https://github.com/antoine77340/video_feature_extractor",
+    ),
+    # The source has been reported dead since June 2024, in the page's issue 14, which names copies; others recorded this size.
+    "s3d_howto100m.pth": PublishedFile(
+        ("https://www.rocq.inria.fr/cluster-willow/amiech/howto100m/s3d_howto100m.pth",),
+        size_bytes=125_031_128,
+        page="https://github.com/antoine77340/S3D_HowTo100M (copies: issue 14)",
+    ),
+    "r3d152_K_200ep.pth": PublishedFile(
+        (), page="https://drive.google.com/drive/folders/1xbYbZ7rpyjftI_KCk6YuL-XrfQDz7Yd4 (of kenshohara/3D-ResNets-PyTorch)"
+    ),
 }
 
 
@@ -37,31 +62,103 @@ def cache_folder() -> Path:
 
 
 def published_weights(name: str) -> Path:
-    """The file in the cache, downloaded first where it is not there. Raises ``UserError``."""
-    path = cache_folder() / name
+    """The file in the cache, downloaded first where it is not there, and checked. Raises ``UserError``."""
+    path, published = cache_folder() / name, PUBLISHED[name]
     if path.exists():
+        if complaint := _complaint(path, name, published):
+            raise UserError(f"weights {path}: {complaint}")
         return path
     reasons = []
-    for url in PUBLISHED[name].urls:
+    for url in published.sources:
         try:
-            _download(url, path, PUBLISHED[name].sha256_prefix)
+            _download(url, path, published)
             return path
-        except (OSError, ValueError) as error:  # URLError and timeouts are OSErrors
-            reasons.append(f"{url}: {getattr(error, 'reason', error)}")
+        except (OSError, ValueError, http.client.HTTPException) as error:  # URLError and timeouts are OSErrors
+            reasons.append(f"{url}: {getattr(error, 'reason', None) or error}")
     raise UserError(
-        f"weights {name}: not in {path.parent}, and no source gave them ({'; '.join(reasons)}); put the file there, pass it as "
-        "--weights FILE, or pass --weights random to try things out"
+        f"weights {name}: not in {path.parent}, and no source gave them ({'; '.join(reasons) or 'there is none to download from'}); "
+        f"put the file there (from {published.page}), pass it as --weights FILE, or pass --weights random to try things out"
     )
 
 
-def _download(url: str, path: Path, sha256_prefix: str | None) -> None:
-    with urllib.request.urlopen(url, timeout=TIMEOUT_SECONDS) as answer, written_whole(path) as partial:
-        num_blocks = -(-int(answer.headers.get("Content-Length", 0)) // BLOCK_BYTES)
-        with partial.open("wb") as file:
-            for block in progress(iter(lambda: answer.read(BLOCK_BYTES), b""), total=num_blocks, what=path.name, unit="MB"):
-                file.write(block)
-        if sha256_prefix and not (found := sha256_of(partial)).startswith(sha256_prefix):
-            raise ValueError(f"its SHA-256 begins with {found[:8]}, not {sha256_prefix}")
+def _complaint(path: Path, name: str, published: PublishedFile) -> str | None:
+    """What is wrong with ``path`` as the published file ``name``; None: nothing is, and its hash counts for that name from now on."""
+    again = f"get it from {published.page}, or pass the one you have as --weights FILE"
+    if published.size_bytes is not None and (size := path.stat().st_size) != published.size_bytes:
+        return f"has {size:,} bytes instead of {published.size_bytes:,}; {again}"
+    with path.open("rb") as file:
+        is_pickle = file.read(2) == b"\x80\x02"  # what torch.save wrote until 2020
+    if not is_pickle and not zipfile.is_zipfile(path):
+        return f"no whole PyTorch checkpoint; {again}"
+    found = sha256_of(path)
+    if published.sha256 and not found.startswith(published.sha256):
+        return f"its SHA-256 is {found} instead of {published.sha256}...; {again}"
+    pins_file = cache_folder() / "sha256.json"
+    pins = read_json(pins_file) if pins_file.exists() else {}
+    if name not in pins:
+        try:
+            write_json(pins_file, pins | {name: found})
+        except PermissionError:
+            say(f"note: {pins_file} may not be written, so that another {name} would not be noticed")
+    elif pins[name] != found:
+        return (
+            f"its SHA-256 is {found}, but the first file of this name had {pins[name]}; put that one back, or, if this is the right "
+            f"one, remove the line of {name} from {pins_file}"
+        )
+    return None
+
+
+def _download(url: str, path: Path, published: PublishedFile) -> None:
+    """Raises ``OSError``, ``HTTPException`` or, for another file than the published one, ``ValueError``."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.partial")
+    with (path.parent / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # of several processes that want the same file one downloads it, the others wait
+        if path.exists():
+            return
+        _receive_all(url, partial, path.name)
+        if complaint := _complaint(partial, path.name, published):
+            partial.unlink()
+            raise ValueError(f"removed what it gave: {complaint}")
+        os.replace(partial, path)
+
+
+def _receive_all(url: str, partial: Path, what: str) -> None:
+    """As often as the connection is cut, as long as more comes each time. What has come stays in ``partial`` for another call."""
+    while True:
+        had = _size_bytes(partial)
+        try:
+            return _receive(url, partial, what)
+        except (OSError, http.client.HTTPException):
+            if _size_bytes(partial) <= had:
+                raise
+            say(f"{what}: cut after {_size_bytes(partial):,} bytes; going on from there")
+
+
+def _size_bytes(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
+
+
+def _receive(url: str, partial: Path, what: str) -> None:
+    """Appends to ``partial`` what it lacks, or writes it anew where the server knows no ranges."""
+    had = _size_bytes(partial)
+    request = urllib.request.Request(url, headers={"Range": f"bytes={had}-"} if had else {})
+    try:
+        answer = urllib.request.urlopen(request, timeout=SILENCE_SECONDS)
+    except urllib.error.HTTPError as error:
+        if had and error.code == http.client.REQUESTED_RANGE_NOT_SATISFIABLE:  # the file ends before: it is another one
+            partial.unlink()
+            return _receive(url, partial, what)
+        raise
+    with answer, partial.open("ab" if answer.status == http.client.PARTIAL_CONTENT else "wb") as file:
+        missing = int(answer.headers.get("Content-Length", 0))
+        whole = file.tell() + missing
+        for block in progress(iter(lambda: answer.read(BLOCK_BYTES), b""), total=-(-missing // BLOCK_BYTES), what=what, unit="MB"):
+            file.write(block)
+        if file.tell() < whole:  # http.client takes an early end for the end
+            raise ConnectionError(f"ended after {file.tell():,} of {whole:,} bytes")
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def read_state(path: Path) -> dict[str, Tensor]:
@@ -80,19 +177,20 @@ def read_state(path: Path) -> dict[str, Tensor]:
 def load_published(model: nn.Module, path: Path, *, left_out: tuple[str, ...]) -> Weights:
     """Fills ``model`` from a file. Only batch norm's counters may be missing, only ``left_out`` prefixes may be left over.
 
+    Its classifier, which no feature passes through, becomes as wide as the file's: networks are published for several data sets.
+
     Raises ``UserError`` with the entries by name.
     """
     if not path.is_file():
         raise UserError(f"weights {path}: no such file")
     state = {name: value for name, value in read_state(path).items() if not name.startswith(left_out)}
-    expected = model.state_dict()
+    expected = {name: value.shape for name, value in model.state_dict().items()}
+    if model.classifier and (weight := state.get(f"{model.classifier}.weight")) is not None:
+        for name in (f"{model.classifier}.weight", f"{model.classifier}.bias"):
+            expected[name] = weight.shape[:1] + expected[name][1:]
     missing = [n for n in expected if n not in state and not n.endswith("num_batches_tracked")]
     extra = [n for n in state if n not in expected]
-    wrong = [
-        f"{n} {tuple(state[n].shape)} for {tuple(expected[n].shape)}"
-        for n in state
-        if n in expected and state[n].shape != expected[n].shape
-    ]
+    wrong = [f"{n} {tuple(state[n].shape)} for {tuple(expected[n])}" for n in state if n in expected and state[n].shape != expected[n]]
     complaints = [
         f"{what} {len(names)}: {', '.join(names[:3])}{', ...' if len(names) > 3 else ''}"
         for what, names in (("missing", missing), ("not known", extra), ("of another shape", wrong))
@@ -100,6 +198,9 @@ def load_published(model: nn.Module, path: Path, *, left_out: tuple[str, ...]) -
     ]
     if complaints:
         raise UserError(f"weights {path}: not those of this model; entries {'; '.join(complaints)}")
+    if model.classifier:
+        num_classes, width = expected[f"{model.classifier}.weight"]
+        setattr(model, model.classifier, nn.Linear(width, num_classes).requires_grad_(False))
     model.load_state_dict(state, strict=False)
     return Weights(name=path.name, sha256=sha256_of(path))
 

@@ -56,27 +56,37 @@ class WorkList:
         self.stores = {f: FeatureStore(dataset.features(f)) for f in features if any(dataset.features(f).glob("*.h5"))}
         self.failures = {f: {r["video_id"]: Failure(**r) for r in read_jsonl(self.failures_file(f))} for f in features}
         self.features = list(features)
+        self._changed: set[str] = set()
 
     def failures_file(self, features: str) -> Path:
         return self.dataset.features(features) / "failures.jsonl"
 
-    def left(self, video: VideoRecord, *, retry_failed: bool) -> list[str]:
-        """The features that a video still needs: those that no store has from this very file, and that did not fail on it."""
+    def left(self, video: VideoRecord, *, only_failed: bool) -> list[str]:
+        """The features that a video still needs: those that no store has from this very file, and that did not fail on it; or,
+        ``only_failed``, just those that did fail."""
+        if only_failed:
+            return [features for features in self.features if video.video_id in self.failures[features]]
         source = file_identity(self.dataset.video_path(video))
         left = []
         for features in self.features:
             store, failure = self.stores.get(features), self.failures[features].get(video.video_id)
             if store and video.video_id in store and source in ("", store.source(video.video_id)):
                 continue  # a file that is gone since needs no features either
-            if failure and failure.source == source and source and not retry_failed:
+            if failure and failure.source == source and source:
                 continue
             left.append(features)
         return left
 
-    def record(self, features: str, video_id: str, failure: Failure | None) -> None:
+    def note(self, features: str, video_id: str, failure: Failure | None) -> None:
         """Notes that a video failed, or, with None, that it does no longer."""
-        if failure is not None:
-            self.failures[features][video_id] = failure
-        elif self.failures[features].pop(video_id, None) is None:
-            return
-        write_jsonl(self.failures_file(features), [asdict(f) for f in self.failures[features].values()])
+        failures = self.failures[features]
+        if failures.get(video_id) != failure:
+            failures.pop(video_id, None)
+            if failure is not None:
+                failures[video_id] = failure
+            self._changed.add(features)
+
+    def write_failures(self) -> None:
+        for features in self._changed:
+            write_jsonl(self.failures_file(features), [asdict(f) for f in self.failures[features].values()])
+        self._changed.clear()

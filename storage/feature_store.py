@@ -26,6 +26,7 @@ VIDEO_ROW = np.dtype(
         ("duration_seconds", "f8"),
         ("source", h5py.string_dtype()),
         ("decoder", h5py.string_dtype()),
+        ("partial", h5py.string_dtype()),
         ("checksum", "u4"),
     ]
 )
@@ -72,7 +73,7 @@ def write_shard(
     checksums = [_checksum(columns) for columns in stored]
     table = np.array(
         [
-            (v.video_id, first, num, v.duration_seconds, v.source, v.decoder, crc)
+            (v.video_id, first, num, v.duration_seconds, v.source, v.decoder, v.partial, crc)
             for v, first, num, crc in zip(videos, first_rows, num_rows, checksums, strict=True)
         ],
         dtype=VIDEO_ROW,
@@ -112,7 +113,7 @@ class FeatureStore:
         if not shards:
             raise UserError(f"{self.folder}: no feature store (no *.h5); make it with vlalign-extract --features {self.folder.name}")
         self._rows: dict[str, tuple[Path, int, int]] = {}
-        self._about: dict[str, tuple[float, str, str]] = {}
+        self._about: dict[str, tuple[float, str, str, str]] = {}
         self._open: dict[Path, h5py.File] = {}
         self._open_in_process = os.getpid()
         for shard in shards:
@@ -140,7 +141,7 @@ class FeatureStore:
         for row in table:
             video_id = row["video_id"].decode()
             self._rows[video_id] = (shard, int(row["first_row"]), int(row["num_rows"]))
-            self._about[video_id] = (float(row["duration_seconds"]), row["source"].decode(), row["decoder"].decode())
+            self._about[video_id] = (float(row["duration_seconds"]), *(row[name].decode() for name in ("source", "decoder", "partial")))
 
     def video_ids(self) -> list[str]:
         return list(self._rows)
@@ -158,6 +159,10 @@ class FeatureStore:
     def duration_seconds(self, video_id: str) -> float:
         return self._about[video_id][0]
 
+    def partial(self, video_id: str) -> str:
+        """What of the video is not in its rows or was damaged; empty where all is well."""
+        return self._about[video_id][3]
+
     def get(self, video_id: str, *, start_seconds: float | None = None, end_seconds: float | None = None) -> VideoFeatures:
         """The rows of a video, or those that touch a clip of it: from the row in which it starts to the one in which it ends.
 
@@ -167,7 +172,7 @@ class FeatureStore:
         """
         shard, first, num = self._rows[video_id]
         file = self._file(shard)
-        duration, source, decoder = self._about[video_id]
+        duration, source, decoder, partial = self._about[video_id]
         starts, ends = (file[name][first : first + num] for name in ("start_seconds", "end_seconds"))
         low, high = 0, num
         if start_seconds is not None:
@@ -186,6 +191,7 @@ class FeatureStore:
             duration_seconds=duration,
             source=source,
             decoder=decoder,
+            partial=partial,
         )
 
     def _file(self, shard: Path) -> h5py.File:

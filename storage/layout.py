@@ -58,6 +58,9 @@ class DatasetFolder:
         write_jsonl(self.videos_file, ({k: v for k, v in asdict(video).items() if v is not None} for video in videos))
 
     def video_path(self, video: VideoRecord) -> Path:
+        """Raises ``UserError`` for a relative path that leads out of the data set's folder: lists come from anywhere."""
+        if not Path(video.path).is_absolute() and ".." in Path(video.path).parts:
+            raise UserError(f"{self.videos_file}: video {video.video_id!r} has the path {video.path!r}, which leads out of {self.path}")
         return (self.path / video.path).absolute()
 
 

@@ -32,6 +32,8 @@ class Profile:
     """What becomes of a last window that is not full."""
     layer: str
     dimension: int
+    precision: str = "fp32"
+    """What the network computes in: fp32, bf16 or fp16. Features are kept in the store's own type."""
 
     @property
     def hash(self) -> str:
@@ -125,6 +127,8 @@ class VideoFeatures:
     source: str = ""
     """Identity of the file that was read."""
     decoder: str = ""
+    partial: str = ""
+    """What of the video is not in these rows or was damaged, with figures; empty where all is well."""
 
     def __post_init__(self) -> None:
         num_rows = len(self.features)

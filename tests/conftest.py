@@ -6,7 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from videos import RECORDINGS, scene
+from vlalign.extract import load_extractor
 from vlalign.extract.cli import main as extract_main
+from vlalign.extract.extractor import Extractor
+from vlalign.extract.render import render_video
 from vlalign.preprocess.datasets import demo
 from vlalign.preprocess.prepare import prepare
 from vlalign.storage.console import Problems
@@ -46,3 +50,31 @@ def small_demo(tmp_path_factory) -> DatasetFolder:
     call = ["--root", str(dataset.root), "--dataset", "demo", "--features", "resnet152,s3d", "--weights", "random"]
     assert extract_main(call) == 0
     return dataset
+
+
+@pytest.fixture(scope="session")
+def recordings(tmp_path_factory) -> dict[str, Path]:
+    """The same scene, recorded in many ways."""
+    folder = tmp_path_factory.mktemp("recordings")
+    paths = {name: folder / f"{name.replace('/', '-')}.mp4" for name in RECORDINGS}
+    for name, path in paths.items():
+        render_video(scene(**RECORDINGS[name]), path)
+    return paths
+
+
+@pytest.fixture(scope="session")
+def short_video(tmp_path_factory) -> Path:
+    """0.6 s: 15 frames, one window of S3D."""
+    path = tmp_path_factory.mktemp("short") / "short.mp4"
+    render_video(scene(0.6), path)
+    return path
+
+
+@pytest.fixture(scope="session")
+def s3d() -> Extractor:
+    return load_extractor("s3d", weights="random")
+
+
+@pytest.fixture(scope="session")
+def resnet152() -> Extractor:
+    return load_extractor("resnet152", weights="random")

@@ -422,3 +422,11 @@ def test_progress_on_a_terminal_is_a_bar(monkeypatch):
     assert list(progress("abc", total=3, what="testing", unit="items")) == list("abc")
     assert "testing: 100%" in terminal.getvalue() and "3/3" in terminal.getvalue()
     assert "\r" in terminal.getvalue()
+
+
+@pytest.mark.parametrize("path", ["../other/x.mp4", "videos/../../x.mp4", ".."])
+def test_a_listed_path_does_not_lead_out_of_the_data_set(tmp_path, path):
+    with pytest.raises(UserError, match="which leads out of"):
+        DatasetFolder(tmp_path, "mine").video_path(VideoRecord(video_id="x", path=path))
+    inside = DatasetFolder(tmp_path, "mine").video_path(VideoRecord(video_id="x", path="videos/..x.mp4"))
+    assert inside == tmp_path / "mine" / "videos" / "..x.mp4"

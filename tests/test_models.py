@@ -1,7 +1,10 @@
 """The networks against plain second implementations, published layouts, golden values; checkpoints that are refused."""
 
+import copy
+import functools
 import hashlib
 import importlib.util
+import itertools
 import json
 import math
 import pickle
@@ -15,10 +18,11 @@ import torchvision
 from conftest import shared
 from vlalign.extract import load_extractor
 from vlalign.extract.extractor import Extractor
+from vlalign.extract.models import MODELS, resnet3d
 from vlalign.extract.models.resnet152 import ResNet152
 from vlalign.extract.models.s3d import S3D
 from vlalign.extract.profiles import PROFILES
-from vlalign.extract.weights import load_published
+from vlalign.extract.weights import load_published, load_random
 from vlalign.storage.console import UserError
 from vlalign.storage.records import Weights
 
@@ -26,10 +30,15 @@ GOLDEN_TOLERANCE = 1e-3
 """Of the largest magnitude in a row, on every element."""
 
 WRAPPINGS = {
+    "bare": lambda state: state,
     "state_dict": lambda state: {"epoch": 3, "arch": "any", "state_dict": state},
     "module.": lambda state: {f"module.{name}": value for name, value in state.items()},
     "module. in state_dict": lambda state: {"state_dict": {f"module.{name}": value for name, value in state.items()}},
 }
+
+RESNETS_3D = ["i3d_resnext101", "i3d_resnet152"]
+NETWORKS = ["resnet152", *RESNETS_3D, "s3d"]
+"""Each once; ``s3d_univl`` is ``s3d`` at another frame rate."""
 
 
 def random_state(model: torch.nn.Module, gain: float, seed: int = 0) -> dict[str, torch.Tensor]:
@@ -106,6 +115,47 @@ class PlainS3D:
         return x.mean(dim=(2, 3, 4))
 
 
+class PlainResNet3D:
+    """Hara's 3D ResNets, straight from the entries of their checkpoints: as many blocks, groups and classes as these have."""
+
+    def __init__(self, state: dict[str, torch.Tensor]) -> None:
+        self.state = state
+
+    def conv(self, x, conv, norm, **geometry):
+        weight = self.state[f"{conv}.weight"]
+        x = F.conv3d(x, weight, groups=x.shape[1] // weight.shape[1], **geometry)
+        mean, var, weight, bias = (self.state[f"{norm}.{leaf}"] for leaf in ("running_mean", "running_var", "weight", "bias"))
+        return F.batch_norm(x, mean, var, weight, bias, training=False, eps=1e-5)
+
+    def block(self, x, name, stride):
+        y = F.relu(self.conv(x, f"{name}.conv1", f"{name}.bn1"))
+        y = F.relu(self.conv(y, f"{name}.conv2", f"{name}.bn2", stride=stride, padding=1))
+        y = self.conv(y, f"{name}.conv3", f"{name}.bn3")
+        if f"{name}.downsample.0.weight" in self.state:
+            x = self.conv(x, f"{name}.downsample.0", f"{name}.downsample.1", stride=stride)
+        return F.relu(x + y)
+
+    def __call__(self, video):
+        x = F.relu(self.conv(video, "conv1", "bn1", stride=(1, 2, 2), padding=3))
+        x = F.max_pool3d(x, 3, stride=2, padding=1)
+        for layer, num_blocks in enumerate(self.num_blocks(), start=1):
+            for i in range(num_blocks):
+                x = self.block(x, f"layer{layer}.{i}", stride=2 if layer > 1 and i == 0 else 1)
+        return x.mean(dim=(2, 3, 4))
+
+    def num_blocks(self):
+        return [sum(name.startswith(f"layer{i}.") and name.endswith(".conv1.weight") for name in self.state) for i in (1, 2, 3, 4)]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread():
+    """Two threads that wait for each other are slower than one where anything else runs."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 @pytest.fixture(scope="module")
 def s3d_state() -> dict[str, torch.Tensor]:
     return random_state(S3D(), gain=4.0)
@@ -138,11 +188,6 @@ def unfilled_s3d():
 
 
 @pytest.fixture(scope="module")
-def random_s3d():
-    return load_extractor("s3d", weights="random")
-
-
-@pytest.fixture(scope="module")
 def plain_and_our_resnet152() -> tuple[torch.nn.Module, Extractor]:
     with torch.device("meta"):  # sized, not filled
         plain, ours = torchvision.models.resnet152(weights=None).eval(), ResNet152().eval()
@@ -155,8 +200,20 @@ def plain_and_our_resnet152() -> tuple[torch.nn.Module, Extractor]:
 
 
 @pytest.fixture(scope="module")
-def extractors(random_s3d, plain_and_our_resnet152) -> dict[str, Extractor]:
-    return {"s3d": random_s3d, "resnet152": plain_and_our_resnet152[1]}
+def plain_and_our_resnet3d() -> dict[str, tuple[PlainResNet3D, torch.nn.Module]]:
+    made = {}
+    for name in RESNETS_3D:
+        with torch.device("meta"):
+            ours = MODELS[name]().eval().requires_grad_(False)
+        state = random_state(ours, gain=0.5)
+        ours.load_state_dict(state, assign=True)
+        made[name] = PlainResNet3D(state), ours.fold()
+    return made
+
+
+@pytest.fixture(scope="module")
+def extractors(s3d, resnet152) -> dict[str, Extractor]:
+    return {"s3d": s3d, "resnet152": resnet152} | {name: load_extractor(name, weights="random") for name in RESNETS_3D}
 
 
 @torch.inference_mode()
@@ -204,17 +261,90 @@ def test_resnet152_is_torchvisions_up_to_its_pooling(plain_and_our_resnet152):
     torch.testing.assert_close(got, expected, rtol=0, atol=1e-4 * expected.abs().max().item())
 
 
-def golden_checkpoint(name: str, gain: float) -> tuple[dict[str, torch.Tensor], object]:
-    """The published layout filled as the golden values' own script does, and that script."""
+@torch.inference_mode()
+@pytest.mark.parametrize("shape", [(2, 3, 16, 48, 48), (1, 3, 5, 33, 47), (3, 3, 1, 32, 40)], ids=lambda shape: "x".join(map(str, shape)))
+@pytest.mark.parametrize("name", RESNETS_3D)
+def test_3d_resnets_are_the_published_networks(name, shape, plain_and_our_resnet3d):
+    plain, ours = plain_and_our_resnet3d[name]
+    assert plain.num_blocks() == ([3, 4, 23, 3] if name == "i3d_resnext101" else [3, 8, 36, 3])
+    video = torch.rand(shape)
+    expected = plain(video)
+    assert expected.std() > 1e-3
+    torch.testing.assert_close(ours(video), expected, rtol=0, atol=1e-4 * expected.abs().max().item())
+
+
+@torch.inference_mode()
+def test_time_matters_to_3d_resnets(plain_and_our_resnet3d):
+    video = torch.rand(1, 3, 8, 32, 32)
+    ours, plain = (model(video.flip(2)) - model(video) for model in plain_and_our_resnet3d["i3d_resnext101"])
+    assert plain.abs().max() > 1e-2
+    torch.testing.assert_close(ours, plain, rtol=0, atol=1e-4)
+
+
+@torch.inference_mode()
+def test_folded_convolutions_do_the_same_with_and_without_onednn(plain_and_our_resnet3d):
+    """float64 goes the way that GPUs go."""
+    _, ours = plain_and_our_resnet3d["i3d_resnext101"]
+    video = torch.rand(2, 3, 4, 33, 32)
+    in_float32, in_float64 = ours(video), ours.double()(video.double())
+    assert (in_float32.dtype, in_float64.dtype) == (torch.float32, torch.float64)
+    torch.testing.assert_close(in_float32.double(), in_float64, rtol=0, atol=1e-5 * in_float64.abs().max().item())
+    torch.testing.assert_close(ours.float()(video), in_float32, rtol=0, atol=0)
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("name", NETWORKS)
+def test_bfloat16_loses_little(name, extractors):
+    network = extractors[name].network
+    if name == "s3d":
+        # with the usual gain, values grow until gates flip: steps of 1/255 in the pixels alone then give a cosine of 0.99
+        network = S3D().eval().requires_grad_(False)
+        network.random_gain = 2.0
+        load_random(network, 0)
+        network.fold()
+    in_bfloat16 = copy.deepcopy(network).to(torch.bfloat16)
+    assert {value.dtype for value in [*in_bfloat16.parameters(), *in_bfloat16.buffers()]} == {torch.bfloat16}
+    pixels = torch.randn(1, 3, 64, 64) if name == "resnet152" else torch.rand(1, 3, 16, 64, 64)
+    row, expected = in_bfloat16(pixels.bfloat16()), network(pixels)
+    assert row.dtype == torch.float32 and F.cosine_similarity(row, expected).item() > 0.999
+    assert not torch.equal(row, row.bfloat16().float()), "rounded once more, at the very end"
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_nothing_of_a_folded_network_stays_behind(name, extractors):
+    """A tensor that is neither parameter nor buffer would stay on the CPU, in float32."""
+    for module in extractors[name].network.modules():
+        known = {"packed", *module._parameters, *module._buffers}
+        assert not [key for key, value in vars(module).items() if isinstance(value, torch.Tensor) and key not in known]
+        assert not isinstance(module, torch.nn.BatchNorm2d | torch.nn.BatchNorm3d)
+
+
+GOLDEN = {
+    "resnet152": ("resnet152/224/pool", 1.0, (2, 224, 224, 3)),
+    "i3d_resnext101": ("i3d_resnext101/16x112/pool", 1.0, (2, 16, 112, 112, 3)),
+    "i3d_resnet152": ("i3d_resnet152/16x112/pool", 1.0, (2, 16, 112, 112, 3)),
+    "s3d": ("s3d_howto100m/16x224/mixed_5c", 4.0, (2, 16, 224, 224, 3)),
+}
+"""Entry, gain of the weights, shape of the pixels."""
+
+
+def golden_script():
     spec = importlib.util.spec_from_file_location("golden_fill", shared("golden/fill.py"))
     script = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(script)
+    return script
+
+
+@functools.lru_cache(maxsize=1)  # large, and wanted once for each wrapping
+def golden_state(name: str) -> dict[str, torch.Tensor]:
+    return golden_script().fill({n: torch.empty(shape) for n, shape in published_shapes(name).items()}, GOLDEN[name][1])
+
+
+def published_shapes(name: str) -> dict[str, list[int]]:
     if name == "resnet152":
         with torch.device("meta"):
-            shapes = {n: v.shape for n, v in torchvision.models.resnet152(weights=None).state_dict().items()}
-    else:
-        shapes = json.loads(shared("golden/s3d_howto100m.keys.json").read_text())
-    return script.fill({n: torch.empty(tuple(shape)) for n, shape in shapes.items()}, gain), script
+            return {n: list(v.shape) for n, v in torchvision.models.resnet152(weights=None).state_dict().items()}
+    return json.loads(shared(f"golden/{'s3d_howto100m' if name == 's3d' else name}.keys.json").read_text())
 
 
 def assert_golden(rows: torch.Tensor, entry: str) -> None:
@@ -224,22 +354,31 @@ def assert_golden(rows: torch.Tensor, entry: str) -> None:
     assert (error < GOLDEN_TOLERANCE).all(), error
 
 
-@pytest.mark.parametrize("name, gain", [("s3d", 4.0), ("resnet152", 1.0)])
-def test_golden_values_from_every_wrapping(name, gain, checkpoint):
-    state, script = golden_checkpoint(name, gain)
-    pixels = script.pixels((2, 16, 224, 224, 3) if name == "s3d" else (2, 224, 224, 3), 0)
-    extractor = load_extractor(name, weights=checkpoint(state))
-    rows = extractor.features(pixels)
+@pytest.mark.parametrize("name", NETWORKS)
+def test_entries_are_the_published_ones(name):
+    with torch.device("meta"):
+        entries = {n: list(v.shape) for n, v in MODELS[name]().state_dict().items()}
+    assert entries == {n: shape for n, shape in published_shapes(name).items() if not n.startswith("text_module.")}
+
+
+QUICK = {"resnet152": ["bare"], "i3d_resnext101": ["bare"], "i3d_resnet152": ["module. in state_dict"], "s3d": list(WRAPPINGS)}
+"""Wrappings of the golden weights that are tried each time; all of them only in the slow tests, since the files are large."""
+
+
+@pytest.mark.parametrize(
+    "name, wrapping",
+    [
+        pytest.param(name, wrapping, marks=[] if wrapping in QUICK[name] else pytest.mark.slow)
+        for name, wrapping in itertools.product(NETWORKS, WRAPPINGS)
+    ],
+)
+def test_golden_values_from_every_wrapping(name, wrapping, checkpoint):
+    entry, _, shape = GOLDEN[name]
+    extractor = load_extractor(name, weights=checkpoint(WRAPPINGS[wrapping](golden_state(name))))
+    rows = extractor.features(golden_script().pixels(shape, 0))
+    assert_golden(rows, entry)
     if name == "s3d":
-        assert_golden(rows, "s3d_howto100m/16x224/mixed_5c")
         assert_golden(extractor.network.video_embedding(rows), "s3d_howto100m/16x224/video_embedding")
-    else:
-        assert_golden(rows, "resnet152/224/pool")
-    small = pixels[:1, ..., :64, :64, :]
-    expected = extractor.features(small)
-    for wrapping in ("state_dict", "module."):
-        wrapped = load_extractor(name, weights=checkpoint(WRAPPINGS[wrapping](state)))
-        assert torch.equal(wrapped.features(small), expected), wrapping
 
 
 @pytest.mark.parametrize(
@@ -325,6 +464,50 @@ def test_the_loader_refuses_weights_of_another_network(checkpoint):
     assert str(path) in str(refused.value)
 
 
+@pytest.mark.parametrize("make, num_classes", [(ResNet152, 7), (resnet3d.ResNeXt101, 101), (resnet3d.ResNet152, 1039)])
+def test_the_number_of_classes_is_the_files(make, num_classes, checkpoint):
+    with torch.device("meta"):
+        model = make()
+        state = {name: torch.zeros(()).expand(value.shape) for name, value in model.state_dict().items()}
+    state |= {"fc.weight": torch.ones(num_classes, 2048), "fc.bias": torch.zeros(num_classes)}
+    load_published(model, checkpoint(state), left_out=())
+    assert model.fc.out_features == num_classes
+
+
+@pytest.mark.parametrize(
+    "change, complaint",
+    [
+        (without("fc.weight"), "missing 1: fc.weight"),
+        (lambda state: {n: v for n, v in state.items() if not n.startswith("fc.")}, "missing 2: fc.weight, fc.bias"),
+        (with_entry("fc.weight", (7, 512)), "of another shape 2: fc.weight (7, 512) for (7, 2048), fc.bias (400,) for (7,)"),
+        (with_entry("layer1.0.conv2.weight", (128, 128, 3, 3, 3)), "layer1.0.conv2.weight (128, 128, 3, 3, 3) for (128, 4, 3, 3, 3)"),
+        (without("layer3.22.bn2.running_mean"), "missing 1: layer3.22.bn2.running_mean"),
+        (with_entry("layer3.23.conv1.weight", (512, 1024, 1, 1, 1)), "not known 1: layer3.23.conv1.weight"),
+    ],
+    ids=["no classifier's weight", "headless", "narrow classifier", "no groups", "no statistics", "one block more"],
+)
+def test_other_3d_resnets_are_refused_by_name(change, complaint, checkpoint):
+    with torch.device("meta"):
+        model = resnet3d.ResNeXt101()
+    path = checkpoint(change({name: torch.zeros(()).expand(value.shape) for name, value in model.state_dict().items()}))
+    with pytest.raises(UserError) as refused:
+        load_published(model, path, left_out=())
+    assert str(path) in str(refused.value) and complaint in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "name, other", [("i3d_resnext101", "i3d_resnet152"), ("i3d_resnet152", "resnet152"), ("resnet152", "i3d_resnet152")]
+)
+def test_resnets_do_not_take_each_others_weights(name, other, checkpoint):
+    """Many of their entries have the same names."""
+    with torch.device("meta"):
+        model, entries = MODELS[name](), MODELS[other]().state_dict()
+    path = checkpoint({name: torch.zeros(()).expand(value.shape) for name, value in entries.items()})
+    with pytest.raises(UserError, match=r"not those of this model; entries .*conv"):
+        load_published(model, path, left_out=())
+
+
 class _Touches:
     """Unpickled, it runs code: it makes a file."""
 
@@ -378,34 +561,17 @@ def test_the_pickles_above_would_run_code(tmp_path):
 
 
 def test_unknown_features_are_refused_with_those_there_are():
-    with pytest.raises(UserError, match=r"'c3d': not known; expected resnet152 or s3d"):
+    with pytest.raises(UserError, match=r"'c3d': not known; expected resnet152, i3d_resnext101, .* or i3d$"):
         load_extractor("c3d", weights="random")
 
 
-def test_published_weights_out_of_reach_say_where_to_put_them(tmp_path):
-    with pytest.raises(UserError) as refused:
-        load_extractor("s3d")
-    for part in ("s3d_howto100m.pth", str(tmp_path / "cache" / "weights"), "http://127.0.0.1:9/", "--weights FILE", "--weights random"):
-        assert part in str(refused.value)
-
-
-def test_published_weights_are_taken_from_the_cache(s3d_state, tmp_path):
-    path = tmp_path / "cache" / "weights" / "s3d_howto100m.pth"
-    path.parent.mkdir(parents=True)
-    torch.save(s3d_state, path)
-    extractor = load_extractor("s3d")
-    path.unlink()
-    assert extractor.weights.name == "s3d_howto100m.pth" and not extractor.weights.is_random
-    torch.testing.assert_close(extractor.network.fc.weight, s3d_state["fc.weight"], rtol=0, atol=0)
-
-
-def test_random_weights_depend_on_the_seed_alone(random_s3d):
+def test_random_weights_depend_on_the_seed_alone(s3d):
     torch.manual_seed(123)
     same, other = load_extractor("s3d", weights="random", seed=0), load_extractor("s3d", weights="random", seed=1)
-    assert random_s3d.weights == same.weights and same.weights.is_random and same.weights.name == "random (seed 0)"
+    assert s3d.weights == same.weights and same.weights.is_random and same.weights.name == "random (seed 0)"
     assert other.weights.sha256 != same.weights.sha256 and other.weights.name == "random (seed 1)"
     frames = torch.randint(0, 256, (1, 16, 32, 32, 3), dtype=torch.uint8)
-    rows = random_s3d.features(frames)
+    rows = s3d.features(frames)
     assert torch.isfinite(rows).all() and rows.std() > 0
     assert torch.equal(same.features(frames), rows)
     assert not torch.allclose(other.features(frames), rows, rtol=1e-2)
@@ -422,6 +588,7 @@ def test_random_weights_depend_on_the_seed_alone(random_s3d):
         ("s3d", torch.zeros(1, 3, 16, 32, 32, dtype=torch.uint8), "got torch.uint8 [1, 3, 16, 32, 32]"),
         ("s3d", torch.zeros(1, 16, 32, 32, 4, dtype=torch.uint8), "got torch.uint8 [1, 16, 32, 32, 4]"),
         ("s3d", np.zeros((1, 16, 32, 32, 3), dtype=np.float64), "got torch.float64"),
+        ("i3d_resnet152", torch.zeros(1, 8, 32, 32, 3, dtype=torch.uint8), "uint8 [B, 16, H, W, 3], got torch.uint8 [1, 8, 32, 32, 3]"),
         ("resnet152", torch.zeros(1, 32, 32, 3), "uint8 [B, H, W, 3], got torch.float32 [1, 32, 32, 3]"),
         ("resnet152", torch.zeros(32, 32, 3, dtype=torch.uint8), "got torch.uint8 [32, 32, 3]"),
         ("resnet152", torch.zeros(1, 16, 32, 32, 3, dtype=torch.uint8), "got torch.uint8 [1, 16, 32, 32, 3]"),
@@ -436,6 +603,7 @@ def test_random_weights_depend_on_the_seed_alone(random_s3d):
         "s3d channels first",
         "s3d four channels",
         "s3d numpy float64",
+        "3D ResNet 8 frames",
         "resnet152 float",
         "resnet152 one frame without batch",
         "resnet152 windows",
@@ -450,7 +618,13 @@ def test_frames_of_another_type_or_shape_are_refused(name, frames, wanted, extra
 
 @pytest.mark.parametrize(
     "name, shape",
-    [("s3d", (3, 16, 64, 64, 3)), ("s3d", (2, 16, 32, 96, 3)), ("resnet152", (3, 64, 96, 3))],
+    [
+        ("s3d", (3, 16, 64, 64, 3)),
+        ("s3d", (2, 16, 32, 96, 3)),
+        ("i3d_resnext101", (3, 16, 48, 48, 3)),
+        ("i3d_resnet152", (2, 16, 48, 64, 3)),
+        ("resnet152", (3, 64, 96, 3)),
+    ],
     ids=lambda value: value if isinstance(value, str) else "x".join(map(str, value)),
 )
 def test_a_window_alone_and_in_a_batch_gives_the_same_row(name, shape, extractors):
@@ -461,21 +635,3 @@ def test_a_window_alone_and_in_a_batch_gives_the_same_row(name, shape, extractor
     assert (F.cosine_similarity(together, alone) > 0.99999).all()
     torch.testing.assert_close(together, alone, rtol=0, atol=1e-4 * together.abs().max().item())
     assert not torch.allclose(alone[0], alone[1], rtol=1e-2), "different windows must differ, or this compares nothing"
-
-
-@pytest.mark.parametrize("size, expected", [((48, 64), (224, 224, 3)), ((64, 48), (224, 224, 3)), ((50, 50), (224, 224, 3))])
-def test_s3d_frames_are_the_middle_square(size, expected, random_s3d):
-    """A picture that is white left and above of the middle, black elsewhere, is cut in the middle."""
-    frame = np.zeros((*size, 3), dtype=np.uint8)
-    frame[: size[0] // 2, : size[1] // 2] = 255
-    prepared = random_s3d.prepare(frame)
-    assert (tuple(prepared.shape), prepared.dtype) == (expected, torch.uint8)
-    quarters = prepared.float().mean(dim=2).unflatten(0, (2, 112)).unflatten(2, (2, 112)).mean(dim=(1, 3))
-    torch.testing.assert_close(quarters, torch.tensor([[255.0, 0.0], [0.0, 0.0]]), rtol=0, atol=3)
-
-
-@pytest.mark.parametrize("size, expected", [((48, 64), (224, 298, 3)), ((64, 48), (298, 224, 3)), ((50, 50), (224, 224, 3))])
-def test_resnet152_frames_are_whole(size, expected, extractors):
-    prepared = extractors["resnet152"].prepare(np.full((*size, 3), 77, dtype=np.uint8))
-    assert (tuple(prepared.shape), prepared.dtype) == (expected, torch.uint8)
-    assert prepared.unique().tolist() == [77]

@@ -12,6 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from .layers import FoldedConv, fold, mean
+
 # (in; b0, b1 reduce, b1, b2 reduce, b2, b3) of each Inception block
 INCEPTION_WIDTHS = {
     "mixed_3b": (192, 64, 96, 128, 16, 32, 32),
@@ -38,12 +40,6 @@ def _over_space(x_BCTP: Tensor, height: int) -> Tensor:
     return x_BCTP.permute(0, 2, 3, 1).reshape(b * t, height, p // height, c).permute(0, 3, 1, 2)
 
 
-def _folded(conv: nn.Conv3d, bn: nn.BatchNorm3d) -> tuple[Tensor, Tensor]:
-    """Weight [O, I, kt, kh, kw] and bias [O] of ``bn(conv(x))`` in evaluation mode."""
-    scale = bn.weight / torch.sqrt(bn.running_var + bn.eps)
-    return (conv.weight * scale[:, None, None, None, None]).detach(), (bn.bias - bn.running_mean * scale).detach()
-
-
 class STConv3D(nn.Module):
     """Convolution, batch norm, ReLU; ``separable``: a spatial one and then a temporal one, each with its own norm and ReLU."""
 
@@ -57,22 +53,21 @@ class STConv3D(nn.Module):
             self.bn2 = nn.BatchNorm3d(num_out)
 
     def fold(self) -> None:
-        weight, bias = _folded(self.conv1, self.bn1)
+        weight, bias = fold(self.conv1, self.bn1)
         if weight.shape[2] == 2:  # conv1 of the network: see S3D.stem
             weight = torch.cat([weight[:, :, 0], weight[:, :, 1]], dim=1)[:, :, None]
-        self.spatial = weight.squeeze(2).contiguous(memory_format=torch.channels_last), bias
+        self.spatial = FoldedConv(weight.squeeze(2), bias, stride=(1, 1), padding=((weight.shape[-1] - 1) // 2,) * 2)
+        del self.conv1, self.bn1
         if self.separable:
-            weight, bias = _folded(self.conv2, self.bn2)
-            self.temporal = weight.squeeze(-1).contiguous(memory_format=torch.channels_last), bias
+            weight, bias = fold(self.conv2, self.bn2)
+            self.temporal = FoldedConv(weight.squeeze(-1), bias, stride=(1, 1), padding=(weight.shape[2] // 2, 0))
+            del self.conv2, self.bn2
 
     def forward(self, x_NCHW: Tensor, num_frames: int) -> Tensor:
-        weight, bias = self.spatial
-        x_NCHW = F.conv2d(x_NCHW, weight, bias, padding=weight.shape[-1] // 2).relu_()
+        x_NCHW = self.spatial(x_NCHW)
         if not self.separable:
             return x_NCHW
-        weight, bias = self.temporal
-        x_BCTP = F.conv2d(_over_time(x_NCHW, num_frames), weight, bias, padding=(weight.shape[2] // 2, 0)).relu_()
-        return _over_space(x_BCTP, x_NCHW.shape[2])
+        return _over_space(self.temporal(_over_time(x_NCHW, num_frames)), x_NCHW.shape[2])
 
 
 class SelfGating(nn.Module):
@@ -83,8 +78,10 @@ class SelfGating(nn.Module):
         self.fc = nn.Linear(width, width)
 
     def forward(self, x_NCHW: Tensor, num_frames: int) -> Tensor:
-        mean_BC = x_NCHW.mean(dim=(2, 3)).unflatten(0, (-1, num_frames)).mean(dim=1)
-        gate_NC = torch.sigmoid(self.fc(mean_BC)).repeat_interleave(num_frames, dim=0)
+        mean_BC = mean(x_NCHW, (2, 3)).unflatten(0, (-1, num_frames)).mean(dim=1)
+        # not in bfloat16: its steps are coarse where a sigmoid is steep, and the cost is nothing
+        logits_BC = F.linear(mean_BC, self.fc.weight.to(mean_BC.dtype), self.fc.bias.to(mean_BC.dtype))
+        gate_NC = torch.sigmoid(logits_BC).to(x_NCHW.dtype).repeat_interleave(num_frames, dim=0)
         return x_NCHW.mul_(gate_NC[:, :, None, None])
 
 
@@ -117,12 +114,15 @@ class InceptionBlock(nn.Module):
 
 
 def _max_pool_tf(x: Tensor, kernel: tuple[int, int], stride: tuple[int, int]) -> Tensor:
-    """TensorFlow's SAME max pooling: zeros (not -inf) after and before, then ``ceil_mode``. Inputs are never negative here."""
-    pads = []
-    for k, s in reversed(list(zip(kernel, stride, strict=True))):
-        along = max(k - s, 0)
-        pads += [along // 2, along - along // 2]
-    return F.max_pool2d(F.pad(x, pads), kernel, stride, ceil_mode=True)
+    """TensorFlow's SAME max pooling: zeros (not -inf) after and before, then ``ceil_mode``. Inputs are never negative here.
+
+    All kernels are the stride or one more, so that there is one zero after or none. ``ceil_mode`` reaches over the end of an even
+    size by itself; an odd one gets a window more by the zero.
+    """
+    pads = [int(k > s and size % s == 1) for k, s, size in zip(kernel, stride, x.shape[2:], strict=True)]
+    if any(pads):
+        x = F.pad(x, (0, pads[1], 0, pads[0]))
+    return F.max_pool2d(x, kernel, stride, ceil_mode=True)
 
 
 class S3D(nn.Module):
@@ -133,7 +133,8 @@ class S3D(nn.Module):
     """
 
     left_out = ("text_module.",)
-    batch_sizes: ClassVar = {"cpu": 1, "cuda": 16}
+    classifier = None
+    batch_sizes: ClassVar = {"cpu": 2, "cuda": 16}
     random_gain = 4.0  # self-gating halves what passes
 
     def __init__(self) -> None:
@@ -156,14 +157,16 @@ class S3D(nn.Module):
         """Space to depth, then conv1: (2, 4, 4), padded (1, 2, 2), first row of each axis dropped (TensorFlow's SAME).
 
         What is left of the temporal kernel sees frames t and t + 1 (nothing after the last), so those two are put side by side
-        as channels for one 2D convolution.
+        as channels for one 2D convolution. What is left of the spatial one needs one zero before and two after; ``conv1`` pads by
+        one, and here is the other.
         """
         b, c, t, h, w = video_BCTHW.shape
-        x = video_BCTHW.reshape(b, c, t // 2, 2, h // 2, 2, w // 2, 2).permute(0, 2, 3, 5, 7, 1, 4, 6)
-        x_BTCHW = x.reshape(b, t // 2, 8 * c, h // 2, w // 2)
-        following = torch.cat([x_BTCHW[:, 1:], torch.zeros_like(x_BTCHW[:, :1])], dim=1)
-        x_NCHW = torch.cat([x_BTCHW, following], dim=2).flatten(0, 1).contiguous(memory_format=torch.channels_last)
-        return self.conv1(x_NCHW, t // 2)[:, :, 1:, 1:], t // 2
+        t, h, w = t // 2, h // 2, w // 2
+        cells = video_BCTHW.reshape(b, c, t, 2, h, 2, w, 2).permute(0, 2, 4, 6, 3, 5, 7, 1)
+        x_BTHWC = video_BCTHW.new_zeros(b, t, h + 1, w + 1, 16 * c)
+        x_BTHWC[:, :, :h, :w, : 8 * c].unflatten(4, (2, 2, 2, c)).copy_(cells)
+        x_BTHWC[:, :-1, :h, :w, 8 * c :].unflatten(4, (2, 2, 2, c)).copy_(cells[:, 1:])
+        return self.conv1(x_BTHWC.flatten(0, 1).permute(0, 3, 1, 2), t), t
 
     def forward(self, video_BCTHW: Tensor) -> Tensor:
         x, t = self.stem(video_BCTHW)
@@ -176,7 +179,7 @@ class S3D(nn.Module):
             x = self.get_submodule(name)(x, t)
         x, t = self._pool_time(_max_pool_tf(x, (2, 2), (2, 2)), t, 2)
         x = self.mixed_5c(self.mixed_5b(x, t), t)
-        return x.mean(dim=(2, 3)).unflatten(0, (-1, t)).mean(dim=1)
+        return mean(x.unflatten(0, (-1, t)), (1, 3, 4))
 
     @staticmethod
     def _pool_time(x_NCHW: Tensor, num_frames: int, kernel: int) -> tuple[Tensor, int]:
@@ -184,4 +187,4 @@ class S3D(nn.Module):
         return _over_space(pooled, x_NCHW.shape[2]), pooled.shape[2]
 
     def video_embedding(self, mixed_5c_BD: Tensor) -> Tensor:
-        return self.fc(mixed_5c_BD)
+        return F.linear(mixed_5c_BD, self.fc.weight.to(mixed_5c_BD.dtype), self.fc.bias.to(mixed_5c_BD.dtype))

@@ -1,0 +1,280 @@
+"""Pictures out of video files: three decoders that give the same ones.
+
+decord is fast and exact on what it reads well, and in silence wrong on some of the rest: ``decord_reads_well`` decides. PyAV reads
+everything else. The ffmpeg program, where there is one, is tried where PyAV fails: it may be another version, with other codecs.
+Each decodes the frames in order; all scale them with FFmpeg's ``scale`` filter and ``flags=bilinear``.
+"""
+
+import shutil
+import subprocess
+from array import array
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+import av
+import ffmpeg
+import numpy as np
+
+from .probe import SAFE_OPENING, VideoError, VideoInfo, open_video, video_stream, words_of
+from .sampling import scaled_size
+
+try:
+    import decord
+except ImportError:  # no build for this processor
+    decord = None
+
+DECORD_CONTAINERS = {"mov", "mp4", "matroska", "webm"}
+DECORD_CODECS = {"h264", "vp8", "vp9", "mpeg4"}
+FRAMES_AT_ONCE = 16
+SKIPPING_CODECS = {"h264", "hevc", "mpeg4", "mpeg2video"}
+"""Their decoders pass over frames that nothing refers to, and leave the others as they are."""
+STILL_PACKET_SHARE, STILL_PACKET_BYTES = 0.1, 100
+"""A frame that repeats the one before takes next to nothing to encode: this share of the median packet, or this many bytes."""
+TRANSPOSE = {90: ("transpose", "cclock"), 180: ("hflip", ""), 270: ("transpose", "clock")}
+
+
+class NotTrusted(Exception):
+    """What a decoder gave cannot be what the file holds."""
+
+
+@dataclass
+class Decoding:
+    """One pass over a video's frames."""
+
+    info: VideoInfo
+    short_sides: list[int]
+    """The sizes in which pictures are wanted: pixels of the shorter side."""
+    beat: Callable[[], None] = lambda: None
+    """Called for each frame that was decoded."""
+    delivered: array = field(default_factory=lambda: array("q"))
+    """The times, in ticks, of the frames that came, as far as they were looked at."""
+    num_damaged: int = 0
+    """Frames that the decoder itself calls corrupt, and packets that it could not read."""
+
+    def count(self, time: int) -> None:
+        self.delivered.append(time)
+        self.beat()
+
+
+# An upright picture, uint8 [H, W, 3] RGB, for each of the short sides.
+Pictures = list[np.ndarray]
+
+
+class _Scaler:
+    """FFmpeg's scale filter for frames of one size and format, made anew where those change within a video."""
+
+    def __init__(self, short_side_px: int) -> None:
+        self.short_side_px = short_side_px
+        self._made_for: tuple | None = None
+
+    def __call__(self, frame: av.VideoFrame, upright_degrees: int) -> np.ndarray:
+        made_for = (frame.width, frame.height, frame.format.name, frame.colorspace, frame.color_range, upright_degrees)
+        if made_for != self._made_for:
+            self._make(frame, upright_degrees)
+            self._made_for = made_for
+        frame.pts = None  # times are kept elsewhere; ones that jump back would stop the filter
+        self._graph.push(frame)
+        return self._graph.pull().to_ndarray()
+
+    def _make(self, frame: av.VideoFrame, upright_degrees: int) -> None:
+        turned = (frame.width, frame.height) if upright_degrees in (90, 270) else (frame.height, frame.width)
+        height, width = scaled_size(*turned, self.short_side_px)
+        self._graph = graph = av.filter.Graph()
+        graph.threads = 1
+        source = {
+            "video_size": f"{frame.width}x{frame.height}",
+            "pix_fmt": frame.format.name,
+            "time_base": "1/1000",
+            "colorspace": str(int(frame.colorspace)),
+            "range": str(int(frame.color_range)),
+        }
+        steps = [
+            graph.add("buffer", **source),
+            *([graph.add(*TRANSPOSE[upright_degrees])] if upright_degrees else []),
+            *([graph.add("vflip")] if upright_degrees == 180 else []),
+            graph.add("scale", f"{width}:{height}:flags=bilinear"),
+            graph.add("format", "rgb24"),
+            graph.add("buffersink"),
+        ]
+        graph.link_nodes(*steps).configure()
+
+
+# PyAV
+
+
+def pyav_pictures(decoding: Decoding, wanted: np.ndarray) -> Iterator[tuple[int, Pictures]]:
+    """(index, pictures) for each of ``wanted``, ascending indices into ``info.pts``. Frames that nothing refers to and that are
+    not wanted are not decoded. Those that do not come are left out: ``delivered`` tells. Raises ``VideoError``."""
+    with open_video(decoding.info.path) as container:
+        yield from _frames_in_order(decoding, wanted, container, decoding.info.time_base, decoding.info.offset, skip=decoding.info.timed)
+
+
+def _frames_in_order(
+    decoding: Decoding,
+    wanted: np.ndarray,
+    container: av.container.InputContainer,
+    time_base: Fraction,
+    offset: int,
+    *,
+    skip: bool,
+    colours: tuple[int, int] | None = None,
+) -> Iterator[tuple[int, Pictures]]:
+    """``colours``: matrix and range, where the frames themselves do not say."""
+    info, scalers = decoding.info, [_Scaler(side) for side in decoding.short_sides]
+    wanted_indices = {int(info.pts[i]): i for i in wanted.tolist()} if info.timed else {i: i for i in wanted.tolist()}
+    last_wanted = max(wanted_indices, default=-1)
+    stream = video_stream(container)
+    stream.codec_context.thread_count = 1
+    skip = skip and info.codec in SKIPPING_CODECS and len(wanted) < len(info.pts)
+    for frame in _decoded(decoding, container, stream, set(wanted_indices) if skip else None, offset):
+        if info.timed:
+            if frame.pts is None:
+                continue
+            time = round((frame.pts - offset) * time_base / info.time_base) if time_base != info.time_base else frame.pts - offset
+        else:
+            time = len(decoding.delivered)
+        if frame.is_corrupt:
+            decoding.num_damaged += 1
+        decoding.count(time)
+        if (index := wanted_indices.pop(time, None)) is not None:
+            if colours:
+                frame.colorspace, frame.color_range = colours
+            degrees = frame.rotation % 360
+            yield index, [scaler(frame, degrees if degrees in TRANSPOSE else 0) for scaler in scalers]
+        if time >= last_wanted and not wanted_indices:
+            return
+
+
+def _decoded(
+    decoding: Decoding,
+    container: av.container.InputContainer,
+    stream: av.video.stream.VideoStream,
+    needed: set[int] | None,
+    offset: int,
+) -> Iterator[av.VideoFrame]:
+    """The frames in order; a packet that cannot be decoded is counted and passed over. ``needed``: times; frames at other times
+    are left out where the decoder finds that no other frame refers to them."""
+    context = stream.codec_context
+    packets = container.demux(stream)
+    while True:
+        try:
+            packet = next(packets, None)
+        except (av.FFmpegError, ValueError, UnicodeError):
+            decoding.num_damaged += 1  # the rest of the file cannot be read
+            packet = None
+        if packet is None or packet.size == 0:
+            yield from _flushed(decoding, context)
+            if packet is None:
+                return
+            continue
+        if needed is not None and packet.pts is not None:
+            context.skip_frame = "DEFAULT" if packet.pts - offset in needed else "NONREF"
+        try:
+            frames = packet.decode()
+        except MemoryError as error:
+            raise VideoError("out_of_memory", words_of(error)) from None
+        except (av.FFmpegError, ValueError, UnicodeError, AttributeError, IndexError):  # all seen with damaged files
+            decoding.num_damaged += 1
+            decoding.beat()
+            continue
+        yield from frames
+
+
+def _flushed(decoding: Decoding, context: av.VideoCodecContext) -> list[av.VideoFrame]:
+    try:
+        return context.decode(None)
+    except EOFError:
+        return []
+    except (av.FFmpegError, ValueError):
+        decoding.num_damaged += 1
+        return []
+
+
+# decord
+
+
+def decord_reads_well(info: VideoInfo, short_sides: list[int]) -> bool:
+    """Whether decord may be trusted with a file, by its packets and its first frame."""
+    if decord is None or info.codec not in DECORD_CODECS or not info.containers & DECORD_CONTAINERS:
+        return False
+    if len(short_sides) != 1 or not info.timed or not info.plain or info.missing:
+        return False
+    steps = np.diff(info.pts)
+    if len(steps) and steps.max() > 1.5 * np.median(steps):
+        return False
+    with open_video(info.path) as container:
+        try:
+            first = next(container.decode(video_stream(container)), None)
+        except (av.FFmpegError, ValueError):
+            return False
+        return first is not None and first.rotation == 0 and first.format.name in ("yuv420p", "yuvj420p")
+
+
+def decord_pictures(decoding: Decoding, wanted: np.ndarray) -> Iterator[tuple[int, Pictures]]:
+    """As ``pyav_pictures``, in one size. Raises ``NotTrusted`` where decord's idea of the file is not that of its packets."""
+    info = decoding.info
+    height, width = scaled_size(info.height, info.width, decoding.short_sides[0])
+    try:
+        reader = decord.VideoReader(str(info.path.absolute()), num_threads=1, height=height, width=width)
+        if len(reader) != len(info.pts):
+            raise NotTrusted(f"decord finds {len(reader)} frames, the packets are {len(info.pts)}")
+        _compare_times(reader, info)
+        still = max(STILL_PACKET_SHARE * np.median(info.packet_bytes), STILL_PACKET_BYTES)
+        before = (-2, None)
+        for first in range(0, len(wanted), FRAMES_AT_ONCE):
+            indices = wanted[first : first + FRAMES_AT_ONCE]
+            for index, picture in zip(indices.tolist(), reader.get_batch(indices).asnumpy(), strict=True):
+                # decord shows the frame before where it cannot decode one, and says nothing.
+                if before[0] == index - 1 and info.packet_bytes[index] > still and np.array_equal(picture, before[1]):
+                    raise NotTrusted(f"decord repeats frame {index - 1} in place of frame {index}")
+                before = (index, picture)
+                decoding.beat()
+                yield index, [picture]
+    except (decord.DECORDError, RuntimeError) as error:
+        raise NotTrusted(f"decord: {words_of(error)}") from None
+    decoding.delivered = array("q", info.pts.tolist())
+
+
+def _compare_times(reader: "decord.VideoReader", info: VideoInfo) -> None:
+    """decord's own times of the frames, from the first one on, against the packets'."""
+    seconds = reader.get_frame_timestamp(np.arange(len(info.pts)))[:, 0].astype(float)
+    expected = info.pts.astype(float) * float(info.time_base)
+    worst = np.abs((seconds - seconds[0]) - (expected - expected[0])).max()
+    if worst > 0.5 * info.duration_seconds / len(info.pts):
+        raise NotTrusted(f"decord's times are up to {worst:.2f} s off")
+
+
+# The ffmpeg program
+
+
+def ffmpeg_program() -> str | None:
+    return shutil.which("ffmpeg")
+
+
+def ffmpeg_version() -> str:
+    answer = subprocess.run(["ffmpeg", "-version"], capture_output=True, text=True, check=False).stdout.split()
+    return answer[2] if len(answer) > 2 else "unknown"
+
+
+def ffmpeg_pictures(decoding: Decoding, wanted: np.ndarray) -> Iterator[tuple[int, Pictures]]:
+    """As ``pyav_pictures``: the program hands its decoded frames on with their times, in a NUT stream of raw video."""
+    with open_video(decoding.info.path) as original:
+        context = video_stream(original).codec_context
+        colours = int(context.colorspace), int(context.color_range)  # NUT does not hand them on
+    command = (
+        ffmpeg.input(f"file:{decoding.info.path}", **SAFE_OPENING)["V:0"]
+        .output("pipe:1", format="nut", vcodec="rawvideo", fps_mode="passthrough", enc_time_base=-1)
+        .global_args("-v", "error", "-nostdin", "-threads", "1")
+    )
+    program = command.run_async(pipe_stdout=True, pipe_stderr=False)
+    try:
+        with av.open(program.stdout, format="nut") as container:
+            time_base = Fraction(video_stream(container).time_base)
+            yield from _frames_in_order(decoding, wanted, container, time_base, 0, skip=False, colours=colours)
+    except (av.FFmpegError, ValueError) as error:
+        raise VideoError("unreadable", f"the ffmpeg program gives nothing for it ({words_of(error)})") from None
+    finally:
+        program.stdout.close()
+        program.kill()
+        program.wait()

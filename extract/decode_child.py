@@ -1,0 +1,112 @@
+"""The child process that decodes: what a file does to its decoder ends here.
+
+Requests and answers are JSON over a socket, pictures raw bytes after their announcement. Nothing that comes from here can make
+the parent run anything.
+"""
+
+import json
+import os
+import resource
+import signal
+import sys
+import threading
+import time
+from dataclasses import asdict
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import numpy as np
+
+from .decode import Finished, Picture, Row, Started, Wanted, cut, decode_video
+from .probe import VideoError, probe_video
+from .sampling import sample_frames
+
+MEMORY_BYTES = 4 << 30
+CPU_SECONDS = 120
+CPU_SECONDS_OF_A_SECOND = 5
+"""The processor time that a video may take: this many seconds, and this many for each of its own."""
+BEAT_SECONDS = 1.0
+
+
+class Answers:
+    """The parent's ear."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._last = 0.0
+
+    def send(self, what: str, **values: object) -> None:
+        self._last = time.monotonic()
+        self._connection.send_bytes(json.dumps({"what": what, **values}).encode())
+
+    def send_with(self, content: bytes | memoryview, what: str, **values: object) -> None:
+        self.send(what, **values)
+        self._connection.send_bytes(content)
+
+    def beat(self) -> None:
+        """Says now and then that the work goes on."""
+        if time.monotonic() - self._last > BEAT_SECONDS:
+            self.send("beat")
+
+
+def limit_cpu(seconds: float) -> None:
+    """Ends this process (SIGXCPU) once it has used ``seconds`` more of a processor."""
+    resource.setrlimit(resource.RLIMIT_CPU, (int(time.process_time() + seconds) + 1, resource.RLIM_INFINITY))
+
+
+def answer(request: dict, answers: Answers) -> None:
+    limit_cpu(CPU_SECONDS)
+    info = probe_video(Path(request["path"]), answers.beat)
+    if request["seconds"] is not None:
+        info = cut(info, request["seconds"])
+    limit_cpu(CPU_SECONDS + CPU_SECONDS_OF_A_SECOND * info.duration_seconds)
+    wanted = [Wanted(**w) for w in request["wanted"]]
+    if request["only_probe"]:
+        samples = [sample_frames(info.pts, info.end, info.time_base, w.fps) for w in wanted]
+        answers.send(
+            "probed",
+            codec=info.codec,
+            width=info.width,
+            height=info.height,
+            duration_seconds=info.duration_seconds,
+            missing=info.missing,
+            num_frames=[len(indices) for indices, _ in samples],
+        )
+        return
+    for part in decode_video(info, wanted, without=tuple(request["without"]), beat=answers.beat):
+        if isinstance(part, Row):
+            frames = np.ascontiguousarray(part.frames)
+            answers.send_with(memoryview(frames).cast("B"), "row", wanted=part.wanted, shape=frames.shape)
+        elif isinstance(part, Picture):
+            answers.send_with(part.jpeg, "picture", seconds=part.seconds)
+        elif isinstance(part, Started):
+            answers.send("started", decoder=part.decoder)
+        elif isinstance(part, Finished):
+            answers.send("finished", **asdict(part))
+
+
+def die_with_parent() -> None:
+    """Standard input is a pipe that the parent never writes to: it ends when the parent does, however that ends."""
+    os.read(0, 1)
+    os._exit(1)
+
+
+def main() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent, which ends this process in its own way
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, resource.RLIM_INFINITY))
+    threading.Thread(target=die_with_parent, daemon=True).start()
+    with Connection(int(sys.argv[1])) as connection:
+        answers = Answers(connection)
+        while True:
+            try:
+                request = json.loads(connection.recv_bytes())
+            except EOFError:
+                return
+            try:
+                answer(request, answers)
+            except VideoError as error:
+                answers.send("failed", kind=error.kind, words=str(error))
+            except MemoryError:
+                answers.send("failed", kind="out_of_memory", words=f"it needs more than {MEMORY_BYTES >> 30} GB to be decoded")
+            except BrokenPipeError:
+                return

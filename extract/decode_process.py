@@ -1,0 +1,103 @@
+"""The parent's side of a decoding child process."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from dataclasses import asdict
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import numpy as np
+
+from .decode import Wanted
+from .probe import VideoError
+
+SILENCE_SECONDS = 60.0
+"""A child that is waited for and says nothing for so long hangs."""
+VIDEOS_OF_A_CHILD = 500
+"""Then a new one takes its place: libraries that decode for days leak."""
+COMMAND = "from vlalign.extract.decode_child import main; main()"
+
+
+class DecodeProcess:
+    """A child process that decodes one video after another. ``connection`` can be waited for."""
+
+    def __init__(self) -> None:
+        ours, theirs = socket.socketpair()
+        self._complaints = tempfile.TemporaryFile()  # noqa: SIM115 (lives as long as the child)
+        environment = os.environ | {"PYTHONSAFEPATH": "1", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", COMMAND, str(theirs.fileno())],
+                stdin=subprocess.PIPE,
+                stdout=self._complaints,
+                stderr=self._complaints,
+                pass_fds=[theirs.fileno()],
+                env=environment,
+            )
+        self.connection = Connection(ours.detach())
+        self.num_videos = 0
+
+    def start(
+        self, path: Path, wanted: list[Wanted], *, without: list[str] = (), seconds: float | None = None, only_probe: bool = False
+    ) -> None:
+        """Has a video decoded, without the decoders ``without`` and only its first ``seconds``; or only probed."""
+        self.num_videos += 1
+        self._complaints.seek(0)
+        self._complaints.truncate()
+        request = {
+            "path": str(path),
+            "wanted": [asdict(w) for w in wanted],
+            "without": list(without),
+            "seconds": seconds,
+            "only_probe": only_probe,
+        }
+        self.connection.send_bytes(json.dumps(request).encode())
+
+    def receive(self) -> dict:
+        """The next answer. Raises ``VideoError`` where the child said that the video failed, or is gone."""
+        try:
+            message = json.loads(self.connection.recv_bytes())
+        except (EOFError, ConnectionError):
+            raise self._epitaph() from None
+        if message["what"] == "failed":
+            raise VideoError(message["kind"], message["words"])
+        return message
+
+    def receive_bytes(self) -> bytes:
+        try:
+            return self.connection.recv_bytes()
+        except (EOFError, ConnectionError):
+            raise self._epitaph() from None
+
+    def receive_into(self, array: np.ndarray) -> None:
+        try:
+            self.connection.recv_bytes_into(memoryview(array).cast("B"))
+        except (EOFError, ConnectionError):
+            raise self._epitaph() from None
+
+    def _epitaph(self) -> VideoError:
+        code = self._process.wait()
+        self._complaints.seek(0)
+        words = " ".join(self._complaints.read()[-2000:].decode(errors="replace").split())[-200:]
+        last_words = f"; its last words: {words}" if words else ""
+        if code == -signal.SIGXCPU:
+            return VideoError("timeout", f"decoding took more processor time than a video may{last_words}")
+        if code == -signal.SIGKILL:
+            return VideoError("out_of_memory", f"the system ended its decoder, as it does where memory runs out{last_words}")
+        return VideoError("crashed", f"its decoder ended with {f'signal {-code}' if code < 0 else f'exit code {code}'}{last_words}")
+
+    @property
+    def usable(self) -> bool:
+        return self._process.poll() is None and self.num_videos < VIDEOS_OF_A_CHILD
+
+    def close(self) -> None:
+        self.connection.close()
+        self._process.kill()
+        self._process.wait()
+        self._process.stdin.close()
+        self._complaints.close()

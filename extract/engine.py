@@ -1,0 +1,312 @@
+"""Many videos -> features: child processes decode the next videos while networks compute on batches that fill across videos."""
+
+import os
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
+from multiprocessing.connection import wait as wait_for
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..storage.console import UserError
+from ..storage.files import file_identity
+from ..storage.records import Profile, VideoFeatures
+from ..storage.thumbnails import Thumbnail
+from .decode import Wanted
+from .decode_process import SILENCE_SECONDS, DecodeProcess
+from .extractor import Extractor
+from .probe import VideoError
+from .sampling import window_times
+
+PATIENCE_SECONDS = 10.0
+"""A batch that is not full by then is computed as it is, so that no video waits long for others of its size."""
+MOST_THREADS = 8
+ENDS_THE_DECODER = ("timeout", "out_of_memory", "crashed")
+"""After these failures another decoder is tried. After the others the child has tried them all itself."""
+
+
+@dataclass(frozen=True)
+class Job:
+    video_id: str
+    path: Path
+    extractors: Sequence[Extractor]
+    seconds: float | None = None
+    """Only the first part of the video, where given."""
+
+
+@dataclass(frozen=True)
+class Extracted:
+    features: dict[str, VideoFeatures]
+    thumbnails: list[Thumbnail]
+
+
+def wanted_of(profile: Profile) -> Wanted:
+    return Wanted(profile.fps, profile.window, profile.short_side_px, profile.crop_px, profile.tail)
+
+
+@dataclass
+class _Video:
+    """A video on its way."""
+
+    job: Job
+    source: str
+    started: int = 0
+    """How often a decoder began with it; rows of an earlier beginning are void."""
+    decoder: str = ""
+    without: list[str] = field(default_factory=list)
+    rows: list[list[np.ndarray | None]] = field(default_factory=list)
+    num_pending: int = 0
+    thumbnails: list[Thumbnail] = field(default_factory=list)
+    finished: dict | None = None
+    failure: VideoError | None = None
+    """The first one; later decoders fare no better and have less to say."""
+
+    @property
+    def complete(self) -> bool:
+        return self.finished is not None and self.num_pending == 0
+
+    def begin(self, decoder: str) -> None:
+        self.started += 1
+        self.decoder, self.num_pending, self.finished = decoder, 0, None
+        self.rows = [[] for _ in self.job.extractors]
+        self.thumbnails = []
+
+    def result(self) -> Extracted:
+        features = {}
+        for place, extractor in enumerate(self.job.extractors):
+            profile, done = extractor.profile, self.finished
+            starts, ends, valid = window_times(
+                done["num_frames"][place], done["first_slots"][place], profile.window, profile.fps, done["duration_seconds"]
+            )
+            features[profile.name] = VideoFeatures(
+                video_id=self.job.video_id,
+                features=np.stack(self.rows[place]),
+                start_seconds=starts,
+                end_seconds=ends,
+                valid_frames=valid,
+                duration_seconds=done["duration_seconds"],
+                source=self.source,
+                decoder=done["decoder"],
+                partial=done["partial"],
+            )
+        return Extracted(features, self.thumbnails)
+
+
+@dataclass
+class _Batch:
+    """Windows of one size, from any videos, for one extractor."""
+
+    key: tuple
+    extractor: Extractor
+    frames: Tensor
+    entries: list[tuple[_Video, int, int, int]] = field(default_factory=list)
+    """Video, its beginning, profile and row of each window."""
+    since: float = field(default_factory=time.monotonic)
+
+
+class _Compute:
+    """Runs batches through their networks: on a CPU as many at once as there are cores, one core each, which wastes none of them
+    on waiting for the others; on a GPU one after the other."""
+
+    def __init__(self, extractors: Sequence[Extractor]) -> None:
+        self.on_cpu = all(e.device.type == "cpu" for e in extractors)
+        self._threads_before = torch.get_num_threads()
+        num_threads = min(self._threads_before, MOST_THREADS) if self.on_cpu else 1
+        share = max(self._threads_before // num_threads, 1)
+        self._pool = ThreadPoolExecutor(num_threads, "compute", initializer=torch.set_num_threads, initargs=(share,))
+        self._most = 2 * num_threads
+        self._running: dict[Future, _Batch] = {}
+        self._filling: dict[tuple, _Batch] = {}
+        self._woken, self._wake = os.pipe()
+
+    def place_for(self, extractor: Extractor, shape: Sequence[int]) -> tuple[_Batch, np.ndarray]:
+        """Where the frames of a window may be written, and the batch that they are then part of."""
+        key = (extractor.profile.name, *shape)
+        if key not in self._filling:
+            frames = torch.empty((extractor.batch_size, *shape), dtype=torch.uint8, pin_memory=extractor.device.type == "cuda")
+            self._filling[key] = _Batch(key, extractor, frames)
+        batch = self._filling[key]
+        return batch, batch.frames[len(batch.entries)].numpy()
+
+    def add(self, batch: _Batch, video: _Video, place: int) -> None:
+        """Takes the window that was written where ``place_for`` said."""
+        batch.entries.append((video, video.started, place, len(video.rows[place])))
+        video.rows[place].append(None)
+        video.num_pending += 1
+        if len(batch.entries) == len(batch.frames):
+            self._start(batch)
+
+    def start_old(self, patience_seconds: float) -> None:
+        """Computes batches that have waited so long, full or not."""
+        for batch in list(self._filling.values()):
+            if batch.entries and time.monotonic() - batch.since >= patience_seconds:
+                self._start(batch)
+
+    def _start(self, batch: _Batch) -> None:
+        del self._filling[batch.key]
+        future = self._pool.submit(batch.extractor.features, batch.frames[: len(batch.entries)])
+        self._running[future] = batch
+        future.add_done_callback(lambda _: os.write(self._wake, b"."))
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self._running) or any(batch.entries for batch in self._filling.values())
+
+    @property
+    def crowded(self) -> bool:
+        """Enough waits to be computed; nothing more should be decoded for now."""
+        return len(self._running) >= self._most
+
+    @property
+    def woken(self) -> int:
+        """A file that can be read once some batch is done."""
+        return self._woken
+
+    def wait(self) -> None:
+        wait(self._running, return_when=FIRST_COMPLETED)
+
+    def take_done(self) -> list[_Video]:
+        """Gives the rows that are done to their videos; returns those videos."""
+        touched = {}
+        for future in [f for f in self._running if f.done()]:
+            os.read(self._woken, 1)
+            batch = self._running.pop(future)
+            try:
+                features = future.result().numpy()
+            except torch.OutOfMemoryError as error:
+                words = str(error).splitlines()[0]
+                raise UserError(f"{batch.extractor.profile.name}: {batch.extractor.device} ran out of memory ({words})") from None
+            for (video, started, place, row), feature in zip(batch.entries, features, strict=True):
+                if video.started == started:
+                    video.rows[place][row] = feature.copy()
+                    video.num_pending -= 1
+                    touched[id(video)] = video
+        return list(touched.values())
+
+    def close(self) -> None:
+        self._pool.shutdown(cancel_futures=True)
+        torch.set_num_threads(self._threads_before)
+        os.close(self._woken)
+        os.close(self._wake)
+
+
+def available_cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def num_decoders(extractors: Sequence[Extractor]) -> int:
+    """Processes that decode: on a CPU, decoding is a small part of the work; a GPU takes what the other cores can give."""
+    if all(e.device.type == "cpu" for e in extractors):
+        return max(available_cores() // 4, 1)
+    return max(available_cores() - 1, 1)
+
+
+def extract_videos(jobs: Iterable[Job], extractors: Sequence[Extractor]) -> Iterator[tuple[Job, Extracted | VideoError]]:
+    """Each job with its result, in the order in which they are done. ``extractors``: all that the jobs ask for.
+
+    A video is decoded once for all of its extractors and never held whole. What it does to its decoder (a crash, a hang, memory
+    without end) ends that one's process; the next decoder is then tried, and the other videos go on.
+    """
+    engine = _Engine(jobs, extractors)
+    try:
+        yield from engine.run()
+    finally:
+        engine.close()
+
+
+class _Engine:
+    def __init__(self, jobs: Iterable[Job], extractors: Sequence[Extractor]) -> None:
+        self._jobs: Iterator[Job] | None = iter(jobs)
+        self._compute = _Compute(extractors)
+        self._num_startable = num_decoders(extractors)
+        self._idle: list[DecodeProcess] = []
+        self._decoding: dict[DecodeProcess, _Video] = {}
+        self._heard: dict[DecodeProcess, float] = {}
+
+    def run(self) -> Iterator[tuple[Job, Extracted | VideoError]]:
+        while self._jobs or self._decoding or self._compute.has_work:
+            while self._jobs and (self._idle or self._num_startable):
+                if (job := next(self._jobs, None)) is None:
+                    self._jobs = None
+                else:
+                    self._start(_Video(job, file_identity(job.path)))
+            self._compute.start_old(PATIENCE_SECONDS if self._jobs or self._decoding else 0.0)
+            if self._compute.crowded:
+                self._compute.wait()
+                self._heard = dict.fromkeys(self._heard, time.monotonic())  # nobody listened meanwhile
+            else:
+                yield from self._listen()
+            for video in self._compute.take_done():
+                if video.complete:
+                    yield video.job, video.result()
+
+    def close(self) -> None:
+        for decoder in (*self._decoding, *self._idle):
+            decoder.close()
+        self._compute.close()
+
+    def _start(self, video: _Video) -> None:
+        while self._idle:
+            decoder = self._idle.pop()
+            if decoder.usable:
+                break
+            decoder.close()
+            self._num_startable += 1
+        else:
+            decoder = DecodeProcess()
+            self._num_startable -= 1
+        wanted = [wanted_of(e.profile) for e in video.job.extractors]
+        decoder.start(video.job.path, wanted, without=video.without, seconds=video.job.seconds)
+        self._decoding[decoder], self._heard[decoder] = video, time.monotonic()
+
+    def _listen(self) -> Iterator[tuple[Job, Extracted | VideoError]]:
+        """Takes what the decoders have to say, or waits a moment for them or for a batch."""
+        connections = {decoder.connection: decoder for decoder in self._decoding}
+        ready = wait_for([*connections, self._compute.woken], timeout=1.0)
+        for decoder in [connections[r] for r in ready if r in connections]:
+            self._heard[decoder] = time.monotonic()
+            video = self._decoding[decoder]
+            try:
+                self._take(decoder, video)
+            except VideoError as error:
+                yield from self._failed(decoder, error)
+            if video.complete:
+                yield video.job, video.result()
+        for decoder in [d for d in self._decoding if time.monotonic() - self._heard[d] > SILENCE_SECONDS]:
+            decoder.close()
+            yield from self._failed(decoder, VideoError("timeout", f"its decoder said nothing for {SILENCE_SECONDS:.0f} s"))
+
+    def _take(self, decoder: DecodeProcess, video: _Video) -> None:
+        message = decoder.receive()
+        if message["what"] == "started":
+            video.begin(message["decoder"])
+        elif message["what"] == "row":
+            place = message["wanted"]
+            batch, frames = self._compute.place_for(video.job.extractors[place], message["shape"])
+            decoder.receive_into(frames)
+            self._compute.add(batch, video, place)
+        elif message["what"] == "picture":
+            video.thumbnails.append(Thumbnail(video.job.video_id, message["seconds"], decoder.receive_bytes(), video.source))
+        elif message["what"] == "finished":
+            video.finished = message
+            self._release(decoder)
+
+    def _failed(self, decoder: DecodeProcess, error: VideoError) -> Iterator[tuple[Job, VideoError]]:
+        """Has the next decoder try, where this one did not survive the video; else the video has failed."""
+        video = self._decoding[decoder]
+        self._release(decoder)
+        video.failure = video.failure or error
+        if error.kind in ENDS_THE_DECODER and video.decoder:
+            video.without.append(video.decoder)
+            video.decoder = ""
+            self._start(video)
+        else:
+            yield video.job, video.failure
+
+    def _release(self, decoder: DecodeProcess) -> None:
+        del self._decoding[decoder], self._heard[decoder]
+        self._idle.append(decoder)

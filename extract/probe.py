@@ -1,0 +1,182 @@
+"""What is in a video file: the times of its frames, read from its packets alone. Nothing is decoded."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+
+import av
+import numpy as np
+
+# Containers that hold frames themselves. Playlists and concat scripts, which make FFmpeg open other files or addresses whatever
+# their own name is, are none of these.
+CONTAINERS = "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,mpegts,mpeg,mpegvideo,flv,asf,ogg,gif,h264,hevc,ivf"
+SAFE_OPENING = {"format_whitelist": CONTAINERS, "protocol_whitelist": "file"}
+LONGEST_FRAME_SECONDS = 300
+"""A frame shown for longer means a destroyed clock, and hours of work on one picture."""
+LONGEST_VIDEO_SECONDS = 12 * 3600
+LONGEST_SIDE = 10
+"""Of a frame, in short sides: a 1-pixel strip brought to a short side of 224 would be hundreds of thousands of pixels long."""
+MOST_PIXELS = 50_000_000
+"""Of a frame: 7680x4320 has 33 million."""
+
+
+class VideoError(Exception):
+    """A file that gives no features, or not with this decoder. ``kind``: missing, unreadable, no_video, bad_times, too_long,
+    too_large, timeout, out_of_memory or crashed."""
+
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
+@dataclass(frozen=True, kw_only=True)
+class VideoInfo:
+    path: Path
+    pts: np.ndarray
+    """[T] presentation times of the frames, ascending, in ticks from the start of the file."""
+    packet_bytes: np.ndarray
+    """[T] size of each frame's packet."""
+    end: int
+    """When the last frame ends, in ticks."""
+    time_base: Fraction
+    """Seconds of a tick."""
+    codec: str
+    containers: frozenset[str]
+    offset: int
+    """What was taken from the file's own times to make it start at 0, in ticks."""
+    height: int
+    width: int
+    """As coded, before any rotation."""
+    timed: bool
+    """Whether the packets say when their frames are shown; where they do not, frames follow each other in order."""
+    plain: bool
+    """Begins with a key frame, and nothing in it is cut away by an edit list."""
+    missing: str = ""
+    """What the file says that it has and has not; empty where it is whole."""
+
+    @property
+    def duration_seconds(self) -> float:
+        return float(self.end * self.time_base)
+
+
+def words_of(error: Exception) -> str:
+    """A library's complaint in one line."""
+    return " ".join(str(getattr(error, "strerror", None) or error).split())[:300] or type(error).__name__
+
+
+def open_video(path: Path) -> av.container.InputContainer:
+    """Opens the file and nothing that it may name. Raises ``VideoError``."""
+    if not path.is_file():
+        raise VideoError("missing", "no such file")
+    try:
+        # "file:" keeps a colon in a name from being read as a protocol.
+        return av.open(f"file:{path}", container_options=SAFE_OPENING, metadata_errors="ignore")
+    except MemoryError as error:
+        raise VideoError("out_of_memory", words_of(error)) from None
+    except (av.FFmpegError, ValueError, UnicodeError) as error:
+        raise VideoError("unreadable", words_of(error)) from None
+
+
+def video_stream(container: av.container.InputContainer) -> av.video.stream.VideoStream:
+    """The first video stream that is no cover picture."""
+    streams = [s for s in container.streams.video if not s.disposition & av.stream.Disposition.attached_pic]
+    if not streams:
+        raise VideoError("no_video", "there is no video stream in it")
+    stream = streams[0]
+    if stream.codec_context is None:
+        raise VideoError("unreadable", "its video is in a format that this FFmpeg does not know")
+    if stream.width * stream.height > MOST_PIXELS:
+        raise VideoError("too_large", f"its frames are {stream.width}x{stream.height}; at most {MOST_PIXELS:,} pixels are taken")
+    if max(stream.width, stream.height) > LONGEST_SIDE * max(min(stream.width, stream.height), 1):
+        raise VideoError("too_large", f"its frames are {stream.width}x{stream.height}: one side is over {LONGEST_SIDE} times the other")
+    return stream
+
+
+def ticks_of_frame(stream: av.video.stream.VideoStream, rate: Fraction | None = None) -> int:
+    """How long a frame lasts where its packet does not say."""
+    rate = rate or stream.average_rate or stream.guessed_rate or Fraction(25)
+    return max(round(1 / (Fraction(rate) * Fraction(stream.time_base))), 1)
+
+
+def probe_video(path: Path, beat: Callable[[], None] = lambda: None) -> VideoInfo:
+    """Reads the packets from first to last; ``beat`` is called for each. Raises ``VideoError``."""
+    with open_video(path) as container:
+        stream = video_stream(container)
+        time_base = Fraction(stream.time_base)
+        # As the ffmpeg program does: the file starts at 0, whatever its first time stamp is.
+        offset = round(Fraction(container.start_time or 0, av.time_base) / time_base)
+        usual = ticks_of_frame(stream)
+        pts, dts, num_bytes, last_duration, last_dts, plain = [], [], [], 0, None, True
+        num_packets, reached_seconds = 0, 0.0
+        try:
+            for packet in container.demux([s for s in container.streams if s.type in ("video", "audio")]):
+                beat()
+                if packet.size == 0:
+                    continue
+                if packet.dts is not None:
+                    reached_seconds = max(reached_seconds, float((packet.dts + packet.duration) * packet.time_base))
+                if packet.stream is not stream:
+                    continue
+                num_packets += 1
+                if packet.is_discard or (not pts and not packet.is_keyframe):
+                    plain = False
+                if packet.is_discard:
+                    continue
+                if packet.dts is not None:
+                    if last_dts is not None and (last_dts - packet.dts) * time_base > 1:
+                        raise VideoError("bad_times", f"its clock jumps back by {float((last_dts - packet.dts) * time_base):.0f} s")
+                    last_dts = packet.dts
+                # As in FFmpeg, the last frame lasts as long as the packet that comes last in the file.
+                last_duration = packet.duration or last_duration
+                pts.append(packet.pts)
+                dts.append(packet.dts)
+                num_bytes.append(packet.size)
+        except MemoryError as error:
+            raise VideoError("out_of_memory", words_of(error)) from None
+        except (av.FFmpegError, ValueError, UnicodeError) as error:
+            if not pts:
+                raise VideoError("unreadable", words_of(error)) from None
+        if not pts:
+            raise VideoError("no_video", "its video stream has no frames")
+        containers = frozenset(container.format.name.split(","))
+        timed = None not in pts and "avi" not in containers
+        if timed:
+            times, order = np.unique(np.array(pts, dtype=np.int64) - offset, return_index=True)
+        elif None not in dts:  # AVI has no times of its own: frames are shown in order, when they are to be decoded
+            order, times = np.arange(len(pts)), np.sort(np.array(dts, dtype=np.int64)) - offset
+        else:  # a bare stream has no times: its frames follow each other at the rate that it states
+            usual = ticks_of_frame(stream, stream.codec_context.framerate)
+            order, times = np.arange(len(pts)), np.arange(len(pts), dtype=np.int64) * usual
+        missing = ""
+        if stream.frames > num_packets:  # what an MP4's or AVI's index lists
+            missing = f"{num_packets:,} of the {stream.frames:,} frames that it should have are in it"
+        elif not stream.frames and container.duration:
+            start, declared = (container.start_time or 0) / av.time_base, container.duration / av.time_base
+            if declared - (reached_seconds - start) > max(1.0, 0.05 * declared):
+                missing = f"it ends at {reached_seconds - start:.2f} s of the {declared:.2f} that it should have"
+        info = VideoInfo(
+            path=path,
+            pts=times,
+            packet_bytes=np.array(num_bytes)[order],
+            end=int(times[-1]) + (last_duration or usual),
+            time_base=time_base,
+            codec=stream.codec_context.name,
+            containers=containers,
+            offset=offset,
+            height=stream.height,
+            width=stream.width,
+            timed=timed,
+            plain=plain,
+            missing=missing,
+        )
+    _check_times(info)
+    return info
+
+
+def _check_times(info: VideoInfo) -> None:
+    longest_seconds = float(np.diff(info.pts, append=info.end).max() * info.time_base)
+    if longest_seconds > LONGEST_FRAME_SECONDS:
+        raise VideoError("bad_times", f"one of its {len(info.pts)} frames would be shown for {longest_seconds:.0f} s")
+    if info.duration_seconds > LONGEST_VIDEO_SECONDS:
+        raise VideoError("too_long", f"it lasts {info.duration_seconds / 3600:.1f} h; at most {LONGEST_VIDEO_SECONDS // 3600} h are taken")
