@@ -231,7 +231,7 @@ def decord_pictures(decoding: Decoding, wanted: np.ndarray) -> Iterator[tuple[in
                 before = (index, picture)
                 decoding.beat()
                 yield index, [picture]
-    except (decord.DECORDError, RuntimeError) as error:
+    except (decord.DECORDError, RuntimeError, UnicodeError) as error:
         raise NotTrusted(f"decord: {words_of(error)}") from None
     decoding.delivered = array("q", info.pts.tolist())
 

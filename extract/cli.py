@@ -2,6 +2,7 @@
 
 import argparse
 import re
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -79,6 +80,10 @@ def extract(args: argparse.Namespace) -> int:
         extract_dataset(dataset, work, todo, extractors, problems)
     failed = {video.video_id for video in videos if any(video.video_id in work.failures[name] for name in features)}
     say(f"{dataset.path}: features {','.join(features)} of {len(videos) - len(failed):,} of {len(videos):,} videos are there")
+    stores = WorkList(dataset, features).stores.values() if needed else work.stores.values()
+    partial = {video.video_id for video in videos for store in stores if video.video_id in store and store.partial(video.video_id)}
+    if partial:
+        say(f"{len(partial):,} videos are partial or damaged; the stores say what is missing of them")
     if failed:
         say(f"{len(failed):,} videos failed; why stands in {work.failures_file(features[0])}; --retry-failed tries them again")
     if args.verify_against is not None:
@@ -86,7 +91,7 @@ def extract(args: argparse.Namespace) -> int:
 
         extractor = extractors.get(features[0]) or make_extractor(features[0], weights[features[0]], args, work)
         return verify(dataset, videos, extractor, their_files)
-    return EXIT_INCOMPLETE if failed else problems.exit_code()
+    return EXIT_INCOMPLETE if failed or partial else problems.exit_code()
 
 
 def videos_to_verify(
@@ -146,7 +151,8 @@ def plan(
                 extractors.append(load_extractor(name, weights="random", device=args.device, precision=args.precision))
         speed = measure_speed(probed, extractors)
         hours = sum(video.duration_seconds for video in probed) / 3600
-        print(f"{speed:.2f} seconds of video a second here on {args.device}: {hours:,.2f} hours of video take {hours / speed:,.2f} hours")
+        takes = timedelta(seconds=round(3600 * hours / speed))
+        print(f"{hours:,.2f} hours of video, {speed:.2f} times as fast as they play on this machine's {args.device}: {takes} (h:mm:ss)")
     return problems.exit_code()
 
 

@@ -49,9 +49,15 @@ class Answers:
             self.send("beat")
 
 
+def limit(what: int, value: int) -> None:
+    """Not above what the system itself allows, which stays as it is."""
+    _, highest = resource.getrlimit(what)
+    resource.setrlimit(what, (value if highest == resource.RLIM_INFINITY else min(value, highest), highest))
+
+
 def limit_cpu(seconds: float) -> None:
     """Ends this process (SIGXCPU) once it has used ``seconds`` more of a processor."""
-    resource.setrlimit(resource.RLIMIT_CPU, (int(time.process_time() + seconds) + 1, resource.RLIM_INFINITY))
+    limit(resource.RLIMIT_CPU, int(time.process_time() + seconds) + 1)
 
 
 def answer(request: dict, answers: Answers) -> None:
@@ -93,7 +99,7 @@ def die_with_parent() -> None:
 
 def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent, which ends this process in its own way
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, resource.RLIM_INFINITY))
+    limit(resource.RLIMIT_AS, MEMORY_BYTES)
     threading.Thread(target=die_with_parent, daemon=True).start()
     with Connection(int(sys.argv[1])) as connection:
         answers = Answers(connection)

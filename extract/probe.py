@@ -17,6 +17,8 @@ LONGEST_FRAME_SECONDS = 300
 LONGEST_VIDEO_SECONDS = 12 * 3600
 LONGEST_SIDE = 10
 """Of a frame, in short sides: a 1-pixel strip brought to a short side of 224 would be hundreds of thousands of pixels long."""
+PAUSE_FRAMES, PAUSE_SECONDS, CONSTANT_SHARE = 10, 0.3, 0.9
+"""What counts as a pause: so many frames and seconds, where this share of the frames come at a constant rate."""
 MOST_PIXELS = 50_000_000
 """Of a frame: 7680x4320 has 33 million."""
 
@@ -155,6 +157,8 @@ def probe_video(path: Path, beat: Callable[[], None] = lambda: None) -> VideoInf
             start, declared = (container.start_time or 0) / av.time_base, container.duration / av.time_base
             if declared - (reached_seconds - start) > max(1.0, 0.05 * declared):
                 missing = f"it ends at {reached_seconds - start:.2f} s of the {declared:.2f} that it should have"
+        if not missing:
+            missing = pause(times, time_base)
         info = VideoInfo(
             path=path,
             pts=times,
@@ -172,6 +176,21 @@ def probe_video(path: Path, beat: Callable[[], None] = lambda: None) -> VideoInf
         )
     _check_times(info)
     return info
+
+
+def pause(pts: np.ndarray, time_base: Fraction) -> str:
+    """A stretch without frames in a video that otherwise has them at a constant rate: nothing else tells of packets that a damaged
+    file hides from its reader. Empty where there is none."""
+    steps = np.diff(pts)
+    if len(steps) < PAUSE_FRAMES:
+        return ""
+    usual = np.median(steps)
+    long = np.flatnonzero((steps > PAUSE_FRAMES * usual) & (steps * float(time_base) > PAUSE_SECONDS))
+    if len(long) == 0 or np.mean(np.abs(steps - usual) <= 0.1 * usual) < CONSTANT_SHARE:
+        return ""
+    seconds = pts[long[0] : long[0] + 2] * float(time_base)
+    more = f", and {len(long) - 1:,} more such pauses" if len(long) > 1 else ""
+    return f"it has no frames between {seconds[0]:.2f} and {seconds[1]:.2f} s{more}"
 
 
 def _check_times(info: VideoInfo) -> None:

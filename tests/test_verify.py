@@ -204,7 +204,7 @@ def test_a_plan_says_what_will_be_and_changes_nothing(folder, tmp_path, capsys):
     planned = capsys.readouterr()
     assert not (tmp_path / "root").exists()
     assert "v0.mp4: has the same id, 'v0', as" in planned.err and "'broken'" in planned.err and "unreadable" in planned.err
-    assert "1 of 3 videos cannot be read" in planned.out and "seconds of video a second here on cpu" in planned.out
+    assert "1 of 3 videos cannot be read" in planned.out and "times as fast as they play on this machine's cpu" in planned.out
     table = {line.split()[0]: line.split()[1:] for line in planned.out.splitlines() if line.startswith(("resnet152", "i3d"))}
     assert call(folder, tmp_path / "root", features="resnet152,i3d") == 1
     capsys.readouterr()
