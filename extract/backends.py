@@ -25,7 +25,7 @@ except ImportError:  # no build for this processor
     decord = None
 
 DECORD_CONTAINERS = {"mov", "mp4", "matroska", "webm"}
-DECORD_CODECS = {"h264", "vp8", "vp9", "mpeg4"}
+DECORD_CODECS = {"h264", "vp8", "vp9"}
 FRAMES_AT_ONCE = 16
 SKIPPING_CODECS = {"h264", "hevc", "mpeg4", "mpeg2video"}
 """Their decoders pass over frames that nothing refers to, and leave the others as they are."""
