@@ -1133,8 +1133,9 @@ def test_ctrl_c_does_not_disturb_the_child(with_sound):
         """
         process = DecodeProcess()
         process.start(Path(sys.argv[1]), [Wanted(24, 1, 480, None, "none")])
-        print(answer(process), flush=True)
+        what = answer(process)
         try:
+            print(what, flush=True)
             signal.pause()
         except KeyboardInterrupt:
             print("interrupted", flush=True)
