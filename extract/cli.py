@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from ..storage.console import EXIT_INCOMPLETE, Problems, UserError, command_parser, progress, run_command, say
 from ..storage.foreign import feature_files
 from ..storage.layout import DatasetFolder
+from ..storage.profiles import ALIASES, PROFILES, find_profile
 from ..storage.records import VideoRecord
-from .profiles import ALIASES, PROFILES, find_profile
 from .work import WorkList, list_folder, render_missing
 
 if TYPE_CHECKING:

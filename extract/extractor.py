@@ -9,9 +9,9 @@ from torch import Tensor, nn
 
 from ..storage.console import UserError
 from ..storage.device import find_device
+from ..storage.profiles import find_profile
 from ..storage.records import Profile, Weights
 from .models import MODELS
-from .profiles import find_profile
 from .weights import load_published, load_random, published_weights
 
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}

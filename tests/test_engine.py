@@ -20,9 +20,9 @@ from vlalign.extract.engine import Extracted, Job, extract_videos
 from vlalign.extract.extractor import Extractor
 from vlalign.extract.models.s3d import S3D
 from vlalign.extract.probe import VideoError
-from vlalign.extract.profiles import PROFILES
 from vlalign.extract.render import render_video
 from vlalign.storage import VideoFeatures, Weights
+from vlalign.storage.profiles import PROFILES
 
 
 class Means(nn.Module):

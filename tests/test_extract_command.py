@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from videos import scene, touch
 from vlalign.extract.cli import main, make_extractor, parse_weights
-from vlalign.extract.profiles import PROFILES
 from vlalign.extract.render import render_video
 from vlalign.extract.work import WorkList, list_folder
 from vlalign.storage import Failure, FeatureStore, VideoFeatures, VideoRecord, Weights, write_shard
 from vlalign.storage.console import Problems, UserError
 from vlalign.storage.files import file_identity, read_jsonl, write_jsonl
 from vlalign.storage.layout import DatasetFolder
+from vlalign.storage.profiles import PROFILES
 
 # What there is to do
 

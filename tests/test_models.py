@@ -21,9 +21,9 @@ from vlalign.extract.extractor import Extractor
 from vlalign.extract.models import MODELS, resnet3d
 from vlalign.extract.models.resnet152 import ResNet152
 from vlalign.extract.models.s3d import S3D
-from vlalign.extract.profiles import PROFILES
 from vlalign.extract.weights import load_published, load_random
 from vlalign.storage.console import UserError
+from vlalign.storage.profiles import PROFILES
 from vlalign.storage.records import Weights
 
 GOLDEN_TOLERANCE = 1e-3

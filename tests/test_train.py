@@ -6,9 +6,9 @@ import random
 import numpy as np
 import pytest
 import torch
-from vlalign.extract.profiles import PROFILES
 from vlalign.storage import Caption, FeatureStore, IdfEntry, VideoFeatures, Weights, write_shard
 from vlalign.storage.console import UserError
+from vlalign.storage.profiles import PROFILES
 from vlalign.train.config import TrainConfig
 from vlalign.train.data import Clip, ClipFeatures, make_pairs
 from vlalign.train.model import VideoTextModel

@@ -11,12 +11,12 @@ from videos import all_frames, scene
 from vlalign.extract import extract_video, load_extractor
 from vlalign.extract.engine import Job, extract_videos
 from vlalign.extract.probe import VideoInfo, probe_video
-from vlalign.extract.profiles import PROFILES
 from vlalign.extract.render import render_video
 from vlalign.extract.sampling import centre_crop, sample_frames, window_times
 from vlalign.preprocess.datasets.demo import plan_scenes
 from vlalign.storage import VideoFeatures
 from vlalign.storage.files import file_identity
+from vlalign.storage.profiles import PROFILES
 
 # Rendering
 

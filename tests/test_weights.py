@@ -15,9 +15,9 @@ import pytest
 import torch
 from vlalign.extract import load_extractor, weights
 from vlalign.extract.models.s3d import S3D
-from vlalign.extract.profiles import PROFILES
 from vlalign.extract.weights import PublishedFile, published_weights
 from vlalign.storage.console import UserError
+from vlalign.storage.profiles import PROFILES
 
 REGISTRY = weights.PUBLISHED  # tests see another one: see conftest
 NAME = "resnext101.pth"

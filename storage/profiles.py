@@ -6,8 +6,8 @@ features below were published (before FFmpeg's commit 9f14396a)."""
 
 from dataclasses import replace
 
-from ..storage.console import UserError
-from ..storage.records import Profile
+from .console import UserError
+from .records import Profile
 
 # S3D-G of MIL-NCE (Miech et al. 2020): antoine77340/S3D_HowTo100M, README.md:33 (values in 0..1, nothing subtracted).
 S3D = Profile(
