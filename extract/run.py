@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from importlib.metadata import version
 
 from ..storage.console import Problems, progress, say
-from ..storage.feature_store import check_storable, write_shard
 from ..storage.files import file_identity
 from ..storage.layout import DatasetFolder
 from ..storage.records import Failure, VideoFeatures, VideoRecord
+from ..storage.shards import check_storable, write_shard
 from ..storage.thumbnails import Thumbnail, ThumbnailStore, write_thumbnails
 from .engine import Extracted, Job, extract_videos
 from .extractor import Extractor

@@ -1,8 +1,9 @@
 """What is on disk: records, feature stores, caption tables."""
 
 from .captions import IdfEntry, read_captions, read_idf, write_captions, write_idf
-from .feature_store import FeatureStore, write_shard
+from .feature_store import FeatureStore
 from .records import Caption, Failure, Profile, VideoFeatures, VideoRecord, Weights
+from .shards import write_shard
 
 __all__ = [
     "Caption",

@@ -52,10 +52,15 @@ def command_parser(prog: str, description: str, example: str) -> argparse.Argume
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
+    add_dataset(parser)
+    return parser
+
+
+def add_dataset(parser: argparse.ArgumentParser) -> None:
+    """What every command takes."""
     root = Path(os.environ.get("VLALIGN_ROOT", "vlalign_data"))
     parser.add_argument("--root", type=Path, default=root, help="folder of all data sets (default: $VLALIGN_ROOT or ./vlalign_data)")
     parser.add_argument("--dataset", help="name of the data set: its folder under --root")
-    return parser
 
 
 def run_command(command: Callable[[argparse.Namespace], int], parser: argparse.ArgumentParser, argv: list[str] | None) -> int:

@@ -1,207 +1,217 @@
-"""The feature store: a folder of HDF5 shards with one profile. What has a final name is whole.
-
-A shard (schema 1) is readable with nothing but h5py: ``features`` [sum T, D], flat, contiguous, not compressed;
-``start_seconds``, ``end_seconds``, ``valid_frames`` [sum T]; ``videos``, a row a video; and attributes that say how it was made.
-"""
+"""The feature store: a folder of shards with one profile. What has a final name is whole (``shards.py`` says how)."""
 
 import os
-import zlib
+from collections import OrderedDict
 from collections.abc import Sequence
 from pathlib import Path
 
-import h5py
 import numpy as np
+from numpy.typing import DTypeLike
 
 from .console import UserError
-from .files import written_whole
-from .hdf5 import new_hdf5, shard_path
-from .records import Profile, VideoFeatures, Weights
+from .records import VideoFeatures
+from .shards import Shard, ShardRows, checksum, describe_key, read_shard
 
-SCHEMA = 1
-VIDEO_ROW = np.dtype(
-    [
-        ("video_id", h5py.string_dtype()),
-        ("first_row", "i8"),
-        ("num_rows", "i8"),
-        ("duration_seconds", "f8"),
-        ("source", h5py.string_dtype()),
-        ("decoder", h5py.string_dtype()),
-        ("partial", h5py.string_dtype()),
-        ("checksum", "u4"),
-    ]
-)
-COLUMNS = ("features", "start_seconds", "end_seconds", "valid_frames")
+ROW_MASK = 0xFFFFFFFF
+Clip = tuple[str, float | None, float | None]
+"""Video id, start and end in seconds; None: from the video's beginning, to its end."""
+Window = tuple[str, int, int]
+"""Video id, first row, and the row after the last, counted in the video."""
 
 
-def _checksum(columns: Sequence[np.ndarray]) -> int:
-    """CRC-32 of a video's rows in all columns."""
-    crc = 0
-    for column in columns:
-        crc = zlib.crc32(np.ascontiguousarray(column).tobytes(), crc)
-    return crc
+def rows_of_clip(starts: np.ndarray, ends: np.ndarray, start_seconds: float | None, end_seconds: float | None) -> slice:
+    """The rows that touch a clip: from the row in which it starts to the one in which it ends.
 
-
-def check_storable(video: VideoFeatures, dtype: str = "float16") -> None:
-    """Raises ``ValueError`` for features that are not finite, or that ``dtype`` cannot hold: no store may have such rows."""
-    peak = np.abs(video.features).max(initial=0.0)
-    if not peak <= np.finfo(dtype).max:
-        raise ValueError(f"{video.video_id}: the features reach {peak}, which {dtype} does not hold")
-
-
-def _storable(video: VideoFeatures, dtype: str) -> list[np.ndarray]:
-    check_storable(video, dtype)
-    return [
-        video.features.astype(dtype),
-        video.start_seconds.astype("f8"),
-        video.end_seconds.astype("f8"),
-        video.valid_frames.astype("i4"),
-    ]
-
-
-def write_shard(
-    folder: Path, profile: Profile, weights: Weights, videos: Sequence[VideoFeatures], *, made_with: dict[str, str], dtype: str = "float16"
-) -> Path:
-    """One shard with all of ``videos``: written under a temporary name, flushed, read back and compared, and only then named.
-
-    Names begin with the time, so that of two shards with the same video the later one counts. ``made_with``: versions of
-    the programs that made the features.
+    At a constant rate of f rows a second these are rows int(s*f) to int(e*f), both included: HowTo100M's rule
+    (``youtube_dataloader.py``). A clip that starts at or after the end of the last row has none; one that ends before the first row
+    starts has none; one that ends later than the last row ends with it; one that ends before it starts has none.
     """
-    path = shard_path(folder)
-    stored = [_storable(video, dtype) for video in videos]
-    num_rows = [len(columns[0]) for columns in stored]
-    first_rows = np.concatenate([[0], np.cumsum(num_rows)[:-1]]).astype(int)
-    checksums = [_checksum(columns) for columns in stored]
-    table = np.array(
-        [
-            (v.video_id, first, num, v.duration_seconds, v.source, v.decoder, v.partial, crc)
-            for v, first, num, crc in zip(videos, first_rows, num_rows, checksums, strict=True)
-        ],
-        dtype=VIDEO_ROW,
-    )
-    with written_whole(path) as partial:
-        with new_hdf5(partial) as file:
-            for name, parts in zip(COLUMNS, zip(*stored, strict=True), strict=True):
-                file.create_dataset(name, data=np.concatenate(parts))
-            file.create_dataset("videos", data=table)
-            file.attrs.update(
-                schema=SCHEMA,
-                profile=profile.to_json(),
-                profile_hash=profile.hash,
-                weights=weights.name,
-                weights_sha256=weights.sha256,
-                **made_with,
-            )
-        # HDF5 may report success on a full disk although bytes are missing: only reading them back shows it.
-        with h5py.File(partial, "r") as file:
-            for video, first, num, crc in zip(videos, first_rows, num_rows, checksums, strict=True):
-                if _checksum([file[name][first : first + num] for name in COLUMNS]) != crc:
-                    raise OSError(f"{folder}: the rows of {video.video_id} did not reach the disk as written; is it full?")
-    return path
+    low, high = 0, len(starts)
+    if start_seconds is not None:
+        low = high if high and start_seconds >= ends[-1] else max(int(starts.searchsorted(start_seconds, "right")) - 1, 0)
+    if end_seconds is not None:
+        high = max(int(starts.searchsorted(end_seconds, "right")), low)
+    return slice(low, high)
 
 
 class FeatureStore:
-    """Reads a folder of shards. Files are opened when needed, in the process that needs them, so workers may share a store.
+    """Reads a folder of shards. A store may be shared by threads, forked and spawned processes; files are opened when needed.
 
-    Raises ``UserError`` where there is no store, where a shard has another schema, and where two profiles or weights are mixed.
+    Of two shards with the same video the one whose name comes later counts; names begin with the time of writing.
+    ``check_rows``: every read compares the checksum of the video's rows, all of which are then read.
+    Raises ``UserError`` where there is no store, where a shard has another schema, where two profiles or weights are mixed, and,
+    with ``check_rows``, where rows are damaged.
     """
 
-    MAX_OPEN_SHARDS = 32
+    MAX_OPEN_SHARDS = 128
 
-    def __init__(self, folder: str | Path) -> None:
+    def __init__(self, folder: str | Path, *, check_rows: bool = False) -> None:
         self.folder = Path(folder)
-        shards = sorted(self.folder.glob("*.h5"))
-        if not shards:
-            raise UserError(f"{self.folder}: no feature store (no *.h5); make it with vlalign-extract --features {self.folder.name}")
-        self._rows: dict[str, tuple[Path, int, int]] = {}
-        self._about: dict[str, tuple[float, str, str, str]] = {}
-        self._open: dict[Path, h5py.File] = {}
-        self._open_in_process = os.getpid()
-        for shard in shards:
-            self._read_index(shard)
+        self.check_rows = check_rows
+        self._load()
 
-    def _read_index(self, shard: Path) -> None:
-        try:
-            with h5py.File(shard, "r") as file:
-                schema = file.attrs.get("schema")
-                if schema != SCHEMA:
-                    raise UserError(f"{shard}: schema {schema}, this vlalign reads {SCHEMA}; extract again with this version")
-                profile = Profile.from_json(file.attrs["profile"])
-                weights = Weights(name=file.attrs["weights"], sha256=file.attrs["weights_sha256"])
-                table = file["videos"][:]
-        except (OSError, KeyError, TypeError, ValueError) as error:
-            raise UserError(f"{shard}: not a readable feature shard ({error}); remove it and run vlalign-extract again") from None
-        if not self._rows:
-            self.profile, self.weights = profile, weights
-        elif (profile.hash, weights) != (self.profile.hash, self.weights):
-            raise UserError(
-                f"{self.folder}: mixed features: {shard.name} has profile {profile.hash} with weights {weights.name} "
-                f"({weights.sha256[:12]}), earlier shards {self.profile.hash} with {self.weights.name} ({self.weights.sha256[:12]}); "
-                "keep one and remove the other"
-            )
-        for row in table:
-            video_id = row["video_id"].decode()
-            self._rows[video_id] = (shard, int(row["first_row"]), int(row["num_rows"]))
-            self._about[video_id] = (float(row["duration_seconds"]), *(row[name].decode() for name in ("source", "decoder", "partial")))
+    def _load(self) -> None:
+        self._open: OrderedDict[int, ShardRows] = OrderedDict()
+        while True:
+            try:
+                self.shards = [read_shard(path) for path in shard_files(self.folder)]
+                break
+            except FileNotFoundError:  # compacted between the listing and the reading
+                continue
+        if not self.shards:
+            raise UserError(f"{self.folder}: no feature store (no *.h5); make it with vlalign-extract --features {self.folder.name}")
+        first = self.shards[0]
+        self.profile, self.weights, self.origin = first.profile, first.weights, first.origin
+        for shard in self.shards:
+            if shard.key != first.key:
+                raise UserError(
+                    f"{self.folder}: mixed features: {shard.path.name} has {describe_key(shard.key)}, {first.path.name} has "
+                    f"{describe_key(first.key)}; keep one and remove the other"
+                )
+        # A video's place is its shard's number and its row in that shard's index, in one integer: a million take little room.
+        self._places: dict[str, int] = {}
+        for number, shard in enumerate(self.shards):
+            base = number << 32
+            ids = [video_id.decode() for video_id in shard.videos["video_id"].tolist()]
+            self._places.update(zip(ids, range(base, base + len(ids)), strict=True))
 
     def video_ids(self) -> list[str]:
-        return list(self._rows)
+        return list(self._places)
 
     def __contains__(self, video_id: str) -> bool:
-        return video_id in self._rows
+        return video_id in self._places
 
     def __len__(self) -> int:
-        return len(self._rows)
+        return len(self._places)
+
+    def place(self, video_id: str) -> tuple[Shard, np.void]:
+        """The shard that a video is read from, and its row in that shard's index. Raises ``KeyError`` for an unknown video."""
+        place = self._places[video_id]
+        shard = self.shards[place >> 32]
+        return shard, shard.videos[place & ROW_MASK]
+
+    def read_from(self) -> list[tuple[Shard, np.ndarray]]:
+        """Every shard, with the rows of its index whose videos are read from it; those of the others were replaced later."""
+        places = np.sort(np.fromiter(self._places.values(), np.int64, len(self._places)))
+        borders = np.searchsorted(places, np.arange(len(self.shards) + 1) << 32)
+        return [(shard, places[low:high] & ROW_MASK) for shard, low, high in zip(self.shards, borders[:-1], borders[1:], strict=True)]
 
     def source(self, video_id: str) -> str:
         """Identity of the file that the features were made from."""
-        return self._about[video_id][1]
+        return self.place(video_id)[1]["source"].decode()
 
     def duration_seconds(self, video_id: str) -> float:
-        return self._about[video_id][0]
+        return float(self.place(video_id)[1]["duration_seconds"])
 
     def partial(self, video_id: str) -> str:
         """What of the video is not in its rows or was damaged; empty where all is well."""
-        return self._about[video_id][3]
+        return self.place(video_id)[1]["partial"].decode()
 
-    def get(self, video_id: str, *, start_seconds: float | None = None, end_seconds: float | None = None) -> VideoFeatures:
-        """The rows of a video, or those that touch a clip of it: from the row in which it starts to the one in which it ends.
+    def get(
+        self,
+        video_id: str,
+        *,
+        start_seconds: float | None = None,
+        end_seconds: float | None = None,
+        dtype: DTypeLike | None = np.float32,
+    ) -> VideoFeatures:
+        """The rows of a video, or those that touch a clip of it (``rows_of_clip``). ``dtype`` None: as they are stored.
 
-        At a constant rate of f rows a second these are rows int(s*f) to int(e*f), both included: HowTo100M's rule
-        (``youtube_dataloader.py``). A clip that starts after the last row has none; one that ends later ends with it.
-        Features come as float32. Raises ``KeyError`` for an unknown video.
+        Raises ``KeyError`` for an unknown video.
         """
-        shard, first, num = self._rows[video_id]
-        file = self._file(shard)
-        duration, source, decoder, partial = self._about[video_id]
-        starts, ends = (file[name][first : first + num] for name in ("start_seconds", "end_seconds"))
-        low, high = 0, num
-        if start_seconds is not None:
-            low = max(int(np.searchsorted(starts, start_seconds, side="right")) - 1, 0)
-            if num and start_seconds >= ends[-1]:
-                low = num
-        if end_seconds is not None:
-            high = max(int(np.searchsorted(starts, end_seconds, side="right")), low)
-        rows = slice(first + low, first + high)
+        return self.get_clips([(video_id, start_seconds, end_seconds)], dtype=dtype)[0]
+
+    def get_clips(self, clips: Sequence[Clip], *, dtype: DTypeLike | None = np.float32) -> list[VideoFeatures]:
+        """The rows of many clips at once, in the order asked for. ``dtype`` None: as they are stored, in memory that cannot be written.
+
+        Raises ``KeyError`` for an unknown video.
+        """
+        windows = self.windows(clips)
+        return [
+            self._record(video_id, low, high, features if dtype is None else features.astype(dtype))
+            for (video_id, low, high), features in zip(windows, self.get_rows(windows), strict=True)
+        ]
+
+    def windows(self, clips: Sequence[Clip]) -> list[Window]:
+        """The rows that touch each clip (``rows_of_clip``)."""
+        found = []
+        for video_id, start_seconds, end_seconds in clips:
+            starts, ends = self._of_video(video_id, "start_seconds", "end_seconds")
+            part = rows_of_clip(starts, ends, start_seconds, end_seconds)
+            found.append((video_id, part.start, part.stop))
+        return found
+
+    def get_rows(self, windows: Sequence[Window]) -> list[np.ndarray]:
+        """Features [T, D] of each window as they are stored, in the order asked for: arrays over the file itself, not to be written.
+
+        They are asked of the disk all at once and in the order in which they lie there.
+        """
+        places = [self._places[video_id] for video_id, _, _ in windows]
+        found: list[np.ndarray | None] = [None] * len(windows)
+        for i in sorted(range(len(windows)), key=places.__getitem__):
+            video_id, low, high = windows[i]
+            rows, row = self._rows(video_id)
+            first = rows.first_rows[row]
+            rows.expect(first + low, first + high)
+            if self.check_rows:
+                self._check(rows, row)
+            found[i] = rows.features[first + low : first + high]
+        return found
+
+    def _of_video(self, video_id: str, *columns: str) -> list[np.ndarray]:
+        rows, row = self._rows(video_id)
+        first, num = rows.first_rows[row], rows.num_rows[row]
+        return [rows.columns[name][first : first + num] for name in columns]
+
+    def _record(self, video_id: str, low: int, high: int, features: np.ndarray) -> VideoFeatures:
+        _, video = self.place(video_id)
+        starts, ends, valid = self._of_video(video_id, "start_seconds", "end_seconds", "valid_frames")
         return VideoFeatures(
             video_id=video_id,
-            features=file["features"][rows].astype(np.float32),
+            features=features,
             start_seconds=starts[low:high],
             end_seconds=ends[low:high],
-            valid_frames=file["valid_frames"][rows],
-            duration_seconds=duration,
-            source=source,
-            decoder=decoder,
-            partial=partial,
+            valid_frames=valid[low:high],
+            duration_seconds=float(video["duration_seconds"]),
+            source=video["source"].decode(),
+            decoder=video["decoder"].decode(),
+            partial=video["partial"].decode(),
         )
 
-    def _file(self, shard: Path) -> h5py.File:
-        if self._open_in_process != os.getpid():  # forked: HDF5 handles must not be shared with the parent
-            self._open, self._open_in_process = {}, os.getpid()
-        if shard not in self._open:
-            if len(self._open) >= self.MAX_OPEN_SHARDS:
-                self._open.pop(next(iter(self._open))).close()
-            self._open[shard] = h5py.File(shard, "r")
-        return self._open[shard]
+    def _check(self, rows: ShardRows, row: int) -> None:
+        video = rows.shard.videos[row]
+        if checksum(rows.of(video)) != video["checksum"]:
+            raise UserError(
+                f"{rows.shard.path}: the rows of {video['video_id'].decode()!r} are damaged; drop them with vlalign-store repair "
+                f"{self.folder}, then run vlalign-extract again"
+            )
+
+    def _rows(self, video_id: str) -> tuple[ShardRows, int]:
+        """The shard that a video is read from, and its row in that shard's index."""
+        place = self._places[video_id]
+        number = place >> 32
+        try:
+            self._open.move_to_end(number)
+            return self._open[number], place & ROW_MASK
+        except KeyError:
+            pass
+        try:
+            rows = self._open[number] = ShardRows(self.shards[number])
+        except FileNotFoundError:  # the store was compacted since it was opened: the same rows lie elsewhere now
+            self._load()
+            return self._rows(video_id)
+        if len(self._open) > self.MAX_OPEN_SHARDS:
+            self._open.popitem(last=False)  # closed once nobody has an array over it
+        return rows, place & ROW_MASK
 
     def __getstate__(self) -> dict:
-        return self.__dict__ | {"_open": {}}
+        return self.__dict__ | {"_open": OrderedDict()}
+
+
+def shard_files(folder: Path) -> list[Path]:
+    """In the order of their names, in which a later one counts more."""
+    try:
+        with os.scandir(folder) as entries:
+            return sorted(Path(entry.path) for entry in entries if entry.name.endswith(".h5") and not entry.name.startswith("."))
+    except (FileNotFoundError, NotADirectoryError):
+        return []
