@@ -72,8 +72,8 @@ def extract_dataset(
             try:
                 if isinstance(result, VideoError):
                     raise result
-                for video in result.features.values():
-                    check_storable(video)
+                for name, video in result.features.items():
+                    check_storable(video, finished.extractors[name].profile)
             except (VideoError, ValueError) as error:
                 kind = error.kind if isinstance(error, VideoError) else "not_storable"
                 problems.add(f"video {job.video_id!r}, {job.path}: {kind}: {error}; recorded in failures.jsonl, the others go on")

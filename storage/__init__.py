@@ -2,6 +2,7 @@
 
 from .captions import IdfEntry, read_captions, read_idf, write_captions, write_idf
 from .feature_store import FeatureStore
+from .memory_store import MemoryStore
 from .records import Caption, Failure, Profile, VideoFeatures, VideoRecord, Weights
 from .shards import write_shard
 
@@ -10,6 +11,7 @@ __all__ = [
     "Failure",
     "FeatureStore",
     "IdfEntry",
+    "MemoryStore",
     "Profile",
     "VideoFeatures",
     "VideoRecord",

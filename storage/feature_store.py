@@ -1,6 +1,7 @@
 """The feature store: a folder of shards with one profile. What has a final name is whole (``shards.py`` says how)."""
 
 import os
+import zlib
 from collections import OrderedDict
 from collections.abc import Sequence
 from pathlib import Path
@@ -95,6 +96,12 @@ class FeatureStore:
         places = np.sort(np.fromiter(self._places.values(), np.int64, len(self._places)))
         borders = np.searchsorted(places, np.arange(len(self.shards) + 1) << 32)
         return [(shard, places[low:high] & ROW_MASK) for shard, low, high in zip(self.shards, borders[:-1], borders[1:], strict=True)]
+
+    def rows_checksum(self) -> int:
+        """Of all videos and their rows: the same for two stores that hold the same, however they lie in shards."""
+        tables = [shard.videos[kept] for shard, kept in self.read_from()]
+        pairs = (pair for table in tables for pair in zip(table["video_id"].tolist(), table["checksum"].tolist(), strict=True))
+        return sum(zlib.crc32(video_id, checksum) for video_id, checksum in pairs) % 2**63
 
     def source(self, video_id: str) -> str:
         """Identity of the file that the features were made from."""
@@ -212,6 +219,7 @@ def shard_files(folder: Path) -> list[Path]:
     """In the order of their names, in which a later one counts more."""
     try:
         with os.scandir(folder) as entries:
-            return sorted(Path(entry.path) for entry in entries if entry.name.endswith(".h5") and not entry.name.startswith("."))
+            names = sorted(entry.name for entry in entries if entry.name.endswith(".h5") and not entry.name.startswith("."))
     except (FileNotFoundError, NotADirectoryError):
         return []
+    return [folder / name for name in names]

@@ -3,6 +3,7 @@
 import hashlib
 import json
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -35,7 +36,7 @@ class Profile:
     precision: str = "fp32"
     """What the network computes in: fp32, bf16 or fp16. Features are kept in the store's own type."""
 
-    @property
+    @cached_property
     def hash(self) -> str:
         """16 hexadecimal digits of the SHA-256 of all fields."""
         return hashlib.sha256(self.to_json().encode()).hexdigest()[:16]

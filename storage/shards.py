@@ -27,6 +27,7 @@ from typing import Any
 
 import h5py
 import numpy as np
+from numpy.typing import DTypeLike
 
 from .console import UserError
 from .files import written_whole
@@ -247,8 +248,10 @@ def rest_is_damaged(shard: Shard) -> bool:
 # Writing
 
 
-def check_storable(video: VideoFeatures, dtype: str = "float16") -> None:
-    """Raises ``ValueError`` for features that are not finite, or that ``dtype`` cannot hold: no store may have such rows."""
+def check_storable(video: VideoFeatures, profile: Profile, dtype: DTypeLike = "float16") -> None:
+    """Raises ``ValueError`` for features that are not as wide as the profile says, not finite, or that ``dtype`` cannot hold."""
+    if video.features.shape[1] != profile.dimension:
+        raise ValueError(f"{video.video_id}: features of {video.features.shape[1]:,} values, the profile has {profile.dimension:,}")
     if video.features.dtype == np.float16:  # by their bits: NumPy computes with halves one by one
         finite = (video.features.view(np.uint16) & 0x7FFF).max(initial=0) < 0x7C00
         peak = np.abs(video.features).max() if not finite else 0
@@ -256,7 +259,7 @@ def check_storable(video: VideoFeatures, dtype: str = "float16") -> None:
         peak = np.maximum(video.features.max(initial=0.0), -video.features.min(initial=0.0))
         finite = peak <= np.finfo(dtype).max
     if not finite:
-        raise ValueError(f"{video.video_id}: the features reach {peak}, which {dtype} does not hold")
+        raise ValueError(f"{video.video_id}: the features reach {peak}, which {np.dtype(dtype)} does not hold")
 
 
 def write_shard(
@@ -276,9 +279,7 @@ def write_shard(
     """
     stored = []
     for video in videos:
-        check_storable(video, dtype)
-        if video.features.shape[1] != profile.dimension:
-            raise ValueError(f"{video.video_id}: features of {video.features.shape[1]} values, the profile has {profile.dimension}")
+        check_storable(video, profile, dtype)
         stored.append([video.features.astype(dtype, copy=False), *(getattr(video, name).astype(t) for name, t in ROW_TYPES.items())])
     table = index_of([(v.video_id, len(v.features), v.duration_seconds, v.source, v.decoder, v.partial) for v in videos])
     table["checksum"] = [checksum(columns) for columns in stored]

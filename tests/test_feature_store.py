@@ -13,52 +13,12 @@ from dataclasses import asdict, replace
 import h5py
 import numpy as np
 import pytest
-from vlalign.storage import FeatureStore, Profile, VideoFeatures, Weights, write_shard
+from stores import DIMENSION, PROFILE, WEIGHTS, in_forked_child, video, write
+from vlalign.storage import FeatureStore, Profile, Weights, write_shard
 from vlalign.storage.console import UserError
 from vlalign.storage.files import written_whole
 from vlalign.storage.shards import FIRST_LINE
 from vlalign.storage.thumbnails import Thumbnail, ThumbnailStore, write_thumbnails
-
-DIMENSION = 4
-PROFILE = Profile(
-    name="s3d",
-    model="S3D-G",
-    weights="tiny.pth",
-    fps=24,
-    window=16,
-    stride=16,
-    short_side_px=224,
-    crop_px=224,
-    resize="bilinear",
-    value_range="0..1",
-    mean=(0.0, 0.0, 0.0),
-    std=(1.0, 1.0, 1.0),
-    tail="black frames",
-    layer="last",
-    dimension=DIMENSION,
-)
-WEIGHTS = Weights(name="tiny.pth", sha256="ab" * 32)
-
-
-def video(video_id, num_rows, *, rate=1.5, base=0.0, first_start=0.0, **more):
-    """Rows at a constant rate; row ``r`` holds ``base + r`` in every column, so that a row says which one it is."""
-    rows = np.arange(num_rows)
-    features = np.repeat((base + rows).astype(np.float32)[:, None], DIMENSION, axis=1)
-    values = dict(
-        video_id=video_id,
-        features=features,
-        start_seconds=first_start + rows / rate,
-        end_seconds=first_start + (rows + 1) / rate,
-        valid_frames=np.full(num_rows, 16),
-        duration_seconds=num_rows / rate,
-        source=f"source of {video_id}",
-        decoder="PyAV 1.2",
-    )
-    return VideoFeatures(**values | more)
-
-
-def write(folder, *videos, profile=PROFILE, weights=WEIGHTS, dtype="float16"):
-    return write_shard(folder, profile, weights, videos, made_with={"vlalign": "0.1.0", "av": "1.2"}, dtype=dtype)
 
 
 def random_videos(rng):
@@ -67,26 +27,6 @@ def random_videos(rng):
         video(name, n, features=rng.normal(size=(n, DIMENSION)).astype(np.float32) * 10, valid_frames=rng.integers(1, 17, n))
         for name, n in lengths.items()
     ]
-
-
-def in_forked_child(function):
-    """What ``function()`` returns in a forked child; it has 30 seconds."""
-    read_end, write_end = os.pipe()
-    child = os.fork()
-    if child == 0:
-        signal.alarm(30)
-        try:
-            answer = function()
-        except BaseException as error:
-            answer = error
-        with os.fdopen(write_end, "wb") as pipe:
-            pickle.dump(answer, pipe)
-        os._exit(0)
-    os.close(write_end)
-    with os.fdopen(read_end, "rb") as pipe:
-        content = pipe.read()
-    os.waitpid(child, 0)
-    return pickle.loads(content)
 
 
 # Round trip

@@ -115,17 +115,29 @@ def clip_features(tmp_path) -> ClipFeatures:
 
 def test_two_stores_are_aligned_in_time(clip_features):
     coarse, fine = (store.get("a") for store in clip_features.stores)
-    joined = clip_features.rows(Clip("a", None, None), max_rows=48)
+    joined = clip_features.rows([Clip("a", None, None)], max_rows=48)[0]
     assert joined.shape == (12, 3072)
     for row in range(12):
         np.testing.assert_array_equal(joined[row], np.concatenate([coarse.features[row // 2], fine.features[row]]))
 
 
+def test_clips_of_one_store_are_its_rows_in_the_order_asked_for(clip_features):
+    [_, fine] = clip_features.stores
+    clips = [Clip("b", 0.5, 0.9), Clip("a", None, None), Clip("a", 9.0, 10.0)]
+    rows = ClipFeatures([fine]).rows(clips, max_rows=48)
+    for clip, found in zip(clips, rows, strict=True):
+        expected = fine.get(clip.video_id, start_seconds=clip.start_seconds, end_seconds=clip.end_seconds).features
+        np.testing.assert_array_equal(found, expected)
+    features, mask = ClipFeatures([fine]).batch(clips, max_rows=48)
+    assert features.shape == (3, 12, 1024) and features.dtype == torch.float32
+    assert mask.sum(1).tolist() == [1, 12, 0] and (features[~mask] == 0).all()
+
+
 def test_a_clip_has_its_rows_and_no_more_than_allowed(clip_features):
-    whole = clip_features.rows(Clip("a", None, None), max_rows=48)
-    np.testing.assert_array_equal(clip_features.rows(Clip("a", 1.0, 2.2), 48), whole[2:5])
-    np.testing.assert_array_equal(clip_features.rows(Clip("a", None, None), 3), whole[[0, 6, 11]])
-    assert clip_features.rows(Clip("a", 7.0, 9.0), 48).shape == (0, 3072)
+    whole = clip_features.rows([Clip("a", None, None)], max_rows=48)[0]
+    np.testing.assert_array_equal(clip_features.rows([Clip("a", 1.0, 2.2)], 48)[0], whole[2:5])
+    np.testing.assert_array_equal(clip_features.rows([Clip("a", None, None)], 3)[0], whole[[0, 6, 11]])
+    assert clip_features.rows([Clip("a", 7.0, 9.0)], 48)[0].shape == (0, 3072)
 
 
 def test_padding_never_changes_a_result(clip_features):
@@ -160,7 +172,7 @@ def test_features_are_standardised_over_the_training_clips(clip_features):
     model = VideoTextModel(3072, small_bert(50), max_video_tokens=48, num_layers=1, dropout=0.1)
     pairs = make_pairs(Caption(video_id=v, caption="x", split="train") for v in ("a", "b"))
     set_feature_statistics(model, clip_features, pairs, TrainConfig(dataset="d", features="f"), random.Random(0))
-    rows = np.concatenate([clip_features.rows(clip, 48) for clip in pairs.clips])
+    rows = np.concatenate(clip_features.rows(pairs.clips, 48))
     standardised = (torch.from_numpy(rows) - model.feature_mean) / model.feature_std
     torch.testing.assert_close(standardised.mean(0), torch.zeros(3072), atol=1e-4, rtol=0)
     torch.testing.assert_close(standardised.std(0, correction=0), torch.ones(3072), atol=1e-3, rtol=0)

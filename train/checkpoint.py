@@ -16,7 +16,7 @@ from ..storage.layout import DatasetFolder
 from .config import TrainConfig
 from .data import ClipFeatures
 from .model import VideoTextModel
-from .runs import MODEL_FILE, TEXT_FOLDER, dataset_of, open_stores, random_features_note, read_config, read_run
+from .runs import MODEL_FILE, TEXT_FOLDER, dataset_of, features_note, open_stores, read_config, read_run
 from .text import TokenWeights, saved_text_encoder
 
 
@@ -34,7 +34,7 @@ class Run:
 
     @property
     def note(self) -> str | None:
-        return random_features_note(self.about["inputs"])
+        return features_note(self.about["inputs"])
 
 
 def save_model(folder: Path, model: VideoTextModel) -> None:

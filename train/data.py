@@ -11,7 +11,7 @@ from ..storage.captions import read_captions
 from ..storage.console import Problems, UserError
 from ..storage.feature_store import FeatureStore
 from ..storage.layout import DatasetFolder
-from ..storage.records import Caption
+from ..storage.records import Caption, VideoFeatures
 
 
 @dataclass(frozen=True)
@@ -39,32 +39,40 @@ class ClipFeatures:
     def duration_seconds(self, video_id: str) -> float:
         return self.stores[0].duration_seconds(video_id)
 
-    def rows(self, clip: Clip, max_rows: int) -> np.ndarray:
-        """[T, D] float32, at most ``max_rows``, evenly chosen where there are more; empty where the clip lies past the end.
+    def rows(self, clips: Sequence[Clip], max_rows: int) -> list[np.ndarray]:
+        """[T, D] of each clip, at most ``max_rows``, evenly chosen where there are more; empty where the clip lies past the end.
 
         Of several stores the one with most rows sets the time; the others give the row that covers the middle of each of its.
+        The arrays are not to be written: they may be the store's own.
         """
-        parts = [store.get(clip.video_id, start_seconds=clip.start_seconds, end_seconds=clip.end_seconds) for store in self.stores]
-        leader = max(parts, key=lambda part: len(part.features))
-        if any(len(part.features) == 0 for part in parts):
-            return np.zeros((0, self.dim), dtype=np.float32)
-        middles = (leader.start_seconds + leader.end_seconds) / 2
-        joined = np.concatenate(
-            [p.features[np.clip(np.searchsorted(p.start_seconds, middles, side="right") - 1, 0, None)] for p in parts], axis=1
-        )
-        if len(joined) > max_rows:
-            joined = joined[np.linspace(0, len(joined) - 1, max_rows).round().astype(int)]
-        return joined
+        wanted = [(clip.video_id, clip.start_seconds, clip.end_seconds) for clip in clips]
+        parts = [store.get_clips(wanted, dtype=None) for store in self.stores]
+        return [_at_most(_join(of_clip), max_rows) for of_clip in zip(*parts, strict=True)]
 
     def batch(self, clips: Sequence[Clip], max_rows: int) -> tuple[Tensor, Tensor]:
         """Features [B, M, D], padded with zeros, and the mask [B, M], True where there is a row."""
-        rows = [self.rows(clip, max_rows) for clip in clips]
-        features = torch.zeros(len(rows), max(map(len, rows)), self.dim)
+        rows = self.rows(clips, max_rows)
+        features = np.zeros((len(rows), max(map(len, rows)), self.dim), dtype=np.float32)
         mask = torch.zeros(features.shape[:2], dtype=torch.bool)
         for index, part in enumerate(rows):
-            features[index, : len(part)] = torch.from_numpy(part)
+            features[index, : len(part)] = part
             mask[index, : len(part)] = True
-        return features, mask
+        return torch.from_numpy(features), mask
+
+
+def _join(parts: Sequence[VideoFeatures]) -> np.ndarray:
+    leader = max(parts, key=lambda part: len(part.features))
+    if len(parts) == 1:
+        return leader.features
+    if any(len(part.features) == 0 for part in parts):
+        return np.zeros((0, sum(part.features.shape[1] for part in parts)), dtype=np.float32)
+    middles = (leader.start_seconds + leader.end_seconds) / 2
+    chosen = [np.clip(np.searchsorted(part.start_seconds, middles, side="right") - 1, 0, None) for part in parts]
+    return np.concatenate([part.features[rows] for part, rows in zip(parts, chosen, strict=True)], axis=1)
+
+
+def _at_most(rows: np.ndarray, max_rows: int) -> np.ndarray:
+    return rows if len(rows) <= max_rows else rows[np.linspace(0, len(rows) - 1, max_rows).round().astype(int)]
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from ..storage.console import UserError
 from ..storage.feature_store import FeatureStore
 from ..storage.files import read_json, write_json
 from ..storage.layout import DatasetFolder
+from ..storage.shards import EXTRACTED
 from .config import TrainConfig
 
 RUN_FILE = "run.json"
@@ -32,7 +33,9 @@ def describe_inputs(dataset: DatasetFolder, stores: Sequence[FeatureStore]) -> d
                 "profile_hash": store.profile.hash,
                 "weights": store.weights.name,
                 "weights_sha256": store.weights.sha256,
+                "origin": store.origin,
                 "num_videos": len(store),
+                "rows_checksum": store.rows_checksum(),
             }
             for store in stores
         ],
@@ -49,12 +52,16 @@ def describe_software() -> dict[str, str]:
     }
 
 
-def random_features_note(inputs: dict[str, Any]) -> str | None:
-    """What must stand beside every number of a run whose features come from weights that nobody trained."""
-    names = [f["features"] for f in inputs["features"] if f["weights"].startswith("random")]
-    if not names:
-        return None
-    return f"Features {' and '.join(names)} come from seeded random weights, not from published ones: the numbers show that all parts work."
+def features_note(inputs: dict[str, Any]) -> str | None:
+    """What must stand beside every number of a run whose features come from weights that nobody trained, or from elsewhere."""
+    notes = []
+    random = " and ".join(f["features"] for f in inputs["features"] if f["weights"].startswith("random"))
+    imported = " and ".join(f["features"] for f in inputs["features"] if f["origin"] != EXTRACTED)
+    if random:
+        notes.append(f"Features {random} come from seeded random weights, not from published ones: the numbers show that all parts work.")
+    if imported:
+        notes.append(f"Features {imported} were imported: how they were made is as stated then, not known.")
+    return " ".join(notes) or None
 
 
 def save_run(folder: Path, config: TrainConfig, inputs: dict[str, Any], result: dict[str, Any]) -> None:

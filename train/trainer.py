@@ -21,7 +21,7 @@ from .data import Clip, ClipFeatures, Pairs, read_pairs
 from .metrics import retrieval_metrics
 from .model import VideoTextModel
 from .objectives import OBJECTIVES
-from .runs import EVENTS_FILE, TEXT_FOLDER, describe_inputs, open_stores, random_features_note, save_run
+from .runs import EVENTS_FILE, TEXT_FOLDER, describe_inputs, features_note, open_stores, save_run
 from .scoring import score_matrix
 from .text import TokenWeights, new_text_encoder, tokenize
 
@@ -45,7 +45,7 @@ def batches(pairs: Pairs, batch_size: int, rng: random.Random) -> Iterator[tuple
 def set_feature_statistics(model: VideoTextModel, features: ClipFeatures, pairs: Pairs, config: TrainConfig, rng: random.Random) -> None:
     """Mean and standard deviation of each feature over the rows of (at most 2,000) training clips."""
     clips = rng.sample(pairs.clips, min(STATISTICS_CLIPS, len(pairs.clips)))
-    rows = np.concatenate([features.rows(clip, config.max_video_tokens) for clip in clips])
+    rows = np.concatenate(features.rows(clips, config.max_video_tokens)).astype(np.float32)
     std = rows.std(axis=0)
     model.feature_mean.copy_(torch.from_numpy(rows.mean(axis=0)))
     # A feature that never varies says nothing; 1 keeps it at 0 instead of blowing up its rounding errors.
@@ -86,7 +86,7 @@ def train_run(dataset: DatasetFolder, config: TrainConfig, folder: Path, *, devi
     say(
         f"{folder}: {len(pairs['train'].captions):,} captions of {len(pairs['train'].clips):,} clips; settings {json.dumps(asdict(config))}"
     )
-    if note := random_features_note(inputs):
+    if note := features_note(inputs):
         say(f"note: {note}")
 
     def validate() -> float | None:
