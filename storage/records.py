@@ -17,7 +17,8 @@ class Profile:
     model: str
     weights: str
     """Name of the published weights that the profile is for; a store says beside it which ones were really used."""
-    fps: int
+    fps: float | None
+    """Of the frames. None, in what others made: rows are spread evenly over the video."""
     window: int
     """Frames of one feature."""
     stride: int
