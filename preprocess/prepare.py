@@ -1,79 +1,172 @@
-"""Reads the records of a data set, tags them, and writes ``captions/``, ``idf.parquet`` and, where it lists any, ``videos.jsonl``."""
+"""Reads the records of a data set, tags them, and writes ``captions/``, ``idf.parquet`` and, where it lists any, ``videos.jsonl``.
+
+Captions are tagged in parts of a fixed number, by any number of processes: neither how many there are nor when they were
+stopped changes a byte of the result. A part that is there from the same captions and the same tagger is not made again.
+"""
 
 import hashlib
 import importlib.metadata
 import json
-from collections.abc import Iterable
-from dataclasses import asdict
+import signal
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import get_context
+from pathlib import Path
 from typing import Any
 
-from ..storage.captions import read_captions, read_captions_about, write_captions, write_idf
+from ..storage.captions import (
+    part_path,
+    read_captions_about,
+    read_counts,
+    read_part_about,
+    write_captions_about,
+    write_counts,
+    write_idf,
+    write_part,
+)
 from ..storage.console import Problems, UserError, progress, say
-from ..storage.files import write_json
+from ..storage.files import read_json, write_json
 from ..storage.layout import DatasetFolder
 from ..storage.records import Caption, VideoRecord
-from .idf import idf_table
-from .tag import installed_model, tag_captions
+from .census import Census
+from .idf import count_words, idf_table
+from .tag import batched, installed_model, tag_captions
+
+PART_CAPTIONS = 5000
+"""Some 20 seconds of work for a core: what a stopped run does again at most, for each process."""
+KEY_FIELDS = ("video_id", "caption", "split", "start_seconds", "end_seconds", "task", "step", "answer", "question_type")
+SUMMARY_NAME = "summary.json"
 
 
-def prepare(dataset: DatasetFolder, records: Iterable[VideoRecord | Caption], *, spacy_model: str, problems: Problems) -> list[Caption]:
-    """Returns the tagged captions; those on disk where they were made from the same records with the same model before."""
-    listed = list(records)
-    videos = [record for record in listed if isinstance(record, VideoRecord)]
-    captions = [record for record in listed if isinstance(record, Caption)]
-    if not captions:
-        raise UserError(f"{dataset.name}: no caption is left; see the lines above")
+def prepare(
+    dataset: DatasetFolder,
+    read: Callable[[Problems], Iterator[VideoRecord | Caption]],
+    *,
+    spacy_model: str,
+    problems: Problems,
+    num_workers: int = 1,
+    about: dict[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Returns the summary that is also on disk. ``read`` gives the same records each time; it is called once to look through
+    them, which finds what is bad before any work is done, and a second time if anything is left to tag.
+
+    ``about``: what else decides the captions, to be kept with them.
+    """
     model, model_version = installed_model(spacy_model)
-    about = {
-        "records_sha256": hashlib.sha256(json.dumps([asdict(record) for record in listed]).encode()).hexdigest(),
-        "spacy_model": f"{model} {model_version}",
-        "spacy": importlib.metadata.version("spacy"),
-    }
-    summary_file = dataset.captions / "summary.json"
+    tagger = f"{model} {model_version}, spaCy {importlib.metadata.version('spacy')}"
+    census, videos, keys, sizes = Census(), [], [], []
+    for captions in batched(_captions(read(problems), videos), PART_CAPTIONS):
+        for caption in captions:
+            census.add(caption)
+        keys.append(_key(captions, tagger))
+        sizes.append(len(captions))
+    if not keys:
+        raise UserError(f"{dataset.name}: no caption is left; see the lines above")
     if videos and dataset.read_videos() != videos:
         dataset.write_videos(videos)
-    if read_captions_about(dataset.captions) == about and dataset.idf.exists() and summary_file.exists():
-        say(f"{dataset.captions}: made from the same captions before; nothing to do")
-        tagged = read_captions(dataset.captions)
+    made_from = {"tagger": tagger, "captions_sha256": hashlib.sha256("".join(keys).encode()).hexdigest(), **(about or {})}
+    folder, summary_file = dataset.captions, dataset.captions / SUMMARY_NAME
+    left = {number: sizes[number] for number, key in enumerate(keys) if not _is_made(folder, number, key)}
+    if not left and read_captions_about(folder) == made_from and dataset.idf.exists() and summary_file.exists():
+        say(f"{folder}: made from the same captions before; nothing to do")
+        summary = read_json(summary_file)
     else:
-        tagged = list(progress(tag_captions(captions, spacy_model), total=len(captions), what="tagging", unit="captions"))
-        write_idf(dataset.idf, idf_table(tagged))
-        write_json(summary_file, summary(tagged))
-        write_captions(dataset.captions, tagged, about)  # last: its presence says that all of it is there
-    report_missing_videos(dataset, tagged, problems)
-    return tagged
+        (folder / "about.json").unlink(missing_ok=True)  # until all is there again
+        if left:
+            _tag(folder, _captions(read(Problems(quiet=True)), []), keys, left, spacy_model, num_workers)
+        summary = _finish(dataset, census, len(keys), made_from, problems)
+    report_missing_videos(dataset, census, problems)
+    return summary
 
 
-def report_missing_videos(dataset: DatasetFolder, captions: list[Caption], problems: Problems) -> None:
+def _captions(records: Iterable[VideoRecord | Caption], videos: list[VideoRecord]) -> Iterator[Caption]:
+    """The captions; videos go to the list."""
+    for record in records:
+        if isinstance(record, VideoRecord):
+            videos.append(record)
+        else:
+            yield record
+
+
+def _key(captions: Sequence[Caption], tagger: str) -> str:
+    """Tells a part from one of other captions, or of another tagger."""
+    digest = hashlib.sha256(tagger.encode())
+    for caption in captions:
+        digest.update(json.dumps([getattr(caption, name) for name in KEY_FIELDS]).encode())
+    return digest.hexdigest()
+
+
+def _is_made(folder: Path, number: int, key: str) -> bool:
+    return read_part_about(part_path(folder, number)).get("key") == key and part_path(folder / "counts", number).exists()
+
+
+def _tag(folder: Path, captions: Iterator[Caption], keys: Sequence[str], left: Mapping[int, int], model: str, num_workers: int) -> None:
+    parts = ((number, part) for number, part in enumerate(batched(captions, PART_CAPTIONS)) if number in left)
+    calls = ((folder, number, part, keys[number], model) for number, part in parts)
+    num_workers = min(num_workers, len(left))
+    made = _in_processes(calls, num_workers) if num_workers > 1 else map(_make_part, calls)
+    for _ in progress(made, total=sum(left.values()), what="tagging", unit="captions", size=lambda count: count):
+        pass
+
+
+def _in_processes(calls: Iterator[tuple], num_workers: int) -> Iterator[int]:
+    """``_make_part`` of each, by processes that are given no more than two parts ahead."""
+    waiting: deque[Future] = deque()
+    pool = ProcessPoolExecutor(num_workers, mp_context=get_context("spawn"), initializer=_leave_ctrl_c_to_the_parent)
+    try:
+        for call in calls:
+            waiting.append(pool.submit(_make_part, call))
+            if len(waiting) > 2 * num_workers:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    except BrokenProcessPool:
+        raise UserError(
+            "a process that tagged captions was killed, perhaps for want of memory; the same call goes on, with --workers 1 in the least"
+        ) from None
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _leave_ctrl_c_to_the_parent() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def _make_part(call: tuple[Path, int, list[Caption], str, str]) -> int:
+    """Tags a part and writes it; returns how many captions it has."""
+    folder, number, captions, key, model = call
+    tagged = list(tag_captions(captions, model))
+    words: dict[str, Counter[str]] = {}
+    for caption in tagged:
+        words.setdefault(caption.split, Counter()).update(caption.pos_tags)
+    write_counts(folder, number, count_words(tagged))
+    write_part(folder, number, tagged, {"key": key, "tags": words})
+    return len(tagged)
+
+
+def _finish(dataset: DatasetFolder, census: Census, num_parts: int, made_from: dict[str, Any], problems: Problems) -> dict[str, Any]:
+    """What is made of all parts: the idf table, the summary, and last the note that all is there."""
+    folder = dataset.captions
+    counts: Counter[tuple[str, str]] = Counter()
+    for number in range(num_parts):
+        counts.update(read_counts(part_path(folder / "counts", number)))
+        for split, tags in read_part_about(part_path(folder, number))["tags"].items():
+            census.tags[split].update(tags)
+    for path in (*folder.glob("part-*.parquet"), *(folder / "counts").glob("part-*.parquet")):
+        if path.name >= part_path(folder, num_parts).name:
+            path.unlink()  # of an earlier run with more captions
+    write_idf(dataset.idf, idf_table(census.num_captions["train"], counts))
+    summary = census.summary() | {"changed": dict(problems.changed), "left_out": {"count": problems.count, "first": problems.messages}}
+    write_json(folder / SUMMARY_NAME, summary)
+    write_captions_about(folder, made_from)
+    return summary
+
+
+def report_missing_videos(dataset: DatasetFolder, census: Census, problems: Problems) -> None:
     known = {video.video_id for video in dataset.read_videos()}
-    if not known:
-        return
-    for video_id in sorted({c.video_id for c in captions} - known):
+    for video_id in sorted(census.video_ids() - known) if known else ():
         problems.add(
             f"captions of video {video_id!r}: {dataset.videos_file} lists no such video; expected its id as vlalign-extract gave it"
         )
-
-
-def summary(captions: list[Caption]) -> dict[str, dict[str, Any]]:
-    """Per split: videos, clips, captions, words, nouns, verbs, adjectives."""
-    table = {}
-    for split in sorted({c.split for c in captions}, key=("train", "validation", "test").index):
-        mine = [c for c in captions if c.split == split]
-        tags = [tag for c in mine for tag in c.pos_tags]
-        table[split] = {
-            "videos": len({c.video_id for c in mine}),
-            "clips": len({c.clip_id for c in mine}),
-            "captions": len(mine),
-            "words": len(tags) - tags.count("PUNCT"),
-            "nouns": tags.count("NOUN"),
-            "verbs": tags.count("VERB"),
-            "adjectives": tags.count("ADJ"),
-        }
-    return table
-
-
-def format_summary(table: dict[str, dict[str, Any]]) -> str:
-    columns = list(next(iter(table.values())))
-    lines = [f"{'split':<12}" + "".join(f"{column:>12}" for column in columns)]
-    lines += [f"{split:<12}" + "".join(f"{row[column]:>12,}" for column in columns) for split, row in table.items()]
-    return "\n".join(lines)

@@ -1,6 +1,6 @@
 """What is on disk: records, feature stores, caption tables."""
 
-from .captions import IdfEntry, read_captions, read_idf, write_captions, write_idf
+from .captions import IdfEntry, read_captions, read_idf, write_idf
 from .feature_store import FeatureStore
 from .memory_store import MemoryStore
 from .records import Caption, Failure, Profile, VideoFeatures, VideoRecord, Weights
@@ -18,7 +18,6 @@ __all__ = [
     "Weights",
     "read_captions",
     "read_idf",
-    "write_captions",
     "write_idf",
     "write_shard",
 ]

@@ -4,6 +4,7 @@ import argparse
 import os
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TypeVar
@@ -23,13 +24,25 @@ class UserError(Exception):
 class Problems:
     """Single inputs that were left out while the rest went on: one line each as they come, counted at the end."""
 
-    MAX_LINES = 20
+    MAX_LINES, MAX_KEPT = 20, 1000
 
-    def __init__(self) -> None:
+    def __init__(self, *, strict: bool = False, quiet: bool = False) -> None:
+        """``strict``: the first one stops the command. ``quiet``: they were said before."""
+        self.strict, self.quiet = strict, quiet
         self.count = 0
+        self.messages: list[str] = []
+        """The first ``MAX_KEPT``."""
+        self.changed: Counter[str] = Counter()
+        """Inputs that were kept, but not as they were: what was changed, and how often."""
 
     def add(self, message: str) -> None:
+        if self.strict:
+            raise UserError(f"{message} (--strict stops here)")
         self.count += 1
+        if self.count <= self.MAX_KEPT:
+            self.messages.append(message)
+        if self.quiet:
+            return
         if self.count <= self.MAX_LINES:
             say(f"warning: {message}")
         elif self.count == self.MAX_LINES + 1:
@@ -79,15 +92,22 @@ def run_command(command: Callable[[argparse.Namespace], int], parser: argparse.A
         return EXIT_INCOMPLETE
 
 
-def progress(items: Iterable[T], *, total: int, what: str, unit: str) -> Iterator[T]:
-    """``items``, with a bar on a terminal; elsewhere a line every 15 seconds and one at the end. Both give rate and time left."""
+def progress(items: Iterable[T], *, total: int, what: str, unit: str, size: Callable[[T], int] = lambda _: 1) -> Iterator[T]:
+    """``items``, with a bar on a terminal; elsewhere a line every 15 seconds and one at the end. Both give rate and time left.
+
+    ``size``: how many of ``total`` an item stands for.
+    """
     if sys.stderr.isatty():
-        yield from tqdm(items, total=total, desc=what, unit=f" {unit}", dynamic_ncols=True, smoothing=0.05)
+        with tqdm(total=total, desc=what, unit=f" {unit}", dynamic_ncols=True, smoothing=0.05) as bar:
+            for item in items:
+                yield item
+                bar.update(size(item))
         return
     started = last = time.monotonic()
     count = 0
-    for count, item in enumerate(items, start=1):
+    for item in items:
         yield item
+        count += size(item)
         now = time.monotonic()
         if now - last >= LOG_EVERY_SECONDS or (count == total and now - started >= 1):
             last = now

@@ -15,10 +15,14 @@ DATASET_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 class DatasetFolder:
     root: Path
     name: str
+    protocol: str = ""
+    """Which splits and captions; empty: the usual ones. All protocols of a data set share its features."""
 
     def __post_init__(self) -> None:
         if not DATASET_NAME.fullmatch(self.name):
             raise UserError(f"data set name {self.name!r}: expected letters, digits, '.', '_' and '-' only; pass another --dataset")
+        if self.protocol and not DATASET_NAME.fullmatch(self.protocol):
+            raise UserError(f"protocol {self.protocol!r}: expected letters, digits, '.', '_' and '-' only; pass another --protocol")
 
     @property
     def path(self) -> Path:
@@ -34,11 +38,11 @@ class DatasetFolder:
 
     @property
     def captions(self) -> Path:
-        return self.path / "captions"
+        return self.path / "captions" / self.protocol
 
     @property
     def idf(self) -> Path:
-        return self.path / "idf.parquet"
+        return (self.captions if self.protocol else self.path) / "idf.parquet"
 
     @property
     def runs(self) -> Path:

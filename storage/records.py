@@ -93,6 +93,13 @@ class Caption:
     """Character at which each word begins in ``caption``."""
     pos_tags: list[str] = field(default_factory=list)
     """Universal part-of-speech tag of each word."""
+    task: str | None = None
+    """What the video is about, where its authors say: a CrossTask or COIN task, a YouCook2 recipe."""
+    step: int | None = None
+    """Which step of the task the clip shows, from 1 (CrossTask), or which label of the data set (COIN); the caption is its text."""
+    answer: str | None = None
+    """Where the caption is a question about the video."""
+    question_type: str | None = None
 
     def __post_init__(self) -> None:
         if not self.caption.strip():

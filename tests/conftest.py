@@ -46,7 +46,7 @@ def small_demo(tmp_path_factory) -> DatasetFolder:
     """A demo set of 14 videos, prepared and extracted by the real stages. Tests that change it copy it first."""
     dataset = DatasetFolder(tmp_path_factory.mktemp("root"), "demo")
     planned = demo.plan_scenes(0, {"train": 8, "validation": 3, "test": 3})
-    prepare(dataset, demo.records(planned), spacy_model="en_core_web_sm", problems=Problems())
+    prepare(dataset, lambda _: demo.records(planned), spacy_model="en_core_web_sm", problems=Problems())
     call = ["--root", str(dataset.root), "--dataset", "demo", "--features", "resnet152,s3d", "--weights", "random"]
     assert extract_main(call) == 0
     return dataset

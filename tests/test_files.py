@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from vlalign.storage import Caption, IdfEntry, VideoRecord, captions, console, read_captions, read_idf, write_captions, write_idf
+from vlalign.storage import Caption, IdfEntry, VideoRecord, captions, console, read_captions, read_idf, write_idf
 from vlalign.storage.console import Problems, UserError, command_parser, progress, run_command
 from vlalign.storage.files import (
     IDENTITY_BYTES,
@@ -282,10 +282,16 @@ CAPTIONS = [
 
 def test_captions_are_read_as_written(tmp_path):
     assert captions.read_captions_about(tmp_path) is None
-    write_captions(tmp_path, CAPTIONS, {"model": "tiny"})
+    captions.write_part(tmp_path, 0, CAPTIONS[:1], {"model": "tiny"})
+    captions.write_part(tmp_path, 1, CAPTIONS[1:], {"model": "tiny"})
+    with pytest.raises(UserError, match="run vlalign-preprocess"):
+        read_captions(tmp_path)  # not yet all of them
+    captions.write_captions_about(tmp_path, {"tagger": "tiny"})
     assert read_captions(tmp_path) == CAPTIONS
-    assert captions.read_captions_about(tmp_path) == {"model": "tiny"}
-    assert pq.read_table(tmp_path / "captions.parquet")["clip_id"].to_pylist() == ["v", "v#0.0-1.25"]
+    assert captions.read_captions_about(tmp_path) == {"tagger": "tiny"}
+    assert captions.read_part_about(captions.part_path(tmp_path, 1)) == {"model": "tiny"}
+    clip_ids = [pq.read_table(captions.part_path(tmp_path, n))["clip_id"].to_pylist() for n in (0, 1)]
+    assert clip_ids == [["v"], ["v#0.0-1.25"]]
 
 
 def test_idf_is_read_as_written(tmp_path):
@@ -294,12 +300,13 @@ def test_idf_is_read_as_written(tmp_path):
     assert read_idf(tmp_path / "idf.parquet") == entries
 
 
-@pytest.mark.parametrize("content", [None, b"", b"PAR1 cut", "another table"], ids=["absent", "empty", "cut", "another table"])
+@pytest.mark.parametrize("content", [b"", b"PAR1 cut", "another table"], ids=["empty", "cut", "another table"])
 def test_a_bad_table_of_captions_is_named(tmp_path, content):
-    path = tmp_path / "captions.parquet"
+    path = tmp_path / "part-00000.parquet"
+    captions.write_captions_about(tmp_path, {})
     if content == "another table":
         pq.write_table(pa.table({"video_id": ["v"]}), path)
-    elif content is not None:
+    else:
         path.write_bytes(content)
     with pytest.raises(UserError) as refused:
         read_captions(tmp_path)

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from vlalign.preprocess.cli import main
 from vlalign.preprocess.datasets import demo, own
-from vlalign.preprocess.idf import idf_table
+from vlalign.preprocess.idf import count_words, idf_table
 from vlalign.preprocess.prepare import prepare
 from vlalign.preprocess.tag import installed_model, tag_captions
 from vlalign.storage import Caption, VideoRecord, read_captions, read_idf
@@ -127,6 +127,11 @@ def loop_idf(captions):
     return table
 
 
+def idf_of(captions):
+    captions = list(captions)
+    return idf_table(sum(c.split == "train" for c in captions), count_words(captions))
+
+
 def as_dict(entries):
     table = {(e.word, e.part_of_speech): (e.document_count, e.idf) for e in entries}
     assert len(table) == len(entries)
@@ -170,24 +175,23 @@ def caption_of(words, split="train"):
     ],
 )
 def test_idf_by_hand(captions, expected):
-    assert as_dict(idf_table([caption_of(words) for words in captions])) == expected
+    assert as_dict(idf_of([caption_of(words) for words in captions])) == expected
 
 
 def test_idf_is_equal_to_plain_loops():
     planned = demo.plan_scenes(3, {"train": 12, "test": 6})
     captions = list(tag_captions((r for r in demo.records(planned) if isinstance(r, Caption)), SMALL))
-    table = as_dict(idf_table(captions))
+    table = as_dict(idf_of(captions))
     expected = loop_idf(captions)
     assert len(expected) > 20 and ("a", "DET") in expected
     assert table == expected
-    assert as_dict(idf_table(iter(captions))) == table  # once over is enough
 
 
 def test_idf_counts_training_captions_only():
     train = [caption_of("a/DET cat/NOUN"), caption_of("a/DET dog/NOUN")]
     held = [caption_of("a/DET fish/NOUN", split) for split in ("validation", "test")]
-    assert idf_table([held[0], train[0], held[1], train[1]]) == idf_table(train)
-    assert idf_table(held) == []
+    assert idf_of([held[0], train[0], held[1], train[1]]) == idf_of(train)
+    assert idf_of(held) == []
 
 
 # Somebody's own captions
@@ -222,7 +226,7 @@ def test_own_captions_are_read(tmp_path, kind, mark):
         pytest.param("c.jsonl", '{"video_id": "v"\n', ["line 1", "no JSON"], id="bad JSON"),
         pytest.param("c.csv", b"video_id,caption\nv,caf\xe9\n", ["UTF-8"], id="a CSV in Latin-1"),
         pytest.param("c.jsonl", b'{"video_id": "v", "caption": "caf\xe9"}\n', ["line 1", "UTF-8"], id="a JSONL in Latin-1"),
-        pytest.param("c.txt", "video_id,caption\nv,a\n", ["expected a .csv or .jsonl file"], id="another kind"),
+        pytest.param("c.txt", "video_id,caption\nv,a\n", ["expected a .csv, .jsonl or .parquet file"], id="another kind"),
     ],
 )
 def test_own_files_that_cannot_be_read_are_refused(tmp_path, name, content, said):
@@ -347,6 +351,7 @@ def test_captions_without_a_split_get_that_of_their_video(tmp_path):
     rows = [{"video_id": f"v{n % 7}", "caption": f"caption {n}", "start_seconds": n, "end_seconds": n + 1} for n in range(21)]
     captions = list(own.read(own_file(tmp_path, rows), 5, Problems()))
     splits = own.split_videos([f"v{n}" for n in range(7)], 5)
+    rows.sort(key=lambda row: row["video_id"])  # those of a video come together
     assert [(c.video_id, c.caption, c.start_seconds, c.end_seconds) for c in captions] == [tuple(row.values()) for row in rows]
     assert [c.split for c in captions] == [splits[row["video_id"]] for row in rows]
     assert {c.split for c in captions} == {"train", "validation", "test"}
@@ -473,7 +478,13 @@ def test_a_call_with_bad_rows_does_the_rest_and_says_so(mine):
 def test_only_what_was_asked_for_is_written(mine):
     _, dataset, *_ = mine
     written = sorted(str(path.relative_to(dataset.path)) for path in dataset.path.rglob("*") if path.is_file())
-    assert written == ["captions/captions.parquet", "captions/summary.json", "idf.parquet"]
+    assert written == [
+        "captions/about.json",
+        "captions/counts/part-00000.parquet",
+        "captions/part-00000.parquet",
+        "captions/summary.json",
+        "idf.parquet",
+    ]
 
 
 def test_the_tables_on_disk_agree_with_plain_loops(mine):
@@ -489,7 +500,7 @@ def test_the_tables_on_disk_agree_with_plain_loops(mine):
 def test_the_summary_is_equal_to_counts_made_with_a_plain_loop(mine):
     _, dataset, _, out, _ = mine
     counts = {}
-    for row in pq.read_table(dataset.captions / "captions.parquet").to_pylist():
+    for row in pq.read_table(dataset.captions / "part-00000.parquet").to_pylist():
         of_split = counts.setdefault(
             row["split"], {"videos": set(), "clips": set(), "captions": 0, "words": 0, "nouns": 0, "verbs": 0, "adjectives": 0}
         )
@@ -503,9 +514,13 @@ def test_the_summary_is_equal_to_counts_made_with_a_plain_loop(mine):
             of_split["adjectives"] += tag == "ADJ"
     for of_split in counts.values():
         of_split["videos"], of_split["clips"] = len(of_split["videos"]), len(of_split["clips"])
-    assert json.loads((dataset.captions / "summary.json").read_text()) == counts
+    names = ("videos", "clips", "captions", "shared_texts", "words", "nouns", "verbs", "adjectives")
+    counts = {split: {name: of_split.get(name, 0) for name in names} for split, of_split in counts.items()}
+    said = json.loads((dataset.captions / "summary.json").read_text())
+    assert said["splits"] == counts
+    assert said["left_out"]["count"] == 2 and "line 4" in said["left_out"]["first"][0]
     header, *lines = out.splitlines()
-    assert header.split() == ["split", "videos", "clips", "captions", "words", "nouns", "verbs", "adjectives"]
+    assert header.split() == ["split", *" ".join(names).replace("_", " ").split()]
     assert {line.split()[0]: [int(n) for n in line.split()[1:]] for line in lines} == {s: list(c.values()) for s, c in counts.items()}
     assert [line.split()[0] for line in lines] == ["train", "validation", "test"]
 
@@ -541,27 +556,27 @@ CAPTIONS = [Caption(video_id="v1", caption="a man cooks", split="train"), Captio
 def test_other_captions_are_tagged_anew(tmp_path):
     dataset = DatasetFolder(tmp_path, "two")
     problems = Problems()
-    prepare(dataset, [*VIDEOS, *CAPTIONS], spacy_model=SMALL, problems=problems)
+    prepare(dataset, lambda _: iter([*VIDEOS, *CAPTIONS]), spacy_model=SMALL, problems=problems)
     assert dataset.read_videos() == VIDEOS
     assert [e.word for e in read_idf(dataset.idf)] == ["a", "cooks", "man"]
     changed = [CAPTIONS[0], Caption(video_id="v2", caption="two dogs run", split="train")]
-    made = prepare(dataset, [*VIDEOS, *changed], spacy_model=SMALL, problems=problems)
+    prepare(dataset, lambda _: iter([*VIDEOS, *changed]), spacy_model=SMALL, problems=problems)
+    made = read_captions(dataset.captions)
     assert [c.caption for c in made] == ["a man cooks", "two dogs run"]
-    assert read_captions(dataset.captions) == made
     assert [e.word for e in read_idf(dataset.idf)] == ["a", "cooks", "dogs", "man", "run", "two"]
-    assert set(json.loads((dataset.captions / "summary.json").read_text())) == {"train"}
+    assert set(json.loads((dataset.captions / "summary.json").read_text())["splits"]) == {"train"}
     assert problems.count == 0
 
 
 @pytest.mark.parametrize(
     "lost",
-    ["captions/captions.parquet", "idf.parquet", "captions/summary.json"],
+    ["captions/part-00000.parquet", "captions/counts/part-00000.parquet", "captions/about.json", "idf.parquet", "captions/summary.json"],
 )
 def test_what_a_stopped_call_did_not_write_is_made_by_the_next(tmp_path, lost):
     dataset = DatasetFolder(tmp_path, "two")
-    prepare(dataset, CAPTIONS, spacy_model=SMALL, problems=Problems())
+    prepare(dataset, lambda _: iter(CAPTIONS), spacy_model=SMALL, problems=Problems())
     (dataset.path / lost).unlink()
-    prepare(dataset, CAPTIONS, spacy_model=SMALL, problems=Problems())
+    prepare(dataset, lambda _: iter(CAPTIONS), spacy_model=SMALL, problems=Problems())
     assert (dataset.path / lost).exists()
 
 
@@ -586,7 +601,9 @@ def test_captions_of_unknown_videos_are_reported_once_a_video(tmp_path, capsys):
         pytest.param(
             ["--dataset", "mine", "--annotations", "missing.csv"], ["missing.csv: no such file"], id="annotations that are not there"
         ),
-        pytest.param(["--dataset", "mine", "--annotations", "{root}"], ["expected a .csv or .jsonl"], id="a folder of annotations"),
+        pytest.param(
+            ["--dataset", "mine", "--annotations", "{root}"], ["expected a .csv, .jsonl or .parquet"], id="a folder of annotations"
+        ),
         pytest.param(["--dataset", "../mine", "--annotations", "{file}"], ["data set name '../mine'"], id="a path as data set"),
         pytest.param(["--dataset", "demo", "--annotations", "{file}"], ["the demo makes its captions"], id="annotations of the demo"),
         pytest.param(["--dataset", "mine", "--annotations", "{bad}"], ["no caption is left"], id="no good row"),

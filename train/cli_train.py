@@ -3,6 +3,7 @@
 import argparse
 from dataclasses import fields
 
+from ..storage.captions import choose_protocol
 from ..storage.console import Problems, command_parser, run_command, say
 from ..storage.layout import find_dataset
 from .config import TrainConfig
@@ -11,9 +12,11 @@ from .runs import describe_inputs, open_stores, trained_before
 
 def train(args: argparse.Namespace) -> int:
     dataset = find_dataset(args.root, args.dataset, having="captions", hint="vlalign-preprocess")
+    dataset = choose_protocol(dataset, args.protocol or "")
     given = {f.name: getattr(args, f.name) for f in fields(TrainConfig) if getattr(args, f.name, None) is not None}
-    config = TrainConfig(**given | {"dataset": dataset.name})
-    folder = dataset.runs / (args.run or f"{config.objective}-{config.features}-seed{config.seed}")
+    config = TrainConfig(**given | {"dataset": dataset.name, "protocol": dataset.protocol})
+    name = "-".join(filter(None, (config.objective, config.features, config.protocol, f"seed{config.seed}")))
+    folder = dataset.runs / (args.run or name)
     problems = Problems()
     if trained_before(folder, config, describe_inputs(dataset, open_stores(dataset, config.features))):
         say(f"{folder}: trained before with the same settings on the same data; nothing to do")
@@ -34,6 +37,7 @@ def main(argv: list[str] | None = None) -> int:
     )
     defaults = TrainConfig(dataset="", features="")
     parser.add_argument("--features", required=True, help="the feature store to train on, such as s3d; several joined by +")
+    parser.add_argument("--protocol", help="which splits and captions of the data set, as for vlalign-preprocess (default: the usual ones)")
     parser.add_argument("--text-encoder", help="'small' (default: learned from the captions), or a BERT by folder or hub name")
     parser.add_argument("--run", help="name of the run's folder (default: made of objective, features and seed)")
     parser.add_argument("--seed", type=int, help="(default: 0)")

@@ -10,6 +10,8 @@ class TrainConfig:
     """A complete training configuration. Numbers of the paper where it gives one that fits a small model on a CPU."""
 
     dataset: str
+    protocol: str = ""
+    """Which of the data set's splits and captions; empty: the usual ones."""
     features: str
     """Name of a store, or several joined by '+'."""
     text_encoder: str = "small"

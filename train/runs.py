@@ -98,7 +98,7 @@ def read_run(folder: Path) -> dict[str, Any]:
 
 def dataset_of(folder: Path, config: TrainConfig) -> DatasetFolder:
     """The data set of a run, from where the run lies: ``<root>/<dataset>/runs/<run>``."""
-    return DatasetFolder(folder.resolve().parents[2], config.dataset)
+    return DatasetFolder(folder.resolve().parents[2], config.dataset, config.protocol)
 
 
 def trained_before(folder: Path, config: TrainConfig, inputs: dict[str, Any]) -> bool:

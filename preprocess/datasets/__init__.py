@@ -1,14 +1,8 @@
-"""The data sets: a reader takes the annotations (file or folder, None: the usual place) and a seed, and gives records."""
+"""The data sets whose official files are read. A user's own captions (``own``) and the demo (``demo``) are read otherwise."""
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from . import youcook2
+from .sources import Dataset
 
-from ...storage.console import Problems
-from ...storage.records import Caption, VideoRecord
-from . import demo
-
-Reader = Callable[[Path | None, int, Problems], Iterator[VideoRecord | Caption]]
-
-DATASETS: dict[str, Reader] = {
-    "demo": demo.read,
+DATASETS: dict[str, Dataset] = {
+    "youcook2": youcook2.DATASET,
 }

@@ -1,4 +1,4 @@
-"""Anybody's own captions: a CSV or JSONL file with the columns video_id and caption, and, where wanted, start_seconds and
+"""Anybody's own captions: a CSV, JSONL or Parquet file with the columns video_id and caption, and, where wanted, start_seconds and
 end_seconds, and split (train, validation or test)."""
 
 import csv
@@ -9,6 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+
 from ...storage.console import Problems, UserError
 from ...storage.files import numbered_jsonl
 from ...storage.records import Caption, VideoRecord
@@ -16,6 +19,7 @@ from ...storage.records import Caption, VideoRecord
 REQUIRED = ("video_id", "caption")
 OPTIONAL = ("start_seconds", "end_seconds", "split")
 SPLITS = ("train", "validation", "test")
+SUFFIXES = ".csv, .jsonl or .parquet file"
 
 
 def read(annotations: Path | None, seed: int, problems: Problems) -> Iterator[VideoRecord | Caption]:
@@ -40,12 +44,12 @@ def read(annotations: Path | None, seed: int, problems: Problems) -> Iterator[Vi
             captions.append(_caption(row))
         except ValueError as error:
             problems.add(f"{annotations}, {place}: {error}; left out")
-    if "split" in columns:
-        yield from captions
-        return
-    splits = split_videos(sorted({c.video_id for c in captions}), seed)
+    of_video: dict[str, list[Caption]] = {}
     for caption in captions:
-        yield replace(caption, split=splits[caption.video_id])
+        of_video.setdefault(caption.video_id, []).append(caption)
+    splits = {} if "split" in columns else split_videos(sorted(of_video), seed)
+    for video_id, its_captions in of_video.items():
+        yield from (replace(c, split=splits[video_id]) for c in its_captions) if splits else its_captions
 
 
 def split_videos(video_ids: list[str], seed: int) -> dict[str, str]:
@@ -65,8 +69,14 @@ def _numbered_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
                 yield from ((f"line {reader.line_num}", row) for row in reader)
             except (csv.Error, UnicodeDecodeError) as error:
                 raise UserError(f"{path}: no CSV in UTF-8 ({error})") from None
+    elif path.suffix == ".parquet":
+        try:
+            table = pq.read_table(path)
+        except (OSError, pa.ArrowException) as error:
+            raise UserError(f"{path}: no readable Parquet file ({str(error).splitlines()[0]})") from None
+        yield from ((f"row {number}", row) for number, row in enumerate(table.to_pylist(), start=1))
     else:
-        raise UserError(f"{path}: expected a .csv or .jsonl file")
+        raise UserError(f"{path}: expected a {SUFFIXES}")
 
 
 def _caption(row: dict[str, Any]) -> Caption:

@@ -1,0 +1,121 @@
+"""The files that a data set's authors publish: found by their names, read with errors that say file and row."""
+
+import csv
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ...storage.console import Problems, UserError
+from ...storage.records import Caption, VideoRecord
+
+Record = VideoRecord | Caption
+
+
+@dataclass(frozen=True)
+class Annotations:
+    """What a reader reads from."""
+
+    folder: Path
+    published: Mapping[str, str]
+    """{official file name: where its authors publish it}"""
+    problems: Problems
+    """For rows that are left out: one line each, with file and row."""
+
+    def find(self, *names: str) -> list[Path]:
+        """Official files, in ``folder`` or anywhere below. Raises ``UserError`` that lists all that are missing, with their sources."""
+        found = [self.find_optional(name) for name in names]
+        if missing := [name for name, path in zip(names, found, strict=True) if path is None]:
+            sources = "; ".join(f"{name} ({self.published[name]})" for name in missing)
+            raise UserError(f"{self.folder}: missing {sources}; put them there, or pass --annotations DIR")
+        return found
+
+    def find_optional(self, name: str) -> Path | None:
+        """The file nearest to the top, None where there is none. ``name`` may have folders before it."""
+        found = sorted(self.folder.rglob(name), key=lambda path: (len(path.parts), path))
+        return found[0] if found else None
+
+    def drop(self, path: Path, row: str, why: str) -> None:
+        """Reports a row that is left out."""
+        self.problems.add(f"{path}, {row}: {why}; left out")
+
+    def note(self, change: str) -> None:
+        """Counts a row that is kept, but not as it stands in the file."""
+        self.problems.changed[change] += 1
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """A row of ``DATASETS``."""
+
+    read: Callable[[Annotations, str], Iterator[Record]]
+    """From the files and the name of a protocol. All captions of a video come together; videos need not be listed."""
+    published: Mapping[str, str]
+    protocols: Sequence[str] = field(default=("",))
+    """Which splits and captions; the first one is usual."""
+
+
+@contextmanager
+def as_published(path: Path, row: str = "") -> Iterator[None]:
+    """Whatever cannot be found in a file of another shape becomes one line: ``UserError``."""
+    try:
+        yield
+    except (KeyError, IndexError, TypeError, AttributeError, ValueError) as error:
+        what = f"no {error}" if isinstance(error, KeyError) else str(error)
+        raise UserError(f"{path}{', ' if row else ''}{row}: {what}; expected the file as its authors publish it") from None
+
+
+def read_json(path: Path, kind: type = dict) -> Any:
+    """Raises ``UserError`` where the file is no JSON in UTF-8 (a BOM is passed over), or another kind of value at the top."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8-sig"))
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path}: no JSON in UTF-8 ({error}); expected the file as its authors publish it") from None
+    if not isinstance(value, kind):
+        raise UserError(f"{path}: a JSON {type(value).__name__}, expected a {kind.__name__}, as its authors publish it")
+    return value
+
+
+def read_rows(path: Path, columns: Sequence[str], *, header: bool = True) -> Iterator[tuple[int, dict[str, str]]]:
+    """(line, row) of a CSV file in UTF-8 that has at least ``columns``; without a header, just those. Raises ``UserError``."""
+    with path.open(newline="", encoding="utf-8-sig") as file:
+        try:
+            reader = csv.DictReader(file, fieldnames=None if header else columns, strict=True)
+            if missing := [name for name in columns if name not in (reader.fieldnames or ())]:
+                raise UserError(f"{path}: no column {', '.join(missing)}; expected the file as its authors publish it")
+            for row in reader:
+                if None in row or None in row.values():
+                    raise UserError(f"{path}, line {reader.line_num}: expected {len(reader.fieldnames)} fields")
+                yield reader.line_num, row
+        except (csv.Error, UnicodeDecodeError) as error:
+            raise UserError(f"{path}: no CSV in UTF-8 ({error}); expected the file as its authors publish it") from None
+
+
+def read_lines(path: Path) -> list[str]:
+    """Without blank ones. Raises ``UserError`` where the file is no text in UTF-8."""
+    try:
+        return [line.strip() for line in path.read_text(encoding="utf-8-sig").splitlines() if line.strip()]
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: no text in UTF-8 ({error}); expected the file as its authors publish it") from None
+
+
+def seconds(value: Any) -> float:
+    """Raises ``ValueError`` for what is no finite number."""
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        number = math.nan
+    if not math.isfinite(number):
+        raise ValueError(f"{value!r} is no time, expected seconds")
+    return number
+
+
+def text(value: Any) -> str:
+    """A caption: on one line, without blanks around it. Raises ``ValueError`` for what is empty or none."""
+    if not isinstance(value, str) or not (clean := " ".join(value.split())):
+        raise ValueError(f"the caption is {value!r}, expected a sentence")
+    clean.encode()  # half of a surrogate pair is a ValueError, too
+    return clean
