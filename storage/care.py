@@ -4,6 +4,7 @@ All of it makes new shards first and removes old ones only when the new one is w
 the same call then goes on. Extraction and training may go on meanwhile; two calls of these on one store at the same time may not.
 """
 
+import contextlib
 import shutil
 import time
 from collections import Counter, defaultdict
@@ -23,12 +24,14 @@ from .shards import (
     OtherSchema,
     Shard,
     ShardRows,
+    Unreadable,
     attributes_of,
     checksum,
     damaged_videos,
     describe_key,
     read_shard,
     rest_is_damaged,
+    room_for,
     write_rows,
 )
 
@@ -48,15 +51,18 @@ class Finding:
     damaged: list[int] = field(default_factory=list)
     """Which videos, by their row in the index."""
     foreign: bool = False
-    """Whether it is no shard of this store: of another version or profile, or somebody else's file."""
+    """Whether it is no damaged shard of this store: of another version or profile, somebody else's file, or not to be read now."""
 
 
 def look_through(path: Path) -> Finding | None:
     """Every byte of a shard against its checksums. None where all is well."""
     try:
         shard = read_shard(path)
+    except FileNotFoundError:
+        return Finding(path, f"{path}: a link that leads nowhere", foreign=True) if path.is_symlink() else None  # compacted meanwhile
     except UserError as error:
-        return Finding(path, str(error), foreign=isinstance(error, OtherSchema) or not SHARD_NAME.fullmatch(path.name))
+        foreign = isinstance(error, OtherSchema | Unreadable) or not SHARD_NAME.fullmatch(path.name)
+        return Finding(path, str(error), foreign=foreign)
     rows = ShardRows(shard)
     damaged = damaged_videos(rows)
     if damaged:
@@ -73,7 +79,7 @@ def verify(folder: Path) -> Iterator[tuple[Path, Finding | None]]:
     first = None
     for path in shard_files(folder):
         finding = look_through(path)
-        if finding is None:
+        if finding is None and path.exists():
             shard = read_shard(path)
             first = first or shard
             if shard.key != first.key:
@@ -84,8 +90,12 @@ def verify(folder: Path) -> Iterator[tuple[Path, Finding | None]]:
 
 def unfinished(folder: Path) -> list[Path]:
     """What writers that were killed left behind."""
-    old = time.time() - UNFINISHED_SECONDS
-    return [path for path in sorted(folder.glob(".*.partial")) if path.stat().st_mtime < old]
+    old, found = time.time() - UNFINISHED_SECONDS, []
+    for path in sorted(folder.glob(".*.partial")):
+        with contextlib.suppress(FileNotFoundError):  # finished meanwhile
+            if path.stat().st_mtime < old:
+                found.append(path)
+    return found
 
 
 def repair(folder: Path) -> Iterator[tuple[Path, str | None]]:
@@ -166,24 +176,23 @@ def merge(sources: Sequence[Path], folder: Path) -> Iterator[Path]:
                 continue
             if finding := look_through(shard.path):
                 raise UserError(f"{finding.message}; run vlalign-store repair {store.folder} first")
-            with written_whole(target) as partial:
+            with room_for(shard.num_bytes, folder), written_whole(target) as partial:
                 shutil.copyfile(shard.path, partial)
                 if look_through(partial):
-                    raise OSError(f"{folder}: what was read back is not what was written; is the disk full, or broken?")
+                    raise OSError("what was read back is not what was written; is the disk broken?")
             yield target
 
 
-def remove(folder: Path, video_ids: Collection[str]) -> None:
-    """Removes videos from every shard that has them. Raises ``UserError`` for one that is not there, before anything is removed."""
+def remove(folder: Path, video_ids: Collection[str]) -> list[str]:
+    """Removes videos from every shard that has them; returns those that were not there, removed by an earlier call perhaps."""
     store = FeatureStore(folder)
-    if unknown := [video_id for video_id in video_ids if video_id not in store]:
-        raise UserError(f"{folder}: no video {unknown[0]!r} in it ({len(unknown):,} of {len(video_ids):,} are not); nothing was removed")
     gone = np.array([video_id.encode() for video_id in video_ids])
     for shard in store.shards:
         kept = np.flatnonzero(~np.isin(shard.videos["video_id"], gone))
         if len(kept) < len(shard.videos):
             _write_again(folder, [(shard, kept)])
             shard.path.unlink()
+    return [video_id for video_id in video_ids if video_id not in store]
 
 
 def _write_again(folder: Path, parts: Sequence[tuple[Shard, np.ndarray]]) -> None:

@@ -127,10 +127,11 @@ def merge(args: argparse.Namespace) -> int:
 
 
 def rm(args: argparse.Namespace) -> int:
-    folder = find_store(args, args.store)
-    care.remove(folder, set(args.videos))
-    print(f"{folder}: {len(set(args.videos)):,} videos removed")
-    return EXIT_DONE
+    folder, video_ids, problems = find_store(args, args.store), list(dict.fromkeys(args.videos)), Problems()
+    for video_id in care.remove(folder, video_ids):
+        problems.add(f"{folder}: no video {video_id!r} in it")
+    print(f"{folder}: {len(video_ids) - problems.count:,} videos removed")
+    return problems.exit_code()
 
 
 def import_(args: argparse.Namespace) -> int:

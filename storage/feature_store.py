@@ -1,10 +1,12 @@
 """The feature store: a folder of shards with one profile. What has a final name is whole (``shards.py`` says how)."""
 
+import contextlib
 import os
 import zlib
-from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from itertools import pairwise
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -13,6 +15,7 @@ from .console import UserError
 from .records import VideoFeatures
 from .shards import Shard, ShardRows, checksum, describe_key, read_shard
 
+T = TypeVar("T")
 ROW_MASK = 0xFFFFFFFF
 Clip = tuple[str, float | None, float | None]
 """Video id, start and end in seconds; None: from the video's beginning, to its end."""
@@ -49,53 +52,34 @@ class FeatureStore:
     def __init__(self, folder: str | Path, *, check_rows: bool = False) -> None:
         self.folder = Path(folder)
         self.check_rows = check_rows
-        self._load()
-
-    def _load(self) -> None:
-        self._open: OrderedDict[int, ShardRows] = OrderedDict()
-        while True:
-            try:
-                self.shards = [read_shard(path) for path in shard_files(self.folder)]
-                break
-            except FileNotFoundError:  # compacted between the listing and the reading
-                continue
-        if not self.shards:
-            raise UserError(f"{self.folder}: no feature store (no *.h5); make it with vlalign-extract --features {self.folder.name}")
-        first = self.shards[0]
+        self._snapshot = _Snapshot(self.folder, self.MAX_OPEN_SHARDS)
+        first = self._snapshot.shards[0]
         self.profile, self.weights, self.origin = first.profile, first.weights, first.origin
-        for shard in self.shards:
-            if shard.key != first.key:
-                raise UserError(
-                    f"{self.folder}: mixed features: {shard.path.name} has {describe_key(shard.key)}, {first.path.name} has "
-                    f"{describe_key(first.key)}; keep one and remove the other"
-                )
-        # A video's place is its shard's number and its row in that shard's index, in one integer: a million take little room.
-        self._places: dict[str, int] = {}
-        for number, shard in enumerate(self.shards):
-            base = number << 32
-            ids = [video_id.decode() for video_id in shard.videos["video_id"].tolist()]
-            self._places.update(zip(ids, range(base, base + len(ids)), strict=True))
+
+    @property
+    def shards(self) -> list[Shard]:
+        return self._snapshot.shards
 
     def video_ids(self) -> list[str]:
-        return list(self._places)
+        return list(self._snapshot.places)
 
     def __contains__(self, video_id: str) -> bool:
-        return video_id in self._places
+        return video_id in self._snapshot.places
 
     def __len__(self) -> int:
-        return len(self._places)
+        return len(self._snapshot.places)
 
     def place(self, video_id: str) -> tuple[Shard, np.void]:
         """The shard that a video is read from, and its row in that shard's index. Raises ``KeyError`` for an unknown video."""
-        place = self._places[video_id]
-        shard = self.shards[place >> 32]
-        return shard, shard.videos[place & ROW_MASK]
+        return self._snapshot.place(video_id)
 
     def read_from(self) -> list[tuple[Shard, np.ndarray]]:
         """Every shard, with the rows of its index whose videos are read from it; those of the others were replaced later."""
-        places = np.sort(np.fromiter(self._places.values(), np.int64, len(self._places)))
-        borders = np.searchsorted(places, np.arange(len(self.shards) + 1) << 32)
-        return [(shard, places[low:high] & ROW_MASK) for shard, low, high in zip(self.shards, borders[:-1], borders[1:], strict=True)]
+        snapshot = self._snapshot
+        places = np.sort(np.fromiter(snapshot.places.values(), np.int64, len(snapshot.places)))
+        borders = np.searchsorted(places, np.arange(len(snapshot.shards) + 1) << 32)
+        kept = (places[low:high] & ROW_MASK for low, high in pairwise(borders))
+        return list(zip(snapshot.shards, kept, strict=True))
 
     def rows_checksum(self) -> int:
         """Of all videos and their rows: the same for two stores that hold the same, however they lie in shards."""
@@ -133,46 +117,107 @@ class FeatureStore:
 
         Raises ``KeyError`` for an unknown video.
         """
-        windows = self.windows(clips)
-        return [
-            self._record(video_id, low, high, features if dtype is None else features.astype(dtype))
-            for (video_id, low, high), features in zip(windows, self.get_rows(windows), strict=True)
-        ]
+
+        def read(snapshot: _Snapshot) -> list[VideoFeatures]:
+            windows = snapshot.windows(clips)
+            rows = snapshot.get_rows(windows, self.check_rows)
+            return [
+                snapshot.record(*window, features if dtype is None else features.astype(dtype))
+                for window, features in zip(windows, rows, strict=True)
+            ]
+
+        return self._read(read)
 
     def windows(self, clips: Sequence[Clip]) -> list[Window]:
         """The rows that touch each clip (``rows_of_clip``)."""
-        found = []
-        for video_id, start_seconds, end_seconds in clips:
-            starts, ends = self._of_video(video_id, "start_seconds", "end_seconds")
-            part = rows_of_clip(starts, ends, start_seconds, end_seconds)
-            found.append((video_id, part.start, part.stop))
-        return found
+        return self._read(lambda snapshot: snapshot.windows(clips))
 
     def get_rows(self, windows: Sequence[Window]) -> list[np.ndarray]:
         """Features [T, D] of each window as they are stored, in the order asked for: arrays over the file itself, not to be written.
 
         They are asked of the disk all at once and in the order in which they lie there.
         """
-        places = [self._places[video_id] for video_id, _, _ in windows]
+        return self._read(lambda snapshot: snapshot.get_rows(windows, self.check_rows))
+
+    def _read(self, read: "Callable[[_Snapshot], T]") -> T:
+        """All of one answer comes from one snapshot, so that threads may ask while the store is compacted."""
+        while True:
+            snapshot = self._snapshot
+            try:
+                return read(snapshot)
+            except FileNotFoundError:  # the store was compacted since it was opened: the same rows lie elsewhere now
+                self._snapshot = _Snapshot(self.folder, self.MAX_OPEN_SHARDS)
+
+
+class _Snapshot:
+    """The shards that are there at a time, and where in them each video lies; nothing of it changes but which files are open."""
+
+    def __init__(self, folder: Path, most_open: int) -> None:
+        self.folder, self.most_open = folder, most_open
+        self.shards = _read_shards(folder)
+        first = self.shards[0]
+        for shard in self.shards:
+            if shard.key != first.key:
+                raise UserError(
+                    f"{folder}: mixed features: {shard.path.name} has {describe_key(shard.key)}, {first.path.name} has "
+                    f"{describe_key(first.key)}; keep one and remove the other"
+                )
+        # A video's place is its shard's number and its row in that shard's index, in one integer: a million take little room.
+        self.places: dict[str, int] = {}
+        for number, shard in enumerate(self.shards):
+            base = number << 32
+            ids = [video_id.decode() for video_id in shard.videos["video_id"].tolist()]
+            self.places.update(zip(ids, range(base, base + len(ids)), strict=True))
+        self.open: dict[int, ShardRows] = {}
+
+    def place(self, video_id: str) -> tuple[Shard, np.void]:
+        place = self.places[video_id]
+        shard = self.shards[place >> 32]
+        return shard, shard.videos[place & ROW_MASK]
+
+    def rows(self, video_id: str) -> tuple[ShardRows, int]:
+        """The shard that a video is read from, and its row in that shard's index."""
+        place = self.places[video_id]
+        number = place >> 32
+        rows = self.open.get(number)
+        if rows is None:
+            rows = self.open[number] = ShardRows(self.shards[number])
+            while len(self.open) > self.most_open:
+                with contextlib.suppress(StopIteration, RuntimeError):  # another thread was faster
+                    self.open.pop(next(iter(self.open)), None)  # closed once nobody has an array over it
+        return rows, place & ROW_MASK
+
+    def columns(self, video_id: str, *names: str) -> list[np.ndarray]:
+        rows, row = self.rows(video_id)
+        first, num = rows.first_rows[row], rows.num_rows[row]
+        return [rows.columns[name][first : first + num] for name in names]
+
+    def windows(self, clips: Sequence[Clip]) -> list[Window]:
+        found = []
+        for video_id, start_seconds, end_seconds in clips:
+            part = rows_of_clip(*self.columns(video_id, "start_seconds", "end_seconds"), start_seconds, end_seconds)
+            found.append((video_id, part.start, part.stop))
+        return found
+
+    def get_rows(self, windows: Sequence[Window], check: bool) -> list[np.ndarray]:
+        places = [self.places[video_id] for video_id, _, _ in windows]
         found: list[np.ndarray | None] = [None] * len(windows)
         for i in sorted(range(len(windows)), key=places.__getitem__):
             video_id, low, high = windows[i]
-            rows, row = self._rows(video_id)
+            rows, row = self.rows(video_id)
             first = rows.first_rows[row]
             rows.expect(first + low, first + high)
-            if self.check_rows:
-                self._check(rows, row)
+            if check and checksum(rows.of(rows.shard.videos[row])) != rows.shard.videos[row]["checksum"]:
+                raise UserError(
+                    f"{rows.shard.path}: the rows of {video_id!r} are damaged; drop them with vlalign-store repair {self.folder}, then run "
+                    "vlalign-extract again"
+                )
             found[i] = rows.features[first + low : first + high]
         return found
 
-    def _of_video(self, video_id: str, *columns: str) -> list[np.ndarray]:
-        rows, row = self._rows(video_id)
-        first, num = rows.first_rows[row], rows.num_rows[row]
-        return [rows.columns[name][first : first + num] for name in columns]
-
-    def _record(self, video_id: str, low: int, high: int, features: np.ndarray) -> VideoFeatures:
+    def record(self, video_id: str, low: int, high: int, features: np.ndarray) -> VideoFeatures:
         _, video = self.place(video_id)
-        starts, ends, valid = self._of_video(video_id, "start_seconds", "end_seconds", "valid_frames")
+        starts, ends, valid = self.columns(video_id, "start_seconds", "end_seconds", "valid_frames")
         return VideoFeatures(
             video_id=video_id,
             features=features,
@@ -185,34 +230,25 @@ class FeatureStore:
             partial=video["partial"].decode(),
         )
 
-    def _check(self, rows: ShardRows, row: int) -> None:
-        video = rows.shard.videos[row]
-        if checksum(rows.of(video)) != video["checksum"]:
-            raise UserError(
-                f"{rows.shard.path}: the rows of {video['video_id'].decode()!r} are damaged; drop them with vlalign-store repair "
-                f"{self.folder}, then run vlalign-extract again"
-            )
-
-    def _rows(self, video_id: str) -> tuple[ShardRows, int]:
-        """The shard that a video is read from, and its row in that shard's index."""
-        place = self._places[video_id]
-        number = place >> 32
-        try:
-            self._open.move_to_end(number)
-            return self._open[number], place & ROW_MASK
-        except KeyError:
-            pass
-        try:
-            rows = self._open[number] = ShardRows(self.shards[number])
-        except FileNotFoundError:  # the store was compacted since it was opened: the same rows lie elsewhere now
-            self._load()
-            return self._rows(video_id)
-        if len(self._open) > self.MAX_OPEN_SHARDS:
-            self._open.popitem(last=False)  # closed once nobody has an array over it
-        return rows, place & ROW_MASK
-
     def __getstate__(self) -> dict:
-        return self.__dict__ | {"_open": OrderedDict()}
+        return self.__dict__ | {"open": {}}
+
+
+def _read_shards(folder: Path) -> list[Shard]:
+    """Raises ``UserError`` where there is none. What is compacted between the listing and the reading is listed again."""
+    absent = None
+    while True:
+        try:
+            shards = [read_shard(path) for path in shard_files(folder)]
+        except FileNotFoundError as error:
+            if error.filename == absent:
+                raise UserError(f"{absent}: a link that leads nowhere; remove it") from None
+            absent = error.filename
+            continue
+        if not shards:
+            raise UserError(f"{folder}: no feature store (no *.h5); make it with vlalign-extract --features {folder.name}")
+        if shard_files(folder) == [shard.path for shard in shards]:
+            return shards
 
 
 def shard_files(folder: Path) -> list[Path]:

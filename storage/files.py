@@ -1,5 +1,6 @@
 """Files that are written whole or not at all."""
 
+import contextlib
 import hashlib
 import json
 import os
@@ -30,7 +31,8 @@ def written_whole(path: Path) -> Iterator[Path]:
         finally:
             os.close(folder)
     finally:
-        partial.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # a read-only file system: what went wrong before says so
+            partial.unlink(missing_ok=True)
 
 
 def write_text(path: Path, text: str) -> None:

@@ -13,28 +13,74 @@ SHARD_NAME = re.compile(r"(\d{20})-[0-9a-f]{8}\.h5")
 
 
 def shard_path(folder: Path, *, in_place_of: Path | None = None) -> Path:
-    """A new shard's name: no other writer has it, and in order of names a later shard follows an earlier one.
+    """A new shard's name: no other writer has it, and in order of names it follows all that are there, even if a clock was set back.
 
     ``in_place_of``: a shard that it follows directly, before any that was made later.
     """
-    replaced = SHARD_NAME.fullmatch(in_place_of.name) if in_place_of is not None else None
-    return folder / f"{int(replaced[1]) + 1 if replaced else time.time_ns():020d}-{uuid.uuid4().hex[:8]}.h5"
-
-
-ALIGNMENT = 4096
-"""Data sets begin on a page, where there is a block: copies from mapped memory take a fifth less time."""
+    if in_place_of is None:
+        names = [name for path in folder.glob("*.h5") if (name := SHARD_NAME.fullmatch(path.name))]
+        stamp = max([time.time_ns(), *(int(name[1]) + 1 for name in names)])
+    else:
+        replaced = SHARD_NAME.fullmatch(in_place_of.name)
+        stamp = int(replaced[1]) + 1 if replaced else time.time_ns()
+    return folder / f"{stamp:020d}-{uuid.uuid4().hex[:8]}.h5"
 
 
 @contextmanager
-def new_hdf5(path: Path, *, block_bytes: int = 0) -> Iterator[h5py.File]:
-    """A new file, of which HDF5 leaves the first ``block_bytes`` alone.
+def new_hdf5(path: Path) -> Iterator[h5py.File]:
+    """A new file. Raises ``OSError`` where it cannot be written, whatever h5py makes of that (on a full disk, a RuntimeError).
 
-    Raises ``OSError`` where it cannot be written, whatever h5py makes of that (on a full disk, a RuntimeError). HDF5's file locks are
-    off: nobody else knows the temporary name, and on NFS and Lustre they fail or hang where no lock service runs.
+    HDF5's file locks are off: nobody else knows the temporary name, and on NFS and Lustre they fail or hang without a lock service.
     """
     try:
-        aligned = {"alignment_threshold": ALIGNMENT, "alignment_interval": ALIGNMENT} if block_bytes else {}
-        with h5py.File(path, "w", userblock_size=block_bytes, locking=False, **aligned) as file:
+        with h5py.File(path, "w", locking=False) as file:
             yield file
     except (RuntimeError, OSError) as error:
         raise OSError(f"{path.parent}: HDF5 could not write there ({str(error).splitlines()[0]}); is the disk full?") from error
+
+
+class Layout:
+    """A file that HDF5 lays out in memory: only what HDF5 itself writes takes room, the data may be of any size.
+
+    HDF5 never sees the disk so: on a full one it reports success with bytes missing, or crashes when the process ends.
+    """
+
+    def __init__(self) -> None:
+        self.parts: dict[int, bytes] = {}
+        """What was written, by its place."""
+        self.size = self._at = 0
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        self._at = offset + (0, self._at, self.size)[whence]
+        return self._at
+
+    def tell(self) -> int:
+        return self._at
+
+    def write(self, content: memoryview) -> int:
+        self.parts[self._at] = bytes(content)
+        self._at += len(content)
+        self.size = max(self.size, self._at)
+        return len(content)
+
+    def readinto(self, target: memoryview) -> int:
+        found = bytearray(len(target))
+        for place, part in self.parts.items():
+            low, high = max(place, self._at), min(place + len(part), self._at + len(target))
+            if low < high:
+                found[low - self._at : high - self._at] = part[low - place : high - place]
+        target[:] = found
+        self._at += len(target)
+        return len(target)
+
+    def read(self, size: int) -> bytes:
+        content = bytearray(size)
+        self.readinto(memoryview(content))
+        return bytes(content)
+
+    def truncate(self, size: int | None = None) -> int:
+        self.size = self._at if size is None else size
+        return self.size
+
+    def flush(self) -> None:
+        pass

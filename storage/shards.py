@@ -31,7 +31,7 @@ from numpy.typing import DTypeLike
 
 from .console import UserError
 from .files import written_whole
-from .hdf5 import new_hdf5, shard_path
+from .hdf5 import Layout, shard_path
 from .records import Profile, VideoFeatures, Weights
 
 SCHEMA = 1
@@ -44,6 +44,8 @@ BLOCK_BYTES = 4096
 MOST_BLOCK_BYTES = 1 << 20
 FIRST_LINE = re.compile(rb"vlalign feature shard, schema (\d+), HDF5 from byte (\d+), crc32 of this block from here on ([0-9a-f]{8})\n")
 READ_BYTES = 1 << 22
+ALIGNMENT = 4096
+"""Data sets begin on a page of memory."""
 TEXT = r"\|S[1-9]\d*"
 INDEX_TYPES = {
     "video_id": TEXT,
@@ -60,6 +62,10 @@ INDEX_TYPES = {
 
 class OtherSchema(UserError):
     """A shard that another version made."""
+
+
+class Unreadable(UserError):
+    """A file of which nobody can say whether it is damaged: a disk or a network that does not answer, a missing permission."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,13 +107,17 @@ def describe_key(key: tuple[str, Weights, str]) -> str:
 
 def read_shard(path: Path) -> Shard:
     """Checks block and index against their checksums, and that what they say is possible; the rows' own checksums are for whoever
-    reads the rows. Raises ``OtherSchema``, ``UserError`` for anything else that is wrong, ``FileNotFoundError`` where there is none."""
+    reads the rows. Raises ``OtherSchema``, ``Unreadable``, ``UserError`` for what is no shard or a damaged one, ``FileNotFoundError``."""
     try:
         with path.open("rb", buffering=0) as file:
             return _parse(path, file.fileno())
     except FileNotFoundError:
         raise
-    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
+    except OSError as error:
+        if isinstance(error, IsADirectoryError):
+            raise UserError(f"{path}: not a readable feature shard, but a folder; remove it") from None
+        raise Unreadable(f"{path}: cannot be read now ({error.strerror or error})") from None
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise UserError(
             f"{path}: not a readable feature shard ({str(error) or type(error).__name__}); drop it with vlalign-store repair, then "
             "run vlalign-extract again"
@@ -142,7 +152,7 @@ def _parse(path: Path, fd: int) -> Shard:
     content = os.pread(fd, index["count"] * dtype.itemsize, index["offset"])
     if zlib.crc32(content) != index["crc32"]:
         raise ValueError("its index is damaged")
-    if not all(isinstance(text, str) for text in (attributes["origin"], *dict(attributes["made_with"]).values())):
+    if not all(isinstance(text, str) for text in (attributes["origin"], *attributes["made_with"].values())):
         raise TypeError("its attributes are no texts")
     profile = _profile(attributes["profile"])
     shard = Shard(
@@ -187,7 +197,8 @@ def _row_bytes(shard: Shard, column: str) -> int:
 class ShardRows:
     """A shard's rows, mapped into memory: any thread and any forked process may read, and no lock is taken.
 
-    ``columns`` are arrays over the file; they may be read, not written, and stay valid for as long as anybody has them.
+    ``columns`` are arrays over the file; they may be read, not written, and stay valid for as long as anybody has them. As with
+    all mapped files, a file that is cut short, or a disk that fails, while they are read ends the process (SIGBUS).
     """
 
     def __init__(self, shard: Shard) -> None:
@@ -307,7 +318,7 @@ def index_of(videos: Sequence[tuple[str, int, float, str, str, str]]) -> np.ndar
     texts = {name: [text.encode() for text in columns.get(name, ())] for name, kind in INDEX_TYPES.items() if kind == TEXT}
     for text in (text for column in texts.values() for text in column if b"\0" in text):
         raise ValueError(f"{text!r}: a zero byte in it, which no store holds")
-    widths = {name: h5py.string_dtype("utf-8", max(map(len, [b" ", *column]))) for name, column in texts.items()}
+    widths = {name: f"S{max(map(len, [b' ', *column]))}" for name, column in texts.items()}
     table = np.zeros(len(videos), np.dtype([(name, widths.get(name, kind)) for name, kind in INDEX_TYPES.items()]))
     for name, values in (columns | texts).items():
         table[name] = values
@@ -320,16 +331,16 @@ def write_rows(
 ) -> Path:
     """A shard with the videos of ``table`` (with checksums) and their rows, the columns of one video at a time.
 
-    HDF5 lays the file out and writes its own records; the rows are then written in their places by plain writes, which, unlike
-    HDF5's, say when a disk is full.
+    HDF5 lays the file out in memory; what it wrote, and the rows in their places, then go to disk by plain writes.
     """
-    num_rows = int(table["num_rows"].sum())
-    needed = num_rows * (dimension * np.dtype(dtype).itemsize + sum(np.dtype(t).itemsize for t in ROW_TYPES.values())) + table.nbytes
-    with _room_for(needed, path.parent), written_whole(path) as partial:
-        _lay_out(partial, attributes, dimension, dtype, num_rows, table)
-        offsets = _offsets(partial, attributes)
+    num_rows, first_byte = int(table["num_rows"].sum()), _block_bytes(attributes)
+    layout, offsets = _lay_out(attributes, dimension, dtype, num_rows, table)
+    with room_for(layout.size, path.parent), written_whole(path) as partial:
         at = {name: offsets[name] for name in COLUMNS}
-        with partial.open("r+b", buffering=0) as file:
+        with partial.open("x+b", buffering=0) as file:
+            file.truncate(layout.size)
+            for place, part in layout.parts.items():
+                _write_all(file.fileno(), memoryview(part), place)
             for columns in rows:
                 for name, column in zip(COLUMNS, columns, strict=True):
                     if column.size:
@@ -338,9 +349,9 @@ def write_rows(
                 "attributes": attributes,
                 "dtype": np.dtype(dtype).newbyteorder("<").str,
                 "num_rows": num_rows,
-                "num_bytes": os.fstat(file.fileno()).st_size,
+                "num_bytes": layout.size,
                 "offsets": {name: offsets[name] for name in COLUMNS},
-                "rest_crc32": rest_crc32(partial, _block_bytes(attributes), sorted((offsets[name], at[name]) for name in COLUMNS)),
+                "rest_crc32": rest_crc32(partial, first_byte, sorted((offsets[name], at[name]) for name in COLUMNS)),
                 "videos": {
                     "offset": offsets["videos"],
                     "count": len(table),
@@ -348,19 +359,21 @@ def write_rows(
                     "dtype": [[name, table.dtype[name].str] for name in table.dtype.names],
                 },
             }
-            _write_all(file.fileno(), memoryview(_block(about, _block_bytes(attributes))), 0)
+            _write_all(file.fileno(), memoryview(_block(about, first_byte)), 0)
         try:
             written = read_shard(partial)
             good = np.array_equal(written.videos, table) and not damaged_videos(ShardRows(written)) and not rest_is_damaged(written)
         except UserError:
             good = False
         if not good:
-            raise OSError(f"{path.parent}: what was read back is not what was written; is the disk full, or broken?")
+            raise OSError("what was read back is not what was written; is the disk broken?")
     return path
 
 
-def _lay_out(path: Path, attributes: dict[str, Any], dimension: int, dtype: str, num_rows: int, table: np.ndarray) -> None:
-    with new_hdf5(path, block_bytes=_block_bytes(attributes)) as file:
+def _lay_out(attributes: dict[str, Any], dimension: int, dtype: str, num_rows: int, table: np.ndarray) -> tuple[Layout, dict[str, int]]:
+    """The file without its rows, as HDF5 lays it out, and where each data set begins."""
+    layout, first_byte = Layout(), _block_bytes(attributes)
+    with h5py.File(layout, "w", userblock_size=first_byte, alignment_threshold=ALIGNMENT, alignment_interval=ALIGNMENT) as file:
         for name in COLUMNS:
             kind = np.dtype(ROW_TYPES.get(name, dtype)).newbyteorder("<")
             creation = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
@@ -368,21 +381,12 @@ def _lay_out(path: Path, attributes: dict[str, Any], dimension: int, dtype: str,
             creation.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
             space = h5py.h5s.create_simple((num_rows, dimension) if name == "features" else (num_rows,))
             h5py.h5d.create(file.id, name.encode(), h5py.h5t.py_create(kind, logical=True), space, creation)
-        file.create_dataset("videos", data=table)
+        kinds = {name: table.dtype[name] for name in INDEX_TYPES}
+        texts = {name: h5py.string_dtype("utf-8", kind.itemsize) for name, kind in kinds.items() if kind.kind == "S"}
+        file.create_dataset("videos", data=table.astype(np.dtype(list((kinds | texts).items()))))
         file.attrs.update({k: v for k, v in attributes.items() if k != "made_with"} | attributes["made_with"])
-
-
-def _offsets(path: Path, attributes: dict[str, Any]) -> dict[str, int]:
-    """Where HDF5 put each data set. HDF5 may have closed a file without an error on a full disk: so its attributes are read, too."""
-    try:
-        with h5py.File(path, "r", locking=False) as file:
-            found = {name: file[name].id.get_offset() for name in (*COLUMNS, "videos") if file[name].size}
-            whole = file.attrs["profile_hash"] == attributes["profile_hash"] and file.attrs["profile"] == attributes["profile"]
-            if whole:
-                return dict.fromkeys((*COLUMNS, "videos"), _block_bytes(attributes)) | found
-    except (OSError, RuntimeError, KeyError):
-        pass
-    raise OSError(errno.ENOSPC, "HDF5's part of the file did not reach the disk")
+        offsets = {name: file[name].id.get_offset() if file[name].size else first_byte for name in (*COLUMNS, "videos")}
+    return layout, offsets
 
 
 def _block_bytes(attributes: dict[str, Any]) -> int:
@@ -404,7 +408,7 @@ def _write_all(fd: int, content: memoryview, offset: int) -> int:
 
 
 @contextlib.contextmanager
-def _room_for(num_bytes: int, folder: Path) -> Iterator[None]:
+def room_for(num_bytes: int, folder: Path) -> Iterator[None]:
     """Says what is needed where a disk is full, or will be."""
     folder.mkdir(parents=True, exist_ok=True)
     try:
@@ -412,10 +416,12 @@ def _room_for(num_bytes: int, folder: Path) -> Iterator[None]:
             raise OSError(errno.ENOSPC, "not enough")
         yield
     except OSError as error:
+        if error.errno == errno.EROFS:
+            raise OSError(f"{folder}: read-only; nothing can be written there; pass another --root") from None
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-            raise
-        free = shutil.disk_usage(folder).free
+            raise OSError(f"{folder}: a shard could not be written there ({error.strerror or error})") from error
+        needed, free = math.ceil(num_bytes / 1e4) / 100, math.floor(shutil.disk_usage(folder).free / 1e4) / 100
         raise OSError(
-            f"{folder}: no room there: a shard needs {num_bytes / 1e6:,.1f} MB, {free / 1e6:,.1f} MB are free; make room, or pass another "
-            "--root; what was finished before is kept"
+            f"{folder}: no room there: a shard needs {needed:,.2f} MB, {free:,.2f} MB are free; make room, or pass another --root; "
+            "what was finished before is kept"
         ) from None

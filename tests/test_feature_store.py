@@ -203,7 +203,7 @@ def test_more_shards_than_may_be_open_at_once(tmp_path, monkeypatch):
     store = FeatureStore(tmp_path)
     for number in np.random.default_rng(0).integers(5, size=40):
         assert store.get(f"v{number}").features[:, 0].tolist() == [10 * number, 10 * number + 1]
-        assert len(store._open) <= 2
+        assert len(store._snapshot.open) <= 2
 
 
 def test_what_is_in_a_store(tmp_path):
