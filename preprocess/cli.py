@@ -50,7 +50,8 @@ def read_official(args: argparse.Namespace, spec: Dataset) -> tuple[DatasetFolde
     if not folder.is_dir():
         files = "; ".join(f"{name} ({source})" for name, source in spec.published.items())
         raise UserError(f"{folder}: no such folder; expected one with the files of {args.dataset} as their authors publish them: {files}")
-    return dataset, lambda problems: spec.read(Annotations(folder, spec.published, problems), protocol), {"protocol": protocol}
+    facts = spec.facts(Annotations(folder, spec.published, Problems(quiet=True)), protocol) if spec.facts else {}
+    return dataset, lambda problems: spec.read(Annotations(folder, spec.published, problems), protocol), {"protocol": protocol, **facts}
 
 
 def preprocess(args: argparse.Namespace) -> int:
@@ -60,6 +61,8 @@ def preprocess(args: argparse.Namespace) -> int:
     problems = Problems(strict=args.strict)
     summary = prepare(dataset, read, spacy_model=args.spacy_model, problems=problems, num_workers=args.workers, about=about)
     print(format_summary(summary))
+    for name, value in about.items():
+        print(f"{name}: {value:,}" if isinstance(value, int) else f"{name}: {value}")
     num_captions = sum(split["captions"] for split in summary["splits"].values())
     say(f"{dataset.captions}: {num_captions:,} captions" + (f"; {problems.count:,} problems, see above" if problems.count else ""))
     return problems.exit_code()

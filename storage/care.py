@@ -206,17 +206,19 @@ def _write_again(folder: Path, parts: Sequence[tuple[Shard, np.ndarray]]) -> Non
     table = np.concatenate([table.astype(_widest(tables)) for table in tables])
     table["first_row"] = np.cumsum(table["num_rows"]) - table["num_rows"]
 
-    def rows() -> Iterator[list[np.ndarray]]:
-        for shard, kept in parts:
-            opened = ShardRows(shard)
-            for number in kept:
-                columns = opened.of(shard.videos[number])
-                if checksum(columns) != shard.videos[number]["checksum"]:
-                    raise UserError(f"{shard.path}: damaged; run vlalign-store repair {folder} first")
-                yield columns
+    places = [(opened, number) for shard, kept in parts for opened in [ShardRows(shard)] for number in kept]
+
+    def rows_of(place: int) -> tuple[list[np.ndarray], int]:
+        opened, number = places[place]
+        video, columns = opened.shard.videos[number], opened.of(opened.shard.videos[number])
+        if (crc := checksum(columns)) != video["checksum"]:
+            raise UserError(
+                f"{opened.shard.path}: the rows of {video['video_id'].decode()!r} are damaged; run vlalign-store repair {folder} first"
+            )
+        return columns, crc
 
     attributes = attributes_of(first.profile, first.weights, first.origin, first.made_with)
-    write_rows(shard_path(folder, in_place_of=last.path), attributes, first.profile.dimension, first.dtype.str, table, rows())
+    write_rows(shard_path(folder, in_place_of=last.path), attributes, first.profile.dimension, first.dtype.str, table, rows_of)
 
 
 def _widest(tables: Sequence[np.ndarray]) -> np.dtype:

@@ -17,6 +17,8 @@ from .shards import Shard, ShardRows, checksum, describe_key, read_shard
 
 T = TypeVar("T")
 ROW_MASK = 0xFFFFFFFF
+REMEMBERED_BYTES = 1 << 30
+"""What was asked for within so many bytes is taken to be in memory still; asking again would take longer than half a copy of it."""
 Clip = tuple[str, float | None, float | None]
 """Video id, start and end in seconds; None: from the video's beginning, to its end."""
 Window = tuple[str, int, int]
@@ -169,6 +171,9 @@ class _Snapshot:
             ids = [video_id.decode() for video_id in shard.videos["video_id"].tolist()]
             self.places.update(zip(ids, range(base, base + len(ids)), strict=True))
         self.open: dict[int, ShardRows] = {}
+        self.asked: dict[int, tuple[int, int]] = {}
+        """Which of a video's rows, by its place, the disk was asked for lately."""
+        self.asked_bytes = 0
 
     def place(self, video_id: str) -> tuple[Shard, np.void]:
         place = self.places[video_id]
@@ -194,19 +199,27 @@ class _Snapshot:
 
     def windows(self, clips: Sequence[Clip]) -> list[Window]:
         found = []
+        for video_id, _, _ in clips:
+            self.rows(video_id)  # opened, and the times asked for, of all before any is waited for
         for video_id, start_seconds, end_seconds in clips:
             part = rows_of_clip(*self.columns(video_id, "start_seconds", "end_seconds"), start_seconds, end_seconds)
             found.append((video_id, part.start, part.stop))
         return found
 
     def get_rows(self, windows: Sequence[Window], check: bool) -> list[np.ndarray]:
-        places = [self.places[video_id] for video_id, _, _ in windows]
         found: list[np.ndarray | None] = [None] * len(windows)
-        for i in sorted(range(len(windows)), key=places.__getitem__):
+        for place, i in sorted((self.places[video_id], i) for i, (video_id, _, _) in enumerate(windows)):
             video_id, low, high = windows[i]
-            rows, row = self.rows(video_id)
+            rows, row = self.open.get(place >> 32) or self.rows(video_id)[0], place & ROW_MASK
             first = rows.first_rows[row]
-            rows.expect(first + low, first + high)
+            asked_low, asked_high = self.asked.get(place, (0, 0))
+            if low < asked_low or high > asked_high:
+                self.asked_bytes += rows.expect(first + low, first + high)
+                touching = low <= asked_high and asked_low <= high
+                self.asked[place] = (min(low, asked_low), max(high, asked_high)) if touching else (low, high)
+                if self.asked_bytes > REMEMBERED_BYTES:
+                    self.asked_bytes = 0
+                    self.asked.clear()
             if check and checksum(rows.of(rows.shard.videos[row])) != rows.shard.videos[row]["checksum"]:
                 raise UserError(
                     f"{rows.shard.path}: the rows of {video_id!r} are damaged; drop them with vlalign-store repair {self.folder}, then run "
@@ -231,7 +244,7 @@ class _Snapshot:
         )
 
     def __getstate__(self) -> dict:
-        return self.__dict__ | {"open": {}}
+        return self.__dict__ | {"open": {}, "asked": {}}
 
 
 def _read_shards(folder: Path) -> list[Shard]:

@@ -14,6 +14,8 @@ from ...storage.records import Caption, VideoRecord
 
 Record = VideoRecord | Caption
 
+csv.field_size_limit(1 << 27)  # a caption may be long; Python's own limit is 128 KiB
+
 
 @dataclass(frozen=True)
 class Annotations:
@@ -56,6 +58,8 @@ class Dataset:
     published: Mapping[str, str]
     protocols: Sequence[str] = field(default=("",))
     """Which splits and captions; the first one is usual."""
+    facts: Callable[[Annotations, str], dict[str, Any]] | None = None
+    """What else there is to be said of the files: {what: number}."""
 
 
 @contextmanager
@@ -106,7 +110,7 @@ def seconds(value: Any) -> float:
     """Raises ``ValueError`` for what is no finite number."""
     try:
         number = float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         number = math.nan
     if not math.isfinite(number):
         raise ValueError(f"{value!r} is no time, expected seconds")

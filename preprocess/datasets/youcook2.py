@@ -12,16 +12,20 @@ from .sources import Annotations, Dataset, Record, as_published, read_json, read
 
 ANNOTATIONS = "youcookii_annotations_trainval.json"
 RETRIEVAL = "validation_youcook.csv"
+SPLITS = {"training": "train", "validation": "test"}
 
 
 def read(annotations: Annotations, protocol: str) -> Iterator[Record]:
     path, *retrieval = annotations.find(ANNOTATIONS, *([RETRIEVAL] if protocol == "retrieval" else []))
     with as_published(path):
-        for video_id, video in read_json(path)["database"].items():
-            is_train = video["subset"] == "training"
-            for clip in video["annotations"] if is_train or not retrieval else ():
+        videos = read_json(path)["database"].items()
+    for video_id, video in videos:
+        with as_published(path, f"video {video_id!r}"):
+            split = SPLITS[video["subset"]]
+            for clip in video["annotations"] if split == "train" or not retrieval else ():
                 try:
-                    yield _caption(video_id, "train" if is_train else "test", *clip["segment"], clip["sentence"], video["recipe_type"])
+                    start, end = clip["segment"]
+                    yield _caption(video_id, split, start, end, clip["sentence"], video["recipe_type"])
                 except ValueError as error:
                     annotations.drop(path, f"video {video_id!r}, clip {clip['id']}", str(error))
     for path in retrieval:

@@ -1,0 +1,64 @@
+"""ActivityNet Captions (Krishna et al. 2017): videos of human activities, a sentence for each event.
+
+Training videos are in ``train.json``, test videos in ``val_1.json``. ``val_2.json`` is not read: it has 4,885 of the same 4,917
+videos with other captions, and what TACo and CE report is on val_1.
+
+Protocols: ``paragraphs`` (TACo, after Zhang et al. 2018 and CE) is the retrieval of a whole video by all its sentences, in the order of
+their starts; ``clips`` has a caption for each sentence. An end after the video, by 0.01 s in the published files, is cut and counted.
+Ids begin with ``v_``, as the names of the video files do.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from ...storage.records import Caption
+from .sources import Annotations, Dataset, Record, as_published, read_json, seconds, text
+
+TRAIN, TEST = "train.json", "val_1.json"
+SOURCE = "https://cs.stanford.edu/people/ranjaykrishna/densevid/captions.zip"
+
+
+def read(annotations: Annotations, protocol: str) -> Iterator[Record]:
+    for path, split in zip(annotations.find(TRAIN, TEST), ("train", "test"), strict=True):
+        for video_id, video in read_json(path).items():
+            with as_published(path, f"video {video_id!r}"):
+                sentences = list(zip(video["timestamps"], video["sentences"], strict=True))
+                if protocol == "paragraphs":
+                    captions = _paragraph(annotations, path, video_id, split, sentences)
+                else:
+                    captions = _clips(annotations, path, video_id, split, sentences, video["duration"])
+            yield from captions
+
+
+def _paragraph(annotations: Annotations, path: Path, video_id: str, split: str, sentences: list[tuple[Any, Any]]) -> list[Caption]:
+    by_start = []
+    for number, ((start, _), sentence) in enumerate(sentences, start=1):
+        try:
+            by_start.append((seconds(start), number, text(sentence)))
+        except ValueError as error:
+            annotations.drop(path, f"video {video_id!r}, sentence {number}", str(error))
+    paragraph = " ".join(sentence for _, _, sentence in sorted(by_start))
+    return [Caption(video_id=video_id, caption=paragraph, split=split)] if paragraph else []
+
+
+def _clips(
+    annotations: Annotations, path: Path, video_id: str, split: str, sentences: list[tuple[Any, Any]], duration: Any
+) -> list[Caption]:
+    captions = []
+    for number, ((start, end), sentence) in enumerate(sentences, start=1):
+        try:
+            start, end = seconds(start), seconds(end)
+            last = round(seconds(duration), 2)  # 70.29 is published as 70.28999999999999
+            captions.append(
+                Caption(video_id=video_id, caption=text(sentence), split=split, start_seconds=start, end_seconds=min(end, last))
+            )
+        except ValueError as error:
+            annotations.drop(path, f"video {video_id!r}, sentence {number}", str(error))
+        else:
+            if end > last:
+                annotations.note("ends after the video, cut at its duration")
+    return captions
+
+
+DATASET = Dataset(read, {TRAIN: SOURCE, TEST: SOURCE}, protocols=("paragraphs", "clips"))

@@ -1,0 +1,46 @@
+"""LSMDC (Rohrbach et al. 2015, 2017): clips of 200 movies, with what their audio description says.
+
+101,079 sentences to train on, 7,408 for validation; the test is the 1,000 clips of the 2016 retrieval challenge, as in all papers.
+A clip is a file of its own, so that there are no times; in training several sentences can have the same clip. The files are
+separated by tabs and have neither header nor quotes: a CSV reader that expects them loses the first clip, or a sentence in quotes.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from ...storage.records import Caption
+from .sources import Annotations, Dataset, Record, as_published, text
+
+FILES = {
+    "train": "LSMDC16_annos_training.csv",
+    "validation": "LSMDC16_annos_val.csv",
+    "test": "LSMDC16_challenge_1000_publictect.csv",
+}
+
+
+def read(annotations: Annotations, protocol: str) -> Iterator[Record]:
+    del protocol
+    for split, path in zip(FILES, annotations.find(*FILES.values()), strict=True):
+        for clip, line, sentence in sorted(_rows(path)):
+            try:
+                if not clip:
+                    raise ValueError("no clip")
+                yield Caption(video_id=clip, caption=text(sentence), split=split)
+            except ValueError as error:
+                annotations.drop(path, f"line {line}", str(error))
+
+
+def _rows(path: Path) -> Iterator[tuple[str, int, str]]:
+    """(clip, line, sentence)"""
+    with as_published(path), path.open(encoding="utf-8-sig") as file:
+        for number, line in enumerate(file, start=1):
+            if line.strip():
+                with as_published(path, f"line {number}"):
+                    clip, _start_aligned, _end_aligned, _start_extracted, _end_extracted, sentence = line.split("\t")
+                yield clip.strip(), number, sentence
+
+
+DATASET = Dataset(
+    read,
+    dict.fromkeys(FILES.values(), "https://sites.google.com/site/describingmovies/download, on request to the authors"),
+)
