@@ -32,6 +32,7 @@ from ..storage.layout import DatasetFolder
 from ..storage.records import Caption, VideoRecord
 from .census import Census
 from .idf import count_words, idf_table
+from .plot import plot_idf
 from .tag import batched, installed_model, tag_captions
 
 PART_CAPTIONS = 5000
@@ -157,7 +158,9 @@ def _finish(dataset: DatasetFolder, census: Census, num_parts: int, made_from: d
     for path in (*folder.glob("part-*.parquet"), *(folder / "counts").glob("part-*.parquet")):
         if path.name >= part_path(folder, num_parts).name:
             path.unlink()  # of an earlier run with more captions
-    write_idf(dataset.idf, idf_table(census.num_captions["train"], counts))
+    idf = idf_table(census.num_captions["train"], counts)
+    write_idf(dataset.idf, idf)
+    plot_idf(idf, dataset.idf.with_suffix(".png"))
     summary = census.summary() | {"changed": dict(problems.changed), "left_out": {"count": problems.count, "first": problems.messages}}
     write_json(folder / SUMMARY_NAME, summary)
     write_captions_about(folder, made_from)

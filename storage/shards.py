@@ -5,8 +5,8 @@ To everybody else it is an HDF5 file, readable with nothing but h5py: ``features
 
 To this package it is a file of known layout, read without HDF5. The block before the HDF5 part (HDF5's "user block") holds two lines
 of text, padded with blanks: what the file is, with the checksum of the block; and as JSON the attributes, and where each data set
-lies. So a store of 20,000 shards opens in seconds (26 s through h5py, tests/benchmarks), rows are plain reads that threads
-and forked processes may do at once, and a file from elsewhere cannot make HDF5 open other files. Four kinds of CRC-32 cover every
+lies. So a store of 20,000 shards opens in seconds (26 s through h5py, tests/benchmarks), rows are read from mapped memory by any
+thread and forked process at once, and a file from elsewhere cannot make HDF5 open other files. Four kinds of CRC-32 cover every
 byte: the block's own, the index's (``videos``), each video's rows, and ``rest_crc32`` for what is left, HDF5's own records.
 """
 
@@ -47,7 +47,7 @@ BLOCK_BYTES = 4096
 MOST_BLOCK_BYTES = 1 << 20
 FIRST_LINE = re.compile(rb"vlalign feature shard, schema (\d+), HDF5 from byte (\d+), crc32 of this block from here on ([0-9a-f]{8})\n")
 READ_BYTES = 1 << 22
-FLUSH_BYTES = 1 << 23
+GROUP_BYTES = 1 << 23
 ALIGNMENT = 4096
 """Data sets begin on a page of memory."""
 TEXT = r"\|S[1-9]\d*"
@@ -409,8 +409,8 @@ def write_rows(
 
 
 def _groups(num_bytes: np.ndarray) -> list[range]:
-    """Neighbours, of about ``FLUSH_BYTES`` together: what a thread does at once."""
-    group = np.cumsum(num_bytes) // FLUSH_BYTES
+    """Neighbours, of about ``GROUP_BYTES`` together: what a thread does at once."""
+    group = np.cumsum(num_bytes) // GROUP_BYTES
     borders = [0, *(np.flatnonzero(np.diff(group)) + 1).tolist(), len(group)]
     return [range(low, high) for low, high in pairwise(borders)]
 
@@ -445,14 +445,12 @@ def _block(about: dict[str, Any], num_bytes: int) -> bytes:
     return first.format(SCHEMA, num_bytes, crc32(rest)).encode() + rest
 
 
-def _write_all(fd: int, content: np.ndarray | bytes, offset: int) -> int:
-    """Returns how many bytes that were."""
+def _write_all(fd: int, content: np.ndarray | bytes, offset: int) -> None:
     if not len(content):
-        return 0
+        return
     content, done = memoryview(np.ascontiguousarray(content) if isinstance(content, np.ndarray) else content).cast("B"), 0
     while done < content.nbytes:
         done += os.pwrite(fd, content[done:], offset + done)
-    return done
 
 
 @contextlib.contextmanager

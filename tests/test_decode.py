@@ -1080,7 +1080,7 @@ def alive(pid: int) -> bool:
 def run_parent(lines: str, *arguments: object) -> subprocess.Popen:
     """A Python process of its own that has a DecodeProcess."""
     start = (
-        "import os, signal, sys\nfrom pathlib import Path\nfrom vlalign.extract.decode import Wanted\n"
+        "import os, signal, sys, time\nfrom pathlib import Path\nfrom vlalign.extract.decode import Wanted\n"
         "from vlalign.extract.decode_process import DecodeProcess\n"
         "def answer(process):\n"
         "    while (message := process.receive())['what'] == 'beat': pass\n"
@@ -1136,7 +1136,8 @@ def test_ctrl_c_does_not_disturb_the_child(with_sound):
         what = answer(process)
         try:
             print(what, flush=True)
-            signal.pause()
+            while True:  # signal.pause() would wait for ever for a signal that came just before it
+                time.sleep(0.01)
         except KeyboardInterrupt:
             print("interrupted", flush=True)
         while (what := answer(process)) != "finished":
@@ -1159,7 +1160,8 @@ def test_ctrl_c_while_the_child_starts_prints_nothing_of_it():
         process = DecodeProcess()
         try:
             print("ready", flush=True)
-            signal.pause()
+            while True:  # signal.pause() would wait for ever for a signal that came just before it
+                time.sleep(0.01)
         except KeyboardInterrupt:
             process.close()
         """

@@ -11,16 +11,19 @@ import time
 from collections import Counter
 from dataclasses import replace
 from functools import partial
+from itertools import pairwise
 
 import pyarrow.parquet as pq
 import pytest
 from conftest import shared
+from PIL import Image
 from vlalign.preprocess import prepare as preparing
 from vlalign.preprocess.census import Census, format_summary
 from vlalign.preprocess.cli import main
 from vlalign.preprocess.datasets import DATASETS
+from vlalign.preprocess.plot import evenly, plot_idf
 from vlalign.preprocess.prepare import prepare
-from vlalign.storage import Caption, read_captions, read_idf
+from vlalign.storage import Caption, IdfEntry, read_captions, read_idf
 from vlalign.storage.captions import choose_protocol, read_captions_about
 from vlalign.storage.console import Problems, UserError
 from vlalign.storage.layout import DatasetFolder
@@ -255,6 +258,22 @@ def test_the_summary_says_what_splits_share():
     assert summary["splits"]["test"]["shared_texts"] == 0
     assert summary["videos_in_both"] == {"train, test": 1}
     assert "videos in both train and test: 1" in format_summary(summary | {"changed": {}})
+
+
+def test_the_picture_shows_words_from_rare_to_frequent(tmp_path):
+    def entries(tag, count):
+        return [IdfEntry(word=f"{tag}{n}", part_of_speech=tag, document_count=n, idf=10 - n / 100) for n in range(count)]
+
+    nouns = evenly([*entries("NOUN", 500), *entries("VERB", 3)][::-1], "NOUN")
+    assert len(nouns) == 60 and (nouns[0].word, nouns[-1].word) == ("NOUN0", "NOUN499")
+    steps = [b.document_count - a.document_count for a, b in pairwise(nouns)]
+    assert set(steps) <= {8, 9}
+    assert [e.word for e in evenly(entries("VERB", 3), "VERB")] == ["VERB0", "VERB1", "VERB2"]
+    odd = [IdfEntry(word=word, part_of_speech="NOUN", document_count=1, idf=1.0) for word in ("$a_{", "日本", "\\frac", "😀")]
+    for table in ([], entries("VERB", 1), entries("NOUN", 500), odd):
+        plot_idf(table, tmp_path / "idf.png")
+        with Image.open(tmp_path / "idf.png") as picture:
+            assert picture.size == (1400, 700) and len(picture.convert("RGB").getcolors(1 << 20)) > 10
 
 
 # The real files

@@ -484,6 +484,7 @@ def test_only_what_was_asked_for_is_written(mine):
         "captions/part-00000.parquet",
         "captions/summary.json",
         "idf.parquet",
+        "idf.png",
     ]
 
 

@@ -1,0 +1,106 @@
+"""Tagging against plain spaCy, and the memory that a million captions take.
+
+    python tests/benchmarks/preprocessing.py CAPTIONS.json [speed|memory]
+
+CAPTIONS.json: YouCook2's annotations, as their authors publish them. Results that were kept stand in README.md beside this file.
+"""
+
+import argparse
+import json
+import os
+import random
+import resource
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+
+from vlalign.preprocess import prepare as preparing
+from vlalign.preprocess.prepare import prepare
+from vlalign.preprocess.tag import load_pipeline
+from vlalign.storage.console import Problems
+from vlalign.storage.layout import DatasetFolder
+from vlalign.storage.records import Caption
+
+MODEL = "en_core_web_sm"
+TURNS = 3
+
+
+def read_texts(path: Path) -> list[str]:
+    database = json.loads(path.read_text(encoding="utf-8"))["database"]
+    return [clip["sentence"] for video in database.values() for clip in video["annotations"]]
+
+
+def captions_of(texts: list[str]) -> Iterator[Caption]:
+    for number, text in enumerate(texts):
+        yield Caption(video_id=f"v{number // 10}", caption=text, split="train")
+
+
+def plain(texts: list[str]) -> list[list[str]]:
+    return [[token.pos_ for token in doc] for doc in load_pipeline(MODEL).pipe(texts)]
+
+
+def speed(texts: list[str]) -> None:
+    """Captions a second of the whole step, tables written, against ``nlp.pipe`` alone with the same components; by turns."""
+    seconds: dict[str, list[float]] = {}
+    plain(texts[:100])
+    preparing.PART_CAPTIONS = 2500  # so that two processes have as much to do as one
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as started:
+        list(started.map(len, [""]))  # what is started once costs nothing after
+    for _ in range(TURNS):
+        for name, workers in (("nlp.pipe", 0), ("prepare, 1 process", 1), ("prepare, 2 processes", 2)):
+            with tempfile.TemporaryDirectory() as folder:
+                start = time.perf_counter()
+                if workers:
+                    dataset = DatasetFolder(Path(folder), "mine")
+                    problems = Problems(quiet=True)
+                    prepare(dataset, lambda _: captions_of(texts), spacy_model=MODEL, problems=problems, num_workers=workers)
+                else:
+                    plain(texts)
+                seconds.setdefault(name, []).append(time.perf_counter() - start)
+    best = {name: min(values) for name, values in seconds.items()}
+    for name, value in best.items():
+        print(f"{name:<22}{len(texts) / value:>8,.0f} captions/s{best['nlp.pipe'] / value:>7.2f}", flush=True)
+
+
+def memory(texts: list[str], count: int = 1_000_000) -> None:
+    """Peak memory of this process and of its largest child for ``count`` captions like HowTo100M's, words drawn from ``texts``."""
+    words = " ".join(texts).split()
+    rng = random.Random(0)
+    generated = [" ".join(rng.choices(words, k=rng.randint(2, 8))) for _ in range(20_000)]
+
+    def read(_: Problems) -> Iterator[Caption]:
+        for number in range(count):
+            yield Caption(
+                video_id=f"{number // 113:011d}",
+                caption=generated[(number * 7919) % len(generated)],
+                split="train",
+                start_seconds=4.0 * (number % 113),
+                end_seconds=4.0 * (number % 113) + 5,
+            )
+
+    with tempfile.TemporaryDirectory() as folder:
+        start = time.perf_counter()
+        dataset = DatasetFolder(Path(folder), "mine")
+        prepare(dataset, read, spacy_model=MODEL, problems=Problems(), num_workers=len(os.sched_getaffinity(0)))
+        took = time.perf_counter() - start
+    peaks = [resource.getrusage(who).ru_maxrss / 1e6 for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    print(f"{count:,} captions: {took:,.0f} s, {count / took:,.0f} captions/s; peak {peaks[0]:.2f} GB, each child {peaks[1]:.2f} GB")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("captions", type=Path)
+    parser.add_argument("part", nargs="?", choices=["speed", "memory"])
+    args = parser.parse_args()
+    texts = read_texts(args.captions)
+    for part in (speed, memory):
+        if args.part in (None, part.__name__):
+            part(texts)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
