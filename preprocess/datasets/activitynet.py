@@ -3,8 +3,9 @@
 Training videos are in ``train.json``, test videos in ``val_1.json``. ``val_2.json`` is not read: it has 4,885 of the same 4,917
 videos with other captions, and what TACo and CE report is on val_1.
 
-Protocols: ``paragraphs`` (TACo, after Zhang et al. 2018 and CE) is the retrieval of a whole video by all its sentences, in the order of
-their starts; ``clips`` has a caption for each sentence. An end after the video, by 0.01 s in the published files, is cut and counted.
+Protocols: ``paragraphs`` (TACo, after Zhang et al. 2018 and CE) is the retrieval of a whole video by all its sentences, in the file's
+order, as in the paragraphs that others made of it (it is not that of their starts in 376 videos); ``clips`` has a caption for each
+sentence. An end after the video, by 0.01 s in the published files, is cut and counted.
 Ids begin with ``v_``, as the names of the video files do.
 """
 
@@ -32,14 +33,13 @@ def read(annotations: Annotations, protocol: str) -> Iterator[Record]:
 
 
 def _paragraph(annotations: Annotations, path: Path, video_id: str, split: str, sentences: list[tuple[Any, Any]]) -> list[Caption]:
-    by_start = []
-    for number, ((start, _), sentence) in enumerate(sentences, start=1):
+    kept = []
+    for number, (_, sentence) in enumerate(sentences, start=1):
         try:
-            by_start.append((seconds(start), number, text(sentence)))
+            kept.append(text(sentence))
         except ValueError as error:
             annotations.drop(path, f"video {video_id!r}, sentence {number}", str(error))
-    paragraph = " ".join(sentence for _, _, sentence in sorted(by_start))
-    return [Caption(video_id=video_id, caption=paragraph, split=split)] if paragraph else []
+    return [Caption(video_id=video_id, caption=" ".join(kept), split=split)] if kept else []
 
 
 def _clips(
