@@ -1082,6 +1082,7 @@ def run_parent(lines: str, *arguments: object) -> subprocess.Popen:
     start = (
         "import os, signal, sys, time\nfrom pathlib import Path\nfrom vlalign.extract.decode import Wanted\n"
         "from vlalign.extract.decode_process import DecodeProcess\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # where tests run in the background, it is ignored
         "def answer(process):\n"
         "    while (message := process.receive())['what'] == 'beat': pass\n"
         "    return message['what']\n"
