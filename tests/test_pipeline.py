@@ -80,7 +80,7 @@ def test_a_run_records_what_it_was_made_with(trained):
     about = read_json(run_folder(trained) / "run.json")
     assert about["config"]["num_steps"] == 12
     assert about["inputs"]["features"][0]["weights"] == "random (seed 0)"
-    assert about["inputs"]["captions"]["spacy_model"].startswith("en_core_web_sm")
+    assert about["inputs"]["captions"]["tagger"].startswith("en_core_web_sm")
     events = read_jsonl(run_folder(trained) / "events.jsonl")
     assert [event["step"] for event in events] == list(range(1, 13))
     assert all(event["loss"] == pytest.approx(event["sentence"] + event["token"]) for event in events)
