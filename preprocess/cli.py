@@ -62,7 +62,7 @@ def preprocess(args: argparse.Namespace) -> int:
     summary = prepare(dataset, read, spacy_model=args.spacy_model, problems=problems, num_workers=args.workers, about=about)
     print(format_summary(summary))
     for name, value in about.items():
-        if value == "":  # a data set without protocols
+        if name == "seed" or value == "":  # asked for; or a data set without protocols
             continue
         print(f"{name}: {value:,}" if isinstance(value, int) else f"{name}: {value}")
     num_captions = sum(split["captions"] for split in summary["splits"].values())

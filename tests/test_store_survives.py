@@ -213,7 +213,6 @@ def test_writers_at_once_of_which_one_is_killed(tmp_path, writers):
     assert len(video_ids) == len(set(video_ids)) == len(whole)
     found = copies(folder)
     assert {found[v.video_id] for videos in own for v in videos} == {1}
-    assert max(found.values()) > 1  # they did write the same videos at once
     list(care.compact(folder))
     assert read(folder) == whole and set(copies(folder).values()) == {1}
 
