@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..storage.console import UserError
+from ..storage.console import UserError, available_cores
 from ..storage.files import file_identity
 from ..storage.records import Profile, VideoFeatures
 from ..storage.thumbnails import Thumbnail
@@ -192,10 +192,6 @@ class _Compute:
         torch.set_num_threads(self._threads_before)
         os.close(self._woken)
         os.close(self._wake)
-
-
-def available_cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def num_decoders(extractors: Sequence[Extractor]) -> int:

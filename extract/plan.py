@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from multiprocessing.connection import wait
 from pathlib import Path
 
-from ..storage.console import progress
+from ..storage.console import available_cores, progress
 from ..storage.records import Profile
 from .decode_process import DecodeProcess
-from .engine import Job, available_cores, extract_videos, wanted_of
+from .engine import Job, extract_videos, wanted_of
 from .extractor import Extractor
 from .probe import VideoError
 

@@ -7,11 +7,9 @@ from pathlib import Path
 
 from ..storage.console import Problems, UserError, progress
 from ..storage.feature_store import FeatureStore
-from ..storage.files import file_identity, read_jsonl, write_jsonl
+from ..storage.files import VIDEO_SUFFIXES, file_identity, read_jsonl, write_jsonl
 from ..storage.layout import DatasetFolder
 from ..storage.records import Failure, VideoRecord
-
-VIDEO_SUFFIXES = {".mp4", ".mkv", ".webm", ".avi", ".mov", ".m4v", ".mpg", ".mpeg", ".ts", ".flv", ".wmv", ".ogv", ".3gp", ".gif"}
 
 
 def list_folder(folder: Path, problems: Problems) -> list[VideoRecord]:

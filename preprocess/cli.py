@@ -1,13 +1,12 @@
 """vlalign-preprocess: captions with POS tags, and the IDF table."""
 
 import argparse
-import os
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ..storage.console import Problems, UserError, command_parser, run_command, say
+from ..storage.console import Problems, UserError, available_cores, command_parser, run_command, say
 from ..storage.layout import DatasetFolder
 from ..storage.records import Caption, VideoRecord
 from .census import format_summary
@@ -86,8 +85,9 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--protocol", help=f"which splits and captions (default: the first). {protocols}")
     parser.add_argument("--spacy-model", default="en_core_web_sm", help="an installed spaCy pipeline (default: en_core_web_sm)")
     parser.add_argument("--strict", action="store_true", help="stop at the first row that cannot be used, rather than leave it out")
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    parser.add_argument("--workers", type=int, default=cores, help="processes that tag; the result is the same (default: all cores)")
+    parser.add_argument(
+        "--workers", type=int, default=available_cores(), help="processes that tag; the result is the same (default: all cores)"
+    )
     parser.add_argument(
         "--seed", type=int, default=0, help="decides the demo's scenes, and the splits of captions that have none (default: 0)"
     )

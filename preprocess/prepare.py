@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ..storage.captions import (
+    ABOUT_NAME,
     part_path,
     read_captions_about,
     read_counts,
@@ -74,7 +75,7 @@ def prepare(
         say(f"{folder}: made from the same captions before; nothing to do")
         summary = read_json(summary_file)
     else:
-        (folder / "about.json").unlink(missing_ok=True)  # until all is there again
+        (folder / ABOUT_NAME).unlink(missing_ok=True)  # until all is there again
         if left:
             _tag(folder, _captions(read(Problems(quiet=True)), []), keys, left, spacy_model, num_workers)
         summary = _finish(dataset, census, len(keys), made_from, problems)

@@ -52,6 +52,11 @@ class Problems:
         return EXIT_INCOMPLETE if self.count else EXIT_DONE
 
 
+def available_cores() -> int:
+    """Those that this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def say(message: str) -> None:
     """One line on standard error, which keeps a progress bar whole; standard output is for results."""
     tqdm.write(message, file=sys.stderr)

@@ -13,6 +13,7 @@ from typing import Any
 from .console import UserError
 
 IDENTITY_BYTES = 1 << 16
+VIDEO_SUFFIXES = (".mp4", ".mkv", ".webm", ".avi", ".mov", ".m4v", ".mpg", ".mpeg", ".ts", ".flv", ".wmv", ".ogv", ".3gp", ".gif")
 
 
 @contextmanager

@@ -17,12 +17,11 @@ import h5py
 import numpy as np
 
 from .console import UserError
+from .files import VIDEO_SUFFIXES
 from .pickles import MOST_BYTES, Read, Tree, pickle_tree
 
 FEATURE_SUFFIXES = (".npy", ".npz", ".h5", ".hdf5")
 PICKLE_SUFFIXES = (".pkl", ".pickle")
-VIDEO_SUFFIXES = (".mp4", ".mkv", ".webm", ".avi", ".mov", ".m4v", ".mpg", ".mpeg", ".ts", ".flv", ".wmv", ".ogv", ".3gp", ".gif")
-"""Left in the names of many feature files: ``ID.mp4.npy`` (HowTo100M)."""
 EXPORTED = ("start_seconds", "end_seconds", "valid_frames", "duration_seconds", "profile", "weights", "partial")
 """What our own exports say beside ``features``."""
 
@@ -132,6 +131,7 @@ def _files(folder: Path, suffixes: Sequence[str]) -> list[Path]:
 
 def _video_id(relative: PurePath) -> str:
     name = relative.with_suffix("")
+    # Many feature files are called ID.mp4.npy, as HowTo100M's.
     return (name.with_suffix("") if name.suffix.lower() in VIDEO_SUFFIXES else name).as_posix()
 
 

@@ -793,8 +793,9 @@ def test_threads_read_on_while_the_store_is_compacted(tmp_path, monkeypatch):
 
 def test_writers_go_on_while_unfinished_files_are_looked_for(tmp_path):
     child = start(lambda: [write(tmp_path, make(f"v{n}")) for n in range(150)])
-    while ended(child, wait=False) is None:
-        care.unfinished(tmp_path)
+    while (at_its_end := ended(child, wait=False)) is None:
+        assert care.unfinished(tmp_path) == [], "they are being written"
+    assert at_its_end and len(read(tmp_path)) == 150
 
 
 def test_a_link_that_leads_nowhere_is_refused(tmp_path):

@@ -3,7 +3,6 @@ end_seconds, and split (train, validation or test)."""
 
 import csv
 import hashlib
-import math
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -15,10 +14,11 @@ import pyarrow.parquet as pq
 from ...storage.console import Problems, UserError
 from ...storage.files import numbered_jsonl
 from ...storage.records import Caption, VideoRecord
+from ..census import SPLITS
+from .sources import seconds
 
 REQUIRED = ("video_id", "caption")
 OPTIONAL = ("start_seconds", "end_seconds", "split")
-SPLITS = ("train", "validation", "test")
 SUFFIXES = ".csv, .jsonl or .parquet file"
 
 
@@ -103,9 +103,6 @@ def _seconds(row: dict[str, Any], name: str) -> float | None:
     if value in (None, ""):
         return None
     try:
-        seconds = float(value)
-    except (TypeError, ValueError, OverflowError):
-        seconds = math.nan
-    if not math.isfinite(seconds):
-        raise ValueError(f"{name} is {value!r}, expected seconds")
-    return seconds
+        return seconds(value)
+    except ValueError:
+        raise ValueError(f"{name} is {value!r}, expected seconds") from None

@@ -21,11 +21,12 @@ import numpy as np
 import torch
 from vlalign.extract import backends, load_extractor
 from vlalign.extract.decode_process import DecodeProcess
-from vlalign.extract.engine import Job, available_cores, extract_videos, wanted_of
+from vlalign.extract.engine import Job, extract_videos, wanted_of
 from vlalign.extract.extractor import Extractor
 from vlalign.extract.models import MODELS
 from vlalign.extract.probe import probe_video
 from vlalign.extract.sampling import sample_frames
+from vlalign.storage.console import available_cores
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 

@@ -7,7 +7,6 @@ CAPTIONS.json: YouCook2's annotations, as their authors publish them. Results th
 
 import argparse
 import json
-import os
 import random
 import resource
 import sys
@@ -21,7 +20,7 @@ from pathlib import Path
 from vlalign.preprocess import prepare as preparing
 from vlalign.preprocess.prepare import prepare
 from vlalign.preprocess.tag import load_pipeline
-from vlalign.storage.console import Problems
+from vlalign.storage.console import Problems, available_cores
 from vlalign.storage.layout import DatasetFolder
 from vlalign.storage.records import Caption
 
@@ -85,7 +84,7 @@ def memory(texts: list[str], count: int = 1_000_000) -> None:
     with tempfile.TemporaryDirectory() as folder:
         start = time.perf_counter()
         dataset = DatasetFolder(Path(folder), "mine")
-        prepare(dataset, read, spacy_model=MODEL, problems=Problems(), num_workers=len(os.sched_getaffinity(0)))
+        prepare(dataset, read, spacy_model=MODEL, problems=Problems(), num_workers=available_cores())
         took = time.perf_counter() - start
     peaks = [resource.getrusage(who).ru_maxrss / 1e6 for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     print(f"{count:,} captions: {took:,.0f} s, {count / took:,.0f} captions/s; peak {peaks[0]:.2f} GB, each child {peaks[1]:.2f} GB")
