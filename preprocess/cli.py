@@ -13,6 +13,7 @@ from .census import format_summary
 from .datasets import DATASETS, demo, own
 from .datasets.sources import Annotations, Dataset
 from .prepare import prepare
+from .vectors import format_coverage, prepare_word_vectors
 
 Read = Callable[[Problems], Iterator[VideoRecord | Caption]]
 DEMO = "demo"
@@ -64,6 +65,8 @@ def preprocess(args: argparse.Namespace) -> int:
         if name == "seed" or value == "":  # asked for; or a data set without protocols
             continue
         print(f"{name}: {value:,}" if isinstance(value, int) else f"{name}: {value}")
+    if args.word_vectors is not None:
+        print(format_coverage(prepare_word_vectors(dataset, args.word_vectors)))
     num_captions = sum(split["captions"] for split in summary["splits"].values())
     say(f"{dataset.captions}: {num_captions:,} captions" + (f"; {problems.count:,} problems, see above" if problems.count else ""))
     return problems.exit_code()
@@ -84,6 +87,9 @@ def main(argv: list[str] | None = None) -> int:
     protocols = "; ".join(f"{name}: {', '.join(spec.protocols)}" for name, spec in DATASETS.items() if len(spec.protocols) > 1)
     parser.add_argument("--protocol", help=f"which splits and captions (default: the first). {protocols}")
     parser.add_argument("--spacy-model", default="en_core_web_sm", help="an installed spaCy pipeline (default: en_core_web_sm)")
+    parser.add_argument(
+        "--word-vectors", type=Path, help="word2vec (binary or text), GloVe or npz file: keeps the vectors of the captions' words"
+    )
     parser.add_argument("--strict", action="store_true", help="stop at the first row that cannot be used, rather than leave it out")
     parser.add_argument(
         "--workers", type=int, default=available_cores(), help="processes that tag; the result is the same (default: all cores)"

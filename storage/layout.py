@@ -45,6 +45,10 @@ class DatasetFolder:
         return (self.captions if self.protocol else self.path) / "idf.parquet"
 
     @property
+    def word_vectors(self) -> Path:
+        return self.idf.with_name("word_vectors.npz")
+
+    @property
     def runs(self) -> Path:
         return self.path / "runs"
 

@@ -79,6 +79,13 @@ class VideoRecord:
             raise ValueError(f"a video needs an id and a path, got {self.video_id!r} and {self.path!r}")
 
 
+def _check_text(value: Any) -> None:
+    try:
+        value.encode()
+    except (AttributeError, UnicodeEncodeError):
+        raise ValueError(f"{value!r} is no text; expected valid Unicode") from None
+
+
 @dataclass(frozen=True, kw_only=True)
 class Caption:
     """A sentence about a clip: the part of a video between two times, or all of it where they are None."""
@@ -102,6 +109,11 @@ class Caption:
     question_type: str | None = None
 
     def __post_init__(self) -> None:
+        if not isinstance(self.video_id, str) or not self.video_id.strip():
+            raise ValueError(f"the video is {self.video_id!r}, expected an id")
+        for value in (self.video_id, self.caption, self.task, self.answer):
+            if value is not None:
+                _check_text(value)
         if not self.caption.strip():
             raise ValueError(f"the caption of video {self.video_id!r} is empty")
         if (self.start_seconds is None) != (self.end_seconds is None):

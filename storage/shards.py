@@ -18,11 +18,12 @@ import mmap
 import os
 import re
 import shutil
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import pairwise
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,8 @@ MOST_BLOCK_BYTES = 1 << 20
 FIRST_LINE = re.compile(rb"vlalign feature shard, schema (\d+), HDF5 from byte (\d+), crc32 of this block from here on ([0-9a-f]{8})\n")
 READ_BYTES = 1 << 22
 GROUP_BYTES = 1 << 23
+MOST_PARTS = 1024
+"""That one call of the system takes (Linux; IOV_MAX)."""
 ALIGNMENT = 4096
 """Data sets begin on a page of memory."""
 TEXT = r"\|S[1-9]\d*"
@@ -274,9 +277,11 @@ def check_storable(video: VideoFeatures, profile: Profile, dtype: DTypeLike = "f
     if video.features.shape[1] != profile.dimension:
         raise ValueError(f"{video.video_id}: features of {video.features.shape[1]:,} values, the profile has {profile.dimension:,}")
     if video.features.dtype == np.float16:
-        # By their bits, as NumPy computes with halves one by one: what is not finite is the last of both signs.
+        # By their bits, as NumPy computes with halves one by one: what is not finite is the last of both signs. Many features have none
+        # below zero, and are looked through once.
         bits = np.ascontiguousarray(video.features)
-        finite = bits.view(np.int16).max(initial=0) < 0x7C00 and bits.view(np.uint16).max(initial=0) < 0xFC00
+        last = bits.view(np.uint16).max(initial=0)
+        finite = last < 0x7C00 or (0x8000 <= last < 0xFC00 and bits.view(np.int16).max() < 0x7C00)
         peak = np.abs(video.features).max() if not finite else 0
     else:
         peak = np.maximum(video.features.max(initial=0.0), -video.features.min(initial=0.0))
@@ -361,18 +366,20 @@ def write_rows(
             fd = file.fileno()
             file.truncate(layout.size)
             for place, part in layout.parts.items():
-                _write_all(fd, part, place)
+                _write_all(fd, [part], place)
 
             def write(numbers: range) -> list[tuple[Sequence[np.ndarray], int]]:
                 """Features at once; the other columns, some 20 bytes a row, are returned, to be written all together."""
-                others = []
+                rows, others = [], []
                 for number in numbers:
                     (features, *short), crc = rows_of(number)
                     if len(features) != table["num_rows"][number]:
                         video_id, expected = table["video_id"][number].decode(), table["num_rows"][number]
                         raise ValueError(f"{len(features):,} rows of {video_id!r}, expected {expected:,}")
-                    _write_all(fd, features, offsets["features"] + int(table["first_row"][number]) * row_bytes)
+                    rows.append(features)
                     others.append((short, crc))
+                if numbers:
+                    _write_all(fd, rows, offsets["features"] + int(table["first_row"][numbers[0]]) * row_bytes)
                 return others
 
             pool, written = ThreadPoolExecutor(2), []
@@ -383,11 +390,11 @@ def write_rows(
             finally:
                 pool.shutdown(cancel_futures=True)
             for place, name in enumerate(ROW_TYPES):
-                _write_all(fd, np.concatenate([short[place] for short, _ in written] or [np.empty(0)]), offsets[name])
+                _write_all(fd, [short[place] for short, _ in written], offsets[name])
             ranges = sorted((offsets[n], offsets[n] + num_rows * size) for n, size in zip(COLUMNS, (row_bytes, *SHORT_BYTES), strict=True))
             table = table.copy()
             table["checksum"] = [crc for _, crc in written]
-            _write_all(fd, table, offsets["videos"])
+            _write_all(fd, [table], offsets["videos"])
             about = {
                 "attributes": attributes,
                 "dtype": np.dtype(dtype).newbyteorder("<").str,
@@ -402,7 +409,7 @@ def write_rows(
                     "dtype": [[name, table.dtype[name].str] for name in table.dtype.names],
                 },
             }
-            _write_all(fd, _block(about, first_byte), 0)
+            _write_all(fd, [_block(about, first_byte)], 0)
         if not np.array_equal(read_shard(partial).videos, table):
             raise OSError("what was read back is not what was written; is the disk broken?")
     return path
@@ -445,12 +452,17 @@ def _block(about: dict[str, Any], num_bytes: int) -> bytes:
     return first.format(SCHEMA, num_bytes, crc32(rest)).encode() + rest
 
 
-def _write_all(fd: int, content: np.ndarray | bytes, offset: int) -> None:
-    if not len(content):
-        return
-    content, done = memoryview(np.ascontiguousarray(content) if isinstance(content, np.ndarray) else content).cast("B"), 0
-    while done < content.nbytes:
-        done += os.pwrite(fd, content[done:], offset + done)
+def _write_all(fd: int, parts: Sequence[np.ndarray | bytes], offset: int) -> None:
+    """One after the other, in as few calls as the system allows: each waits for the file, and for Python's lock after it."""
+    arrays = (np.ascontiguousarray(part) if isinstance(part, np.ndarray) else part for part in parts if len(part))
+    left = deque(memoryview(array).cast("B") for array in arrays)
+    while left:
+        done = os.pwritev(fd, list(islice(left, MOST_PARTS)), offset)
+        offset += done
+        while left and done >= left[0].nbytes:
+            done -= left.popleft().nbytes
+        if done:
+            left[0] = left[0][done:]
 
 
 @contextlib.contextmanager

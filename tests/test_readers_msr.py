@@ -194,6 +194,15 @@ def test_msrvtt_a_clip_twice_in_a_list_has_its_captions_once_and_a_second_pair_i
     assert [c.caption for c in captions if c.split == "test"] == ["one", "three", "two"]
 
 
+def test_msrvtt_a_sentence_number_that_comes_again_is_left_out(tmp_path, capsys):
+    again = [{"caption": "another", "video_id": "video0", "sen_id": SENTENCES[0]["sen_id"]}]
+    assert SENTENCES[0]["video_id"] == "video0"
+    write(tmp_path, **VTT_LISTS, MSRVTT_data__json=data_json(SENTENCES + again))
+    captions, problems = captions_of(msrvtt, tmp_path, "1k-A")
+    assert (counts(captions)["train"], problems) == ((9, 180), 1) and "another" not in {c.caption for c in captions}
+    assert f"sentence {again[0]['sen_id']}: the second of video 'video0' with this number; left out" in warnings(capsys)[0]
+
+
 def test_msrvtt_bad_sentences_are_left_out_with_their_place(tmp_path, capsys):
     bad = [{"caption": caption, "video_id": "video0", "sen_id": 900 + n} for n, caption in enumerate([" \n", None, 7, "half \ud83d"])]
     write(tmp_path, **VTT_LISTS, MSRVTT_data__json=data_json(bad + SENTENCES))

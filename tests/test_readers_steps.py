@@ -517,6 +517,35 @@ def test_coin_bad_segments_are_left_out(tmp_path):
     )
 
 
+def test_an_id_that_comes_again_is_left_out_and_the_first_is_kept(tmp_path):
+    first, second = (json.dumps(coin_video("training", [("1", [1, 2], label)])) for label in ("first", "second"))
+    write(tmp_path, {"COIN.json": f'{{"database": {{"a": {first}, "b": {second}, "a": {second}}}}}'})
+    captions, problems = captions_of(coin, tmp_path)
+    assert [(c.video_id, c.caption) for c in captions] == [("a", "first"), ("b", "second")]
+    left_out(problems, ("COIN.json, entry 'a'", "second of this name"))
+
+
+@pytest.mark.parametrize("video_id", ["", "  ", "half \ud83d"])
+def test_a_video_without_a_usable_id_is_left_out(tmp_path, video_id):
+    coin_file(tmp_path, {video_id: coin_video("training", [("1", [1, 2], "x")]), "b": coin_video("training", [("1", [1, 2], "y")])})
+    captions, problems = captions_of(coin, tmp_path)
+    assert [c.video_id for c in captions] == ["b"]
+    left_out(problems, ("COIN.json", repr(video_id)))
+    write(tmp_path, {"train.json": {video_id: {"duration": 9, "timestamps": [[1, 2]], "sentences": ["x"]}}, "val_1.json": {}})
+    for protocol in activitynet.DATASET.protocols:
+        captions, problems = captions_of(activitynet, tmp_path, protocol)
+        assert captions == []
+        left_out(problems, ("train.json", repr(video_id)))
+
+
+@pytest.mark.parametrize("task", [5, ["MakeTea"], "half \ud83d"])
+def test_a_task_that_is_no_text_is_left_out(tmp_path, task):
+    coin_file(tmp_path, {"a": coin_video("training", [("1", [1, 2], "x")], task=task)})
+    captions, problems = captions_of(coin, tmp_path)
+    assert captions == []
+    left_out(problems, ("COIN.json, video 'a', segment 1", "is no text"))
+
+
 def test_coin_other_subsets_are_refused(tmp_path):
     coin_file(tmp_path, {"a": coin_video("validation", [])})
     assert "video 'a': no 'validation'" in refused(coin, tmp_path)
@@ -529,7 +558,7 @@ def test_coin_background_share_by_hand(tmp_path):
         "b": coin_video("testing", [("1", [0, 1], "x")], duration=5),
         "c": coin_video("training", [("1", [0, 30], "x")]),
     }
-    assert coin.background_share(coin_file(tmp_path, videos)) == pytest.approx((6 + 4) / 15)
+    assert coin.background_share(annotations_of(coin, coin_file(tmp_path, videos).parent)) == pytest.approx((6 + 4) / 15)
 
 
 @given(
@@ -547,7 +576,7 @@ def test_coin_background_share_is_that_of_labelled_frames(tmp_path_factory, draw
         for segment in video["annotation"]:
             labels[math.floor(segment["segment"][0]) : math.ceil(segment["segment"][1])] = int(segment["id"])
         frames += labels.tolist()
-    share = coin.background_share(coin_file(tmp_path_factory.mktemp("coin"), videos))
+    share = coin.background_share(annotations_of(coin, coin_file(tmp_path_factory.mktemp("coin"), videos).parent))
     assert share == pytest.approx(frames.count(0) / len(frames)) if frames else math.isnan(share)
 
 
@@ -557,7 +586,7 @@ def test_coin_real(tmp_path):
     captions, problems = captions_of(coin, tmp_path)
     assert counts(captions)["test"][0] == 2797 and problems.count == 0
     assert len({c.step for c in captions}) == 778 and len({c.task for c in captions}) == 180
-    assert round(100 * coin.background_share(path), 2) == 58.53
+    assert round(100 * coin.background_share(annotations_of(coin, tmp_path)), 2) == 58.53
     durations = [video["duration"] for video in json.loads(path.read_text())["database"].values() if video["subset"] == "testing"]
     assert sum(map(int, durations)) == 394_030
 

@@ -9,7 +9,7 @@ import torch
 from vlalign.storage import Caption, FeatureStore, IdfEntry, VideoFeatures, Weights, write_shard
 from vlalign.storage.console import UserError
 from vlalign.storage.profiles import PROFILES
-from vlalign.train.config import TrainConfig
+from vlalign.train.config import TrainConfig, parse_tokens_of_interest
 from vlalign.train.data import Clip, ClipFeatures, make_pairs
 from vlalign.train.model import VideoTextModel
 from vlalign.train.text import TokenWeights, new_text_encoder, small_bert, small_tokenizer, tokenize
@@ -52,6 +52,28 @@ def caption(text: str, tags: str) -> Caption:
 )
 def test_word_weights_are_normalised_idfs(given, pos_tags, expected):
     assert TokenWeights(IDF, pos_tags).word_weights(given) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("text", "tags"),
+    [
+        ("noun+verb", ("NOUN", "VERB")),
+        ("noun+verb+adj", ("ADJ", "NOUN", "VERB")),
+        ("verb", ("VERB",)),
+        ("det+adp", ("ADP", "DET")),
+        ("NOUN,PROPN", ("NOUN", "PROPN")),
+        ("none", ()),
+    ],
+)
+def test_tokens_of_interest_by_name(text, tags):
+    assert parse_tokens_of_interest(text) == tags
+    assert TrainConfig(dataset="d", features="s3d", tokens_of_interest=text).tokens_of_interest == text
+
+
+@pytest.mark.parametrize("text", ["", "nouns", "noun+", "noun + verb", "none+noun"])
+def test_no_part_of_speech_is_one_line(text):
+    with pytest.raises(UserError, match="is no part of speech; expected 'none', or some of adj, adp"):
+        TrainConfig(dataset="d", features="s3d", tokens_of_interest=text)
 
 
 def test_all_pieces_of_a_word_have_its_weight():

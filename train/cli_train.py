@@ -39,6 +39,10 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--features", required=True, help="the feature store to train on, such as s3d; several joined by +")
     parser.add_argument("--protocol", help="which splits and captions of the data set, as for vlalign-preprocess (default: the usual ones)")
     parser.add_argument("--text-encoder", help="'small' (default: learned from the captions), or a BERT by folder or hub name")
+    parser.add_argument(
+        "--tokens-of-interest",
+        help=f"parts of speech that the token loss is about, such as noun+verb+adj; or none (default: {defaults.tokens_of_interest})",
+    )
     parser.add_argument("--run", help="name of the run's folder (default: made of objective, features and seed)")
     parser.add_argument("--seed", type=int, help="(default: 0)")
     parser.add_argument("--num-steps", type=int, help=f"(default: {defaults.num_steps})")

@@ -4,6 +4,38 @@ from dataclasses import dataclass
 
 from ..storage.console import UserError
 
+UNIVERSAL_TAGS = [
+    "ADJ",
+    "ADP",
+    "ADV",
+    "AUX",
+    "CCONJ",
+    "DET",
+    "INTJ",
+    "NOUN",
+    "NUM",
+    "PART",
+    "PRON",
+    "PROPN",
+    "PUNCT",
+    "SCONJ",
+    "SYM",
+    "VERB",
+    "X",
+]
+"""Of universaldependencies.org/u/pos, as spaCy gives them."""
+
+
+def parse_tokens_of_interest(text: str) -> tuple[str, ...]:
+    """Tags of a name such as ``noun+verb`` (TACo), ``noun+verb+adj`` (ToCo) or ``det+adp`` (TACo's Table 4); none of ``none``."""
+    tags = () if text == "none" else tuple(sorted(set(text.upper().replace(",", "+").split("+"))))
+    if unknown := [tag for tag in tags if tag not in UNIVERSAL_TAGS]:
+        raise UserError(
+            f"--tokens-of-interest {text}: {unknown[0]!r} is no part of speech; expected 'none', or some of "
+            f"{', '.join(UNIVERSAL_TAGS).lower()}, joined by +"
+        )
+    return tags
+
 
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig:
@@ -26,7 +58,8 @@ class TrainConfig:
     token_loss_weight: float = 0.5  # lambda_t of Eq. 6
     token_score_weight: float = 0.5  # Figure 3
     temperature: float = 1.0
-    pos_tags: tuple[str, ...] = ("NOUN", "VERB")  # section 3.3
+    tokens_of_interest: str = "noun+verb"  # section 3.3
+    """Parts of speech, as ``parse_tokens_of_interest`` reads them."""
     max_video_tokens: int = 48  # section 4.3
     max_text_tokens: int = 30  # section 4.3
     num_video_layers: int = 1  # section 4.3
@@ -37,5 +70,6 @@ class TrainConfig:
         for name, least in (("num_steps", 1), ("batch_size", 2), ("max_video_tokens", 1), ("max_text_tokens", 3)):
             if getattr(self, name) < least:
                 raise UserError(f"--{name.replace('_', '-')} {getattr(self, name)}: expected {least} or more")
+        parse_tokens_of_interest(self.tokens_of_interest)
         if not self.learning_rate > 0:
             raise UserError(f"--learning-rate {self.learning_rate}: expected more than 0")

@@ -70,7 +70,7 @@ def save_run(folder: Path, config: TrainConfig, inputs: dict[str, Any], result: 
 
 
 def read_config(about: dict[str, Any]) -> TrainConfig:
-    return TrainConfig(**about["config"] | {"pos_tags": tuple(about["config"]["pos_tags"])})
+    return TrainConfig(**about["config"])
 
 
 def find_run(root: Path, dataset: str | None, name: str | None) -> Path:

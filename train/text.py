@@ -86,7 +86,7 @@ class TokenWeights:
         """Free text as a caption: each word has the tag that it has most often in the training captions, "X" if they lack it."""
         words = list(re.finditer(r"\w+", text))
         return Caption(
-            video_id="",
+            video_id="query",
             caption=text,
             split="",
             words=[word.group() for word in words],

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ...storage.records import Caption
-from .sources import Annotations, Dataset, Record, as_published, read_json, seconds, text
+from .sources import Annotations, Dataset, Record, as_published, seconds, text
 
 TRAIN, TEST = "train.json", "val_1.json"
 SOURCE = "https://cs.stanford.edu/people/ranjaykrishna/densevid/captions.zip"
@@ -22,7 +22,7 @@ SOURCE = "https://cs.stanford.edu/people/ranjaykrishna/densevid/captions.zip"
 
 def read(annotations: Annotations, protocol: str) -> Iterator[Record]:
     for path, split in zip(annotations.find(TRAIN, TEST), ("train", "test"), strict=True):
-        for video_id, video in read_json(path).items():
+        for video_id, video in annotations.read_json(path).items():
             with as_published(path, f"video {video_id!r}"):
                 sentences = list(zip(video["timestamps"], video["sentences"], strict=True))
                 if protocol == "paragraphs":
@@ -39,7 +39,11 @@ def _paragraph(annotations: Annotations, path: Path, video_id: str, split: str, 
             kept.append(text(sentence))
         except ValueError as error:
             annotations.drop(path, f"video {video_id!r}, sentence {number}", str(error))
-    return [Caption(video_id=video_id, caption=" ".join(kept), split=split)] if kept else []
+    try:
+        return [Caption(video_id=video_id, caption=" ".join(kept), split=split)] if kept else []
+    except ValueError as error:
+        annotations.drop(path, f"video {video_id!r}", str(error))
+        return []
 
 
 def _clips(

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ...storage.records import Caption
-from .sources import Annotations, Dataset, Record, as_published, read_json, seconds, text
+from .sources import Annotations, Dataset, Record, as_published, seconds, text
 
 COIN = "COIN.json"
 SPLITS = {"training": "train", "testing": "test"}
@@ -18,19 +18,20 @@ SPLITS = {"training": "train", "testing": "test"}
 def read(annotations: Annotations, protocol: str) -> Iterator[Record]:
     del protocol  # the only one
     (path,) = annotations.find(COIN)
-    for video_id, video in _database(path).items():
+    for video_id, video in _database(annotations, path).items():
         with as_published(path, f"video {video_id!r}"):
             captions = _captions(annotations, path, video_id, video)
         yield from captions
 
 
-def background_share(path: Path) -> float:
+def background_share(annotations: Annotations) -> float:
     """Of the testing videos' frames at 1 fps, the share without a step: what a model gets right that never sees one (58.53 %).
 
     A video has floor(duration) frames, 394,030 in all; a segment covers those from floor(start) up to, not with, ceil(end).
     """
+    (path,) = annotations.find(COIN)
     num_frames = num_background = 0
-    for video_id, video in _database(path).items():
+    for video_id, video in _database(annotations, path).items():
         with as_published(path, f"video {video_id!r}"):
             if SPLITS[video["subset"]] != "test":
                 continue
@@ -44,9 +45,9 @@ def background_share(path: Path) -> float:
     return num_background / num_frames if num_frames else math.nan
 
 
-def _database(path: Path) -> Mapping[str, Any]:
+def _database(annotations: Annotations, path: Path) -> Mapping[str, Any]:
     with as_published(path):
-        return dict(read_json(path)["database"])
+        return dict(annotations.read_json(path)["database"])
 
 
 def _captions(annotations: Annotations, path: Path, video_id: str, video: Mapping[str, Any]) -> list[Caption]:
@@ -73,7 +74,7 @@ def _captions(annotations: Annotations, path: Path, video_id: str, video: Mappin
 
 def facts(annotations: Annotations, protocol: str) -> dict[str, str]:
     del protocol
-    return {"background at 1 fps, testing videos": f"{background_share(*annotations.find(COIN)):.2%}"}
+    return {"background at 1 fps, testing videos": f"{background_share(annotations):.2%}"}
 
 
 DATASET = Dataset(read, {COIN: "https://coin-dataset.github.io, 'annotations'"}, facts=facts)

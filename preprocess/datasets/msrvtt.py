@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ...storage.records import Caption
-from .sources import Annotations, Dataset, Record, as_published, read_json, read_lines, read_rows, text
+from .sources import Annotations, Dataset, Record, as_published, read_lines, read_rows, text
 
 SENTENCES = ("MSRVTT_data.json", "train_val_videodatainfo.json", "test_videodatainfo.json")
 BY_VIDEO = ("sgn_train.json", "sgn_val.json", "sgn_test.json")
@@ -46,9 +46,9 @@ def read(annotations: Annotations, protocol: str) -> Iterator[Record]:
     files = [path for name in (*SENTENCES, *BY_VIDEO, *FOLDS) if (path := annotations.find_optional(name))]
     captions: dict[str, list[Sentence]] = {}
     for path in files:
-        captions = _captions_of(path) | captions  # a clip's captions come from one file, the first that has some
+        captions = _captions_of(annotations, path) | captions  # a clip's captions come from one file, the first that has some
     for split, path in lists.items():
-        of_list = _captions_of(path) if path.name == PAIRS else captions
+        of_list = _captions_of(annotations, path) if path.name == PAIRS else captions
         videos = _videos(path)
         num_captions = 1 if (protocol, split) == ("1k-B", "test") else None
         missing = sum(video not in of_list for video in videos)
@@ -82,23 +82,27 @@ def _videos(path: Path) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def _captions_of(path: Path) -> dict[str, list[Sentence]]:
+def _captions_of(annotations: Annotations, path: Path) -> dict[str, list[Sentence]]:
     """Of each video, in the order of their numbers, which is not the order in every file."""
-    captions: dict[str, list[Sentence]] = {}
     if path.suffix == ".csv":
+        captions: dict[str, list[Sentence]] = {}
         for line, row in read_rows(path, ("video_id", "sentence")):
             captions.setdefault(row["video_id"], []).append(Sentence(path, f"line {line}", line, row["sentence"]))
         return captions
+    numbered: dict[str, dict[int, Sentence]] = {}
     with as_published(path):
-        content = read_json(path)
+        content = annotations.read_json(path)
         rows = content["sentences"] if path.name in SENTENCES else _by_video(content)
         for place, row in enumerate(rows, start=1):
             with as_published(path, f"sentence {place} of the file"):
                 number = int(str(row["sen_id"]))  # an infinite one is a ValueError, too
-                captions.setdefault(row["video_id"], []).append(Sentence(path, f"sentence {number}", number, row["caption"]))
-    for sentences in captions.values():
-        sentences.sort(key=lambda sentence: sentence.number)
-    return captions
+                sentence = Sentence(path, f"sentence {number}", number, row["caption"])
+                of_video = numbered.setdefault(row["video_id"], {})
+                if number in of_video:
+                    annotations.drop(path, sentence.row, f"the second of video {row['video_id']!r} with this number")
+                else:
+                    of_video[number] = sentence
+    return {video: [of_video[number] for number in sorted(of_video)] for video, of_video in numbered.items()}
 
 
 def _by_video(content: dict[str, Any]) -> Iterator[dict[str, Any]]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from ...storage.files import numbered_jsonl
 from ...storage.records import Caption
-from .sources import Annotations, Dataset, Record, as_published, read_json, read_rows, text
+from .sources import Annotations, Dataset, Record, as_published, read_rows, text
 
 SPLITS = ("train", "validation", "test")
 OFFICIAL = ("train_qa.json", "val_qa.json", "test_qa.json")
@@ -33,7 +33,7 @@ def read(annotations: Annotations, protocol: str) -> Iterator[Record]:
         if path is None:
             annotations.problems.add(f"{annotations.folder}: no {name} ({annotations.published[name]}); no questions for {split}")
         else:
-            yield from question_captions(annotations, path, split, _questions(path), _video)
+            yield from question_captions(annotations, path, split, _questions(annotations, path), _video)
 
 
 def question_captions(
@@ -57,15 +57,20 @@ def question_captions(
             annotations.drop(path, row, str(error))
 
 
-def json_questions(path: Path) -> Iterator[Question]:
-    for place, row in enumerate(read_json(path, list), start=1):
+def json_questions(annotations: Annotations, path: Path) -> Iterator[Question]:
+    seen = set()
+    for place, row in enumerate(annotations.read_json(path, list), start=1):
         with as_published(path, f"question {place} of the file"):
+            if row["id"] in seen:
+                annotations.drop(path, f"question {place} of the file", f"the second with the id {row['id']!r}")
+                continue
+            seen.add(row["id"])
             yield f"question {row['id']}", row["video_id"], row["question"], row["answer"]
 
 
-def _questions(path: Path) -> Iterator[Question]:
+def _questions(annotations: Annotations, path: Path) -> Iterator[Question]:
     if path.suffix == ".json":
-        yield from json_questions(path)
+        yield from json_questions(annotations, path)
     elif path.suffix == ".jsonl":
         for line, row in numbered_jsonl(path):
             with as_published(path, f"line {line}"):

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ...storage.records import Caption
-from .sources import Annotations, Dataset, Record, as_published, read_json, read_lines, read_rows, text
+from .sources import Annotations, Dataset, Record, as_published, read_lines, read_rows, text
 
 CAPTIONS = "captions_msvd.json"
 CORPUS = "video_corpus.csv"
@@ -21,7 +21,7 @@ def read(annotations: Annotations, protocol: str) -> Iterator[Record]:
     del protocol
     in_corpus = annotations.find_optional(CORPUS) and not annotations.find_optional(CAPTIONS)
     path, *lists = annotations.find(CORPUS if in_corpus else CAPTIONS, *LISTS.values())
-    captions = _corpus(path) if in_corpus else _captions(path)
+    captions = _corpus(path) if in_corpus else _captions(annotations, path)
     for split, list_path in zip(LISTS, lists, strict=True):
         videos = list(dict.fromkeys(read_lines(list_path)))
         if missing := sum(not captions.get(video) for video in videos):
@@ -34,10 +34,10 @@ def read(annotations: Annotations, protocol: str) -> Iterator[Record]:
                     annotations.drop(path, row, str(error))
 
 
-def _captions(path: Path) -> dict[str, list[tuple[str, Any]]]:
+def _captions(annotations: Annotations, path: Path) -> dict[str, list[tuple[str, Any]]]:
     """{video: [(row, caption)]}"""
     with as_published(path):
-        content = read_json(path)
+        content = annotations.read_json(path)
         if odd := [video for video, sentences in content.items() if not isinstance(sentences, list)]:
             raise TypeError(f"the captions of video {odd[0]!r} are no list")
     return {

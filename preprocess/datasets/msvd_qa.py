@@ -28,7 +28,7 @@ def read(annotations: Annotations, protocol: str) -> Iterator[Record]:
         return names[f"vid{number}"]
 
     for split, path in zip(SPLITS, paths, strict=True):
-        yield from question_captions(annotations, path, split, json_questions(path), video_of)
+        yield from question_captions(annotations, path, split, json_questions(annotations, path), video_of)
 
 
 DATASET = Dataset(

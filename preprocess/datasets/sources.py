@@ -40,6 +40,29 @@ class Annotations:
         found = sorted(self.folder.rglob(name), key=lambda path: (len(path.parts), path))
         return found[0] if found else None
 
+    def read_json(self, path: Path, kind: type = dict) -> Any:
+        """A name that an object has twice is reported, and its first value kept; a BOM is passed over.
+
+        Raises ``UserError`` where the file is no JSON in UTF-8, or another kind of value at the top.
+        """
+
+        def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+            values: dict[str, Any] = {}
+            for name, value in pairs:
+                if name in values:
+                    self.drop(path, f"entry {name!r}", "the second of this name")
+                else:
+                    values[name] = value
+            return values
+
+        try:
+            value = json.loads(path.read_text(encoding="utf-8-sig"), object_pairs_hook=once)
+        except (ValueError, RecursionError) as error:
+            raise UserError(f"{path}: no JSON in UTF-8 ({error}); expected the file as its authors publish it") from None
+        if not isinstance(value, kind):
+            raise UserError(f"{path}: a JSON {type(value).__name__}, expected a {kind.__name__}, as its authors publish it")
+        return value
+
     def drop(self, path: Path, row: str, why: str) -> None:
         """Reports a row that is left out."""
         self.problems.add(f"{path}, {row}: {why}; left out")
@@ -70,17 +93,6 @@ def as_published(path: Path, row: str = "") -> Iterator[None]:
     except (KeyError, IndexError, TypeError, AttributeError, ValueError) as error:
         what = f"no {error}" if isinstance(error, KeyError) else str(error)
         raise UserError(f"{path}{', ' if row else ''}{row}: {what}; expected the file as its authors publish it") from None
-
-
-def read_json(path: Path, kind: type = dict) -> Any:
-    """Raises ``UserError`` where the file is no JSON in UTF-8 (a BOM is passed over), or another kind of value at the top."""
-    try:
-        value = json.loads(path.read_text(encoding="utf-8-sig"))
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{path}: no JSON in UTF-8 ({error}); expected the file as its authors publish it") from None
-    if not isinstance(value, kind):
-        raise UserError(f"{path}: a JSON {type(value).__name__}, expected a {kind.__name__}, as its authors publish it")
-    return value
 
 
 def read_rows(path: Path, columns: Sequence[str], *, header: bool = True) -> Iterator[tuple[int, dict[str, str]]]:

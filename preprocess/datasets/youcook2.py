@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ...storage.records import Caption
-from .sources import Annotations, Dataset, Record, as_published, read_json, read_rows, seconds, text
+from .sources import Annotations, Dataset, Record, as_published, read_rows, seconds, text
 
 ANNOTATIONS = "youcookii_annotations_trainval.json"
 RETRIEVAL = "validation_youcook.csv"
@@ -18,7 +18,7 @@ SPLITS = {"training": "train", "validation": "test"}
 def read(annotations: Annotations, protocol: str) -> Iterator[Record]:
     path, *retrieval = annotations.find(ANNOTATIONS, *([RETRIEVAL] if protocol == "retrieval" else []))
     with as_published(path):
-        videos = read_json(path)["database"].items()
+        videos = annotations.read_json(path)["database"].items()
     for video_id, video in videos:
         with as_published(path, f"video {video_id!r}"):
             split = SPLITS[video["subset"]]
