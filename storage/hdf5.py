@@ -1,5 +1,6 @@
 """HDF5 files, with errors that say where."""
 
+import os
 import re
 import time
 import uuid
@@ -18,7 +19,7 @@ def shard_path(folder: Path, *, in_place_of: Path | None = None) -> Path:
     ``in_place_of``: a shard that it follows directly, before any that was made later.
     """
     if in_place_of is None:
-        names = [name for path in folder.glob("*.h5") if (name := SHARD_NAME.fullmatch(path.name))]
+        names = [name for file in (os.listdir(folder) if folder.exists() else ()) if (name := SHARD_NAME.fullmatch(file))]
         stamp = max([time.time_ns(), *(int(name[1]) + 1 for name in names)])
     else:
         replaced = SHARD_NAME.fullmatch(in_place_of.name)

