@@ -116,8 +116,11 @@ def read_shard(path: Path) -> Shard:
     """Checks block and index against their checksums, and that what they say is possible; the rows' own checksums are for whoever
     reads the rows. Raises ``OtherSchema``, ``Unreadable``, ``UserError`` for what is no shard or a damaged one, ``FileNotFoundError``."""
     try:
-        with path.open("rb", buffering=0) as file:
-            return _parse(path, file.fileno())
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            return _parse(path, fd)
+        finally:
+            os.close(fd)
     except FileNotFoundError:
         raise
     except OSError as error:
@@ -150,10 +153,7 @@ def _parse(path: Path, fd: int) -> Shard:
     if about["num_bytes"] != size:
         raise ValueError(f"it has {size:,} of its {about['num_bytes']:,} bytes")
     index, attributes = about["videos"], about["attributes"]
-    kinds = dict(index["dtype"])
-    if kinds.keys() != INDEX_TYPES.keys() or not all(re.fullmatch(INDEX_TYPES[name], kind) for name, kind in kinds.items()):
-        raise ValueError("its index has other columns")
-    dtype = np.dtype(list(kinds.items()))
+    dtype = _index_dtype(tuple((name, kind) for name, kind in index["dtype"]))
     if not 0 <= index["count"] * dtype.itemsize <= size:
         raise ValueError("its index lies outside of it")
     content = os.pread(fd, index["count"] * dtype.itemsize, index["offset"])
@@ -184,6 +184,14 @@ def _parse(path: Path, fd: int) -> Shard:
     if any(not first_byte <= first <= last <= size for first, last in _ranges(shard)):
         raise ValueError("its rows lie outside of it")
     return shard
+
+
+@lru_cache(maxsize=1024)
+def _index_dtype(columns: tuple[tuple[str, str], ...]) -> np.dtype:
+    kinds = dict(columns)
+    if kinds.keys() != INDEX_TYPES.keys() or not all(re.fullmatch(INDEX_TYPES[name], kind) for name, kind in kinds.items()):
+        raise ValueError("its index has other columns")
+    return np.dtype(list(kinds.items()))
 
 
 @lru_cache(maxsize=64)
