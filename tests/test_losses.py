@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from vlalign.train.losses import sentence_nce, token_nce
+from vlalign.train.losses import cascade_scores, fusion_nce, hard_negatives, sentence_nce, token_nce, token_similarity
 
 
 def batch(num_pairs: int, num_video: int = 5, num_text: int = 4, width: int = 6):
@@ -80,3 +80,57 @@ def test_similarities_that_are_all_equal_give_log_of_the_batch_size():
 def test_large_scores_do_not_overflow():
     loss = sentence_nce(1e3 * torch.eye(4), 1e3 * torch.eye(4))
     assert loss.item() == 0.0
+
+
+# The later stage
+
+
+def loop_hard(scores, num_negatives):
+    """(text, video) pairs of each text's problem, and of each video's, by sorting."""
+    size = len(scores)
+    of_texts = {i: {i, *sorted((j for j in range(size) if j != i), key=lambda j: -scores[i][j])[:num_negatives]} for i in range(size)}
+    of_videos = {j: {j, *sorted((i for i in range(size) if i != j), key=lambda i: -scores[i][j])[:num_negatives]} for j in range(size)}
+    return of_texts, of_videos
+
+
+def loop_fusion_nce(scores, of_texts, of_videos):
+    """Eq. 5 of each text and of each video over their own problems, then divided by how many there are."""
+    total = 0.0
+    for i, videos in of_texts.items():
+        total = total - torch.log(torch.exp(scores[i, i]) / sum(torch.exp(scores[i, j]) for j in videos))
+    for j, texts in of_videos.items():
+        total = total - torch.log(torch.exp(scores[j, j]) / sum(torch.exp(scores[i, j]) for i in texts))
+    return total / (2 * len(scores))
+
+
+@pytest.mark.parametrize("num_pairs", [1, 2, 7])
+@pytest.mark.parametrize("num_negatives", [0, 1, 3, 20])
+def test_hard_negatives_and_fusion_nce_are_equation_5_over_the_highest(num_pairs, num_negatives):
+    guide = torch.randn(num_pairs, num_pairs, dtype=torch.float64)
+    scores = torch.randn(num_pairs, num_pairs, dtype=torch.float64, requires_grad=True)
+    of_texts, of_videos = hard_negatives(guide, num_negatives)
+    expected_texts, expected_videos = loop_hard(guide.tolist(), num_negatives)
+    assert {i: set(of_texts[i].nonzero().ravel().tolist()) for i in range(num_pairs)} == expected_texts
+    assert {j: set(of_videos[:, j].nonzero().ravel().tolist()) for j in range(num_pairs)} == expected_videos
+    ours, plain = fusion_nce(scores, of_texts, of_videos), loop_fusion_nce(scores, expected_texts, expected_videos)
+    torch.testing.assert_close(ours, plain)
+    torch.testing.assert_close(torch.autograd.grad(ours, scores), torch.autograd.grad(plain, scores))
+
+
+def test_pairs_that_nobody_asked_for_have_no_influence():
+    guide, scores = torch.randn(6, 6), torch.randn(6, 6)
+    of_texts, of_videos = hard_negatives(guide, 2)
+    assert of_texts.sum() == of_videos.sum() == 6 * 3 and (of_texts | of_videos).sum() <= 2 * 6 * 3 - 6
+    junk = scores.masked_fill(~(of_texts | of_videos), float("inf"))
+    assert fusion_nce(junk, of_texts, of_videos) == fusion_nce(scores, of_texts, of_videos)
+
+
+def test_cascade_scores_are_the_two_similarities_added():
+    video, mask, text, weights = batch(5)
+    token = token_similarity(video, mask, text)
+    sentence = text[:, 0] @ video[:, 0].T
+    got = cascade_scores(sentence, token, weights > 0)
+    for i in range(5):
+        for j in range(5):
+            of_tokens = [max(video[j, m] @ text[i, p] for m in range(5) if mask[j, m]) for p in range(4) if weights[i, p] > 0]
+            torch.testing.assert_close(got[i, j], sentence[i, j] + sum(of_tokens))
