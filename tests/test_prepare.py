@@ -147,6 +147,7 @@ def official(folder, *, clips=2):
     database = {
         f"{subset}{n}": {
             "subset": subset,
+            "duration": 90.0,
             "recipe_type": "101",
             "annotations": [{"id": i, "segment": [10 * i, 10 * i + 5], "sentence": f"cut {n} onions {i}"} for i in range(clips)],
         }

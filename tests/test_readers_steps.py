@@ -100,6 +100,7 @@ GOOD_FILES = {
             "database": {
                 "a": {
                     "subset": "training",
+                    "duration": 90.0,
                     "recipe_type": "101",
                     "annotations": [{"id": 0, "segment": [1, 2], "sentence": "cut it"}],
                 }
@@ -515,6 +516,18 @@ def test_coin_bad_segments_are_left_out(tmp_path):
         (at.format(4), "' '"),
         (at.format(5), "'a' is no time"),
     )
+
+
+def test_clips_that_go_on_after_their_video_are_cut_and_counted(tmp_path):
+    coin_file(tmp_path, {"a": coin_video("training", [("1", [1, 12.5], "x"), ("1", [11, 12], "y"), ("1", [2, 9.99], "z")], duration=9.99)})
+    captions, problems = captions_of(coin, tmp_path)
+    assert brief(captions) == [("a", "train", "x", 1, 9.99), ("a", "train", "z", 2, 9.99)]
+    left_out(problems, ("segment 2", "0 <= start < end"))
+    assert problems.changed == {"ends after the video, cut at its duration": 1}
+    write(tmp_path, youcook_files({"t": youcook([youcook_clip(0, 80, 95, "fry")])}))
+    captions, problems = captions_of(youcook2, tmp_path, "all")
+    assert (captions[0].end_seconds, problems.count) == (90, 0)
+    assert problems.changed == {"ends after the video, cut at its duration": 1}
 
 
 def test_an_id_that_comes_again_is_left_out_and_the_first_is_kept(tmp_path):

@@ -52,16 +52,10 @@ def _clips(
     captions = []
     for number, ((start, end), sentence) in enumerate(sentences, start=1):
         try:
-            start, end = seconds(start), seconds(end)
-            last = round(seconds(duration), 2)  # 70.29 is published as 70.28999999999999
-            captions.append(
-                Caption(video_id=video_id, caption=text(sentence), split=split, start_seconds=start, end_seconds=min(end, last))
-            )
+            times = {"start_seconds": seconds(start), "end_seconds": seconds(end)}
+            captions.append(annotations.within(Caption(video_id=video_id, caption=text(sentence), split=split, **times), duration))
         except ValueError as error:
             annotations.drop(path, f"video {video_id!r}, sentence {number}", str(error))
-        else:
-            if end > last:
-                annotations.note("ends after the video, cut at its duration")
     return captions
 
 

@@ -56,17 +56,16 @@ def _captions(annotations: Annotations, path: Path, video_id: str, video: Mappin
     for number, segment in enumerate(video["annotation"], start=1):
         try:
             start, end = map(seconds, segment["segment"])
-            captions.append(
-                Caption(
-                    video_id=video_id,
-                    caption=text(segment["label"]),
-                    split=split,
-                    start_seconds=start,
-                    end_seconds=end,
-                    task=task,
-                    step=int(segment["id"]),
-                )
+            caption = Caption(
+                video_id=video_id,
+                caption=text(segment["label"]),
+                split=split,
+                start_seconds=start,
+                end_seconds=end,
+                task=task,
+                step=int(segment["id"]),
             )
+            captions.append(annotations.within(caption, video["duration"]))
         except ValueError as error:
             annotations.drop(path, f"video {video_id!r}, segment {number}", str(error))
     return captions

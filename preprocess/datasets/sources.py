@@ -5,7 +5,7 @@ import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +66,18 @@ class Annotations:
     def drop(self, path: Path, row: str, why: str) -> None:
         """Reports a row that is left out."""
         self.problems.add(f"{path}, {row}: {why}; left out")
+
+    def within(self, caption: Caption, duration_seconds: Any) -> Caption:
+        """The caption, its clip cut at the video's end where it goes on after it, which is counted.
+
+        Raises ``ValueError`` where it also starts there, or where the duration is no number.
+        """
+        last = round(seconds(duration_seconds), 2)  # 70.29 is published as 70.28999999999999
+        if caption.end_seconds is None or caption.end_seconds <= last:
+            return caption
+        cut = replace(caption, end_seconds=last)
+        self.note("ends after the video, cut at its duration")
+        return cut
 
     def note(self, change: str) -> None:
         """Counts a row that is kept, but not as it stands in the file."""

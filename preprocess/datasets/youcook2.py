@@ -25,7 +25,8 @@ def read(annotations: Annotations, protocol: str) -> Iterator[Record]:
             for clip in video["annotations"] if split == "train" or not retrieval else ():
                 try:
                     start, end = clip["segment"]
-                    yield _caption(video_id, split, start, end, clip["sentence"], video["recipe_type"])
+                    caption = _caption(video_id, split, start, end, clip["sentence"], video["recipe_type"])
+                    yield annotations.within(caption, video["duration"])
                 except ValueError as error:
                     annotations.drop(path, f"video {video_id!r}, clip {clip['id']}", str(error))
     for path in retrieval:
