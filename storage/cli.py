@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from . import care
-from .console import EXIT_DONE, EXIT_INCOMPLETE, Problems, UserError, add_dataset, progress, run_command, say
+from .console import EXIT_DONE, EXIT_INCOMPLETE, Parser, Problems, UserError, add_dataset, progress, run_command, say
 from .exchange import FORMS, export_store, import_features, read_durations, read_profile
 from .feature_store import FeatureStore, shard_files
 from .layout import DatasetFolder
@@ -221,7 +221,7 @@ ACTIONS: dict[str, tuple[Callable[[argparse.Namespace], int], str, str, list[tup
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="vlalign-store",
         description="Looks after feature stores.",
         epilog="example:\n  vlalign-store info --dataset demo\n  vlalign-store verify vlalign_data/demo/features/s3d",

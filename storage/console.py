@@ -1,13 +1,14 @@
 """What every command shares: one line for a mistake, exit codes, progress that reads well on a terminal and in a log."""
 
 import argparse
+import difflib
 import os
 import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from tqdm import tqdm
 
@@ -62,8 +63,29 @@ def say(message: str) -> None:
     tqdm.write(message, file=sys.stderr)
 
 
+class Parser(argparse.ArgumentParser):
+    """A mistake gets one line, which says what options an unknown one may have been meant for."""
+
+    def parse_args(self, args: Any = None, namespace: Any = None) -> argparse.Namespace:
+        parsed, unknown = self.parse_known_args(args, namespace)
+        if unknown:
+            near = difflib.get_close_matches(unknown[0].split("=")[0], _options(self), n=3)
+            self.error(f"unknown: {' '.join(unknown)}" + (f"; nearest: {', '.join(near)}" if near else ""))
+        return parsed
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(EXIT_MISTAKE, f"{self.prog}: error: {message}; see {self.prog} --help\n")
+
+
+def _options(parser: argparse.ArgumentParser) -> list[str]:
+    """Long ones, those of actions included."""
+    actions = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
+    below = [option for action in actions for sub in action.choices.values() for option in _options(sub)]
+    return [option for option in parser._option_string_actions if option.startswith("--")] + below
+
+
 def command_parser(prog: str, description: str, example: str) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog=prog,
         description=description,
         epilog=f"example:\n  {example}",

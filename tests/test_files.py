@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from vlalign.storage import Caption, IdfEntry, VideoRecord, captions, console, read_captions, read_idf, write_idf
+from vlalign.storage.cli import main as store
 from vlalign.storage.console import Problems, UserError, command_parser, progress, run_command
 from vlalign.storage.files import (
     IDENTITY_BYTES,
@@ -23,6 +24,7 @@ from vlalign.storage.files import (
     written_whole,
 )
 from vlalign.storage.layout import DatasetFolder, find_dataset
+from vlalign.train.cli_train import main as train
 
 # Files that are written whole or not at all
 
@@ -364,6 +366,22 @@ def test_the_parser_ends_the_command(capsys, argv, code):
     assert ended.value.code == code
     if code == 0:
         assert "vlalign-test --dataset demo" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("main", "argv", "says"),
+    [
+        (train, ["--features", "s3d", "--learning-rte", "3"], "unknown: --learning-rte 3; nearest: --learning-rate"),
+        (train, ["--features", "s3d", "--zzz"], "unknown: --zzz; see vlalign-train --help"),
+        (train, ["--features", "s3d", "--dropout", "a"], "argument --dropout: invalid float value: 'a'"),
+        (store, ["ls", "--jsn"], "unknown: --jsn; nearest: --json"),
+    ],
+)
+def test_a_mistaken_option_is_one_line_with_the_nearest(capsys, main, argv, says):
+    with pytest.raises(SystemExit) as ended:
+        main(argv)
+    said = capsys.readouterr().err
+    assert ended.value.code == 2 and said.count("\n") == 1 and says in said and said.endswith("--help\n")
 
 
 @pytest.mark.parametrize(

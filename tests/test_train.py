@@ -70,6 +70,23 @@ def test_tokens_of_interest_by_name(text, tags):
     assert TrainConfig(dataset="d", features="s3d", tokens_of_interest=text).tokens_of_interest == text
 
 
+@pytest.mark.parametrize(
+    ("setting", "says"),
+    [
+        ({"batch_size": 1}, "--batch-size 1: expected 2 or more"),
+        ({"learning_rate": 0.0}, "--learning-rate 0.0: expected more than 0"),
+        ({"validate_every": 0}, "--validate-every 0: expected 1 or more"),
+        ({"dropout": 1.0}, "--dropout 1.0"),
+        ({"temperature": 0.0}, "--temperature 0.0"),
+        ({"temperature": float("nan")}, "--temperature nan"),
+        ({"num_video_layers": -1}, "--num-video-layers -1: expected 0 or more"),
+    ],
+)
+def test_an_impossible_setting_is_refused_by_its_option(setting, says):
+    with pytest.raises(UserError, match=says):
+        TrainConfig(dataset="d", features="s3d", **setting)
+
+
 @pytest.mark.parametrize("text", ["", "nouns", "noun+", "noun + verb", "none+noun"])
 def test_no_part_of_speech_is_one_line(text):
     with pytest.raises(UserError, match="is no part of speech; expected 'none', or some of adj, adp"):

@@ -9,6 +9,15 @@ from ..storage.layout import find_dataset
 from .config import TrainConfig
 from .runs import describe_inputs, open_stores, trained_before
 
+HELP = {
+    "text_encoder": "'small' (two layers, learned from the captions), or a BERT-like model by folder or hub name",
+    "objective": "which losses are trained",
+    "seed": "of everything that is drawn at random",
+    "token_loss_weight": "lambda_t of TACo's Eq. 6",
+    "token_score_weight": "of the tokens' score in retrieval (TACo, Figure 3)",
+    "tokens_of_interest": "parts of speech that the token loss is about, such as noun+verb+adj; or none",
+}
+
 
 def train(args: argparse.Namespace) -> int:
     dataset = find_dataset(args.root, args.dataset, having="captions", hint="vlalign-preprocess")
@@ -35,18 +44,15 @@ def main(argv: list[str] | None = None) -> int:
         "Trains a video-text model on the features and captions of a data set.",
         "vlalign-train --dataset demo --features s3d",
     )
-    defaults = TrainConfig(dataset="", features="")
     parser.add_argument("--features", required=True, help="the feature store to train on, such as s3d; several joined by +")
     parser.add_argument("--protocol", help="which splits and captions of the data set, as for vlalign-preprocess (default: the usual ones)")
-    parser.add_argument("--text-encoder", help="'small' (default: learned from the captions), or a BERT by folder or hub name")
-    parser.add_argument(
-        "--tokens-of-interest",
-        help=f"parts of speech that the token loss is about, such as noun+verb+adj; or none (default: {defaults.tokens_of_interest})",
-    )
-    parser.add_argument("--run", help="name of the run's folder (default: made of objective, features and seed)")
-    parser.add_argument("--seed", type=int, help="(default: 0)")
-    parser.add_argument("--num-steps", type=int, help=f"(default: {defaults.num_steps})")
-    parser.add_argument("--batch-size", type=int, help=f"(default: {defaults.batch_size})")
-    parser.add_argument("--learning-rate", type=float, help=f"(default: {defaults.learning_rate})")
+    parser.add_argument("--run", help="name of the run's folder (default: made of objective, features, protocol and seed)")
     parser.add_argument("--device", default="cpu", help="cpu, cuda or cuda:N (default: cpu)")
+    settings = parser.add_argument_group("settings", "Any of them; a run keeps them all in run.json.")
+    for field in fields(TrainConfig):
+        if field.name not in ("dataset", "protocol", "features"):
+            name, told = f"--{field.name.replace('_', '-')}", HELP.get(field.name, "")
+            settings.add_argument(
+                name, type=field.type, metavar=field.type.__name__.upper(), help=f"{told} (default: {field.default})".strip()
+            )
     return run_command(train, parser, argv)

@@ -71,5 +71,10 @@ class TrainConfig:
             if getattr(self, name) < least:
                 raise UserError(f"--{name.replace('_', '-')} {getattr(self, name)}: expected {least} or more")
         parse_tokens_of_interest(self.tokens_of_interest)
+        for name, least in (("warmup_steps", 0), ("weight_decay", 0), ("num_video_layers", 0), ("validate_every", 1), ("dropout", 0)):
+            if getattr(self, name) < least:
+                raise UserError(f"--{name.replace('_', '-')} {getattr(self, name)}: expected {least} or more")
+        if not (self.dropout < 1 and self.temperature > 0):
+            raise UserError(f"--dropout {self.dropout} --temperature {self.temperature}: expected less than 1, and more than 0")
         if not self.learning_rate > 0:
             raise UserError(f"--learning-rate {self.learning_rate}: expected more than 0")

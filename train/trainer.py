@@ -65,6 +65,8 @@ def train_run(dataset: DatasetFolder, config: TrainConfig, folder: Path, *, devi
 
     Raises ``UserError`` where there is nothing to train on, and where the loss stops being a number.
     """
+    if config.objective not in OBJECTIVES:
+        raise UserError(f"--objective {config.objective}: expected one of {', '.join(OBJECTIVES)}")
     device = find_device(device_name)
     features = ClipFeatures(open_stores(dataset, config.features))
     inputs = describe_inputs(dataset, features.stores)
