@@ -113,6 +113,17 @@ def test_metrics_equal_a_count_over_what_search_finds(trained, capsys):
     assert metrics["chance"]["R@1"] == pytest.approx(100 / 3)
 
 
+def test_each_query_is_kept_with_its_rank(trained):
+    folder = run_folder(trained)
+    queries, result = read_jsonl(folder / "queries.jsonl"), json.loads((folder / "metrics.json").read_text())
+    metrics = result["metrics"]["text_to_video"]
+    assert len(queries) == result["num_captions"]
+    assert np.mean([query["rank"] for query in queries]) == pytest.approx(metrics["mean_rank"])
+    assert 100 * np.mean([query["rank"] == 1 for query in queries]) == pytest.approx(metrics["R@1"])
+    for query in queries:
+        assert (query["rank"] == 1) == (query["first"] == query["clip"]) == (query["first_score"] == query["score"])
+
+
 def test_a_second_training_and_evaluation_do_nothing(trained, capsys):
     before = {path: path.stat().st_mtime_ns for path in run_folder(trained).rglob("*") if path.is_file()}
     assert train_main([*at(trained), *TRAIN]) == 0

@@ -1,18 +1,19 @@
 """Retrieval on a split: metrics, and what was retrieved."""
 
 import hashlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ..storage.console import Problems, UserError
-from ..storage.files import write_json
+from ..storage.files import write_json, write_jsonl
 from .checkpoint import Run, load_run
 from .data import Pairs, read_pairs
-from .metrics import retrieval_metrics
+from .metrics import count, retrieval_metrics
 from .report import write_report
-from .runs import METRICS_FILE
+from .runs import METRICS_FILE, QUERIES_FILE
 from .scoring import score_matrix
 
 GALLERY_QUERIES = 8
@@ -44,8 +45,24 @@ def split_checksum(pairs: Pairs) -> str:
     return hashlib.sha256("".join(rows).encode()).hexdigest()[:16]
 
 
+def answers(scores: np.ndarray, pairs: Pairs) -> Iterator[dict[str, Any]]:
+    """Each caption with its clip, that clip's rank (a tied one counts half), and the clip that came first."""
+    right = pairs.clip_of_caption
+    counts = count(lambda rows: scores[rows], scores[np.arange(len(right)), right], right, "average")
+    for number, caption in enumerate(pairs.captions):
+        best = int(scores[number].argmax())
+        yield {
+            "caption": caption.caption,
+            "clip": vars(pairs.clips[right[number]]),
+            "rank": 1 + counts.above[number].item() + counts.tied[number].item() / 2,
+            "score": scores[number, right[number]].item(),
+            "first": vars(pairs.clips[best]),
+            "first_score": scores[number, best].item(),
+        }
+
+
 def evaluate_run(folder: Path, split: str, ties: str, problems: Problems, fingerprint: dict[str, Any]) -> dict[str, Any]:
-    """Scores every caption of ``split`` against every clip; writes ``metrics.json`` and ``report.html``, and returns the former."""
+    """Scores every caption of ``split`` against every clip; writes ``metrics.json`` (returned), ``queries.jsonl`` and ``report.html``."""
     run: Run = load_run(folder)
     usable = read_pairs(run.dataset, run.features, problems)
     pairs = usable[split]
@@ -70,6 +87,7 @@ def evaluate_run(folder: Path, split: str, ties: str, problems: Problems, finger
         "left_out": problems.count,
         "fingerprint": fingerprint,
     }
+    write_jsonl(folder / QUERIES_FILE, answers(scores, pairs))
     write_report(run, result, gallery(scores, pairs))
     write_json(folder / METRICS_FILE, result)  # last: its presence says that both are there
     return result

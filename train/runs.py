@@ -19,6 +19,7 @@ RUN_FILE = "run.json"
 MODEL_FILE = "model.safetensors"
 EVENTS_FILE = "events.jsonl"
 METRICS_FILE = "metrics.json"
+QUERIES_FILE = "queries.jsonl"
 REPORT_FILE = "report.html"
 TEXT_FOLDER = "text_encoder"
 
