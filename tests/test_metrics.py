@@ -94,8 +94,8 @@ def test_real_similarity_matrix():
 
 def test_table_for_people_names_chance():
     lines = format_metrics(retrieval_metrics(np.eye(100))).splitlines()
-    assert lines[1].split() == ["text", "to", "video", "100.0", "100.0", "100.0", "1.0"]
-    assert lines[2].split() == ["chance", "1.0", "5.0", "10.0", "50.5"]
+    assert lines[1].split() == ["text", "to", "video", "100.0", "100.0", "100.0", "100.0", "1.0", "1.0", "0"]
+    assert lines[2].split() == ["chance", "1.0", "5.0", "10.0", "50.0", "50.5", "50.5"]
 
 
 # What published evaluators make of ties: their own numbers, on their inputs and on a real matrix
