@@ -80,7 +80,7 @@ def rule_of_single_words(nlp: "Language") -> Callable[[int, int], str] | None:
     """
     from spacy.tokens import Doc
 
-    if RULER not in nlp.pipe_names or nlp.pipe_names[-1] != RULER:
+    if nlp.pipe_names[-1:] != [RULER]:
         return None
     ruler = nlp.get_pipe(RULER)
     deciding = [tokens for rule in ruler.patterns if {"POS", "TAG"} & rule["attrs"].keys() for tokens in rule["patterns"]]

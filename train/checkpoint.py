@@ -13,7 +13,7 @@ from ..storage.captions import read_idf
 from ..storage.console import UserError
 from ..storage.files import written_whole
 from ..storage.layout import DatasetFolder
-from .config import TrainConfig, parse_tokens_of_interest
+from .config import TrainConfig
 from .data import ClipFeatures
 from .model import VideoTextModel
 from .runs import MODEL_FILE, TEXT_FOLDER, dataset_of, features_note, open_stores, read_config, read_run
@@ -60,7 +60,7 @@ def load_run(folder: Path) -> Run:
         model.load_state_dict(load_file(folder / MODEL_FILE))
     except (OSError, SafetensorError, RuntimeError) as error:
         raise UserError(f"{folder / MODEL_FILE}: not the run's model ({str(error).splitlines()[0]}); train the run again") from None
-    weights = TokenWeights(read_idf(dataset.idf), parse_tokens_of_interest(config.tokens_of_interest))
+    weights = TokenWeights(read_idf(dataset.idf), config.pos_tags)
     return Run(folder, dataset, config, about, features, model.eval(), tokenizer, weights)
 
 

@@ -37,6 +37,10 @@ def parse_tokens_of_interest(text: str) -> tuple[str, ...]:
     return tags
 
 
+LEAST = {"num_steps": 1, "batch_size": 2, "max_video_tokens": 1, "max_text_tokens": 3}
+LEAST |= {"warmup_steps": 0, "weight_decay": 0, "num_video_layers": 0, "validate_every": 1, "dropout": 0}
+
+
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig:
     """A complete training configuration. Numbers of the paper where it gives one that fits a small model on a CPU."""
@@ -67,14 +71,15 @@ class TrainConfig:
     validate_every: int = 50
 
     def __post_init__(self) -> None:
-        for name, least in (("num_steps", 1), ("batch_size", 2), ("max_video_tokens", 1), ("max_text_tokens", 3)):
+        for name, least in LEAST.items():
             if getattr(self, name) < least:
                 raise UserError(f"--{name.replace('_', '-')} {getattr(self, name)}: expected {least} or more")
-        parse_tokens_of_interest(self.tokens_of_interest)
-        for name, least in (("warmup_steps", 0), ("weight_decay", 0), ("num_video_layers", 0), ("validate_every", 1), ("dropout", 0)):
-            if getattr(self, name) < least:
-                raise UserError(f"--{name.replace('_', '-')} {getattr(self, name)}: expected {least} or more")
+        _ = self.pos_tags  # raises for what is no part of speech
         if not (self.dropout < 1 and self.temperature > 0):
             raise UserError(f"--dropout {self.dropout} --temperature {self.temperature}: expected less than 1, and more than 0")
         if not self.learning_rate > 0:
             raise UserError(f"--learning-rate {self.learning_rate}: expected more than 0")
+
+    @property
+    def pos_tags(self) -> tuple[str, ...]:
+        return parse_tokens_of_interest(self.tokens_of_interest)

@@ -25,13 +25,11 @@ TIES = {
 
 
 class Counts(NamedTuple):
-    """Of each query: candidates above the right one; others level with it, before and behind it by index; its place by argsort."""
+    """Of each query: candidates above the right one, and others level with it, before and behind it: by index, or, for COOT, as sorted."""
 
     above: np.ndarray
     before: np.ndarray
     behind: np.ndarray
-    sorted: np.ndarray
-    """Only for COOT; elsewhere 0."""
 
     @property
     def tied(self) -> np.ndarray:
@@ -99,10 +97,12 @@ def count(scores_of: Callable[[slice], np.ndarray], own: np.ndarray, own_index: 
     for first in range(0, len(own), CHUNK):
         rows = slice(first, first + CHUNK)
         scores, level, index = scores_of(rows), own[rows, None], own_index[rows, None]
-        equal = scores == level
-        before = (equal & (np.arange(scores.shape[1]) < index)).sum(axis=1)
-        place = np.argmax(np.argsort(scores, axis=1)[:, ::-1] == index, axis=1) if ties == "coot" else 0 * before
-        counts.append(((scores > level).sum(axis=1), before, equal.sum(axis=1) - before - 1, place))
+        above, equal = (scores > level).sum(axis=1), scores == level
+        if ties == "coot":
+            before = np.argmax(np.argsort(scores, axis=1)[:, ::-1] == index, axis=1) - above
+        else:
+            before = (equal & (np.arange(scores.shape[1]) < index)).sum(axis=1)
+        counts.append((above, before, equal.sum(axis=1) - before - 1))
     return Counts(*map(np.concatenate, zip(*counts, strict=True)))
 
 
@@ -113,9 +113,7 @@ def _ranks(counts: Counts, ties: str, *, ragged: bool) -> np.ndarray:
         return first + counts.tied / 2
     if ties == "pessimistic":
         return first + counts.tied
-    if ties == "coot":
-        return 1 + counts.sorted
-    if ties == "clip4clip" and ragged:
+    if ties == "coot" or (ties == "clip4clip" and ragged):
         return first + counts.before
     if ties == "clip4clip":
         places = counts.tied + 1
@@ -126,8 +124,10 @@ def _ranks(counts: Counts, ties: str, *, ragged: bool) -> np.ndarray:
 def _summary(counts: Counts, ties: str, num_candidates: int, num_right: np.ndarray, *, ragged: bool) -> dict[str, float]:
     ranks = _ranks(counts, ties, ragged=ragged)
     median = float(np.median(ranks))
-    if ties == "coot" or (ties == "clip4clip" and ragged):
-        median = float(np.sort(ranks)[(len(ranks) - 1) // 2]) if ties == "clip4clip" else float(math.floor(median))
+    if ties == "coot":
+        median = float(math.floor(median))
+    elif ties == "clip4clip" and ragged:
+        median = float(np.sort(ranks)[(len(ranks) - 1) // 2])
     recall = {f"R@{k}": float(100 * np.mean(ranks < k + 1)) for k in RECALL_AT}
     if ties == "ce":
         recall["R@1"] = float(100 * np.mean(ranks == 1))

@@ -16,7 +16,7 @@ from ..storage.device import find_device
 from ..storage.layout import DatasetFolder
 from ..storage.records import Caption
 from .checkpoint import make_model, save_model
-from .config import TrainConfig, parse_tokens_of_interest
+from .config import TrainConfig
 from .data import Clip, ClipFeatures, Pairs, read_pairs
 from .metrics import retrieval_metrics
 from .model import VideoTextModel
@@ -77,7 +77,7 @@ def train_run(dataset: DatasetFolder, config: TrainConfig, folder: Path, *, devi
     torch.manual_seed(config.seed)
     rng = random.Random(config.seed)
     tokenizer, text_encoder = new_text_encoder(config.text_encoder, (c.caption for c in pairs["train"].captions))
-    weights = TokenWeights(read_idf(dataset.idf), parse_tokens_of_interest(config.tokens_of_interest))
+    weights = TokenWeights(read_idf(dataset.idf), config.pos_tags)
     model = make_model(config, features.dim, text_encoder)
     set_feature_statistics(model, features, pairs["train"], config, rng)
     model.to(device)
