@@ -241,7 +241,7 @@ class ShardRows:
         if hasattr(mmap, "MADV_WILLNEED") and end > start:
             page = start - start % mmap.PAGESIZE
             self._map.madvise(mmap.MADV_WILLNEED, page, end - page)
-        return end - start
+        return max(end - start, 0)
 
     def of(self, video: np.void) -> list[np.ndarray]:
         """All rows of a video, a row of the shard's ``videos``: its part of each column."""

@@ -17,7 +17,7 @@ from stores import DIMENSION, PROFILE, WEIGHTS, in_forked_child, video, write
 from vlalign.storage import FeatureStore, Profile, Weights, write_shard
 from vlalign.storage.console import UserError
 from vlalign.storage.files import written_whole
-from vlalign.storage.shards import FIRST_LINE
+from vlalign.storage.shards import FIRST_LINE, ShardRows
 from vlalign.storage.thumbnails import Thumbnail, ThumbnailStore, write_thumbnails
 
 
@@ -204,6 +204,20 @@ def test_more_shards_than_may_be_open_at_once(tmp_path, monkeypatch):
     for number in np.random.default_rng(0).integers(5, size=40):
         assert store.get(f"v{number}").features[:, 0].tolist() == [10 * number, 10 * number + 1]
         assert len(store._snapshot.open) <= 2
+
+
+def test_the_disk_is_asked_once_for_each_row(tmp_path, monkeypatch):
+    asked = []
+    expect = ShardRows.expect
+    monkeypatch.setattr(ShardRows, "expect", lambda rows, first, last: asked.extend(range(first, last)) or expect(rows, first, last))
+    write(tmp_path, video("a", 30), video("b", 30, base=100))
+    store = FeatureStore(tmp_path)
+    wanted = [("b", 5, 10), ("a", 20, 25), ("b", 8, 14), ("b", 2, 16), ("a", 22, 24), ("a", 20, 20), ("b", 5, 10)]
+    for window, rows in zip(wanted, store.get_rows(wanted), strict=True):
+        assert rows[:, 0].tolist() == [100 * (window[0] == "b") + row for row in range(*window[1:])]
+    for window in wanted:
+        assert store.get_rows([window])[0][:, 0].tolist() == [100 * (window[0] == "b") + row for row in range(*window[1:])]
+    assert sorted(asked) == [*range(20, 25), *range(32, 46)]
 
 
 def test_what_is_in_a_store(tmp_path):
