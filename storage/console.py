@@ -119,23 +119,34 @@ def run_command(command: Callable[[argparse.Namespace], int], parser: argparse.A
         return EXIT_INCOMPLETE
 
 
-def progress(items: Iterable[T], *, total: int, what: str, unit: str, size: Callable[[T], int] = lambda _: 1) -> Iterator[T]:
+def progress(
+    items: Iterable[T],
+    *,
+    total: int,
+    what: str,
+    unit: str,
+    size: Callable[[T], int] = lambda _: 1,
+    done: int = 0,
+    note: Callable[[], str] = lambda: "",
+) -> Iterator[T]:
     """``items``, with a bar on a terminal; elsewhere a line every 15 seconds and one at the end. Both give rate and time left.
 
-    ``size``: how many of ``total`` an item stands for.
+    ``size``: how many of ``total`` an item stands for. ``done``: how many were done before. ``note``: said behind the rate.
     """
     if sys.stderr.isatty():
-        with tqdm(total=total, desc=what, unit=f" {unit}", dynamic_ncols=True, smoothing=0.05) as bar:
+        with tqdm(total=total, initial=done, desc=what, unit=f" {unit}", dynamic_ncols=True, smoothing=0.05) as bar:
             for item in items:
                 yield item
+                bar.set_postfix_str(note(), refresh=False)
                 bar.update(size(item))
         return
     started = last = time.monotonic()
-    count = 0
+    count = done
     for item in items:
         yield item
         count += size(item)
         now = time.monotonic()
         if now - last >= LOG_EVERY_SECONDS or (count == total and now - started >= 1):
             last = now
-            say(tqdm.format_meter(count, total, now - started, prefix=what, unit=f" {unit}", ncols=0))
+            meter = {"prefix": what, "unit": f" {unit}", "ncols": 0, "initial": done, "postfix": note() or None}
+            say(tqdm.format_meter(count, total, now - started, **meter))

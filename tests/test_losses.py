@@ -4,7 +4,15 @@ import math
 
 import pytest
 import torch
-from vlalign.train.losses import cascade_scores, fusion_nce, hard_negatives, sentence_nce, token_nce, token_similarity
+from vlalign.train.losses import (
+    cascade_scores,
+    fusion_nce,
+    fusion_token_nce,
+    hard_negatives,
+    sentence_nce,
+    token_nce,
+    token_similarity,
+)
 
 
 def batch(num_pairs: int, num_video: int = 5, num_text: int = 4, width: int = 6):
@@ -129,8 +137,44 @@ def test_cascade_scores_are_the_two_similarities_added():
     video, mask, text, weights = batch(5)
     token = token_similarity(video, mask, text)
     sentence = text[:, 0] @ video[:, 0].T
-    got = cascade_scores(sentence, token, weights > 0)
+    text_of_S, place_S = (weights > 0).nonzero(as_tuple=True)
+    got = cascade_scores(sentence, token[text_of_S, place_S], text_of_S)
     for i in range(5):
         for j in range(5):
             of_tokens = [max(video[j, m] @ text[i, p] for m in range(5) if mask[j, m]) for p in range(4) if weights[i, p] > 0]
             torch.testing.assert_close(got[i, j], sentence[i, j] + sum(of_tokens))
+
+
+@pytest.mark.parametrize("size", [2, 3, 6])
+def test_shares_of_a_batch_have_the_mean_of_their_losses(size):
+    """As several processes compute it: each its own texts, all of the videos."""
+    video, mask, text, weights = batch(6)
+    each = 6 // size
+    for whole, part in (
+        (sentence_nce(video[:, 0], text[:, 0]), lambda own, first: sentence_nce(video[:, 0], text[own, 0], first=first)),
+        (token_nce(video, mask, text, weights), lambda own, first: token_nce(video, mask, text[own], weights[own], first=first)),
+    ):
+        parts = [part(slice(first, first + each), first) for first in range(0, 6, each)]
+        torch.testing.assert_close(torch.stack(parts).mean(), whole)
+
+
+def loop_fusion_token_nce(scores, of_texts, weights):
+    """ToCo Eq. 2, token by token."""
+    total = 0.0
+    for i in range(len(scores)):
+        for p in range(weights.shape[1]):
+            videos = [j for j in range(len(scores)) if of_texts[i, j]]
+            share = torch.exp(scores[i, i, p]) / sum(torch.exp(scores[i, j, p]) for j in videos)
+            total = total - weights[i, p] * torch.log(share)
+    return total / len(scores)
+
+
+@pytest.mark.parametrize("num_pairs", [1, 2, 5])
+@pytest.mark.parametrize("interest", [0.0, 0.5, 1.0])
+def test_fusion_token_nce_is_equation_2_of_toco(num_pairs, interest):
+    scores = torch.randn(num_pairs, num_pairs, 4, dtype=torch.float64, requires_grad=True)
+    weights = torch.rand(num_pairs, 4, dtype=torch.float64) * (torch.rand(num_pairs, 4) < interest)
+    of_texts, _ = hard_negatives(torch.randn(num_pairs, num_pairs), 2)
+    ours, plain = fusion_token_nce(scores, of_texts, weights), loop_fusion_token_nce(scores, of_texts, weights)
+    torch.testing.assert_close(ours, plain)
+    torch.testing.assert_close(torch.autograd.grad(ours, scores), torch.autograd.grad(plain, scores))

@@ -83,12 +83,12 @@ def test_a_run_records_what_it_was_made_with(trained):
     assert about["inputs"]["captions"]["tagger"].startswith("en_core_web_sm")
     events = read_jsonl(run_folder(trained) / "events.jsonl")
     assert [event["step"] for event in events] == list(range(1, 13))
-    assert all(event["loss"] == pytest.approx(event["sentence"] + event["token"]) for event in events)
+    assert all(event["loss"] == pytest.approx(event["sentence"] + event["token"] + event["fusion"]) for event in events)
 
 
 def test_the_same_seed_trains_the_same_model(trained):
-    assert train_main([*at(trained), *TRAIN, "--run", "again"]) == 0
-    assert train_main([*at(trained), *TRAIN, "--run", "other", "--seed", "1"]) == 0
+    assert train_main([*at(trained), *TRAIN, "--run-name", "again"]) == 0
+    assert train_main([*at(trained), *TRAIN, "--run-name", "other", "--seed", "1"]) == 0
     losses = {name: [e["loss"] for e in read_jsonl(trained.runs / name / "events.jsonl")] for name in ("taco-s3d-seed0", "again", "other")}
     assert losses["again"] == losses["taco-s3d-seed0"] != losses["other"]
 
@@ -98,14 +98,14 @@ def test_metrics_equal_a_count_over_what_search_finds(trained, capsys):
     from vlalign.storage import read_captions
     from vlalign.train.checkpoint import load_run
     from vlalign.train.data import make_pairs
-    from vlalign.train.scoring import score_matrix
+    from vlalign.train.scoring import stage_scores
 
     metrics = read_json(run_folder(trained) / "metrics.json")["metrics"]["text_to_video"]
     run = load_run(run_folder(trained))
     pairs = make_pairs(c for c in read_captions(trained.captions) if c.split == "test")
     ranks = []
     for caption, right in zip(pairs.captions, pairs.clip_of_caption, strict=True):
-        scores = score_matrix(run.model, run.tokenizer, run.weights, run.features, [caption], pairs.clips, run.config)[0]
+        scores = stage_scores(run.scorer, [caption], pairs.clips).fused(run.config.score_weights)[0][0]
         ranks.append(1 + sum(score > scores[right] for score in scores))
     assert metrics["num_queries"] == len(ranks) == 15
     assert metrics["R@1"] == pytest.approx(100 * np.mean(np.array(ranks) == 1))
@@ -136,7 +136,7 @@ def test_a_second_training_and_evaluation_do_nothing(trained, capsys):
 
 def test_another_run_under_the_same_name_is_refused(trained, capsys):
     assert train_main([*at(trained), "--features", "s3d", "--num-steps", "5"]) == 2
-    assert "holds a finished run with other settings or data; pass another --run NAME" in capsys.readouterr().err
+    assert "holds a finished run with other settings or data; pass another --run-name NAME" in capsys.readouterr().err
 
 
 def test_search_prints_the_best_clips_with_times_and_scores(trained, capsys):

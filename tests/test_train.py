@@ -1,8 +1,5 @@
 """The trainer's parts: tokens of interest, batches, clips, the model."""
 
-import itertools
-import random
-
 import numpy as np
 import pytest
 import torch
@@ -13,7 +10,7 @@ from vlalign.train.config import TrainConfig, parse_tokens_of_interest
 from vlalign.train.data import Clip, ClipFeatures, make_pairs
 from vlalign.train.model import VideoTextModel
 from vlalign.train.text import TokenWeights, new_text_encoder, small_bert, small_tokenizer, tokenize
-from vlalign.train.trainer import batches, learning_rate_factor, set_feature_statistics
+from vlalign.train.trainer import Batches, learning_rate_factor, set_feature_statistics
 
 IDF = [
     IdfEntry(word="circle", part_of_speech="NOUN", document_count=9, idf=1.0),
@@ -80,6 +77,16 @@ def test_tokens_of_interest_by_name(text, tags):
         ({"temperature": 0.0}, "--temperature 0.0"),
         ({"temperature": float("nan")}, "--temperature nan"),
         ({"num_video_layers": -1}, "--num-video-layers -1: expected 0 or more"),
+        ({"num_fusion_layers": 0}, "--num-fusion-layers 0: expected 1 or more"),
+        ({"objective": "taca"}, "--objective taca: expected one of taco, toco"),
+        ({"negatives": "hard"}, "--negatives hard: expected one of cascade, random, all"),
+        ({"precision": "fp16"}, "--precision fp16: expected one of fp32, bf16"),
+        ({"losses": "sentence+fuson"}, "--losses sentence.fuson: 'fuson' is no term of taco's; expected all, or sentence.token.fusion"),
+        ({"losses": ""}, "--losses : '' is no term"),
+        ({"losses": "fusion"}, "--losses fusion --negatives cascade: no early loss finds the hard ones"),
+        ({"losses": "pooled", "objective": "toco"}, "trains no score of ToCo's"),
+        ({"losses": "token", "tokens_of_interest": "none"}, "nothing to train"),
+        ({"max_video_tokens": 400, "max_text_tokens": 200}, "expected 512 or less together"),
     ],
 )
 def test_an_impossible_setting_is_refused_by_its_option(setting, says):
@@ -179,38 +186,10 @@ def test_a_clip_has_its_rows_and_no_more_than_allowed(clip_features):
     assert clip_features.rows([Clip("a", 7.0, 9.0)], 48)[0].shape == (0, 3072)
 
 
-def test_padding_never_changes_a_result(clip_features):
-    model = VideoTextModel(3072, small_bert(50), max_video_tokens=48, num_layers=1, dropout=0.1).eval()
-    clips = [Clip("a", None, None), Clip("b", None, None), Clip("a", 1.0, 2.2)]
-    features, mask = clip_features.batch(clips, 48)
-    features[~mask] = 1e4
-    together = model.encode_videos(features, mask)
-    ids = torch.tensor([[2, 7, 8, 9, 3], [2, 7, 3, 0, 0]])
-    attention = (ids > 0).long()
-    texts = model.encode_texts(ids, attention, attention.float())
-    scores = model.score(texts, together, 0.5)
-    for i, j in itertools.product(range(2), range(3)):
-        alone = model.encode_videos(*clip_features.batch([clips[j]], 48))
-        length = attention[i].sum()
-        text = model.encode_texts(ids[i : i + 1, :length], attention[i : i + 1, :length], torch.ones(1, length))
-        torch.testing.assert_close(model.score(text, alone, 0.5)[0, 0], scores[i, j], rtol=1e-4, atol=1e-4)
-
-
-def test_score_is_the_sum_of_its_two_parts():
-    model = VideoTextModel(8, small_bert(50), max_video_tokens=4, num_layers=0, dropout=0.0).eval()
-    videos = model.encode_videos(torch.randn(3, 4, 8), torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0], [1, 0, 0, 0]]).bool())
-    texts = model.encode_texts(torch.tensor([[2, 5, 6, 3]]), torch.ones(1, 4).long(), torch.tensor([[0.0, 0.3, 0.7, 0.0]]))
-    for j, num_tokens in enumerate((4, 2, 1)):
-        video = videos.tokens_BMD[j, :num_tokens]
-        sentence = video.mean(0) @ texts.tokens_BND[0, 0]
-        token = sum(w * max(v @ texts.tokens_BND[0, p] for v in video) for p, w in ((1, 0.3), (2, 0.7)))
-        torch.testing.assert_close(model.score(texts, videos, 0.5)[0, j], sentence + 0.5 * token)
-
-
 def test_features_are_standardised_over_the_training_clips(clip_features):
-    model = VideoTextModel(3072, small_bert(50), max_video_tokens=48, num_layers=1, dropout=0.1)
+    model = VideoTextModel(3072, small_bert(50), num_video_layers=1, num_fusion_layers=None, dropout=0.1)
     pairs = make_pairs(Caption(video_id=v, caption="x", split="train") for v in ("a", "b"))
-    set_feature_statistics(model, clip_features, pairs, TrainConfig(dataset="d", features="f"), random.Random(0))
+    set_feature_statistics(model, clip_features, pairs, TrainConfig(dataset="d", features="f"))
     rows = np.concatenate(clip_features.rows(pairs.clips, 48))
     standardised = (torch.from_numpy(rows) - model.feature_mean) / model.feature_std
     torch.testing.assert_close(standardised.mean(0), torch.zeros(3072), atol=1e-4, rtol=0)
@@ -220,19 +199,28 @@ def test_features_are_standardised_over_the_training_clips(clip_features):
 def test_batches_hold_different_clips_and_pass_over_all_of_them():
     captions = [Caption(video_id=f"v{n // 3}", caption=f"c{n}", split="train") for n in range(30)]
     pairs = make_pairs(captions)
-    stream = batches(pairs, 5, random.Random(0))
+    batches = Batches(pairs, 5, seed=0)
     seen = []
-    for clips, texts in itertools.islice(stream, 2):
+    for step in range(2):
+        clips, texts = batches.at(step)
         assert len(set(clips)) == 5
         assert [t.video_id for t in texts] == [c.video_id for c in clips]
         seen += clips
     assert sorted(c.video_id for c in seen) == sorted(c.video_id for c in pairs.clips)
-    assert len({t.caption for _, texts in itertools.islice(stream, 60) for t in texts}) == 30
+    assert len({t.caption for step in range(60) for t in batches.at(step)[1]}) == 30
+
+
+def test_a_batch_depends_on_seed_and_step_alone():
+    pairs = make_pairs([Caption(video_id=f"v{n // 2}", caption=f"c{n}", split="train") for n in range(40)])
+    batches = [Batches(pairs, 6, seed=0), Batches(pairs, 6, seed=0)]
+    forward = [batches[0].at(step) for step in range(12)]
+    assert [batches[1].at(step) for step in reversed(range(12))] == forward[::-1]
+    assert [Batches(pairs, 6, seed=1).at(step) for step in range(12)] != forward
 
 
 def test_a_batch_may_be_larger_than_the_data():
     pairs = make_pairs([Caption(video_id=v, caption="x", split="train") for v in "ab"])
-    clips, _ = next(batches(pairs, 64, random.Random(0)))
+    clips, _ = Batches(pairs, 64, seed=0).at(0)
     assert len(clips) == 2
 
 

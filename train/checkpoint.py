@@ -1,13 +1,14 @@
 """A trained model, to disk and back."""
 
-from dataclasses import dataclass
+import json
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save
-from transformers import PreTrainedTokenizerFast
+from transformers import PreTrainedModel
 
 from ..storage.captions import read_idf
 from ..storage.console import UserError
@@ -16,7 +17,9 @@ from ..storage.layout import DatasetFolder
 from .config import TrainConfig
 from .data import ClipFeatures
 from .model import VideoTextModel
-from .runs import MODEL_FILE, TEXT_FOLDER, dataset_of, features_note, open_stores, read_config, read_run
+from .objectives import OBJECTIVES
+from .runs import LAST_MODEL_FILE, MODEL_FILE, STATE_FILE, TEXT_FOLDER, dataset_of, features_note, open_stores, read_config, read_run
+from .scoring import Scorer
 from .text import TokenWeights, saved_text_encoder
 
 
@@ -24,30 +27,107 @@ from .text import TokenWeights, saved_text_encoder
 class Run:
     folder: Path
     dataset: DatasetFolder
-    config: TrainConfig
+    """What is asked: the data set of the run, or another one."""
     about: dict[str, Any]
     """``run.json``."""
-    features: ClipFeatures
-    model: VideoTextModel
-    tokenizer: PreTrainedTokenizerFast
-    weights: TokenWeights
+    scorer: Scorer
+
+    @property
+    def config(self) -> TrainConfig:
+        return self.scorer.config
+
+    @property
+    def features(self) -> ClipFeatures:
+        return self.scorer.features
 
     @property
     def note(self) -> str | None:
         return features_note(self.about["inputs"])
 
 
-def save_model(folder: Path, model: VideoTextModel) -> None:
-    with written_whole(folder / MODEL_FILE) as partial:
+def save_model(folder: Path, model: VideoTextModel, *, last: bool = False) -> None:
+    """As the one that did best, or as the last one."""
+    with written_whole(folder / (LAST_MODEL_FILE if last else MODEL_FILE)) as partial:
         partial.write_bytes(save({name: value.contiguous() for name, value in model.state_dict().items()}))
 
 
-def load_run(folder: Path) -> Run:
-    """Raises ``UserError`` where the run is not whole, or the stores it was trained on have changed their make."""
+def save_state(
+    folder: Path,
+    model: VideoTextModel,
+    optimizer: torch.optim.Optimizer,
+    config: TrainConfig,
+    inputs: dict[str, Any],
+    step: int,
+    best: dict[str, Any] | None,
+) -> None:
+    """Model, optimizer and where the run stands: one file, written whole or not at all.
+
+    What is drawn at random depends on seed and step alone, so that this is all.
+    """
+    tensors = {f"model.{name}": value for name, value in model.state_dict().items()}
+    for number, state in optimizer.state_dict()["state"].items():
+        tensors |= {f"optimizer.{number}.{name}": value for name, value in state.items()}
+    about = {"config": asdict(config), "inputs": inputs, "step": step, "best": best}
+    with written_whole(folder / STATE_FILE) as partial:
+        partial.write_bytes(save({name: value.contiguous() for name, value in tensors.items()}, metadata={"run": json.dumps(about)}))
+
+
+def load_state(
+    folder: Path, model: VideoTextModel, optimizer: torch.optim.Optimizer, config: TrainConfig, inputs: dict[str, Any]
+) -> tuple[int, dict[str, Any] | None]:
+    """Puts back what ``save_state`` wrote; returns the step and the best one. Raises ``UserError`` for a run of other settings or data."""
+    path = folder / STATE_FILE
+    try:
+        with safe_open(path, framework="pt") as file:
+            about = json.loads(file.metadata()["run"])
+        tensors = load_file(path)
+    except (OSError, SafetensorError, ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{path}: not readable ({error}); remove it, and the run begins anew") from None
+    if about["config"] != asdict(config) or about["inputs"] != json.loads(json.dumps(inputs)):
+        changed = [name for name, value in asdict(config).items() if about["config"].get(name) != value]
+        what = f"other settings ({', '.join(changed)})" if changed else "other features or captions"
+        raise UserError(f"{folder}: holds an unfinished run with {what}; pass another --run-name NAME, or remove that folder")
+    model.load_state_dict({name.removeprefix("model."): value for name, value in tensors.items() if name.startswith("model.")})
+    states: dict[int, dict[str, torch.Tensor]] = {}
+    for name, value in tensors.items():
+        if name.startswith("optimizer."):
+            _, number, of_what = name.split(".")
+            states.setdefault(int(number), {})[of_what] = value
+    optimizer.load_state_dict({"state": states, "param_groups": optimizer.state_dict()["param_groups"]})
+    return about["step"], about["best"]
+
+
+def load_init(folder: Path, model: VideoTextModel) -> None:
+    """The model of the run in ``folder``, as far as the new one has the same parts: a run that was trained without the fusion layers
+    leaves those as they are. Raises ``UserError`` where a part has another shape."""
+    tensors = _read_model(folder)
+    own = model.state_dict()
+    unlike = [name for name, value in tensors.items() if name in own and own[name].shape != value.shape]
+    if unlike:
+        shapes = f"{list(tensors[unlike[0]].shape)}, here {list(own[unlike[0]].shape)}"
+        raise UserError(f"--init {folder}: its {unlike[0]} is {shapes}; expected a run with the same features, text encoder and layers")
+    missing = own.keys() - tensors.keys()
+    if not any(name.startswith("fusion.") for name in tensors):
+        missing = {name for name in missing if not name.startswith("fusion.")}
+    if different := missing | (tensors.keys() - own.keys()):
+        raise UserError(f"--init {folder}: its layers are not the new run's, such as {min(different)}; expected a run with the same ones")
+    model.load_state_dict(tensors, strict=False)
+
+
+def _read_model(folder: Path) -> dict[str, torch.Tensor]:
+    try:
+        return load_file(folder / MODEL_FILE)
+    except (OSError, SafetensorError) as error:
+        raise UserError(f"{folder / MODEL_FILE}: not the run's model ({str(error).splitlines()[0]}); train the run again") from None
+
+
+def load_run(folder: Path, on: DatasetFolder | None = None) -> Run:
+    """``on``: another data set than the run's, whose stores are asked. Raises ``UserError`` where the run is not whole, or where the
+    stores were not made as those that it was trained on."""
     about = read_run(folder)
     config = read_config(about)
-    dataset = dataset_of(folder, config)
-    features = ClipFeatures(open_stores(dataset, config.features))
+    trained = dataset_of(folder, config)
+    features = ClipFeatures(open_stores(on or trained, config.features))
     for store, trained_on in zip(features.stores, about["inputs"]["features"], strict=True):
         if (store.profile.hash, store.weights.sha256) != (trained_on["profile_hash"], trained_on["weights_sha256"]):
             raise UserError(
@@ -57,14 +137,19 @@ def load_run(folder: Path) -> Run:
     tokenizer, text_encoder = saved_text_encoder(folder / TEXT_FOLDER)
     model = make_model(config, features.dim, text_encoder)
     try:
-        model.load_state_dict(load_file(folder / MODEL_FILE))
-    except (OSError, SafetensorError, RuntimeError) as error:
+        model.load_state_dict(_read_model(folder))
+    except RuntimeError as error:
         raise UserError(f"{folder / MODEL_FILE}: not the run's model ({str(error).splitlines()[0]}); train the run again") from None
-    weights = TokenWeights(read_idf(dataset.idf), config.pos_tags)
-    return Run(folder, dataset, config, about, features, model.eval(), tokenizer, weights)
+    weights = TokenWeights(read_idf(trained.idf), config.pos_tags)  # of the captions that the run was trained on, wherever it is asked
+    return Run(folder, on or trained, about, Scorer(model.eval(), tokenizer, weights, features, config))
 
 
-def make_model(config: TrainConfig, feature_dim: int, text_encoder: torch.nn.Module) -> VideoTextModel:
+def make_model(config: TrainConfig, feature_dim: int, text_encoder: PreTrainedModel) -> VideoTextModel:
     return VideoTextModel(
-        feature_dim, text_encoder, max_video_tokens=config.max_video_tokens, num_layers=config.num_video_layers, dropout=config.dropout
+        feature_dim,
+        text_encoder,
+        num_video_layers=config.num_video_layers,
+        num_fusion_layers=config.num_fusion_layers if config.has_fusion else None,
+        dropout=config.dropout,
+        token_head=OBJECTIVES[config.objective].token_head,
     )

@@ -3,34 +3,53 @@
 import argparse
 from typing import Any
 
-from ..storage.console import EXIT_DONE, EXIT_INCOMPLETE, Problems, command_parser, run_command, say
+from ..storage.captions import choose_protocol
+from ..storage.console import EXIT_DONE, EXIT_INCOMPLETE, Problems, UserError, command_parser, run_command, say
 from ..storage.files import read_json, sha256_of
-from .metrics import TIES, format_metrics
+from ..storage.layout import find_dataset
+from .metrics import TIES, format_metrics, format_stages
 from .runs import METRICS_FILE, MODEL_FILE, REPORT_FILE, dataset_of, describe_inputs, find_run, open_stores, read_config, read_run
 
 
 def evaluate(args: argparse.Namespace) -> int:
-    folder = find_run(args.root, args.dataset, args.run)
-    config = read_config(read_run(folder))
-    dataset = dataset_of(folder, config)
+    run_folder = find_run(args.root, args.dataset, args.run)
+    config = read_config(read_run(run_folder))
+    on, folder = dataset_of(run_folder, config), run_folder
+    if args.on is not None:
+        on = choose_protocol(find_dataset(on.root, args.on, having="captions", hint="vlalign-preprocess"), args.protocol or "")
+        folder = run_folder / "on" / "-".join(filter(None, (on.name, on.protocol)))
+    elif args.protocol is not None:
+        raise UserError(
+            f"--protocol {args.protocol}: is of the data set given with --on; a run is asked by the protocol it was trained with"
+        )
+    if args.rerank is not None and args.rerank < 1:
+        raise UserError(f"--rerank {args.rerank}: expected 1 or more")
+    given = {"sentence": args.sentence_weight, "token": args.token_weight, "fusion": args.fusion_weight, "fusion_token": args.token_weight}
+    weights = {stage: weight if given.get(stage) is None else given[stage] for stage, weight in config.score_weights.items()}
+    rerank = args.rerank if config.has_fusion else None
     fingerprint = {
         "split": args.split,
         "ties": args.ties,
-        "model_sha256": sha256_of(folder / MODEL_FILE),
-        "inputs": describe_inputs(dataset, open_stores(dataset, config.features)),
+        "rerank": rerank,
+        "weights": weights,
+        "model_sha256": sha256_of(run_folder / MODEL_FILE),
+        "inputs": describe_inputs(on, open_stores(on, config.features)),
     }
     known: dict[str, Any] = read_json(folder / METRICS_FILE) if (folder / METRICS_FILE).exists() else {}
     if known.get("fingerprint") == fingerprint and (folder / REPORT_FILE).exists():
         say(f"{folder}: evaluated before on the same data; nothing to do")
         result = known
     else:
-        from .evaluate import evaluate_run  # torch and transformers, which a finished evaluation need not wait for
+        from .evaluate import Question, evaluate_run  # torch and transformers, which a finished evaluation need not wait for
 
-        result = evaluate_run(folder, args.split, args.ties, Problems(), fingerprint)
+        question = Question(args.split, args.ties, rerank, weights)
+        result = evaluate_run(run_folder, on, folder, question, Problems(), fingerprint)
     print(
         f"{result['run']}: {result['num_captions']:,} captions and {result['num_clips']:,} clips of {result['dataset']}, {result['split']}"
     )
     print(format_metrics(result["metrics"]))
+    if len(result["stages"]) > 1:
+        print(format_stages(result["stages"], result["weights"], result["rerank"]))
     print(f"ties: {result['ties']}; checksum of the split's clips and captions: {result['split_checksum']}")
     if result["note"]:
         print(f"note: {result['note']}")
@@ -43,10 +62,20 @@ def main(argv: list[str] | None = None) -> int:
     parser = command_parser(
         "vlalign-evaluate",
         "Retrieves videos by text and texts by video on a split, and writes metrics.json and report.html into the run's folder.",
-        "vlalign-evaluate --dataset demo\n  vlalign-evaluate vlalign_data/demo/runs/taco-s3d-seed0",
+        "vlalign-evaluate --dataset demo\n  vlalign-evaluate taco-howto100m-seed0 --on youcook2 --rerank 50",
     )
     parser.add_argument("run", nargs="?", metavar="RUN", help="a run's folder or name (default: the last one finished)")
+    parser.add_argument("--on", metavar="DATASET", help="another data set than the run's, which it never saw (zero-shot)")
+    parser.add_argument("--protocol", help="which splits and captions of --on (default: the usual ones)")
     parser.add_argument("--split", default="test", choices=["train", "validation", "test"], help="(default: test)")
     policies = "; ".join(f"{name}: {meaning}" for name, meaning in TIES.items())
     parser.add_argument("--ties", default="average", choices=TIES, help=f"what becomes of equal scores (default: average). {policies}")
+    parser.add_argument(
+        "--rerank",
+        type=int,
+        metavar="K",
+        help="the fusion layers look only at the K best clips of each caption, and captions of each clip (default: at all pairs)",
+    )
+    for name, what in (("sentence", "sentence's"), ("token", "tokens' (Figure 3 of TACo)"), ("fusion", "fusion layers'")):
+        parser.add_argument(f"--{name}-weight", type=float, metavar="W", help=f"of the {what} score in the fused one (default: the run's)")
     return run_command(evaluate, parser, argv)

@@ -9,8 +9,9 @@ from .runs import find_run
 def search_command(args: argparse.Namespace) -> int:
     if not args.query.strip():
         raise UserError("the query is empty; expected some words, such as 'a red circle falls'")
-    if args.num_results < 1:
-        raise UserError(f"--num-results {args.num_results}: expected 1 or more")
+    for name in ("num_results", "rerank"):
+        if getattr(args, name) < 1:
+            raise UserError(f"--{name.replace('_', '-')} {getattr(args, name)}: expected 1 or more")
     folder = find_run(args.root, args.dataset, args.run)
 
     from .checkpoint import load_run  # torch and transformers, which a mistake in the call need not wait for
@@ -18,7 +19,7 @@ def search_command(args: argparse.Namespace) -> int:
 
     run = load_run(folder)
     clips = searchable_clips(run)
-    hits = search(run, args.query, clips, args.num_results)
+    hits = search(run, args.query, clips, args.num_results, args.rerank)
     print(f"{args.query!r} among {len(clips):,} clips of {run.dataset.name}")
     print(f"{'score':>8}  {'seconds':>15}  video")
     for hit in hits:
@@ -37,4 +38,5 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("run", metavar="RUN", help="a run's folder or name")
     parser.add_argument("query", metavar="TEXT", help="what to look for")
     parser.add_argument("--num-results", type=int, default=5, help="(default: 5)")
+    parser.add_argument("--rerank", type=int, default=50, metavar="K", help="the fusion layers look at the K best clips (default: 50)")
     return run_command(search_command, parser, argv)

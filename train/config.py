@@ -37,8 +37,19 @@ def parse_tokens_of_interest(text: str) -> tuple[str, ...]:
     return tags
 
 
-LEAST = {"num_steps": 1, "batch_size": 2, "max_video_tokens": 1, "max_text_tokens": 3}
-LEAST |= {"warmup_steps": 0, "weight_decay": 0, "num_video_layers": 0, "validate_every": 1, "dropout": 0}
+LOSSES = {"taco": ("sentence", "token", "fusion"), "toco": ("pooled", "fusion", "token")}
+"""{objective: the terms of its loss}: L1, L2 and L3 of TACo's Eq. 6; ToCo's "another contrastive loss" of section 3.3, and Eq. 3."""
+NEGATIVES = {
+    "cascade": "the hardest by the early scores",
+    "random": "as many, drawn at random",
+    "all": "every other pair of the batch",
+}
+"""{how the pairs for the fusion layers are chosen: in words}"""
+PRECISIONS = ("fp32", "bf16")
+
+LEAST = {"num_steps": 1, "batch_size": 2, "max_video_tokens": 1, "max_text_tokens": 3, "num_negatives": 1, "validate_every": 1}
+LEAST |= {"warmup_steps": 0, "weight_decay": 0, "num_video_layers": 0, "num_fusion_layers": 1, "dropout": 0, "micro_batch_size": 0}
+MAX_TOKENS = 512
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,36 +61,94 @@ class TrainConfig:
     """Which of the data set's splits and captions; empty: the usual ones."""
     features: str
     """Name of a store, or several joined by '+'."""
+    recipe: str = ""
+    """Where the settings came from that were not given."""
+    init: str = ""
+    """The run whose model training goes on from; empty: none."""
     text_encoder: str = "small"
     """'small' (two layers, learned from the captions) or a BERT-like model by folder or hub name."""
     objective: str = "taco"
+    losses: str = "all"
+    """Some of the objective's ``LOSSES``, joined by +, or all of them."""
+    negatives: str = "cascade"
+    num_negatives: int = 8  # section 4.3
     seed: int = 0
     num_steps: int = 300
     batch_size: int = 64
+    """Pairs that are contrasted with each other, in all processes together."""
+    micro_batch_size: int = 0
+    """So many pairs a process computes at once, for the loss over the whole batch all the same; 0: all of them."""
     learning_rate: float = 5e-4
     warmup_steps: int = 50
     weight_decay: float = 1e-5  # section 4.3
-    token_loss_weight: float = 0.5  # lambda_t of Eq. 6
-    token_score_weight: float = 0.5  # Figure 3
-    temperature: float = 1.0
+    token_loss_weight: float = 0.5  # lambda_t of Eq. 6; lambda of ToCo's Eq. 3
+    sentence_score_weight: float = 1.0
+    token_score_weight: float = 0.5  # Figure 3; lambda in ToCo
+    fusion_score_weight: float = 1.0
+    temperature: float = 1.0  # tau_1 and tau_2, section 4.3
     tokens_of_interest: str = "noun+verb"  # section 3.3
     """Parts of speech, as ``parse_tokens_of_interest`` reads them."""
     max_video_tokens: int = 48  # section 4.3
     max_text_tokens: int = 30  # section 4.3
-    num_video_layers: int = 1  # section 4.3
+    num_video_layers: int = 1  # section 4.2
+    num_fusion_layers: int = 2  # section 4.2
     dropout: float = 0.1
+    precision: str = "fp32"
+    compile: bool = False
     validate_every: int = 50
+    """Steps after which the model is validated, and all that is needed to go on is written down."""
 
     def __post_init__(self) -> None:
         for name, least in LEAST.items():
             if getattr(self, name) < least:
                 raise UserError(f"--{name.replace('_', '-')} {getattr(self, name)}: expected {least} or more")
+        for name, known in (("objective", LOSSES), ("negatives", NEGATIVES), ("precision", PRECISIONS)):
+            if getattr(self, name) not in known:
+                raise UserError(f"--{name} {getattr(self, name)}: expected one of {', '.join(known)}")
+        if self.max_video_tokens + self.max_text_tokens > MAX_TOKENS:
+            raise UserError(
+                f"--max-video-tokens {self.max_video_tokens} --max-text-tokens {self.max_text_tokens}: "
+                f"expected {MAX_TOKENS} or less together"
+            )
         _ = self.pos_tags  # raises for what is no part of speech
         if not (self.dropout < 1 and self.temperature > 0):
             raise UserError(f"--dropout {self.dropout} --temperature {self.temperature}: expected less than 1, and more than 0")
         if not self.learning_rate > 0:
             raise UserError(f"--learning-rate {self.learning_rate}: expected more than 0")
+        self._check_losses()
+
+    def _check_losses(self) -> None:
+        names, known = self.loss_names, LOSSES[self.objective]
+        if unknown := [name for name in self.losses.split("+") if self.losses != "all" and name not in known]:
+            raise UserError(f"--losses {self.losses}: {unknown[0]!r} is no term of {self.objective}'s; expected all, or {'+'.join(known)}")
+        if self.objective == "toco" and not {"fusion", "token"} & set(names):
+            raise UserError(f"--losses {self.losses}: trains no score of ToCo's; expected fusion or token among them")
+        if self.objective == "taco" and names == ("fusion",) and self.negatives == "cascade":
+            raise UserError("--losses fusion --negatives cascade: no early loss finds the hard ones; expected random or all")
+        if names == ("token",) and not self.pos_tags:
+            raise UserError("--losses token --tokens-of-interest none: nothing to train")
 
     @property
     def pos_tags(self) -> tuple[str, ...]:
         return parse_tokens_of_interest(self.tokens_of_interest)
+
+    @property
+    def loss_names(self) -> tuple[str, ...]:
+        known = LOSSES[self.objective]
+        return known if self.losses == "all" else tuple(name for name in known if name in self.losses.split("+"))
+
+    @property
+    def has_fusion(self) -> bool:
+        return self.objective == "toco" or "fusion" in self.loss_names
+
+    @property
+    def score_weights(self) -> dict[str, float]:
+        """Of the stages of the score that are trained: their sum is the score (TACo section 3.4; ToCo's "f + lambda f^t").
+
+        An early one that weighs 0 still finds what the fusion layers are to look at.
+        """
+        if self.objective == "toco":
+            weights = {"pooled": 0.0, "fusion": self.fusion_score_weight, "fusion_token": self.token_score_weight}
+            return {stage: weight for stage, weight in weights.items() if stage.removeprefix("fusion_") in self.loss_names}
+        weights = {"sentence": self.sentence_score_weight, "token": self.token_score_weight, "fusion": self.fusion_score_weight}
+        return {stage: weights[stage] for stage in self.loss_names}

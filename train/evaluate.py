@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +10,13 @@ import numpy as np
 
 from ..storage.console import Problems, UserError
 from ..storage.files import write_json, write_jsonl
+from ..storage.layout import DatasetFolder
 from .checkpoint import Run, load_run
 from .data import Pairs, read_pairs
 from .metrics import count, retrieval_metrics
 from .report import write_report
 from .runs import METRICS_FILE, QUERIES_FILE
-from .scoring import score_matrix
+from .scoring import StageScores, stage_scores
 
 GALLERY_QUERIES = 8
 GALLERY_RESULTS = 5
@@ -61,33 +63,69 @@ def answers(scores: np.ndarray, pairs: Pairs) -> Iterator[dict[str, Any]]:
         }
 
 
-def evaluate_run(folder: Path, split: str, ties: str, problems: Problems, fingerprint: dict[str, Any]) -> dict[str, Any]:
-    """Scores every caption of ``split`` against every clip; writes ``metrics.json`` (returned), ``queries.jsonl`` and ``report.html``."""
-    run: Run = load_run(folder)
+@dataclass(frozen=True)
+class Question:
+    """What a run is asked."""
+
+    split: str
+    ties: str
+    rerank: int | None
+    """The fusion layers look at so many best clips of each caption, and captions of each clip; None: at all pairs."""
+    weights: dict[str, float]
+    """Of the stages of the score."""
+
+
+def stage_metrics(scores: StageScores, right: np.ndarray, question: Question) -> dict[str, dict[str, Any]]:
+    """{stage: metrics of its score alone} (TACo's Table 11). Where not all pairs were fused, a late stage orders what was."""
+    return {stage: ranked(scores, right, {stage: 1.0}, question.ties) for stage in scores.stages}
+
+
+def ranked(scores: StageScores, right: np.ndarray, weights: dict[str, float], ties: str) -> dict[str, Any]:
+    by_caption, by_clip = scores.fused(weights)
+    metrics = retrieval_metrics(by_caption, right, ties)
+    return metrics if by_clip is by_caption else metrics | {"video_to_text": retrieval_metrics(by_clip, right, ties)["video_to_text"]}
+
+
+def evaluate_run(
+    run_folder: Path, on: DatasetFolder, folder: Path, question: Question, problems: Problems, fingerprint: dict[str, Any]
+) -> dict[str, Any]:
+    """Scores every caption of a split of ``on`` against every clip; writes ``metrics.json`` (returned), ``queries.jsonl`` and
+    ``report.html`` into ``folder``."""
+    run: Run = load_run(run_folder, on)
+    if question.rerank is not None and run.scorer.has_late and not run.scorer.has_early:
+        raise UserError(f"--rerank {question.rerank}: {run_folder.name} was trained without an early loss that could find candidates")
     usable = read_pairs(run.dataset, run.features, problems)
-    pairs = usable[split]
+    pairs = usable[question.split]
     if not pairs.clips:
         there = ", ".join(name for name in usable if usable[name].clips)
-        raise UserError(f"{run.dataset.captions}: no usable captions with split {split!r}; pass another --split ({there})")
-    if ties == "coot" and len(pairs.captions) != len(pairs.clips):
+        raise UserError(f"{run.dataset.captions}: no usable captions with split {question.split!r}; pass another --split ({there})")
+    if question.ties == "coot" and len(pairs.captions) != len(pairs.clips):
         raise UserError(
-            f"--ties coot: is for one caption a clip; {split} has {len(pairs.captions):,} captions of {len(pairs.clips):,} clips"
+            f"--ties coot: is for one caption a clip; {question.split} has {len(pairs.captions):,} captions of {len(pairs.clips):,} clips"
         )
-    scores = score_matrix(run.model, run.tokenizer, run.weights, run.features, pairs.captions, pairs.clips, run.config)
+    scores = stage_scores(run.scorer, pairs.captions, pairs.clips, rerank=question.rerank, both_ways=True, show=True)
+    right = pairs.clip_of_caption
     result = {
-        "run": folder.name,
+        "run": run_folder.name,
+        "trained_on": run.config.dataset,
         "dataset": run.dataset.name,
-        "split": split,
+        "protocol": run.dataset.protocol,
+        "split": question.split,
         "num_captions": len(pairs.captions),
         "num_clips": len(pairs.clips),
         "note": run.note,
         "split_checksum": split_checksum(pairs),
-        "ties": ties,
-        "metrics": retrieval_metrics(scores, pairs.clip_of_caption, ties),
+        "ties": question.ties,
+        "rerank": question.rerank if run.scorer.has_late else None,
+        "weights": question.weights,
+        "metrics": ranked(scores, right, question.weights, question.ties),
+        "stages": stage_metrics(scores, right, question),
         "left_out": problems.count,
         "fingerprint": fingerprint,
     }
-    write_jsonl(folder / QUERIES_FILE, answers(scores, pairs))
-    write_report(run, result, gallery(scores, pairs))
+    by_caption = scores.fused(question.weights)[0]
+    folder.mkdir(parents=True, exist_ok=True)
+    write_jsonl(folder / QUERIES_FILE, answers(by_caption, pairs))
+    write_report(run, result, gallery(by_caption, pairs), folder)
     write_json(folder / METRICS_FILE, result)  # last: its presence says that both are there
     return result

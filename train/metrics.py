@@ -12,6 +12,7 @@ import numpy as np
 
 RECALL_AT = (1, 5, 10, 50)
 CHUNK = 256
+SHOWN = ("R@1", "R@5", "R@10", "R@50", "median_rank", "mean_rank")
 TIES = {
     "average": "a tied one counts half (the mean rank over all orders of what is tied)",
     "optimistic": "the right one comes first",
@@ -167,10 +168,19 @@ def chance(num_candidates: int, num_right: np.ndarray) -> dict[str, float]:
 
 def format_metrics(metrics: dict[str, dict]) -> str:
     """A table for people: each direction, with chance under it."""
-    names = ["R@1", "R@5", "R@10", "R@50", "median_rank", "mean_rank"]
-    lines = [f"{'':<16}" + "".join(f"{name.replace('_', ' '):>13}" for name in names) + f"{'tied':>13}"]
+    lines = [f"{'':<16}" + "".join(f"{name.replace('_', ' '):>13}" for name in SHOWN) + f"{'tied':>13}"]
     for direction in ("text_to_video", "video_to_text"):
         row = metrics[direction]
-        lines.append(f"{direction.replace('_', ' '):<16}" + "".join(f"{row[name]:>13.1f}" for name in names) + f"{row['num_tied']:>13,}")
-        lines.append(f"{'  chance':<16}" + "".join(f"{row['chance'][name]:>13.1f}" for name in names))
+        lines.append(f"{direction.replace('_', ' '):<16}" + "".join(f"{row[name]:>13.1f}" for name in SHOWN) + f"{row['num_tied']:>13,}")
+        lines.append(f"{'  chance':<16}" + "".join(f"{row['chance'][name]:>13.1f}" for name in SHOWN))
+    return "\n".join(lines)
+
+
+def format_stages(stages: dict[str, dict], weights: dict[str, float], rerank: int | None) -> str:
+    """A table for people: text to video by each stage of the score alone (TACo's Table 11)."""
+    lines = [f"{'alone':<16}" + "".join(f"{name.replace('_', ' '):>13}" for name in SHOWN) + f"{'weight':>13}"]
+    for stage, metrics in stages.items():
+        row = metrics["text_to_video"]
+        name = stage.replace("_", " ") + (f" of {rerank}" if rerank and stage.startswith("fusion") else "")
+        lines.append(f"{name:<16}" + "".join(f"{row[shown]:>13.1f}" for shown in SHOWN) + f"{weights.get(stage, 0):>13g}")
     return "\n".join(lines)

@@ -3,6 +3,7 @@
 import base64
 import io
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 import jinja2
@@ -21,7 +22,7 @@ def loss_curve(events: list[dict[str, Any]]) -> str:
     figure = Figure(figsize=(7.5, 3.2), layout="constrained")
     left = figure.add_subplot()
     steps = [event["step"] for event in events]
-    terms = [name for name in events[0] if name not in ("step", "validation_mean_rank")]
+    terms = [name for name in events[0] if name not in ("step", "learning_rate") and not name.startswith("validation")]
     for name in terms:
         left.plot(steps, [event[name] for event in events], label=name, linewidth=2 if name == "loss" else 1)
     left.set(xlabel="training step", ylabel="loss", ylim=(0, None))
@@ -59,7 +60,7 @@ def render_report(
     )
 
 
-def write_report(run: Run, result: dict[str, Any], queries: list[dict[str, Any]]) -> None:
+def write_report(run: Run, result: dict[str, Any], queries: list[dict[str, Any]], folder: Path) -> None:
     events = read_jsonl(run.folder / EVENTS_FILE)
     html = render_report(run.folder.name, run.about, result, events, queries, ThumbnailStore(run.dataset.thumbnails))
-    write_text(run.folder / REPORT_FILE, html)
+    write_text(folder / REPORT_FILE, html)

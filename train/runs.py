@@ -10,13 +10,18 @@ from typing import Any
 from ..storage.captions import read_captions_about
 from ..storage.console import UserError
 from ..storage.feature_store import FeatureStore
-from ..storage.files import read_json, write_json
+from ..storage.files import read_json, sha256_of, write_json
 from ..storage.layout import DatasetFolder
 from ..storage.shards import EXTRACTED
 from .config import TrainConfig
 
 RUN_FILE = "run.json"
 MODEL_FILE = "model.safetensors"
+"""The model as it did best on the validation clips."""
+LAST_MODEL_FILE = "last.safetensors"
+STATE_FILE = "state.safetensors"
+"""All that is needed to go on, while the run is not finished."""
+TENSORBOARD_FOLDER = "tensorboard"
 EVENTS_FILE = "events.jsonl"
 METRICS_FILE = "metrics.json"
 QUERIES_FILE = "queries.jsonl"
@@ -24,9 +29,10 @@ REPORT_FILE = "report.html"
 TEXT_FOLDER = "text_encoder"
 
 
-def describe_inputs(dataset: DatasetFolder, stores: Sequence[FeatureStore]) -> dict[str, Any]:
-    """What a run was trained on, so that it can be told from one on other data."""
-    return {
+def describe_inputs(dataset: DatasetFolder, stores: Sequence[FeatureStore], init: Path | None = None) -> dict[str, Any]:
+    """What a run was trained on, so that it can be told from one on other data. ``init``: the run whose model it goes on from."""
+    begun = {} if init is None else {"init": {"run": init.name, "model_sha256": sha256_of(init / MODEL_FILE)}}
+    return begun | {
         "captions": read_captions_about(dataset.captions),
         "features": [
             {
@@ -109,4 +115,4 @@ def trained_before(folder: Path, config: TrainConfig, inputs: dict[str, Any]) ->
     about = read_run(folder)
     if about["inputs"] == inputs and read_config(about) == config:
         return True
-    raise UserError(f"{folder}: holds a finished run with other settings or data; pass another --run NAME, or remove that folder")
+    raise UserError(f"{folder}: holds a finished run with other settings or data; pass another --run-name NAME, or remove that folder")

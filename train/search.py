@@ -8,7 +8,7 @@ import numpy as np
 from ..storage.captions import read_captions
 from .checkpoint import Run
 from .data import Clip, make_pairs
-from .scoring import score_matrix
+from .scoring import stage_scores
 
 
 @dataclass(frozen=True)
@@ -27,10 +27,13 @@ def searchable_clips(run: Run) -> list[Clip]:
     return captioned + [Clip(video_id, None, None) for video_id in run.features.video_ids() if video_id not in known]
 
 
-def search(run: Run, query: str, clips: Sequence[Clip], num_results: int) -> list[Hit]:
-    """The clips that score highest for ``query``, best first, by the same scores as in evaluation."""
-    caption = run.weights.tag_query(query)
-    scores = score_matrix(run.model, run.tokenizer, run.weights, run.features, [caption], clips, run.config)[0]
+def search(run: Run, query: str, clips: Sequence[Clip], num_results: int, rerank: int) -> list[Hit]:
+    """The clips that score highest for ``query``, best first, by the same scores as in evaluation: the early stages find ``rerank``
+    candidates, and the fusion layers, where the run has some, put those in order."""
+    scorer = run.scorer
+    caption = scorer.weights.tag_query(query)
+    shortlist = max(rerank, num_results) if scorer.has_early else None
+    scores = stage_scores(scorer, [caption], clips, rerank=shortlist).fused(run.config.score_weights)[0][0]
     hits = []
     for index in np.argsort(-scores, kind="stable")[:num_results]:
         clip, duration = clips[index], run.features.duration_seconds(clips[index].video_id)

@@ -2,49 +2,80 @@
 
 import json
 import random
+import resource
 import time
-from collections.abc import Iterator
-from dataclasses import asdict
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 from ..storage.captions import read_idf
 from ..storage.console import Problems, UserError, progress, say
 from ..storage.device import find_device
 from ..storage.layout import DatasetFolder
 from ..storage.records import Caption
-from .checkpoint import make_model, save_model
+from .checkpoint import load_init, load_state, make_model, save_model, save_state
 from .config import TrainConfig
-from .data import Clip, ClipFeatures, Pairs, read_pairs
+from .data import Clip, ClipFeatures, Pairs, make_pairs, read_pairs
 from .metrics import retrieval_metrics
-from .model import VideoTextModel
-from .objectives import OBJECTIVES
-from .runs import EVENTS_FILE, TEXT_FOLDER, describe_inputs, features_note, open_stores, save_run
-from .scoring import score_matrix
-from .text import TokenWeights, new_text_encoder, tokenize
+from .model import TextTokens, VideoTextModel, VideoTokens
+from .objectives import OBJECTIVES, Batch
+from .runs import EVENTS_FILE, STATE_FILE, TENSORBOARD_FOLDER, TEXT_FOLDER, describe_inputs, features_note, open_stores, save_run
+from .scoring import Scorer, stage_scores
+from .text import TokenWeights, new_text_encoder, saved_text_encoder, tokenize
+from .workers import Workers, join_workers
 
 STATISTICS_CLIPS = 2000
+VALIDATION_PAIRS = 20_000
+"""So many pairs the fusion layers look at in a validation, at most."""
+VALIDATION_RERANK = 20
+AHEAD = 2
+"""Batches that are made while the model computes."""
 
 
-def batches(pairs: Pairs, batch_size: int, rng: random.Random) -> Iterator[tuple[list[Clip], list[Caption]]]:
-    """Endless batches of different clips, each with one of its captions; every clip comes once before any comes again.
+@dataclass(frozen=True)
+class Inputs:
+    """A batch as the encoders take it."""
 
-    A last batch that would not be full is left out, unless there are fewer clips than a batch holds.
+    tokens: dict[str, Tensor]
+    rows: Tensor
+    mask: Tensor
+
+
+class Batches:
+    """Batches of different clips, each with one of its captions: the batch of a step depends on the seed and the step alone.
+
+    Every clip comes once before any comes again; a last batch that would not be full is left out, unless there are fewer clips than a
+    batch holds.
     """
-    captions_of = pairs.captions_of_clips()
-    size = min(batch_size, len(pairs.clips))
-    while True:
-        order = rng.sample(range(len(pairs.clips)), len(pairs.clips))
-        for first in range(0, len(order) - size + 1, size):
-            numbers = order[first : first + size]
-            yield [pairs.clips[n] for n in numbers], [pairs.captions[rng.choice(captions_of[n])] for n in numbers]
+
+    def __init__(self, pairs: Pairs, batch_size: int, seed: int) -> None:
+        self.pairs, self.seed = pairs, seed
+        self.size = min(batch_size, len(pairs.clips))
+        self._captions_of = pairs.captions_of_clips()
+        self._epoch, self._order = -1, []
+
+    def at(self, step: int) -> tuple[list[Clip], list[Caption]]:
+        """``step`` counts from 0."""
+        epoch, place = divmod(step, len(self.pairs.clips) // self.size)
+        if epoch != self._epoch:
+            self._order = random.Random(f"{self.seed} epoch {epoch}").sample(range(len(self.pairs.clips)), len(self.pairs.clips))
+            self._epoch = epoch
+        rng = random.Random(f"{self.seed} step {step}")
+        numbers = self._order[place * self.size : (place + 1) * self.size]
+        return [self.pairs.clips[n] for n in numbers], [self.pairs.captions[rng.choice(self._captions_of[n])] for n in numbers]
 
 
-def set_feature_statistics(model: VideoTextModel, features: ClipFeatures, pairs: Pairs, config: TrainConfig, rng: random.Random) -> None:
+def set_feature_statistics(model: VideoTextModel, features: ClipFeatures, pairs: Pairs, config: TrainConfig) -> None:
     """Mean and standard deviation of each feature over the rows of (at most 2,000) training clips."""
-    clips = rng.sample(pairs.clips, min(STATISTICS_CLIPS, len(pairs.clips)))
+    clips = random.Random(config.seed).sample(pairs.clips, min(STATISTICS_CLIPS, len(pairs.clips)))
     rows = np.concatenate(features.rows(clips, config.max_video_tokens)).astype(np.float32)
     std = rows.std(axis=0)
     model.feature_mean.copy_(torch.from_numpy(rows.mean(axis=0)))
@@ -60,70 +91,220 @@ def learning_rate_factor(step: int, config: TrainConfig) -> float:
     return (config.num_steps - step) / max(config.num_steps - warmup, 1)
 
 
-def train_run(dataset: DatasetFolder, config: TrainConfig, folder: Path, *, device_name: str, problems: Problems) -> None:
-    """Trains the model of ``config`` into ``folder``, and keeps the one with the best mean rank on the validation clips.
+def encode(model: VideoTextModel, inputs: Inputs, micro_batch_size: int) -> tuple[TextTokens, VideoTokens]:
+    """A batch's tokens. In micro-batches, what the encoders computed is not kept for the gradient but computed again, a micro-batch at
+    a time: the loss over all of them, and its gradient, are those of the large batch."""
+    rows, mask, tokens = inputs.rows, inputs.mask, inputs.tokens
+    if not micro_batch_size:
+        return model.encode_texts(**tokens), model.encode_videos(rows, mask)
+    texts, videos = [], []
+    for first in range(0, len(rows), micro_batch_size):
+        part = slice(first, first + micro_batch_size)
+        given = {name: value[part] for name, value in tokens.items()}
+        texts.append(checkpoint(lambda given=given: _tensors(model.encode_texts(**given)), use_reentrant=False))
+        videos.append(checkpoint(lambda part=part: model.encode_videos(rows[part], mask[part]).tokens_BMD, use_reentrant=False))
+    tokens_BND, *types = (torch.cat(parts) for parts in zip(*texts, strict=True))
+    return TextTokens(tokens_BND, tokens["attention_mask"].bool(), tokens["token_weights"], *types), VideoTokens(torch.cat(videos), mask)
 
-    Raises ``UserError`` where there is nothing to train on, and where the loss stops being a number.
+
+def _tensors(texts: TextTokens) -> tuple[Tensor, ...]:
+    return (texts.tokens_BND,) if texts.types_BND is None else (texts.tokens_BND, texts.types_BND)
+
+
+def backward(model: VideoTextModel, inputs: Inputs, config: TrainConfig, step: int, workers: Workers) -> dict[str, Tensor]:
+    """The terms of a batch's loss, of which ``inputs`` is this process's share; leaves the gradient of the whole batch's in the model.
+
+    What is drawn at random depends on the seed, the step and the process alone.
     """
-    if config.objective not in OBJECTIVES:
-        raise UserError(f"--objective {config.objective}: expected one of {', '.join(OBJECTIVES)}")
-    device = find_device(device_name)
-    features = ClipFeatures(open_stores(dataset, config.features))
-    inputs = describe_inputs(dataset, features.stores)
-    pairs = read_pairs(dataset, features, problems)
-    if len(pairs["train"].clips) < 2:
-        raise UserError(f"{dataset.captions}: {len(pairs['train'].clips)} training clips; contrast needs at least 2 with split 'train'")
+    torch.manual_seed((config.seed << 44) + (step << 12) + workers.rank)
+    texts, videos = encode(model, inputs, config.micro_batch_size)
+    generator = torch.Generator().manual_seed((config.seed << 44) + (step << 12))
+    batch = Batch(texts, videos, workers, generator, config.micro_batch_size or None)
+    terms = OBJECTIVES[config.objective].terms(model, batch, config)
+    model.zero_grad(set_to_none=True)
+    (sum(terms.values()) / workers.size).backward()
+    workers.sum_gradients(model)
+    return terms
 
-    torch.manual_seed(config.seed)
-    rng = random.Random(config.seed)
-    tokenizer, text_encoder = new_text_encoder(config.text_encoder, (c.caption for c in pairs["train"].captions))
-    weights = TokenWeights(read_idf(dataset.idf), config.pos_tags)
-    model = make_model(config, features.dim, text_encoder)
-    set_feature_statistics(model, features, pairs["train"], config, rng)
-    model.to(device)
-    folder.mkdir(parents=True, exist_ok=True)
-    tokenizer.save_pretrained(folder / TEXT_FOLDER)
-    text_encoder.config.save_pretrained(folder / TEXT_FOLDER)
 
-    say(
-        f"{folder}: {len(pairs['train'].captions):,} captions of {len(pairs['train'].clips):,} clips; settings {json.dumps(asdict(config))}"
-    )
-    if note := features_note(inputs):
-        say(f"note: {note}")
+class Trainer:
+    """A run: what it is made of, where it stands, and its loop."""
 
-    def validate() -> float | None:
-        valid = pairs["validation"]
-        if not valid.clips:
-            return None
-        scores = score_matrix(model, tokenizer, weights, features, valid.captions, valid.clips, config)
-        return retrieval_metrics(scores, valid.clip_of_caption)["text_to_video"]["mean_rank"]
+    def __init__(
+        self,
+        dataset: DatasetFolder,
+        config: TrainConfig,
+        folder: Path,
+        workers: Workers,
+        device: torch.device,
+        init: Path | None,
+        problems: Problems,
+    ) -> None:
+        self.config, self.folder, self.workers, self.device, self.problems = config, folder, workers, device, problems
+        features = ClipFeatures(open_stores(dataset, config.features))
+        self.inputs = describe_inputs(dataset, features.stores, init)
+        self.pairs = read_pairs(dataset, features, problems)
+        train = self.pairs["train"]
+        if len(train.clips) < 2:
+            raise UserError(f"{dataset.captions}: {len(train.clips)} training clips; contrast needs at least 2 with split 'train'")
+        weights = TokenWeights(read_idf(dataset.idf), config.pos_tags)
+        self.batches = Batches(train, config.batch_size, config.seed)
+        self.share = workers.share(self.batches.size)
 
-    optimizer = torch.optim.AdamW(model.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay)
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: learning_rate_factor(step, config))
-    objective, started, best = OBJECTIVES[config.objective], time.monotonic(), None
-    stream = batches(pairs["train"], config.batch_size, rng)
-    with (folder / EVENTS_FILE).open("w", encoding="utf-8") as events:
-        for step in progress(range(1, config.num_steps + 1), total=config.num_steps, what="training", unit="steps"):
-            clips, captions = next(stream)
-            model.train()
-            rows, mask = features.batch(clips, config.max_video_tokens)
-            tokens = tokenize(tokenizer, captions, weights, config.max_text_tokens)
-            texts = model.encode_texts(**{name: value.to(device) for name, value in tokens.items()})
-            terms = objective(texts, model.encode_videos(rows.to(device), mask.to(device)), config)
-            loss = sum(terms.values())
-            if not torch.isfinite(loss):
-                raise UserError(f"{folder}: the loss is {loss.item()} at step {step}; try a lower --learning-rate")
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            schedule.step()
-            event = {"step": step, "loss": loss.item(), **{name: term.item() for name, term in terms.items()}}
-            if step % config.validate_every == 0 or step == config.num_steps:
-                mean_rank = validate()
-                event["validation_mean_rank"] = mean_rank
-                if best is None or mean_rank is None or mean_rank <= best["validation_mean_rank"]:
-                    best = {"step": step, "validation_mean_rank": mean_rank}
-                    save_model(folder, model)
-                events.flush()
-            events.write(json.dumps(event) + "\n")
-    save_run(folder, config, inputs, {"best": best, "seconds": round(time.monotonic() - started, 1), "left_out": problems.count})
+        torch.manual_seed(config.seed)
+        goes_on = (folder / STATE_FILE).exists()
+        if init is not None or goes_on:
+            tokenizer, text_encoder = saved_text_encoder((folder if goes_on else init) / TEXT_FOLDER)
+        else:
+            tokenizer, text_encoder = new_text_encoder(config.text_encoder, (c.caption for c in train.captions))
+        self.model = make_model(config, features.dim, text_encoder)
+        if not goes_on:
+            set_feature_statistics(self.model, features, train, config)
+        if init is not None and not goes_on:
+            load_init(init, self.model)
+        self.model.to(device).set_precision(config.precision)
+        if config.compile:
+            self.model.compile_layers()
+        # Decoupled weight decay: as a part of the gradient, Adam would scale it up to full steps for the rows of the vocabulary and of
+        # the positions that no batch has, and a pretrained model would forget them.
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay)
+        self.scorer = Scorer(self.model, tokenizer, weights, features, config)
+        self.step, self.best = 0, None
+        if goes_on:
+            self.step, self.best = load_state(folder, self.model, self.optimizer, config, self.inputs)
+        elif workers.first:
+            folder.mkdir(parents=True, exist_ok=True)
+            tokenizer.save_pretrained(folder / TEXT_FOLDER)
+            text_encoder.config.save_pretrained(folder / TEXT_FOLDER)
+        self.validation = self._validation_pairs()
+
+    def _validation_pairs(self) -> tuple[Pairs, int | None]:
+        """One caption of each validation clip, or of some where that is more than the fusion layers should look at; how many are fused."""
+        valid = self.pairs["validation"]
+        rerank = VALIDATION_RERANK if self.scorer.has_early else None
+        most = VALIDATION_PAIRS // VALIDATION_RERANK if rerank else int(VALIDATION_PAIRS**0.5)
+        chosen = np.linspace(0, len(valid.clips) - 1, min(most, len(valid.clips))).round().astype(int)
+        captions_of = valid.captions_of_clips()
+        return make_pairs(valid.captions[captions_of[clip][0]] for clip in chosen), rerank
+
+    def validate(self) -> dict[str, float]:
+        """Text to video, fused."""
+        pairs, rerank = self.validation
+        if not pairs.clips:
+            return {}
+        scores = stage_scores(self.scorer, pairs.captions, pairs.clips, rerank=rerank)
+        found = retrieval_metrics(scores.fused(self.config.score_weights)[0], pairs.clip_of_caption)["text_to_video"]
+        return {"validation_mean_rank": found["mean_rank"], "validation_R@1": found["R@1"]}
+
+    def make_inputs(self, step: int) -> Inputs:
+        clips, captions = self.batches.at(step)
+        rows, mask = self.scorer.features.batch(clips[self.share], self.config.max_video_tokens)
+        tokens = tokenize(self.scorer.tokenizer, captions[self.share], self.scorer.weights, self.config.max_text_tokens)
+        return Inputs(tokens, rows, mask)
+
+    def inputs_from(self, step: int) -> Iterator[Inputs]:
+        """The inputs of this and all later steps, made ahead by another thread."""
+        with ThreadPoolExecutor(1) as pool:  # threads, for the stores are mapped and the tokenizer lets others run
+            steps = iter(range(step, self.config.num_steps))
+            made = [pool.submit(self.make_inputs, number) for number in islice(steps, AHEAD)]
+            while made:
+                inputs = made.pop(0).result()
+                made += [pool.submit(self.make_inputs, number) for number in islice(steps, 1)]
+                tokens = {name: value.to(self.device, non_blocking=True) for name, value in inputs.tokens.items()}
+                yield Inputs(tokens, inputs.rows.to(self.device, non_blocking=True), inputs.mask.to(self.device, non_blocking=True))
+
+    def train_step(self, inputs: Inputs) -> dict[str, float]:
+        """One step; returns the terms, their sum as "loss", and the learning rate. Raises ``UserError`` where the loss is no number."""
+        self.model.train()
+        learning_rate = self.config.learning_rate * learning_rate_factor(self.step, self.config)
+        for group in self.optimizer.param_groups:
+            group["lr"] = learning_rate
+        terms = self.workers.mean(backward(self.model, inputs, self.config, self.step, self.workers))
+        loss = sum(terms.values())
+        if not np.isfinite(loss):
+            kept = f"the state of step {self.best['step']} is kept" if self.best else "nothing was kept yet"
+            raise UserError(
+                f"{self.folder}: the loss is {loss} at step {self.step + 1} ({kept}); try a lower --learning-rate and another --run-name"
+            )
+        self.optimizer.step()
+        self.step += 1
+        return {"step": self.step, "loss": loss, **terms, "learning_rate": learning_rate}
+
+    def run(self) -> None:
+        """Trains to the last step, and keeps the model with the best mean rank on the validation clips."""
+        from torch.utils.tensorboard import SummaryWriter  # a second to import
+
+        started, num_steps = time.monotonic(), self.config.num_steps
+        events = open_events(self.folder / EVENTS_FILE, self.step) if self.workers.first else None
+        board = SummaryWriter(self.folder / TENSORBOARD_FOLDER, purge_step=self.step + 1) if self.workers.first else None
+        stream = self.inputs_from(self.step)
+        steps = range(self.step, num_steps)
+        for _ in self._shown(steps) if events else steps:
+            event = self.train_step(next(stream))
+            last = self.step == num_steps
+            if self.step % self.config.validate_every == 0 or last:
+                if events:
+                    event |= self.validate()
+                    self._keep(event)
+                self.workers.wait()
+            if events:
+                events.write(json.dumps(event) + "\n")
+                for name, value in event.items():
+                    if name != "step":
+                        board.add_scalar(name, value, self.step)
+                if self.step % self.config.validate_every == 0 and not last:
+                    events.flush()
+                    board.flush()
+                    save_state(self.folder, self.model, self.optimizer, self.config, self.inputs, self.step, self.best)
+        if events:
+            events.close()
+            board.close()
+            result = {"best": self.best, "seconds": round(time.monotonic() - started, 1), "left_out": self.problems.count}
+            save_model(self.folder, self.model, last=True)
+            save_run(self.folder, self.config, self.inputs, result)
+            (self.folder / STATE_FILE).unlink(missing_ok=True)
+
+    def _shown(self, steps: range) -> Iterable[int]:
+        return progress(steps, total=self.config.num_steps, what="training", unit="steps", done=self.step, note=lambda: memory(self.device))
+
+    def _keep(self, event: dict[str, Any]) -> None:
+        rank = event.get("validation_mean_rank")
+        if self.best is None or rank is None or rank <= self.best["validation_mean_rank"]:
+            self.best = {"step": event["step"], "validation_mean_rank": rank}
+            save_model(self.folder, self.model)
+
+
+def open_events(path: Path, step: int) -> Any:
+    """A file to write a line a step to, with those up to ``step`` in it: later ones are of steps that will be made again."""
+    lines = path.read_text(encoding="utf-8").splitlines()[:step] if step else []
+    file = path.open("w", encoding="utf-8")
+    file.writelines(line + "\n" for line in lines)
+    file.flush()
+    return file
+
+
+def memory(device: torch.device) -> str:
+    """The most that was used, in words."""
+    if device.type == "cuda":
+        return f"{torch.cuda.max_memory_allocated(device) / 2**30:.1f} GiB on the GPU"
+    return f"{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20:.1f} GiB"
+
+
+def train_run(
+    dataset: DatasetFolder, config: TrainConfig, folder: Path, *, device_name: str, init: Path | None = None, problems: Problems
+) -> None:
+    """Trains the model of ``config`` into ``folder``; goes on from where it stood if it was stopped.
+
+    Raises ``UserError`` where there is nothing to train on, where ``folder`` holds a run of other settings, and where the loss stops
+    being a number.
+    """
+    with join_workers(find_device(device_name)) as (workers, device):
+        trainer = Trainer(dataset, config, folder, workers, device, init, problems)
+        if workers.first:
+            train = trainer.pairs["train"]
+            say(f"{folder}: {len(train.captions):,} captions of {len(train.clips):,} clips")
+            if trainer.step:
+                say(f"{folder}: goes on after step {trainer.step:,}")
+            if note := features_note(trainer.inputs):
+                say(f"note: {note}")
+        trainer.run()

@@ -1,0 +1,104 @@
+"""The processes that train one model together, one a GPU, started by torchrun: each has its share of every batch."""
+
+import contextlib
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from ..storage.console import UserError
+
+PATIENCE = timedelta(hours=6)
+"""The others wait while the first one validates."""
+
+
+class _Gather(torch.autograd.Function):
+    """The other processes' losses depend on what is gathered here, so their gradients are summed on the way back; an all_gather that
+    returns the own part alone gives a fraction of the gradient."""
+
+    @staticmethod
+    def forward(context: torch.autograd.function.FunctionCtx, x: Tensor, rank: int, size: int) -> Tensor:
+        context.own = slice(rank * len(x), (rank + 1) * len(x))
+        parts = [torch.empty_like(x) for _ in range(size)]
+        dist.all_gather(parts, x.contiguous())
+        return torch.cat(parts)
+
+    @staticmethod
+    def backward(context: torch.autograd.function.FunctionCtx, gradient: Tensor) -> tuple[Tensor, None, None]:
+        gradient = gradient.contiguous()
+        dist.all_reduce(gradient)
+        return gradient[context.own], None, None
+
+
+@dataclass(frozen=True)
+class Workers:
+    rank: int = 0
+    size: int = 1
+
+    @property
+    def first(self) -> bool:
+        return self.rank == 0
+
+    def share(self, num_rows: int) -> slice:
+        """Which rows of a batch are this process's. Raises ``UserError`` where they cannot be shared evenly."""
+        if num_rows % self.size:
+            raise UserError(f"--batch-size: a batch of {num_rows} cannot be shared evenly by {self.size} processes")
+        each = num_rows // self.size
+        return slice(self.rank * each, (self.rank + 1) * each)
+
+    def gather(self, x: Tensor) -> Tensor:
+        """[R, ...] of every process -> [size * R, ...], with its gradient."""
+        return x if self.size == 1 else _Gather.apply(x, self.rank, self.size)
+
+    def largest(self, number: int) -> int:
+        if self.size == 1:
+            return number
+        found = torch.tensor(number, device=_device())
+        dist.all_reduce(found, dist.ReduceOp.MAX)
+        return int(found)
+
+    def mean(self, values: dict[str, Tensor]) -> dict[str, float]:
+        """Of all processes."""
+        found = torch.stack([value.detach().float() for value in values.values()])
+        if self.size > 1:
+            dist.all_reduce(found)
+        return dict(zip(values, (found / self.size).tolist(), strict=True))
+
+    def sum_gradients(self, model: nn.Module) -> None:
+        """In one call, so that many small ones need not wait for each other."""
+        if self.size == 1:
+            return
+        with_gradient = [p for p in model.parameters() if p.requires_grad]
+        gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in with_gradient]
+        flat = torch.cat([gradient.flatten() for gradient in gradients])
+        dist.all_reduce(flat)
+        for parameter, gradient in zip(with_gradient, flat.split([p.numel() for p in with_gradient]), strict=True):
+            parameter.grad = gradient.view_as(parameter)
+
+    def wait(self) -> None:
+        if self.size > 1:
+            dist.barrier()
+
+
+def _device() -> torch.device:
+    return torch.device("cuda", torch.cuda.current_device()) if dist.get_backend() == "nccl" else torch.device("cpu")
+
+
+@contextlib.contextmanager
+def join_workers(device: torch.device) -> Iterator[tuple[Workers, torch.device]]:
+    """This process's place among those of torchrun, and its device; alone where there is no torchrun."""
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+        yield Workers(), device
+        return
+    if device.type == "cuda":
+        device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+        torch.cuda.set_device(device)
+    dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=PATIENCE)
+    try:
+        yield Workers(dist.get_rank(), dist.get_world_size()), device
+    finally:
+        dist.destroy_process_group()
