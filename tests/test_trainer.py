@@ -292,6 +292,8 @@ def test_search_agrees_with_evaluation_and_reranks(toy, whole, capsys):
     assert [hit.video_id for hit in few] == [clips[i].video_id for i in sorted(shortlist, key=lambda i: -scores[i])[:3]]
     assert search_main(["--root", str(toy.root), "whole", "cut the onion", "--rerank", "0"]) == 2
     assert "--rerank 0: expected 1 or more" in capsys.readouterr().err
+    assert search_main(["--root", str(toy.root), "whole", "cut the onion", "--device", "cuda:77"]) == 2
+    assert "--device cuda:77: not to be had here" in capsys.readouterr().err
 
 
 def test_only_the_fusion_layers_are_trained_without_a_shortlist(toy, capsys):
@@ -359,7 +361,7 @@ def test_every_recipe_is_a_whole_configuration(name):
         (("taco", "msrvtt", "1k-A-7k", ""), "taco-msrvtt-split2"),
         (("taco", "msrvtt", "1k-A-7k", "run"), "taco-msrvtt-split2-finetune"),
         (("taco", "activitynet", "", ""), "taco-activitynet"),
-        (("taco", "howto100m", "", ""), "taco-howto100m"),
+        (("taco", "howto100m", "captions", ""), "taco-howto100m"),
         (("toco", "youcook2", "", ""), "toco-youcook2"),
         (("taco", "demo", "", ""), "taco-small"),
         (("toco", "mine", "", "run"), "toco-small"),

@@ -12,6 +12,7 @@ from transformers import PreTrainedModel
 
 from ..storage.captions import read_idf
 from ..storage.console import UserError
+from ..storage.device import find_device
 from ..storage.files import written_whole
 from ..storage.layout import DatasetFolder
 from .config import TrainConfig
@@ -121,9 +122,10 @@ def _read_model(folder: Path) -> dict[str, torch.Tensor]:
         raise UserError(f"{folder / MODEL_FILE}: not the run's model ({str(error).splitlines()[0]}); train the run again") from None
 
 
-def load_run(folder: Path, on: DatasetFolder | None = None) -> Run:
+def load_run(folder: Path, on: DatasetFolder | None = None, device_name: str = "cpu") -> Run:
     """``on``: another data set than the run's, whose stores are asked. Raises ``UserError`` where the run is not whole, or where the
     stores were not made as those that it was trained on."""
+    device = find_device(device_name)
     about = read_run(folder)
     config = read_config(about)
     trained = dataset_of(folder, config)
@@ -141,7 +143,7 @@ def load_run(folder: Path, on: DatasetFolder | None = None) -> Run:
     except RuntimeError as error:
         raise UserError(f"{folder / MODEL_FILE}: not the run's model ({str(error).splitlines()[0]}); train the run again") from None
     weights = TokenWeights(read_idf(trained.idf), config.pos_tags)  # of the captions that the run was trained on, wherever it is asked
-    return Run(folder, on or trained, about, Scorer(model.eval(), tokenizer, weights, features, config))
+    return Run(folder, on or trained, about, Scorer(model.to(device).eval(), tokenizer, weights, features, config))
 
 
 def make_model(config: TrainConfig, feature_dim: int, text_encoder: PreTrainedModel) -> VideoTextModel:

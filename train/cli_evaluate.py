@@ -42,7 +42,7 @@ def evaluate(args: argparse.Namespace) -> int:
     else:
         from .evaluate import Question, evaluate_run  # torch and transformers, which a finished evaluation need not wait for
 
-        question = Question(args.split, args.ties, rerank, weights)
+        question = Question(args.split, args.ties, rerank, weights, args.device)
         result = evaluate_run(run_folder, on, folder, question, Problems(), fingerprint)
     print(
         f"{result['run']}: {result['num_captions']:,} captions and {result['num_clips']:,} clips of {result['dataset']}, {result['split']}"
@@ -78,4 +78,5 @@ def main(argv: list[str] | None = None) -> int:
     )
     for name, what in (("sentence", "sentence's"), ("token", "tokens' (Figure 3 of TACo)"), ("fusion", "fusion layers'")):
         parser.add_argument(f"--{name}-weight", type=float, metavar="W", help=f"of the {what} score in the fused one (default: the run's)")
+    parser.add_argument("--device", default="cpu", help="cpu, cuda or cuda:N (default: cpu)")
     return run_command(evaluate, parser, argv)

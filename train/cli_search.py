@@ -17,7 +17,7 @@ def search_command(args: argparse.Namespace) -> int:
     from .checkpoint import load_run  # torch and transformers, which a mistake in the call need not wait for
     from .search import search, searchable_clips
 
-    run = load_run(folder)
+    run = load_run(folder, device_name=args.device)
     clips = searchable_clips(run)
     hits = search(run, args.query, clips, args.num_results, args.rerank)
     print(f"{args.query!r} among {len(clips):,} clips of {run.dataset.name}")
@@ -39,4 +39,5 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("query", metavar="TEXT", help="what to look for")
     parser.add_argument("--num-results", type=int, default=5, help="(default: 5)")
     parser.add_argument("--rerank", type=int, default=50, metavar="K", help="the fusion layers look at the K best clips (default: 50)")
+    parser.add_argument("--device", default="cpu", help="cpu, cuda or cuda:N (default: cpu)")
     return run_command(search_command, parser, argv)

@@ -33,12 +33,11 @@ HELP = {
 
 def train(args: argparse.Namespace) -> int:
     dataset = find_dataset(args.root, args.dataset, having="captions", hint="vlalign-preprocess")
-    recipe_protocol = RECIPES.get(args.recipe, {}).get("protocol", "")
-    dataset = choose_protocol(dataset, args.protocol or recipe_protocol)
+    about = read_captions_about(choose_protocol(dataset, args.protocol or "").captions) or {}
+    recipe = args.recipe or usual_recipe(args.objective or "taco", dataset.name, about.get("protocol", ""), args.init or "")
+    dataset = choose_protocol(dataset, args.protocol or RECIPES.get(recipe, {}).get("protocol", ""))
     init = find_run(args.root, None, args.init) if args.init else None
     given = {f.name: getattr(args, f.name) for f in fields(TrainConfig) if getattr(args, f.name, None) is not None}
-    protocol = (read_captions_about(dataset.captions) or {}).get("protocol", "")
-    recipe = args.recipe or usual_recipe(args.objective or "taco", dataset.name, protocol, args.init or "")
     config = make_config(recipe, given | {"dataset": dataset.name, "protocol": dataset.protocol})
     begun_from = f"from-{init.name}" if init else ""
     name = "-".join(filter(None, (config.objective, config.features, config.protocol, begun_from, f"seed{config.seed}")))

@@ -73,6 +73,7 @@ class Question:
     """The fusion layers look at so many best clips of each caption, and captions of each clip; None: at all pairs."""
     weights: dict[str, float]
     """Of the stages of the score."""
+    device: str = "cpu"
 
 
 def stage_metrics(scores: StageScores, right: np.ndarray, question: Question) -> dict[str, dict[str, Any]]:
@@ -91,7 +92,7 @@ def evaluate_run(
 ) -> dict[str, Any]:
     """Scores every caption of a split of ``on`` against every clip; writes ``metrics.json`` (returned), ``queries.jsonl`` and
     ``report.html`` into ``folder``."""
-    run: Run = load_run(run_folder, on)
+    run: Run = load_run(run_folder, on, question.device)
     if question.rerank is not None and run.scorer.has_late and not run.scorer.has_early:
         raise UserError(f"--rerank {question.rerank}: {run_folder.name} was trained without an early loss that could find candidates")
     usable = read_pairs(run.dataset, run.features, problems)

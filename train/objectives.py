@@ -17,6 +17,8 @@ from .model import FusionScores, TextTokens, TokenBank, VideoTextModel, VideoTok
 from .workers import Workers
 
 Scores = dict[str, Tensor]
+SIMILARITIES = 1 << 25
+"""Products of a token of a text and one of a video that are in memory at once."""
 
 
 @dataclass(frozen=True)
@@ -136,7 +138,9 @@ def _matrix(scores_P: Tensor, text_of_P: Tensor, video_of_P: Tensor, like_BB: Te
 
 def taco_early(texts: TextTokens, videos: VideoTokens) -> Scores:
     text_of_S, place_S = texts.weights_BN.nonzero(as_tuple=True)
-    best_SV = token_similarity(videos.tokens_BMD, videos.mask_BM, texts.tokens_BND[text_of_S, place_S])
+    at_once = max(SIMILARITIES // videos.mask_BM.numel(), 1)
+    parts = texts.tokens_BND[text_of_S, place_S].split(at_once)
+    best_SV = torch.cat([token_similarity(videos.tokens_BMD, videos.mask_BM, part) for part in parts])
     sentence_TV = texts.sentence_BD @ videos.mean_BD.T
     weighted_SV = texts.weights_BN[text_of_S, place_S][:, None] * best_SV
     return {"sentence": sentence_TV, "token": torch.zeros_like(sentence_TV).index_add(0, text_of_S, weighted_SV)}

@@ -65,7 +65,7 @@ RECIPES: Mapping[str, Settings] = MappingProxyType(
         "taco-msrvtt-split2-finetune": {**_TACO_FINETUNED, "protocol": "1k-A-7k"},
         "taco-activitynet": {**_TACO, **_PARAGRAPHS},
         "taco-activitynet-finetune": {**_TACO_FINETUNED, **_PARAGRAPHS},
-        "taco-howto100m": {**_TACO, "num_video_layers": 4, "num_steps": 500_000, "batch_size": 64},
+        "taco-howto100m": {**_TACO, "protocol": "merged", "num_video_layers": 4, "num_steps": 500_000, "batch_size": 64},
         "toco-small": {"objective": "toco", "tokens_of_interest": "noun+verb+adj", "num_video_layers": 0, "num_fusion_layers": 1},
         "toco-youcook2": _TOCO,
         "toco-youcook2-finetune": _TOCO_FINETUNED,
@@ -78,10 +78,11 @@ RECIPES: Mapping[str, Settings] = MappingProxyType(
 
 
 def usual_recipe(objective: str, dataset: str, protocol: str, init: str) -> str:
-    """The name of the objective's recipe for a data set and protocol; where its paper has none, of the small one."""
+    """The name of the objective's recipe for a data set, and for its protocol if there is one; where its paper has none, of the small
+    one."""
     stems = [name for name in RECIPES if name.startswith(f"{objective}-{dataset}") and name.endswith("-finetune") == bool(init)]
     fitting = [name for name in stems if not protocol or RECIPES[name].get("protocol", protocol) == protocol]
-    return fitting[0] if fitting else f"{objective}-small"
+    return [*fitting, *stems, f"{objective}-small"][0]
 
 
 def make_config(name: str, given: Settings) -> TrainConfig:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
 from ..storage.console import progress
@@ -15,8 +16,11 @@ from .model import TextTokens, VideoTextModel, VideoTokens
 from .objectives import OBJECTIVES
 from .text import TokenWeights, tokenize
 
-CHUNK = 64
-CHUNK_PAIRS = 4096
+TEXTS, CLIPS = 512, 64
+"""So many are encoded and compared at once."""
+PAIRS = 4096
+BANK_CHUNKS = 8
+"""Of texts, which the fusion layers have at hand at once, beside all videos."""
 
 
 @dataclass(frozen=True)
@@ -107,17 +111,17 @@ def stage_scores(
     scorer.model.eval()
     objective = OBJECTIVES[scorer.config.objective]
     weights = scorer.config.score_weights
-    texts = [scorer.encode_texts(captions[first : first + CHUNK]) for first in range(0, len(captions), CHUNK)]
+    texts = [scorer.encode_texts(captions[first : first + TEXTS]) for first in range(0, len(captions), TEXTS)]
     videos: list[VideoTokens] = []
     shape = len(captions), len(clips)
     stages = {stage: np.zeros(shape, dtype=np.float32) for stage in weights}
-    for first in range(0, len(clips), CHUNK):
-        encoded = scorer.encode_videos(clips[first : first + CHUNK])
+    for first in range(0, len(clips), CLIPS):
+        encoded = scorer.encode_videos(clips[first : first + CLIPS])
         for number, text in enumerate(texts):
             for stage, block in objective.early(text, encoded).items():
                 if stage in stages:
-                    rows = slice(number * CHUNK, number * CHUNK + len(block))
-                    stages[stage][rows, first : first + CHUNK] = block.float().cpu().numpy()
+                    rows = slice(number * TEXTS, number * TEXTS + len(block))
+                    stages[stage][rows, first : first + CLIPS] = block.float().cpu().numpy()
         if scorer.has_late:
             videos.append(encoded)
     if not scorer.has_late:
@@ -129,7 +133,7 @@ def stage_scores(
     if rerank is not None and rerank < (max(shape) if both_ways else shape[1]):
         early = StageScores(stages, None).guidance(weights)
         looked_at = _best(early, rerank), _best(early.T, rerank).T if both_ways else np.zeros(shape, dtype=bool)
-    all_videos = _join_videos(videos)
+    all_videos = VideoTokens(_join([chunk.tokens_BMD for chunk in videos]), _join([chunk.mask_BM for chunk in videos]))
     total = int((looked_at[0] | looked_at[1]).sum()) if looked_at else shape[0] * shape[1]
     blocks = _fused_blocks(scorer, texts, all_videos, looked_at)
     if show:
@@ -151,28 +155,39 @@ def _best(scores: np.ndarray, number: int) -> np.ndarray:
     return found
 
 
-def _join_videos(chunks: Sequence[VideoTokens]) -> VideoTokens:
-    longest = max(chunk.mask_BM.shape[1] for chunk in chunks)
-    pad = torch.nn.functional.pad
-    tokens = [pad(chunk.tokens_BMD, (0, 0, 0, longest - chunk.mask_BM.shape[1])) for chunk in chunks]
-    masks = [pad(chunk.mask_BM, (0, longest - chunk.mask_BM.shape[1])) for chunk in chunks]
-    return VideoTokens(torch.cat(tokens), torch.cat(masks))
+def _join(chunks: Sequence[Tensor]) -> Tensor:
+    """Rows of chunks [B, L, ...], each padded to its own longest, padded to the longest of all."""
+    longest = max(chunk.shape[1] for chunk in chunks)
+    joined = chunks[0].new_zeros(sum(map(len, chunks)), longest, *chunks[0].shape[2:])
+    first = 0
+    for chunk in chunks:
+        joined[first : first + len(chunk), : chunk.shape[1]] = chunk
+        first += len(chunk)
+    return joined
+
+
+def _join_texts(chunks: Sequence[TextTokens]) -> TextTokens:
+    types = [chunk.types_BND for chunk in chunks if chunk.types_BND is not None]
+    parts = ([getattr(chunk, name) for chunk in chunks] for name in ("tokens_BND", "mask_BN", "weights_BN"))
+    return TextTokens(*map(_join, parts), _join(types) if types else None)
 
 
 def _fused_blocks(
     scorer: Scorer, texts: Sequence[TextTokens], videos: VideoTokens, looked_at: tuple[np.ndarray, np.ndarray] | None
 ) -> Iterator[tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]]:
-    """(captions, clips, late scores) of some thousand pairs at a time."""
+    """(captions, clips, late scores) of some thousand pairs at a time, short ones first."""
     objective, model = OBJECTIVES[scorer.config.objective], scorer.model
-    for number, text in enumerate(texts):
-        first, num_texts = number * CHUNK, len(text.mask_BN)
+    for first in range(0, len(texts), BANK_CHUNKS):
+        text = _join_texts(texts[first : first + BANK_CHUNKS])
+        begin, num_texts = first * TEXTS, len(text.mask_BN)
         if looked_at is None:
             wanted = np.ones((num_texts, len(videos.mask_BM)), dtype=bool)
         else:
-            wanted = looked_at[0][first : first + num_texts] | looked_at[1][first : first + num_texts]
+            wanted = looked_at[0][begin : begin + num_texts] | looked_at[1][begin : begin + num_texts]
         bank = model.token_bank(text, videos, scorer.config.max_text_tokens)
         texts_P, clips_P = (torch.from_numpy(numbers) for numbers in wanted.nonzero())
-        for text_of_P, clip_of_P in zip(texts_P.split(CHUNK_PAIRS), clips_P.split(CHUNK_PAIRS), strict=True):
+        order = (bank.text_lengths[texts_P] + bank.video_lengths[clips_P]).argsort(stable=True)
+        for text_of_P, clip_of_P in zip(texts_P[order].split(PAIRS), clips_P[order].split(PAIRS), strict=True):
             fused = model.fusion(bank, text_of_P, clip_of_P)
             late = objective.late(fused, text.weights_BN[text_of_P.to(text.weights_BN.device)])
-            yield first + text_of_P.numpy(), clip_of_P.numpy(), {stage: x.float().cpu().numpy() for stage, x in late.items()}
+            yield begin + text_of_P.numpy(), clip_of_P.numpy(), {stage: x.float().cpu().numpy() for stage, x in late.items()}

@@ -26,11 +26,14 @@ from typing import Any
 from zlib import crc32
 
 import numpy as np
+import torch
+from transformers import BertConfig, BertModel
 from vlalign.storage import Caption, VideoFeatures, Weights, read_captions, write_shard
 from vlalign.storage.captions import read_captions_about
 from vlalign.storage.files import read_json, read_jsonl
 from vlalign.storage.layout import DatasetFolder
 from vlalign.storage.profiles import PROFILES
+from vlalign.train.text import small_tokenizer
 
 NAME = "planted"
 PROFILE = replace(PROFILES["s3d"], name=NAME, model="none", weights=NAME, fps=1, window=1, stride=1, layer="none", dimension=128)
@@ -44,9 +47,10 @@ NUISANCES, NUISANCE_STRENGTH = 4, 6.0
 NOISE = 1.0
 
 OPTIONS = (
-    f"--features {NAME} --text-encoder small --num-video-layers 1 --num-fusion-layers 1 --max-video-tokens 8 --max-text-tokens 20 "
-    "--num-steps 300 --batch-size 64 --learning-rate 1e-3 --warmup-steps 50 --weight-decay 1e-5 --dropout 0.1 --validate-every 300"
+    f"--recipe taco-small --features {NAME} --num-video-layers 1 --num-fusion-layers 2 --max-video-tokens 8 --max-text-tokens 20 "
+    "--num-steps 1000 --batch-size 64 --learning-rate 2e-3 --warmup-steps 100 --dropout 0.1 --validate-every 1000"
 ).split()
+"""With ``make_text_encoder``'s."""
 CASCADE = ["--negatives", "cascade", "--num-negatives", "8"]
 RANDOM = ["--negatives", "random", "--num-negatives", "8"]
 ALL_LOSSES = ["--losses", "sentence+token+fusion", *CASCADE, "--tokens-of-interest"]
@@ -140,6 +144,7 @@ def make_data(dataset: DatasetFolder, annotations: Path | None) -> None:
     partial = store.with_name(f"{NAME}.partial")
     if store.exists():
         return
+    make_text_encoder(dataset.root / "text_encoder", read_captions(dataset.captions))
     shutil.rmtree(partial, ignore_errors=True)  # of a call that was stopped
     videos = list(choose_videos(read_captions(dataset.captions)).items())
     directions = {word: direction(word) for _, captions in videos for caption in captions for word in visible_words(caption)}
@@ -147,6 +152,15 @@ def make_data(dataset: DatasetFolder, annotations: Path | None) -> None:
         made = [make_video(video_id, captions, directions) for video_id, captions in videos[first : first + SHARD_VIDEOS]]
         write_shard(partial, PROFILE, WEIGHTS, made, made_with={"seed": str(DATA_SEED)})
     partial.rename(store)
+
+
+def make_text_encoder(folder: Path, captions: Sequence[Caption]) -> None:
+    """A BERT of two layers, 64 wide, with random weights and the training captions' words."""
+    tokenizer = small_tokenizer(caption.caption for caption in captions if caption.split == "train")
+    sizes = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 256}
+    torch.manual_seed(DATA_SEED)
+    BertModel(BertConfig(vocab_size=len(tokenizer), pad_token_id=0, **sizes), add_pooling_layer=False).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
 
 
 def at(dataset: DatasetFolder) -> list[str]:
@@ -179,7 +193,8 @@ def train_and_evaluate(dataset: DatasetFolder, setting: str, seed: int) -> dict[
     name = f"{setting}-seed{seed}"
     folder, log = dataset.runs / name, dataset.root / "logs" / f"{name}.log"
     start = time.perf_counter()
-    call("train.cli_train", [*at(dataset), *OPTIONS, *SETTINGS[setting], "--seed", str(seed), "--run-name", name], log)
+    encoder = ["--text-encoder", str(dataset.root / "text_encoder")]
+    call("train.cli_train", [*at(dataset), *OPTIONS, *encoder, *SETTINGS[setting], "--seed", str(seed), "--run-name", name], log)
     call("train.cli_evaluate", [*at(dataset), name], log)
     metrics = read_json(folder / "metrics.json")["metrics"]["text_to_video"]
     kept = {key: metrics[key] for key in ("R@1", "R@5", "R@10", "median_rank", "mean_rank")}
