@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import numpy as np
 import torch
@@ -19,6 +19,7 @@ from torch.utils.checkpoint import checkpoint
 from ..storage.captions import read_idf
 from ..storage.console import Problems, UserError, progress, say
 from ..storage.device import find_device
+from ..storage.files import write_text
 from ..storage.layout import DatasetFolder
 from ..storage.records import Caption
 from .checkpoint import load_init, load_state, make_model, save_model, save_state
@@ -116,9 +117,9 @@ def backward(model: VideoTextModel, inputs: Inputs, config: TrainConfig, step: i
 
     What is drawn at random depends on the seed, the step and the process alone.
     """
-    torch.manual_seed((config.seed << 44) + (step << 12) + workers.rank)
+    torch.manual_seed(random.Random(f"{config.seed} step {step} process {workers.rank}").getrandbits(63))
     texts, videos = encode(model, inputs, config.micro_batch_size)
-    generator = torch.Generator().manual_seed((config.seed << 44) + (step << 12))
+    generator = torch.Generator().manual_seed(random.Random(f"{config.seed} step {step}").getrandbits(63))
     batch = Batch(texts, videos, workers, generator, config.micro_batch_size or None)
     terms = OBJECTIVES[config.objective].terms(model, batch, config)
     model.zero_grad(set_to_none=True)
@@ -274,13 +275,11 @@ class Trainer:
             save_model(self.folder, self.model)
 
 
-def open_events(path: Path, step: int) -> Any:
+def open_events(path: Path, step: int) -> TextIO:
     """A file to write a line a step to, with those up to ``step`` in it: later ones are of steps that will be made again."""
-    lines = path.read_text(encoding="utf-8").splitlines()[:step] if step else []
-    file = path.open("w", encoding="utf-8")
-    file.writelines(line + "\n" for line in lines)
-    file.flush()
-    return file
+    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)[:step] if step else []
+    write_text(path, "".join(lines))
+    return path.open("a", encoding="utf-8")
 
 
 def memory(device: torch.device) -> str:

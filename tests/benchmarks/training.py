@@ -226,7 +226,7 @@ def loop(folder: Path, annotations: Path) -> None:
 
 
 def rerank(folder: Path, annotations: Path) -> None:
-    """All test clips by all test captions: with the fusion layers on the 50 best, and on all pairs."""
+    """All test clips by all test captions: with the fusion layers on the 50 best, and on all pairs. A small model (64 wide), for time."""
     dataset = make_data(folder, annotations)
     config = TrainConfig(
         dataset="youcook2", features=planted.NAME, num_steps=300, num_fusion_layers=1, learning_rate=1e-3, max_video_tokens=8
