@@ -262,3 +262,19 @@ def test_size_and_cost_are_those_of_table_13(num_video_layers):
                 z = layer(z, None)
             model.fusion.score(z[:, 0])
         assert counter.get_total_flops() / 2e9 == pytest.approx(expected_multiply_adds, rel=0.05)
+
+
+@pytest.mark.slow  # minutes, most of them the compiler's
+def test_compiled_layers_have_the_same_loss_and_gradient():
+    model, batch = make_model("taco").float(), make_batch(6)
+    batch = {name: value.float() if value.is_floating_point() else value for name, value in batch.items()}
+    config = TrainConfig(dataset="d", features="f", num_negatives=2, max_text_tokens=MAX_TEXT)
+    found = []
+    for compiled in (False, True):
+        if compiled:
+            model.compile_layers()
+        model.zero_grad()
+        loss = sum(OBJECTIVES["taco"].terms(model, Batch(*encode(model, batch), Workers(), torch.Generator()), config).values())
+        loss.backward()
+        found.append((loss.detach(), torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])))
+    torch.testing.assert_close(found[1], found[0], atol=1e-5, rtol=1e-4)
