@@ -48,8 +48,12 @@ class Run:
 
 def save_model(folder: Path, model: VideoTextModel, *, last: bool = False) -> None:
     """As the one that did best, or as the last one."""
-    with written_whole(folder / (LAST_MODEL_FILE if last else MODEL_FILE)) as partial:
-        partial.write_bytes(save({name: value.contiguous() for name, value in model.state_dict().items()}))
+    _write(folder / (LAST_MODEL_FILE if last else MODEL_FILE), model.state_dict())
+
+
+def _write(path: Path, tensors: dict[str, torch.Tensor], metadata: dict[str, str] | None = None) -> None:
+    with written_whole(path) as partial:
+        partial.write_bytes(save({name: value.contiguous() for name, value in tensors.items()}, metadata))
 
 
 def save_state(
@@ -69,8 +73,7 @@ def save_state(
     for number, state in optimizer.state_dict()["state"].items():
         tensors |= {f"optimizer.{number}.{name}": value for name, value in state.items()}
     about = {"config": asdict(config), "inputs": inputs, "step": step, "best": best}
-    with written_whole(folder / STATE_FILE) as partial:
-        partial.write_bytes(save({name: value.contiguous() for name, value in tensors.items()}, metadata={"run": json.dumps(about)}))
+    _write(folder / STATE_FILE, tensors, {"run": json.dumps(about)})
 
 
 def load_state(

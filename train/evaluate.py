@@ -78,11 +78,12 @@ class Question:
 
 def stage_metrics(scores: StageScores, right: np.ndarray, question: Question) -> dict[str, dict[str, Any]]:
     """{stage: metrics of its score alone} (TACo's Table 11). Where not all pairs were fused, a late stage orders what was."""
-    return {stage: ranked(scores, right, {stage: 1.0}, question.ties) for stage in scores.stages}
+    return {stage: ranked(scores.fused({stage: 1.0}), right, question.ties) for stage in scores.stages}
 
 
-def ranked(scores: StageScores, right: np.ndarray, weights: dict[str, float], ties: str) -> dict[str, Any]:
-    by_caption, by_clip = scores.fused(weights)
+def ranked(fused: tuple[np.ndarray, np.ndarray], right: np.ndarray, ties: str) -> dict[str, Any]:
+    """Metrics of ``StageScores.fused``."""
+    by_caption, by_clip = fused
     metrics = retrieval_metrics(by_caption, right, ties)
     return metrics if by_clip is by_caption else metrics | {"video_to_text": retrieval_metrics(by_clip, right, ties)["video_to_text"]}
 
@@ -105,7 +106,7 @@ def evaluate_run(
             f"--ties coot: is for one caption a clip; {question.split} has {len(pairs.captions):,} captions of {len(pairs.clips):,} clips"
         )
     scores = stage_scores(run.scorer, pairs.captions, pairs.clips, rerank=question.rerank, both_ways=True, show=True)
-    right = pairs.clip_of_caption
+    fused, right = scores.fused(question.weights), pairs.clip_of_caption
     result = {
         "run": run_folder.name,
         "trained_on": run.config.dataset,
@@ -119,14 +120,13 @@ def evaluate_run(
         "ties": question.ties,
         "rerank": question.rerank if run.scorer.has_late else None,
         "weights": question.weights,
-        "metrics": ranked(scores, right, question.weights, question.ties),
+        "metrics": ranked(fused, right, question.ties),
         "stages": stage_metrics(scores, right, question),
         "left_out": problems.count,
         "fingerprint": fingerprint,
     }
-    by_caption = scores.fused(question.weights)[0]
     folder.mkdir(parents=True, exist_ok=True)
-    write_jsonl(folder / QUERIES_FILE, answers(by_caption, pairs))
-    write_report(run, result, gallery(by_caption, pairs), folder)
+    write_jsonl(folder / QUERIES_FILE, answers(fused[0], pairs))
+    write_report(run, result, gallery(fused[0], pairs), folder)
     write_json(folder / METRICS_FILE, result)  # last: its presence says that both are there
     return result

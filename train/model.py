@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
-MAX_POSITIONS = 512
-"""As BERT's; enough for the 256 video and 256 text tokens of ActivityNet (section 4.3)."""
+from .config import MAX_TOKENS
+
 GROUP_TOKENS = 16_384
 """So many tokens go through the layers at once, at most."""
 LEAST_FILLED = 0.85
@@ -46,6 +46,12 @@ class TextTokens:
     def sentence_BD(self) -> Tensor:
         """y-bar of TACo section 3.3: the [CLS] token."""
         return self.tokens_BND[:, 0]
+
+    @property
+    def of_interest(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Of the tokens of interest: the rows of their texts [S], their weights [S], and the tokens [S, D]."""
+        text_of_S, place_S = self.weights_BN.nonzero(as_tuple=True)
+        return text_of_S, self.weights_BN[text_of_S, place_S], self.tokens_BND[text_of_S, place_S]
 
     @property
     def mean_BD(self) -> Tensor:
@@ -173,7 +179,7 @@ class Fusion(nn.Module):
         super().__init__()
         width = text_encoder.config.hidden_size
         self.types = nn.Embedding(2, width)
-        self.positions = nn.Embedding(MAX_POSITIONS, width)
+        self.positions = nn.Embedding(MAX_TOKENS, width)
         for embedding in (self.types, self.positions):
             nn.init.normal_(embedding.weight, std=0.02)  # as BERT's
         self.norm, self.dropout = nn.LayerNorm(width), nn.Dropout(dropout)
@@ -276,7 +282,7 @@ class VideoTextModel(nn.Module):
         self.register_buffer("feature_mean", torch.zeros(feature_dim))
         self.register_buffer("feature_std", torch.ones(feature_dim))
         self.project = nn.Linear(feature_dim, width)
-        self.positions = nn.Parameter(0.02 * torch.randn(MAX_POSITIONS, width))
+        self.positions = nn.Parameter(0.02 * torch.randn(MAX_TOKENS, width))
         self.dropout = nn.Dropout(dropout)
         self.video_layers = new_layers(text_encoder, num_video_layers, dropout)
         self.fusion = None

@@ -79,15 +79,14 @@ def negatives(batch: Batch, guidance_RB: Tensor | None, config: TrainConfig) -> 
 
 def best_matches(batch: Batch, videos: VideoTokens) -> tuple[Tensor, Tensor, Tensor]:
     """Of this process's tokens of interest: the numbers of their texts, their weights, and s(x_j, y^p) with each video of the batch."""
-    text_of_S, place_S = batch.texts.weights_BN.nonzero(as_tuple=True)
-    tokens_SD = batch.texts.tokens_BND[text_of_S, place_S]
+    text_of_S, weights_S, tokens_SD = batch.texts.of_interest
     arguments = videos.tokens_BMD, videos.mask_BM
     if batch.recompute is None:
         similarity_SB = token_similarity(*arguments, tokens_SD)
     else:  # products with every token of every video are many times what is kept of them
         parts = tokens_SD.split(batch.recompute)
         similarity_SB = torch.cat([checkpoint(token_similarity, *arguments, part, use_reentrant=False) for part in parts])
-    return text_of_S, batch.texts.weights_BN[text_of_S, place_S], similarity_SB
+    return text_of_S, weights_S, similarity_SB
 
 
 def taco_terms(model: VideoTextModel, batch: Batch, config: TrainConfig) -> dict[str, Tensor]:
@@ -137,13 +136,11 @@ def _matrix(scores_P: Tensor, text_of_P: Tensor, video_of_P: Tensor, like_BB: Te
 
 
 def taco_early(texts: TextTokens, videos: VideoTokens) -> Scores:
-    text_of_S, place_S = texts.weights_BN.nonzero(as_tuple=True)
-    at_once = max(SIMILARITIES // videos.mask_BM.numel(), 1)
-    parts = texts.tokens_BND[text_of_S, place_S].split(at_once)
+    text_of_S, weights_S, tokens_SD = texts.of_interest
+    parts = tokens_SD.split(max(SIMILARITIES // videos.mask_BM.numel(), 1))
     best_SV = torch.cat([token_similarity(videos.tokens_BMD, videos.mask_BM, part) for part in parts])
     sentence_TV = texts.sentence_BD @ videos.mean_BD.T
-    weighted_SV = texts.weights_BN[text_of_S, place_S][:, None] * best_SV
-    return {"sentence": sentence_TV, "token": torch.zeros_like(sentence_TV).index_add(0, text_of_S, weighted_SV)}
+    return {"sentence": sentence_TV, "token": torch.zeros_like(sentence_TV).index_add(0, text_of_S, weights_S[:, None] * best_SV)}
 
 
 def toco_early(texts: TextTokens, videos: VideoTokens) -> Scores:

@@ -92,8 +92,8 @@ def naive_pairs(model: VideoTextModel, texts: TextTokens, videos: VideoTokens, t
 
 
 def guidance(texts: TextTokens, videos: VideoTokens) -> Tensor:
-    text_of_S, place_S = texts.weights_BN.nonzero(as_tuple=True)
-    best = token_similarity(videos.tokens_BMD, videos.mask_BM, texts.tokens_BND[text_of_S, place_S])
+    text_of_S, _, tokens_SD = texts.of_interest
+    best = token_similarity(videos.tokens_BMD, videos.mask_BM, tokens_SD)
     return cascade_scores(texts.sentence_BD @ videos.mean_BD.T, best, text_of_S).detach()
 
 
@@ -241,7 +241,7 @@ def rerank(folder: Path, annotations: Path) -> None:
         start = time.perf_counter()
         scores = stage_scores(trainer.scorer, pairs.captions, pairs.clips, rerank=number, both_ways=True, show=True)
         taken[name] = time.perf_counter() - start
-        recall[name] = ranked(scores, pairs.clip_of_caption, config.score_weights, "average")
+        recall[name] = ranked(scores.fused(config.score_weights), pairs.clip_of_caption, "average")
     print(f"rerank  {len(pairs.captions):,} captions, {len(pairs.clips):,} clips; 50 best of each query, and all pairs")
     for name, metrics in recall.items():
         recalls = [f"{metrics[way]['R@1']:.2f} {way.replace('_', ' ')}" for way in ("text_to_video", "video_to_text")]
