@@ -2,20 +2,24 @@
 
 import argparse
 import re
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..storage.console import EXIT_INCOMPLETE, Problems, UserError, command_parser, progress, run_command, say
+from ..storage.feature_store import shard_files
 from ..storage.foreign import feature_files
 from ..storage.layout import DatasetFolder
 from ..storage.profiles import ALIASES, PROFILES, find_profile
 from ..storage.records import VideoRecord
+from ..storage.shards import Shard, read_shard
 from .work import WorkList, list_folder, render_missing
 
 if TYPE_CHECKING:
     from .extractor import Extractor
 
+Run = Callable[[argparse.Namespace, WorkList, Sequence[tuple[VideoRecord, list[str]]], dict[str, str], Problems], None]
 PRETRAINED = "pretrained"
 DEMO = "demo"
 """The one data set that falls back to random weights where the published ones cannot be had."""
@@ -53,7 +57,8 @@ def choose_videos(args: argparse.Namespace, dataset: DatasetFolder, problems: Pr
     return listed
 
 
-def extract(args: argparse.Namespace) -> int:
+def extract(args: argparse.Namespace, run: Run | None = None) -> int:
+    """``run``: who does what there is to do, and where; here and now, if not given."""
     if args.dataset is None:
         raise UserError(f"--dataset is missing: the name of a data set under {args.root}, or a new one with --videos FOLDER")
     try:
@@ -73,14 +78,12 @@ def extract(args: argparse.Namespace) -> int:
     needed = [name for name in features if any(name in left for _, left in todo)]
     if args.plan:
         return plan(args, work, todo, needed, weights, problems)
-    extractors = {name: make_extractor(name, weights[name], args, work) for name in needed}
-    if needed:
-        from .run import extract_dataset  # torch, which neither a mistake in the call nor a finished data set need wait for
-
-        extract_dataset(dataset, work, todo, extractors, problems)
+    if todo:
+        (run or run_here)(args, work, todo, {name: weights[name] for name in needed}, problems)
+        say(f"{dataset.path}: {len(todo):,} videos tried, {problems.count:,} problems")
     failed = {video.video_id for video in videos if any(video.video_id in work.failures[name] for name in features)}
     say(f"{dataset.path}: features {','.join(features)} of {len(videos) - len(failed):,} of {len(videos):,} videos are there")
-    stores = WorkList(dataset, features).stores.values() if needed else work.stores.values()
+    stores = WorkList(dataset, features).stores.values() if todo else work.stores.values()
     partial = {video.video_id for video in videos for store in stores if video.video_id in store and store.partial(video.video_id)}
     if partial:
         say(f"{len(partial):,} videos are partial or damaged; the stores say what is missing of them")
@@ -89,9 +92,24 @@ def extract(args: argparse.Namespace) -> int:
     if args.verify_against is not None:
         from .verify import verify
 
-        extractor = extractors.get(features[0]) or make_extractor(features[0], weights[features[0]], args, work)
+        extractor = make_extractor(features[0], weights[features[0]], args, first_shard(dataset, features[0]))
         return verify(dataset, videos, extractor, their_files)
     return EXIT_INCOMPLETE if failed or partial else problems.exit_code()
+
+
+def run_here(
+    args: argparse.Namespace, work: WorkList, todo: Sequence[tuple[VideoRecord, list[str]]], weights: dict[str, str], problems: Problems
+) -> None:
+    """Extracts ``todo``, each video with the features that it needs, in this process. ``weights``: of all that are needed."""
+    from .run import extract_dataset  # torch, which neither a mistake in the call nor a finished data set need wait for
+
+    extractors = {name: make_extractor(name, wanted, args, first_shard(work.dataset, name)) for name, wanted in weights.items()}
+    extract_dataset(work, todo, extractors, problems)
+
+
+def first_shard(dataset: DatasetFolder, features: str) -> Shard | None:
+    """One of a store, which says how all of it was made."""
+    return next(map(read_shard, shard_files(dataset.features(features))), None)
 
 
 def videos_to_verify(
@@ -121,7 +139,9 @@ def plan(
     to_render = [video for video, _ in todo if video.scene and not work.dataset.video_path(video).exists()]
     if to_render:
         say(f"note: {len(to_render):,} videos are drawn only when they are extracted, and not counted here")
-    paths = [(video.video_id, work.dataset.video_path(video)) for video, _ in todo if video not in to_render]
+    if elsewhere := sum(bool(video.url) for video, _ in todo):
+        say(f"note: {elsewhere:,} videos lie elsewhere; they are fetched only when they are extracted, and not counted here")
+    paths = [(video.video_id, work.dataset.video_path(video)) for video, _ in todo if video not in to_render and not video.url]
     if not paths:
         print(f"{work.dataset.path}: nothing is left to extract of {','.join(work.features)}")
         return problems.exit_code()
@@ -144,7 +164,7 @@ def plan(
         extractors = []
         for name in needed:
             try:
-                extractors.append(make_extractor(name, weights[name], args, work))
+                extractors.append(make_extractor(name, weights[name], args, first_shard(work.dataset, name)))
             except UserError as error:
                 say(f"note: {error}")
                 say(f"note: the speed of {name} is measured with random weights")
@@ -156,17 +176,15 @@ def plan(
     return problems.exit_code()
 
 
-def make_extractor(name: str, weights: str, args: argparse.Namespace, work: WorkList) -> "Extractor":
-    """The extractor that was asked for; for the demo, with random weights where the published ones are out of reach.
-
-    Raises ``UserError`` where the store so far was made with other weights.
+def make_extractor(name: str, weights: str, args: argparse.Namespace, made: Shard | None) -> "Extractor":
+    """The extractor that was asked for; for the demo, with random weights where the published ones are out of reach. ``made``: a
+    shard of the store so far. Raises ``UserError`` where that was made with other weights.
     """
     from .extractor import load_extractor
     from .weights import published_weights
 
-    store = work.stores.get(name)
     if weights == PRETRAINED and args.dataset == DEMO:
-        if store and store.weights.is_random:
+        if made and made.weights.is_random:
             weights = "random"
         else:
             try:
@@ -176,20 +194,16 @@ def make_extractor(name: str, weights: str, args: argparse.Namespace, work: Work
                 say(f"note: the demo goes on with seeded random weights for {name}; its numbers show that all parts work, no more")
                 weights = "random"
     extractor = load_extractor(name, weights=weights, device=args.device, precision=args.precision)
-    if store and (store.profile, store.weights) != (extractor.profile, extractor.weights):
+    if made and (made.profile, made.weights) != (extractor.profile, extractor.weights):
         raise UserError(
-            f"{store.folder}: was made with profile {store.profile.hash} and weights {store.weights.name}, now asked for: profile "
+            f"{made.path.parent}: was made with profile {made.profile.hash} and weights {made.weights.name}, now asked for: profile "
             f"{extractor.profile.hash} and {extractor.weights.name}; pass the same --weights, another --root, or remove that folder"
         )
     return extractor
 
 
-def main(argv: list[str] | None = None) -> int:
-    parser = command_parser(
-        "vlalign-extract",
-        "Runs feature extractors over the videos of a data set, decoding each video once for all of them.",
-        "vlalign-extract --dataset demo --features resnet152,s3d\n  vlalign-extract --dataset mine --videos FOLDER --features s3d",
-    )
+def extract_parser(prog: str, description: str, example: str) -> argparse.ArgumentParser:
+    parser = command_parser(prog, description, example)
     known = ", ".join([*PROFILES, *(f"{alias} (= {name})" for alias, name in ALIASES.items())])
     parser.add_argument("--features", default="s3d", help=f"which, separated by commas: {known} (default: s3d)")
     parser.add_argument("--videos", type=Path, metavar="FOLDER", help="your own video files; their names become the video ids")
@@ -208,5 +222,14 @@ def main(argv: list[str] | None = None) -> int:
         type=Path,
         metavar="FOLDER",
         help="compare with somebody else's features there (.npy, .npz or .h5 files, named by video id), row by row",
+    )
+    return parser
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = extract_parser(
+        "vlalign-extract",
+        "Runs feature extractors over the videos of a data set, decoding each video once for all of them.",
+        "vlalign-extract --dataset demo --features resnet152,s3d\n  vlalign-extract --dataset mine --videos FOLDER --features s3d",
     )
     return run_command(extract, parser, argv)

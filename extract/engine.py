@@ -24,7 +24,10 @@ from .sampling import window_times
 
 PATIENCE_SECONDS = 10.0
 """A batch that is not full by then is computed as it is, so that no video waits long for others of its size."""
+POLL_SECONDS = 0.02
+"""How often a source of jobs that has none at the moment is asked again."""
 MOST_THREADS = 8
+END = object()
 ENDS_THE_DECODER = ("timeout", "out_of_memory", "crashed")
 """After these failures another decoder is tried. After the others the child has tried them all itself."""
 
@@ -36,6 +39,8 @@ class Job:
     extractors: Sequence[Extractor]
     seconds: float | None = None
     """Only the first part of the video, where given."""
+    url: str = ""
+    """Where the file is to be had from first; ``path`` is then where it was put (``fetch.py``)."""
 
 
 @dataclass(frozen=True)
@@ -194,20 +199,25 @@ class _Compute:
         os.close(self._wake)
 
 
-def num_decoders(extractors: Sequence[Extractor]) -> int:
+def num_decoders(extractors: Sequence[Extractor], num_cores: int) -> int:
     """Processes that decode: on a CPU, decoding is a small part of the work; a GPU takes what the other cores can give."""
     if all(e.device.type == "cpu" for e in extractors):
-        return max(available_cores() // 4, 1)
-    return max(available_cores() - 1, 1)
+        return max(num_cores // 4, 1)
+    return max(num_cores - 1, 1)
 
 
-def extract_videos(jobs: Iterable[Job], extractors: Sequence[Extractor]) -> Iterator[tuple[Job, Extracted | VideoError]]:
+def extract_videos(
+    jobs: Iterable[Job | None], extractors: Sequence[Extractor], *, num_cores: int | None = None
+) -> Iterator[tuple[Job, Extracted | VideoError]]:
     """Each job with its result, in the order in which they are done. ``extractors``: all that the jobs ask for.
+
+    A None among ``jobs`` says that there is none at the moment, and that those on their way should go on meanwhile. ``num_cores``:
+    of which decoding may make use (default: all).
 
     A video is decoded once for all of its extractors and never held whole. What it does to its decoder (a crash, a hang, memory
     without end) ends that one's process; the next decoder is then tried, and the other videos go on.
     """
-    engine = _Engine(jobs, extractors)
+    engine = _Engine(jobs, extractors, num_cores or available_cores())
     try:
         yield from engine.run()
     finally:
@@ -215,27 +225,23 @@ def extract_videos(jobs: Iterable[Job], extractors: Sequence[Extractor]) -> Iter
 
 
 class _Engine:
-    def __init__(self, jobs: Iterable[Job], extractors: Sequence[Extractor]) -> None:
-        self._jobs: Iterator[Job] | None = iter(jobs)
+    def __init__(self, jobs: Iterable[Job | None], extractors: Sequence[Extractor], num_cores: int) -> None:
+        self._jobs: Iterator[Job | None] | None = iter(jobs)
         self._compute = _Compute(extractors)
-        self._num_startable = num_decoders(extractors)
+        self._num_startable = num_decoders(extractors, num_cores)
         self._idle: list[DecodeProcess] = []
         self._decoding: dict[DecodeProcess, _Video] = {}
         self._heard: dict[DecodeProcess, float] = {}
 
     def run(self) -> Iterator[tuple[Job, Extracted | VideoError]]:
         while self._jobs or self._decoding or self._compute.has_work:
-            while self._jobs and (self._idle or self._num_startable):
-                if (job := next(self._jobs, None)) is None:
-                    self._jobs = None
-                else:
-                    self._start(_Video(job, file_identity(job.path)))
-            self._compute.start_old(PATIENCE_SECONDS if self._jobs or self._decoding else 0.0)
+            more = self._start_next()
+            self._compute.start_old(PATIENCE_SECONDS if more or self._decoding else 0.0)
             if self._compute.crowded:
                 self._compute.wait()
                 self._heard = dict.fromkeys(self._heard, time.monotonic())  # nobody listened meanwhile
             else:
-                yield from self._listen()
+                yield from self._listen(1.0 if more or not self._jobs else POLL_SECONDS)
             for video in self._compute.take_done():
                 if video.complete:
                     yield video.job, video.result()
@@ -244,6 +250,18 @@ class _Engine:
         for decoder in (*self._decoding, *self._idle):
             decoder.close()
         self._compute.close()
+
+    def _start_next(self) -> bool:
+        """Has decoders begin with the next videos. Returns whether more may come at once."""
+        while self._jobs and (self._idle or self._num_startable):
+            job = next(self._jobs, END)
+            if job is None:
+                return False
+            if job is END:
+                self._jobs = None
+            else:
+                self._start(_Video(job, file_identity(job.path)))
+        return self._jobs is not None
 
     def _start(self, video: _Video) -> None:
         while self._idle:
@@ -259,10 +277,10 @@ class _Engine:
         decoder.start(video.job.path, wanted, without=video.without, seconds=video.job.seconds)
         self._decoding[decoder], self._heard[decoder] = video, time.monotonic()
 
-    def _listen(self) -> Iterator[tuple[Job, Extracted | VideoError]]:
-        """Takes what the decoders have to say, or waits a moment for them or for a batch."""
+    def _listen(self, seconds: float) -> Iterator[tuple[Job, Extracted | VideoError]]:
+        """Takes what the decoders have to say, or waits so long for them or for a batch."""
         connections = {decoder.connection: decoder for decoder in self._decoding}
-        ready = wait_for([*connections, self._compute.woken], timeout=1.0)
+        ready = wait_for([*connections, self._compute.woken], timeout=seconds)
         for decoder in [connections[r] for r in ready if r in connections]:
             self._heard[decoder] = time.monotonic()
             video = self._decoding[decoder]

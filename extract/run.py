@@ -1,10 +1,12 @@
 """Extraction of a data set: what is left of it, into the stores."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from importlib.metadata import version
+from pathlib import Path
 
-from ..storage.console import Problems, progress, say
+from ..storage.console import Problems, progress
 from ..storage.files import file_identity
 from ..storage.layout import DatasetFolder
 from ..storage.records import Failure, VideoFeatures, VideoRecord
@@ -12,36 +14,57 @@ from ..storage.shards import check_storable, write_shard
 from ..storage.thumbnails import Thumbnail, ThumbnailStore, write_thumbnails
 from .engine import Extracted, Job, extract_videos
 from .extractor import Extractor
+from .fetch import Fetcher
 from .probe import VideoError
 from .work import WorkList
 
 SHARD_VIDEOS = 64
-SHARD_SECONDS = 120
+SHARD_SECONDS = 120.0
 """A stopped run loses at most what was finished since the last shard."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a video: its features are made, though not on disk yet, or it failed."""
+
+    video_id: str
+    path: str
+    features: list[str]
+    """Names of those that were asked for."""
+    failure: Failure | None
+    partial: str = ""
+    seconds: float = 0.0
+    """Of the video."""
+    num_rows: int = 0
+    num_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class Kept:
+    """All that was finished so far is on disk: these videos since the last time."""
+
+    video_ids: list[str]
 
 
 class _Finished:
     """What is finished, until it is on disk."""
 
-    def __init__(self, dataset: DatasetFolder, work: WorkList, extractors: Sequence[Extractor]) -> None:
+    def __init__(self, dataset: DatasetFolder, extractors: Sequence[Extractor]) -> None:
         self.dataset = dataset
-        self.work = work
         self.extractors = {e.profile.name: e for e in extractors}
         self.features: dict[str, list[VideoFeatures]] = {name: [] for name in self.extractors}
         self.thumbnails: list[Thumbnail] = []
         self.pictured = ThumbnailStore(dataset.thumbnails)
+        self.video_ids: list[str] = []
         self.since = time.monotonic()
 
-    def add(self, made: Extracted) -> None:
+    def add(self, made: Extracted, video_id: str) -> None:
         for name, video in made.features.items():
             self.features[name].append(video)
         self.thumbnails += [t for t in made.thumbnails if self.pictured.source(t.video_id) != t.source]
+        self.video_ids.append(video_id)
 
-    def write_if_due(self) -> None:
-        if max(map(len, self.features.values())) >= SHARD_VIDEOS or time.monotonic() - self.since > SHARD_SECONDS:
-            self.write()
-
-    def write(self) -> None:
+    def write(self) -> Kept:
         made_with = {name: version(name) for name in ("vlalign", "torch", "av")}
         for name, videos in self.features.items():
             if videos:
@@ -51,24 +74,32 @@ class _Finished:
         if self.thumbnails:
             write_thumbnails(self.dataset.thumbnails, self.thumbnails)
             self.thumbnails.clear()
-        self.work.write_failures()
-        self.since = time.monotonic()
+        kept, self.video_ids, self.since = Kept(self.video_ids), [], time.monotonic()
+        return kept
 
 
-def extract_dataset(
+def job_of(dataset: DatasetFolder, video: VideoRecord, extractors: Sequence[Extractor]) -> Job:
+    return Job(video.video_id, Path() if video.url else dataset.video_path(video), extractors, url=video.url)
+
+
+def extract_into_stores(
     dataset: DatasetFolder,
-    work: WorkList,
-    todo: Sequence[tuple[VideoRecord, list[str]]],
-    extractors: dict[str, Extractor],
-    problems: Problems,
-) -> None:
-    """Extracts each video's missing features. A video that fails is recorded and passed over; what is finished is kept, whatever
-    ends the run."""
-    finished = _Finished(dataset, work, list(extractors.values()))
-    jobs = (Job(video.video_id, dataset.video_path(video), [extractors[f] for f in left]) for video, left in todo)
-    results = extract_videos(jobs, list(extractors.values()))
+    jobs: Iterable[Job | None],
+    extractors: Sequence[Extractor],
+    *,
+    num_cores: int | None = None,
+    shard_seconds: Callable[[], float] = lambda: SHARD_SECONDS,
+) -> Iterator[Outcome | Kept]:
+    """Each video's ``Outcome`` as it is made, and ``Kept`` whenever a shard was written: every ``SHARD_VIDEOS`` videos or
+    ``shard_seconds()``. What is finished is kept, whatever ends the run. ``jobs``, ``num_cores``: as ``extract_videos`` takes them."""
+    finished, fetcher = _Finished(dataset, extractors), Fetcher()
+    results = extract_videos(fetcher.jobs(jobs), extractors, num_cores=num_cores)
     try:
-        for job, result in progress(results, total=len(todo), what="extracting", unit="videos"):
+        for job, result in results:
+            path = job.url or str(job.path)
+            source = file_identity(job.path) if isinstance(result, VideoError) else next(iter(result.features.values())).source
+            asked = job.video_id, path, [e.profile.name for e in job.extractors]
+            result = fetcher.done(job) or result
             try:
                 if isinstance(result, VideoError):
                     raise result
@@ -76,17 +107,52 @@ def extract_dataset(
                     check_storable(video, finished.extractors[name].profile)
             except (VideoError, ValueError) as error:
                 kind = error.kind if isinstance(error, VideoError) else "not_storable"
-                problems.add(f"video {job.video_id!r}, {job.path}: {kind}: {error}; recorded in failures.jsonl, the others go on")
-                failure = Failure(video_id=job.video_id, path=str(job.path), kind=kind, message=str(error), source=file_identity(job.path))
+                yield Outcome(*asked, Failure(video_id=job.video_id, path=path, kind=kind, message=str(error), source=source))
             else:
-                if partial := next(iter(result.features.values())).partial:
-                    problems.add(f"video {job.video_id!r}, {job.path}: partial: {partial}; its features are those of the frames there are")
-                finished.add(result)
-                failure = None
-            for extractor in job.extractors:
-                work.note(extractor.profile.name, job.video_id, failure)
-            finished.write_if_due()
+                finished.add(result, job.video_id)
+                made = list(result.features.values())
+                num_rows, num_bytes = sum(len(v.features) for v in made), sum(2 * v.features.size for v in made)
+                yield Outcome(*asked, None, made[0].partial, made[0].duration_seconds, num_rows, num_bytes)
+            if len(finished.video_ids) >= SHARD_VIDEOS or time.monotonic() - finished.since > shard_seconds():
+                yield finished.write()
     finally:
         results.close()
-        finished.write()
-    say(f"{dataset.path}: {len(todo):,} videos tried, {problems.count:,} problems")
+        fetcher.close()
+        kept = finished.write()
+    yield kept
+
+
+def extract_dataset(
+    work: WorkList,
+    todo: Sequence[tuple[VideoRecord, list[str]]],
+    extractors: dict[str, Extractor],
+    problems: Problems,
+) -> None:
+    """Extracts each video's missing features. A video that fails is recorded and passed over."""
+    jobs = (job_of(work.dataset, video, [extractors[f] for f in left]) for video, left in todo)
+    events = extract_into_stores(work.dataset, jobs, list(extractors.values()))
+
+    def outcomes() -> Iterator[Outcome]:
+        for event in events:
+            if isinstance(event, Kept):
+                work.write_failures()
+            else:
+                yield event
+
+    try:
+        for outcome in progress(outcomes(), total=len(todo), what="extracting", unit="videos"):
+            note_outcome(outcome, work, problems)
+    finally:
+        events.close()
+        work.write_failures()
+
+
+def note_outcome(outcome: Outcome, work: WorkList, problems: Problems) -> None:
+    """Says what is wrong with a video, and notes where it failed."""
+    where = f"video {outcome.video_id!r}, {outcome.path}"
+    if failure := outcome.failure:
+        problems.add(f"{where}: {failure.kind}: {failure.message}; recorded in failures.jsonl, the others go on")
+    elif outcome.partial:
+        problems.add(f"{where}: partial: {outcome.partial}; its features are those of the frames there are")
+    for name in outcome.features:
+        work.note(name, outcome.video_id, failure)

@@ -171,7 +171,7 @@ def verify(dataset: DatasetFolder, videos: Sequence[VideoRecord], extractor: Ext
             found = compare(ours, theirs)
             remarks = list(found.remarks)
             if not found.same and not found.explained:
-                if inputs is None:
+                if inputs is None and not video.url:
                     inputs = other_inputs(dataset.video_path(video), extractor, theirs)  # once: a folder has one recipe
                 remarks = (
                     [*inputs, *remarks] if inputs else ["no shift, rate, colour order or normalisation known here explains it", *remarks]

@@ -1,15 +1,21 @@
 """What there is to extract, and what of it is left. Imports nothing heavy: where nothing is left, this is all that runs."""
 
+import os
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict
+from functools import cached_property
 from pathlib import Path
 
 from ..storage.console import Problems, UserError, progress
 from ..storage.feature_store import FeatureStore
 from ..storage.files import VIDEO_SUFFIXES, file_identity, read_jsonl, write_jsonl
+from ..storage.hdf5 import written_at_ns
 from ..storage.layout import DatasetFolder
 from ..storage.records import Failure, VideoRecord
+
+OLDER_NS = 3600 * 10**9
+"""An hour: machines' clocks differ, and a video was read some time before its shard was written."""
 
 
 def list_folder(folder: Path, problems: Problems) -> list[VideoRecord]:
@@ -46,6 +52,35 @@ def render_missing(dataset: DatasetFolder, videos: Sequence[VideoRecord]) -> Non
             pass
 
 
+class _File:
+    """A video file, looked at no closer than is needed: of a million that were done, reading a part of each would take hours."""
+
+    def __init__(self, path: Path | None) -> None:
+        """``path``: None for one that lies elsewhere, and is not asked for only to be compared."""
+        self.path = path
+        try:
+            self.stat: os.stat_result | None = path.stat() if path else None
+        except OSError:
+            self.stat = None
+
+    @cached_property
+    def identity(self) -> str:
+        return file_identity(self.path) if self.path else ""
+
+    def is_still(self, source: str, since_ns: int) -> bool:
+        """Whether it is what ``source`` was made from at that time: it has its size and is older, or else its content. A file that
+        is gone since needs no features either."""
+        if self.stat is None or (self.stat.st_mtime_ns < since_ns - OLDER_NS and source.startswith(f"{self.stat.st_size}-")):
+            return True
+        return self.identity in ("", source)
+
+
+def _made(store: FeatureStore, video_id: str) -> tuple[str, int]:
+    """What a video's features were made from, and when they were written."""
+    shard, video = store.place(video_id)
+    return video["source"].decode(), written_at_ns(shard.path)
+
+
 class WorkList:
     """What is left to do for each set of features, known from the stores and from ``failures.jsonl`` alone."""
 
@@ -64,13 +99,13 @@ class WorkList:
         ``only_failed``, just those that did fail."""
         if only_failed:
             return [features for features in self.features if video.video_id in self.failures[features]]
-        source = file_identity(self.dataset.video_path(video))
+        file = _File(None if video.url else self.dataset.video_path(video))
         left = []
         for features in self.features:
             store, failure = self.stores.get(features), self.failures[features].get(video.video_id)
-            if store and video.video_id in store and source in ("", store.source(video.video_id)):
-                continue  # a file that is gone since needs no features either
-            if failure and failure.source == source and source:
+            if store and video.video_id in store and file.is_still(*_made(store, video.video_id)):
+                continue
+            if failure and (video.url or (failure.source == file.identity and file.identity)):
                 continue
             left.append(features)
         return left

@@ -3,6 +3,7 @@
 import argparse
 import difflib
 import os
+import shlex
 import sys
 import time
 from collections import Counter
@@ -72,6 +73,10 @@ class Parser(argparse.ArgumentParser):
             near = difflib.get_close_matches(unknown[0].split("=")[0], _options(self), n=3)
             self.error(f"unknown: {' '.join(unknown)}" + (f"; nearest: {', '.join(near)}" if near else ""))
         return parsed
+
+    def convert_arg_line_to_args(self, line: str) -> list[str]:
+        """Of a file with options, where a parser takes such: as a shell would read them."""
+        return shlex.split(line, comments=True)
 
     def error(self, message: str) -> NoReturn:
         self.exit(EXIT_MISTAKE, f"{self.prog}: error: {message}; see {self.prog} --help\n")

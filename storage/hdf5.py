@@ -27,6 +27,12 @@ def shard_path(folder: Path, *, in_place_of: Path | None = None) -> Path:
     return folder / f"{stamp:020d}-{uuid.uuid4().hex[:8]}.h5"
 
 
+def written_at_ns(shard: Path) -> int:
+    """When a shard was written, in nanoseconds since 1970, as its name says; 0 for another name."""
+    name = SHARD_NAME.fullmatch(shard.name)
+    return int(name[1]) if name else 0
+
+
 @contextmanager
 def new_hdf5(path: Path) -> Iterator[h5py.File]:
     """A new file. Raises ``OSError`` where it cannot be written, whatever h5py makes of that (on a full disk, a RuntimeError).

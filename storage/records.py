@@ -64,19 +64,30 @@ class Weights:
         return self.name.startswith("random")
 
 
+URL_SCHEMES = ("s3", "gs", "gcs", "abfs", "az", "http", "https", "ftp", "sftp", "hdfs", "memory")
+"""Of fsspec's. None of local files and nothing chained: an address in somebody's list names no file of this machine."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class VideoRecord:
     """A line of ``videos.jsonl``."""
 
     video_id: str
     path: str
-    """Absolute, or relative to the data set's folder."""
+    """Absolute, or relative to the data set's folder; or an address such as ``s3://...``."""
     scene: dict[str, Any] | None = None
     """Where the video is rendered rather than recorded: what it shows (the demo set)."""
 
     def __post_init__(self) -> None:
         if not self.video_id or not self.path:
             raise ValueError(f"a video needs an id and a path, got {self.video_id!r} and {self.path!r}")
+        if self.url and (self.url.partition("://")[0] not in URL_SCHEMES or "::" in self.url):
+            raise ValueError(f"{self.path!r}: expected a path, or an address that begins with one of {', '.join(URL_SCHEMES)}")
+
+    @property
+    def url(self) -> str:
+        """The path, where it is an address; else empty."""
+        return self.path if "://" in self.path else ""
 
 
 def _check_text(value: Any) -> None:

@@ -1,16 +1,18 @@
 """vlalign-extract: what there is to do, what is left of it, and the command itself."""
 
 import json
+import os
 import shutil
+import time
 from argparse import Namespace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from videos import scene, touch
-from vlalign.extract.cli import main, make_extractor, parse_weights
+from vlalign.extract.cli import first_shard, main, make_extractor, parse_weights
 from vlalign.extract.render import render_video
-from vlalign.extract.work import WorkList, list_folder
+from vlalign.extract.work import OLDER_NS, WorkList, list_folder
 from vlalign.storage import Failure, FeatureStore, VideoFeatures, VideoRecord, Weights, write_shard
 from vlalign.storage.console import Problems, UserError
 from vlalign.storage.files import file_identity, read_jsonl, write_jsonl
@@ -131,6 +133,30 @@ def test_what_is_left_of_a_video(half_done, name, left, left_with_retry):
     assert WorkList(half_done, ["resnet152", "s3d"]).left(video, only_failed=False) == ["resnet152", *left]
 
 
+@pytest.mark.parametrize(
+    "content, mtime_ns, is_still",
+    [
+        (b"as it was", -2 * OLDER_NS, True),
+        (b"as it was", 0, True),
+        (b"not as it", 0, False),
+        (b"of another size", -2 * OLDER_NS, False),
+    ],
+    ids=["older than the store", "newer, the same", "newer, another content", "older, another size"],
+)
+def test_a_file_is_read_again_only_where_size_and_time_do_not_tell(tmp_path, content, mtime_ns, is_still, monkeypatch):
+    dataset, video = DatasetFolder(tmp_path, "mine"), VideoRecord(video_id="a", path="a.mp4")
+    path = dataset.video_path(video)
+    touch(dataset.path, "a.mp4")
+    path.write_bytes(b"as it was")
+    write_shard(dataset.features("s3d"), PROFILES["s3d"], STORED, [rows_of("a", file_identity(path), 1024)], made_with={})
+    path.write_bytes(content)
+    moment = time.time_ns() + mtime_ns
+    os.utime(path, ns=(moment, moment))
+    if content == b"as it was" and mtime_ns:
+        monkeypatch.setattr("vlalign.extract.work.file_identity", None)  # would fail if it were called
+    assert (WorkList(dataset, ["s3d"]).left(video, only_failed=False) == []) is is_still
+
+
 def test_recorded_failures_are_there_for_the_next_run_until_they_are_gone(half_done):
     new = Failure(video_id="new", path="videos/new.mp4", kind="no_video", message="söund only", source="7-x")
     work = WorkList(half_done, ["s3d"])
@@ -230,8 +256,7 @@ def test_published_weights_out_of_reach_are_exit_2_and_say_where_to_put_the_file
 
 
 def test_only_the_demo_falls_back_to_random_weights_and_says_so(tmp_path, capsys):
-    work = WorkList(DatasetFolder(tmp_path, "demo"), ["s3d"])
-    made = make_extractor("s3d", "pretrained", Namespace(dataset="demo", device="cpu", precision="fp32"), work)
+    made = make_extractor("s3d", "pretrained", Namespace(dataset="demo", device="cpu", precision="fp32"), None)
     assert made.weights.is_random
     notes = capsys.readouterr().err
     assert "s3d_howto100m.pth" in notes and "seeded random weights for s3d" in notes
@@ -239,7 +264,7 @@ def test_only_the_demo_falls_back_to_random_weights_and_says_so(tmp_path, capsys
 
 def test_a_store_made_with_other_weights_is_not_added_to(half_done):
     with pytest.raises(UserError, match=r"was made with .* weights random \(seed 5\), now asked for: .* random \(seed 0\)") as refused:
-        make_extractor("s3d", "random", Namespace(dataset="mine", device="cpu", precision="fp32"), WorkList(half_done, ["s3d"]))
+        make_extractor("s3d", "random", Namespace(dataset="mine", device="cpu", precision="fp32"), first_shard(half_done, "s3d"))
     assert str(half_done.features("s3d")) in str(refused.value)
 
 

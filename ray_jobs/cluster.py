@@ -1,0 +1,81 @@
+"""The Ray cluster: how to reach it, what a worker takes of it, and which of its machines are about to go."""
+
+import argparse
+import logging
+import os
+from dataclasses import dataclass
+
+import ray
+from ray._private.state import state  # Ray has no public name for the machines that are to be drained
+
+from ..storage.console import UserError
+
+NAMESPACE = "vlalign"
+GPU_WORKER_CPUS = 8.0
+"""Where nobody says how many, and no machine with a GPU is there yet to be asked."""
+
+
+def add_address(parser: argparse.ArgumentParser) -> None:
+    """What every job takes. @FILE has more options: a shell that nobody quotes for stands before a submitted job."""
+    parser.fromfile_prefix_chars = "@"
+    parser.add_argument("--address", help="of the Ray cluster (default: $RAY_ADDRESS, or the one on this machine, or a new one here)")
+
+
+def connect(address: str | None) -> None:
+    """To the cluster at ``address`` or in RAY_ADDRESS, else to the one that runs on this machine, else to a new one of this process,
+    whose dashboard listens on loopback only."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    try:
+        ray.init(address=address, namespace=NAMESPACE, logging_level=logging.WARNING, log_to_driver=True)
+    except (ConnectionError, ValueError) as error:
+        where = address or os.environ.get("RAY_ADDRESS") or "on this machine"
+        raise UserError(f"no Ray cluster {where} answers ({' '.join(str(error).split())}); start one with ray start --head") from None
+
+
+@dataclass(frozen=True)
+class Share:
+    """What a worker takes of a machine."""
+
+    num_cpus: float
+    num_gpus: float
+    most_workers: int | None
+    """None: as many as there is room for."""
+
+    @property
+    def num_cores(self) -> int:
+        return max(int(self.num_cpus), 1)
+
+    def num_workers(self) -> int:
+        """How many there should be, as the cluster is now."""
+        return self.most_workers or max(sum(self.fit(node) for node in nodes()), 1)
+
+    def fit(self, resources: dict[str, float]) -> int:
+        on_cpus = int(resources.get("CPU", 0) / self.num_cpus + 1e-6)
+        return min(on_cpus, int(resources.get("GPU", 0) / self.num_gpus + 1e-6)) if self.num_gpus else on_cpus
+
+
+def nodes() -> list[dict[str, float]]:
+    """The resources of the machines that are there."""
+    return [node["Resources"] for node in ray.nodes() if node["Alive"]]
+
+
+def share_of_a_worker(args: argparse.Namespace) -> Share:
+    """As ``args`` say, or else a GPU and its part of the machine's cores, or, without a GPU, a whole machine."""
+    num_gpus = args.gpus_per_worker if args.gpus_per_worker is not None else (0.0 if args.device == "cpu" else 1.0)
+    if args.device != "cpu" and not num_gpus:
+        raise UserError(f"--gpus-per-worker 0: --device {args.device} needs some of a GPU; pass a part of 1, or --device cpu")
+    num_cpus = args.cpus_per_worker
+    if num_cpus is None and num_gpus:
+        num_cpus = min((n.get("CPU", 0) * num_gpus / n["GPU"] for n in nodes() if n.get("GPU", 0) >= num_gpus), default=GPU_WORKER_CPUS)
+    elif num_cpus is None:
+        num_cpus = min((n["CPU"] for n in nodes() if n.get("CPU", 0) >= 1), default=1.0)
+    for name, value in (("--cpus-per-worker", num_cpus), ("--workers", args.workers or 1)):
+        if value <= 0:
+            raise UserError(f"{name} {value}: expected more than 0")
+    return Share(num_cpus if num_cpus < 1 else float(int(num_cpus)), num_gpus, args.workers)
+
+
+def draining_nodes() -> set[str]:
+    """Ids of the machines that are to go: given back by the autoscaler, taken by a spot market, or shut down."""
+    return set(state.get_draining_nodes())
