@@ -26,8 +26,9 @@ PATIENCE_SECONDS = 10.0
 """A batch that is not full by then is computed as it is, so that no video waits long for others of its size."""
 POLL_SECONDS = 0.02
 """How often a source of jobs that has none at the moment is asked again."""
-MOST_THREADS = 8
 END = object()
+"""What a source of jobs is taken to say when it has ended; None says that it has none at the moment."""
+MOST_THREADS = 8
 ENDS_THE_DECODER = ("timeout", "out_of_memory", "crashed")
 """After these failures another decoder is tried. After the others the child has tried them all itself."""
 

@@ -8,13 +8,14 @@ import shutil
 import tempfile
 import threading
 import time
+import uuid
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
 from ..storage.console import UserError
-from .engine import Job
+from .engine import END, Job
 from .probe import VideoError
 
 FILES_AHEAD = 8
@@ -23,7 +24,6 @@ MOST_BYTES = 20 << 30
 TRIES, PAUSE_SECONDS = 3, 2.0
 BLOCK_BYTES = 1 << 20
 PREFIX = "vlalign-fetched-"
-END = object()
 
 
 class Fetcher:
@@ -64,8 +64,7 @@ class Fetcher:
             self._lock = (self._folder / "lock").open("w")
             fcntl.flock(self._lock, fcntl.LOCK_EX)
             self._pool = ThreadPoolExecutor(FILES_AHEAD, "fetch")
-        number = len(self._sizes)
-        local = self._folder / f"{number}-{time.monotonic_ns()}{Path(job.url.split('?')[0]).suffix[:8]}"
+        local = self._folder / f"{uuid.uuid4().hex}{Path(job.url.split('?')[0]).suffix[:8]}"
         self._sizes[local] = 0
         return replace(job, path=local), self._pool.submit(self._fetch, job.video_id, job.url, local)
 

@@ -21,25 +21,15 @@ from vlalign.storage.layout import DatasetFolder
 
 TOP = Path(__file__).resolve().parents[1]
 SCRIPTS = TOP / "ray_jobs"
-PORT = 6390
-# Ran by every Python of the cluster before anything else; in decoders, it counts and has some videos do what broken ones do.
+# Ran by every Python of the cluster before anything else; in decoders, it counts the videos.
 IN_DECODERS = """
-import os, signal, sys, time
+import sys
 if any("decode_child" in word for word in sys.orig_argv):
     from vlalign.extract import decode_child
     answer = decode_child.answer
     def watched(request, answers):
         with open({log!r}, "a") as file:
             file.write(request["path"] + "\\n")
-        name = os.path.basename(request["path"])
-        if name.startswith("crash"):
-            os.kill(os.getpid(), signal.SIGSEGV)
-        if name.startswith("hang"):
-            time.sleep(1000)
-        if name.startswith("greedy"):
-            eaten = []
-            while True:
-                eaten.append(bytearray(1 << 26))
         answer(request, answers)
     decode_child.answer = watched
 """
