@@ -34,7 +34,7 @@ def pytest_collection_modifyitems(items):
 
 @pytest.fixture(autouse=True)
 def _no_surprises(monkeypatch, tmp_path):
-    """Fixed seeds, an empty cache, no root from the environment, and no source of weights but a closed port."""
+    """Fixed seeds, an empty cache, no root from the environment, no source of weights but a closed port; torch's threads as before."""
     random.seed(0)
     np.random.seed(0)
     torch.manual_seed(0)
@@ -44,6 +44,9 @@ def _no_surprises(monkeypatch, tmp_path):
 
     closed = {name: weights.PublishedFile(("http://127.0.0.1:9/" + name,), None) for name in weights.PUBLISHED}
     monkeypatch.setattr(weights, "PUBLISHED", closed)
+    num_threads = torch.get_num_threads()  # sums depend on it in their last digits
+    yield
+    torch.set_num_threads(num_threads)
 
 
 @pytest.fixture(scope="session")

@@ -2,6 +2,8 @@
 
 import time
 from argparse import Namespace
+from collections.abc import Iterator
+from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -28,11 +30,13 @@ def films(tmp_path_factory) -> list[VideoRecord]:
 
 
 @pytest.fixture
-def worker(tmp_path, monkeypatch) -> ExtractionWorker:
+def worker(tmp_path, monkeypatch) -> Iterator[ExtractionWorker]:
     monkeypatch.setattr(module, "make_extractor", lambda *_: stub())
     made = ExtractionWorker(DatasetFolder(tmp_path, "mine"), num_cores=2, shard_seconds=1000.0)
     made.load(Namespace(device="cpu"), WEIGHTS)
-    return made
+    yield made
+    with suppress(OSError):
+        exchange_until(made, is_idle)  # what goes on in its thread would take cores and threads from the tests that follow
 
 
 def exchange_until(worker: ExtractionWorker, enough, ask_at: int | None = None, seconds: float = 300.0) -> list[Outcome | Kept]:

@@ -186,6 +186,7 @@ def test_the_same_seed_gives_the_same_run_and_another_seed_another(toy, whole):
     assert train_main([*at(toy), *TRAIN, "--run-name", "again"]) == 0
     assert train_main([*at(toy), *TRAIN, "--run-name", "other", "--seed", "1"]) == 0
     assert losses_of(toy.runs / "again") == losses_of(whole) != losses_of(toy.runs / "other")
+    assert read_json(whole / "run.json")["result"]["num_threads"] == torch.get_num_threads()
 
 
 def test_every_metric_is_in_tensorboard_too(whole):

@@ -260,7 +260,13 @@ class Trainer:
         if events:
             events.close()
             board.close()
-            result = {"best": self.best, "seconds": round(time.monotonic() - started, 1), "left_out": self.problems.count}
+            result = {
+                "best": self.best,
+                "seconds": round(time.monotonic() - started, 1),
+                "left_out": self.problems.count,
+                "device": self.device.type,
+                "num_threads": torch.get_num_threads(),  # sums depend on it in their last digits
+            }
             save_model(self.folder, self.model, last=True)
             save_run(self.folder, self.config, self.inputs, result)
             (self.folder / STATE_FILE).unlink(missing_ok=True)
