@@ -2,12 +2,13 @@
 
 import argparse
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..storage.console import EXIT_INCOMPLETE, Problems, UserError, command_parser, progress, run_command, say
+from ..storage.console import EXIT_INCOMPLETE, Problems, UserError, available_cores, command_parser, progress, run_command, say
+from ..storage.elsewhere import link
 from ..storage.feature_store import shard_files
 from ..storage.foreign import feature_files
 from ..storage.layout import DatasetFolder
@@ -18,8 +19,9 @@ from .work import WorkList, list_folder, render_missing
 
 if TYPE_CHECKING:
     from .extractor import Extractor
+    from .plan import Probed
+    from .probe import VideoError
 
-Run = Callable[[argparse.Namespace, WorkList, Sequence[tuple[VideoRecord, list[str]]], dict[str, str], Problems], None]
 PRETRAINED = "pretrained"
 DEMO = "demo"
 """The one data set that falls back to random weights where the published ones cannot be had."""
@@ -57,8 +59,30 @@ def choose_videos(args: argparse.Namespace, dataset: DatasetFolder, problems: Pr
     return listed
 
 
-def extract(args: argparse.Namespace, run: Run | None = None) -> int:
-    """``run``: who does what there is to do, and where; here and now, if not given."""
+class Here:
+    """Where an extraction is carried out, and its plan is made: in this process and on this machine."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        self.args = args
+
+    def run(self, work: WorkList, todo: Sequence[tuple[VideoRecord, list[str]]], weights: dict[str, str], problems: Problems) -> None:
+        """Extracts ``todo``, each video with the features that it needs. ``weights``: of all that are needed."""
+        from .run import extract_dataset  # torch, which neither a mistake in the call nor a finished data set need wait for
+
+        extractors = {name: make_extractor(name, wanted, self.args, first_shard(work.dataset, name)) for name, wanted in weights.items()}
+        extract_dataset(work, todo, extractors, problems)
+
+    def probe(self, videos: Sequence[tuple[str, Path]], features: Sequence[str]) -> "Iterator[tuple[str, Probed | VideoError]]":
+        from .plan import probe_videos
+
+        return probe_videos(videos, [PROFILES[name] for name in features], available_cores())
+
+    def measure(self, work: WorkList, probed: "Sequence[Probed]", weights: dict[str, str]) -> tuple[float, str]:
+        """Seconds of video that are done in a second, and where."""
+        return measure_speed_of(self.args, work.dataset, probed, weights), f"this machine's {self.args.device}"
+
+
+def extract(args: argparse.Namespace, make_place: Callable[[argparse.Namespace], Here] = Here) -> int:
     if args.dataset is None:
         raise UserError(f"--dataset is missing: the name of a data set under {args.root}, or a new one with --videos FOLDER")
     try:
@@ -67,6 +91,8 @@ def extract(args: argparse.Namespace, run: Run | None = None) -> int:
         raise UserError(f"--features {args.features}: {error}") from None
     weights = parse_weights(args.weights or [], features)
     dataset, problems = DatasetFolder(args.root, args.dataset), Problems()
+    for name in features if args.stores else []:
+        link(dataset.features(name), f"{args.stores}/{name}")
     videos = choose_videos(args, dataset, problems)
     if args.verify_against is not None:
         their_files = feature_files(args.verify_against)
@@ -77,9 +103,9 @@ def extract(args: argparse.Namespace, run: Run | None = None) -> int:
     todo = [(video, left) for video in videos if (left := work.left(video, only_failed=args.retry_failed))]
     needed = [name for name in features if any(name in left for _, left in todo)]
     if args.plan:
-        return plan(args, work, todo, needed, weights, problems)
+        return plan(make_place(args), work, todo, {name: weights[name] for name in needed}, problems)
     if todo:
-        (run or run_here)(args, work, todo, {name: weights[name] for name in needed}, problems)
+        make_place(args).run(work, todo, {name: weights[name] for name in needed}, problems)
         say(f"{dataset.path}: {len(todo):,} videos tried, {problems.count:,} problems")
     failed = {video.video_id for video in videos if any(video.video_id in work.failures[name] for name in features)}
     say(f"{dataset.path}: features {','.join(features)} of {len(videos) - len(failed):,} of {len(videos):,} videos are there")
@@ -95,16 +121,6 @@ def extract(args: argparse.Namespace, run: Run | None = None) -> int:
         extractor = make_extractor(features[0], weights[features[0]], args, first_shard(dataset, features[0]))
         return verify(dataset, videos, extractor, their_files)
     return EXIT_INCOMPLETE if failed or partial else problems.exit_code()
-
-
-def run_here(
-    args: argparse.Namespace, work: WorkList, todo: Sequence[tuple[VideoRecord, list[str]]], weights: dict[str, str], problems: Problems
-) -> None:
-    """Extracts ``todo``, each video with the features that it needs, in this process. ``weights``: of all that are needed."""
-    from .run import extract_dataset  # torch, which neither a mistake in the call nor a finished data set need wait for
-
-    extractors = {name: make_extractor(name, wanted, args, first_shard(work.dataset, name)) for name, wanted in weights.items()}
-    extract_dataset(work, todo, extractors, problems)
 
 
 def first_shard(dataset: DatasetFolder, features: str) -> Shard | None:
@@ -127,14 +143,7 @@ def videos_to_verify(
     return found
 
 
-def plan(
-    args: argparse.Namespace,
-    work: WorkList,
-    todo: list[tuple[VideoRecord, list[str]]],
-    needed: list[str],
-    weights: dict[str, str],
-    problems: Problems,
-) -> int:
+def plan(place: Here, work: WorkList, todo: Sequence[tuple[VideoRecord, list[str]]], weights: dict[str, str], problems: Problems) -> int:
     """``--plan``: prints what the call would do."""
     to_render = [video for video, _ in todo if video.scene and not work.dataset.video_path(video).exists()]
     if to_render:
@@ -145,35 +154,42 @@ def plan(
     if not paths:
         print(f"{work.dataset.path}: nothing is left to extract of {','.join(work.features)}")
         return problems.exit_code()
-    from .extractor import load_extractor
-    from .plan import measure_speed, planned_table, probe_videos
+    from .plan import planned_table
     from .probe import VideoError
 
-    profiles = [PROFILES[name] for name in needed]
-    answers = list(progress(probe_videos(paths, profiles), total=len(paths), what="probing", unit="videos"))
+    answers = list(progress(place.probe(paths, list(weights)), total=len(paths), what="probing", unit="videos"))
     for video_id, error in answers:
         if isinstance(error, VideoError):
             problems.add(f"video {video_id!r}, {dict(paths)[video_id]}: {error.kind}: {error}")
         elif error.missing:
             problems.add(f"video {video_id!r}, {error.path}: partial: {error.missing}")
     probed = [video for _, video in answers if not isinstance(video, VideoError)]
-    for line in planned_table(probed, profiles, {name: {video.video_id for video, left in todo if name in left} for name in needed}):
+    left_of = {name: {video.video_id for video, left in todo if name in left} for name in weights}
+    for line in planned_table(probed, [PROFILES[name] for name in weights], left_of):
         print(line)
     print(f"{len(paths) - len(probed):,} of {len(paths):,} videos cannot be read")
     if probed:
-        extractors = []
-        for name in needed:
-            try:
-                extractors.append(make_extractor(name, weights[name], args, first_shard(work.dataset, name)))
-            except UserError as error:
-                say(f"note: {error}")
-                say(f"note: the speed of {name} is measured with random weights")
-                extractors.append(load_extractor(name, weights="random", device=args.device, precision=args.precision))
-        speed = measure_speed(probed, extractors)
+        speed, where = place.measure(work, probed, weights)
         hours = sum(video.duration_seconds for video in probed) / 3600
         takes = timedelta(seconds=round(3600 * hours / speed))
-        print(f"{hours:,.2f} hours of video, {speed:.2f} times as fast as they play on this machine's {args.device}: {takes} (h:mm:ss)")
+        print(f"{hours:,.2f} hours of video, {speed:.2f} times as fast as they play on {where}: {takes} (h:mm:ss)")
     return problems.exit_code()
+
+
+def measure_speed_of(args: argparse.Namespace, dataset: DatasetFolder, probed: "Sequence[Probed]", weights: dict[str, str]) -> float:
+    """As ``measure_speed``, with random weights where the wanted ones are not to be had."""
+    from .extractor import load_extractor
+    from .plan import measure_speed
+
+    extractors = []
+    for name, wanted in weights.items():
+        try:
+            extractors.append(make_extractor(name, wanted, args, first_shard(dataset, name)))
+        except UserError as error:
+            say(f"note: {error}")
+            say(f"note: the speed of {name} is measured with random weights")
+            extractors.append(load_extractor(name, weights="random", device=args.device, precision=args.precision))
+    return measure_speed(probed, extractors)
 
 
 def make_extractor(name: str, weights: str, args: argparse.Namespace, made: Shard | None) -> "Extractor":
@@ -212,6 +228,11 @@ def extract_parser(prog: str, description: str, example: str) -> argparse.Argume
         action="append",
         metavar="[NAME=]WEIGHTS",
         help="a checkpoint file, 'pretrained' (default: from the cache or the authors), or 'random'; NAME= for one of several features",
+    )
+    parser.add_argument(
+        "--stores",
+        metavar="ADDRESS",
+        help="where features are to lie, each in a folder of its own, if not under --root: s3://bucket/folder, gs://...; once is enough",
     )
     parser.add_argument("--device", default="cpu", help="cpu, cuda or cuda:N (default: cpu)")
     parser.add_argument("--precision", default="fp32", choices=("fp32", "bf16", "fp16"), help="what networks compute in (default: fp32)")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import wait
 from pathlib import Path
 
-from ..storage.console import available_cores, progress
+from ..storage.console import progress
 from ..storage.records import Profile
 from .decode_process import DecodeProcess
 from .engine import Job, extract_videos, wanted_of
@@ -32,15 +32,16 @@ class Probed:
     missing: str
 
 
-def probe_videos(videos: Sequence[tuple[str, Path]], profiles: Sequence[Profile]) -> Iterator[tuple[str, Probed | VideoError]]:
-    """(id, what is in it or why it cannot be read) of each video, in the order in which they are done; as many at once as there
-    are cores."""
+def probe_videos(
+    videos: Sequence[tuple[str, Path]], profiles: Sequence[Profile], num_processes: int
+) -> Iterator[tuple[str, Probed | VideoError]]:
+    """(id, what is in it or why it cannot be read) of each video, in the order in which they are done; ``num_processes`` at once."""
     wanted = [wanted_of(profile) for profile in profiles]
     left = list(videos)[::-1]
     busy: dict[DecodeProcess, tuple[str, Path]] = {}
     try:
         while left or busy:
-            while left and len(busy) < available_cores():
+            while left and len(busy) < num_processes:
                 process = DecodeProcess()
                 busy[process] = left.pop()
                 process.start(busy[process][1], wanted, only_probe=True)

@@ -31,6 +31,9 @@ class VideoError(Exception):
         super().__init__(message)
         self.kind = kind
 
+    def __reduce__(self) -> tuple:  # it comes from other processes, too
+        return VideoError, (self.kind, str(self))
+
 
 @dataclass(frozen=True, kw_only=True)
 class VideoInfo:

@@ -7,6 +7,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from ..storage.console import Problems, progress
+from ..storage.elsewhere import elsewhere
 from ..storage.files import file_identity
 from ..storage.layout import DatasetFolder
 from ..storage.records import Failure, VideoFeatures, VideoRecord
@@ -69,7 +70,11 @@ class _Finished:
         for name, videos in self.features.items():
             if videos:
                 extractor = self.extractors[name]
-                write_shard(self.dataset.features(name), extractor.profile, extractor.weights, videos, made_with=made_with)
+                folder = self.dataset.features(name)
+                there = elsewhere(folder)
+                shard = write_shard(there.outgoing if there else folder, extractor.profile, extractor.weights, videos, made_with=made_with)
+                if there:
+                    there.put(shard)
                 videos.clear()
         if self.thumbnails:
             write_thumbnails(self.dataset.thumbnails, self.thumbnails)

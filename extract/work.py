@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 
 from ..storage.console import Problems, UserError, progress
-from ..storage.feature_store import FeatureStore
+from ..storage.feature_store import FeatureStore, is_store
 from ..storage.files import VIDEO_SUFFIXES, file_identity, read_jsonl, write_jsonl
 from ..storage.hdf5 import written_at_ns
 from ..storage.layout import DatasetFolder
@@ -86,7 +86,7 @@ class WorkList:
 
     def __init__(self, dataset: DatasetFolder, features: Sequence[str]) -> None:
         self.dataset = dataset
-        self.stores = {f: FeatureStore(dataset.features(f)) for f in features if any(dataset.features(f).glob("*.h5"))}
+        self.stores = {f: FeatureStore(dataset.features(f)) for f in features if is_store(dataset.features(f))}
         self.failures = {f: {r["video_id"]: Failure(**r) for r in read_jsonl(self.failures_file(f))} for f in features}
         self.features = list(features)
         self._changed: set[str] = set()

@@ -12,7 +12,7 @@ from ..storage.records import Caption, VideoRecord
 from .census import format_summary
 from .datasets import DATASETS, demo, own
 from .datasets.sources import Annotations, Dataset
-from .prepare import prepare
+from .prepare import Part, prepare
 from .vectors import format_coverage, prepare_word_vectors
 
 Read = Callable[[Problems], Iterator[VideoRecord | Caption]]
@@ -54,12 +54,15 @@ def read_official(args: argparse.Namespace, spec: Dataset) -> tuple[DatasetFolde
     return dataset, lambda problems: spec.read(Annotations(folder, spec.published, problems), protocol), {"protocol": protocol, **facts}
 
 
-def preprocess(args: argparse.Namespace) -> int:
+def preprocess(args: argparse.Namespace, make_parts: Callable[[Iterator[Part]], Iterator[int]] | None = None) -> int:
+    """``make_parts``: as ``prepare`` takes it."""
     dataset, read, about = choose_reader(args)
     if args.workers < 1:
         raise UserError(f"--workers {args.workers}: expected 1 or more")
     problems = Problems(strict=args.strict)
-    summary = prepare(dataset, read, spacy_model=args.spacy_model, problems=problems, num_workers=args.workers, about=about)
+    summary = prepare(
+        dataset, read, spacy_model=args.spacy_model, problems=problems, num_workers=args.workers, make_parts=make_parts, about=about
+    )
     print(format_summary(summary))
     for name, value in about.items():
         if name == "seed" or value == "":  # asked for; or a data set without protocols
@@ -72,13 +75,8 @@ def preprocess(args: argparse.Namespace) -> int:
     return problems.exit_code()
 
 
-def main(argv: list[str] | None = None) -> int:
-    parser = command_parser(
-        "vlalign-preprocess",
-        "Reads the captions of a data set, tags their words with spaCy, and counts in how many training captions each word occurs.",
-        "vlalign-preprocess --dataset demo\n  vlalign-preprocess --dataset youcook2 --annotations DIR\n"
-        "  vlalign-preprocess --dataset mine --annotations captions.csv",
-    )
+def preprocess_parser(prog: str, description: str, example: str) -> argparse.ArgumentParser:
+    parser = command_parser(prog, description, example)
     parser.add_argument(
         "--annotations",
         type=Path,
@@ -96,5 +94,15 @@ def main(argv: list[str] | None = None) -> int:
     )
     parser.add_argument(
         "--seed", type=int, default=0, help="decides the demo's scenes, and the splits of captions that have none (default: 0)"
+    )
+    return parser
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = preprocess_parser(
+        "vlalign-preprocess",
+        "Reads the captions of a data set, tags their words with spaCy, and counts in how many training captions each word occurs.",
+        "vlalign-preprocess --dataset demo\n  vlalign-preprocess --dataset youcook2 --annotations DIR\n"
+        "  vlalign-preprocess --dataset mine --annotations captions.csv",
     )
     return run_command(preprocess, parser, argv)

@@ -12,6 +12,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,8 @@ from .idf import count_words, idf_table
 from .plot import plot_idf
 from .tag import batched, installed_model, tag_captions
 
+Part = tuple[Path, int, list[Caption], str, str]
+"""Where to, its number, its captions, what tells it from another, and the tagger."""
 PART_CAPTIONS = 5000
 """Some 20 seconds of work for a core: what a stopped run does again at most, for each process."""
 KEY_FIELDS = ("video_id", "caption", "split", "start_seconds", "end_seconds", "task", "step", "answer", "question_type")
@@ -49,12 +52,14 @@ def prepare(
     spacy_model: str,
     problems: Problems,
     num_workers: int = 1,
+    make_parts: Callable[[Iterator[Part]], Iterator[int]] | None = None,
     about: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Returns the summary that is also on disk. ``read`` gives the same records each time; it is called once to look through
     them, which finds what is bad before any work is done, and a second time if anything is left to tag.
 
-    ``about``: what else decides the captions, to be kept with them.
+    ``make_parts``: who calls ``make_part`` for each, and gives what it returns, in any order; ``num_workers`` processes of this
+    machine, if not given. ``about``: what else decides the captions, to be kept with them.
     """
     model, model_version = installed_model(spacy_model)
     tagger = f"{model} {model_version}, spaCy {importlib.metadata.version('spacy')}"
@@ -77,7 +82,8 @@ def prepare(
     else:
         (folder / ABOUT_NAME).unlink(missing_ok=True)  # until all is there again
         if left:
-            _tag(folder, _captions(read(Problems(quiet=True)), []), keys, left, spacy_model, num_workers)
+            captions = _captions(read(Problems(quiet=True)), [])
+            _tag(folder, captions, keys, left, spacy_model, make_parts or partial(_in_processes, num_workers=min(num_workers, len(left))))
         summary = _finish(dataset, census, len(keys), made_from, problems)
     report_missing_videos(dataset, census, problems)
     return summary
@@ -104,22 +110,30 @@ def _is_made(folder: Path, number: int, key: str) -> bool:
     return read_part_about(part_path(folder, number)).get("key") == key and part_path(folder / "counts", number).exists()
 
 
-def _tag(folder: Path, captions: Iterator[Caption], keys: Sequence[str], left: Mapping[int, int], model: str, num_workers: int) -> None:
+def _tag(
+    folder: Path,
+    captions: Iterator[Caption],
+    keys: Sequence[str],
+    left: Mapping[int, int],
+    model: str,
+    make_parts: Callable[[Iterator[Part]], Iterator[int]],
+) -> None:
     parts = ((number, part) for number, part in enumerate(batched(captions, PART_CAPTIONS)) if number in left)
-    calls = ((folder, number, part, keys[number], model) for number, part in parts)
-    num_workers = min(num_workers, len(left))
-    made = _in_processes(calls, num_workers) if num_workers > 1 else map(_make_part, calls)
+    made = make_parts((folder, number, part, keys[number], model) for number, part in parts)
     for _ in progress(made, total=sum(left.values()), what="tagging", unit="captions", size=lambda count: count):
         pass
 
 
-def _in_processes(calls: Iterator[tuple], num_workers: int) -> Iterator[int]:
-    """``_make_part`` of each, by processes that are given no more than two parts ahead."""
+def _in_processes(parts: Iterator[Part], num_workers: int) -> Iterator[int]:
+    """``make_part`` of each, by processes that are given no more than two parts ahead."""
+    if num_workers == 1:
+        yield from map(make_part, parts)
+        return
     waiting: deque[Future] = deque()
     pool = ProcessPoolExecutor(num_workers, mp_context=get_context("spawn"), initializer=_leave_ctrl_c_to_the_parent)
     try:
-        for call in calls:
-            waiting.append(pool.submit(_make_part, call))
+        for part in parts:
+            waiting.append(pool.submit(make_part, part))
             if len(waiting) > 2 * num_workers:
                 yield waiting.popleft().result()
         while waiting:
@@ -136,9 +150,9 @@ def _leave_ctrl_c_to_the_parent() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-def _make_part(call: tuple[Path, int, list[Caption], str, str]) -> int:
-    """Tags a part and writes it; returns how many captions it has."""
-    folder, number, captions, key, model = call
+def make_part(part: Part) -> int:
+    """Tags a part and writes it, whole or not at all; returns how many captions it has."""
+    folder, number, captions, key, model = part
     tagged = list(tag_captions(captions, model))
     words: dict[str, Counter[str]] = {}
     for caption in tagged:

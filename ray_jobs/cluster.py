@@ -3,13 +3,18 @@
 import argparse
 import logging
 import os
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from typing import TypeVar
 
 import ray
 from ray._private.state import state  # Ray has no public name for the machines that are to be drained
+from ray.exceptions import RayError
 
 from ..storage.console import UserError
 
+T = TypeVar("T")
+R = TypeVar("R")
 NAMESPACE = "vlalign"
 GPU_WORKER_CPUS = 8.0
 """Where nobody says how many, and no machine with a GPU is there yet to be asked."""
@@ -74,6 +79,41 @@ def share_of_a_worker(args: argparse.Namespace) -> Share:
         if value <= 0:
             raise UserError(f"{name} {value}: expected more than 0")
     return Share(num_cpus if num_cpus < 1 else float(int(num_cpus)), num_gpus, args.workers)
+
+
+ITEMS_AHEAD = 2
+"""For each core: what waits in the cluster, so that no more is read than is worked on."""
+MOST_RETRIES = 5
+"""What was in a process or on a machine that ended is done again."""
+
+
+def spread(call: Callable[[T], R], items: Iterable[T], doing: str) -> Iterator[R]:
+    """``call`` of each of ``items``, a core each, as they are done. Raises what a call raised if that is the user's to mend, and
+    ``UserError`` for what the cluster could not do. ``doing``: what this is."""
+    remote = ray.remote(call).options(num_cpus=1, max_retries=MOST_RETRIES)
+    waiting: list[ray.ObjectRef] = []
+    try:
+        for item in items:
+            waiting.append(remote.remote(item))
+            if len(waiting) >= ITEMS_AHEAD * max(sum(node.get("CPU", 0) for node in nodes()), 1):
+                done, waiting = ray.wait(waiting)
+                yield from ray.get(done)
+        while waiting:
+            done, waiting = ray.wait(waiting)
+            yield from ray.get(done)
+    except RayError as error:
+        if isinstance(cause_of(error), UserError | OSError):
+            raise cause_of(error) from None
+        raise UserError(f"{doing} ended on the cluster ({words_of(error)}); what was done is kept, and the same call goes on") from None
+
+
+def cause_of(error: Exception) -> Exception:
+    """What was raised in a worker, if that is known."""
+    return getattr(error, "cause", None) or error
+
+
+def words_of(error: Exception) -> str:
+    return " ".join(str(cause_of(error)).split())[:300] or type(cause_of(error)).__name__
 
 
 def draining_nodes() -> set[str]:

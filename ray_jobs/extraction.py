@@ -12,22 +12,28 @@ import hashlib
 import os
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import count
+from itertools import chain, count
+from pathlib import Path
 from typing import Any
 
 import ray
+import torch
 from ray.actor import ActorHandle
 from ray.exceptions import RayError
 
-from ..extract.cli import extract, extract_parser
+from ..extract.cli import Here, extract, extract_parser, measure_speed_of
+from ..extract.plan import Probed, probe_videos
+from ..extract.probe import VideoError
 from ..extract.run import SHARD_SECONDS, Kept, Outcome, note_outcome
 from ..extract.work import WorkList
 from ..storage.console import Problems, UserError, run_command, say
+from ..storage.elsewhere import elsewhere
 from ..storage.files import file_identity
+from ..storage.profiles import PROFILES
 from ..storage.records import Failure, Profile, VideoRecord, Weights
-from .cluster import NAMESPACE, Share, add_address, connect, draining_nodes, share_of_a_worker
+from .cluster import NAMESPACE, Share, add_address, cause_of, connect, draining_nodes, share_of_a_worker, spread, words_of
 from .dispatch import MOST_ENDS, Dispatch
 from .status import Status
 from .worker import Answer, ExtractionWorker, Greeting
@@ -45,6 +51,7 @@ ANSWER_WITHIN_SECONDS = 300.0
 """Workers answer within seconds; one that does not for so long is cut off."""
 DRIVER_AT_WORK_SECONDS = 5.0
 """A worker that was asked less long ago has a driver."""
+PROBE_TOGETHER = 64
 IDLE_SECONDS = 0.5
 """How often a worker with nothing to do is offered something."""
 
@@ -89,7 +96,10 @@ class ClusterRun:
         self.status = Status(len(todo), sum(self.sizes), log)
         self._workers: dict[str, _Worker] = {}
         self._numbers = count()
-        self._made: dict[str, tuple[Profile, Weights]] | None = None
+        self._made = {name: (store.profile, store.weights) for name, store in work.stores.items()}
+        """By what features are made: what is there already or else the first worker decides."""
+        there = {name: elsewhere(work.dataset.features(name)) for name in weights}
+        self._urls = {name: each.url for name, each in there.items() if each}
         self._ends_in_a_row = 0
         self._leaving: set[str] = set()
         # Workers of a call with other settings are not taken over.
@@ -170,7 +180,7 @@ class ClusterRun:
 
     async def _serve(self, worker: _Worker) -> None:
         """Gives a worker videos and hears what became of them, until nothing is left or its machine is to go."""
-        made = await worker.actor.load.remote(self.args, self.weights)  # waits for room in the cluster, however long
+        made = await worker.actor.load.remote(self.args, self.weights, self._urls)  # waits for room in the cluster, however long
         worker.node = await worker.actor.__ray_call__.remote(lambda _: ray.get_runtime_context().get_node_id())
         worker.loaded = True
         self._check_made(worker, made)
@@ -205,10 +215,9 @@ class ClusterRun:
         note_outcome(outcome, self.work, self.problems)
 
     def _check_made(self, worker: _Worker, made: dict[str, tuple[Profile, Weights]]) -> None:
-        """The first worker decides; a store holds one profile with one set of weights."""
-        self._made = self._made or made
+        """A store holds one profile with one set of weights."""
         for name, (profile, weights) in made.items():
-            expected = self._made[name]
+            expected = self._made.setdefault(name, (profile, weights))
             if (profile, weights) != expected:
                 raise UserError(
                     f"machine {worker.node[:8]}: has the weights {weights.name} ({weights.sha256[:12]}) for {name}, the others "
@@ -217,7 +226,7 @@ class ClusterRun:
 
     def _ended(self, worker: _Worker, error: Exception) -> None:
         """Its videos go to others; those that have seen too many workers end are failures."""
-        words = _words(error)
+        words = words_of(error)
         self.status.num_ended += 1
         self._ends_in_a_row += 1
         self.status.say(f"note: a worker ended ({words}); its videos go to others")
@@ -229,7 +238,7 @@ class ClusterRun:
             message = f"{MOST_ENDS} workers ended with it in hand; the last: {words}"
             failure = Failure(video_id=video.video_id, path=path, kind="worker_ended", message=message, source=source)
             self._note(Outcome(video.video_id, path, features, failure))
-        places = 1 if isinstance(_cause(error), UserError | OSError) else self.share.num_workers()
+        places = 1 if isinstance(cause_of(error), UserError | OSError) else self.share.num_workers()
         if self._ends_in_a_row >= MOST_ENDS_IN_A_ROW * places:
             raise UserError(f"{self._ends_in_a_row} workers in a row ended with nothing done; the last: {words}")
 
@@ -237,15 +246,6 @@ class ClusterRun:
 def _kill(worker: _Worker) -> None:
     with contextlib.suppress(RayError, ValueError):
         ray.kill(worker.actor)
-
-
-def _cause(error: Exception) -> Exception:
-    """What was raised in the worker, if that is known."""
-    return getattr(error, "cause", None) or error
-
-
-def _words(error: Exception) -> str:
-    return " ".join(str(_cause(error)).split())[:300] or type(_cause(error)).__name__
 
 
 def _size(work: WorkList, video: VideoRecord) -> int:
@@ -256,21 +256,40 @@ def _size(work: WorkList, video: VideoRecord) -> int:
         return 0
 
 
-def extract_on_cluster(
-    args: argparse.Namespace,
-    work: WorkList,
-    todo: Sequence[tuple[VideoRecord, list[str]]],
-    weights: dict[str, str],
-    problems: Problems,
-) -> None:
-    share = share_of_a_worker(args)
-    run = ClusterRun(args, work, todo, weights, problems, share)
-    say(f"{work.dataset.path}: {len(todo):,} videos to do; each worker has {share.num_cpus:g} cores and {share.num_gpus:g} GPUs")
-    try:
-        asyncio.run(run.run())
-    finally:
-        for line in run.status.summary(run.dispatch.num_left):
-            say(line)
+class OnCluster(Here):
+    def __init__(self, args: argparse.Namespace) -> None:
+        super().__init__(args)
+        self.share = share_of_a_worker(args)
+
+    def run(self, work: WorkList, todo: Sequence[tuple[VideoRecord, list[str]]], weights: dict[str, str], problems: Problems) -> None:
+        run = ClusterRun(self.args, work, todo, weights, problems, self.share)
+        each = f"each worker has {self.share.num_cpus:g} cores and {self.share.num_gpus:g} GPUs"
+        say(f"{work.dataset.path}: {len(todo):,} videos to do; {each}")
+        try:
+            asyncio.run(run.run())
+        finally:
+            for line in run.status.summary(run.dispatch.num_left):
+                say(line)
+
+    def probe(self, videos: Sequence[tuple[str, Path]], features: Sequence[str]) -> Iterator[tuple[str, Probed | VideoError]]:
+        profiles = [PROFILES[name] for name in features]
+        parts = (videos[first : first + PROBE_TOGETHER] for first in range(0, len(videos), PROBE_TOGETHER))
+        return chain.from_iterable(spread(lambda part: list(probe_videos(part, profiles, 1)), parts, "probing"))
+
+    def measure(self, work: WorkList, probed: Sequence[Probed], weights: dict[str, str]) -> tuple[float, str]:
+        """One worker's speed, times as many as there are."""
+
+        def measured() -> float:
+            if self.args.device == "cpu":
+                torch.set_num_threads(self.share.num_cores)
+            return measure_speed_of(self.args, work.dataset, probed, weights)
+
+        num_workers = self.share.num_workers()
+        try:
+            speed = ray.get(ray.remote(measured).options(num_cpus=self.share.num_cpus, num_gpus=self.share.num_gpus).remote())
+        except RayError as error:
+            raise UserError(f"measuring ended on the cluster ({words_of(error)})") from None
+        return num_workers * speed, f"{num_workers:,} workers of this cluster ({speed:.2f} times on one)"
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -294,6 +313,6 @@ def main(argv: list[str] | None = None) -> int:
     def on_cluster(args: argparse.Namespace) -> int:
         args.root = args.root.absolute()  # workers have folders of their own that they work in
         connect(args.address)
-        return extract(args, extract_on_cluster)
+        return extract(args, OnCluster)
 
     return run_command(on_cluster, parser, argv)

@@ -17,6 +17,7 @@ from ..extract.cli import first_shard, make_extractor
 from ..extract.engine import Job
 from ..extract.extractor import Extractor
 from ..extract.run import Kept, Outcome, extract_into_stores, job_of
+from ..storage.elsewhere import link
 from ..storage.layout import DatasetFolder
 from ..storage.records import Profile, VideoRecord, Weights
 
@@ -92,11 +93,13 @@ class ExtractionWorker:
         self._hurry = False
         self._made_at = self._heard = self._moved = time.monotonic()
 
-    def load(self, args: Namespace, weights: dict[str, str]) -> dict[str, tuple[Profile, Weights]]:
-        """Loads the extractors for ``args``, if they are not there. Raises ``UserError`` for weights that are not to be had, or not
-        those of the stores."""
+    def load(self, args: Namespace, weights: dict[str, str], urls: dict[str, str]) -> dict[str, tuple[Profile, Weights]]:
+        """Loads the extractors for ``args``, if they are not there. ``urls``: of stores that lie elsewhere. Raises ``UserError`` for
+        weights that are not to be had, or not those of the stores."""
         if not self._extractors:
             self._loading = True
+            for name, url in urls.items():
+                link(self._dataset.features(name), url)
             if args.device == "cpu":
                 torch.set_num_threads(self._num_cores)
             for name, wanted in weights.items():

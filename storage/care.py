@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from .console import UserError
+from .elsewhere import elsewhere, refuse_elsewhere
 from .feature_store import FeatureStore, shard_files
 from .files import written_whole
 from .hdf5 import SHARD_NAME, shard_path
@@ -63,7 +64,8 @@ def look_through(path: Path) -> Finding | None:
     except UserError as error:
         foreign = isinstance(error, OtherSchema | Unreadable) or not SHARD_NAME.fullmatch(path.name)
         return Finding(path, str(error), foreign=foreign)
-    rows = ShardRows(shard)
+    there = elsewhere(path.parent)
+    rows = there.rows(shard) if there else ShardRows(shard)
     damaged = damaged_videos(rows)
     if damaged:
         ids = [video_id.decode() for video_id in shard.videos["video_id"][damaged].tolist()]
@@ -103,6 +105,7 @@ def repair(folder: Path) -> Iterator[tuple[Path, str | None]]:
 
     What is no shard of this store is left alone.
     """
+    refuse_elsewhere(folder)
     for path in unfinished(folder):
         path.unlink(missing_ok=True)
     for path, finding in verify(folder):
@@ -125,6 +128,7 @@ def compact(folder: Path, *, shard_bytes: int = COMPACT_BYTES) -> Iterator[tuple
 
     Yields (shards read, shards written) for each new one.
     """
+    refuse_elsewhere(folder)
     groups: dict[tuple, list[tuple[Shard, np.ndarray]]] = defaultdict(list)
     for shard, kept in FeatureStore(folder).read_from():
         if not len(kept):
@@ -160,6 +164,7 @@ def merge(sources: Sequence[Path], folder: Path) -> Iterator[Path]:
     Shards keep their names, so that of two with the same video the one that was made later counts, wherever it was made.
     Raises ``UserError`` where profiles, weights or origins differ, and for a damaged shard, before that one is copied.
     """
+    refuse_elsewhere(folder)
     stores = [FeatureStore(source) for source in sources]
     if shard_files(folder):
         stores.insert(0, FeatureStore(folder))
@@ -185,6 +190,7 @@ def merge(sources: Sequence[Path], folder: Path) -> Iterator[Path]:
 
 def remove(folder: Path, video_ids: Collection[str]) -> list[str]:
     """Removes videos from every shard that has them; returns those that were not there, removed by an earlier call perhaps."""
+    refuse_elsewhere(folder)
     store = FeatureStore(folder)
     gone = np.array([video_id.encode() for video_id in video_ids])
     for shard in store.shards:

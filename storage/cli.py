@@ -8,8 +8,9 @@ from typing import Any
 
 from . import care
 from .console import EXIT_DONE, EXIT_INCOMPLETE, Parser, Problems, UserError, add_dataset, progress, run_command, say
+from .elsewhere import elsewhere, link
 from .exchange import FORMS, export_store, import_features, read_durations, read_profile
-from .feature_store import FeatureStore, shard_files
+from .feature_store import FeatureStore, is_store, shard_files
 from .layout import DatasetFolder
 from .records import Weights
 
@@ -17,6 +18,8 @@ from .records import Weights
 def find_store(args: argparse.Namespace, name: str) -> Path:
     """With --dataset the name of its features, without it a folder. Raises ``UserError`` where no shard is in it."""
     folder = DatasetFolder(args.root, args.dataset).features(name) if args.dataset else Path(name)
+    if there := elsewhere(folder):
+        there.update()
     if not shard_files(folder):
         there = known_stores(args) if args.dataset else []
         raise UserError(
@@ -28,7 +31,7 @@ def find_store(args: argparse.Namespace, name: str) -> Path:
 
 def known_stores(args: argparse.Namespace) -> list[str]:
     folder = DatasetFolder(args.root, args.dataset).path / "features"
-    return sorted(f.name for f in folder.glob("*") if shard_files(f))
+    return sorted(f.name for f in folder.glob("*") if is_store(f))
 
 
 def stores_of(args: argparse.Namespace) -> list[Path]:
@@ -117,6 +120,13 @@ def compact(args: argparse.Namespace) -> int:
     return EXIT_DONE
 
 
+def link_(args: argparse.Namespace) -> int:
+    folder = DatasetFolder(args.root, args.dataset).features(args.store) if args.dataset else Path(args.store)
+    link(folder, args.url)
+    print(f"{folder}: stands for {args.url}; {len(FeatureStore(folder)):,} videos there")
+    return EXIT_DONE
+
+
 def merge(args: argparse.Namespace) -> int:
     sources = stores_of(args)
     into = DatasetFolder(args.root, args.dataset).features(args.into) if args.dataset else Path(args.into)
@@ -166,6 +176,12 @@ ACTIONS: dict[str, tuple[Callable[[argparse.Namespace], int], str, str, list[tup
     "verify": (verify, "compares every byte with its checksum", "vlalign-store verify --dataset demo", [STORES]),
     "repair": (repair, "drops what is damaged, so that the next run makes it again", "vlalign-store repair --dataset demo s3d", [STORES]),
     "compact": (compact, "puts small shards together, and drops what was replaced", "vlalign-store compact --dataset demo s3d", [STORES]),
+    "link": (
+        link_,
+        "has a folder stand for a store elsewhere; its rows are fetched when they are asked for",
+        "vlalign-store link --dataset howto100m s3d s3://bucket/howto100m/s3d",
+        [STORE, ("url", {"metavar": "ADDRESS", "help": "of the store's folder: what fsspec reads, such as s3://, gs:// or https://"})],
+    ),
     "merge": (
         merge,
         "copies the shards of several stores of one profile into one",

@@ -67,9 +67,14 @@ def say(message: str) -> None:
 class Parser(argparse.ArgumentParser):
     """A mistake gets one line, which says what options an unknown one may have been meant for."""
 
+    passes_on = False
+    """Whether unknown options are another command's: they are in ``passed_on``."""
+
     def parse_args(self, args: Any = None, namespace: Any = None) -> argparse.Namespace:
         parsed, unknown = self.parse_known_args(args, namespace)
-        if unknown:
+        if self.passes_on:
+            parsed.passed_on = unknown
+        elif unknown:
             near = difflib.get_close_matches(unknown[0].split("=")[0], _options(self), n=3)
             self.error(f"unknown: {' '.join(unknown)}" + (f"; nearest: {', '.join(near)}" if near else ""))
         return parsed

@@ -18,6 +18,7 @@ from typing import IO, Any
 import numpy as np
 
 from .console import Problems, UserError, progress
+from .elsewhere import refuse_elsewhere
 from .feature_store import FeatureStore
 from .files import file_identity, written_whole
 from .foreign import ForeignFeatures, ForeignVideo, foreign_videos, printable
@@ -59,6 +60,7 @@ def import_features(
     where the stated weights have no SHA-256, their weights. Raises ``UserError`` for a folder or a source that says it has other
     features than those that are stated.
     """
+    refuse_elsewhere(folder)
     made_with = {"vlalign": version("vlalign"), "imported_from": printable(source.name)}
     batches: dict[str, list[VideoFeatures]] = {"float16": [], "float32": []}
     num_new = 0

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from .console import UserError
+from .elsewhere import elsewhere
 from .records import VideoFeatures
 from .shards import Shard, ShardRows, checksum, describe_key, read_shard
 
@@ -157,6 +158,7 @@ class _Snapshot:
 
     def __init__(self, folder: Path, most_open: int) -> None:
         self.folder, self.most_open = folder, most_open
+        self.elsewhere = elsewhere(folder)
         self.shards = _read_shards(folder)
         first = self.shards[0]
         for shard in self.shards:
@@ -187,7 +189,8 @@ class _Snapshot:
         number = place >> 32
         rows = self.open.get(number)
         if rows is None:
-            rows = self.open[number] = ShardRows(self.shards[number])
+            shard = self.shards[number]
+            rows = self.open[number] = self.elsewhere.rows(shard) if self.elsewhere else ShardRows(shard)
             while len(self.open) > self.most_open:
                 with contextlib.suppress(StopIteration, RuntimeError):  # another thread was faster
                     self.open.pop(next(iter(self.open)), None)  # closed once nobody has an array over it
@@ -201,6 +204,9 @@ class _Snapshot:
 
     def windows(self, clips: Sequence[Clip]) -> list[Window]:
         found = []
+        if self.elsewhere:  # several at once
+            numbers = {self.places[video_id] >> 32 for video_id, _, _ in clips} - self.open.keys()
+            self.elsewhere.need(self.shards[number].path for number in numbers)
         for video_id, _, _ in clips:
             self.rows(video_id)  # opened, and the times asked for, of all before any is waited for
         for video_id, start_seconds, end_seconds in clips:
@@ -269,6 +275,8 @@ class _Snapshot:
 
 def _read_shards(folder: Path) -> list[Shard]:
     """Raises ``UserError`` where there is none. What is compacted between the listing and the reading is listed again."""
+    if there := elsewhere(folder):
+        there.update()
     absent = None
     while True:
         try:
@@ -282,6 +290,11 @@ def _read_shards(folder: Path) -> list[Shard]:
             raise UserError(f"{folder}: no feature store (no *.h5); make it with vlalign-extract --features {folder.name}")
         if shard_files(folder) == [shard.path for shard in shards]:
             return shards
+
+
+def is_store(folder: Path) -> bool:
+    """Whether there is something to read in a folder, or where it stands for."""
+    return bool(shard_files(folder) or ((there := elsewhere(folder)) and there.names()))
 
 
 def shard_files(folder: Path) -> list[Path]:

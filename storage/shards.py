@@ -186,6 +186,20 @@ def _parse(path: Path, fd: int) -> Shard:
     return shard
 
 
+def places_in(block: bytes) -> tuple[int, int, int, int]:
+    """What the beginning of a shard says without being whole: the length of its first block, where its index begins and ends, and the
+    size of all. Of a block that is not all there, the length alone is known. Raises ``ValueError`` for what begins no shard."""
+    first = FIRST_LINE.match(block)
+    if first is None or not BLOCK_BYTES <= int(first[2]) <= MOST_BLOCK_BYTES:
+        raise ValueError("its first line does not say so")
+    if len(block) < int(first[2]):
+        return int(first[2]), 0, 0, 0
+    about = json.loads(block[first.end() :])
+    index = about["videos"]
+    length = index["count"] * _index_dtype(tuple((name, kind) for name, kind in index["dtype"])).itemsize
+    return int(first[2]), index["offset"], index["offset"] + length, about["num_bytes"]
+
+
 @lru_cache(maxsize=1024)
 def _index_dtype(columns: tuple[tuple[str, str], ...]) -> np.dtype:
     kinds = dict(columns)

@@ -33,7 +33,7 @@ def films(tmp_path_factory) -> list[VideoRecord]:
 def worker(tmp_path, monkeypatch) -> Iterator[ExtractionWorker]:
     monkeypatch.setattr(module, "make_extractor", lambda *_: stub())
     made = ExtractionWorker(DatasetFolder(tmp_path, "mine"), num_cores=2, shard_seconds=1000.0)
-    made.load(Namespace(device="cpu"), WEIGHTS)
+    made.load(Namespace(device="cpu"), WEIGHTS, {})
     yield made
     with suppress(OSError):
         exchange_until(made, is_idle)  # what goes on in its thread would take cores and threads from the tests that follow
@@ -144,4 +144,4 @@ def test_weights_that_are_not_to_be_had_are_a_mistake_in_the_call(tmp_path):
     made = ExtractionWorker(DatasetFolder(tmp_path, "mine"), num_cores=1, shard_seconds=1.0)
     args = Namespace(device="cpu", precision="fp32", dataset="mine")
     with pytest.raises(UserError, match=r"no such file|not found"):
-        made.load(args, {"s3d": str(tmp_path / "absent.pth")})
+        made.load(args, {"s3d": str(tmp_path / "absent.pth")}, {})

@@ -1,4 +1,4 @@
-"""The processes that train one model together, one a GPU, started by torchrun: each has its share of every batch."""
+"""The processes that train one model together, one a GPU, started by torchrun or by Ray: each has its share of every batch."""
 
 import contextlib
 import os
@@ -90,13 +90,16 @@ def _device() -> torch.device:
 
 @contextlib.contextmanager
 def join_workers(device: torch.device) -> Iterator[tuple[Workers, torch.device]]:
-    """This process's place among those of torchrun, and its device; alone where there is no torchrun."""
+    """This process's place among those of torchrun or Ray, and its device; alone where there is neither."""
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
         yield Workers(), device
         return
     if device.type == "cuda":
         device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
         torch.cuda.set_device(device)
+    if dist.is_initialized():  # by Ray, which also ends it
+        yield Workers(dist.get_rank(), dist.get_world_size()), device
+        return
     dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=PATIENCE)
     try:
         yield Workers(dist.get_rank(), dist.get_world_size()), device
