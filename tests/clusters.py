@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 import uuid
 from collections import Counter
 from collections.abc import Iterator
@@ -96,10 +97,12 @@ def kill_all(pids: list[int]) -> None:
 class Cluster:
     """A head with one core, and more machines of one core each."""
 
-    def __init__(self, network: list[str], environment: dict[str, str], num_machines: int) -> None:
+    def __init__(self, network: list[str], environment: dict[str, str]) -> None:
         self.network, self.environment = network, environment
         self.folder = tempfile.mkdtemp(prefix="ray", dir="/tmp")  # Ray's sockets allow no long path
         self.machines: list[int] = []
+
+    def start(self, num_machines: int) -> None:
         about = ["--head", f"--port={PORT}", "--include-dashboard=false", f"--temp-dir={self.folder}", "--node-ip-address=127.0.0.1"]
         self._start(about)
         for _ in range(num_machines - 1):
@@ -118,8 +121,10 @@ class Cluster:
         command = [*self.network, ray, "start", *about, "--num-cpus=1", "--object-store-memory=80000000", "--disable-usage-stats"]
         done = subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=300, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
-        (raylet,) = self._raylets() - before
-        self.machines.append(raylet)
+        deadline = time.monotonic() + 60
+        while not (raylets := self._raylets() - before) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        self.machines += raylets
 
     def kill_machine(self, raylet: int) -> None:
         self.machines.remove(raylet)
@@ -142,8 +147,9 @@ def cluster(network, environment) -> Iterator:
     made = []
 
     def start(num_machines: int) -> Cluster:
-        made.append(Cluster(network, environment, num_machines))
-        return made[0]
+        made.append(Cluster(network, environment))
+        made[-1].start(num_machines)
+        return made[-1]
 
     yield start
     for each in made:
