@@ -55,17 +55,17 @@ def render_missing(dataset: DatasetFolder, videos: Sequence[VideoRecord]) -> Non
 class _File:
     """A video file, looked at no closer than is needed: of a million that were done, reading a part of each would take hours."""
 
-    def __init__(self, path: Path | None) -> None:
+    def __init__(self, path: str | None) -> None:
         """``path``: None for one that lies elsewhere, and is not asked for only to be compared."""
         self.path = path
         try:
-            self.stat: os.stat_result | None = path.stat() if path else None
+            self.stat: os.stat_result | None = os.stat(path) if path else None
         except OSError:
             self.stat = None
 
     @cached_property
     def identity(self) -> str:
-        return file_identity(self.path) if self.path else ""
+        return file_identity(Path(self.path)) if self.path else ""
 
     def is_still(self, source: str, since_ns: int) -> bool:
         """Whether it is what ``source`` was made from at that time: it has its size and is older, or else its content. A file that
@@ -99,7 +99,7 @@ class WorkList:
         ``only_failed``, just those that did fail."""
         if only_failed:
             return [features for features in self.features if video.video_id in self.failures[features]]
-        file = _File(None if video.url else self.dataset.video_path(video))
+        file = _File(None if video.url else self.dataset.video_file(video))
         left = []
         for features in self.features:
             store, failure = self.stores.get(features), self.failures[features].get(video.video_id)

@@ -54,11 +54,6 @@ class Dispatch:
             self._elsewhere.discard(self._new.popleft())
         return bool(self._new)
 
-    @property
-    def has_more(self) -> bool:
-        """Whether a worker with nothing in hand would get something."""
-        return bool(self._returned or self._suspects) or self._has_new()
-
     def take_over(self, worker: int, held: Iterable[int], kept: Iterable[int]) -> None:
         """A worker of an earlier call goes on with the videos ``held``; it has brought those in ``kept`` to disk. To be called before
         any of them is given to somebody."""

@@ -140,7 +140,8 @@ class Status:
         return "?" if figures["seconds_left"] is None else str(timedelta(seconds=figures["seconds_left"]))
 
     def summary(self, num_left: int) -> list[str]:
-        """Lines for the end."""
+        """Lines for the end, in place of the table."""
+        self._clear()
         figures = self.figures(num_left, 0)
         self.write(figures | {"finished": True})
         each = figures["hours"] / figures["worker_hours"] if figures["worker_hours"] else 0.0

@@ -6,6 +6,7 @@ import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
 
 import h5py
@@ -27,6 +28,7 @@ def shard_path(folder: Path, *, in_place_of: Path | None = None) -> Path:
     return folder / f"{stamp:020d}-{uuid.uuid4().hex[:8]}.h5"
 
 
+@lru_cache(maxsize=1 << 16)  # asked for each of the videos in a shard
 def written_at_ns(shard: Path) -> int:
     """When a shard was written, in nanoseconds since 1970, as its name says; 0 for another name."""
     name = SHARD_NAME.fullmatch(shard.name)

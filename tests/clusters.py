@@ -1,6 +1,7 @@
 """Real Ray clusters on this machine, for tests: machines are raylets of their own. They stand in a network of their own, with loopback
 only, where that is allowed; Ray listens on every address."""
 
+import contextlib
 import os
 import shutil
 import signal
@@ -18,9 +19,31 @@ import pytest
 TOP = Path(__file__).resolve().parents[1]
 SCRIPTS = TOP / "ray_jobs"
 PORT = 6390
-# Ran by every Python of the cluster before anything else; in decoders, it counts and has some videos do what broken ones do.
-IN_DECODERS = """
-import os, signal, sys, time
+# Ran by every Python of the cluster before anything else. It counts the rows that networks compute; in decoders, it counts videos and
+# has some of them do what broken ones do.
+HOOKS = """
+import importlib.util, os, signal, sys, time
+
+class AfterImport:
+    def find_spec(self, name, path=None, target=None):
+        if name != "vlalign.extract.extractor":
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        run = spec.loader.exec_module
+        def run_and_patch(module):
+            run(module)
+            features = module.Extractor.features
+            def counted(self, frames):
+                found = features(self, frames)
+                with open({rows!r}, "a") as file:
+                    file.write(f"{{len(found)}}\\n")
+                return found
+            module.Extractor.features = counted
+        spec.loader.exec_module = run_and_patch
+        return spec
+
+sys.meta_path.insert(0, AfterImport())
 if any("decode_child" in word for word in sys.orig_argv):
     from vlalign.extract import decode_child
     answer = decode_child.answer
@@ -62,7 +85,7 @@ def environment(tmp_path) -> dict[str, str]:
     """Of all processes: a secret of this cluster's own, and decoders that are watched."""
     hooks = tmp_path / "hooks"
     hooks.mkdir()
-    (hooks / "sitecustomize.py").write_text(IN_DECODERS.format(log=str(tmp_path / "starts.txt")))
+    (hooks / "sitecustomize.py").write_text(HOOKS.format(log=str(tmp_path / "starts.txt"), rows=str(tmp_path / "rows.txt")))
     settings = {"PYTHONPATH": str(hooks), "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": uuid.uuid4().hex, "RAY_USAGE_STATS_ENABLED": "0"}
     return os.environ | settings | {"OMP_NUM_THREADS": "1", "VLALIGN_CACHE": str(tmp_path / "cache")}
 
@@ -70,6 +93,11 @@ def environment(tmp_path) -> dict[str, str]:
 def starts(tmp_path: Path) -> Counter[str]:
     """How often a decoder began with each file."""
     return Counter((tmp_path / "starts.txt").read_text().splitlines())
+
+
+def rows_computed(tmp_path: Path) -> int:
+    """By all processes, in all."""
+    return sum(map(int, (tmp_path / "rows.txt").read_text().split()))
 
 
 def processes() -> dict[int, tuple[int, str]]:
@@ -136,9 +164,13 @@ class Cluster:
         return [pid for pid, (_, args) in processes().items() if pid in below and args.startswith("ray::_Actor")]
 
     def stop(self) -> None:
-        known = processes()
-        kill_all([pid for raylet in self.machines for pid in descendants(raylet)])
-        kill_all([pid for pid, (_, args) in known.items() if self.folder in args])
+        secret = f"RAY_AUTH_TOKEN={self.environment['RAY_AUTH_TOKEN']}\0".encode()
+        for _ in range(2):  # some start others as they end
+            for pid in processes():
+                with contextlib.suppress(OSError):
+                    if secret in Path(f"/proc/{pid}/environ").read_bytes():
+                        os.kill(pid, signal.SIGKILL)
+            time.sleep(0.5)
         shutil.rmtree(self.folder, ignore_errors=True)
 
 

@@ -37,7 +37,7 @@ def test_a_video_counts_once_it_is_on_disk():
     assert dispatch.num_left == 2
     dispatch.done(0, 0)
     dispatch.done(0, 1)  # one that failed is never finished
-    assert dispatch.num_left == 0 and not dispatch.has_more
+    assert dispatch.num_left == 0
 
 
 def test_what_a_worker_had_goes_to_the_next_one_before_anything_new():
