@@ -95,12 +95,15 @@ class Elsewhere:
             self.put(path)
         there = set(self.names())
         here = {path.name for path in self.folder.glob("*.h5") if not path.name.startswith(".")}
+        if here and not there:
+            raise UserError(f"{self.url}: there were {len(here):,} shards, now there is none; if that is meant, remove {self.folder}")
         for name in here - there:  # compacted there
             (self.folder / name).unlink(missing_ok=True)
         new = sorted(there - here)
-        with ThreadPoolExecutor(AT_ONCE) as pool:
-            for _ in progress(pool.map(self._fetch_stub, new), total=len(new), what=f"looking at {self.url}", unit="shards"):
-                pass
+        if new:
+            with ThreadPoolExecutor(AT_ONCE) as pool:
+                for _ in progress(pool.map(self._fetch_stub, new), total=len(new), what=f"looking at {self.url}", unit="shards"):
+                    pass
 
     def _there(self, name: str) -> str:
         return f"{self._path}/{name}"
@@ -170,7 +173,7 @@ class Elsewhere:
             list(pool.map(self.whole, paths))
 
     def whole(self, path: Path) -> None:
-        """Has a shard whole here."""
+        """Has a shard whole here. Raises ``FileNotFoundError`` for one that is no longer there."""
         if not is_stub(path):
             with contextlib.suppress(OSError):
                 os.utime(path)  # says when it was asked for last
@@ -181,7 +184,12 @@ class Elsewhere:
             with written_whole(path) as partial:
                 self._files.get_file(self._there(path.name), str(partial))
 
-        self._ask(fetch, f"{self.url}/{path.name}")
+        try:
+            self._ask(fetch, f"{self.url}/{path.name}")
+        except OSError:
+            if path.name not in self.names():  # compacted there
+                raise FileNotFoundError(errno.ENOENT, "compacted elsewhere", str(path)) from None
+            raise
 
     def _make_room(self, size: int) -> None:
         def is_room() -> bool:

@@ -104,6 +104,18 @@ def test_what_changes_there_is_seen_when_the_store_is_opened(tmp_path, there):
     assert_same(FeatureStore(here), FeatureStore(there))
 
 
+def test_a_store_that_is_compacted_there_while_it_is_open_is_read_on(tmp_path, there):
+    here = tmp_path / "here"
+    link(here, there.as_uri())
+    store = FeatureStore(here)
+    list(care.remove(there, ["video0"]))
+    np.testing.assert_array_equal(store.get("video1").features, FeatureStore(there).get("video1").features)
+    for path in there.glob("*.h5"):
+        path.unlink()
+    with pytest.raises(UserError, match="there were 3 shards, now there is none"):
+        FeatureStore(here)
+
+
 def test_what_was_written_here_and_did_not_arrive_is_brought_there_the_next_time(tmp_path, there):
     here = tmp_path / "here"
     link(here, there.as_uri())
