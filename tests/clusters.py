@@ -140,8 +140,18 @@ class Cluster:
         self._start([f"--address=127.0.0.1:{PORT}"])
 
     def _raylets(self) -> set[int]:
-        # Their command lines name the session's folder, and so no other cluster's.
-        return {pid for pid, (_, args) in processes().items() if args.split()[0].endswith("/raylet") and self.folder in args}
+        known = processes()
+        return {pid for pid in self._processes() if pid in known and known[pid][1].split()[0].endswith("/raylet")}
+
+    def _processes(self) -> list[int]:
+        """All of this cluster: they have its secret."""
+        secret = f"RAY_AUTH_TOKEN={self.environment['RAY_AUTH_TOKEN']}\0".encode()
+        found = []
+        for pid in processes():
+            with contextlib.suppress(OSError):
+                if secret in Path(f"/proc/{pid}/environ").read_bytes():
+                    found.append(pid)
+        return found
 
     def _start(self, about: list[str]) -> None:
         before = self._raylets()
@@ -150,7 +160,8 @@ class Cluster:
         done = subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=300, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
         deadline = time.monotonic() + 60
-        while not (raylets := self._raylets() - before) and time.monotonic() < deadline:
+        while not (raylets := self._raylets() - before):
+            assert time.monotonic() < deadline, "Ray says that it runs, but there is no raylet"
             time.sleep(0.1)
         self.machines += raylets
 
@@ -164,12 +175,8 @@ class Cluster:
         return [pid for pid, (_, args) in processes().items() if pid in below and args.startswith("ray::_Actor")]
 
     def stop(self) -> None:
-        secret = f"RAY_AUTH_TOKEN={self.environment['RAY_AUTH_TOKEN']}\0".encode()
         for _ in range(2):  # some start others as they end
-            for pid in processes():
-                with contextlib.suppress(OSError):
-                    if secret in Path(f"/proc/{pid}/environ").read_bytes():
-                        os.kill(pid, signal.SIGKILL)
+            kill_all(self._processes())
             time.sleep(0.5)
         shutil.rmtree(self.folder, ignore_errors=True)
 
