@@ -144,14 +144,14 @@ class Cluster:
         return {pid for pid in self._processes() if pid in known and known[pid][1].split()[0].endswith("/raylet")}
 
     def _processes(self) -> list[int]:
-        """All of this cluster: they have its secret."""
+        """All of this cluster: they have its secret, or, where Ray's own names took its place, a parent that has."""
         secret = f"RAY_AUTH_TOKEN={self.environment['RAY_AUTH_TOKEN']}\0".encode()
         found = []
         for pid in processes():
             with contextlib.suppress(OSError):
                 if secret in Path(f"/proc/{pid}/environ").read_bytes():
                     found.append(pid)
-        return found
+        return list({below for pid in found for below in descendants(pid)})
 
     def _start(self, about: list[str]) -> None:
         before = self._raylets()
