@@ -162,11 +162,12 @@ def overhead(folder: Path) -> None:
     from vlalign.extract.run import Kept, Outcome
     from vlalign.extract.work import WorkList
     from vlalign.ray_jobs import extraction
+    from vlalign.ray_jobs.worker import ExtractionWorker
     from vlalign.storage.console import Problems
     from vlalign.storage.layout import DatasetFolder
     from vlalign.storage.records import VideoRecord
 
-    class Stub(extraction._Actor):
+    class Stub(ExtractionWorker):
         def load(self, args: Namespace, weights: dict[str, str], urls: dict[str, str]) -> dict:
             self._heard = time.monotonic()
             return {}
@@ -201,7 +202,8 @@ def overhead(folder: Path) -> None:
             args = job_arguments(folder, "stubs")
             share = extraction.Share(2 / num_workers, 0.0, num_workers)
             run = extraction.ClusterRun(args, WorkList(dataset, ["s3d"]), todo, {"s3d": "random"}, Problems(), share)
-            heard, run._heard = [], _noting(run._heard, heard := [])
+            heard: list[float] = []
+            run._heard = _noting(run._heard, heard)
             asyncio.run(run.run())
             took = heard[-1] - heard[0]
             print(
