@@ -158,9 +158,10 @@ def plan(place: Here, work: WorkList, todo: Sequence[tuple[VideoRecord, list[str
     from .probe import VideoError
 
     answers = list(progress(place.probe(paths, list(weights)), total=len(paths), what="probing", unit="videos"))
+    path_of = dict(paths)
     for video_id, error in answers:
         if isinstance(error, VideoError):
-            problems.add(f"video {video_id!r}, {dict(paths)[video_id]}: {error.kind}: {error}")
+            problems.add(f"video {video_id!r}, {path_of[video_id]}: {error.kind}: {error}")
         elif error.missing:
             problems.add(f"video {video_id!r}, {error.path}: partial: {error.missing}")
     probed = [video for _, video in answers if not isinstance(video, VideoError)]

@@ -159,6 +159,8 @@ class _Snapshot:
     def __init__(self, folder: Path, most_open: int) -> None:
         self.folder, self.most_open = folder, most_open
         self.elsewhere = elsewhere(folder)
+        if self.elsewhere:
+            self.elsewhere.update()
         self.shards = _read_shards(folder)
         first = self.shards[0]
         for shard in self.shards:
@@ -275,8 +277,6 @@ class _Snapshot:
 
 def _read_shards(folder: Path) -> list[Shard]:
     """Raises ``UserError`` where there is none. What is compacted between the listing and the reading is listed again."""
-    if there := elsewhere(folder):
-        there.update()
     absent = None
     while True:
         try:
