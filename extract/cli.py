@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..storage.console import EXIT_INCOMPLETE, Problems, UserError, available_cores, command_parser, progress, run_command, say
-from ..storage.elsewhere import link
+from ..storage.elsewhere import elsewhere, link
 from ..storage.feature_store import shard_files
 from ..storage.foreign import feature_files
 from ..storage.layout import DatasetFolder
@@ -92,7 +92,11 @@ def extract(args: argparse.Namespace, make_place: Callable[[argparse.Namespace],
     weights = parse_weights(args.weights or [], features)
     dataset, problems = DatasetFolder(args.root, args.dataset), Problems()
     for name in features if args.stores else []:
-        link(dataset.features(name), f"{args.stores}/{name}")
+        folder, url = dataset.features(name), f"{args.stores}/{name}"
+        if not args.plan:
+            link(folder, url)
+        elif elsewhere(folder) is None:  # a plan changes nothing
+            say(f"note: {folder} does not stand for {url} yet; what may lie there already is planned again (vlalign-store link)")
     videos = choose_videos(args, dataset, problems)
     if args.verify_against is not None:
         their_files = feature_files(args.verify_against)
@@ -148,8 +152,8 @@ def plan(place: Here, work: WorkList, todo: Sequence[tuple[VideoRecord, list[str
     to_render = [video for video, _ in todo if video.scene and not work.dataset.video_path(video).exists()]
     if to_render:
         say(f"note: {len(to_render):,} videos are drawn only when they are extracted, and not counted here")
-    if elsewhere := sum(bool(video.url) for video, _ in todo):
-        say(f"note: {elsewhere:,} videos lie elsewhere; they are fetched only when they are extracted, and not counted here")
+    if num_elsewhere := sum(bool(video.url) for video, _ in todo):
+        say(f"note: {num_elsewhere:,} videos lie elsewhere; they are fetched only when they are extracted, and not counted here")
     paths = [(video.video_id, work.dataset.video_path(video)) for video, _ in todo if video not in to_render and not video.url]
     if not paths:
         print(f"{work.dataset.path}: nothing is left to extract of {','.join(work.features)}")

@@ -26,9 +26,11 @@ def add_address(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--address", help="of the Ray cluster (default: $RAY_ADDRESS, or the one on this machine, or a new one here)")
 
 
-def connect(address: str | None) -> None:
-    """To the cluster at ``address`` or in RAY_ADDRESS, else to the one that runs on this machine, else to a new one of this process,
-    whose dashboard listens on loopback only."""
+def connect(args: argparse.Namespace) -> None:
+    """To the cluster at ``args.address`` or in RAY_ADDRESS, else to the one that runs on this machine, else to a new one of this
+    process, whose dashboard listens on loopback only. Makes ``args.root`` absolute: workers have folders of their own that they work in.
+    """
+    args.root, address = args.root.absolute(), args.address
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     try:

@@ -311,8 +311,7 @@ def main(argv: list[str] | None = None) -> int:
     )
 
     def on_cluster(args: argparse.Namespace) -> int:
-        args.root = args.root.absolute()  # workers have folders of their own that they work in
-        connect(args.address)
+        connect(args)
         return extract(args, OnCluster)
 
     return run_command(on_cluster, parser, argv)

@@ -19,8 +19,7 @@ def main(argv: list[str] | None = None) -> int:
     add_address(parser)
 
     def on_cluster(args: argparse.Namespace) -> int:
-        args.root = args.root.absolute()  # workers have folders of their own that they work in
-        connect(args.address)
+        connect(args)
         return preprocess(args, partial(spread, make_part, doing="tagging"))
 
     return run_command(on_cluster, parser, argv)

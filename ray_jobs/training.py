@@ -25,9 +25,8 @@ def on_cluster(args: argparse.Namespace) -> int:
         raise UserError(f"--dataset is missing: the name of a data set under {args.root}")
     if args.workers < 1:
         raise UserError(f"--workers {args.workers}: expected 1 or more")
-    root = args.root.absolute()  # workers have folders of their own that they work in
-    argv = ["--root", str(root), "--dataset", args.dataset, "--device", args.device, *args.passed_on]
-    connect(args.address)
+    connect(args)
+    argv = ["--root", str(args.root), "--dataset", args.dataset, "--device", args.device, *args.passed_on]
     trainer = TorchTrainer(
         _train,
         train_loop_config={"argv": argv},
@@ -35,7 +34,7 @@ def on_cluster(args: argparse.Namespace) -> int:
             num_workers=args.workers, use_gpu=args.device != "cpu", resources_per_worker={"CPU": args.cpus_per_worker}
         ),
         run_config=RunConfig(
-            storage_path=str(root / args.dataset / "jobs" / "ray_train"), failure_config=FailureConfig(max_failures=args.most_restarts)
+            storage_path=str(args.root / args.dataset / "jobs" / "ray_train"), failure_config=FailureConfig(max_failures=args.most_restarts)
         ),
         torch_config=TorchConfig(timeout_s=int(PATIENCE.total_seconds())),
     )
