@@ -4,6 +4,9 @@ The papers' equations sum over the batch; these take the mean, so that a learnin
 Where several processes share a batch, each has the texts ``first`` to ``first + R`` of it and all B videos.
 """
 
+import math
+from typing import NamedTuple
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -14,9 +17,13 @@ def sentence_nce(video_BD: Tensor, text_RD: Tensor, temperature: float = 1.0, fi
     return nce(text_RD @ video_BD.T / temperature, first)
 
 
-def nce(logits_RB: Tensor, first: int = 0) -> Tensor:
-    """Cross entropy, the right answer of row i being column first + i. A scalar, the mean over rows."""
-    return F.cross_entropy(logits_RB, torch.arange(first, first + len(logits_RB), device=logits_RB.device))
+def nce(logits_RB: Tensor, first: int = 0, weights_R: Tensor | None = None) -> Tensor:
+    """Cross entropy, the right answer of row i being column first + i. A scalar, the mean over rows, of which each counts as much as
+    its weight says (1 without)."""
+    right_R = torch.arange(first, first + len(logits_RB), device=logits_RB.device)
+    if weights_R is None:
+        return F.cross_entropy(logits_RB, right_R)
+    return weighted_nce(logits_RB, right_R, weights_R) / len(logits_RB)
 
 
 def token_similarity(video_BMD: Tensor, video_mask_BM: Tensor, tokens: Tensor) -> Tensor:
@@ -92,3 +99,140 @@ def fusion_token_nce(scores_BBN: Tensor, of_texts: Tensor, token_weights_BN: Ten
     text_of_S, place_S = token_weights_BN.nonzero(as_tuple=True)
     logits_SB = scores_BBN[text_of_S, :, place_S].masked_fill(~of_texts[text_of_S], float("-inf"))
     return weighted_nce(logits_SB, text_of_S, token_weights_BN[text_of_S, place_S]) / len(scores_BBN)
+
+
+def max_margin(similarity_BB: Tensor, margin: float = 0.1, negative_weights_BB: Tensor | None = None) -> Tensor:
+    """HowTo100M's ranking loss: each pair must be ahead of its row's and its column's other ones by ``margin``. A scalar: the sum over
+    the negatives, divided by B^2.
+
+    ``similarity_BB``: of text i and video j. ``negative_weights_BB``: how much each negative counts (``intra_video_weights``).
+    """
+    return soft_max_margin(similarity_BB, similarity_BB.new_ones(len(similarity_BB)), margin, negative_weights_BB)
+
+
+def soft_max_margin(similarity_BB: Tensor, weights_B: Tensor, margin: float = 0.1, negative_weights_BB: Tensor | None = None) -> Tensor:
+    """SSML Eq. 4: ``max_margin``, of which the part of each pair counts as much as the pair's weight says, the probability that it is
+    a correctly associated one."""
+    own_B = similarity_BB.diagonal()
+    of_texts = F.relu(margin + similarity_BB - own_B[:, None])
+    of_videos = F.relu(margin + similarity_BB - own_B[None, :])
+    of_texts, of_videos = weights_B[:, None] * of_texts, weights_B[None, :] * of_videos
+    both = (of_texts + of_videos) * ~torch.eye(len(own_B), dtype=torch.bool, device=own_B.device)
+    return (both if negative_weights_BB is None else both * negative_weights_BB).mean()
+
+
+def intra_video_weights(video_of_B: Tensor, rate: float) -> Tensor:
+    """[B, B]: how much each negative counts where those of the same video are to have the part ``rate`` of their row's whole weight.
+
+    HowTo100M's "intra-video negatives" have half of it. As in its code a pair itself is counted among those of its video. A row whose
+    pairs are all of one video, or all of different ones, keeps 1 for each.
+    """
+    same = video_of_B[:, None] == video_of_B[None, :]
+    size, num_same = len(same), same.sum(dim=1, keepdim=True)
+    weights = torch.where(same, rate * size / num_same, (1 - rate) * size / (size - num_same).clamp(min=1))
+    return weights.where((num_same > 1) & (num_same < size), 1.0)
+
+
+def mil_nce(video_BD: Tensor, text_BCD: Tensor) -> Tensor:
+    """MIL-NCE (Miech 2020, Eq. 1) as its authors compute it: the C candidate captions of each clip are all right answers, and the
+    negatives are the clip with all others' captions and the others' clips with its captions. A scalar, the mean over clips.
+
+    Dot products without a temperature. The right answers stand in the denominator twice, so that the least possible value is log 2.
+    """
+    products_BBC = torch.einsum("bd,ecd->bec", video_BD, text_BCD)
+    own = torch.arange(len(video_BD), device=video_BD.device)
+    right_B = products_BBC[own, own].logsumexp(dim=1)
+    all_B = torch.cat([products_BBC.flatten(1), products_BBC.transpose(0, 1).flatten(1)], dim=1).logsumexp(dim=1)
+    return (all_B - right_B).mean()
+
+
+class Biases(NamedTuple):
+    """What normalises sums of retrieval probabilities, in the unit of the similarity (NCL Eq. 6)."""
+
+    text_M: Tensor
+    video_N: Tensor
+    residual: Tensor
+    """A scalar: how far the texts' sums still are from their marginals, as the largest part of one; the videos' are exact."""
+
+
+@torch.no_grad()
+def sinkhorn_biases(
+    similarity_MN: Tensor,
+    temperature: float,
+    *,
+    text_marginals_M: Tensor | None = None,
+    video_marginals_N: Tensor | None = None,
+    num_iterations: int = 4,
+    tolerance: float = 0.0,
+) -> Biases:
+    """NCL Eq. 7 to 11: biases by which softmax over the similarities divided by ``temperature`` gives each text and each video its share
+    of the probability.
+
+    In logarithms, for at a temperature of 0.01 the paper's exp(S) leaves float32's range. ``*_marginals``: shares that sum to 1 (the
+    paper's r and c), such as the numbers of captions of each video; none: all the same. It ends after ``num_iterations`` (4 in the
+    paper), or as soon as the residual is not above ``tolerance``. Takes no part in the gradient.
+    """
+    logits_MN = similarity_MN / temperature
+    shares = [_log_shares(*given) for given in zip((text_marginals_M, video_marginals_N), logits_MN.shape, strict=True)]
+    log_r_M, log_c_N = (share.to(logits_MN) for share in shares)
+    log_b_N = torch.zeros_like(logits_MN[0])
+    log_sums_M = (logits_MN + log_b_N).logsumexp(dim=1)
+    for _ in range(num_iterations):
+        log_a_M = log_r_M - log_sums_M
+        log_b_N = log_c_N - (logits_MN + log_a_M[:, None]).logsumexp(dim=0)
+        log_sums_M = (logits_MN + log_b_N).logsumexp(dim=1)
+        residual = (log_sums_M + log_a_M - log_r_M).exp().sub(1).abs().max()
+        if tolerance and residual <= tolerance:
+            break
+    text_M, video_N = (temperature * (x - x.logsumexp(dim=0)) for x in (log_a_M, log_b_N))
+    return Biases(text_M, video_N, residual)
+
+
+def _log_shares(marginals: Tensor | None, number: int) -> Tensor:
+    return torch.full((number,), -math.log(number), dtype=torch.float64) if marginals is None else marginals.log()
+
+
+def normalized_nce(similarity_BB: Tensor, temperature: float, *, num_iterations: int = 4, weights_B: Tensor | None = None) -> Tensor:
+    """NCL Eq. 4 on the similarities of Eq. 12: each text must pick its video, and each video its text, after biases were added by which
+    none of them is picked too often or too seldom. A scalar, the mean of both directions."""
+    biases = sinkhorn_biases(similarity_BB, temperature, num_iterations=num_iterations)
+    by_text = nce((similarity_BB + biases.video_N) / temperature, weights_R=weights_B)  # a text's own bias is the same in all of its row
+    by_video = nce((similarity_BB + biases.text_M[:, None]).T / temperature, weights_R=weights_B)
+    return (by_text + by_video) / 2
+
+
+def masked_margin_softmax(similarity_BB: Tensor, margin: float = 1e-3, weights_B: Tensor | None = None) -> Tensor:
+    """CMCM Eq. 1: each row must pick its own column although that is made worse by ``margin``. A scalar, the mean over rows.
+
+    The paper's rows are modality A's, the videos. AVLnet, which its baselines come from, adds the other direction:
+    ``masked_margin_softmax(s) + masked_margin_softmax(s.T)``.
+    """
+    return nce(similarity_BB - margin * torch.eye(len(similarity_BB), device=similarity_BB.device), weights_R=weights_B)
+
+
+def code_log_probabilities(tokens_BLD: Tensor, mask_BL: Tensor, codebook_VD: Tensor) -> Tensor:
+    """log P(e_v | H) of CMCM section 2.3, [B, V]: the mean over a sequence's tokens of a softmin over the codewords of the Euclidean
+    distance (not its square).
+
+    ``mask_BL``: True where there is a token; every sequence has at least one.
+    """
+    log_p_BLV = (-code_distances(tokens_BLD, codebook_VD)).log_softmax(dim=-1)
+    of_tokens_BLV = log_p_BLV.masked_fill(~mask_BL[:, :, None], float("-inf"))
+    return of_tokens_BLV.logsumexp(dim=1) - mask_BL.sum(dim=1, keepdim=True).log()
+
+
+def code_distances(tokens: Tensor, codebook_VD: Tensor) -> Tensor:
+    """[..., D] -> [..., V], Euclidean. Of a token that lies on a codeword the gradient is 0, not infinite."""
+    squares = tokens.square().sum(dim=-1, keepdim=True) + codebook_VD.square().sum(dim=-1) - 2 * tokens @ codebook_VD.T
+    return squares.clamp(min=1e-12).sqrt()
+
+
+def code_similarity(a_BV: Tensor, b_CV: Tensor) -> Tensor:
+    """S_code of CMCM section 2.3, [B, C], from log-probabilities of codewords: the symmetric cross entropy, negative."""
+    return a_BV.exp() @ b_CV.T + a_BV @ b_CV.exp().T
+
+
+def code_matching(a_BV: Tensor, b_BV: Tensor, weights_B: Tensor | None = None) -> Tensor:
+    """CMCM Eq. 2: each sequence of modality A must pick its own of modality B by the codewords that both use. A scalar, the mean over
+    pairs. Takes ``code_log_probabilities``."""
+    return nce(code_similarity(a_BV, b_BV), weights_R=weights_B)
