@@ -2,7 +2,8 @@
 
 import numpy as np
 import pytest
-from vlalign.train.density import neighbour_similarity, pair_association_probability
+import vlalign.train.density as module
+from vlalign.train.density import nearest_pairs, pair_association_probability
 from vlalign.train.density_bound import error_bound
 
 
@@ -112,10 +113,30 @@ def test_the_bound_of_theorem_1_fails_where_a_concept_has_fewer_pairs_than_neigh
         error_bound(0, 10, 5, 0.5)
 
 
-def test_density_does_not_depend_on_how_many_are_looked_at_at_once(monkeypatch):
-    import vlalign.train.density as module
+def recall_of(found: np.ndarray, expected: np.ndarray) -> float:
+    return float(np.mean([len(set(a) & set(b)) / len(b) for a, b in zip(found.tolist(), expected.tolist(), strict=True)]))
 
+
+def test_a_search_in_clusters_finds_nearly_all_that_comparing_all_with_all_finds(monkeypatch):
+    clips, captions, _ = toy(np.random.default_rng(0), pairs=3000, concepts=200, width=48)
+    exact = nearest_pairs(clips, captions, 4)
+    monkeypatch.setattr(module, "EXACT_PAIRS", 1000)
+    monkeypatch.setattr(module, "SAMPLE", 200)
+    done = []
+    found = nearest_pairs(clips, captions, 4, progress=lambda parts: done.extend(parts) or [])
+    assert sum(done) == 3000
+    assert recall_of(found.number_NK, exact.number_NK) > 0.93
+    assert (found.number_NK != np.arange(3000)[:, None]).all()
+    same = found.number_NK == exact.number_NK
+    np.testing.assert_allclose(found.similarity_NK[same], exact.similarity_NK[same], atol=0.1)  # the mean is that of a sample
+    again = nearest_pairs(clips, captions, 4)
+    np.testing.assert_array_equal(again.number_NK, found.number_NK)
+
+
+def test_neighbours_do_not_depend_on_how_many_are_looked_at_at_once(monkeypatch):
     clips, captions, _ = toy(np.random.default_rng(0), pairs=100)
-    whole = neighbour_similarity(clips, captions, 4)
-    monkeypatch.setattr(module, "CHUNK", 7)
-    np.testing.assert_allclose(neighbour_similarity(clips, captions, 4), whole, rtol=1e-5)
+    whole = nearest_pairs(clips, captions, 4)
+    monkeypatch.setattr(module, "BLOCK", 700)
+    parts = nearest_pairs(clips, captions, 4)
+    np.testing.assert_array_equal(parts.number_NK, whole.number_NK)
+    np.testing.assert_allclose(parts.similarity_NK, whole.similarity_NK, rtol=1e-4)

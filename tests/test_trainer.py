@@ -366,6 +366,11 @@ def test_every_recipe_is_a_whole_configuration(name):
         (("toco", "youcook2", "", ""), "toco-youcook2"),
         (("taco", "demo", "", ""), "taco-small"),
         (("toco", "mine", "", "run"), "toco-small"),
+        (("ssml", "howto100m", "captions", ""), "ssml-howto100m"),
+        (("ssml", "msvd", "", "run"), "ssml-msvd-finetune"),
+        (("ncl", "activitynet", "", ""), "ncl-activitynet"),
+        (("cmcm", "msrvtt", "1k-A", "run"), "cmcm-msrvtt-finetune"),
+        (("mil-nce", "howto100m", "", ""), "mil-nce-small"),
     ],
 )
 def test_the_usual_recipe_is_the_papers_for_the_data_set(asked, expected):

@@ -7,6 +7,7 @@ from vlalign.storage import Caption, IdfEntry, VideoFeatures, Weights, write_sha
 from vlalign.storage.captions import write_captions_about, write_idf, write_part
 from vlalign.storage.layout import DatasetFolder
 from vlalign.storage.profiles import PROFILES
+from vlalign.storage.word_vectors import WordVectors, write_word_vectors
 
 NOUNS = ["onion", "tomato", "pan", "egg", "salt", "rice", "bowl", "oven", "fish", "bread"]
 VERBS = ["cut", "stir", "fry", "boil", "peel", "mix", "bake", "serve"]
@@ -34,4 +35,7 @@ def make_toy(root: Path, *, num_videos: int = 24, seed: int = 0, name: str = "to
     entries = [IdfEntry(word=w, part_of_speech="NOUN", document_count=2, idf=2.0) for w in NOUNS]
     entries += [IdfEntry(word=w, part_of_speech="VERB", document_count=4, idf=1.0) for w in VERBS]
     write_idf(dataset.idf, entries)
+    known = [*vectors, "the", "and"]
+    table = np.random.default_rng(1).normal(size=(len(known), 20)).astype(np.float32)
+    write_word_vectors(dataset.word_vectors, WordVectors(known, table, {"file": "toy"}))
     return dataset

@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save
-from transformers import PreTrainedModel
 
 from ..storage.captions import read_idf
 from ..storage.console import UserError
@@ -17,11 +16,12 @@ from ..storage.files import written_whole
 from ..storage.layout import DatasetFolder
 from .config import TrainConfig
 from .data import ClipFeatures
+from .dual import GatedPair, QueryQueue, SharedCodebook
 from .model import VideoTextModel
 from .objectives import OBJECTIVES
 from .runs import LAST_MODEL_FILE, MODEL_FILE, STATE_FILE, TEXT_FOLDER, dataset_of, features_note, open_stores, read_config, read_run
 from .scoring import Scorer
-from .text import TokenWeights, saved_text_encoder
+from .text import Pieces, TokenWeights, Words, saved_text_inputs
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Run:
         return features_note(self.about["inputs"])
 
 
-def save_model(folder: Path, model: VideoTextModel, *, last: bool = False) -> None:
+def save_model(folder: Path, model: VideoTextModel | GatedPair, *, last: bool = False) -> None:
     """As the one that did best, or as the last one."""
     _write(folder / (LAST_MODEL_FILE if last else MODEL_FILE), model.state_dict())
 
@@ -58,7 +58,7 @@ def _write(path: Path, tensors: dict[str, torch.Tensor], metadata: dict[str, str
 
 def save_state(
     folder: Path,
-    model: VideoTextModel,
+    model: VideoTextModel | GatedPair,
     optimizer: torch.optim.Optimizer,
     config: TrainConfig,
     inputs: dict[str, Any],
@@ -77,7 +77,7 @@ def save_state(
 
 
 def load_state(
-    folder: Path, model: VideoTextModel, optimizer: torch.optim.Optimizer, config: TrainConfig, inputs: dict[str, Any]
+    folder: Path, model: VideoTextModel | GatedPair, optimizer: torch.optim.Optimizer, config: TrainConfig, inputs: dict[str, Any]
 ) -> tuple[int, dict[str, Any] | None]:
     """Puts back what ``save_state`` wrote; returns the step and the best one. Raises ``UserError`` for a run of other settings or data."""
     path = folder / STATE_FILE
@@ -101,18 +101,20 @@ def load_state(
     return about["step"], about["best"]
 
 
-def load_init(folder: Path, model: VideoTextModel) -> None:
-    """The model of the run in ``folder``, as far as the new one has the same parts: a run that was trained without the fusion layers
-    leaves those as they are. Raises ``UserError`` where a part has another shape."""
-    tensors = _read_model(folder)
-    own = model.state_dict()
+def load_init(folder: Path, model: VideoTextModel | GatedPair) -> None:
+    """The model of the run in ``folder``, as far as the new one has the same parts: one that was trained without fusion layers, or
+    without a codebook, leaves those as they are, and another run's queries are not this one's. Raises ``UserError`` where a part has
+    another shape."""
+    tensors = {name: value for name, value in _read_model(folder).items() if not name.startswith("queries.")}
+    own = {name: value for name, value in model.state_dict().items() if not name.startswith("queries.")}
     unlike = [name for name, value in tensors.items() if name in own and own[name].shape != value.shape]
     if unlike:
         shapes = f"{list(tensors[unlike[0]].shape)}, here {list(own[unlike[0]].shape)}"
         raise UserError(f"--init {folder}: its {unlike[0]} is {shapes}; expected a run with the same features, text encoder and layers")
     missing = own.keys() - tensors.keys()
-    if not any(name.startswith("fusion.") for name in tensors):
-        missing = {name for name in missing if not name.startswith("fusion.")}
+    for part, sign in (("fusion.", "fusion."), ("codebook.", "codebook.codewords")):
+        if not any(name.startswith(sign) for name in tensors):
+            missing = {name for name in missing if not name.startswith(part)}
     if different := missing | (tensors.keys() - own.keys()):
         raise UserError(f"--init {folder}: its layers are not the new run's, such as {min(different)}; expected a run with the same ones")
     model.load_state_dict(tensors, strict=False)
@@ -139,22 +141,30 @@ def load_run(folder: Path, on: DatasetFolder | None = None, device_name: str = "
                 f"{store.folder}: has profile {store.profile.hash} with weights {store.weights.name}; the run {folder.name} was trained "
                 f"on {trained_on['profile_hash']} with {trained_on['weights']}; train a new run on this store"
             )
-    tokenizer, text_encoder = saved_text_encoder(folder / TEXT_FOLDER)
-    model = make_model(config, features.dim, text_encoder)
+    weights = TokenWeights(read_idf(trained.idf), config.pos_tags)  # of the captions that the run was trained on, wherever it is asked
+    text_inputs = saved_text_inputs(config, folder / TEXT_FOLDER, weights)
+    model = make_model(config, features.dim, text_inputs)
     try:
         model.load_state_dict(_read_model(folder))
     except RuntimeError as error:
         raise UserError(f"{folder / MODEL_FILE}: not the run's model ({str(error).splitlines()[0]}); train the run again") from None
-    weights = TokenWeights(read_idf(trained.idf), config.pos_tags)  # of the captions that the run was trained on, wherever it is asked
-    return Run(folder, on or trained, about, Scorer(model.to(device).eval(), tokenizer, weights, features, config))
+    return Run(folder, on or trained, about, Scorer(model.to(device).eval(), text_inputs, weights, features, config))
 
 
-def make_model(config: TrainConfig, feature_dim: int, text_encoder: PreTrainedModel) -> VideoTextModel:
-    return VideoTextModel(
-        feature_dim,
-        text_encoder,
-        num_video_layers=config.num_video_layers,
-        num_fusion_layers=config.num_fusion_layers if config.has_fusion else None,
-        dropout=config.dropout,
-        token_head=OBJECTIVES[config.objective].token_head,
-    )
+def make_model(config: TrainConfig, feature_dim: int, text_inputs: Pieces | Words) -> VideoTextModel | GatedPair:
+    if isinstance(text_inputs, Words):
+        model = GatedPair(feature_dim, text_inputs.width, config.embedding_size)
+    else:
+        model = VideoTextModel(
+            feature_dim,
+            text_inputs.encoder,
+            num_video_layers=config.num_video_layers,
+            num_fusion_layers=config.num_fusion_layers if config.has_fusion else None,
+            dropout=config.dropout,
+            token_head=OBJECTIVES[config.objective].token_head,
+        )
+    if config.objective == "cmcm":
+        model.codebook = SharedCodebook(model.width, config.codebook_size)
+    if config.normalized_loss:
+        model.queries = QueryQueue(config.query_queue, model.width)
+    return model

@@ -7,7 +7,8 @@ from ..storage.captions import choose_protocol
 from ..storage.console import EXIT_DONE, EXIT_INCOMPLETE, Problems, UserError, command_parser, run_command, say
 from ..storage.files import read_json, sha256_of
 from ..storage.layout import find_dataset
-from .metrics import TIES, format_metrics, format_stages
+from .config import NORMALIZATIONS
+from .metrics import TIES, format_metrics, format_normalization, format_stages
 from .runs import METRICS_FILE, MODEL_FILE, REPORT_FILE, dataset_of, describe_inputs, find_run, open_stores, read_config, read_run
 
 
@@ -27,11 +28,16 @@ def evaluate(args: argparse.Namespace) -> int:
     given = {"sentence": args.sentence_weight, "token": args.token_weight, "fusion": args.fusion_weight, "fusion_token": args.token_weight}
     weights = {stage: weight if given.get(stage) is None else given[stage] for stage, weight in config.score_weights.items()}
     rerank = args.rerank if config.has_fusion else None
+    temperature = config.temperature if args.temperature is None else args.temperature
+    if temperature <= 0:
+        raise UserError(f"--temperature {temperature}: expected more than 0")
     fingerprint = {
         "split": args.split,
         "ties": args.ties,
         "rerank": rerank,
         "weights": weights,
+        "normalize": args.normalize,
+        "temperature": temperature,
         "model_sha256": sha256_of(run_folder / MODEL_FILE),
         "inputs": describe_inputs(on, open_stores(on, config.features)),
     }
@@ -42,7 +48,7 @@ def evaluate(args: argparse.Namespace) -> int:
     else:
         from .evaluate import Question, evaluate_run  # torch and transformers, which a finished evaluation need not wait for
 
-        question = Question(args.split, args.ties, rerank, weights, args.device)
+        question = Question(args.split, args.ties, rerank, weights, args.normalize, temperature, args.device)
         result = evaluate_run(run_folder, on, folder, question, Problems(), fingerprint)
     print(
         f"{result['run']}: {result['num_captions']:,} captions and {result['num_clips']:,} clips of {result['dataset']}, {result['split']}"
@@ -50,6 +56,7 @@ def evaluate(args: argparse.Namespace) -> int:
     print(format_metrics(result["metrics"]))
     if len(result["stages"]) > 1:
         print(format_stages(result["stages"], result["weights"], result["rerank"]))
+    print(format_normalization(result["normalization"]))
     print(f"ties: {result['ties']}; checksum of the split's clips and captions: {result['split_checksum']}")
     if result["note"]:
         print(f"note: {result['note']}")
@@ -75,6 +82,11 @@ def main(argv: list[str] | None = None) -> int:
         type=int,
         metavar="K",
         help="the fusion layers look only at the K best clips of each caption, and captions of each clip (default: at all pairs)",
+    )
+    ways = "; ".join(f"{name}: {meaning}" for name, meaning in NORMALIZATIONS.items())
+    parser.add_argument("--normalize", default="none", choices=NORMALIZATIONS, help=f"scores before they rank (default: none). {ways}")
+    parser.add_argument(
+        "--temperature", type=float, metavar="T", help="by which scores become probabilities, for that (default: that of the run's loss)"
     )
     for name, what in (("sentence", "sentence's"), ("token", "tokens' (Figure 3 of TACo)"), ("fusion", "fusion layers'")):
         parser.add_argument(f"--{name}-weight", type=float, metavar="W", help=f"of the {what} score in the fused one (default: the run's)")

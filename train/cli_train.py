@@ -7,7 +7,7 @@ from dataclasses import fields
 from ..storage.captions import choose_protocol, read_captions_about
 from ..storage.console import Problems, command_parser, run_command, say
 from ..storage.layout import find_dataset
-from .config import LOSSES, NEGATIVES, PRECISIONS, TrainConfig
+from .config import ENCODERS, LOSSES, NEGATIVES, PAIR_WEIGHTS, PRECISIONS, SCHEDULES, TrainConfig
 from .recipes import RECIPES, describe, make_config, usual_recipe
 from .runs import describe_inputs, find_run, open_stores, trained_before
 
@@ -15,6 +15,20 @@ HELP = {
     "text_encoder": "'small' (two layers, learned from the captions), or a BERT-like model by folder or hub name",
     "objective": f"one of {', '.join(LOSSES)}",
     "losses": "terms of the loss, joined by +: " + "; ".join(f"{'+'.join(names)} ({name})" for name, names in LOSSES.items()),
+    "encoder": "; ".join(f"{name}: {meaning}" for name, meaning in ENCODERS.items()),
+    "embedding_size": "of the gated encoder",
+    "margin": "by which a pair is to be ahead of others (SSML's delta, CMCM's M)",
+    "pair_weights": "; ".join(f"{name}: {meaning}" for name, meaning in PAIR_WEIGHTS.items()),
+    "density_neighbors": "K of SSML's Eq. 3",
+    "normalized_loss": "with NCL's biases, in the terms of ncl, cmcm and taco",
+    "query_queue": "training queries that are kept for vlalign-evaluate --normalize, where the loss is normalized",
+    "clips_per_video": "clips of a video that stand in a batch together, for ssml; 0: as chance has it",
+    "intra_video_rate": "part of a pair's negatives' weight that those of its video have, where clips stand together",
+    "captions_per_clip": "candidates of mil-nce: a clip's own caption and those next to it in time",
+    "codebook_size": "codewords of cmcm; 0: none, its baseline",
+    "code_loss_weight": "alpha of CMCM's section 2.3",
+    "schedule": "how the learning rate falls: " + "; ".join(f"{name}: {meaning}" for name, meaning in SCHEDULES.items()),
+    "temperature": "by which similarities are divided (TACo's tau, NCL's gamma)",
     "negatives": "pairs for the fusion layers: " + "; ".join(f"{name}: {meaning}" for name, meaning in NEGATIVES.items()),
     "num_negatives": "K' of TACo's section 3.3",
     "batch_size": "pairs that are contrasted with each other, in all processes together",

@@ -37,18 +37,53 @@ def parse_tokens_of_interest(text: str) -> tuple[str, ...]:
     return tags
 
 
-LOSSES = {"taco": ("sentence", "token", "fusion"), "toco": ("pooled", "fusion", "token")}
-"""{objective: the terms of its loss}: L1, L2 and L3 of TACo's Eq. 6; ToCo's "another contrastive loss" of section 3.3, and Eq. 3."""
+LOSSES = {
+    "taco": ("sentence", "token", "fusion"),
+    "toco": ("pooled", "fusion", "token"),
+    "ssml": ("margin",),
+    "mil-nce": ("candidates",),
+    "ncl": ("contrast",),
+    "cmcm": ("contrast", "codes"),
+}
+"""{objective: the terms of its loss}: L1, L2 and L3 of TACo's Eq. 6; ToCo's "another contrastive loss" of section 3.3, and Eq. 3; SSML's
+Eq. 4; MIL-NCE; NCL's Eq. 4; CMCM's Eq. 1 and 2."""
+ENCODERS = {
+    "transformer": "self-attention over a clip's rows and over a caption's word pieces (TACo, section 3.1)",
+    "gated": "gated embeddings of the maximum of a clip's rows and of the average of a caption's word vectors (SSML, section 5.1)",
+}
+"""{encoder: in words}"""
+GATED = ("ssml", "mil-nce", "ncl")
+"""Objectives that need no more of a clip and a caption than a vector of each."""
+SCHEDULES = {"linear": "to 0 in a straight line", "cosine": "to 0 as a cosine", "constant": "not at all"}
+"""{how the learning rate falls after the warm-up: in words}"""
+PAIR_WEIGHTS = {
+    "none": "all pairs count the same",
+    "density": "as probable as it is that a clip and its caption belong together (SSML, Eq. 2)",
+}
+"""{by what the pairs are weighted: in words}"""
 NEGATIVES = {
     "cascade": "the hardest by the early scores",
     "random": "as many, drawn at random",
     "all": "every other pair of the batch",
 }
 """{how the pairs for the fusion layers are chosen: in words}"""
+NORMALIZATIONS = {
+    "none": "scores as they are",
+    "ncl": "inductive: NCL's biases, from training queries that the run kept",
+    "ncl-oracle": "transductive: NCL's biases, from the test queries themselves, and how many captions each clip has (its upper bound)",
+    "dsl": "transductive: CAMoE's dual softmax over the test queries",
+    "qbnorm": "inductive: QB-Norm's dynamic inverted softmax, over training queries that the run kept",
+}
+"""{how scores are normalised before they rank: in words}"""
+NEEDS_QUERIES = ("ncl", "qbnorm")
 PRECISIONS = ("fp32", "bf16")
 
 LEAST = {"num_steps": 1, "batch_size": 2, "max_video_tokens": 1, "max_text_tokens": 3, "num_negatives": 1, "validate_every": 1}
 LEAST |= {"warmup_steps": 0, "weight_decay": 0, "num_video_layers": 0, "num_fusion_layers": 1, "dropout": 0, "micro_batch_size": 0}
+LEAST |= {"embedding_size": 1, "density_neighbors": 1, "query_queue": 1, "clips_per_video": 0, "captions_per_clip": 1, "codebook_size": 0}
+LEAST |= {"margin": 0, "code_loss_weight": 0}
+KNOWN = {"objective": LOSSES, "negatives": NEGATIVES, "precision": PRECISIONS, "encoder": ENCODERS, "schedule": SCHEDULES}
+KNOWN |= {"pair_weights": PAIR_WEIGHTS}
 MAX_TOKENS = 512
 """Of a text and a video together: positions that the layers know, as many as BERT. ActivityNet takes 256 and 256 (section 4.3)."""
 
@@ -68,11 +103,31 @@ class TrainConfig:
     """The run whose model training goes on from; empty: none."""
     text_encoder: str = "small"
     """'small' (two layers, learned from the captions) or a BERT-like model by folder or hub name."""
+    encoder: str = "transformer"
+    embedding_size: int = 6144  # SSML section 5.1
+    """Of the gated encoder."""
     objective: str = "taco"
     losses: str = "all"
     """Some of the objective's ``LOSSES``, joined by +, or all of them."""
     negatives: str = "cascade"
     num_negatives: int = 8  # section 4.3
+    margin: float = 0.1
+    """By which a pair is to be ahead (SSML's delta; CMCM's M, which is 1e-3)."""
+    pair_weights: str = "none"
+    density_neighbors: int = 4  # K of SSML's Eq. 3, as in its section 6.1
+    normalized_loss: bool = False
+    """With NCL's biases (its Eq. 12)."""
+    query_queue: int = 16_384  # NCL, appendix B
+    """Training queries that are kept for normalising test scores, where the loss is normalised."""
+    clips_per_video: int = 0
+    """So many clips of a video stand in a batch together; 0: as chance has it."""
+    intra_video_rate: float = 0.5
+    """The part of a pair's negatives' weight that those of its video have, in a margin loss with ``clips_per_video`` above 1."""
+    captions_per_clip: int = 3
+    """Candidates of MIL-NCE: a clip's own caption and those next to it in time."""
+    codebook_size: int = 1024  # CMCM section 4.1
+    """0: no codebook, CMCM's baseline."""
+    code_loss_weight: float = 0.1  # alpha of CMCM section 2.3
     seed: int = 0
     num_steps: int = 300
     batch_size: int = 64
@@ -81,12 +136,13 @@ class TrainConfig:
     """So many pairs a process computes at once, for the loss over the whole batch all the same; 0: all of them."""
     learning_rate: float = 5e-4
     warmup_steps: int = 50
+    schedule: str = "linear"
     weight_decay: float = 1e-5  # section 4.3
     token_loss_weight: float = 0.5  # lambda_t of Eq. 6; lambda of ToCo's Eq. 3
     sentence_score_weight: float = 1.0
     token_score_weight: float = 0.5  # Figure 3; lambda in ToCo
     fusion_score_weight: float = 1.0
-    temperature: float = 1.0  # tau_1 and tau_2, section 4.3
+    temperature: float = 1.0  # tau_1 and tau_2, section 4.3; gamma of NCL
     tokens_of_interest: str = "noun+verb"  # section 3.3
     """Parts of speech, as ``parse_tokens_of_interest`` reads them."""
     max_video_tokens: int = 48  # section 4.3
@@ -103,9 +159,9 @@ class TrainConfig:
         for name, least in LEAST.items():
             if getattr(self, name) < least:
                 raise UserError(f"--{name.replace('_', '-')} {getattr(self, name)}: expected {least} or more")
-        for name, known in (("objective", LOSSES), ("negatives", NEGATIVES), ("precision", PRECISIONS)):
+        for name, known in KNOWN.items():
             if getattr(self, name) not in known:
-                raise UserError(f"--{name} {getattr(self, name)}: expected one of {', '.join(known)}")
+                raise UserError(f"--{name.replace('_', '-')} {getattr(self, name)}: expected one of {', '.join(known)}")
         if self.max_video_tokens + self.max_text_tokens > MAX_TOKENS:
             raise UserError(
                 f"--max-video-tokens {self.max_video_tokens} --max-text-tokens {self.max_text_tokens}: "
@@ -116,6 +172,16 @@ class TrainConfig:
             raise UserError(f"--dropout {self.dropout} --temperature {self.temperature}: expected less than 1, and more than 0")
         if not self.learning_rate > 0:
             raise UserError(f"--learning-rate {self.learning_rate}: expected more than 0")
+        if not 0 <= self.intra_video_rate <= 1:
+            raise UserError(f"--intra-video-rate {self.intra_video_rate}: expected 0 to 1")
+        if self.clips_per_video and self.batch_size % self.clips_per_video:
+            raise UserError(
+                f"--batch-size {self.batch_size} --clips-per-video {self.clips_per_video}: expected a batch of whole groups of clips"
+            )
+        if self.encoder == "gated" and self.objective not in GATED:
+            raise UserError(f"--encoder gated --objective {self.objective}: needs tokens; expected one of {', '.join(GATED)}")
+        if self.normalized_loss and self.objective in ("toco", "ssml", "mil-nce"):
+            raise UserError(f"--normalized-loss --objective {self.objective}: its loss has no retrieval probabilities of its own batch")
         self._check_losses()
 
     def _check_losses(self) -> None:
@@ -126,7 +192,9 @@ class TrainConfig:
             raise UserError(f"--losses {self.losses}: trains no score of ToCo's; expected fusion or token among them")
         if self.objective == "taco" and names == ("fusion",) and self.negatives == "cascade":
             raise UserError("--losses fusion --negatives cascade: no early loss finds the hard ones; expected random or all")
-        if names == ("token",) and not self.pos_tags:
+        if self.objective == "cmcm" and "contrast" not in names:
+            raise UserError(f"--losses {self.losses}: trains no score of CMCM's; expected contrast among them")
+        if self.objective == "taco" and names == ("token",) and not self.pos_tags:
             raise UserError("--losses token --tokens-of-interest none: nothing to train")
 
     @property
@@ -151,5 +219,7 @@ class TrainConfig:
         if self.objective == "toco":
             weights = {"pooled": 0.0, "fusion": self.fusion_score_weight, "fusion_token": self.token_score_weight}
             return {stage: weight for stage, weight in weights.items() if stage.removeprefix("fusion_") in self.loss_names}
+        if self.objective != "taco":
+            return {"pair": 1.0}
         weights = {"sentence": self.sentence_score_weight, "token": self.token_score_weight, "fusion": self.fusion_score_weight}
         return {stage: weights[stage] for stage in self.loss_names}

@@ -59,6 +59,20 @@ class ClipFeatures:
             mask[index, : len(part)] = True
         return torch.from_numpy(features), mask
 
+    def pooled(self, clips: Sequence[Clip]) -> np.ndarray:
+        """float32 [B, D]: of each clip the maximum over its rows, of length 1 for each store, one beside the other (as HowTo100M's
+        loader); zeros where a clip lies past the end."""
+        wanted = [(clip.video_id, clip.start_seconds, clip.end_seconds) for clip in clips]
+        return np.concatenate([_pooled(store, wanted) for store in self.stores], axis=1)
+
+
+def _pooled(store: FeatureStore, clips: Sequence[tuple[str, float | None, float | None]]) -> np.ndarray:
+    found = np.zeros((len(clips), store.profile.dimension), dtype=np.float32)
+    for number, clip in enumerate(store.get_clips(clips, dtype=None)):
+        if len(clip.features):
+            found[number] = clip.features.max(axis=0)
+    return found / np.maximum(np.linalg.norm(found, axis=1, keepdims=True), np.finfo(np.float32).tiny)
+
 
 def _join(parts: Sequence[VideoFeatures]) -> np.ndarray:
     leader = max(parts, key=lambda part: len(part.features))

@@ -12,8 +12,11 @@ from ..storage.console import Problems, UserError
 from ..storage.files import write_json, write_jsonl
 from ..storage.layout import DatasetFolder
 from .checkpoint import Run, load_run
+from .config import NEEDS_QUERIES
 from .data import Pairs, read_pairs
 from .metrics import count, retrieval_metrics
+from .normalization import Normalized, normalization_errors, normalize
+from .objectives import OBJECTIVES
 from .report import write_report
 from .runs import METRICS_FILE, QUERIES_FILE
 from .scoring import StageScores, stage_scores
@@ -73,6 +76,10 @@ class Question:
     """The fusion layers look at so many best clips of each caption, and captions of each clip; None: at all pairs."""
     weights: dict[str, float]
     """Of the stages of the score."""
+    normalize: str = "none"
+    """One of ``NORMALIZATIONS``."""
+    temperature: float = 1.0
+    """By which similarities become retrieval probabilities."""
     device: str = "cpu"
 
 
@@ -86,6 +93,30 @@ def ranked(fused: tuple[np.ndarray, np.ndarray], right: np.ndarray, ties: str) -
     by_caption, by_clip = fused
     metrics = retrieval_metrics(by_caption, right, ties)
     return metrics if by_clip is by_caption else metrics | {"video_to_text": retrieval_metrics(by_clip, right, ties)["video_to_text"]}
+
+
+def normalized(scores: StageScores, right: np.ndarray, stage: str, question: Question) -> Normalized:
+    """The fused scores, normalised as it was asked. Raises ``UserError`` where there is nothing to do it with.
+
+    Training queries are known to the stage ``stage`` alone, by their vectors: NCL's biases are added to that part of the score.
+    """
+    by_caption, by_clip = scores.fused(question.weights)
+    name, gamma, weight = question.normalize, question.temperature, question.weights.get(stage, 0.0)
+    if name in NEEDS_QUERIES:
+        if scores.queries is None or not len(scores.queries.texts):
+            raise UserError(f"--normalize {name}: the run kept no training queries; train one with --normalized-loss, or pass another way")
+        others = [other for other, w in question.weights.items() if w and other != stage]
+        if not weight or (others and name == "qbnorm"):
+            alone = " ".join(f"--{other.removeprefix('fusion_')}-weight 0" for other in others)
+            raise UserError(f"--normalize {name}: is for the {stage} score{f'; pass {alone}' if alone else ', which weighs 0'}")
+        own = scores.stages[stage]
+        found = normalize(name, own, gamma, right, scores.queries)
+        if not others:
+            return found
+        changed = by_caption + weight * (found.by_caption - own), by_clip + weight * (found.by_clip - own)
+        return Normalized(*changed, found.notes)
+    found, other = (normalize(name, x, gamma, right) for x in (by_caption, by_clip))
+    return Normalized(found.by_caption, other.by_clip if by_clip is not by_caption else found.by_clip, found.notes)
 
 
 def evaluate_run(
@@ -106,7 +137,9 @@ def evaluate_run(
             f"--ties coot: is for one caption a clip; {question.split} has {len(pairs.captions):,} captions of {len(pairs.clips):,} clips"
         )
     scores = stage_scores(run.scorer, pairs.captions, pairs.clips, rerank=question.rerank, both_ways=True, show=True)
-    fused, right = scores.fused(question.weights), pairs.clip_of_caption
+    right = pairs.clip_of_caption
+    found = normalized(scores, right, OBJECTIVES[run.config.objective].stage, question)
+    fused = found.by_caption, found.by_clip
     result = {
         "run": run_folder.name,
         "trained_on": run.config.dataset,
@@ -120,6 +153,12 @@ def evaluate_run(
         "ties": question.ties,
         "rerank": question.rerank if run.scorer.has_late else None,
         "weights": question.weights,
+        "normalization": {
+            "name": question.normalize,
+            "temperature": question.temperature,
+            "error": normalization_errors(*fused, question.temperature, right),
+            "notes": found.notes,
+        },
         "metrics": ranked(fused, right, question.ties),
         "stages": stage_metrics(scores, right, question),
         "left_out": problems.count,

@@ -78,14 +78,20 @@ def hard_negatives(scores_BB: Tensor, num_negatives: int) -> tuple[Tensor, Tenso
     return of_texts, of_videos
 
 
-def fusion_nce(scores_BB: Tensor, of_texts: Tensor, of_videos: Tensor) -> Tensor:
+def fusion_nce(
+    scores_BB: Tensor, of_texts: Tensor, of_videos: Tensor, *, weights_B: Tensor | None = None, normalized: bool = False
+) -> Tensor:
     """TACo Eq. 5 over the pairs that were sampled: each text must pick its video, and each video its text ("and vice versa").
 
     ``scores_BB``: w . z_cls of text i and video j, anything where neither mask of ``hard_negatives`` is True. A scalar, the mean
-    over the 2 B problems.
+    over the 2 B problems. ``weights_B``: how much each pair counts. ``normalized``: with NCL's biases of the pairs that were sampled.
     """
-    by_text = nce(scores_BB.masked_fill(~of_texts, float("-inf")))
-    by_video = nce(scores_BB.masked_fill(~of_videos, float("-inf")).T)
+    text_bias_B1 = video_bias_B = 0.0
+    if normalized:
+        biases = sinkhorn_biases(scores_BB.masked_fill(~(of_texts | of_videos), float("-inf")), 1.0)
+        text_bias_B1, video_bias_B = biases.text_M[:, None], biases.video_N
+    by_text = nce((scores_BB + video_bias_B).masked_fill(~of_texts, float("-inf")), weights_R=weights_B)
+    by_video = nce((scores_BB + text_bias_B1).masked_fill(~of_videos, float("-inf")).T, weights_R=weights_B)
     return (by_text + by_video) / 2
 
 
@@ -133,7 +139,7 @@ def intra_video_weights(video_of_B: Tensor, rate: float) -> Tensor:
     return weights.where((num_same > 1) & (num_same < size), 1.0)
 
 
-def mil_nce(video_BD: Tensor, text_BCD: Tensor) -> Tensor:
+def mil_nce(video_BD: Tensor, text_BCD: Tensor, weights_B: Tensor | None = None) -> Tensor:
     """MIL-NCE (Miech 2020, Eq. 1) as its authors compute it: the C candidate captions of each clip are all right answers, and the
     negatives are the clip with all others' captions and the others' clips with its captions. A scalar, the mean over clips.
 
@@ -143,7 +149,8 @@ def mil_nce(video_BD: Tensor, text_BCD: Tensor) -> Tensor:
     own = torch.arange(len(video_BD), device=video_BD.device)
     right_B = products_BBC[own, own].logsumexp(dim=1)
     all_B = torch.cat([products_BBC.flatten(1), products_BBC.transpose(0, 1).flatten(1)], dim=1).logsumexp(dim=1)
-    return (all_B - right_B).mean()
+    loss_B = all_B - right_B
+    return (loss_B if weights_B is None else weights_B * loss_B).mean()
 
 
 class Biases(NamedTuple):
@@ -194,10 +201,13 @@ def _log_shares(marginals: Tensor | None, number: int) -> Tensor:
 
 def normalized_nce(similarity_BB: Tensor, temperature: float, *, num_iterations: int = 4, weights_B: Tensor | None = None) -> Tensor:
     """NCL Eq. 4 on the similarities of Eq. 12: each text must pick its video, and each video its text, after biases were added by which
-    none of them is picked too often or too seldom. A scalar, the mean of both directions."""
-    biases = sinkhorn_biases(similarity_BB, temperature, num_iterations=num_iterations)
-    by_text = nce((similarity_BB + biases.video_N) / temperature, weights_R=weights_B)  # a text's own bias is the same in all of its row
-    by_video = nce((similarity_BB + biases.text_M[:, None]).T / temperature, weights_R=weights_B)
+    none of them is picked too often or too seldom. A scalar, the mean of both directions. ``num_iterations`` 0: without biases."""
+    by_text = by_video = similarity_BB
+    if num_iterations:
+        biases = sinkhorn_biases(similarity_BB, temperature, num_iterations=num_iterations)
+        by_text, by_video = similarity_BB + biases.video_N, similarity_BB + biases.text_M[:, None]  # the other one is the same for all
+    by_text = nce(by_text / temperature, weights_R=weights_B)
+    by_video = nce(by_video.T / temperature, weights_R=weights_B)
     return (by_text + by_video) / 2
 
 

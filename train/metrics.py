@@ -10,6 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from .config import NORMALIZATIONS
+
 RECALL_AT = (1, 5, 10, 50)
 CHUNK = 256
 SHOWN = ("R@1", "R@5", "R@10", "R@50", "median_rank", "mean_rank")
@@ -184,3 +186,12 @@ def format_stages(stages: dict[str, dict], weights: dict[str, float], rerank: in
         name = stage.replace("_", " ") + (f" of {rerank}" if rerank and stage.startswith("fusion") else "")
         lines.append(f"{name:<16}" + "".join(f"{row[shown]:>13.1f}" for shown in SHOWN) + f"{weights.get(stage, 0):>13g}")
     return "\n".join(lines)
+
+
+def format_normalization(about: dict) -> str:
+    """Lines for people: the normalisation error of both directions (NCL Eq. 5), and what was done to the scores."""
+    name, errors = about["name"], about["error"]
+    line = f"normalisation error at temperature {about['temperature']:g}: {errors['text_to_video']:.4f} text to video, "
+    line += f"{errors['video_to_text']:.4f} video to text"
+    done = [] if name == "none" else [f"normalised by {name}, {NORMALIZATIONS[name]}"]
+    return "\n".join([*done, *(f"note: {note}" for note in about["notes"]), line])

@@ -290,6 +290,10 @@ class VideoTextModel(nn.Module):
             self.fusion = Fusion(text_encoder, num_fusion_layers, dropout, token_head=token_head)
         self.token_head = token_head
         self.half = False
+        self.width = width
+        self.queries: nn.Module | None = None
+        """``dual.QueryQueue``, where the run keeps queries; and CMCM's ``dual.SharedCodebook``."""
+        self.codebook: nn.Module | None = None
         self.scale = width**-0.25
         """Dot products of two vectors scaled by it grow like sqrt(width), as in attention, and start near 1."""
 

@@ -12,15 +12,6 @@ from torch import Tensor
 
 from .losses import sinkhorn_biases
 
-NORMALIZATIONS = {
-    "none": "scores as they are",
-    "ncl": "inductive: NCL's biases, from training queries that the run kept",
-    "ncl-oracle": "transductive: NCL's biases, from the test queries themselves, and how many captions each clip has (its upper bound)",
-    "dsl": "transductive: CAMoE's dual softmax over the test queries",
-    "qbnorm": "inductive: QB-Norm's dynamic inverted softmax, over training queries that the run kept",
-}
-"""{name: in words}"""
-NEEDS_QUERIES = ("ncl", "qbnorm")
 ITERATIONS, TOLERANCE = 200, 1e-3
 """Of the oracle; for training queries the 4 iterations of the paper do, for what they leave is less than chance."""
 FOLDS = 5
@@ -47,11 +38,24 @@ class Queries:
     """float32 [num_queries, num_texts]: of training videos with the texts that are searched."""
 
 
-def normalization_error(scores: np.ndarray, temperature: float, expected: np.ndarray | None = None) -> float:
+def normalization_error(
+    scores: np.ndarray, temperature: float, counts: np.ndarray | None = None, expected: np.ndarray | None = None
+) -> float:
     """NCL Eq. 5: by how much the candidates' retrieval probabilities, summed over the queries, differ from what they should be, in the
-    mean over candidates. ``scores`` [num_queries, num_candidates]; ``expected`` [num_candidates]: all the same where not given."""
-    sums = (_tensor(scores) / temperature).softmax(dim=1).sum(dim=0).numpy()
-    return float(np.abs(sums - (len(scores) / scores.shape[1] if expected is None else expected)).mean())
+    mean over candidates. ``scores`` [num_queries, num_candidates]; ``counts`` [num_queries]: how often each query is asked (once);
+    ``expected`` [num_candidates]: the sums as they should be (all the same)."""
+    probabilities = (_tensor(scores) / temperature).softmax(dim=1).numpy()
+    counts = np.ones(len(scores)) if counts is None else counts
+    return float(np.abs(counts @ probabilities - (counts.sum() / scores.shape[1] if expected is None else expected)).mean())
+
+
+def normalization_errors(by_caption: np.ndarray, by_clip: np.ndarray, temperature: float, clip_of_caption: np.ndarray) -> dict[str, float]:
+    """Of both directions: a clip is right for each of its captions, and is asked for each of them."""
+    captions_of = np.bincount(clip_of_caption, minlength=by_caption.shape[1])
+    return {
+        "text_to_video": normalization_error(by_caption, temperature, expected=captions_of),
+        "video_to_text": normalization_error(by_clip.T, temperature, counts=captions_of),
+    }
 
 
 def normalize(name: str, scores: np.ndarray, temperature: float, clip_of_caption: np.ndarray, queries: Queries | None = None) -> Normalized:
@@ -113,10 +117,10 @@ def _inverted_softmax(scores: np.ndarray, known: np.ndarray, temperature: float)
     often = np.zeros(scores.shape[1], dtype=bool)
     often[known.argmax(axis=1)] = True
     hubness_N = (_tensor(known) / temperature).logsumexp(dim=0).numpy()
-    normalised = (scores / temperature - hubness_N).astype(np.float32)
+    normalised = (scores - temperature * hubness_N).astype(np.float32)
     return np.where(often[scores.argmax(axis=1)][:, None], normalised, scores)
 
 
 def _dual_softmax(scores: np.ndarray, temperature: float) -> np.ndarray:
     logits = _tensor(scores) / temperature
-    return (logits * logits.softmax(dim=0)).float().numpy()
+    return (temperature * logits * logits.softmax(dim=0)).float().numpy()

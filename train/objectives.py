@@ -8,15 +8,34 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from .config import TrainConfig
-from .losses import cascade_scores, fusion_nce, fusion_token_nce, hard_negatives, nce, token_similarity, weighted_nce
+from .dual import GatedPair, SharedCodebook, unit
+from .losses import (
+    cascade_scores,
+    code_log_probabilities,
+    code_matching,
+    fusion_nce,
+    fusion_token_nce,
+    hard_negatives,
+    intra_video_weights,
+    masked_margin_softmax,
+    mil_nce,
+    nce,
+    normalized_nce,
+    sinkhorn_biases,
+    soft_max_margin,
+    token_similarity,
+    weighted_nce,
+)
 from .model import FusionScores, TextTokens, TokenBank, VideoTextModel, VideoTokens
 from .workers import Workers
 
 Scores = dict[str, Tensor]
+SINKHORN_ITERATIONS = 4  # NCL section 3.3
 SIMILARITIES = 1 << 25
 """Products of a token of a text and one of a video that are in memory at once."""
 
@@ -32,11 +51,34 @@ class Batch:
     """On the CPU, and the same in every process: for what is drawn for the batch as a whole."""
     recompute: int | None = None
     """Rows that are compared, and pairs' groups that are fused, without keeping what the gradient needs; None: all is kept."""
+    weights_R: Tensor | None = None
+    """How much each pair counts; None: all the same."""
+    video_of_R: Tensor | None = None
+    """Numbers of the clips' videos, where it matters which clips are of the same one."""
+
+    @property
+    def everyones_weights(self) -> Tensor | None:
+        return None if self.weights_R is None else self.workers.gather(self.weights_R)
 
     @property
     def first(self) -> int:
         """The number of this process's first pair in the batch."""
         return self.workers.rank * len(self.texts.mask_BN)
+
+    def video_biases(self, similarity_RB: Tensor, temperature: float, shares_R: Tensor | None = None) -> Tensor:
+        """NCL's biases of the batch's videos, from the similarities of this process's rows, and the others', with them.
+
+        ``shares_R``: what part of the probability each row has, but for a factor that is the same for all; all the same where not given.
+        """
+        similarity_RB = similarity_RB.detach()
+        shares_R = similarity_RB.new_ones(len(similarity_RB)) if shares_R is None else shares_R.detach()
+        most = self.workers.largest(len(shares_R))
+        missing = most - len(shares_R)  # rows are tokens, of which each process has another number
+        similarity_RB, shares_R = F.pad(similarity_RB, (0, 0, 0, missing)), F.pad(shares_R, (0, missing))
+        similarity_SB, shares_S = self.workers.gather(similarity_RB), self.workers.gather(shares_R)
+        there = shares_S > 0
+        shares_S = shares_S[there] / shares_S.sum()
+        return sinkhorn_biases(similarity_SB[there], temperature, text_marginals_M=shares_S).video_N
 
     def everyones_videos(self) -> VideoTokens:
         longest = self.workers.largest(self.videos.mask_BM.shape[1])
@@ -94,11 +136,14 @@ def taco_terms(model: VideoTextModel, batch: Batch, config: TrainConfig) -> dict
     videos, terms, guidance_RB = batch.everyones_videos(), {}, None
     if "sentence" in config.loss_names:
         guidance_RB = batch.texts.sentence_BD @ videos.mean_BD.T
-        terms["sentence"] = nce(guidance_RB / config.temperature, batch.first)
+        bias_B = batch.video_biases(guidance_RB, config.temperature) if config.normalized_loss else 0.0
+        terms["sentence"] = nce((guidance_RB + bias_B) / config.temperature, batch.first, batch.weights_R)
     if "token" in config.loss_names:
         text_of_S, weights_S, similarity_SB = best_matches(batch, videos)
-        per_text = weighted_nce(similarity_SB / config.temperature, batch.first + text_of_S, weights_S) / len(batch.texts.mask_BN)
-        terms["token"] = config.token_loss_weight * per_text
+        bias_B = batch.video_biases(similarity_SB, config.temperature, weights_S) if config.normalized_loss else 0.0
+        counted_S = weights_S if batch.weights_R is None else weights_S * batch.weights_R[text_of_S]
+        loss = weighted_nce((similarity_SB + bias_B) / config.temperature, batch.first + text_of_S, counted_S)
+        terms["token"] = config.token_loss_weight * loss / len(batch.texts.mask_BN)
         before_SB = similarity_SB.new_zeros(len(batch.texts.mask_BN), similarity_SB.shape[1]) if guidance_RB is None else guidance_RB
         guidance_RB = cascade_scores(before_SB.detach(), similarity_SB.detach(), text_of_S)
     if "fusion" in config.loss_names:
@@ -106,7 +151,11 @@ def taco_terms(model: VideoTextModel, batch: Batch, config: TrainConfig) -> dict
         text_of_P, video_of_P = (of_texts | of_videos).cpu().nonzero(as_tuple=True)
         bank = model.token_bank(batch.everyones_texts(), videos, config.max_text_tokens)
         scores = batch.fuse(model, bank, text_of_P, video_of_P)
-        terms["fusion"] = fusion_nce(_matrix(scores.pair_P, text_of_P, video_of_P, of_texts), of_texts, of_videos)
+        scores_BB = _matrix(scores.pair_P, text_of_P, video_of_P, of_texts)
+        weighing = {"weights_B": batch.everyones_weights, "normalized": config.normalized_loss}
+        terms["fusion"] = fusion_nce(scores_BB, of_texts, of_videos, **weighing)
+    if model.queries is not None:
+        model.queries.push(batch.workers.gather(batch.texts.sentence_BD), videos.mean_BD)
     return terms
 
 
@@ -115,17 +164,20 @@ def toco_terms(model: VideoTextModel, batch: Batch, config: TrainConfig) -> dict
     videos, terms = batch.everyones_videos(), {}
     pooled_RB = batch.texts.mean_BD @ videos.mean_BD.T
     if "pooled" in config.loss_names:
-        terms["pooled"] = nce(pooled_RB / config.temperature, batch.first)
+        terms["pooled"] = nce(pooled_RB / config.temperature, batch.first, batch.weights_R)
     of_texts, _ = negatives(batch, pooled_RB, config)  # Eq. 1 and 2: texts choose among videos, not the other way
     text_of_P, video_of_P = of_texts.cpu().nonzero(as_tuple=True)
     texts = batch.everyones_texts()
     scores = batch.fuse(model, model.token_bank(texts, videos, config.max_text_tokens), text_of_P, video_of_P)
     if "fusion" in config.loss_names:
-        terms["fusion"] = nce(_matrix(scores.pair_P, text_of_P, video_of_P, of_texts).masked_fill(~of_texts, float("-inf")))
+        logits_BB = _matrix(scores.pair_P, text_of_P, video_of_P, of_texts).masked_fill(~of_texts, float("-inf"))
+        terms["fusion"] = nce(logits_BB, weights_R=batch.everyones_weights)
     if "token" in config.loss_names:
-        token_PN = torch.nn.functional.pad(scores.token_PN, (0, texts.mask_BN.shape[1] - scores.token_PN.shape[1]))
+        token_PN = F.pad(scores.token_PN, (0, texts.mask_BN.shape[1] - scores.token_PN.shape[1]))
         token_BBN = _matrix(token_PN, text_of_P, video_of_P, of_texts)
-        terms["token"] = config.token_loss_weight * fusion_token_nce(token_BBN, of_texts, texts.weights_BN)
+        weights_B = batch.everyones_weights
+        weights_BN = texts.weights_BN if weights_B is None else texts.weights_BN * weights_B[:, None]
+        terms["token"] = config.token_loss_weight * fusion_token_nce(token_BBN, of_texts, weights_BN)
     return terms
 
 
@@ -135,16 +187,98 @@ def _matrix(scores_P: Tensor, text_of_P: Tensor, video_of_P: Tensor, like_BB: Te
     return empty.index_put((text_of_P.to(empty.device), video_of_P.to(empty.device)), scores_P)
 
 
-def taco_early(texts: TextTokens, videos: VideoTokens) -> Scores:
+def margin_terms(model: GatedPair | VideoTextModel, batch: Batch, config: TrainConfig) -> dict[str, Tensor]:
+    """SSML Eq. 4 on cosine similarities; without weights of the pairs HowTo100M's, which is its baseline."""
+    text_BD, video_BD = _everyones_vectors("ssml", model, batch)
+    weights_B, negatives_BB = batch.everyones_weights, None
+    if batch.video_of_R is not None:
+        negatives_BB = intra_video_weights(batch.workers.gather(batch.video_of_R), config.intra_video_rate)
+    weights_B = text_BD.new_ones(len(text_BD)) if weights_B is None else weights_B
+    return {"margin": soft_max_margin(text_BD @ video_BD.T, weights_B, config.margin, negatives_BB)}
+
+
+def candidates_terms(model: GatedPair | VideoTextModel, batch: Batch, config: TrainConfig) -> dict[str, Tensor]:
+    """MIL-NCE: the texts of a batch are the candidates of each clip, one after the other."""
+    text_CD, video_BD = _everyones_vectors("mil-nce", model, batch)
+    return {"candidates": mil_nce(video_BD, text_CD.unflatten(0, (len(video_BD), -1)), batch.everyones_weights)}
+
+
+def contrast_terms(model: GatedPair | VideoTextModel, batch: Batch, config: TrainConfig) -> dict[str, Tensor]:
+    """NCL Eq. 4 with the similarities of Eq. 12, or, not normalised, with those of Eq. 1."""
+    text_BD, video_BD = _everyones_vectors("ncl", model, batch)
+    num_iterations = SINKHORN_ITERATIONS if config.normalized_loss else 0
+    weights = {"weights_B": batch.everyones_weights, "num_iterations": num_iterations}
+    if model.queries is not None:
+        model.queries.push(text_BD, video_BD)
+    return {"contrast": normalized_nce(text_BD @ video_BD.T, config.temperature, **weights)}
+
+
+def cmcm_terms(model: VideoTextModel, batch: Batch, config: TrainConfig) -> dict[str, Tensor]:
+    """CMCM section 2.3: L_MMS + alpha L_CMCM, each in both directions."""
+    codebook, workers = model.codebook, batch.workers
+    text, video = _coded(codebook, batch.texts, batch.videos, workers)
+    text_BD, video_BD = (workers.gather(side.vector_BD) for side in (text, video))
+    similarity_BB, weights_B = text_BD @ video_BD.T, batch.everyones_weights
+    if config.normalized_loss:
+        biases = sinkhorn_biases(similarity_BB, 1.0)
+        by_text, by_video = similarity_BB + biases.video_N, (similarity_BB + biases.text_M[:, None]).T
+    else:
+        by_text, by_video = similarity_BB, similarity_BB.T
+    both = (masked_margin_softmax(x, config.margin, weights_B) for x in (by_text, by_video))
+    terms = {"contrast": sum(both) / 2}
+    if codebook.size and "codes" in config.loss_names:
+        # Distances to the codewords as they are: they move by the tokens that they replace, not by the gradient (appendix A).
+        text_BV, video_BV = (
+            workers.gather(code_log_probabilities(side.tokens_BLD, side.mask_BL, codebook.codewords)) for side in (text, video)
+        )
+        both = (code_matching(*x, weights_B) for x in ((text_BV, video_BV), (video_BV, text_BV)))
+        terms["codes"] = config.code_loss_weight * sum(both) / 2
+    if codebook.size:
+        codebook.update(torch.cat([side.tokens_BLD[side.mask_BL] for side in (text, video)]).detach(), workers, batch.generator)
+    if model.queries is not None:
+        model.queries.push(text_BD, video_BD)
+    return terms
+
+
+@dataclass(frozen=True)
+class Coded:
+    """One side of a batch as CMCM has it."""
+
+    vector_BD: Tensor
+    tokens_BLD: Tensor | None
+    """In the space of the codewords; None without a codebook."""
+    mask_BL: Tensor
+
+
+def _coded(codebook: SharedCodebook, texts: TextTokens, videos: VideoTokens, workers: Workers) -> tuple[Coded, Coded]:
+    return coded_texts(codebook, texts, workers), coded_videos(codebook, videos, workers)
+
+
+def coded_texts(codebook: SharedCodebook, texts: TextTokens, workers: Workers) -> Coded:
+    return _code(codebook, "text", texts.sentence_BD, texts.tokens_BND, texts.mask_BN, workers)
+
+
+def coded_videos(codebook: SharedCodebook, videos: VideoTokens, workers: Workers) -> Coded:
+    return _code(codebook, "video", videos.mean_BD, videos.tokens_BMD, videos.mask_BM, workers)
+
+
+def _code(codebook: SharedCodebook, side: str, summary_BD: Tensor, tokens_BLD: Tensor, mask_BL: Tensor, workers: Workers) -> Coded:
+    tokens_BLD = codebook.tokens(side, tokens_BLD, mask_BL, workers) if codebook.size else None
+    return Coded(codebook.vector(side, summary_BD, tokens_BLD, mask_BL), tokens_BLD, mask_BL)
+
+
+def _everyones_vectors(objective: str, model: GatedPair | VideoTextModel, batch: Batch) -> tuple[Tensor, Tensor]:
+    made = OBJECTIVES[objective]
+    vectors = made.text_vectors(model, batch.texts), made.video_vectors(model, batch.videos)
+    return tuple(batch.workers.gather(x) for x in vectors)
+
+
+def taco_early(model: VideoTextModel, texts: TextTokens, videos: VideoTokens) -> Scores:
     text_of_S, weights_S, tokens_SD = texts.of_interest
     parts = tokens_SD.split(max(SIMILARITIES // videos.mask_BM.numel(), 1))
     best_SV = torch.cat([token_similarity(videos.tokens_BMD, videos.mask_BM, part) for part in parts])
     sentence_TV = texts.sentence_BD @ videos.mean_BD.T
     return {"sentence": sentence_TV, "token": torch.zeros_like(sentence_TV).index_add(0, text_of_S, weights_S[:, None] * best_SV)}
-
-
-def toco_early(texts: TextTokens, videos: VideoTokens) -> Scores:
-    return {"pooled": texts.mean_BD @ videos.mean_BD.T}
 
 
 def taco_late(fused: FusionScores, weights_PN: Tensor) -> Scores:
@@ -156,17 +290,58 @@ def toco_late(fused: FusionScores, weights_PN: Tensor) -> Scores:
     return {"fusion": fused.pair_P, "fusion_token": (weights_PN[:, : fused.token_PN.shape[1]] * fused.token_PN).sum(dim=1)}
 
 
+TextVectors = Callable[[GatedPair | VideoTextModel, TextTokens], Tensor]
+VideoVectors = Callable[[GatedPair | VideoTextModel, VideoTokens], Tensor]
+
+
 @dataclass(frozen=True)
 class Objective:
-    terms: Callable[[VideoTextModel, Batch, TrainConfig], dict[str, Tensor]]
-    early: Callable[[TextTokens, VideoTokens], Scores]
-    """[num_texts, num_videos] of each early stage."""
-    late: Callable[[FusionScores, Tensor], Scores]
+    terms: Callable[[GatedPair | VideoTextModel, Batch, TrainConfig], dict[str, Tensor]]
+    stage: str
+    """The early stage of the score that is a dot product of a text's vector and a video's."""
+    text_vectors: TextVectors
+    video_vectors: VideoVectors
+    early: Callable[[VideoTextModel, TextTokens, VideoTokens], Scores] | None = None
+    """[num_texts, num_videos] of each early stage, where there are more than that one."""
+    late: Callable[[FusionScores, Tensor], Scores] | None = None
     """[P] of each late stage, from the fusion layers' scores and the token weights [P, N] of the pairs' texts."""
     token_head: bool = False
 
+    def early_scores(self, model: GatedPair | VideoTextModel, texts: TextTokens, videos: VideoTokens) -> Scores:
+        if self.early is not None:
+            return self.early(model, texts, videos)
+        return {self.stage: self.text_vectors(model, texts) @ self.video_vectors(model, videos).T}
+
+
+def _sentence(_: GatedPair | VideoTextModel, texts: TextTokens) -> Tensor:
+    return texts.sentence_BD
+
+
+def _mean(_: GatedPair | VideoTextModel, tokens: TextTokens | VideoTokens) -> Tensor:
+    return tokens.mean_BD
+
+
+def _unit_sentence(_: GatedPair | VideoTextModel, texts: TextTokens) -> Tensor:
+    return unit(texts.sentence_BD)
+
+
+def _unit_mean(_: GatedPair | VideoTextModel, videos: VideoTokens) -> Tensor:
+    return unit(videos.mean_BD)
+
+
+def _coded_text(model: VideoTextModel, texts: TextTokens) -> Tensor:
+    return coded_texts(model.codebook, texts, Workers()).vector_BD
+
+
+def _coded_video(model: VideoTextModel, videos: VideoTokens) -> Tensor:
+    return coded_videos(model.codebook, videos, Workers()).vector_BD
+
 
 OBJECTIVES: dict[str, Objective] = {
-    "taco": Objective(taco_terms, taco_early, taco_late),
-    "toco": Objective(toco_terms, toco_early, toco_late, token_head=True),
+    "taco": Objective(taco_terms, "sentence", _sentence, _mean, taco_early, taco_late),
+    "toco": Objective(toco_terms, "pooled", _mean, _mean, late=toco_late, token_head=True),
+    "ssml": Objective(margin_terms, "pair", _unit_sentence, _unit_mean),
+    "mil-nce": Objective(candidates_terms, "pair", _sentence, _mean),
+    "ncl": Objective(contrast_terms, "pair", _unit_sentence, _unit_mean),
+    "cmcm": Objective(cmcm_terms, "pair", _coded_text, _coded_video),
 }

@@ -1,6 +1,7 @@
 """Complete settings, each as its paper gives them. What a recipe leaves out has ``TrainConfig``'s default.
 
-TACo: sections 4.2 (layers) and 4.3 (the rest). ToCo: section 4.3. Neither says what their dropout is; BERT's 0.1 is taken.
+TACo: sections 4.2 (layers) and 4.3 (the rest). ToCo: section 4.3. Neither says what their dropout is; BERT's 0.1 is taken. The others'
+sections stand beside them.
 """
 
 from collections.abc import Mapping
@@ -53,6 +54,61 @@ _TOCO: Settings = {
 }
 _TOCO_FINETUNED = {**_TOCO, "learning_rate": 2e-5}
 
+# SSML section 5.1; what it does not say is from the published trainer of HowTo100M, whose model and data it takes over.
+_SSML: Settings = {
+    "objective": "ssml",
+    "encoder": "gated",
+    "embedding_size": 6144,
+    "features": "resnet152+i3d_resnext101",
+    "pair_weights": "density",
+    "margin": 0.1,
+    "batch_size": 2048,  # 32 videos of 64 clips
+    "clips_per_video": 64,
+    "intra_video_rate": 0.5,
+    "learning_rate": 1e-3,  # "fixed"
+    "schedule": "constant",
+    "warmup_steps": 0,
+    "weight_decay": 0.0,
+    "num_steps": 500_000,
+    "validate_every": 5_000,
+}
+_SSML_CLIPS = {**_SSML, "pair_weights": "none", "clips_per_video": 0, "batch_size": 256, "num_steps": 10_000, "validate_every": 500}
+
+# NCL section 4 and appendices B and C. Its learning rate is CLIP's, which is trained on there; features are fixed here.
+_NCL: Settings = {
+    "objective": "ncl",
+    "features": "s3d",
+    "text_encoder": "google-bert/bert-base-uncased",
+    "normalized_loss": True,
+    "query_queue": 16_384,
+    "temperature": 0.07,
+    "num_video_layers": 0,  # "the mean pooling (meanP) architecture"
+    "schedule": "cosine",
+    "batch_size": 128,
+    "learning_rate": 1e-4,
+    "weight_decay": 0.0,
+    "max_text_tokens": 32,
+    "validate_every": 200,
+}
+
+# CMCM sections 2.3 and 4.1 and appendix B, MSR-VTT; its learning rates are CLIP's and a part of it.
+_CMCM: Settings = {
+    "objective": "cmcm",
+    "features": "s3d",
+    "text_encoder": "google-bert/bert-base-uncased",
+    "num_video_layers": 1,
+    "margin": 1e-3,
+    "codebook_size": 1024,
+    "code_loss_weight": 0.1,
+    "batch_size": 64,
+    "learning_rate": 1e-4,
+    "weight_decay": 0.0,
+    "num_steps": 14_000,  # 5 epochs of 180,000 captions, as CLIP4Clip
+    "warmup_steps": 1_400,
+    "validate_every": 500,
+    "protocol": "1k-A",
+}
+
 RECIPES: Mapping[str, Settings] = MappingProxyType(
     {
         "taco-small": {"num_negatives": 3},  # minutes on a laptop
@@ -72,6 +128,24 @@ RECIPES: Mapping[str, Settings] = MappingProxyType(
         "toco-msrvtt": {**_TOCO, "protocol": "1k-A-7k"},
         "toco-msrvtt-finetune": {**_TOCO_FINETUNED, "protocol": "1k-A-7k"},
         "toco-howto100m": {**_TOCO, "num_steps": 1_000_000, "num_negatives": 16},
+        "ssml-small": {"objective": "ssml", "encoder": "gated", "embedding_size": 512, "schedule": "constant", "warmup_steps": 0},
+        "ssml-howto100m": _SSML,
+        "ssml-howto100m-baseline": {**_SSML, "pair_weights": "none"},  # HTM-PT of section 6.2
+        "ssml-msrvtt": {**_SSML_CLIPS, "protocol": "1k-A"},  # HTM-no-PT
+        "ssml-msrvtt-finetune": {**_SSML_CLIPS, "protocol": "1k-A"},
+        "ssml-msvd": _SSML_CLIPS,
+        "ssml-msvd-finetune": _SSML_CLIPS,
+        "ssml-lsmdc": _SSML_CLIPS,
+        "ssml-lsmdc-finetune": _SSML_CLIPS,
+        "mil-nce-small": {"objective": "mil-nce", "encoder": "gated", "embedding_size": 512, "schedule": "constant", "warmup_steps": 0},
+        "ncl-small": {"objective": "ncl", "normalized_loss": True, "query_queue": 2048, "temperature": 0.05, "num_video_layers": 0},
+        "ncl-msrvtt": {**_NCL, "protocol": "1k-A", "num_steps": 7_000, "warmup_steps": 700, "max_video_tokens": 12},  # 5 epochs
+        "ncl-msvd": {**_NCL, "num_steps": 1_140, "warmup_steps": 0, "max_video_tokens": 12},  # 3 epochs
+        "ncl-activitynet": {**_NCL, "num_steps": 780, "warmup_steps": 78, "max_video_tokens": 64, "max_text_tokens": 64},  # 10 epochs
+        "cmcm-small": {"objective": "cmcm", "codebook_size": 128, "margin": 1e-3},
+        "cmcm-msrvtt": _CMCM,
+        "cmcm-msrvtt-baseline": {**_CMCM, "codebook_size": 0},
+        "cmcm-msrvtt-finetune": {**_CMCM, "learning_rate": 1e-5},  # the "warm start" from the baseline, --init
     }
 )
 """{name: settings}"""

@@ -6,19 +6,22 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from torch import Tensor
-from transformers import PreTrainedTokenizerFast
 
 from ..storage.console import progress
 from ..storage.records import Caption
 from .config import TrainConfig
 from .data import Clip, ClipFeatures
+from .dual import GatedPair
 from .model import TextTokens, VideoTextModel, VideoTokens
+from .normalization import Queries
 from .objectives import OBJECTIVES
-from .text import TokenWeights, tokenize
+from .text import Pieces, TokenWeights, Words
 
 TEXTS, CLIPS = 512, 64
 """So many are encoded and compared at once."""
 PAIRS = 4096
+QUERY_SIMILARITIES = 1 << 28
+"""Of training queries with candidates, in memory at once: with more candidates than 16,384 fewer of the kept queries are used."""
 BANK_CHUNKS = 8
 """Of texts, which the fusion layers have at hand at once, beside all videos."""
 
@@ -27,8 +30,8 @@ BANK_CHUNKS = 8
 class Scorer:
     """A trained model with all that turns captions and clips into its tokens."""
 
-    model: VideoTextModel
-    tokenizer: PreTrainedTokenizerFast
+    model: VideoTextModel | GatedPair
+    text_inputs: Pieces | Words
     weights: TokenWeights
     features: ClipFeatures
     config: TrainConfig
@@ -43,16 +46,21 @@ class Scorer:
         return any(not stage.startswith("fusion") for stage in self.config.score_weights)
 
     def encode_texts(self, captions: Sequence[Caption]) -> TextTokens:
-        tokens = tokenize(self.tokenizer, captions, self.weights, self.config.max_text_tokens)
-        return self.model.encode_texts(**{name: value.to(self._device) for name, value in tokens.items()})
+        return self.model.encode_texts(**{name: value.to(self._device) for name, value in self.text_inputs(captions).items()})
 
     def encode_videos(self, clips: Sequence[Clip]) -> VideoTokens:
-        rows, mask = self.features.batch(clips, self.config.max_video_tokens)
-        return self.model.encode_videos(rows.to(self._device), mask.to(self._device))
+        return self.model.encode_videos(*(x.to(self._device) for x in self.video_inputs(clips)))
+
+    def video_inputs(self, clips: Sequence[Clip]) -> tuple[Tensor, Tensor]:
+        """Rows [B, M, D] of clips, or one row of each, and the mask [B, M]."""
+        if self.config.encoder == "gated":
+            rows = torch.from_numpy(self.features.pooled(clips))[:, None]
+            return rows, torch.ones(rows.shape[:2], dtype=torch.bool)
+        return self.features.batch(clips, self.config.max_video_tokens)
 
     @property
     def _device(self) -> torch.device:
-        return self.model.feature_mean.device
+        return next(self.model.parameters()).device
 
 
 @dataclass(frozen=True)
@@ -63,6 +71,8 @@ class StageScores:
     looked_at: tuple[np.ndarray, np.ndarray] | None
     """Where not all pairs were fused: which clips of each caption and which captions of each clip were (both [captions, clips]).
     The late stages' scores of the others are 0."""
+    queries: Queries | None = None
+    """Similarities of the training queries that the model keeps, where it keeps some."""
 
     def fused(self, weights: dict[str, float]) -> tuple[np.ndarray, np.ndarray]:
         """The weighted sum of the stages, for ranking clips by caption and for ranking captions by clip.
@@ -115,17 +125,20 @@ def stage_scores(
     videos: list[VideoTokens] = []
     shape = len(captions), len(clips)
     stages = {stage: np.zeros(shape, dtype=np.float32) for stage in weights}
+    text_vectors, video_vectors = [objective.text_vectors(scorer.model, text) for text in texts], []
     for first in range(0, len(clips), CLIPS):
         encoded = scorer.encode_videos(clips[first : first + CLIPS])
         for number, text in enumerate(texts):
-            for stage, block in objective.early(text, encoded).items():
+            for stage, block in objective.early_scores(scorer.model, text, encoded).items():
                 if stage in stages:
                     rows = slice(number * TEXTS, number * TEXTS + len(block))
                     stages[stage][rows, first : first + CLIPS] = block.float().cpu().numpy()
+        video_vectors.append(objective.video_vectors(scorer.model, encoded))
         if scorer.has_late:
             videos.append(encoded)
+    queries = _similar_queries(scorer, text_vectors, video_vectors) if scorer.model.queries is not None else None
     if not scorer.has_late:
-        return StageScores(stages, None)
+        return StageScores(stages, None, queries)
     if rerank is not None and not scorer.has_early:
         raise ValueError("no stage is trained that could find candidates: score all pairs")
 
@@ -142,7 +155,15 @@ def stage_scores(
         for stage, values in scores.items():
             if stage in stages:
                 stages[stage][caption_of_P, clip_of_P] = values
-    return StageScores(stages, looked_at)
+    return StageScores(stages, looked_at, queries)
+
+
+def _similar_queries(scorer: Scorer, texts: Sequence[Tensor], videos: Sequence[Tensor]) -> Queries:
+    kept_texts, kept_videos = scorer.model.queries.kept()
+    found = []
+    for kept, candidates in ((kept_texts, torch.cat(videos)), (kept_videos, torch.cat(texts))):
+        found.append((kept[: max(QUERY_SIMILARITIES // len(candidates), 1)] @ candidates.T).float().cpu().numpy())
+    return Queries(*found)
 
 
 def _best(scores: np.ndarray, number: int) -> np.ndarray:

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+import numpy as np
 import torch
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 from torch import Tensor
@@ -14,9 +15,13 @@ from transformers import AutoConfig, AutoModel, AutoTokenizer, BertConfig, BertM
 
 from ..storage.captions import IdfEntry
 from ..storage.console import UserError
+from ..storage.layout import DatasetFolder
 from ..storage.records import Caption
+from ..storage.word_vectors import WordVectors, read_word_vectors, split_words, write_word_vectors
+from .config import TrainConfig
 
 SMALL = "small"
+WORDS_FILE = "word_vectors.npz"
 SPECIAL = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]", "mask_token": "[MASK]"}
 
 
@@ -69,6 +74,16 @@ def new_text_encoder(name: str, train_captions: Iterable[str]) -> tuple[PreTrain
 def saved_text_encoder(folder: Path) -> tuple[PreTrainedTokenizerFast, PreTrainedModel]:
     """The tokenizer of a run, and its encoder's shape without weights."""
     return AutoTokenizer.from_pretrained(folder), _without_pooler(AutoModel.from_config(AutoConfig.from_pretrained(folder)))
+
+
+def average_words(vectors: WordVectors, texts: Iterable[str]) -> np.ndarray:
+    """[N, D]: of each text the mean of its words' vectors (SSML section 5.1); of words without one, none; zeros where it has no other."""
+    rows = [[row for word in split_words(text) if (row := vectors.find(word)) is not None] for text in texts]
+    found = np.zeros((len(rows), vectors.vectors.shape[1]), dtype=np.float32)
+    for number, of_text in enumerate(rows):
+        if of_text:
+            found[number] = vectors.vectors[of_text].mean(axis=0)
+    return found
 
 
 class TokenWeights:
@@ -126,3 +141,49 @@ def tokenize(tokenizer: PreTrainedTokenizerFast, captions: Sequence[Caption], we
         "attention_mask": torch.tensor(encoded["attention_mask"]),
         "token_weights": torch.tensor(piece_weights, dtype=torch.float32),
     }
+
+
+class Pieces:
+    """Captions as a transformer takes them: word pieces, and how much each matters."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerFast, encoder: PreTrainedModel, weights: TokenWeights, max_tokens: int) -> None:
+        self.tokenizer, self.encoder, self.weights, self.max_tokens = tokenizer, encoder, weights, max_tokens
+
+    def __call__(self, captions: Sequence[Caption]) -> dict[str, Tensor]:
+        return tokenize(self.tokenizer, captions, self.weights, self.max_tokens)
+
+    def save(self, folder: Path) -> None:
+        self.tokenizer.save_pretrained(folder)
+        self.encoder.config.save_pretrained(folder)
+
+
+class Words:
+    """Captions as gated embeddings take them: the average of their words' vectors."""
+
+    def __init__(self, vectors: WordVectors) -> None:
+        self.vectors = vectors
+
+    @property
+    def width(self) -> int:
+        return self.vectors.vectors.shape[1]
+
+    def __call__(self, captions: Sequence[Caption]) -> dict[str, Tensor]:
+        return {"vectors": torch.from_numpy(average_words(self.vectors, (c.caption for c in captions)))}
+
+    def save(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_word_vectors(folder / WORDS_FILE, self.vectors)
+
+
+def new_text_inputs(config: TrainConfig, dataset: DatasetFolder, weights: TokenWeights, captions: Iterable[str]) -> Pieces | Words:
+    """Of a run that begins. Raises ``UserError`` where the encoder or the word vectors cannot be read."""
+    if config.encoder == "gated":
+        return Words(read_word_vectors(dataset.word_vectors))
+    return Pieces(*new_text_encoder(config.text_encoder, captions), weights, config.max_text_tokens)
+
+
+def saved_text_inputs(config: TrainConfig, folder: Path, weights: TokenWeights) -> Pieces | Words:
+    """Of a run that is there, from its folder ``text_encoder``; the encoder without weights."""
+    if config.encoder == "gated":
+        return Words(read_word_vectors(folder / WORDS_FILE))
+    return Pieces(*saved_text_encoder(folder), weights, config.max_text_tokens)

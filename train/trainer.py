@@ -1,6 +1,7 @@
 """The training loop."""
 
 import json
+import math
 import random
 import resource
 import time
@@ -21,22 +22,26 @@ from ..storage.console import Problems, UserError, progress, say
 from ..storage.device import find_device
 from ..storage.files import write_text
 from ..storage.layout import DatasetFolder
-from ..storage.records import Caption
+from .batches import make_batches
 from .checkpoint import load_init, load_state, make_model, save_model, save_state
 from .config import TrainConfig
-from .data import Clip, ClipFeatures, Pairs, make_pairs, read_pairs
+from .data import ClipFeatures, Pairs, make_pairs, read_pairs
+from .dual import GatedPair
 from .metrics import retrieval_metrics
 from .model import TextTokens, VideoTextModel, VideoTokens
 from .objectives import OBJECTIVES, Batch
+from .pair_weights import pair_weights
 from .runs import EVENTS_FILE, STATE_FILE, TENSORBOARD_FOLDER, TEXT_FOLDER, describe_inputs, features_note, open_stores, save_run
 from .scoring import Scorer, stage_scores
-from .text import TokenWeights, new_text_encoder, saved_text_encoder, tokenize
+from .text import TokenWeights, new_text_inputs, saved_text_inputs
 from .workers import Workers, join_workers
 
 STATISTICS_CLIPS = 2000
 VALIDATION_PAIRS = 20_000
 """So many pairs the fusion layers look at in a validation, at most."""
 VALIDATION_RERANK = 20
+COLLAPSED = 2
+"""Codewords in use in a step: so few tell nothing apart."""
 AHEAD = 2
 """Batches that are made while the model computes."""
 
@@ -45,33 +50,20 @@ AHEAD = 2
 class Inputs:
     """A batch as the encoders take it."""
 
-    tokens: dict[str, Tensor]
+    texts: dict[str, Tensor]
     rows: Tensor
     mask: Tensor
+    weights: Tensor | None = None
+    """How much each pair counts."""
+    video_of: Tensor | None = None
+    """Numbers of the clips' videos."""
 
+    def to(self, device: torch.device) -> "Inputs":
+        def there(x: Tensor | None) -> Tensor | None:
+            return None if x is None else x.to(device, non_blocking=True)
 
-class Batches:
-    """Batches of different clips, each with one of its captions: the batch of a step depends on the seed and the step alone.
-
-    Every clip comes once before any comes again; a last batch that would not be full is left out, unless there are fewer clips than a
-    batch holds.
-    """
-
-    def __init__(self, pairs: Pairs, batch_size: int, seed: int) -> None:
-        self.pairs, self.seed = pairs, seed
-        self.size = min(batch_size, len(pairs.clips))
-        self._captions_of = pairs.captions_of_clips()
-        self._epoch, self._order = -1, []
-
-    def at(self, step: int) -> tuple[list[Clip], list[Caption]]:
-        """``step`` counts from 0."""
-        epoch, place = divmod(step, len(self.pairs.clips) // self.size)
-        if epoch != self._epoch:
-            self._order = random.Random(f"{self.seed} epoch {epoch}").sample(range(len(self.pairs.clips)), len(self.pairs.clips))
-            self._epoch = epoch
-        rng = random.Random(f"{self.seed} step {step}")
-        numbers = self._order[place * self.size : (place + 1) * self.size]
-        return [self.pairs.clips[n] for n in numbers], [self.pairs.captions[rng.choice(self._captions_of[n])] for n in numbers]
+        texts = {name: there(value) for name, value in self.texts.items()}
+        return Inputs(texts, *map(there, (self.rows, self.mask, self.weights, self.video_of)))
 
 
 def set_feature_statistics(model: VideoTextModel, features: ClipFeatures, pairs: Pairs, config: TrainConfig) -> None:
@@ -85,34 +77,40 @@ def set_feature_statistics(model: VideoTextModel, features: ClipFeatures, pairs:
 
 
 def learning_rate_factor(step: int, config: TrainConfig) -> float:
-    """Linear warm-up, then linear decay to 0 (TACo section 4.3)."""
+    """Linear warm-up, then what ``config.schedule`` says: linear decay (TACo section 4.3), a cosine (NCL appendix B) or none (SSML)."""
     warmup = min(config.warmup_steps, config.num_steps // 2)
     if step < warmup:
         return (step + 1) / warmup
-    return (config.num_steps - step) / max(config.num_steps - warmup, 1)
+    left = (config.num_steps - step) / max(config.num_steps - warmup, 1)
+    return {"linear": left, "cosine": (1 - math.cos(math.pi * left)) / 2, "constant": 1.0}[config.schedule]
 
 
-def encode(model: VideoTextModel, inputs: Inputs, micro_batch_size: int) -> tuple[TextTokens, VideoTokens]:
+def encode(model: VideoTextModel | GatedPair, inputs: Inputs, micro_batch_size: int) -> tuple[TextTokens, VideoTokens]:
     """A batch's tokens. In micro-batches, what the encoders computed is not kept for the gradient but computed again, a micro-batch at
     a time: the loss over all of them, and its gradient, are those of the large batch."""
-    rows, mask, tokens = inputs.rows, inputs.mask, inputs.tokens
+    rows, mask = inputs.rows, inputs.mask
     if not micro_batch_size:
-        return model.encode_texts(**tokens), model.encode_videos(rows, mask)
+        return model.encode_texts(**inputs.texts), model.encode_videos(rows, mask)
+    num_texts = len(next(iter(inputs.texts.values())))
     texts, videos = [], []
-    for first in range(0, len(rows), micro_batch_size):
-        part = slice(first, first + micro_batch_size)
-        given = {name: value[part] for name, value in tokens.items()}
+    for part in parts_of(num_texts, micro_batch_size):
+        given = {name: value[part] for name, value in inputs.texts.items()}
         texts.append(checkpoint(lambda given=given: _tensors(model.encode_texts(**given)), use_reentrant=False))
+    for part in parts_of(len(rows), micro_batch_size):
         videos.append(checkpoint(lambda part=part: model.encode_videos(rows[part], mask[part]).tokens_BMD, use_reentrant=False))
-    tokens_BND, *types = (torch.cat(parts) for parts in zip(*texts, strict=True))
-    return TextTokens(tokens_BND, tokens["attention_mask"].bool(), tokens["token_weights"], *types), VideoTokens(torch.cat(videos), mask)
+    return TextTokens(*(torch.cat(of_parts) for of_parts in zip(*texts, strict=True))), VideoTokens(torch.cat(videos), mask)
+
+
+def parts_of(number: int, size: int) -> list[slice]:
+    return [slice(first, first + size) for first in range(0, number, size)]
 
 
 def _tensors(texts: TextTokens) -> tuple[Tensor, ...]:
-    return (texts.tokens_BND,) if texts.types_BND is None else (texts.tokens_BND, texts.types_BND)
+    there = texts.tokens_BND, texts.mask_BN, texts.weights_BN
+    return there if texts.types_BND is None else (*there, texts.types_BND)
 
 
-def backward(model: VideoTextModel, inputs: Inputs, config: TrainConfig, step: int, workers: Workers) -> dict[str, Tensor]:
+def backward(model: VideoTextModel | GatedPair, inputs: Inputs, config: TrainConfig, step: int, workers: Workers) -> dict[str, Tensor]:
     """The terms of a batch's loss, of which ``inputs`` is this process's share; leaves the gradient of the whole batch's in the model.
 
     What is drawn at random depends on the seed, the step and the process alone.
@@ -120,7 +118,7 @@ def backward(model: VideoTextModel, inputs: Inputs, config: TrainConfig, step: i
     torch.manual_seed(random.Random(f"{config.seed} step {step} process {workers.rank}").getrandbits(63))
     texts, videos = encode(model, inputs, config.micro_batch_size)
     generator = torch.Generator().manual_seed(random.Random(f"{config.seed} step {step}").getrandbits(63))
-    batch = Batch(texts, videos, workers, generator, config.micro_batch_size or None)
+    batch = Batch(texts, videos, workers, generator, config.micro_batch_size or None, inputs.weights, inputs.video_of)
     terms = OBJECTIVES[config.objective].terms(model, batch, config)
     model.zero_grad(set_to_none=True)
     (sum(terms.values()) / workers.size).backward()
@@ -149,17 +147,19 @@ class Trainer:
         if len(train.clips) < 2:
             raise UserError(f"{dataset.captions}: {len(train.clips)} training clips; contrast needs at least 2 with split 'train'")
         weights = TokenWeights(read_idf(dataset.idf), config.pos_tags)
-        self.batches = Batches(train, config.batch_size, config.seed)
+        self.batches = make_batches(train, config)
         self.share = workers.share(self.batches.size)
+        self.video_numbers = {video_id: number for number, video_id in enumerate(dict.fromkeys(clip.video_id for clip in train.clips))}
+        self.pair_weights = pair_weights(dataset, config, features, train, workers)
 
         torch.manual_seed(config.seed)
         goes_on = (folder / STATE_FILE).exists()
         if init is not None or goes_on:
-            tokenizer, text_encoder = saved_text_encoder((folder if goes_on else init) / TEXT_FOLDER)
+            text_inputs = saved_text_inputs(config, (folder if goes_on else init) / TEXT_FOLDER, weights)
         else:
-            tokenizer, text_encoder = new_text_encoder(config.text_encoder, (c.caption for c in train.captions))
-        self.model = make_model(config, features.dim, text_encoder)
-        if not goes_on:
+            text_inputs = new_text_inputs(config, dataset, weights, (c.caption for c in train.captions))
+        self.model = make_model(config, features.dim, text_inputs)
+        if not goes_on and isinstance(self.model, VideoTextModel):
             set_feature_statistics(self.model, features, train, config)
         if init is not None and not goes_on:
             load_init(init, self.model)
@@ -169,14 +169,13 @@ class Trainer:
         # Decoupled weight decay: as a part of the gradient, Adam would scale it up to full steps for the rows of the vocabulary and of
         # the positions that no batch has, and a pretrained model would forget them.
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay)
-        self.scorer = Scorer(self.model, tokenizer, weights, features, config)
+        self.scorer = Scorer(self.model, text_inputs, weights, features, config)
         self.step, self.best = 0, None
         if goes_on:
             self.step, self.best = load_state(folder, self.model, self.optimizer, config, self.inputs)
         elif workers.first:
             folder.mkdir(parents=True, exist_ok=True)
-            tokenizer.save_pretrained(folder / TEXT_FOLDER)
-            text_encoder.config.save_pretrained(folder / TEXT_FOLDER)
+            text_inputs.save(folder / TEXT_FOLDER)
         self.validation = self._validation_pairs()
 
     def _validation_pairs(self) -> tuple[Pairs, int | None]:
@@ -198,10 +197,13 @@ class Trainer:
         return {"validation_mean_rank": found["mean_rank"], "validation_R@1": found["R@1"]}
 
     def make_inputs(self, step: int) -> Inputs:
-        clips, captions = self.batches.at(step)
-        rows, mask = self.scorer.features.batch(clips[self.share], self.config.max_video_tokens)
-        tokens = tokenize(self.scorer.tokenizer, captions[self.share], self.scorer.weights, self.config.max_text_tokens)
-        return Inputs(tokens, rows, mask)
+        clips, captions = (numbers[self.share] for numbers in self.batches.at(step))
+        train = self.pairs["train"]
+        rows, mask = self.scorer.video_inputs([train.clips[n] for n in clips])
+        texts = self.scorer.text_inputs([train.captions[n] for of_clip in captions for n in of_clip])
+        weights = None if self.pair_weights is None else torch.from_numpy(self.pair_weights[[of_clip[0] for of_clip in captions]])
+        video_of = torch.tensor([self.video_numbers[train.clips[n].video_id] for n in clips]) if self.config.clips_per_video > 1 else None
+        return Inputs(texts, rows, mask, weights, video_of)
 
     def inputs_from(self, step: int) -> Iterator[Inputs]:
         """The inputs of this and all later steps, made ahead by another thread."""
@@ -211,8 +213,7 @@ class Trainer:
             while made:
                 inputs = made.pop(0).result()
                 made += [pool.submit(self.make_inputs, number) for number in islice(steps, 1)]
-                tokens = {name: value.to(self.device, non_blocking=True) for name, value in inputs.tokens.items()}
-                yield Inputs(tokens, inputs.rows.to(self.device, non_blocking=True), inputs.mask.to(self.device, non_blocking=True))
+                yield inputs.to(self.device)
 
     def train_step(self, inputs: Inputs) -> dict[str, float]:
         """One step; returns the terms, their sum as "loss", and the learning rate. Raises ``UserError`` where the loss is no number."""
@@ -229,7 +230,9 @@ class Trainer:
             )
         self.optimizer.step()
         self.step += 1
-        return {"step": self.step, "loss": loss, **terms, "learning_rate": learning_rate}
+        event = {"step": self.step, "loss": loss, **terms, "learning_rate": learning_rate}
+        codebook = self.model.codebook
+        return event | {"codewords_in_use": codebook.in_use} if codebook is not None and codebook.size else event
 
     def run(self) -> None:
         """Trains to the last step, and keeps the model with the best mean rank on the validation clips."""
@@ -247,6 +250,9 @@ class Trainer:
                 if events:
                     event |= self.validate()
                     self._keep(event)
+                    if event.get("codewords_in_use", COLLAPSED + 1) <= COLLAPSED:
+                        in_use = f"{event['codewords_in_use']} of {self.config.codebook_size:,} codewords"
+                        say(f"note: step {self.step:,}: the codebook collapsed: {in_use} are in use")
                 self.workers.wait()
             if events:
                 events.write(json.dumps(event) + "\n")

@@ -54,6 +54,10 @@ class Workers:
         """[R, ...] of every process -> [size * R, ...], with its gradient."""
         return x if self.size == 1 else _Gather.apply(x, self.rank, self.size)
 
+    def sum(self, x: Tensor) -> Tensor:
+        """Of all processes, with its gradient."""
+        return x if self.size == 1 else self.gather(x[None]).sum(dim=0)
+
     def largest(self, number: int) -> int:
         if self.size == 1:
             return number

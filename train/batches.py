@@ -1,0 +1,104 @@
+"""Which clips and captions a training step gets: they depend on the seed and the step alone."""
+
+import random
+from collections.abc import Sequence
+
+import numpy as np
+
+from ..storage.records import Caption
+from .config import TrainConfig
+from .data import Pairs
+
+Drawn = tuple[list[int], list[list[int]]]
+"""Numbers of clips, and for each clip those of one or more of its captions."""
+
+
+class Batches:
+    """Different clips, each with one of its captions.
+
+    Every clip comes once before any comes again; a last batch that would not be full is left out, unless there are fewer clips than a
+    batch holds.
+    """
+
+    def __init__(self, pairs: Pairs, batch_size: int, seed: int) -> None:
+        self.seed = seed
+        self.size = min(batch_size, len(pairs.clips))
+        self._captions_of = pairs.captions_of_clips()
+        self._num = len(pairs.clips)
+        self._epoch, self._order = -1, []
+
+    def at(self, step: int) -> Drawn:
+        """``step`` counts from 0."""
+        numbers = self._next(step, self._num, self.size)
+        rng = self._drawing(step)
+        return numbers, [[rng.choice(self._captions_of[n])] for n in numbers]
+
+    def _drawing(self, step: int) -> random.Random:
+        return random.Random(f"{self.seed} step {step}")
+
+    def _next(self, step: int, number: int, at_once: int) -> list[int]:
+        epoch, place = divmod(step, number // at_once)
+        if epoch != self._epoch:
+            self._order = random.Random(f"{self.seed} epoch {epoch}").sample(range(number), number)
+            self._epoch = epoch
+        return self._order[place * at_once : (place + 1) * at_once]
+
+
+class VideoBatches(Batches):
+    """Several clips of each video, one after the other, so that those are contrasted with each other (HowTo100M's "intra-video
+    negatives"). Every video comes once before any comes again; of one with fewer clips some come more than once."""
+
+    def __init__(self, pairs: Pairs, batch_size: int, seed: int, clips_per_video: int) -> None:
+        super().__init__(pairs, batch_size, seed)
+        of_video: dict[str, list[int]] = {}
+        for number, clip in enumerate(pairs.clips):
+            of_video.setdefault(clip.video_id, []).append(number)
+        self._clips_of, self._each = list(of_video.values()), clips_per_video
+        self._num_videos = min(batch_size // clips_per_video, len(self._clips_of))
+        self.size = self._num_videos * clips_per_video
+
+    def at(self, step: int) -> Drawn:
+        rng = self._drawing(step)
+        clips: list[int] = []
+        for video in self._next(step, len(self._clips_of), self._num_videos):
+            there = rng.sample(self._clips_of[video], min(self._each, len(self._clips_of[video])))
+            clips += [there[place % len(there)] for place in range(self._each)]
+        return clips, [[rng.choice(self._captions_of[n])] for n in clips]
+
+
+class CandidateBatches(Batches):
+    """Different clips, each with several captions that may be about it: one of its own, and those of its video that are next to that one
+    in time (MIL-NCE). Of a video with fewer captions some come more than once."""
+
+    def __init__(self, pairs: Pairs, batch_size: int, seed: int, captions_per_clip: int) -> None:
+        super().__init__(pairs, batch_size, seed)
+        self._each = captions_per_clip
+        self._middles = np.array([_middle(caption) for caption in pairs.captions])
+        self._video_of = [caption.video_id for caption in pairs.captions]
+        self._of_video: dict[str, list[int]] = {}
+        for number, video_id in enumerate(self._video_of):
+            self._of_video.setdefault(video_id, []).append(number)
+
+    def at(self, step: int) -> Drawn:
+        clips, captions = super().at(step)
+        return clips, [self._around(own) for (own,) in captions]
+
+    def _around(self, own: int) -> list[int]:
+        others = self._of_video[self._video_of[own]]
+        far = np.abs(self._middles[others] - self._middles[own])
+        far[others.index(own)] = -1.0
+        nearest: Sequence[int] = [others[place] for place in np.argsort(far, kind="stable")[: self._each]]
+        return [nearest[place % len(nearest)] for place in range(self._each)]
+
+
+def _middle(caption: Caption) -> float:
+    """In seconds; 0 for a caption of a whole video."""
+    return 0.0 if caption.start_seconds is None else (caption.start_seconds + caption.end_seconds) / 2
+
+
+def make_batches(pairs: Pairs, config: TrainConfig) -> Batches:
+    if config.objective == "mil-nce":
+        return CandidateBatches(pairs, config.batch_size, config.seed, config.captions_per_clip)
+    if config.clips_per_video > 1:
+        return VideoBatches(pairs, config.batch_size, config.seed, config.clips_per_video)
+    return Batches(pairs, config.batch_size, config.seed)
