@@ -102,7 +102,7 @@ def rows_computed(tmp_path: Path) -> int:
 
 def processes() -> dict[int, tuple[int, str]]:
     """{process: (its parent, its command line)}"""
-    lines = subprocess.run(["ps", "-eo", "pid=,ppid=,args="], capture_output=True, text=True, check=True).stdout.splitlines()
+    lines = subprocess.run(["ps", "-ww", "-eo", "pid=,ppid=,args="], capture_output=True, text=True, check=True).stdout.splitlines()
     rows = (line.split(None, 2) for line in lines)
     return {int(row[0]): (int(row[1]), row[2] if len(row) > 2 else "") for row in rows}
 
