@@ -57,6 +57,9 @@ def evaluate(args: argparse.Namespace) -> int:
     if len(result["stages"]) > 1:
         print(format_stages(result["stages"], result["weights"], result["rerank"]))
     print(format_normalization(result["normalization"]))
+    if codebook := result.get("codebook"):
+        shared = f"{100 * codebook['joint']:.0f} % by clips and captions both"
+        print(f"codebook: {codebook['live']:,} of {codebook['size']:,} codewords in use, {shared}; what they stand for is in the report")
     print(f"ties: {result['ties']}; checksum of the split's clips and captions: {result['split_checksum']}")
     if result["note"]:
         print(f"note: {result['note']}")

@@ -12,6 +12,7 @@ from ..storage.console import Problems, UserError
 from ..storage.files import write_json, write_jsonl
 from ..storage.layout import DatasetFolder
 from .checkpoint import Run, load_run
+from .codewords import read_codebook
 from .config import NEEDS_QUERIES
 from .data import Pairs, read_pairs
 from .metrics import count, retrieval_metrics
@@ -164,8 +165,12 @@ def evaluate_run(
         "left_out": problems.count,
         "fingerprint": fingerprint,
     }
+    codebook = None
+    if run.config.objective == "cmcm" and run.config.codebook_size:
+        codebook = read_codebook(run.scorer, pairs)
+        result["codebook"] = codebook["sharing"] | {"table": codebook["table"]}
     folder.mkdir(parents=True, exist_ok=True)
     write_jsonl(folder / QUERIES_FILE, answers(fused[0], pairs))
-    write_report(run, result, gallery(fused[0], pairs), folder)
+    write_report(run, result, gallery(fused[0], pairs), folder, codebook)
     write_json(folder / METRICS_FILE, result)  # last: its presence says that both are there
     return result

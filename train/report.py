@@ -4,7 +4,7 @@ import base64
 import io
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jinja2
 
@@ -14,6 +14,9 @@ from .checkpoint import Run
 from .metrics import RECALL_AT
 from .runs import EVENTS_FILE, REPORT_FILE
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 
 def loss_curve(events: list[dict[str, Any]]) -> str:
     """An SVG of every term of the loss, and of the validation clips' mean rank, by training step."""
@@ -22,7 +25,8 @@ def loss_curve(events: list[dict[str, Any]]) -> str:
     figure = Figure(figsize=(7.5, 3.2), layout="constrained")
     left = figure.add_subplot()
     steps = [event["step"] for event in events]
-    terms = [name for name in events[0] if name not in ("step", "learning_rate") and not name.startswith("validation")]
+    others = ("step", "learning_rate", "codewords_in_use")
+    terms = [name for name in events[0] if name not in others and not name.startswith("validation")]
     for name in terms:
         left.plot(steps, [event[name] for event in events], label=name, linewidth=2 if name == "loss" else 1)
     left.set(xlabel="training step", ylabel="loss", ylim=(0, None))
@@ -32,13 +36,45 @@ def loss_curve(events: list[dict[str, Any]]) -> str:
         right.plot([e["step"] for e in validated], [e["validation_mean_rank"] for e in validated], "k.--", label="validation mean rank")
         right.set(ylabel="mean rank (1 is best)", ylim=(0, None))
     figure.legend(loc="outside upper center", ncols=len(terms) + 1, frameon=False)
+    return svg_of(figure)
+
+
+def svg_of(figure: "Figure") -> str:
     svg = io.StringIO()
     figure.savefig(svg, format="svg", metadata={"Date": None})
     return svg.getvalue()[svg.getvalue().index("<svg") :]
 
 
+def codebook_figures(codebook: dict[str, Any]) -> list[str]:
+    """SVGs: P(verb | codeword) by clips above and by captions below (CMCM, Figure 3), and how far each codeword is one side's own
+    (Figure 6)."""
+    from matplotlib.figure import Figure
+
+    matrices, figures = codebook["matrices"], []
+    if matrices["labels"] and matrices["codewords"]:
+        figure = Figure(figsize=(7.5, 6.4), layout="constrained")
+        for axes, side in zip(figure.subplots(2, 1), ("clips", "captions"), strict=True):
+            image = axes.imshow(matrices[side], aspect="auto", vmin=0, vmax=1, cmap="viridis", interpolation="nearest")
+            axes.set_yticks(range(len(matrices["labels"])), matrices["labels"], fontsize=7)
+            axes.set(xlabel="codewords, the most frequent first", title=f"P(verb | codeword), {side}")
+            figure.colorbar(image, ax=axes)
+        figures.append(svg_of(figure))
+    figure = Figure(figsize=(7.5, 2.4), layout="constrained")
+    axes = figure.add_subplot()
+    axes.hist(codebook["sharing"]["part_of_clips"], bins=20, range=(0, 1))
+    axes.set(xlabel="part of a codeword's use that is the clips' (0: captions alone, 1: clips alone)", ylabel="codewords")
+    figures.append(svg_of(figure))
+    return figures
+
+
 def render_report(
-    run_name: str, about: dict[str, Any], result: dict[str, Any], events: list[dict], queries: list[dict], thumbnails: ThumbnailStore
+    run_name: str,
+    about: dict[str, Any],
+    result: dict[str, Any],
+    events: list[dict],
+    queries: list[dict],
+    thumbnails: ThumbnailStore,
+    codebook: dict[str, Any] | None = None,
 ) -> str:
     def pictures(hit: dict[str, Any]) -> list[str]:
         shown = thumbnails.get(hit["video_id"])
@@ -55,12 +91,17 @@ def render_report(
         result=result,
         recalls=[f"R@{k}" for k in RECALL_AT if k < result["num_clips"]],
         curve=loss_curve(events),
+        codebook=codebook,
+        codebook_figures=codebook_figures(codebook) if codebook else [],
         queries=queries,
         pictures=pictures,
     )
 
 
-def write_report(run: Run, result: dict[str, Any], queries: list[dict[str, Any]], folder: Path) -> None:
+def write_report(
+    run: Run, result: dict[str, Any], queries: list[dict[str, Any]], folder: Path, codebook: dict[str, Any] | None = None
+) -> None:
+    """``codebook``: what ``codewords.read_codebook`` says, of a run that has one."""
     events = read_jsonl(run.folder / EVENTS_FILE)
-    html = render_report(run.folder.name, run.about, result, events, queries, ThumbnailStore(run.dataset.thumbnails))
+    html = render_report(run.folder.name, run.about, result, events, queries, ThumbnailStore(run.dataset.thumbnails), codebook)
     write_text(folder / REPORT_FILE, html)
