@@ -167,8 +167,9 @@ def _nearest_of(searched: _Side, other: _Side, rows: Tensor, candidates: Tensor,
     for part in (slice(0, FIRST), slice(FIRST, None)):
         row, place = (nearest[:, part] >= found[0][:, -1:]).nonzero(as_tuple=True)
         found = look_at(row, columns[:, part][row, place])
-    row, column = ((near >= found[0][:, -1:]) & (near < nearest[:, -1:])).nonzero(as_tuple=True)
-    return look_at(row, column)
+    far = (nearest[:, -1] >= found[0][:, -1]).nonzero().flatten()  # more than those may be near enough
+    row, column = ((near[far] >= found[0][far, -1:]) & (near[far] < nearest[far, -1:])).nonzero(as_tuple=True)
+    return look_at(far[row], column)
 
 
 def _nearer_than(side: _Side, sample: Tensor, known: Tensor) -> float:
