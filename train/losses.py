@@ -244,5 +244,5 @@ def code_similarity(a_BV: Tensor, b_CV: Tensor) -> Tensor:
 
 def code_matching(a_BV: Tensor, b_BV: Tensor, weights_B: Tensor | None = None) -> Tensor:
     """CMCM Eq. 2: each sequence of modality A must pick its own of modality B by the codewords that both use. A scalar, the mean over
-    pairs. Takes ``code_log_probabilities``."""
+    pairs. Takes ``code_log_probabilities``. The similarity is symmetric: in the other direction it is that of ``code_matching(b, a)``."""
     return nce(code_similarity(a_BV, b_BV), weights_R=weights_B)

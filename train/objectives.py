@@ -17,7 +17,7 @@ from .dual import GatedPair, SharedCodebook, unit
 from .losses import (
     cascade_scores,
     code_log_probabilities,
-    code_matching,
+    code_similarity,
     fusion_nce,
     fusion_token_nce,
     hard_negatives,
@@ -189,7 +189,7 @@ def _matrix(scores_P: Tensor, text_of_P: Tensor, video_of_P: Tensor, like_BB: Te
 
 def margin_terms(model: GatedPair | VideoTextModel, batch: Batch, config: TrainConfig) -> dict[str, Tensor]:
     """SSML Eq. 4 on cosine similarities; without weights of the pairs HowTo100M's, which is its baseline."""
-    text_BD, video_BD = _everyones_vectors("ssml", model, batch)
+    text_BD, video_BD = _everyones_vectors(model, batch, config)
     weights_B, negatives_BB = batch.everyones_weights, None
     if batch.video_of_R is not None:
         negatives_BB = intra_video_weights(batch.workers.gather(batch.video_of_R), config.intra_video_rate)
@@ -199,13 +199,13 @@ def margin_terms(model: GatedPair | VideoTextModel, batch: Batch, config: TrainC
 
 def candidates_terms(model: GatedPair | VideoTextModel, batch: Batch, config: TrainConfig) -> dict[str, Tensor]:
     """MIL-NCE: the texts of a batch are the candidates of each clip, one after the other."""
-    text_CD, video_BD = _everyones_vectors("mil-nce", model, batch)
+    text_CD, video_BD = _everyones_vectors(model, batch, config)
     return {"candidates": mil_nce(video_BD, text_CD.unflatten(0, (len(video_BD), -1)), batch.everyones_weights)}
 
 
 def contrast_terms(model: GatedPair | VideoTextModel, batch: Batch, config: TrainConfig) -> dict[str, Tensor]:
     """NCL Eq. 4 with the similarities of Eq. 12, or, not normalised, with those of Eq. 1."""
-    text_BD, video_BD = _everyones_vectors("ncl", model, batch)
+    text_BD, video_BD = _everyones_vectors(model, batch, config)
     num_iterations = SINKHORN_ITERATIONS if config.normalized_loss else 0
     weights = {"weights_B": batch.everyones_weights, "num_iterations": num_iterations}
     if model.queries is not None:
@@ -216,23 +216,22 @@ def contrast_terms(model: GatedPair | VideoTextModel, batch: Batch, config: Trai
 def cmcm_terms(model: VideoTextModel, batch: Batch, config: TrainConfig) -> dict[str, Tensor]:
     """CMCM section 2.3: L_MMS + alpha L_CMCM, each in both directions."""
     codebook, workers = model.codebook, batch.workers
-    text, video = _coded(codebook, batch.texts, batch.videos, workers)
+    text, video = coded_texts(codebook, batch.texts, workers), coded_videos(codebook, batch.videos, workers)
     text_BD, video_BD = (workers.gather(side.vector_BD) for side in (text, video))
-    similarity_BB, weights_B = text_BD @ video_BD.T, batch.everyones_weights
-    if config.normalized_loss:
-        biases = sinkhorn_biases(similarity_BB, 1.0)
-        by_text, by_video = similarity_BB + biases.video_N, (similarity_BB + biases.text_M[:, None]).T
-    else:
+    weights_B = batch.everyones_weights
+
+    def both_ways(loss: Callable[[Tensor], Tensor], similarity_BB: Tensor) -> Tensor:
         by_text, by_video = similarity_BB, similarity_BB.T
-    both = (masked_margin_softmax(x, config.margin, weights_B) for x in (by_text, by_video))
-    terms = {"contrast": sum(both) / 2}
+        if config.normalized_loss:
+            biases = sinkhorn_biases(similarity_BB, 1.0)
+            by_text, by_video = by_text + biases.video_N, by_video + biases.text_M
+        return (loss(by_text) + loss(by_video)) / 2
+
+    terms = {"contrast": both_ways(lambda s: masked_margin_softmax(s, config.margin, weights_B), text_BD @ video_BD.T)}
     if codebook.size and "codes" in config.loss_names:
         # Distances to the codewords as they are: they move by the tokens that they replace, not by the gradient (appendix A).
-        text_BV, video_BV = (
-            workers.gather(code_log_probabilities(side.tokens_BLD, side.mask_BL, codebook.codewords)) for side in (text, video)
-        )
-        both = (code_matching(*x, weights_B) for x in ((text_BV, video_BV), (video_BV, text_BV)))
-        terms["codes"] = config.code_loss_weight * sum(both) / 2
+        coded = (workers.gather(code_log_probabilities(side.tokens_BLD, side.mask_BL, codebook.codewords)) for side in (text, video))
+        terms["codes"] = config.code_loss_weight * both_ways(lambda s: nce(s, weights_R=weights_B), code_similarity(*coded))
     if codebook.size:
         codebook.update(torch.cat([side.tokens_BLD[side.mask_BL] for side in (text, video)]).detach(), workers, batch.generator)
     if model.queries is not None:
@@ -250,10 +249,6 @@ class Coded:
     mask_BL: Tensor
 
 
-def _coded(codebook: SharedCodebook, texts: TextTokens, videos: VideoTokens, workers: Workers) -> tuple[Coded, Coded]:
-    return coded_texts(codebook, texts, workers), coded_videos(codebook, videos, workers)
-
-
 def coded_texts(codebook: SharedCodebook, texts: TextTokens, workers: Workers) -> Coded:
     return _code(codebook, "text", texts.sentence_BD, texts.tokens_BND, texts.mask_BN, workers)
 
@@ -267,9 +262,10 @@ def _code(codebook: SharedCodebook, side: str, summary_BD: Tensor, tokens_BLD: T
     return Coded(codebook.vector(side, summary_BD, tokens_BLD, mask_BL), tokens_BLD, mask_BL)
 
 
-def _everyones_vectors(objective: str, model: GatedPair | VideoTextModel, batch: Batch) -> tuple[Tensor, Tensor]:
-    made = OBJECTIVES[objective]
-    vectors = made.text_vectors(model, batch.texts), made.video_vectors(model, batch.videos)
+def _everyones_vectors(model: GatedPair | VideoTextModel, batch: Batch, config: TrainConfig) -> tuple[Tensor, Tensor]:
+    """Of texts and videos. All processes compute the same loss from them: it costs little beside the encoders."""
+    objective = OBJECTIVES[config.objective]
+    vectors = objective.text_vectors(model, batch.texts), objective.video_vectors(model, batch.videos)
     return tuple(batch.workers.gather(x) for x in vectors)
 
 
