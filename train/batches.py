@@ -29,9 +29,11 @@ class Batches:
 
     def at(self, step: int) -> Drawn:
         """``step`` counts from 0."""
-        numbers = self._next(step, self._num, self.size)
-        rng = self._drawing(step)
-        return numbers, [[rng.choice(self._captions_of[n])] for n in numbers]
+        clips = self._next(step, self._num, self.size)
+        return clips, self._one_caption_each(clips, self._drawing(step))
+
+    def _one_caption_each(self, clips: list[int], rng: random.Random) -> list[list[int]]:
+        return [[rng.choice(self._captions_of[n])] for n in clips]
 
     def _drawing(self, step: int) -> random.Random:
         return random.Random(f"{self.seed} step {step}")
@@ -63,7 +65,7 @@ class VideoBatches(Batches):
         for video in self._next(step, len(self._clips_of), self._num_videos):
             there = rng.sample(self._clips_of[video], min(self._each, len(self._clips_of[video])))
             clips += [there[place % len(there)] for place in range(self._each)]
-        return clips, [[rng.choice(self._captions_of[n])] for n in clips]
+        return clips, self._one_caption_each(clips, rng)
 
 
 class CandidateBatches(Batches):

@@ -15,7 +15,7 @@ from ..storage.records import Caption
 from .data import Clip, Pairs
 from .objectives import coded_texts, coded_videos
 from .scoring import CLIPS, TEXTS, Scorer
-from .text import Pieces
+from .text import Pieces, at_characters
 from .workers import Workers
 
 ONE_SIDE = 0.9
@@ -60,9 +60,7 @@ def find_uses(scorer: Scorer, captions: Sequence[Caption], clips: Sequence[Clip]
 def word_pieces(inputs: Pieces, caption: Caption) -> list[tuple[int, str]]:
     """The place of each word piece of a caption, and the word that it is a part of."""
     encoded = inputs.tokenizer(caption.caption, truncation=True, max_length=inputs.max_tokens, return_offsets_mapping=True)
-    word_at = [""] * (len(caption.caption) + 1)
-    for word, start in zip(caption.words, caption.word_starts, strict=True):
-        word_at[start : start + len(word)] = [word.lower()] * len(word)
+    word_at = at_characters(caption, (word.lower() for word in caption.words), "")
     return [(place, word_at[start]) for place, (start, end) in enumerate(encoded["offset_mapping"]) if end > start]
 
 
@@ -123,8 +121,9 @@ def conditional_matrices(uses: Uses, labels_of_clip: Sequence[Sequence[str]], pa
     """Figure 3: P(label | codeword) by the clips' rows and by the captions' pieces, for the most frequent labels and codewords."""
     frequent = Counter(label for labels in labels_of_clip for label in labels).most_common(MATRIX_LABELS)
     labels = {label: place for place, (label, _) in enumerate(frequent)}
-    codewords = np.argsort(-_counts(uses.clips, size), kind="stable")[:MATRIX_CODEWORDS]
-    codewords = codewords[_counts(uses.clips, size)[codewords] > 0]
+    occurrences = _counts(uses.clips, size)
+    codewords = np.argsort(-occurrences, kind="stable")[:MATRIX_CODEWORDS]
+    codewords = codewords[occurrences[codewords] > 0]
     labels_of_caption = [labels_of_clip[clip] for clip in pairs.clip_of_caption]
     found = {"labels": list(labels), "codewords": codewords.tolist()}
     for name, side, of_side in (("clips", uses.clips, labels_of_clip), ("captions", uses.captions, labels_of_caption)):

@@ -92,8 +92,7 @@ class _Side:
 
     def similarity(self, rows: Tensor, others: Tensor | None = None) -> Tensor:
         """Standardised cosine similarity of some with others, [R, O], or with all; 0 where all are equally similar."""
-        products = self.vectors[rows] @ (self.vectors if others is None else self.vectors[others]).T
-        return products.sub_(self.mean).div_(self.std) if self.std else products.zero_()
+        return self._standardised(self.vectors[rows] @ (self.vectors if others is None else self.vectors[others]).T)
 
     def similarity_of_pairs(self, rows: Tensor, others: Tensor) -> Tensor:
         """The same, of each of ``rows`` [P] with that of ``others`` [P]."""
@@ -101,7 +100,9 @@ class _Side:
         parts = [
             torch.einsum("pd,pd->p", self.vectors[r], self.vectors[o]) for r, o in zip(rows.split(step), others.split(step), strict=True)
         ]
-        products = torch.cat(parts) if parts else torch.empty(0)
+        return self._standardised(torch.cat(parts) if parts else torch.empty(0))
+
+    def _standardised(self, products: Tensor) -> Tensor:
         return products.sub_(self.mean).div_(self.std) if self.std else products.zero_()
 
 

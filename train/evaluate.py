@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -116,8 +116,8 @@ def normalized(scores: StageScores, right: np.ndarray, stage: str, question: Que
             return found
         changed = by_caption + weight * (found.by_caption - own), by_clip + weight * (found.by_clip - own)
         return Normalized(*changed, found.notes)
-    found, other = (normalize(name, x, gamma, right) for x in (by_caption, by_clip))
-    return Normalized(found.by_caption, other.by_clip if by_clip is not by_caption else found.by_clip, found.notes)
+    found = normalize(name, by_caption, gamma, right)
+    return found if by_clip is by_caption else replace(found, by_clip=normalize(name, by_clip, gamma, right).by_clip)
 
 
 def evaluate_run(

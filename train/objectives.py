@@ -269,12 +269,12 @@ def _everyones_vectors(model: GatedPair | VideoTextModel, batch: Batch, config: 
     return tuple(batch.workers.gather(x) for x in vectors)
 
 
-def taco_early(model: VideoTextModel, texts: TextTokens, videos: VideoTokens) -> Scores:
+def taco_early(texts: TextTokens, videos: VideoTokens) -> Scores:
     text_of_S, weights_S, tokens_SD = texts.of_interest
     parts = tokens_SD.split(max(SIMILARITIES // videos.mask_BM.numel(), 1))
     best_SV = torch.cat([token_similarity(videos.tokens_BMD, videos.mask_BM, part) for part in parts])
-    sentence_TV = texts.sentence_BD @ videos.mean_BD.T
-    return {"sentence": sentence_TV, "token": torch.zeros_like(sentence_TV).index_add(0, text_of_S, weights_S[:, None] * best_SV)}
+    empty_TV = best_SV.new_zeros(len(texts.mask_BN), len(videos.mask_BM))
+    return {"token": empty_TV.index_add(0, text_of_S, weights_S[:, None] * best_SV)}
 
 
 def taco_late(fused: FusionScores, weights_PN: Tensor) -> Scores:
@@ -297,16 +297,11 @@ class Objective:
     """The early stage of the score that is a dot product of a text's vector and a video's."""
     text_vectors: TextVectors
     video_vectors: VideoVectors
-    early: Callable[[VideoTextModel, TextTokens, VideoTokens], Scores] | None = None
-    """[num_texts, num_videos] of each early stage, where there are more than that one."""
+    early: Callable[[TextTokens, VideoTokens], Scores] = lambda texts, videos: {}
+    """[num_texts, num_videos] of the early stages beside that one."""
     late: Callable[[FusionScores, Tensor], Scores] | None = None
     """[P] of each late stage, from the fusion layers' scores and the token weights [P, N] of the pairs' texts."""
     token_head: bool = False
-
-    def early_scores(self, model: GatedPair | VideoTextModel, texts: TextTokens, videos: VideoTokens) -> Scores:
-        if self.early is not None:
-            return self.early(model, texts, videos)
-        return {self.stage: self.text_vectors(model, texts) @ self.video_vectors(model, videos).T}
 
 
 def _sentence(_: GatedPair | VideoTextModel, texts: TextTokens) -> Tensor:

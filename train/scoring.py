@@ -128,12 +128,12 @@ def stage_scores(
     text_vectors, video_vectors = [objective.text_vectors(scorer.model, text) for text in texts], []
     for first in range(0, len(clips), CLIPS):
         encoded = scorer.encode_videos(clips[first : first + CLIPS])
-        for number, text in enumerate(texts):
-            for stage, block in objective.early_scores(scorer.model, text, encoded).items():
+        video_vectors.append(objective.video_vectors(scorer.model, encoded))
+        for number, (text, vectors) in enumerate(zip(texts, text_vectors, strict=True)):
+            for stage, block in ({objective.stage: vectors @ video_vectors[-1].T} | objective.early(text, encoded)).items():
                 if stage in stages:
                     rows = slice(number * TEXTS, number * TEXTS + len(block))
                     stages[stage][rows, first : first + CLIPS] = block.float().cpu().numpy()
-        video_vectors.append(objective.video_vectors(scorer.model, encoded))
         if scorer.has_late:
             videos.append(encoded)
     queries = _similar_queries(scorer, text_vectors, video_vectors) if scorer.model.queries is not None else None

@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -20,6 +21,7 @@ from ..storage.records import Caption
 from ..storage.word_vectors import WordVectors, read_word_vectors, split_words, write_word_vectors
 from .config import TrainConfig
 
+T = TypeVar("T")
 SMALL = "small"
 WORDS_FILE = "word_vectors.npz"
 SPECIAL = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]", "mask_token": "[MASK]"}
@@ -86,6 +88,14 @@ def average_words(vectors: WordVectors, texts: Iterable[str]) -> np.ndarray:
     return found
 
 
+def at_characters(caption: Caption, of_words: Iterable[T], elsewhere: T) -> list[T]:
+    """For each character of a caption, and one past its end, what is said of the word that it is in."""
+    found = [elsewhere] * (len(caption.caption) + 1)
+    for word, start, value in zip(caption.words, caption.word_starts, of_words, strict=True):
+        found[start : start + len(word)] = [value] * len(word)
+    return found
+
+
 class TokenWeights:
     """Normalised idf of a caption's words of interest (TACo, Appendix A)."""
 
@@ -126,9 +136,7 @@ class TokenWeights:
 
     def piece_weights(self, caption: Caption, offsets: Sequence[tuple[int, int]]) -> list[float]:
         """A weight for each piece of the tokenizer, by the characters that it covers: all pieces of a word have its weight."""
-        weight_at = [0.0] * (len(caption.caption) + 1)
-        for word, start, weight in zip(caption.words, caption.word_starts, self.word_weights(caption), strict=True):
-            weight_at[start : start + len(word)] = [weight] * len(word)
+        weight_at = at_characters(caption, self.word_weights(caption), 0.0)
         return [weight_at[start] if end > start else 0.0 for start, end in offsets]
 
 

@@ -149,7 +149,6 @@ class Trainer:
         weights = TokenWeights(read_idf(dataset.idf), config.pos_tags)
         self.batches = make_batches(train, config)
         self.share = workers.share(self.batches.size)
-        self.video_numbers = {video_id: number for number, video_id in enumerate(dict.fromkeys(clip.video_id for clip in train.clips))}
         self.pair_weights = pair_weights(dataset, config, features, train, workers)
 
         torch.manual_seed(config.seed)
@@ -202,7 +201,8 @@ class Trainer:
         rows, mask = self.scorer.video_inputs([train.clips[n] for n in clips])
         texts = self.scorer.text_inputs([train.captions[n] for of_clip in captions for n in of_clip])
         weights = None if self.pair_weights is None else torch.from_numpy(self.pair_weights[[of_clip[0] for of_clip in captions]])
-        video_of = torch.tensor([self.video_numbers[train.clips[n].video_id] for n in clips]) if self.config.clips_per_video > 1 else None
+        each = self.config.clips_per_video  # of a video, one after the other
+        video_of = torch.arange(self.batches.size)[self.share] // each if each > 1 else None
         return Inputs(texts, rows, mask, weights, video_of)
 
     def inputs_from(self, step: int) -> Iterator[Inputs]:
