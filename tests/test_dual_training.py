@@ -147,9 +147,11 @@ def test_the_pairs_weights_are_those_of_the_density_and_are_kept(toy, tmp_path, 
     made = trainer(toy, tmp_path / "one", **CASES["ssml"])
     pairs = made.pairs["train"]
     features: ClipFeatures = made.scorer.features
-    clips = np.stack([features.rows([clip], 1000)[0].max(axis=0) for clip in pairs.clips])[pairs.clip_of_caption]
+    clips = np.stack([features.rows([clip], 1000)[0].max(axis=0).astype(np.float32) for clip in pairs.clips])
+    clips /= np.linalg.norm(clips, axis=1, keepdims=True)
     texts = average_words(read_word_vectors(toy.word_vectors), [c.caption for c in pairs.captions])
-    expected = pair_association_probability(clips.astype(np.float32), texts, 2)
+    assert clips.any(axis=1).all() and texts.any(axis=1).all()
+    expected = pair_association_probability((clips - clips.mean(axis=0))[pairs.clip_of_caption], texts - texts.mean(axis=0), 2)
     np.testing.assert_allclose(made.pair_weights, expected, atol=1e-5)
     (kept,) = (toy.path / "pair_weights").glob("*-k2-*.npz")
     with np.load(kept) as arrays:

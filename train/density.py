@@ -1,9 +1,9 @@
 """SSML section 3.3: how probable it is that a clip and its caption belong together, told by how dense the pairs are around theirs.
 
 A pair is near another one only where both its clip and its caption are. That is no metric, and no index is made for it. But what is near
-must be near on each side: so it is looked for where one side is near, among clusters of that side's vectors, and only what is near enough
-there is compared on the other side. Which side that is, and how many clusters are looked at, is found with some pairs whose neighbours
-are looked for everywhere.
+must be near on each side: so it is looked for among clusters of that side on which fewer are near. There, both sides are compared by their
+principal components, and of those that are nearest by these the whole vectors. How many clusters are looked at is found with some pairs
+whose neighbours are looked for everywhere.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -19,10 +19,12 @@ SAMPLE = 500
 """Pairs whose neighbours are looked for everywhere, where there are more."""
 SAMPLE_RECALL = 0.97
 """Of their neighbours, which are to be in the clusters that are looked at."""
-CLUSTER_ROUNDS, CLUSTER_SAMPLE = 8, 128
-"""Of k-means, and vectors for each cluster that it sees."""
-FIRST, NEXT = 64, 512
-"""So many that are nearest on the side that is searched are looked at before any others: they tell how near neighbours are at least."""
+CLUSTERS, CLUSTER_ROUNDS, CLUSTER_SAMPLE = 8, 8, 32
+"""Clusters for each root of the number of pairs, rounds of k-means, and vectors for each cluster that it sees."""
+COMPONENTS, SHORTLIST = 96, 4
+"""Principal components by which pairs are compared first; so many times the neighbours that are wanted are compared whole, 64 at least."""
+GROUP, CACHED = 16, 1 << 22
+"""Columns of which the largest is taken before they are sorted, and similarities that stay in a processor's cache."""
 BLOCK = 1 << 27
 """Similarities in memory at once, and numbers of gathered vectors."""
 
@@ -90,9 +92,9 @@ class _Side:
             sample = sample[torch.from_numpy(np.sort(rng.choice(len(sample), EXACT_PAIRS, replace=False)))]
         self.mean, self.std = _mean_and_std(sample)
 
-    def similarity(self, rows: Tensor, others: Tensor | None = None) -> Tensor:
-        """Standardised cosine similarity of some with others, [R, O], or with all; 0 where all are equally similar."""
-        return self._standardised(self.vectors[rows] @ (self.vectors if others is None else self.vectors[others]).T)
+    def similarity(self, rows: Tensor) -> Tensor:
+        """Standardised cosine similarity of some with all, [R, N]; 0 where all are equally similar."""
+        return self.standardised(self.vectors[rows] @ self.vectors.T)
 
     def similarity_of_pairs(self, rows: Tensor, others: Tensor) -> Tensor:
         """The same, of each of ``rows`` [P] with that of ``others`` [P]."""
@@ -100,9 +102,9 @@ class _Side:
         parts = [
             torch.einsum("pd,pd->p", self.vectors[r], self.vectors[o]) for r, o in zip(rows.split(step), others.split(step), strict=True)
         ]
-        return self._standardised(torch.cat(parts) if parts else torch.empty(0))
+        return self.standardised(torch.cat(parts) if parts else torch.empty(0))
 
-    def _standardised(self, products: Tensor) -> Tensor:
+    def standardised(self, products: Tensor) -> Tensor:
         return products.sub_(self.mean).div_(self.std) if self.std else products.zero_()
 
 
@@ -131,46 +133,62 @@ def _everywhere(sides: tuple[_Side, _Side], rows: Tensor, k: int) -> Iterator[Pa
 
 def _in_clusters(sides: tuple[_Side, _Side], k: int, rng: np.random.Generator) -> Iterator[Part]:
     """Cluster by cluster of one side: its pairs' neighbours are looked for in it and in the clusters nearest to it."""
-    sample = torch.from_numpy(np.sort(rng.choice(len(sides[0].vectors), SAMPLE, replace=False)))
+    size = len(sides[0].vectors)
+    sample = torch.from_numpy(np.sort(rng.choice(size, SAMPLE, replace=False)))
     known = torch.cat([numbers for _, _, numbers in _everywhere(sides, sample, k)])
-    searched, other = sorted(sides, key=lambda side: _nearer_than(side, sample, known))
-    of_pair, order = _clusters(searched.vectors, round(len(searched.vectors) ** 0.5), rng)
-    members = [m.sort().values for m in of_pair.argsort(stable=True).split(of_pair.bincount(minlength=len(order)).tolist())]
-    num_looked_at = _clusters_needed(of_pair, order, sample, known)
-    for cluster, own in enumerate(members):
-        candidates = torch.cat([members[number] for number in order[cluster, :num_looked_at]])
-        for rows in own.split(max(BLOCK // len(candidates), 1)):
-            yield rows, *_nearest_of(searched, other, rows, candidates, k)
+    components = [_principal_components(side.vectors) for side in sides]
+    searched = min((0, 1), key=lambda number: _nearer_than(sides[number], sample, known))
+    of_pair, middles = _clusters(components[searched], round(CLUSTERS * size**0.5), rng)
+    num_looked_at = _clusters_needed(of_pair, middles, sample, known)
+    by_cluster = of_pair.argsort(stable=True)
+    components = [values[by_cluster] for values in components]  # so that a cluster's lie side by side
+    members = torch.arange(size).split(of_pair.bincount(minlength=len(middles)).tolist())
+    for own, middle in zip(members, middles, strict=True):
+        if not len(own):
+            continue
+        near = _distances(middle[None], middles)[0].topk(num_looked_at, largest=False).indices.sort().values
+        places = torch.cat([members[number] for number in near])
+        others = by_cluster[places], [values[places] for values in components]
+        for part in own.split(max(BLOCK // max(len(places), 1), 1)):
+            rows = by_cluster[part]
+            yield rows, *_nearest_of(sides, rows, [values[part] for values in components], *others, k)
 
 
-def _nearest_of(searched: _Side, other: _Side, rows: Tensor, candidates: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """Of ``rows`` among ``candidates``: S and numbers of the k nearest, [R, K].
+def _principal_components(vectors: Tensor) -> Tensor:
+    """[N, C], whose inner products come as near to those of the vectors as so few numbers can."""
+    directions = torch.linalg.eigh((vectors.T @ vectors).double()).eigenvectors[:, -COMPONENTS:]
+    return vectors @ directions.to(vectors.dtype)
 
-    Those that are nearest on the searched side are looked at first. They tell how near the neighbours are at least, and what is not so
-    near on that side need not be looked at on the other.
-    """
-    near = searched.similarity(rows, candidates)
-    near[candidates == rows[:, None]] = -torch.inf
-    nearest, columns = near.topk(min(max(NEXT, k), near.shape[1]), dim=1)
-    found = torch.full((len(rows), k), -torch.inf), torch.zeros(len(rows), k, dtype=torch.int64)
 
-    def look_at(row: Tensor, column: Tensor) -> tuple[Tensor, Tensor]:
-        """The k nearest of each row so far, and of these."""
-        numbers = candidates[column]
-        similarity = torch.minimum(near[row, column], other.similarity_of_pairs(rows[row], numbers))
-        known = torch.arange(len(rows)).repeat_interleave(k)
-        row, similarity, numbers = (torch.cat(x) for x in ((known, row), (found[0].flatten(), similarity), (found[1].flatten(), numbers)))
-        order = similarity.argsort(descending=True)
-        order = order[row[order].argsort(stable=True)]
-        best = order[torch.searchsorted(row[order], torch.arange(len(rows)))[:, None] + torch.arange(k)]
-        return similarity[best], numbers[best]
+def _nearest_of(
+    sides: tuple[_Side, _Side], rows: Tensor, of_rows: list[Tensor], others: Tensor, of_others: list[Tensor], k: int
+) -> tuple[Tensor, Tensor]:
+    """Of ``rows`` among ``others``: S and numbers of the k nearest, [R, K]. ``of_rows``, ``of_others``: their components, of both sides."""
+    number, parts = max(SHORTLIST * k, 64) + 1, []  # one of them is the pair itself
+    step = max(CACHED // len(rows), GROUP)
+    for part in zip(others.split(step), *(values.split(step) for values in of_others), strict=True):
+        near = torch.minimum(*(side.standardised(r @ o.T) for side, r, o in zip(sides, of_rows, part[1:], strict=True)))
+        columns = _largest(near, number)
+        parts.append((near.gather(1, columns), part[0][columns]))
+    near, shortlist = (torch.cat(values, dim=1) for values in zip(*parts, strict=True))
+    shortlist = shortlist.gather(1, _largest(near, number))
+    pairs = rows.repeat_interleave(shortlist.shape[1]), shortlist.flatten()
+    similarity = torch.minimum(*(side.similarity_of_pairs(*pairs) for side in sides)).view_as(shortlist)
+    similarity, columns = similarity.masked_fill_(shortlist == rows[:, None], -torch.inf).topk(k, dim=1)
+    return similarity, shortlist.gather(1, columns)
 
-    for part in (slice(0, FIRST), slice(FIRST, None)):
-        row, place = (nearest[:, part] >= found[0][:, -1:]).nonzero(as_tuple=True)
-        found = look_at(row, columns[:, part][row, place])
-    far = (nearest[:, -1] >= found[0][:, -1]).nonzero().flatten()  # more than those may be near enough
-    row, column = ((near[far] >= found[0][far, -1:]) & (near[far] < nearest[far, -1:])).nonzero(as_tuple=True)
-    return look_at(far[row], column)
+
+def _largest(values: Tensor, number: int) -> Tensor:
+    """The columns of the largest ones of each row, in no order. They lie in the groups with the largest largest ones, which is much
+    less to sort. A group is every n-th column, and a few more are groups of their own."""
+    if values.shape[1] <= GROUP * number:
+        return values.topk(min(number, values.shape[1]), dim=1, sorted=False).indices
+    num_groups = values.shape[1] // GROUP
+    groups = values[:, : num_groups * GROUP].unflatten(1, (GROUP, num_groups))
+    best = groups.amax(dim=1).topk(number, dim=1, sorted=False).indices
+    columns = (best[:, None] + num_groups * torch.arange(GROUP)[:, None]).flatten(1)
+    columns = torch.cat([columns, torch.arange(num_groups * GROUP, values.shape[1]).expand(len(values), -1)], dim=1)
+    return columns.gather(1, values.gather(1, columns).topk(number, dim=1, sorted=False).indices)
 
 
 def _nearer_than(side: _Side, sample: Tensor, known: Tensor) -> float:
@@ -181,22 +199,26 @@ def _nearer_than(side: _Side, sample: Tensor, known: Tensor) -> float:
 
 
 def _clusters(vectors: Tensor, number: int, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
-    """Of unit vectors, by k-means: the cluster of each [N], and for each cluster all by nearness [C, C], itself first."""
-    drawn = torch.from_numpy(rng.permutation(len(vectors))[: number * CLUSTER_SAMPLE])
-    sample = vectors[drawn]
+    """By k-means: the cluster of each vector [N], and the clusters' means."""
+    sample = vectors[torch.from_numpy(rng.permutation(len(vectors))[: number * CLUSTER_SAMPLE])]
     middles = sample[:number].clone()
     for _ in range(CLUSTER_ROUNDS):
-        sums = torch.zeros_like(middles).index_add_(0, _nearest(sample, middles), sample)
-        middles = torch.nn.functional.normalize(torch.where((sums != 0).any(dim=1, keepdim=True), sums, middles), dim=1)
-    nearness = (middles @ middles.T).fill_diagonal_(torch.inf)
-    return _nearest(vectors, middles), nearness.argsort(dim=1, descending=True)
+        of_sample = _nearest(sample, middles)
+        sums, sizes = torch.zeros_like(middles).index_add_(0, of_sample, sample), of_sample.bincount(minlength=number)[:, None]
+        middles = torch.where(sizes > 0, sums / sizes.clamp(min=1), middles)
+    return _nearest(vectors, middles), middles
+
+
+def _distances(vectors: Tensor, middles: Tensor) -> Tensor:
+    """Squared, but for the vectors' own squares, which change no order: [V, C]."""
+    return torch.addmm(middles.square().sum(dim=1), vectors, middles.T, alpha=-2)
 
 
 def _nearest(vectors: Tensor, middles: Tensor) -> Tensor:
-    return torch.cat([(part @ middles.T).argmax(dim=1) for part in vectors.split(BLOCK // len(middles))])
+    return torch.cat([_distances(part, middles).argmin(dim=1) for part in vectors.split(max(BLOCK // len(middles), 1))])
 
 
-def _clusters_needed(of_pair: Tensor, order: Tensor, sample: Tensor, known: Tensor) -> int:
+def _clusters_needed(of_pair: Tensor, middles: Tensor, sample: Tensor, known: Tensor) -> int:
     """In how many, the nearest first, the known neighbours of the sample are nearly all found."""
-    place = order.argsort(dim=1)[of_pair[sample][:, None], of_pair[known]].flatten()
+    place = _distances(middles[of_pair[sample]], middles).argsort(dim=1).argsort(dim=1).gather(1, of_pair[known])
     return int(place.double().quantile(SAMPLE_RECALL).ceil().item()) + 1

@@ -31,6 +31,7 @@ def pair_weights(dataset: DatasetFolder, config: TrainConfig, features: ClipFeat
     if k >= len(pairs.captions):
         raise UserError(f"--density-neighbors {k}: there are {len(pairs.captions):,} training pairs; expected fewer neighbours than others")
     about = {"k": k, "inputs": describe_inputs(dataset, features.stores), "word_vectors": vectors.about, "num_pairs": len(pairs.captions)}
+    about["vectors"] = "less their mean"
     name = hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:16]
     path = dataset.path / "pair_weights" / f"{config.features}-k{k}-{name}.npz"
     if workers.first and not path.exists():
@@ -41,11 +42,19 @@ def pair_weights(dataset: DatasetFolder, config: TrainConfig, features: ClipFeat
         def shown(parts: Iterable[int]) -> Iterable[int]:
             return progress(parts, total=len(captions), what="density", unit="pairs", size=lambda number: number)
 
-        found = nearest_pairs(clips[pairs.clip_of_caption], captions, k, progress=shown)
+        found = nearest_pairs(_less_their_mean(clips)[pairs.clip_of_caption], _less_their_mean(captions), k, progress=shown)
         _write(path, probability(found.similarity_NK), about)
     workers.wait()
     with np.load(path) as arrays:
         return arrays["probability"]
+
+
+def _less_their_mean(vectors: np.ndarray) -> np.ndarray:
+    """Averaged word vectors, and maxima over rows, all point nearly the same way: left as they are, their cosines tell little. Rows of
+    zeros, which say nothing, stay."""
+    known = vectors.any(axis=1)
+    vectors[known] -= vectors[known].mean(axis=0)
+    return vectors
 
 
 def _write(path: Path, values: np.ndarray, about: dict) -> None:

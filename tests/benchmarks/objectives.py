@@ -1,22 +1,44 @@
 """SSML, NCL and CMCM, each held against what its paper shows.
 
-    python tests/benchmarks/objectives.py FOLDER [bound|cost] --annotations DIR
+    python tests/benchmarks/objectives.py FOLDER [bound|cost|shuffled|million] --annotations DIR
 
-FOLDER: empty or from an earlier call; DIR has YouCook2's official files. Results that were kept stand in README.md beside this file.
+FOLDER: empty or from an earlier call, for "million" with captions.txt, a caption a line. DIR has YouCook2's official files, and its words'
+vectors in youcook2_vocab_glove.npz. Results that were kept stand in README.md beside this file.
 """
 
 import argparse
+import resource
 import shutil
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import torch
-from planted import NAME, make_data
-from vlalign.storage.console import Problems
+from planted import (
+    DATA_SEED,
+    NAME,
+    PROFILE,
+    SHARD_VIDEOS,
+    WEIGHTS,
+    at,
+    call,
+    choose_videos,
+    direction,
+    make_data,
+    make_video,
+    unit,
+    visible_words,
+)
+from vlalign.storage import read_captions, write_shard
+from vlalign.storage.console import Problems, progress
+from vlalign.storage.files import read_json
 from vlalign.storage.layout import DatasetFolder
+from vlalign.storage.word_vectors import read_word_vectors, split_words
 from vlalign.train.config import TrainConfig
+from vlalign.train.density import nearest_pairs
 from vlalign.train.density_bound import error_bound
+from vlalign.train.text import average_words
 from vlalign.train.trainer import Trainer
 from vlalign.train.workers import Workers
 
@@ -79,7 +101,173 @@ def cost(folder: Path, annotations: Path | None) -> None:
     print(f"cost    batch {COST_BATCH}: {with_biases:.3f} s a step with biases, {without:.3f} s without: {with_biases / without:.4f}")
 
 
-PARTS = {"bound": bound, "cost": cost}
+CONCEPTS, CONCEPT_STRENGTH, SHUFFLED = 200, 20.0, 0.5
+SEEDS = (0, 1, 2)
+TRAIN_SHUFFLED = (
+    "--objective ssml --encoder gated --embedding-size 512 --num-steps 1500 --batch-size 128 --learning-rate 1e-3 --validate-every 1500"
+)
+
+
+def shuffled(folder: Path, annotations: Path | None) -> None:
+    """SSML on YouCook2's captions with planted features, half of whose training clips show what another caption says."""
+    dataset = DatasetFolder(folder, "youcook2")
+    make_data(dataset, annotations)
+    if not dataset.word_vectors.exists():
+        vectors = ["--word-vectors", str(annotations / "youcook2_vocab_glove.npz")]
+        call("preprocess.cli", [*at(dataset), "--annotations", str(annotations), *vectors], folder / "preprocess.log")
+    right = make_shuffled(dataset)
+    (folder / "logs").mkdir(exist_ok=True)
+    found: dict[str, list[float]] = {"density": [], "none": []}
+    for seed in SEEDS:
+        for weights, recalls in found.items():
+            name = f"shuffled-{weights}-seed{seed}"
+            options = [
+                *TRAIN_SHUFFLED.split(),
+                "--features",
+                SHUFFLED_NAME,
+                "--pair-weights",
+                weights,
+                "--seed",
+                str(seed),
+                "--run-name",
+                name,
+            ]
+            log = folder / "logs" / f"{name}.log"
+            shutil.rmtree(dataset.runs / name, ignore_errors=True)
+            call("train.cli_train", [*at(dataset), *options], log)
+            call("train.cli_evaluate", [*at(dataset), name], log)
+            recalls.append(read_json(dataset.runs / name / "metrics.json")["metrics"]["text_to_video"]["R@10"])
+            print(f"shuffled  seed {seed}, pair weights {weights:<8} R@10 {recalls[-1]:5.2f}", flush=True)
+    (kept,) = (dataset.path / "pair_weights").glob(f"{SHUFFLED_NAME}-*.npz")
+    with np.load(kept) as arrays:
+        print(f"shuffled  AUC of right against shuffled {auc(arrays['probability'], right):.3f}")
+    soft, plain = (np.array(found[weights]) for weights in found)
+    more = soft - plain
+    print(f"shuffled  soft margin {soft.mean():.2f}, plain {plain.mean():.2f}: {more.mean():+.2f} ± {more.std(ddof=1):.2f}")
+
+
+SHUFFLED_NAME = "shuffled"
+
+
+def make_shuffled(dataset: DatasetFolder) -> np.ndarray:
+    """Writes the store where it is not there, and gives, for each training caption, whether its clip shows what it says."""
+    captions = read_captions(dataset.captions)
+    rng = np.random.default_rng(DATA_SEED)
+    training = [number for number, caption in enumerate(captions) if caption.split == "train"]
+    wrong = [number for number in training if rng.random() < SHUFFLED]
+    shows = dict(zip(wrong, rng.permutation(wrong).tolist(), strict=True))
+    right = np.array([shows.get(number, number) == number for number in training])
+    store = dataset.features(SHUFFLED_NAME)
+    if store.exists():
+        return right
+    concepts = concepts_of(average_words(read_word_vectors(dataset.word_vectors), [caption.caption for caption in captions]), rng)
+    of_video: dict[str, list[int]] = {}
+    chosen = choose_videos(captions)
+    for number, caption in enumerate(captions):
+        if caption.video_id in chosen:
+            of_video.setdefault(caption.video_id, []).append(number)
+    directions = {word: direction(word) for caption in captions for word in visible_words(caption)}
+    of_concept = [direction(f"concept {number}") for number in range(CONCEPTS)]
+    made = []
+    for video_id, numbers in of_video.items():
+        own = [captions[number] for number in numbers]
+        said = [
+            replace(captions[shows.get(number, number)], video_id=video_id, start_seconds=its.start_seconds, end_seconds=its.end_seconds)
+            for number, its in zip(numbers, own, strict=True)
+        ]
+        video = make_video(video_id, said, directions)
+        for number in numbers:
+            rows = slice(int(captions[number].start_seconds), int(captions[number].end_seconds) + 1)
+            video.features[rows] += (CONCEPT_STRENGTH * of_concept[concepts[shows.get(number, number)]]).astype(np.float16)
+        made.append(video)
+    partial = store.with_name(f"{SHUFFLED_NAME}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    profile = replace(PROFILE, name=SHUFFLED_NAME)
+    for first in range(0, len(made), SHARD_VIDEOS):
+        write_shard(partial, profile, WEIGHTS, made[first : first + SHARD_VIDEOS], made_with={"seed": str(DATA_SEED)})
+    partial.rename(store)
+    return right
+
+
+def concepts_of(vectors: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Captions that say much the same are of one concept: k-means of their vectors' directions."""
+    vectors = unit(vectors - vectors.mean(axis=0))
+    middles = vectors[rng.choice(len(vectors), CONCEPTS, replace=False)]
+    for _ in range(20):
+        nearest = (vectors @ middles.T).argmax(axis=1)
+        middles = unit(np.stack([vectors[nearest == number].sum(axis=0) + 1e-6 for number in range(CONCEPTS)]))
+    return (vectors @ middles.T).argmax(axis=1)
+
+
+def auc(values: np.ndarray, positive: np.ndarray) -> float:
+    ranks = values.argsort().argsort() + 1
+    number = positive.sum()
+    return (ranks[positive].sum() - number * (number + 1) / 2) / (number * (len(values) - number))
+
+
+MILLION, EXACT_SAMPLE, NEIGHBORS = 1_000_000, 300, 16
+"""Pairs, those of them whose neighbours are looked for everywhere, and neighbours."""
+NUISANCE, WHITE = 0.35, 0.7
+
+
+def million(folder: Path, annotations: Path | None) -> None:
+    """Density of so many pairs as HowTo100M's captions would give them: spoken bits of 3 to 8 words out of captions, averaged word vectors,
+    and clips that show what a third of them do not say."""
+    clips, texts = million_pairs(folder, annotations)
+    start = time.perf_counter()
+    found = nearest_pairs(
+        clips, texts, NEIGHBORS, progress=lambda parts: progress(parts, total=MILLION, what="density", unit="pairs", size=lambda n: n)
+    )
+    seconds = time.perf_counter() - start
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
+    rng = np.random.default_rng(1)
+    rows = np.sort(rng.choice(len(clips), EXACT_SAMPLE, replace=False))
+    # Of equal captions several are equally near: a neighbour is found where one as near is.
+    recall = (found.similarity_NK[rows] >= exact_kth(clips, texts, rows)[:, None] - 1e-3).mean()
+    print(f"million  {len(clips):,} pairs: {seconds:.0f} s, peak {peak:.1f} GB, recall {recall:.3f} against exact on {EXACT_SAMPLE}")
+
+
+def million_pairs(folder: Path, annotations: Path) -> tuple[np.ndarray, np.ndarray]:
+    with np.load(annotations / "youcook2_vocab_glove.npz") as arrays:
+        vectors = arrays["vectors"].astype(np.float32)
+        rows = {word: row for row, word in enumerate(arrays["words"].tolist())}
+    lines = [split_words(line.lower()) for line in (folder / "captions.txt").read_text(encoding="utf-8").splitlines()]
+    known = [found for words in lines if len(found := [rows[word] for word in words if word in rows]) >= 3]
+    rng = np.random.default_rng(DATA_SEED)
+    texts = np.empty((MILLION, vectors.shape[1]), np.float32)
+    for number, line in enumerate(rng.integers(len(known), size=MILLION)):
+        words = known[line]
+        length = min(len(words), rng.integers(3, 9))
+        start = rng.integers(len(words) - length + 1)
+        texts[number] = vectors[words[start : start + length]].mean(axis=0)
+    texts -= texts.mean(axis=0)
+    wrong = np.flatnonzero(rng.random(MILLION) < 1 / 3)
+    shows = np.arange(MILLION)
+    shows[wrong] = rng.permutation(wrong)
+    to_clips = rng.standard_normal((vectors.shape[1], 512), dtype=np.float32) / texts[:1000].std() / vectors.shape[1] ** 0.5
+    nuisances = NUISANCE * rng.standard_normal((8, 512), dtype=np.float32)
+    clips = np.empty((MILLION, 512), np.float32)
+    for first in range(0, MILLION, 10_000):
+        part = slice(first, first + 10_000)
+        clips[part] = texts[shows[part]] @ to_clips + rng.standard_normal((10_000, 8), dtype=np.float32) @ nuisances
+        clips[part] += WHITE * rng.standard_normal((10_000, 512), dtype=np.float32)
+    return clips, texts
+
+
+def exact_kth(clips: np.ndarray, texts: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """S of the farthest of the nearest of some pairs, by comparing them with all; means and deviations from a sample."""
+    sides = []
+    for vectors in (clips, texts):
+        lengths = np.linalg.norm(vectors, axis=1)
+        sample = unit(vectors[np.random.default_rng(2).choice(len(vectors), 5000, replace=False)])
+        products = (sample @ sample.T)[~np.eye(len(sample), dtype=bool)]
+        sides.append((unit(vectors[rows]) @ vectors.T / lengths - products.mean()) / products.std())
+    similarity = np.minimum(*sides)
+    similarity[np.arange(len(rows)), rows] = -np.inf
+    return np.partition(similarity, -NEIGHBORS, axis=1)[:, -NEIGHBORS]
+
+
+PARTS = {"bound": bound, "cost": cost, "shuffled": shuffled, "million": million}
 
 
 def main() -> None:
