@@ -134,7 +134,10 @@ class ClusterRun:
 
     async def _take_over(self, name: str) -> _Worker | None:
         """A worker of an earlier call. Raises ``UserError`` where that call still goes on."""
-        worker = _Worker(next(self._numbers), name, ray.get_actor(name, NAMESPACE))
+        try:
+            worker = _Worker(next(self._numbers), name, ray.get_actor(name, NAMESPACE))
+        except ValueError:  # it has ended since it was listed
+            return None
         try:
             for _ in range(2):
                 greeting: Greeting = await asyncio.wait_for(worker.actor.greet.remote(), 2 * DRIVER_AT_WORK_SECONDS)
