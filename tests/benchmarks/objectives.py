@@ -101,6 +101,7 @@ def cost(folder: Path, annotations: Path | None) -> None:
     print(f"cost    batch {COST_BATCH}: {with_biases:.3f} s a step with biases, {without:.3f} s without: {with_biases / without:.4f}")
 
 
+SHUFFLED_NAME = "shuffled"
 CONCEPTS, CONCEPT_STRENGTH, SHUFFLED = 200, 20.0, 0.5
 SEEDS = (0, 1, 2)
 TRAIN_SHUFFLED = (
@@ -121,17 +122,7 @@ def shuffled(folder: Path, annotations: Path | None) -> None:
     for seed in SEEDS:
         for weights, recalls in found.items():
             name = f"shuffled-{weights}-seed{seed}"
-            options = [
-                *TRAIN_SHUFFLED.split(),
-                "--features",
-                SHUFFLED_NAME,
-                "--pair-weights",
-                weights,
-                "--seed",
-                str(seed),
-                "--run-name",
-                name,
-            ]
+            options = f"{TRAIN_SHUFFLED} --features {SHUFFLED_NAME} --pair-weights {weights} --seed {seed} --run-name {name}".split()
             log = folder / "logs" / f"{name}.log"
             shutil.rmtree(dataset.runs / name, ignore_errors=True)
             call("train.cli_train", [*at(dataset), *options], log)
@@ -144,9 +135,6 @@ def shuffled(folder: Path, annotations: Path | None) -> None:
     soft, plain = (np.array(found[weights]) for weights in found)
     more = soft - plain
     print(f"shuffled  soft margin {soft.mean():.2f}, plain {plain.mean():.2f}: {more.mean():+.2f} ± {more.std(ddof=1):.2f}")
-
-
-SHUFFLED_NAME = "shuffled"
 
 
 def make_shuffled(dataset: DatasetFolder) -> np.ndarray:
