@@ -29,7 +29,8 @@ class FoldedConv(nn.Module):
     """``relu(conv(x) + bias + residual)`` of [B, C, H, W] or [B, C, T, H, W] in channels_last memory; may overwrite ``residual``.
 
     On a CPU that computes in its type (``ONE_CALL_TYPES``) it is one call of oneDNN with weights in oneDNN's own order. Left to itself,
-    PyTorch would bring them into that order in every call, and run over the result again for the sum and for the ReLU: a sixth to a half of the time in all.
+    PyTorch would bring them into that order in every call, and run over the result again for the sum and for the ReLU: a sixth to a half
+    of the time in all.
     """
 
     def __init__(
