@@ -51,7 +51,10 @@ def read_official(args: argparse.Namespace, spec: Dataset) -> tuple[DatasetFolde
         files = "; ".join(f"{name} ({source})" for name, source in spec.published.items())
         raise UserError(f"{folder}: no such folder; expected one with the files of {args.dataset} as their authors publish them: {files}")
     facts = spec.facts(Annotations(folder, spec.published, Problems(quiet=True)), protocol) if spec.facts else {}
-    return dataset, lambda problems: spec.read(Annotations(folder, spec.published, problems), protocol), {"protocol": protocol, **facts}
+    about = {"protocol": protocol, **facts, "task": spec.task}
+    if spec.steps is not None:
+        about["steps"] = spec.steps(Annotations(folder, spec.published, Problems(quiet=True)))
+    return dataset, lambda problems: spec.read(Annotations(folder, spec.published, problems), protocol), about
 
 
 def preprocess(args: argparse.Namespace, make_parts: Callable[[Iterator[Part]], Iterator[int]] | None = None) -> int:
@@ -65,7 +68,7 @@ def preprocess(args: argparse.Namespace, make_parts: Callable[[Iterator[Part]], 
     )
     print(format_summary(summary))
     for name, value in about.items():
-        if name == "seed" or value == "":  # asked for; or a data set without protocols
+        if name in ("seed", "task", "steps") or value == "":  # asked for, for later commands; or a data set without protocols
             continue
         print(f"{name}: {value:,}" if isinstance(value, int) else f"{name}: {value}")
     if args.word_vectors is not None:

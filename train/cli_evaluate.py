@@ -1,14 +1,15 @@
 """vlalign-evaluate: a run -> metrics beside chance, and a report."""
 
 import argparse
+from collections.abc import Iterator
 from typing import Any
 
-from ..storage.captions import choose_protocol
+from ..storage.captions import choose_protocol, read_captions_about
 from ..storage.console import EXIT_DONE, EXIT_INCOMPLETE, Problems, UserError, command_parser, run_command, say
 from ..storage.files import read_json, sha256_of
 from ..storage.layout import find_dataset
-from .config import NORMALIZATIONS
-from .metrics import TIES, format_metrics, format_normalization, format_stages
+from .config import NORMALIZATIONS, TASKS, TrainConfig
+from .metrics import TIES, format_metrics, format_normalization, format_stages, format_steps
 from .runs import METRICS_FILE, MODEL_FILE, REPORT_FILE, dataset_of, describe_inputs, find_run, open_stores, read_config, read_run
 
 
@@ -31,7 +32,9 @@ def evaluate(args: argparse.Namespace) -> int:
     temperature = config.temperature if args.temperature is None else args.temperature
     if temperature <= 0:
         raise UserError(f"--temperature {temperature}: expected more than 0")
+    task = choose_task(args, config, read_captions_about(on.captions) or {})
     fingerprint = {
+        "task": task,
         "split": args.split,
         "ties": args.ties,
         "rerank": rerank,
@@ -48,19 +51,10 @@ def evaluate(args: argparse.Namespace) -> int:
     else:
         from .evaluate import Question, evaluate_run  # torch and transformers, which a finished evaluation need not wait for
 
-        question = Question(args.split, args.ties, rerank, weights, args.normalize, temperature, args.device)
+        question = Question(task, args.split, args.ties, rerank, weights, args.normalize, temperature, args.device)
         result = evaluate_run(run_folder, on, folder, question, Problems(), fingerprint)
-    print(
-        f"{result['run']}: {result['num_captions']:,} captions and {result['num_clips']:,} clips of {result['dataset']}, {result['split']}"
-    )
-    print(format_metrics(result["metrics"]))
-    if len(result["stages"]) > 1:
-        print(format_stages(result["stages"], result["weights"], result["rerank"]))
-    print(format_normalization(result["normalization"]))
-    if codebook := result.get("codebook"):
-        shared = f"{100 * codebook['joint']:.0f} % by clips and captions both"
-        print(f"codebook: {codebook['live']:,} of {codebook['size']:,} codewords in use, {shared}; what they stand for is in the report")
-    print(f"ties: {result['ties']}; checksum of the split's clips and captions: {result['split_checksum']}")
+    for line in SAY[result["task"]](result):
+        print(line)
     if result["note"]:
         print(f"note: {result['note']}")
     print(f"metrics: {folder / METRICS_FILE}")
@@ -68,16 +62,56 @@ def evaluate(args: argparse.Namespace) -> int:
     return EXIT_INCOMPLETE if result["left_out"] else EXIT_DONE
 
 
+def choose_task(args: argparse.Namespace, config: TrainConfig, about: dict[str, Any]) -> str:
+    """What is asked: as it was given, or what the data set is for. Raises ``UserError`` for what a task has nothing to do with."""
+    task = args.task or about.get("task", "retrieval")
+    if task != "retrieval":
+        for name, usual in (("ties", "average"), ("rerank", None), ("normalize", "none"), ("temperature", None)):
+            if getattr(args, name) != usual:
+                raise UserError(f"--{name} {getattr(args, name)}: is for --task retrieval; here the task is {task}")
+    return task
+
+
+def say_retrieval(result: dict[str, Any]) -> Iterator[str]:
+    counts = f"{result['num_captions']:,} captions and {result['num_clips']:,} clips"
+    yield f"{result['run']}: {counts} of {result['dataset']}, {result['split']}"
+    yield format_metrics(result["metrics"])
+    if len(result["stages"]) > 1:
+        yield format_stages(result["stages"], result["weights"], result["rerank"])
+    yield format_normalization(result["normalization"])
+    if codebook := result.get("codebook"):
+        shared = f"{100 * codebook['joint']:.0f} % by clips and captions both"
+        yield f"codebook: {codebook['live']:,} of {codebook['size']:,} codewords in use, {shared}; what they stand for is in the report"
+    yield f"ties: {result['ties']}; checksum of the split's clips and captions: {result['split_checksum']}"
+
+
+def say_steps(result: dict[str, Any]) -> Iterator[str]:
+    steps = result["steps"]
+    counts = f"steps of {len(steps['tasks'])} tasks in {steps['num_videos']:,} videos"
+    yield f"{result['run']}: {counts} of {result['dataset']}, {result['split']}"
+    yield format_steps(steps)
+    if steps["num_infeasible"]:
+        yield f"{steps['num_infeasible']:,} videos are left out: they have fewer seconds than their task has steps"
+    yield f"checksum of the split's clips and steps: {result['split_checksum']}"
+
+
+SAY = {"retrieval": say_retrieval, "steps": say_steps}
+
+
 def main(argv: list[str] | None = None) -> int:
     parser = command_parser(
         "vlalign-evaluate",
-        "Retrieves videos by text and texts by video on a split, and writes metrics.json and report.html into the run's folder.",
-        "vlalign-evaluate --dataset demo\n  vlalign-evaluate taco-howto100m-seed0 --on youcook2 --rerank 50",
+        "Retrieves videos by text and texts by video on a split, or answers what else the data set asks, and writes metrics.json and "
+        "report.html into the run's folder.",
+        "vlalign-evaluate --dataset demo\n  vlalign-evaluate taco-howto100m-seed0 --on youcook2 --rerank 50\n"
+        "  vlalign-evaluate taco-howto100m-seed0 --on crosstask",
     )
     parser.add_argument("run", nargs="?", metavar="RUN", help="a run's folder or name (default: the last one finished)")
     parser.add_argument("--on", metavar="DATASET", help="another data set than the run's, which it never saw (zero-shot)")
     parser.add_argument("--protocol", help="which splits and captions of --on (default: the usual ones)")
     parser.add_argument("--split", default="test", choices=["train", "validation", "test"], help="(default: test)")
+    tasks = "; ".join(f"{name}: {meaning}" for name, meaning in TASKS.items())
+    parser.add_argument("--task", choices=TASKS, help=f"what is asked (default: what the data set is for). {tasks}")
     policies = "; ".join(f"{name}: {meaning}" for name, meaning in TIES.items())
     parser.add_argument("--ties", default="average", choices=TIES, help=f"what becomes of equal scores (default: average). {policies}")
     parser.add_argument(

@@ -76,6 +76,11 @@ NORMALIZATIONS = {
 }
 """{how scores are normalised before they rank: in words}"""
 NEEDS_QUERIES = ("ncl", "qbnorm")
+TASKS = {
+    "retrieval": "clips by caption, and captions by clip",
+    "steps": "when each step of its task is done in a video (CrossTask)",
+}
+"""{what a run can be asked: in words}"""
 PRECISIONS = ("fp32", "bf16")
 
 LEAST = {"num_steps": 1, "batch_size": 2, "max_video_tokens": 1, "max_text_tokens": 3, "num_negatives": 1, "validate_every": 1}

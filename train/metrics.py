@@ -6,7 +6,7 @@ the same are always level). ``TIES`` names what can be made of them: three polic
 
 import math
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -195,3 +195,15 @@ def format_normalization(about: dict) -> str:
     line += f"{errors['video_to_text']:.4f} video to text"
     done = [] if name == "none" else [f"normalised by {name}, {NORMALIZATIONS[name]}"]
     return "\n".join([*done, *(f"note: {note}" for note in about["notes"]), line])
+
+
+def format_steps(steps: dict[str, Any]) -> str:
+    """A table of ``steps.localize_steps``'s metrics, a line a task and one for their mean."""
+    names = {"recall": "recall", "recall_spans": "with spans", "chance": "chance", "ceiling": "in order"}
+    lines = [f"{'recall, percent':<32}" + "".join(f"{name:>12}" for name in names.values()) + f"{'videos':>9}"]
+    for title, row in [*steps["tasks"].items(), ("mean over tasks", steps)]:
+        lines.append(f"{title[:31]:<32}" + "".join(f"{row[name]:>12.1f}" for name in names) + f"{row['num_videos']:>9,}")
+    lines.append(
+        "with spans: a step may last, its hits are the part of its seconds that is right; in order: the most that the order allows"
+    )
+    return "\n".join(lines)

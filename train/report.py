@@ -2,11 +2,12 @@
 
 import base64
 import io
-from importlib.resources import files
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import jinja2
+import numpy as np
 
 from ..storage.files import read_jsonl, write_text
 from ..storage.thumbnails import ThumbnailStore
@@ -16,6 +17,8 @@ from .runs import EVENTS_FILE, REPORT_FILE
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+    from .steps import LocalizedVideo
 
 
 def loss_curve(events: list[dict[str, Any]]) -> str:
@@ -67,41 +70,64 @@ def codebook_figures(codebook: dict[str, Any]) -> list[str]:
     return figures
 
 
+def step_figure(video: "LocalizedVideo", steps: Sequence[str]) -> str:
+    """An SVG: the scores of a video's seconds for its task's steps, where each step is shown, and where it was placed."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9, 0.6 + 0.28 * len(steps)), layout="constrained")
+    axes = figure.add_subplot()
+    num_frames = len(video.scores_TK)
+    axes.imshow(video.scores_TK.T, aspect="auto", cmap="Greys", interpolation="nearest", extent=(0, num_frames, len(steps) - 0.5, -0.5))
+    for number in range(len(steps)):
+        shown = np.flatnonzero(np.diff(video.shown_TK[:, number].astype(int), prepend=0, append=0)).reshape(-1, 2)
+        axes.broken_barh(
+            [(start, end - start) for start, end in shown], (number - 0.42, 0.84), facecolor="none", edgecolor="#12805c", lw=1.6
+        )
+        (placed,) = np.flatnonzero(video.placed["recall"].step_T == number + 1)
+        right = bool(video.shown_TK[placed, number])
+        axes.plot(placed + 0.5, number, "o" if right else "x", color="#12805c" if right else "#d4380d", markersize=6)
+    axes.set_yticks(range(len(steps)), steps, fontsize=8)
+    axes.set(xlabel="seconds", xlim=(0, num_frames), ylim=(len(steps) - 0.5, -0.5))
+    return svg_of(figure)
+
+
 def render_report(
     run_name: str,
     about: dict[str, Any],
     result: dict[str, Any],
     events: list[dict],
-    queries: list[dict],
+    shown: dict[str, Any],
     thumbnails: ThumbnailStore,
-    codebook: dict[str, Any] | None = None,
 ) -> str:
-    def pictures(hit: dict[str, Any]) -> list[str]:
-        shown = thumbnails.get(hit["video_id"])
-        if hit["start_seconds"] is not None:
-            shown = [t for t in shown if hit["start_seconds"] <= t.seconds <= hit["end_seconds"]] or shown[:1]
-        return [f"data:image/jpeg;base64,{base64.b64encode(t.jpeg).decode()}" for t in shown]
+    """``shown``: what the page of the result's task draws."""
 
-    template = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True).from_string(
-        files(__package__).joinpath("report.html.jinja").read_text(encoding="utf-8")
+    def pictures(hit: dict[str, Any]) -> list[str]:
+        found = thumbnails.get(hit["video_id"])
+        if hit["start_seconds"] is not None:
+            found = [t for t in found if hit["start_seconds"] <= t.seconds <= hit["end_seconds"]] or found[:1]
+        return [f"data:image/jpeg;base64,{base64.b64encode(t.jpeg).decode()}" for t in found]
+
+    templates = jinja2.Environment(
+        loader=jinja2.PackageLoader(__package__, "."),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
-    return template.render(
+    return templates.get_template("report.html.jinja").render(
         run_name=run_name,
         about=about,
         result=result,
-        recalls=[f"R@{k}" for k in RECALL_AT if k < result["num_clips"]],
+        recall_at=RECALL_AT,
         curve=loss_curve(events),
-        codebook=codebook,
-        codebook_figures=codebook_figures(codebook) if codebook else [],
-        queries=queries,
+        codebook_figures=codebook_figures,
+        step_figure=step_figure,
         pictures=pictures,
+        **shown,
     )
 
 
-def write_report(
-    run: Run, result: dict[str, Any], queries: list[dict[str, Any]], folder: Path, codebook: dict[str, Any] | None = None
-) -> None:
-    """``codebook``: what ``codewords.read_codebook`` says, of a run that has one."""
+def write_report(run: Run, result: dict[str, Any], shown: dict[str, Any], folder: Path) -> None:
     events = read_jsonl(run.folder / EVENTS_FILE)
-    html = render_report(run.folder.name, run.about, result, events, queries, ThumbnailStore(run.dataset.thumbnails), codebook)
+    html = render_report(run.folder.name, run.about, result, events, shown, ThumbnailStore(run.dataset.thumbnails))
     write_text(folder / REPORT_FILE, html)

@@ -76,4 +76,4 @@ def facts(annotations: Annotations, protocol: str) -> dict[str, str]:
     return {"background at 1 fps, testing videos": f"{background_share(annotations):.2%}"}
 
 
-DATASET = Dataset(read, {COIN: "https://coin-dataset.github.io, 'annotations'"}, facts=facts)
+DATASET = Dataset(read, {COIN: "https://coin-dataset.github.io, 'annotations'"}, facts=facts, task="segmentation")

@@ -21,7 +21,8 @@ TASKS, VIDEOS, VALIDATION, SEGMENTS = "tasks_primary.txt", "videos.csv", "videos
 SOURCE = "https://www.di.ens.fr/~dzhukov/crosstask/crosstask_release.zip"
 NUM_TRAIN = 30
 """Videos of each task."""
-SEED = 0
+SPLITS = ("official", *(f"split-{seed}" for seed in range(1, 20)))
+"""Drawn with the seeds 0 to 19: the one usually reported, and others for a mean over 20."""
 
 
 class Task(NamedTuple):
@@ -44,10 +45,10 @@ def tasks(path: Path) -> list[Task]:
     return found
 
 
-def draw_splits(videos: list[tuple[str, str]], validation: set[tuple[str, str]]) -> dict[tuple[str, str], str]:
+def draw_splits(videos: list[tuple[str, str]], validation: set[tuple[str, str]], seed: int = 0) -> dict[tuple[str, str], str]:
     """{(task, video): split}, of (task, video) in the order of ``videos.csv``."""
     splits = {video: "validation" if video in validation else "test" for video in videos}
-    random = np.random.RandomState(SEED)
+    random = np.random.RandomState(seed)
     for task_id in dict.fromkeys(task_id for task_id, _ in videos):
         left = [video for video in videos if video[0] == task_id and video not in validation]
         drawn = random.choice(len(left), NUM_TRAIN, replace=False) if len(left) > NUM_TRAIN else range(len(left))
@@ -56,13 +57,12 @@ def draw_splits(videos: list[tuple[str, str]], validation: set[tuple[str, str]])
 
 
 def read(annotations: Annotations, protocol: str) -> Iterator[Record]:
-    del protocol  # the only one
     tasks_path, videos_path, validation_path, folder = annotations.find(TASKS, VIDEOS, VALIDATION, SEGMENTS)
     primary = {task.task_id: task for task in tasks(tasks_path)}
     videos = _read_videos(annotations, videos_path, primary)
     validation = {(row["task"], row["video"]) for _, row in read_rows(validation_path, ("task", "video", "url"), header=False)}
     missing = []
-    for (task_id, video_id), split in sorted(draw_splits(videos, validation).items(), key=lambda item: item[0][1]):
+    for (task_id, video_id), split in sorted(draw_splits(videos, validation, SPLITS.index(protocol)).items(), key=lambda item: item[0][1]):
         path = folder / f"{task_id}_{video_id}.csv"
         if path.is_file():
             yield from _captions(annotations, path, video_id, split, primary[task_id])
@@ -108,4 +108,10 @@ def facts(annotations: Annotations, protocol: str) -> dict[str, int]:
     return {"primary tasks": len(found), "steps": sum(len(task.steps) for task in found)}
 
 
-DATASET = Dataset(read, dict.fromkeys((TASKS, VIDEOS, VALIDATION, SEGMENTS), SOURCE), protocols=("official",), facts=facts)
+def steps(annotations: Annotations) -> dict[str, list[str]]:
+    return {task.title: [text(step) for step in task.steps] for task in tasks(*annotations.find(TASKS))}
+
+
+DATASET = Dataset(
+    read, dict.fromkeys((TASKS, VIDEOS, VALIDATION, SEGMENTS), SOURCE), protocols=SPLITS, facts=facts, task="steps", steps=steps
+)

@@ -88,5 +88,7 @@ def _video(number: Any) -> str:
 
 
 DATASET = Dataset(
-    read, dict.fromkeys(OFFICIAL, "https://data.mendeley.com/datasets/bvxhs33bw6, by https://github.com/xudejing/video-question-answering")
+    read,
+    dict.fromkeys(OFFICIAL, "https://data.mendeley.com/datasets/bvxhs33bw6, by https://github.com/xudejing/video-question-answering"),
+    task="vqa",
 )

@@ -95,6 +95,10 @@ class Dataset:
     """Which splits and captions; the first one is usual."""
     facts: Callable[[Annotations, str], dict[str, Any]] | None = None
     """What else there is to be said of the files: {what: number}."""
+    task: str = "retrieval"
+    """What runs are asked on it: kept with the captions, for ``vlalign-train`` and ``vlalign-evaluate``."""
+    steps: Callable[[Annotations], dict[str, list[str]]] | None = None
+    """{task: its steps in order}, whether shown in a video or not; kept with the captions."""
 
 
 @contextmanager

@@ -19,10 +19,10 @@ from transformers import BertConfig, BertModel
 from vlalign.storage.console import Problems
 from vlalign.storage.layout import DatasetFolder
 from vlalign.train.config import TrainConfig
-from vlalign.train.evaluate import ranked
 from vlalign.train.losses import cascade_scores, fusion_nce, hard_negatives, sentence_nce, token_nce, token_similarity
 from vlalign.train.model import TextTokens, VideoTextModel, VideoTokens
 from vlalign.train.objectives import OBJECTIVES, Batch
+from vlalign.train.retrieval import ranked
 from vlalign.train.scoring import stage_scores
 from vlalign.train.text import small_tokenizer
 from vlalign.train.trainer import Trainer
