@@ -2,7 +2,8 @@
 
 decord is fast and exact on what it reads well, and in silence wrong on some of the rest: ``decord_reads_well`` decides. PyAV reads
 everything else. The ffmpeg program, where there is one, is tried where PyAV fails: it may be another version, with other codecs.
-Each decodes the frames in order; all scale them with FFmpeg's ``scale`` filter and ``flags=bilinear``.
+Each decodes the frames in order; all scale them with FFmpeg's ``scale`` filter and ``flags=bilinear``, but for the sizes that are
+wanted with Pillow's bicubic kernel: those are made of the frame in RGB at its own size.
 """
 
 import shutil
@@ -11,10 +12,12 @@ from array import array
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from fractions import Fraction
+from typing import NamedTuple
 
 import av
 import ffmpeg
 import numpy as np
+from PIL import Image
 
 from .probe import SAFE_OPENING, VideoError, VideoInfo, open_video, video_stream, words_of
 from .sampling import scaled_size
@@ -32,40 +35,57 @@ SKIPPING_CODECS = {"h264", "hevc", "mpeg4", "mpeg2video"}
 STILL_PACKET_SHARE, STILL_PACKET_BYTES = 0.1, 100
 """A frame that repeats the one before takes next to nothing to encode: this share of the median packet, or this many bytes."""
 TRANSPOSE = {90: ("transpose", "cclock"), 180: ("hflip", ""), 270: ("transpose", "clock")}
+LIBSWSCALE, PILLOW = "bilinear, libswscale", "bicubic, Pillow"
+"""What ``Profile.resize`` may be."""
 
 
 class NotTrusted(Exception):
     """What a decoder gave cannot be what the file holds."""
 
 
+class Size(NamedTuple):
+    """Pixels of a picture's shorter side, and the kernel that brings it there."""
+
+    short_side_px: int
+    resize: str = LIBSWSCALE
+
+
+@dataclass(kw_only=True)
+class Tally:
+    """How decoding goes."""
+
+    beat: Callable[[], None] = lambda: None
+    """Called for each frame that was decoded."""
+    num_damaged: int = 0
+    """Frames that the decoder itself calls corrupt, and packets that it could not read."""
+
+
 @dataclass
-class Decoding:
+class Decoding(Tally):
     """One pass over a video's frames."""
 
     info: VideoInfo
-    short_sides: list[int]
-    """The sizes in which pictures are wanted: pixels of the shorter side."""
-    beat: Callable[[], None] = lambda: None
-    """Called for each frame that was decoded."""
+    sizes: list[Size]
+    """In which pictures are wanted."""
     delivered: array = field(default_factory=lambda: array("q"))
     """The times, in ticks, of the frames that came, as far as they were looked at."""
-    num_damaged: int = 0
-    """Frames that the decoder itself calls corrupt, and packets that it could not read."""
 
     def count(self, time: int) -> None:
         self.delivered.append(time)
         self.beat()
 
 
-# An upright picture, uint8 [H, W, 3] RGB, for each of the short sides.
+# An upright picture, uint8 [H, W, 3] RGB, in each of the sizes.
 Pictures = list[np.ndarray]
 
 
 class _Scaler:
-    """FFmpeg's scale filter for frames of one size and format, made anew where those change within a video."""
+    """FFmpeg's scale filter for frames of one size and format, made anew where those change within a video; then Pillow, where wanted."""
 
-    def __init__(self, short_side_px: int) -> None:
-        self.short_side_px = short_side_px
+    def __init__(self, size: Size) -> None:
+        if size.resize not in (LIBSWSCALE, PILLOW):
+            raise ValueError(f"resize {size.resize!r} is not known")
+        self.size = size
         self._made_for: tuple | None = None
 
     def __call__(self, frame: av.VideoFrame, upright_degrees: int) -> np.ndarray:
@@ -75,11 +95,15 @@ class _Scaler:
             self._made_for = made_for
         frame.pts = None  # times are kept elsewhere; ones that jump back would stop the filter
         self._graph.push(frame)
-        return self._graph.pull().to_ndarray()
+        picture = self._graph.pull().to_ndarray()
+        if self.size.resize != PILLOW:
+            return picture
+        height, width = scaled_size(*picture.shape[:2], self.size.short_side_px)
+        return np.asarray(Image.fromarray(picture).resize((width, height), Image.Resampling.BICUBIC))
 
     def _make(self, frame: av.VideoFrame, upright_degrees: int) -> None:
         turned = (frame.width, frame.height) if upright_degrees in (90, 270) else (frame.height, frame.width)
-        height, width = scaled_size(*turned, self.short_side_px)
+        height, width = turned if self.size.resize == PILLOW else scaled_size(*turned, self.size.short_side_px)
         self._graph = graph = av.filter.Graph()
         graph.threads = 1
         source = {
@@ -121,13 +145,13 @@ def _frames_in_order(
     colours: tuple[int, int] | None = None,
 ) -> Iterator[tuple[int, Pictures]]:
     """``colours``: matrix and range, where the frames themselves do not say."""
-    info, scalers = decoding.info, [_Scaler(side) for side in decoding.short_sides]
+    info, scalers = decoding.info, [_Scaler(size) for size in decoding.sizes]
     wanted_indices = {int(info.pts[i]): i for i in wanted.tolist()} if info.timed else {i: i for i in wanted.tolist()}
     last_wanted = max(wanted_indices, default=-1)
     stream = video_stream(container)
     stream.codec_context.thread_count = 1
     skip = skip and info.codec in SKIPPING_CODECS and len(wanted) < len(info.pts)
-    for frame in _decoded(decoding, container, stream, set(wanted_indices) if skip else None, offset):
+    for frame in decoded_frames(decoding, container, stream, set(wanted_indices) if skip else None, offset):
         if info.timed:
             if frame.pts is None:
                 continue
@@ -146,14 +170,14 @@ def _frames_in_order(
             return
 
 
-def _decoded(
-    decoding: Decoding,
+def decoded_frames(
+    tally: Tally,
     container: av.container.InputContainer,
-    stream: av.video.stream.VideoStream,
-    needed: set[int] | None,
-    offset: int,
-) -> Iterator[av.VideoFrame]:
-    """The frames in order; a packet that cannot be decoded is counted and passed over. ``needed``: times; frames at other times
+    stream: av.video.stream.VideoStream | av.audio.stream.AudioStream,
+    needed: set[int] | None = None,
+    offset: int = 0,
+) -> Iterator[av.VideoFrame | av.AudioFrame]:
+    """The frames of a stream in order; a packet that cannot be decoded is counted and passed over. ``needed``: times; frames at other times
     are left out where the decoder finds that no other frame refers to them."""
     context = stream.codec_context
     packets = container.demux(stream)
@@ -161,10 +185,10 @@ def _decoded(
         try:
             packet = next(packets, None)
         except (av.FFmpegError, ValueError, UnicodeError):
-            decoding.num_damaged += 1  # the rest of the file cannot be read
+            tally.num_damaged += 1  # the rest of the file cannot be read
             packet = None
         if packet is None or packet.size == 0:
-            yield from _flushed(decoding, context)
+            yield from _flushed(tally, context)
             if packet is None:
                 return
             continue
@@ -175,30 +199,30 @@ def _decoded(
         except MemoryError as error:
             raise VideoError("out_of_memory", words_of(error)) from None
         except (av.FFmpegError, ValueError, UnicodeError, AttributeError, IndexError):  # all seen with damaged files
-            decoding.num_damaged += 1
-            decoding.beat()
+            tally.num_damaged += 1
+            tally.beat()
             continue
         yield from frames
 
 
-def _flushed(decoding: Decoding, context: av.VideoCodecContext) -> list[av.VideoFrame]:
+def _flushed(tally: Tally, context: av.CodecContext) -> list[av.VideoFrame | av.AudioFrame]:
     try:
         return context.decode(None)
     except EOFError:
         return []
     except (av.FFmpegError, ValueError):
-        decoding.num_damaged += 1
+        tally.num_damaged += 1
         return []
 
 
 # decord
 
 
-def decord_reads_well(info: VideoInfo, short_sides: list[int]) -> bool:
-    """Whether decord may be trusted with a file, by its packets and its first frame."""
+def decord_reads_well(info: VideoInfo, sizes: list[Size]) -> bool:
+    """Whether decord may be trusted with a file, by its packets and its first frame; it scales to one size, in its own way."""
     if decord is None or info.codec not in DECORD_CODECS or not info.containers & DECORD_CONTAINERS:
         return False
-    if len(short_sides) != 1 or not info.timed or not info.plain or info.missing:
+    if [size.resize for size in sizes] != [LIBSWSCALE] or not info.timed or not info.plain or info.missing:
         return False
     steps = np.diff(info.pts)
     if len(steps) and steps.max() > 1.5 * np.median(steps):
@@ -214,7 +238,7 @@ def decord_reads_well(info: VideoInfo, short_sides: list[int]) -> bool:
 def decord_pictures(decoding: Decoding, wanted: np.ndarray) -> Iterator[tuple[int, Pictures]]:
     """As ``pyav_pictures``, in one size. Raises ``NotTrusted`` where decord's idea of the file is not that of its packets."""
     info = decoding.info
-    height, width = scaled_size(info.height, info.width, decoding.short_sides[0])
+    height, width = scaled_size(info.height, info.width, decoding.sizes[0].short_side_px)
     try:
         reader = decord.VideoReader(str(info.path.absolute()), num_threads=1, height=height, width=width)
         if len(reader) != len(info.pts):

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 from ..storage.console import EXIT_INCOMPLETE, Problems, UserError, available_cores, command_parser, progress, run_command, say
 from ..storage.elsewhere import elsewhere, link
 from ..storage.feature_store import shard_files
+from ..storage.files import SOUND_SUFFIXES, VIDEO_SUFFIXES
 from ..storage.foreign import feature_files
 from ..storage.layout import DatasetFolder
-from ..storage.profiles import ALIASES, PROFILES, find_profile
+from ..storage.profiles import ALIASES, LOGMEL, PROFILES, find_profile
 from ..storage.records import VideoRecord
 from ..storage.shards import Shard, read_shard
 from .work import WorkList, list_folder, render_missing
@@ -28,8 +29,9 @@ DEMO = "demo"
 
 
 def parse_weights(values: list[str], features: list[str]) -> dict[str, str]:
-    """{features: weights} from ``--weights`` values: one for all, or NAME=VALUE for each."""
+    """{features: weights} from ``--weights`` values: one for all that have some, or NAME=VALUE for each."""
     chosen = dict.fromkeys(features, PRETRAINED)
+    features = [name for name in features if name != LOGMEL] or features
     for value in values:
         name, weights = match.groups() if (match := re.fullmatch(r"(\w+)=(.*)", value)) else ("", value)
         if not name and len(features) > 1 and weights not in ("random", PRETRAINED):
@@ -43,11 +45,13 @@ def parse_weights(values: list[str], features: list[str]) -> dict[str, str]:
     return chosen
 
 
-def choose_videos(args: argparse.Namespace, dataset: DatasetFolder, problems: Problems) -> list[VideoRecord]:
-    """Those of ``--videos``, which are added to the data set's list, or else the whole list."""
+def choose_videos(args: argparse.Namespace, dataset: DatasetFolder, features: list[str], problems: Problems) -> list[VideoRecord]:
+    """Those of ``--videos``, which are added to the data set's list, or else the whole list. Recordings without pictures are among
+    them where nothing but sound is asked for."""
     listed = dataset.read_videos()
     if args.videos is not None:
-        found = list_folder(args.videos, problems)
+        suffixes = VIDEO_SUFFIXES + SOUND_SUFFIXES if features == [LOGMEL] else VIDEO_SUFFIXES
+        found = list_folder(args.videos, problems, suffixes=suffixes)
         merged = {v.video_id: v for v in listed} | {v.video_id: v for v in found}
         if list(merged.values()) != listed and not args.plan:
             dataset.write_videos(list(merged.values()))
@@ -97,7 +101,7 @@ def extract(args: argparse.Namespace, make_place: Callable[[argparse.Namespace],
             link(folder, url)
         elif elsewhere(folder) is None:  # a plan changes nothing
             say(f"note: {folder} does not stand for {url} yet; what may lie there already is planned again (vlalign-store link)")
-    videos = choose_videos(args, dataset, problems)
+    videos = choose_videos(args, dataset, features, problems)
     if args.verify_against is not None:
         their_files = feature_files(args.verify_against)
         videos = videos_to_verify(args, videos, their_files, features)
@@ -118,7 +122,8 @@ def extract(args: argparse.Namespace, make_place: Callable[[argparse.Namespace],
     if partial:
         say(f"{len(partial):,} videos are partial or damaged; the stores say what is missing of them")
     if failed:
-        say(f"{len(failed):,} videos failed; why stands in {work.failures_file(features[0])}; --retry-failed tries them again")
+        where = next(work.failures_file(name) for name in features if failed & work.failures[name].keys())
+        say(f"{len(failed):,} videos failed; why stands in {where}; --retry-failed tries them again")
     if args.verify_against is not None:
         from .verify import verify
 
@@ -166,7 +171,10 @@ def plan(place: Here, work: WorkList, todo: Sequence[tuple[VideoRecord, list[str
     for video_id, error in answers:
         if isinstance(error, VideoError):
             problems.add(f"video {video_id!r}, {path_of[video_id]}: {error.kind}: {error}")
-        elif error.missing:
+            continue
+        for name, missing in error.failures.items():
+            problems.add(f"video {video_id!r}, {path_of[video_id]}: {name}: {missing.kind}: {missing}")
+        if error.missing:
             problems.add(f"video {video_id!r}, {error.path}: partial: {error.missing}")
     probed = [video for _, video in answers if not isinstance(video, VideoError)]
     left_of = {name: {video.video_id for video, left in todo if name in left} for name in weights}
@@ -204,7 +212,7 @@ def make_extractor(name: str, weights: str, args: argparse.Namespace, made: Shar
     from .extractor import load_extractor
     from .weights import published_weights
 
-    if weights == PRETRAINED and args.dataset == DEMO:
+    if weights == PRETRAINED and args.dataset == DEMO and name != LOGMEL:
         if made and made.weights.is_random:
             weights = "random"
         else:

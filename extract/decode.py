@@ -12,7 +12,7 @@ import numpy as np
 from PIL import Image
 
 from . import backends
-from .backends import Decoding, NotTrusted
+from .backends import LIBSWSCALE, Decoding, NotTrusted, Size
 from .probe import VideoError, VideoInfo
 from .sampling import centre_crop, sample_frames
 
@@ -30,6 +30,11 @@ class Wanted:
     short_side_px: int
     crop_px: int | None
     tail: str
+    resize: str = LIBSWSCALE
+
+    @property
+    def size(self) -> Size:
+        return Size(self.short_side_px, self.resize)
 
 
 @dataclass(frozen=True)
@@ -72,9 +77,9 @@ class Finished:
 Part = Row | Picture | Started | Finished
 
 
-def choose_backends(info: VideoInfo, short_sides: list[int], share_wanted: float) -> list[str]:
+def choose_backends(info: VideoInfo, sizes: list[Size], share_wanted: float) -> list[str]:
     """The decoders to try, in turn. Where few frames are wanted, PyAV, which passes over those that it need not decode."""
-    trusted = share_wanted > 0.5 and backends.decord_reads_well(info, short_sides)
+    trusted = share_wanted > 0.5 and backends.decord_reads_well(info, sizes)
     return [*(["decord"] if trusted else []), "PyAV", *(["ffmpeg"] if backends.ffmpeg_program() else [])]
 
 
@@ -93,7 +98,7 @@ def decode_video(
     """
     plan = _Plan(info, wanted)
     failures: list[VideoError] = []
-    for backend in choose_backends(info, plan.short_sides, len(plan.indices) / len(info.pts)):
+    for backend in choose_backends(info, plan.sizes, len(plan.indices) / len(info.pts)):
         if backend in without:
             continue
         try:
@@ -115,7 +120,7 @@ class _Plan:
         self.wanted = wanted
         self.samples = [sample_frames(info.pts, info.end, info.time_base, w.fps) for w in wanted]
         self.indices = np.unique(np.concatenate([indices for indices, _ in self.samples]))
-        self.short_sides = sorted({w.short_side_px for w in wanted}, reverse=True)
+        self.sizes = sorted({w.size for w in wanted}, reverse=True)
         self.pictured = {int(self.indices[int(place * (len(self.indices) - 1) + 0.5)]) for place in THUMBNAIL_PLACES}
 
 
@@ -125,7 +130,7 @@ def _decode_with(backend: str, plan: _Plan, beat: Callable[[], None]) -> Iterato
     if num_absent:
         # Some frames are not what their packets promised. Which ones do come is known only after a pass over all of them; the
         # rule of frame choice then applies to those.
-        info, counting = plan.info, Decoding(plan.info, [], beat)
+        info, counting = plan.info, Decoding(plan.info, [], beat=beat)
         for _ in BACKENDS[backend](counting, np.arange(len(info.pts))):
             pass
         there = np.unique(np.array(counting.delivered, dtype=np.int64)) if info.timed else info.pts[: len(counting.delivered)]
@@ -152,13 +157,13 @@ def _decode_with(backend: str, plan: _Plan, beat: Callable[[], None]) -> Iterato
 
 def _pass(backend: str, plan: _Plan, beat: Callable[[], None]) -> Generator[Part, None, tuple[Decoding, int]]:
     """The rows and pictures of one pass; returns how it went, and how many of the frames that were wanted did not come."""
-    decoding = Decoding(plan.info, plan.short_sides, beat)
+    decoding = Decoding(plan.info, plan.sizes, beat=beat)
     windows = [_Windows(place, plan.wanted[place], indices) for place, (indices, _) in enumerate(plan.samples)]
     num_absent = len(plan.indices)
     for index, pictures in BACKENDS[backend](decoding, plan.indices):
         num_absent -= 1
         for window in windows:
-            yield from window.add(index, pictures[plan.short_sides.index(window.wanted.short_side_px)])
+            yield from window.add(index, pictures[plan.sizes.index(window.wanted.size)])
         if index in plan.pictured:
             yield Picture(float(plan.info.pts[index] * plan.info.time_base), _jpeg(pictures[-1]))
     for window in windows:

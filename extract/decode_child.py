@@ -18,8 +18,9 @@ from pathlib import Path
 import numpy as np
 
 from .decode import Finished, Picture, Row, Started, Wanted, cut, decode_video
-from .probe import VideoError, probe_video
+from .probe import LONGEST_VIDEO_SECONDS, VideoError, probe_video
 from .sampling import sample_frames
+from .sound import Heard, declared_seconds, planned_sound, sound_rows
 
 MEMORY_BYTES = 4 << 30
 CPU_SECONDS = 120
@@ -61,6 +62,34 @@ def limit_cpu(seconds: float) -> None:
 
 
 def answer(request: dict, answers: Answers) -> None:
+    """The sound comes first: a decoder that it ends has said nothing of the pictures yet, and is not to blame for them."""
+    if request["sound"]:
+        try:
+            answer_sound(request, answers)
+        except VideoError as error:
+            if not request["wanted"]:
+                raise
+            answers.send("unheard", kind=error.kind, words=str(error))
+    if request["wanted"]:
+        answer_pictures(request, answers)
+
+
+def answer_sound(request: dict, answers: Answers) -> None:
+    limit_cpu(CPU_SECONDS)
+    path = Path(request["path"])
+    if request["only_probe"]:
+        num_rows, duration_seconds = planned_sound(path, answers.beat)
+        answers.send("heard", num_rows=num_rows, duration_seconds=duration_seconds)
+        return
+    limit_cpu(CPU_SECONDS + CPU_SECONDS_OF_A_SECOND * min(declared_seconds(path), LONGEST_VIDEO_SECONDS))
+    for part in sound_rows(path, seconds=request["seconds"], beat=answers.beat):
+        if isinstance(part, Heard):
+            answers.send("heard", **asdict(part))
+        else:
+            answers.send_with(part.tobytes(), "sound", num_rows=len(part))
+
+
+def answer_pictures(request: dict, answers: Answers) -> None:
     limit_cpu(CPU_SECONDS)
     info = probe_video(Path(request["path"]), answers.beat)
     if request["seconds"] is not None:

@@ -43,15 +43,25 @@ class DecodeProcess:
         self.num_videos = 0
 
     def start(
-        self, path: Path, wanted: list[Wanted], *, without: list[str] = (), seconds: float | None = None, only_probe: bool = False
+        self,
+        path: Path,
+        wanted: list[Wanted],
+        *,
+        sound: bool = False,
+        without: list[str] = (),
+        seconds: float | None = None,
+        only_probe: bool = False,
     ) -> None:
-        """Has a video decoded, without the decoders ``without`` and only its first ``seconds``; or only probed."""
+        """Has a video decoded: the pictures ``wanted``, without the decoders ``without``, and its ``sound``; only the first ``seconds``.
+        Or has it only probed. Its last answer is "failed", "finished" (pictures), "probed" or, where only sound is asked for, "heard".
+        """
         self.num_videos += 1
         self._complaints.seek(0)
         self._complaints.truncate()
         request = {
             "path": str(path),
             "wanted": [asdict(w) for w in wanted],
+            "sound": sound,
             "without": list(without),
             "seconds": seconds,
             "only_probe": only_probe,

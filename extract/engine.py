@@ -15,6 +15,7 @@ from torch import Tensor
 
 from ..storage.console import UserError, available_cores
 from ..storage.files import file_identity
+from ..storage.profiles import LOGMEL
 from ..storage.records import Profile, VideoFeatures
 from ..storage.thumbnails import Thumbnail
 from .decode import Wanted
@@ -22,6 +23,7 @@ from .decode_process import SILENCE_SECONDS, DecodeProcess
 from .extractor import Extractor
 from .probe import VideoError
 from .sampling import window_times
+from .sound import ROW, row_times
 
 PATIENCE_SECONDS = 10.0
 """A batch that is not full by then is computed as it is, so that no video waits long for others of its size."""
@@ -49,10 +51,12 @@ class Job:
 class Extracted:
     features: dict[str, VideoFeatures]
     thumbnails: list[Thumbnail]
+    failures: dict[str, VideoError] = field(default_factory=dict)
+    """Why there are none of the other features: the file has no sound, or no pictures."""
 
 
 def wanted_of(profile: Profile) -> Wanted:
-    return Wanted(profile.fps, profile.window, profile.short_side_px, profile.crop_px, profile.tail)
+    return Wanted(profile.fps, profile.window, profile.short_side_px, profile.crop_px, profile.tail, profile.resize)
 
 
 @dataclass
@@ -61,6 +65,12 @@ class _Video:
 
     job: Job
     source: str
+    heard: dict | None = None
+    """What was said of its sound at the end of it. Of ``sound`` nothing more comes then, whatever becomes of the pictures."""
+    unheard: VideoError | None = None
+    """Why it has no sound."""
+    sound: list[np.ndarray] = field(default_factory=list)
+    """Blocks of rows, as they came."""
     started: int = 0
     """How often a decoder began with it; rows of an earlier beginning are void."""
     decoder: str = ""
@@ -70,21 +80,64 @@ class _Video:
     thumbnails: list[Thumbnail] = field(default_factory=list)
     finished: dict | None = None
     failure: VideoError | None = None
-    """The first one; later decoders fare no better and have less to say."""
+    """Of the pictures. The first one; later decoders fare no better and have less to say."""
+
+    @property
+    def pictured(self) -> list[Extractor]:
+        """Those that want pictures; they have their places in this list."""
+        return [e for e in self.job.extractors if e.profile.name != LOGMEL]
+
+    @property
+    def listening(self) -> bool:
+        """Whether its sound is wanted and nobody knows yet what became of it."""
+        return len(self.pictured) < len(self.job.extractors) and self.heard is None and self.unheard is None
 
     @property
     def complete(self) -> bool:
+        if not self.pictured:
+            return self.heard is not None
         return self.finished is not None and self.num_pending == 0
+
+    def ask(self, decoder: DecodeProcess) -> None:
+        if self.listening:
+            self.sound.clear()
+        wanted = [wanted_of(e.profile) for e in self.pictured]
+        decoder.start(self.job.path, wanted, sound=self.listening, without=self.without, seconds=self.job.seconds)
 
     def begin(self, decoder: str) -> None:
         self.started += 1
         self.decoder, self.num_pending, self.finished = decoder, 0, None
-        self.rows = [[] for _ in self.job.extractors]
+        self.rows = [[] for _ in self.pictured]
         self.thumbnails = []
 
     def result(self) -> Extracted:
+        features = {LOGMEL: self._heard_features()} if self.heard else {}
+        failures = {LOGMEL: self.unheard} if self.unheard else {}
+        if self.finished:
+            features |= self._seen_features()
+        else:
+            failures |= {e.profile.name: self.failure for e in self.pictured}
+        return Extracted(features, self.thumbnails if self.finished else [], failures)
+
+    def _heard_features(self) -> VideoFeatures:
+        rows, heard = np.concatenate(self.sound), self.heard
+        self.sound.clear()
+        starts, ends = row_times(heard["first_row"], len(rows))
+        return VideoFeatures(
+            video_id=self.job.video_id,
+            features=rows["features"],
+            start_seconds=starts,
+            end_seconds=ends,
+            valid_frames=rows["valid"],
+            duration_seconds=heard["duration_seconds"],
+            source=self.source,
+            decoder=heard["decoder"],
+            partial=heard["partial"],
+        )
+
+    def _seen_features(self) -> dict[str, VideoFeatures]:
         features = {}
-        for place, extractor in enumerate(self.job.extractors):
+        for place, extractor in enumerate(self.pictured):
             profile, done = extractor.profile, self.finished
             starts, ends, valid = window_times(
                 done["num_frames"][place], done["first_slots"][place], profile.window, profile.fps, done["duration_seconds"]
@@ -100,7 +153,7 @@ class _Video:
                 decoder=done["decoder"],
                 partial=done["partial"],
             )
-        return Extracted(features, self.thumbnails)
+        return features
 
 
 @dataclass
@@ -216,7 +269,10 @@ class _Compute:
 
 
 def num_decoders(extractors: Sequence[Extractor], num_cores: int) -> int:
-    """Processes that decode: on a CPU, decoding is a small part of the work; a GPU takes what the other cores can give."""
+    """Processes that decode: on a CPU, decoding is a small part of the work, or, of sound, all of it; a GPU takes what the other cores
+    can give."""
+    if all(e.profile.name == LOGMEL for e in extractors):
+        return num_cores
     if all(e.device.type == "cpu" for e in extractors):
         return max(num_cores // 4, 1)
     return max(num_cores - 1, 1)
@@ -289,8 +345,7 @@ class _Engine:
         else:
             decoder = DecodeProcess()
             self._num_startable -= 1
-        wanted = [wanted_of(e.profile) for e in video.job.extractors]
-        decoder.start(video.job.path, wanted, without=video.without, seconds=video.job.seconds)
+        video.ask(decoder)
         self._decoding[decoder], self._heard[decoder] = video, time.monotonic()
 
     def _listen(self, seconds: float) -> Iterator[tuple[Job, Extracted | VideoError]]:
@@ -316,26 +371,39 @@ class _Engine:
             video.begin(message["decoder"])
         elif message["what"] == "row":
             place = message["wanted"]
-            batch, frames = self._compute.place_for(video.job.extractors[place], message["shape"])
+            batch, frames = self._compute.place_for(video.pictured[place], message["shape"])
             decoder.receive_into(frames)
             self._compute.add(batch, video, place)
         elif message["what"] == "picture":
             video.thumbnails.append(Thumbnail(video.job.video_id, message["seconds"], decoder.receive_bytes(), video.source))
+        elif message["what"] == "sound":
+            video.sound.append(np.empty(message["num_rows"], dtype=ROW))
+            decoder.receive_into(video.sound[-1].view(np.uint8))
+        elif message["what"] == "unheard":
+            video.unheard = VideoError(message["kind"], message["words"])
+        elif message["what"] == "heard":
+            video.heard = message
+            if not video.pictured:
+                self._release(decoder)
         elif message["what"] == "finished":
             video.finished = message
             self._release(decoder)
 
-    def _failed(self, decoder: DecodeProcess, error: VideoError) -> Iterator[tuple[Job, VideoError]]:
-        """Has the next decoder try, where this one did not survive the video; else the video has failed."""
+    def _failed(self, decoder: DecodeProcess, error: VideoError) -> Iterator[tuple[Job, Extracted | VideoError]]:
+        """Has the next decoder try, where this one did not survive the video; else the video has failed, or all of it but its sound."""
         video = self._decoding[decoder]
         self._release(decoder)
+        if video.listening and video.pictured:  # the sound comes first, and ended it
+            video.unheard = error
+            self._start(video)
+            return
         video.failure = video.failure or error
         if error.kind in ENDS_THE_DECODER and video.decoder:
             video.without.append(video.decoder)
             video.decoder = ""
             self._start(video)
         else:
-            yield video.job, video.failure
+            yield video.job, video.result() if video.heard else video.failure
 
     def _release(self, decoder: DecodeProcess) -> None:
         del self._decoding[decoder], self._heard[decoder]

@@ -9,19 +9,25 @@ from torch import Tensor, nn
 
 from ..storage.console import UserError
 from ..storage.device import find_device
-from ..storage.profiles import find_profile
+from ..storage.profiles import LOGMEL, find_profile
 from ..storage.records import Profile, Weights
 from .models import MODELS
+from .sound import log_mel_of_all
 from .weights import load_published, load_random, published_weights
 
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+NO_WEIGHTS = Weights(name="none", sha256="")
+"""Of features that come of no network."""
 
 
 @dataclass(frozen=True)
 class Extractor:
     profile: Profile
     weights: Weights
-    network: nn.Module
+    network: nn.Module | None
+    """None: log-mel features are computed where the sound is decoded."""
     device: torch.device
     batch_size: int
     """Windows that are best computed at once on this device."""
@@ -29,10 +35,15 @@ class Extractor:
     @torch.inference_mode()
     def features(self, frames: Tensor | np.ndarray) -> Tensor:
         """uint8 RGB [B, T, H, W, 3] at the profile's size, or [B, H, W, 3] where its window is one frame -> float32 [B, D].
+        Of sound: float mono samples [N] of -1..1 at the profile's rate, from time zero -> float32 [rows, D].
 
         Raises ``ValueError`` for other shapes and types.
         """
         frames, profile = torch.as_tensor(frames), self.profile
+        if self.network is None:
+            if not frames.is_floating_point() or frames.ndim != 1 or not len(frames):
+                raise ValueError(f"{profile.name}: samples must be floats [N], got {frames.dtype} {list(frames.shape)}")
+            return torch.from_numpy(log_mel_of_all(frames.numpy()))
         window = () if profile.window == 1 else (profile.window,)
         if frames.dtype != torch.uint8 or frames.ndim != 4 + len(window) or frames.shape[1:-3] != window or frames.shape[-1] != 3:
             wanted = ["B", *map(str, window), "H", "W", "3"]
@@ -50,13 +61,18 @@ def load_extractor(
     name: str, *, weights: str | Path = "pretrained", device: str = "cpu", precision: str = "fp32", seed: int = 0
 ) -> Extractor:
     """``weights``: a file, "pretrained" (the profile's own, from the cache or their authors) or "random" (from ``seed``).
-    ``precision``: what the network computes in, fp32, bf16 or, on a GPU, fp16; another one makes it another profile.
+    ``precision``: what the network computes in, fp32, bf16 or, on a GPU, fp16; another one makes it another profile. Log-mel features,
+    which have no network, are the same whatever the precision and the device.
 
     Raises ``UserError`` for an unknown name, and for weights that are not there or not this model's.
     """
     profile, torch_device = replace(find_profile(name), precision=precision), find_device(device)
     if precision not in PRECISIONS or (precision == "fp16" and torch_device.type == "cpu"):
         raise UserError(f"precision {precision!r} on {torch_device}: expected fp32, bf16 or, on a GPU, fp16")
+    if profile.name == LOGMEL:
+        if weights not in ("pretrained", "random"):
+            raise UserError(f"weights {weights}: {name} comes of no network and has none; leave --weights out")
+        return Extractor(find_profile(name), NO_WEIGHTS, None, torch.device("cpu"), batch_size=1)
     network = MODELS[profile.name]().eval().requires_grad_(False)
     if weights == "random":
         used = load_random(network, seed)

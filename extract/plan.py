@@ -3,11 +3,12 @@
 import math
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing.connection import wait
 from pathlib import Path
 
 from ..storage.console import progress
+from ..storage.profiles import LOGMEL
 from ..storage.records import Profile
 from .decode_process import DecodeProcess
 from .engine import Job, extract_videos, wanted_of
@@ -23,12 +24,14 @@ WARM_UP_SECONDS = 2.0
 
 @dataclass(frozen=True)
 class Probed:
-    """What is in a video, and how many frames each profile takes of it."""
+    """What is in a video, and how many rows each profile will have of it."""
 
     video_id: str
     path: Path
     duration_seconds: float
-    num_frames: list[int]
+    num_rows: dict[str, int]
+    failures: dict[str, VideoError]
+    """Why there will be none of the other profiles."""
     missing: str
 
 
@@ -36,35 +39,57 @@ def probe_videos(
     videos: Sequence[tuple[str, Path]], profiles: Sequence[Profile], num_processes: int
 ) -> Iterator[tuple[str, Probed | VideoError]]:
     """(id, what is in it or why it cannot be read) of each video, in the order in which they are done; ``num_processes`` at once."""
-    wanted = [wanted_of(profile) for profile in profiles]
     left = list(videos)[::-1]
-    busy: dict[DecodeProcess, tuple[str, Path]] = {}
+    busy: dict[DecodeProcess, _Probing] = {}
     try:
         while left or busy:
             while left and len(busy) < num_processes:
                 process = DecodeProcess()
-                busy[process] = left.pop()
-                process.start(busy[process][1], wanted, only_probe=True)
+                busy[process] = _Probing(*left.pop(), profiles, process)
             ready = wait([process.connection for process in busy])
             for process in [p for p in busy if p.connection in ready]:
-                video_id, path = busy[process]
-                try:
-                    message = process.receive()
-                    if message["what"] == "beat":
-                        continue
-                    answer = Probed(video_id, path, message["duration_seconds"], message["num_frames"], message["missing"])
-                except VideoError as error:
-                    answer = error
+                probing = busy[process]
+                if (answer := probing.take(process)) is None:
+                    continue
                 if left and process.usable:
-                    busy[process] = left.pop()
-                    process.start(busy[process][1], wanted, only_probe=True)
+                    busy[process] = _Probing(*left.pop(), profiles, process)
                 else:
                     del busy[process]
                     process.close()
-                yield video_id, answer
+                yield probing.video_id, answer
     finally:
         for process in busy:
             process.close()
+
+
+class _Probing:
+    """A video that a child looks at."""
+
+    def __init__(self, video_id: str, path: Path, profiles: Sequence[Profile], process: DecodeProcess) -> None:
+        self.video_id, self.path = video_id, path
+        self.pictured = [profile for profile in profiles if profile.name != LOGMEL]
+        self.sound = len(self.pictured) < len(profiles)
+        self.heard = Probed(video_id, path, 0.0, {}, {}, "")
+        process.start(path, [wanted_of(profile) for profile in self.pictured], sound=self.sound, only_probe=True)
+
+    def take(self, process: DecodeProcess) -> Probed | VideoError | None:
+        """The next thing that the child says; the answer, once it is whole."""
+        try:
+            message = process.receive()
+        except VideoError as error:
+            if not self.heard.num_rows:
+                return error
+            return replace(self.heard, failures={profile.name: error for profile in self.pictured})
+        if message["what"] == "unheard":
+            self.heard = replace(self.heard, failures={LOGMEL: VideoError(message["kind"], message["words"])})
+        elif message["what"] == "heard":
+            self.heard = replace(self.heard, duration_seconds=message["duration_seconds"], num_rows={LOGMEL: message["num_rows"]})
+            return None if self.pictured else self.heard
+        elif message["what"] == "probed":
+            rows = {p.name: math.ceil(n / p.window) for p, n in zip(self.pictured, message["num_frames"], strict=True)}
+            seconds, missing = message["duration_seconds"], message["missing"]
+            return replace(self.heard, duration_seconds=seconds, num_rows=self.heard.num_rows | rows, missing=missing)
+        return None
 
 
 def measure_speed(videos: Sequence[Probed], extractors: Sequence[Extractor]) -> float:
@@ -84,9 +109,9 @@ def measure_speed(videos: Sequence[Probed], extractors: Sequence[Extractor]) -> 
 def planned_table(probed: Sequence[Probed], profiles: Sequence[Profile], needed: dict[str, set[str]]) -> list[str]:
     """Lines that say what each profile will give. ``needed``: {features: ids of the videos that they are still missing of}."""
     lines = [f"{'features':<16}{'videos':>10}{'hours':>10}{'rows':>14}{'MB':>12}"]
-    for place, profile in enumerate(profiles):
-        chosen = [video for video in probed if video.video_id in needed[profile.name]]
-        rows = sum(math.ceil(video.num_frames[place] / profile.window) for video in chosen)
+    for profile in profiles:
+        chosen = [video for video in probed if video.video_id in needed[profile.name] and profile.name in video.num_rows]
+        rows = sum(video.num_rows[profile.name] for video in chosen)
         hours = sum(video.duration_seconds for video in chosen) / 3600
         megabytes = rows * (2 * profile.dimension + BYTES_OF_A_ROW) / 1e6
         lines.append(f"{profile.name:<16}{len(chosen):>10,}{hours:>10,.2f}{rows:>14,}{megabytes:>12,.1f}")

@@ -10,7 +10,7 @@ import numpy as np
 
 # Containers that hold frames themselves. Playlists and concat scripts, which make FFmpeg open other files or addresses whatever
 # their own name is, are none of these.
-CONTAINERS = "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,mpegts,mpeg,mpegvideo,flv,asf,ogg,gif,h264,hevc,ivf"
+CONTAINERS = "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,mpegts,mpeg,mpegvideo,flv,asf,ogg,gif,h264,hevc,ivf,wav,mp3,flac"
 SAFE_OPENING = {"format_whitelist": CONTAINERS, "protocol_whitelist": "file"}
 LONGEST_FRAME_SECONDS = 300
 """A frame shown for longer means a destroyed clock, and hours of work on one picture."""
@@ -24,8 +24,8 @@ MOST_PIXELS = 50_000_000
 
 
 class VideoError(Exception):
-    """A file that gives no features, or not with this decoder. ``kind``: missing, unreadable, no_video, bad_times, too_long,
-    too_large, timeout, out_of_memory or crashed."""
+    """A file that gives no features, or not with this decoder. ``kind``: missing, unreadable, no_video, no_sound, bad_times,
+    too_long, too_large, timeout, out_of_memory or crashed."""
 
     def __init__(self, kind: str, message: str) -> None:
         super().__init__(message)
@@ -158,7 +158,7 @@ def probe_video(path: Path, beat: Callable[[], None] = lambda: None) -> VideoInf
             missing = f"{num_packets:,} of the {stream.frames:,} frames that it should have are in it"
         elif not stream.frames and container.duration:
             start, declared = (container.start_time or 0) / av.time_base, container.duration / av.time_base
-            if declared - (reached_seconds - start) > max(1.0, 0.05 * declared):
+            if ends_early(reached_seconds - start, declared):
                 missing = f"it ends at {reached_seconds - start:.2f} s of the {declared:.2f} that it should have"
         if not missing:
             missing = pause(times, time_base)
@@ -179,6 +179,11 @@ def probe_video(path: Path, beat: Callable[[], None] = lambda: None) -> VideoInf
         )
     _check_times(info)
     return info
+
+
+def ends_early(reached_seconds: float, declared_seconds: float) -> bool:
+    """Whether a file ends so long before it says that this is no rounding."""
+    return declared_seconds - reached_seconds > max(1.0, 0.05 * declared_seconds)
 
 
 def pause(pts: np.ndarray, time_base: Fraction) -> str:

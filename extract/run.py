@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 
@@ -22,6 +22,8 @@ from .work import WorkList
 SHARD_VIDEOS = 64
 SHARD_SECONDS = 120.0
 """A stopped run loses at most what was finished since the last shard."""
+SHARD_BYTES = 256 << 20
+"""Of features that wait to be written. An hour of sound has 58 MB until it is brought to float16."""
 
 
 @dataclass(frozen=True)
@@ -33,11 +35,14 @@ class Outcome:
     features: list[str]
     """Names of those that were asked for."""
     failure: Failure | None
+    """Why there are none of them."""
     partial: str = ""
     seconds: float = 0.0
     """Of the video."""
     num_rows: int = 0
     num_bytes: int = 0
+    failures: dict[str, Failure] = field(default_factory=dict)
+    """Why there are none of some while there are of others, by their names."""
 
 
 @dataclass(frozen=True)
@@ -57,11 +62,13 @@ class _Finished:
         self.thumbnails: list[Thumbnail] = []
         self.pictured = ThumbnailStore(dataset.thumbnails)
         self.video_ids: list[str] = []
+        self.num_bytes = 0
         self.since = time.monotonic()
 
     def add(self, made: Extracted, video_id: str) -> None:
         for name, video in made.features.items():
             self.features[name].append(video)
+            self.num_bytes += video.features.nbytes
         self.thumbnails += [t for t in made.thumbnails if self.pictured.source(t.video_id) != t.source]
         self.video_ids.append(video_id)
 
@@ -79,7 +86,7 @@ class _Finished:
         if self.thumbnails:
             write_thumbnails(self.dataset.thumbnails, self.thumbnails)
             self.thumbnails.clear()
-        kept, self.video_ids, self.since = Kept(self.video_ids), [], time.monotonic()
+        kept, self.video_ids, self.num_bytes, self.since = Kept(self.video_ids), [], 0, time.monotonic()
         return kept
 
 
@@ -95,8 +102,8 @@ def extract_into_stores(
     num_cores: int | None = None,
     shard_seconds: Callable[[], float] = lambda: SHARD_SECONDS,
 ) -> Iterator[Outcome | Kept]:
-    """Each video's ``Outcome`` as it is made, and ``Kept`` whenever a shard was written: every ``SHARD_VIDEOS`` videos or
-    ``shard_seconds()``. What is finished is kept, whatever ends the run. ``jobs``, ``num_cores``: as ``extract_videos`` takes them."""
+    """Each video's ``Outcome`` as it is made, and ``Kept`` whenever a shard was written: every ``SHARD_VIDEOS`` videos, ``SHARD_BYTES``
+    or ``shard_seconds()``. What is finished is kept, whatever ends the run. ``jobs``, ``num_cores``: as ``extract_videos`` takes them."""
     finished, fetcher = _Finished(dataset, extractors), Fetcher()
     results = extract_videos(fetcher.jobs(jobs), extractors, num_cores=num_cores)
     try:
@@ -111,20 +118,30 @@ def extract_into_stores(
                 for name, video in result.features.items():
                     check_storable(video, finished.extractors[name].profile)
             except (VideoError, ValueError) as error:
-                kind = error.kind if isinstance(error, VideoError) else "not_storable"
-                yield Outcome(*asked, Failure(video_id=job.video_id, path=path, kind=kind, message=str(error), source=source))
+                yield Outcome(*asked, _failure(job, path, source, error))
             else:
                 finished.add(result, job.video_id)
                 made = list(result.features.values())
                 num_rows, num_bytes = sum(len(v.features) for v in made), sum(2 * v.features.size for v in made)
-                yield Outcome(*asked, None, made[0].partial, made[0].duration_seconds, num_rows, num_bytes)
-            if len(finished.video_ids) >= SHARD_VIDEOS or time.monotonic() - finished.since > shard_seconds():
+                partial = "; ".join(dict.fromkeys(video.partial for video in made if video.partial))
+                failures = {name: _failure(job, path, source, error) for name, error in result.failures.items()}
+                yield Outcome(*asked, None, partial, max(v.duration_seconds for v in made), num_rows, num_bytes, failures)
+            if (
+                len(finished.video_ids) >= SHARD_VIDEOS
+                or finished.num_bytes > SHARD_BYTES
+                or time.monotonic() - finished.since > shard_seconds()
+            ):
                 yield finished.write()
     finally:
         results.close()
         fetcher.close()
         kept = finished.write()
     yield kept
+
+
+def _failure(job: Job, path: str, source: str, error: VideoError | ValueError) -> Failure:
+    kind = error.kind if isinstance(error, VideoError) else "not_storable"
+    return Failure(video_id=job.video_id, path=path, kind=kind, message=str(error), source=source)
 
 
 def extract_dataset(
@@ -157,7 +174,9 @@ def note_outcome(outcome: Outcome, work: WorkList, problems: Problems) -> None:
     where = f"video {outcome.video_id!r}, {outcome.path}"
     if failure := outcome.failure:
         problems.add(f"{where}: {failure.kind}: {failure.message}; recorded in failures.jsonl, the others go on")
-    elif outcome.partial:
-        problems.add(f"{where}: partial: {outcome.partial}; its features are those of the frames there are")
+    for name, missing in outcome.failures.items():
+        problems.add(f"{where}: {name}: {missing.kind}: {missing.message}; recorded in failures.jsonl, its other features are there")
+    if outcome.partial:
+        problems.add(f"{where}: partial: {outcome.partial}; its features are those of what there is")
     for name in outcome.features:
-        work.note(name, outcome.video_id, failure)
+        work.note(name, outcome.video_id, failure or outcome.failures.get(name))

@@ -28,6 +28,8 @@ TRIED_ROWS = 6
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 KINETICS = ((110.6, 103.2, 96.3), (1.0, 1.0, 1.0))
 ACTIVITYNET = ((114.7748, 107.7354, 99.4750), (1.0, 1.0, 1.0))
+CLIP = ((0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711))
+IG65M = ((0.43216, 0.394666, 0.37645), (0.22803, 0.22145, 0.216989))
 HARA_2020 = ((0.4345, 0.4051, 0.3775), (0.2768, 0.2713, 0.2737))
 NOTHING = ((0.0, 0.0, 0.0), (1.0, 1.0, 1.0))
 NORMALISATIONS = {
@@ -38,6 +40,8 @@ NORMALISATIONS = {
     "values 0..255 minus Kinetics' mean": ("0..255", *KINETICS),
     "values 0..255 minus ActivityNet's mean": ("0..255", *ACTIVITYNET),
     "the mean and std of Hara 2020": ("0..1", *HARA_2020),
+    "CLIP's mean and std": ("0..1", *CLIP),
+    "the mean and std of R(2+1)D on IG-65M": ("0..1", *IG65M),
 }
 
 
@@ -53,10 +57,11 @@ class Comparison:
     remarks: list[str]
     explained: bool
     """Whether the remarks say why they differ."""
+    same_level: bool = True
 
     @property
     def same(self) -> bool:
-        return self.least_cosine >= SAME_COSINE
+        return self.least_cosine >= SAME_COSINE and self.same_level
 
 
 def cosines(a: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -81,12 +86,13 @@ def compare(ours: VideoFeatures, theirs: np.ndarray) -> Comparison:
         raise UserError(f"{(~np.isfinite(theirs)).any(axis=1).sum():,} of their {len(theirs):,} rows are not finite")
     row_cosines = cosines(mine, theirs)
     mean, least = float(row_cosines.mean()), float(row_cosines.min())
-    other_times = _other_times(ours, mine, theirs, mean) if least < SAME_COSINE else []
-    remarks += other_times
+    level = _level(mine, theirs)
+    why = [*(_other_times(ours, mine, theirs, mean) if least < SAME_COSINE else []), *level]
+    remarks += why
     if least >= SAME_COSINE and len(mine) != len(theirs):
         remarks.append(f"theirs has {abs(len(theirs) - len(mine))} rows {'more' if len(theirs) > len(mine) else 'fewer'} at the end")
     remarks += _lengths(mine, theirs)
-    return Comparison(ours.video_id, len(mine), len(theirs), mean, least, remarks, explained=bool(other_times))
+    return Comparison(ours.video_id, len(mine), len(theirs), mean, least, remarks, explained=bool(why), same_level=not level)
 
 
 def explains(cosine: float, before: float) -> bool:
@@ -106,6 +112,16 @@ def _other_times(ours: VideoFeatures, mine: np.ndarray, theirs: np.ndarray, befo
         at_time = cosines(mine, theirs[nearest]).mean()
         found.append(f"another rate: {their_rate:.2f} rows a second, ours {rate:.2f} (cosine {at_time:.4f} by time)")
     return found
+
+
+def _level(mine: np.ndarray, theirs: np.ndarray) -> list[str]:
+    """Decibels of another reference, as that of each file's maximum."""
+    n = min(len(mine), len(theirs))
+    differences = theirs[:n].astype(np.float32) - mine[:n]
+    level = float(np.median(differences))
+    if abs(level) < 1 or np.mean(np.abs(differences - level) < 0.5) < 0.9:
+        return []
+    return [f"their values are ours {level:+.2f} throughout: another reference"]
 
 
 def _lengths(mine: np.ndarray, theirs: np.ndarray) -> list[str]:
@@ -137,7 +153,7 @@ def first_windows(path: Path, extractor: Extractor) -> np.ndarray:
 
 def other_inputs(path: Path, extractor: Extractor, theirs: np.ndarray) -> list[str]:
     """Whether theirs are what the network makes of the same frames with another colour order or normalisation."""
-    if theirs.ndim != 2 or theirs.shape[1] != extractor.profile.dimension:
+    if theirs.ndim != 2 or theirs.shape[1] != extractor.profile.dimension or extractor.network is None:
         return []
     windows = first_windows(path, extractor)
     found = {}

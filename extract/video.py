@@ -12,7 +12,8 @@ from .probe import VideoError
 def extract_video(path: str | Path, extractors: Sequence[Extractor], *, video_id: str | None = None) -> dict[str, VideoFeatures]:
     """{features name: features of the video}. The video is decoded once for all of ``extractors``, and never held whole.
 
-    For many videos ``engine.extract_videos`` starts its processes once. Raises ``VideoError`` for a file that gives no features.
+    Of a file without sound, ``logmel`` is left out, and of one without pictures all else. For many videos ``engine.extract_videos``
+    starts its processes once. Raises ``VideoError`` for a file that gives no features at all.
     """
     job = Job(video_id or Path(path).stem, Path(path).absolute(), extractors)
     ((_, result),) = extract_videos([job], extractors)

@@ -51,6 +51,17 @@ PUBLISHED = {
         size_bytes=125_031_128,
         page="https://github.com/antoine77340/S3D_HowTo100M (copies: issue 14)",
     ),
+    # On the hub its name is pytorch_model.bin, which says nothing beside other files. The hub states the SHA-256.
+    "clip-vit-base-patch32.bin": PublishedFile(
+        ("https://huggingface.co/openai/clip-vit-base-patch32/resolve/main/pytorch_model.bin",),
+        sha256="a63082132ba4f97a80bea76823f544493bffa8082296d62d71581a4feff1576f",
+        page="https://huggingface.co/openai/clip-vit-base-patch32 (its pytorch_model.bin, under this name)",
+    ),
+    # The name's last part is not checked by its authors' own code, nor here.
+    "r2plus1d_34_clip32_ig65m_from_scratch-449a7af9.pth": PublishedFile(
+        ("https://github.com/moabitcoin/ig65m-pytorch/releases/download/v1.0.0/r2plus1d_34_clip32_ig65m_from_scratch-449a7af9.pth",),
+        page="https://github.com/moabitcoin/ig65m-pytorch",
+    ),
     "r3d152_K_200ep.pth": PublishedFile(
         (), page="https://drive.google.com/drive/folders/1xbYbZ7rpyjftI_KCk6YuL-XrfQDz7Yd4 (of kenshohara/3D-ResNets-PyTorch)"
     ),

@@ -18,13 +18,14 @@ OLDER_NS = 3600 * 10**9
 """An hour: machines' clocks differ, and a video was read some time before its shard was written."""
 
 
-def list_folder(folder: Path, problems: Problems) -> list[VideoRecord]:
-    """The video files under ``folder``; a video's id is its path there without the suffix. Raises ``UserError`` where there are none."""
+def list_folder(folder: Path, problems: Problems, *, suffixes: Sequence[str] = VIDEO_SUFFIXES) -> list[VideoRecord]:
+    """The video files, or those with other ``suffixes``, under ``folder``; a video's id is its path there without the suffix. Raises
+    ``UserError`` where there are none."""
     if not folder.is_dir():
         raise UserError(f"{folder}: no such folder; --videos expects one with video files")
-    files = sorted(p for p in folder.rglob("*") if p.suffix.lower() in VIDEO_SUFFIXES and p.is_file())
+    files = sorted(p for p in folder.rglob("*") if p.suffix.lower() in suffixes and p.is_file())
     if not files:
-        raise UserError(f"{folder}: no video files in it; expected names ending in {' '.join(sorted(VIDEO_SUFFIXES))}")
+        raise UserError(f"{folder}: no video files in it; expected names ending in {' '.join(sorted(suffixes))}")
     videos: dict[str, VideoRecord] = {}
     for file in files:
         video_id = file.relative_to(folder).with_suffix("").as_posix()

@@ -21,7 +21,7 @@ MEASURES = {
     "hours": "hours of video in the features made",
     "rows": "rows of features made",
     "bytes": "bytes of features made",
-    "failures": "videos that gave no features",
+    "failures": "videos that gave no features, or not all",
     "ended_workers": "workers that ended before their time",
     "workers": "workers that are there",
     "compute_share": "the part of the workers' time in which networks computed",
@@ -45,6 +45,7 @@ class Status:
     def outcome(self, outcome: Outcome, size: int) -> None:
         self.num_done += 1
         self.bytes_read += size
+        self.failures.update(failure.kind for failure in outcome.failures.values())
         if outcome.failure:
             self.failures[outcome.failure.kind] += 1
             return

@@ -63,7 +63,7 @@ def info_lines(about: dict[str, Any]) -> list[str]:
         "rows": f"{about['rows']:,} of {about['profile']['dimension']:,} values, {' and '.join(about['types'])}",
         "on disk": f"{about['shards']:,} shards, {about['bytes'] / 1e6:,.1f} MB, schema {about['schema']}",
         "origin": about["origin"],
-        "weights": f"{about['weights']} (sha256 {about['weights_sha256'] or 'not known'})",
+        "weights": f"{about['weights']} (sha256 {about['weights_sha256'] or 'not known'})" if about["weights"] != "none" else "none",
         "made with": several({name: " and ".join(values) for name, values in about["made_with"].items()}),
         "decoders": several({name or "none": f"({count:,} videos)" for name, count in about["decoders"].items()}),
         "profile": about["profile_hash"],

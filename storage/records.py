@@ -18,11 +18,13 @@ class Profile:
     weights: str
     """Name of the published weights that the profile is for; a store says beside it which ones were really used."""
     fps: float | None
-    """Of the frames. None, in what others made: rows are spread evenly over the video."""
+    """Of the frames; of sound, whose samples are its frames, the sample rate. None, in what others made: rows are spread evenly over
+    the video."""
     window: int
     """Frames of one feature."""
     stride: int
     short_side_px: int
+    """0, where there are no pictures."""
     crop_px: int | None
     """Side of the square cut from the middle; None: the whole frame."""
     resize: str
@@ -154,8 +156,9 @@ class VideoFeatures:
     end_seconds: np.ndarray
     """[T]"""
     valid_frames: np.ndarray
-    """[T]: how many frames of the window were real; the rest is the profile's tail rule."""
+    """[T]: how many frames (of sound: samples) of the window were real; the rest is the profile's tail rule."""
     duration_seconds: float
+    """Of the pictures, or of the sound, whose features these are: when they end."""
     source: str = ""
     """Identity of the file that was read."""
     decoder: str = ""

@@ -29,14 +29,17 @@ import pytest
 from conftest import shared
 from PIL import Image
 from test_sampling import FPS, LENGTHS_SECONDS, RATES
+from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 from videos import RECORDINGS, UPRIGHT, all_frames, remux, scene
 from vlalign.extract import backends, decode_process
-from vlalign.extract.backends import Decoding, NotTrusted, decord_reads_well
+from vlalign.extract.backends import LIBSWSCALE, PILLOW, Decoding, NotTrusted, Size, decord_reads_well
 from vlalign.extract.decode import Finished, Picture, Row, Started, Wanted, choose_backends, cut, decode_video
 from vlalign.extract.decode_process import DecodeProcess
+from vlalign.extract.engine import wanted_of
 from vlalign.extract.probe import LONGEST_SIDE, MOST_PIXELS, VideoError, VideoInfo, probe_video
-from vlalign.extract.render import frame_times
+from vlalign.extract.render import frame_times, render_video
 from vlalign.extract.sampling import sample_frames, scaled_size
+from vlalign.storage.profiles import LOGMEL, PROFILES
 
 needs_decord = pytest.mark.skipif(backends.decord is None, reason="decord is not built for this processor")
 needs_program = pytest.mark.skipif(shutil.which("ffmpeg") is None, reason="the ffmpeg program is not installed")
@@ -45,8 +48,10 @@ MOST_DIFFERENCE = 0.5
 """Mean absolute difference, of 255, that two versions of FFmpeg may show in one picture. Measured: 0."""
 
 
-def want(fps: int, short_side_px: int = 48, window: int = 1, crop_px: int | None = None, tail: str = "none") -> Wanted:
-    return Wanted(fps=fps, window=window, short_side_px=short_side_px, crop_px=crop_px, tail=tail)
+def want(
+    fps: int, short_side_px: int = 48, window: int = 1, crop_px: int | None = None, tail: str = "none", resize: str = LIBSWSCALE
+) -> Wanted:
+    return Wanted(fps=fps, window=window, short_side_px=short_side_px, crop_px=crop_px, tail=tail, resize=resize)
 
 
 @dataclass
@@ -320,7 +325,7 @@ REAL = {
 
 def pictures_by(backend: str, info: VideoInfo, short_sides: list[int], wanted: np.ndarray) -> tuple[list[np.ndarray], Decoding]:
     """The pictures of ``wanted``, in each size, and how the pass went."""
-    decoding = Decoding(info, short_sides)
+    decoding = Decoding(info, [Size(side) for side in short_sides])
     indices, pictures = zip(*getattr(backends, f"{backend}_pictures")(decoding, wanted), strict=True)
     assert list(indices) == wanted.tolist()
     return [np.stack([sizes[place] for sizes in pictures]) for place in range(len(short_sides))], decoding
@@ -336,7 +341,7 @@ def test_decoders_give_the_same_pictures_of_real_videos(name):
     others = []
     if backends.ffmpeg_program():
         others.append(pictures_by("ffmpeg", info, [224, 112], wanted)[0])
-    if decord_reads_well(info, [224]):
+    if decord_reads_well(info, [Size(224)]):
         others.append([pictures_by("decord", info, [side], wanted)[0][0] for side in (224, 112)])
     elif backends.decord is not None:
         assert "avi" in info.containers
@@ -409,7 +414,7 @@ def test_colours_are_those_of_the_ffmpeg_program(tmp_path, tags, pix_fmt):
     path = coloured_video(tmp_path / "coloured.mp4", COLOURS[tags], pix_fmt)
     info, every = probe_video(path), np.arange(12)
     (theirs,) = by_program(path, 80, 106, None)
-    for backend in ("pyav", "ffmpeg", *(["decord"] if decord_reads_well(info, [80]) else [])):
+    for backend in ("pyav", "ffmpeg", *(["decord"] if decord_reads_well(info, [Size(80)]) else [])):
         ((pictures,), _) = pictures_by(backend, info, [80], every)
         assert differences(pictures, theirs).max() <= MOST_DIFFERENCE, backend
 
@@ -585,7 +590,7 @@ def test_zoo_files_give_the_same_pictures_with_any_decoder(name):
     every = np.arange(min(len(info.pts), 40))
     ((pictures,), _) = pictures_by("pyav", info, [ZOO_SIDE], every)
     assert len({picture.tobytes() for picture in pictures}) == len(every)
-    if decord_reads_well(info, [ZOO_SIDE]):
+    if decord_reads_well(info, [Size(ZOO_SIDE)]):
         assert_same(pictures_by("decord", info, [ZOO_SIDE], every)[0][0], pictures)
     else:
         assert name in NOT_FOR_DECORD or backends.decord is None
@@ -634,7 +639,7 @@ def test_probing_says_that_it_goes_on(recordings):
 @pytest.mark.parametrize("name", RECORDINGS)
 def test_decord_and_pyav_give_the_same_pixels(recordings, name):
     info = probe_video(recordings[name])
-    if decord_reads_well(info, [112]):
+    if decord_reads_well(info, [Size(112)]):
         np.testing.assert_array_equal(all_frames(recordings[name], "decord"), all_frames(recordings[name], "pyav"))
     else:
         assert "rotated" in name or "variable" in name
@@ -666,7 +671,7 @@ def test_other_containers_give_the_same_frames_at_the_same_times(with_sound, tmp
     seconds, expected_seconds = (i.pts.astype(float) * float(i.time_base) for i in (info, expected))
     np.testing.assert_allclose(seconds - seconds[0], expected_seconds - expected_seconds[0], atol=0.0011)
     if backend == "decord" and container == "mpegts":
-        assert not decord_reads_well(info, [HEIGHT])
+        assert not decord_reads_well(info, [Size(HEIGHT)])
         return
     ((pictures,), _) = pictures_by(backend, info, [HEIGHT], np.arange(60))
     assert numbers_of(pictures) == list(range(60))
@@ -745,7 +750,7 @@ def test_files_without_pictures_fail_with_a_kind_and_a_reason(tmp_path, make, ki
 def test_decoders_that_are_not_wanted_are_not_used(with_sound, backend, name):
     without = tuple({"decord", "PyAV", "ffmpeg"} - {name})
     info = probe_video(with_sound)
-    if name not in choose_backends(info, [HEIGHT], 1.0):
+    if name not in choose_backends(info, [Size(HEIGHT)], 1.0):
         with pytest.raises(VideoError, match="no decoder is left to try"):
             take(info, want(24), without=without)
         return
@@ -787,6 +792,42 @@ def test_windows_and_crops_of_several_profiles_in_one_pass(with_sound, tail, las
     np.testing.assert_array_equal(taken.rows[1][2][:4, ::4, ::4], expected)
     assert numbers_of(taken.rows[2]) == chosen(with_sound, 1).tolist()
     assert taken.finished.num_frames == [60, 60, len(taken.rows[2])]
+
+
+@pytest.mark.parametrize("name", ["data/msrvtt/videos/video7010.mp4", "zoo/rot90.mp4", "zoo/odd_444.mp4"])
+def test_all_profiles_in_one_pass_get_the_frames_that_each_gets_alone(name):
+    """Every frame is decoded once, whatever is wanted of it."""
+    info = cut(probe_video(shared(name)), 4.0)
+    wanted, beats = [wanted_of(profile) for name, profile in PROFILES.items() if name != LOGMEL], []
+    together = take(info, *wanted)
+    assert len(together.begun) == 1
+    for _ in decode_video(info, wanted, beat=lambda: beats.append(1)):
+        pass
+    assert 0 < len(beats) <= len(info.pts)
+    for place, one in enumerate(wanted):
+        assert_same(np.stack(together.rows[place]), take(info, one).frames)
+
+
+@pytest.mark.parametrize("size", [(320, 240), (250, 180), (180, 250), (200, 90)], ids="{0[0]}x{0[1]}".format)
+def test_clips_frames_are_those_of_transformers_own_processor(tmp_path, size):
+    """To the last bit, from the frames in RGB at their own size: resized smaller and larger, cut where one pixel is left over."""
+    width, height = size
+    render_video(scene(2.0, width=width, height=height), tmp_path / "x.mp4")
+    with av.open(str(tmp_path / "x.mp4")) as container:
+        frames = [frame.to_image() for frame in container.decode(video=0)]
+    processor = CLIPImageProcessorPil(do_rescale=False, do_normalize=False)
+    expected = processor([frames[12], frames[37]], return_tensors="np")["pixel_values"].transpose(0, 2, 3, 1)
+    np.testing.assert_array_equal(take(tmp_path / "x.mp4", wanted_of(PROFILES["clip_vit_b32"])).frames, expected)
+
+
+def test_a_size_may_be_wanted_in_both_kernels(with_sound):
+    wanted = [want(1, HEIGHT // 2), want(1, HEIGHT // 2, resize=PILLOW)]
+    bilinear, bicubic = (np.stack(rows).astype(int) for rows in take(with_sound, *wanted).rows)
+    assert bilinear.shape == bicubic.shape and np.abs(bilinear - bicubic).max() > 0
+    for pictures, one in zip((bilinear, bicubic), wanted, strict=True):
+        np.testing.assert_array_equal(take(with_sound, one).frames, pictures)
+    with pytest.raises(ValueError, match="resize 'nearest' is not known"):
+        take(with_sound, want(1, resize="nearest"))
 
 
 def squares(info: VideoInfo) -> np.ndarray:
@@ -972,7 +1013,7 @@ def test_a_lost_start_gives_the_frames_from_the_next_key_frame_on(undamaged, tmp
     path = tmp_path / "lost.ts"
     path.write_bytes(undamaged["ts"].read_bytes()[188 * num_packets :])
     info = probe_video(path)
-    assert not info.plain and not decord_reads_well(info, [48])
+    assert not info.plain and not decord_reads_well(info, [Size(48)])
     taken = take(info, want(24))
     assert taken.finished.partial == f"72 of {len(info.pts)} frames could be decoded"
     assert_only_frames_that_exist(path, taken, 72)
@@ -983,7 +1024,7 @@ def test_a_lost_start_gives_the_frames_from_the_next_key_frame_on(undamaged, tmp
 @pytest.mark.parametrize("name", ["mp4", "webm"])
 def test_decord_is_not_believed_when_frames_are_lost(undamaged, tmp_path, name, numbers):
     info = probe_video(zero_packets(undamaged[name], tmp_path / f"zeroed.{name}", numbers))
-    assert decord_reads_well(info, [48]), "its packets look well"
+    assert decord_reads_well(info, [Size(48)]), "its packets look well"
     with pytest.raises(NotTrusted, match="decord"):
         pictures_by("decord", info, [48], np.arange(96))
 
@@ -1335,9 +1376,9 @@ def test_playlists_are_refused_and_nothing_that_they_name_is_touched(bait, openi
     info = replace(probe_video(with_sound), path=path)
     attempts = [
         lambda: probe_video(path),
-        lambda: list(backends.pyav_pictures(Decoding(info, [48]), np.arange(60))),
-        *([lambda: list(backends.ffmpeg_pictures(Decoding(info, [48]), np.arange(60)))] if backends.ffmpeg_program() else []),
-        *([lambda: decord_reads_well(info, [48])] if backends.decord else []),
+        lambda: list(backends.pyav_pictures(Decoding(info, [Size(48)]), np.arange(60))),
+        *([lambda: list(backends.ffmpeg_pictures(Decoding(info, [Size(48)]), np.arange(60)))] if backends.ffmpeg_program() else []),
+        *([lambda: decord_reads_well(info, [Size(48)])] if backends.decord else []),
     ]
     for attempt in attempts:
         with pytest.raises(VideoError) as refused:

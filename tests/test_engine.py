@@ -112,7 +112,7 @@ def test_broken_videos_fail_in_between_and_the_others_are_as_ever(videos, tmp_pa
 # Real networks on real videos
 
 
-@pytest.mark.parametrize("name", ["resnet152", "i3d_resnext101"])
+@pytest.mark.parametrize("name", ["resnet152", "i3d_resnext101", "clip_vit_b32"])
 def test_real_videos_alone_and_in_a_batch_with_others(name):
     extractor = load_extractor(name, weights="random")
     paths = sorted(shared("data/msrvtt/videos").glob("*.mp4"))
@@ -122,7 +122,7 @@ def test_real_videos_alone_and_in_a_batch_with_others(name):
         assert cosine(alone.features[name], together[path.stem].features[name]) >= 0.9999
 
 
-@pytest.mark.parametrize("name", ["resnet152", "i3d_resnext101", "s3d"])
+@pytest.mark.parametrize("name", ["resnet152", "i3d_resnext101", "s3d", "clip_vit_b32", "clip_vit_b32_map", "r2plus1d"])
 def test_real_videos_in_bf16(name, monkeypatch):
     # At the gain that the demo uses, S3D's random gates saturate, and any rounding grows from block to block (cosine 0.96 to
     # 0.998); those of a trained network do not, nor do these.

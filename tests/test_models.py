@@ -8,6 +8,7 @@ import itertools
 import json
 import math
 import pickle
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,14 +17,18 @@ import torch
 import torch.nn.functional as F
 import torchvision
 from conftest import shared
+from torchvision.models.video.resnet import BasicBlock, Conv2Plus1D, R2Plus1dStem, VideoResNet
+from transformers import CLIPConfig, CLIPModel, CLIPVisionConfig, CLIPVisionModelWithProjection
+from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 from vlalign.extract import load_extractor
 from vlalign.extract.extractor import Extractor
 from vlalign.extract.models import MODELS, resnet3d
+from vlalign.extract.models.r2plus1d import R2Plus1D34
 from vlalign.extract.models.resnet152 import ResNet152
 from vlalign.extract.models.s3d import S3D
 from vlalign.extract.weights import load_published, load_random
 from vlalign.storage.console import UserError
-from vlalign.storage.profiles import PROFILES
+from vlalign.storage.profiles import FRAME_MAPS, LOGMEL, PROFILES
 from vlalign.storage.records import Weights
 
 GOLDEN_TOLERANCE = 1e-3
@@ -37,8 +42,11 @@ WRAPPINGS = {
 }
 
 RESNETS_3D = ["i3d_resnext101", "i3d_resnet152"]
-NETWORKS = ["resnet152", *RESNETS_3D, "s3d"]
+STORED_GOLDEN = ["resnet152", *RESNETS_3D, "s3d"]
+NETWORKS = [*STORED_GOLDEN, "clip_vit_b32", "clip_vit_b32_map", "r2plus1d"]
 """Each once; ``s3d_univl`` is ``s3d`` at another frame rate."""
+CLIPS = ["clip_vit_b32", "clip_vit_b32_map"]
+README = Path(__file__).resolve().parents[1] / "README.md"
 
 
 def random_state(model: torch.nn.Module, gain: float, seed: int = 0) -> dict[str, torch.Tensor]:
@@ -213,7 +221,28 @@ def plain_and_our_resnet3d() -> dict[str, tuple[PlainResNet3D, torch.nn.Module]]
 
 @pytest.fixture(scope="module")
 def extractors(s3d, resnet152) -> dict[str, Extractor]:
-    return {"s3d": s3d, "resnet152": resnet152} | {name: load_extractor(name, weights="random") for name in RESNETS_3D}
+    others = [name for name in NETWORKS if name not in ("s3d", "resnet152")]
+    return {"s3d": s3d, "resnet152": resnet152} | {name: load_extractor(name, weights="random") for name in others}
+
+
+@pytest.fixture(scope="module")
+def plain_clip() -> CLIPVisionModelWithProjection:
+    """transformers' own, filled."""
+    plain = CLIPVisionModelWithProjection(CLIPVisionConfig()).eval().requires_grad_(False)
+    plain.load_state_dict(random_state(plain, gain=1.0))
+    return plain
+
+
+def plain_r2plus1d(num_classes: int = 487) -> VideoResNet:
+    """torchvision's network, with what the publisher of the weights changes in it (moabitcoin/ig65m-pytorch, ig65m/models.py)."""
+    plain = VideoResNet(BasicBlock, [Conv2Plus1D] * 4, [3, 4, 6, 3], R2Plus1dStem, num_classes=num_classes)
+    plain.layer2[0].conv2[0] = Conv2Plus1D(128, 128, 288)
+    plain.layer3[0].conv2[0] = Conv2Plus1D(256, 256, 576)
+    plain.layer4[0].conv2[0] = Conv2Plus1D(512, 512, 1152)
+    for module in plain.modules():
+        if isinstance(module, torch.nn.BatchNorm3d):
+            module.eps = 1e-3
+    return plain.eval().requires_grad_(False)
 
 
 @torch.inference_mode()
@@ -274,6 +303,62 @@ def test_3d_resnets_are_the_published_networks(name, shape, plain_and_our_resnet
 
 
 @torch.inference_mode()
+def test_r2plus1d_is_torchvisions_up_to_its_pooling(checkpoint):
+    """From a published file of another number of classes (the one finetuned on Kinetics), batch norms folded away."""
+    plain = plain_r2plus1d(num_classes=400)
+    state = random_state(plain, gain=1.0)
+    plain.load_state_dict(state)
+    plain.fc = torch.nn.Identity()
+    extractor = load_extractor("r2plus1d", weights=checkpoint(state))
+    frames = torch.randint(0, 256, (2, 32, 48, 40, 3), dtype=torch.uint8)
+    mean, std = torch.tensor([0.43216, 0.394666, 0.37645]), torch.tensor([0.22803, 0.22145, 0.216989])
+    values = ((frames.float() / 255 - mean) / std).permute(0, 4, 1, 2, 3)
+    expected, got = plain(values), extractor.features(frames)
+    assert (got.shape, got.dtype) == ((2, 512), torch.float32) and expected.std() > 1e-3
+    torch.testing.assert_close(got, expected, rtol=0, atol=1e-4 * expected.abs().max().item())
+    turned = plain(values.flip(2))
+    assert (turned - expected).abs().max() > 1e-2 * expected.abs().max(), "time must matter, or this compares less than it says"
+    torch.testing.assert_close(extractor.features(frames.flip(1)), turned, rtol=0, atol=1e-4 * expected.abs().max().item())
+
+
+@torch.inference_mode()
+def test_clip_is_transformers_own_from_pixels_to_embeddings(plain_clip, checkpoint):
+    """From a file as it is published, with the half for texts in it, and through transformers' own normalisation."""
+    texts = {"text_model.final_layer_norm.weight": torch.ones(512), "text_projection.weight": torch.ones(512, 512)}
+    rest = {"logit_scale": torch.tensor(4.6), "vision_model.embeddings.position_ids": torch.arange(50)[None]}
+    path = checkpoint(plain_clip.state_dict() | texts | rest)
+    frames = torch.randint(0, 256, (3, 224, 224, 3), dtype=torch.uint8)
+    made = plain_clip(CLIPImageProcessorPil()(list(frames.numpy()), return_tensors="pt")["pixel_values"])
+    patches = plain_clip.visual_projection(plain_clip.vision_model.post_layernorm(made.last_hidden_state[:, 1:]))
+    for name, expected in (("clip_vit_b32", made.image_embeds), ("clip_vit_b32_map", patches)):
+        got = load_extractor(name, weights=path).features(frames)
+        assert (got.shape, got.dtype) == ((3, PROFILES[name].dimension), torch.float32)
+        torch.testing.assert_close(got.view(expected.shape), expected, rtol=0, atol=1e-4 * expected.abs().max().item())
+
+
+@torch.inference_mode()
+def test_a_frame_map_has_its_places_where_they_are_in_the_frame(extractors):
+    """With attention and perceptrons silenced, a place is what its own 32 x 32 pixels show and nothing else."""
+    extractor = extractors["clip_vit_b32_map"]
+    extractor = replace(extractor, network=copy.deepcopy(extractor.network))
+    for layer in extractor.network.vision_model.encoder.layers:
+        for silenced in (layer.self_attn.out_proj, layer.mlp.fc2):
+            silenced.weight.zero_()
+            silenced.bias.zero_()
+    frames = torch.randint(0, 256, (1, 224, 224, 3), dtype=torch.uint8)
+    changed = frames.clone()
+    changed[:, 32 * 2 : 32 * 3, 32 * 5 : 32 * 6] = 0
+    maps = torch.cat([extractor.features(frames), extractor.features(changed)]).view(2, *FRAME_MAPS["clip_vit_b32_map"])
+    assert (maps[0] != maps[1]).any(dim=-1).nonzero().tolist() == [[2, 5]]
+
+
+@pytest.mark.parametrize("name", CLIPS)
+def test_clip_takes_frames_of_its_own_size_only(name, extractors):
+    with pytest.raises(ValueError, match=r"64\*96\) doesn't match model \(224\*224\)"):
+        extractors[name].features(torch.zeros(1, 64, 96, 3, dtype=torch.uint8))
+
+
+@torch.inference_mode()
 def test_time_matters_to_3d_resnets(plain_and_our_resnet3d):
     video = torch.rand(1, 3, 8, 32, 32)
     ours, plain = (model(video.flip(2)) - model(video) for model in plain_and_our_resnet3d["i3d_resnext101"])
@@ -292,6 +377,9 @@ def test_folded_convolutions_do_the_same_with_and_without_onednn(plain_and_our_r
     torch.testing.assert_close(ours.float()(video), in_float32, rtol=0, atol=0)
 
 
+PIXELS = {"resnet152": (1, 3, 64, 64), **dict.fromkeys(CLIPS, (1, 3, 224, 224))}
+
+
 @torch.inference_mode()
 @pytest.mark.parametrize("name", NETWORKS)
 def test_bfloat16_loses_little(name, extractors):
@@ -303,8 +391,9 @@ def test_bfloat16_loses_little(name, extractors):
         load_random(network, 0)
         network.fold()
     in_bfloat16 = copy.deepcopy(network).to(torch.bfloat16)
-    assert {value.dtype for value in [*in_bfloat16.parameters(), *in_bfloat16.buffers()]} == {torch.bfloat16}
-    pixels = torch.randn(1, 3, 64, 64) if name == "resnet152" else torch.rand(1, 3, 16, 64, 64)
+    values = [*in_bfloat16.parameters(), *in_bfloat16.buffers()]
+    assert {value.dtype for value in values if value.is_floating_point()} == {torch.bfloat16}
+    pixels = torch.randn(PIXELS[name]) if name in PIXELS else torch.rand(1, 3, 16, 64, 64)
     row, expected = in_bfloat16(pixels.bfloat16()), network(pixels)
     assert row.dtype == torch.float32 and F.cosine_similarity(row, expected).item() > 0.999
     assert not torch.equal(row, row.bfloat16().float()), "rounded once more, at the very end"
@@ -344,6 +433,10 @@ def published_shapes(name: str) -> dict[str, list[int]]:
     if name == "resnet152":
         with torch.device("meta"):
             return {n: list(v.shape) for n, v in torchvision.models.resnet152(weights=None).state_dict().items()}
+    if name == "r2plus1d" or name in CLIPS:
+        with torch.device("meta"):
+            plain = plain_r2plus1d() if name == "r2plus1d" else CLIPModel(CLIPConfig())
+            return {n: list(v.shape) for n, v in plain.state_dict().items()}
     return json.loads(shared(f"golden/{'s3d_howto100m' if name == 's3d' else name}.keys.json").read_text())
 
 
@@ -354,11 +447,24 @@ def assert_golden(rows: torch.Tensor, entry: str) -> None:
     assert (error < GOLDEN_TOLERANCE).all(), error
 
 
+def test_every_profile_has_a_network_and_a_row_in_the_readme():
+    assert list(MODELS) == [name for name in PROFILES if name != LOGMEL]
+    table = [[cell.strip(" `") for cell in line.split("|")[1:-1]] for line in README.read_text(encoding="utf-8").splitlines()]
+    rows = {cells[0].split("`")[0]: cells[1:] for cells in table if len(cells) == 8}
+    for name, profile in PROFILES.items():
+        _, fps, windows, *_, dimension = rows[name]
+        rate = f"{profile.fps:,} samples" if name == LOGMEL else str(profile.fps)
+        windows = windows.partition(" (")[0]
+        assert (fps, dimension) == (rate, str(profile.dimension)), name
+        assert windows == ("1 frame" if profile.window == 1 else f"{profile.window}/{profile.stride}"), name
+    assert {name: math.prod(shape) for name, shape in FRAME_MAPS.items()} == {name: PROFILES[name].dimension for name in FRAME_MAPS}
+
+
 @pytest.mark.parametrize("name", NETWORKS)
 def test_entries_are_the_published_ones(name):
     with torch.device("meta"):
         entries = {n: list(v.shape) for n, v in MODELS[name]().state_dict().items()}
-    assert entries == {n: shape for n, shape in published_shapes(name).items() if not n.startswith("text_module.")}
+    assert entries == {n: shape for n, shape in published_shapes(name).items() if not n.startswith(MODELS[name].left_out)}
 
 
 QUICK = {"resnet152": ["bare"], "i3d_resnext101": ["bare"], "i3d_resnet152": ["module. in state_dict"], "s3d": list(WRAPPINGS)}
@@ -369,7 +475,7 @@ QUICK = {"resnet152": ["bare"], "i3d_resnext101": ["bare"], "i3d_resnet152": ["m
     "name, wrapping",
     [
         pytest.param(name, wrapping, marks=[] if wrapping in QUICK[name] else pytest.mark.slow)
-        for name, wrapping in itertools.product(NETWORKS, WRAPPINGS)
+        for name, wrapping in itertools.product(STORED_GOLDEN, WRAPPINGS)
     ],
 )
 def test_golden_values_from_every_wrapping(name, wrapping, checkpoint):
@@ -464,12 +570,12 @@ def test_the_loader_refuses_weights_of_another_network(checkpoint):
     assert str(path) in str(refused.value)
 
 
-@pytest.mark.parametrize("make, num_classes", [(ResNet152, 7), (resnet3d.ResNeXt101, 101), (resnet3d.ResNet152, 1039)])
+@pytest.mark.parametrize("make, num_classes", [(ResNet152, 7), (resnet3d.ResNeXt101, 101), (resnet3d.ResNet152, 1039), (R2Plus1D34, 359)])
 def test_the_number_of_classes_is_the_files(make, num_classes, checkpoint):
     with torch.device("meta"):
         model = make()
         state = {name: torch.zeros(()).expand(value.shape) for name, value in model.state_dict().items()}
-    state |= {"fc.weight": torch.ones(num_classes, 2048), "fc.bias": torch.zeros(num_classes)}
+    state |= {"fc.weight": torch.ones(num_classes, model.fc.in_features), "fc.bias": torch.zeros(num_classes)}
     load_published(model, checkpoint(state), left_out=())
     assert model.fc.out_features == num_classes
 
@@ -624,14 +730,19 @@ def test_frames_of_another_type_or_shape_are_refused(name, frames, wanted, extra
         ("i3d_resnext101", (3, 16, 48, 48, 3)),
         ("i3d_resnet152", (2, 16, 48, 64, 3)),
         ("resnet152", (3, 64, 96, 3)),
+        ("clip_vit_b32", (3, 224, 224, 3)),
+        ("clip_vit_b32_map", (3, 224, 224, 3)),
+        ("r2plus1d", (3, 32, 32, 40, 3)),
     ],
     ids=lambda value: value if isinstance(value, str) else "x".join(map(str, value)),
 )
-def test_a_window_alone_and_in_a_batch_gives_the_same_row(name, shape, extractors):
+def test_a_window_alone_and_in_a_batch_in_any_order_gives_the_same_row(name, shape, extractors):
     extractor = extractors[name]
     frames = torch.randint(0, 256, shape, dtype=torch.uint8)
     together = extractor.features(frames)
     alone = torch.cat([extractor.features(frames[i : i + 1]) for i in range(len(frames))])
     assert (F.cosine_similarity(together, alone) > 0.99999).all()
     torch.testing.assert_close(together, alone, rtol=0, atol=1e-4 * together.abs().max().item())
+    backwards = extractor.features(frames.flip(0)).flip(0)
+    torch.testing.assert_close(together, backwards, rtol=0, atol=1e-4 * together.abs().max().item())
     assert not torch.allclose(alone[0], alone[1], rtol=1e-2), "different windows must differ, or this compares nothing"

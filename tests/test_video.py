@@ -124,6 +124,18 @@ def test_two_extractors_in_one_call_change_nothing(short_video, s3d, resnet152):
         np.testing.assert_array_equal(made.valid_frames, alone[name].valid_frames)
 
 
+def test_clip_its_maps_and_r2plus1d_share_a_call_in_any_order(recordings, resnet152):
+    path = recordings["rotated 90"]
+    extractors = [resnet152, *(load_extractor(name, weights="random") for name in ("clip_vit_b32", "clip_vit_b32_map", "r2plus1d"))]
+    together, backwards = extract_video(path, extractors), extract_video(path, extractors[::-1])
+    assert together["r2plus1d"].valid_frames.tolist() == [24] and len(together) == len(extractors)
+    for extractor in extractors:
+        name = extractor.profile.name
+        assert_rows_follow_the_plan(together[name], probe_video(path), name)
+        for other in (backwards, extract_video(path, [extractor])):
+            assert_close(other[name].features, together[name].features)
+
+
 def test_one_frame_is_one_row(tmp_path, s3d):
     render_video(scene(0.04), tmp_path / "one.mp4")
     assert len(probe_video(tmp_path / "one.mp4").pts) == 1

@@ -6,7 +6,7 @@ from pathlib import Path
 import av
 import numpy as np
 from vlalign.extract import backends
-from vlalign.extract.backends import Decoding
+from vlalign.extract.backends import Decoding, Size
 from vlalign.extract.probe import probe_video
 from vlalign.preprocess.datasets.demo import plan_scenes
 
@@ -54,5 +54,5 @@ def touch(folder: Path, *names: str) -> None:
 def all_frames(path: Path, backend: str = "pyav", short_side_px: int = 112) -> np.ndarray:
     """Every frame of a video, brought to ``short_side_px`` by one of the decoders: uint8 [T, H, W, 3]."""
     info = probe_video(path)
-    decoding = Decoding(info, [short_side_px])
+    decoding = Decoding(info, [Size(short_side_px)])
     return np.stack([sizes[0] for _, sizes in getattr(backends, f"{backend}_pictures")(decoding, np.arange(len(info.pts)))])

@@ -4,6 +4,8 @@ weights), ``fold()`` (to be called once the weights are in, before ``to()`` and 
 [B, 3, H, W] or [B, 3, T, H, W] -> float32 [B, D]."""
 
 from . import resnet3d
+from .clip import ClipViTB32, ClipViTB32Map
+from .r2plus1d import R2Plus1D34
 from .resnet152 import ResNet152
 from .s3d import S3D
 
@@ -13,4 +15,7 @@ MODELS = {
     "i3d_resnet152": resnet3d.ResNet152,
     "s3d": S3D,
     "s3d_univl": S3D,
+    "clip_vit_b32": ClipViTB32,
+    "clip_vit_b32_map": ClipViTB32Map,
+    "r2plus1d": R2Plus1D34,
 }

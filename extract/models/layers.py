@@ -71,3 +71,9 @@ class FoldedConv(nn.Module):
             packed = reorder(plain, self.padding, self.stride, (1,) * len(self.stride), self.groups, shape)
             self.packed = self.weight, packed
         return self.packed[1]
+
+
+def folded(conv: nn.Module, norm: nn.Module, *, relu: bool = True) -> FoldedConv:
+    """A convolution and its batch norm in one."""
+    weight, bias = fold(conv, norm)
+    return FoldedConv(weight, bias, stride=conv.stride, padding=conv.padding, groups=conv.groups, relu=relu)

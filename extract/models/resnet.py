@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .layers import FoldedConv, fold, mean
+from .layers import folded, mean
 
 CONV = {2: nn.Conv2d, 3: nn.Conv3d}
 NORM = {2: nn.BatchNorm2d, 3: nn.BatchNorm3d}
@@ -13,9 +13,7 @@ MEMORY_FORMAT = {2: torch.channels_last, 3: torch.channels_last_3d}
 
 def fold_pair(parent: nn.Module, conv: str, norm: str, *, relu: bool = True) -> None:
     """Puts one ``FoldedConv`` in the place of a convolution and its batch norm."""
-    old = parent.get_submodule(conv)
-    weight, bias = fold(old, parent.get_submodule(norm))
-    setattr(parent, conv, FoldedConv(weight, bias, stride=old.stride, padding=old.padding, groups=old.groups, relu=relu))
+    setattr(parent, conv, folded(parent.get_submodule(conv), parent.get_submodule(norm), relu=relu))
     delattr(parent, norm)
 
 

@@ -188,7 +188,7 @@ def skipping(paths: list[Path]) -> None:
 def at_1_fps(path: Path) -> list[np.ndarray]:
     info = probe_video(path)
     wanted, _ = sample_frames(info.pts, info.end, info.time_base, 1)
-    return [sizes[0] for _, sizes in backends.pyav_pictures(backends.Decoding(info, [224]), wanted)]
+    return [sizes[0] for _, sizes in backends.pyav_pictures(backends.Decoding(info, [backends.Size(224)]), wanted)]
 
 
 MEASURED = """

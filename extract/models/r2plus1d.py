@@ -1,0 +1,71 @@
+"""R(2+1)D-34 (Tran et al. 2018) as trained on IG-65M (Ghadiyaram et al. 2019), of torchvision's blocks and with their names.
+
+The published weights are Caffe2's, converted by moabitcoin/ig65m-pytorch. Its ``ig65m/models.py`` says in what Caffe2's network differs
+from torchvision's: the second convolutions of the first blocks of layers 2 to 4 have a middle as wide as all others of their layer
+(288, 576, 1152 rather than 230, 460, 921), and batch norms have an eps of 1e-3.
+"""
+
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from .layers import folded, mean
+
+BATCH_NORM_EPS = 1e-3
+
+
+class FoldedBlock(nn.Module):
+    """A ``BasicBlock`` of torchvision: over space, over time, over space, over time, and the shortcut before the last ReLU."""
+
+    def __init__(self, block: nn.Module) -> None:
+        super().__init__()
+        self.convs = nn.Sequential(*folded_pair(*block.conv1[:2]), *folded_pair(*block.conv2))
+        self.shortcut = None if block.downsample is None else folded(*block.downsample, relu=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        shortcut = x if self.shortcut is None else self.shortcut(x)
+        return self.convs[3](self.convs[:3](x), shortcut)
+
+
+def folded_pair(conv: nn.Sequential, norm: nn.Module) -> tuple[nn.Module, nn.Module]:
+    """A ``Conv2Plus1D`` and the norm after it."""
+    over_space, space_norm, _, over_time = conv
+    return folded(over_space, space_norm), folded(over_time, norm)
+
+
+class R2Plus1D34(nn.Module):
+    """Run ``fold()`` once the weights are in.
+
+    ``forward``: normalised float [B, 3, T, H, W] of any size -> layer 4, mean over time and space [B, 512], float32.
+    """
+
+    left_out = ()
+    classifier = "fc"
+    batch_sizes: ClassVar = {"cpu": 2, "cuda": 16}
+    random_gain = 1.0  # residual branches add up
+
+    def __init__(self) -> None:
+        from torchvision.models.video.resnet import BasicBlock, Conv2Plus1D, R2Plus1dStem, VideoResNet  # slow: only where it is wanted
+
+        super().__init__()
+        network = VideoResNet(BasicBlock, [Conv2Plus1D] * 4, [3, 4, 6, 3], R2Plus1dStem, num_classes=487)
+        for layer, width in ((network.layer2, 128), (network.layer3, 256), (network.layer4, 512)):
+            layer[0].conv2[0] = Conv2Plus1D(width, width, 9 * width // 4)
+        for module in network.modules():
+            if isinstance(module, nn.BatchNorm3d):
+                module.eps = BATCH_NORM_EPS
+        self.stem, self.fc = network.stem, network.fc
+        self.layer1, self.layer2, self.layer3, self.layer4 = network.layer1, network.layer2, network.layer3, network.layer4
+
+    def fold(self) -> "R2Plus1D34":
+        over_space, space_norm, _, over_time, time_norm, _ = self.stem
+        self.stem = nn.Sequential(folded(over_space, space_norm), folded(over_time, time_norm))
+        for name in ("layer1", "layer2", "layer3", "layer4"):
+            setattr(self, name, nn.Sequential(*map(FoldedBlock, self.get_submodule(name))))
+        del self.fc
+        return self
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.stem(x.contiguous(memory_format=torch.channels_last_3d))
+        return mean(self.layer4(self.layer3(self.layer2(self.layer1(x)))), (2, 3, 4))
