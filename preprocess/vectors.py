@@ -57,13 +57,15 @@ def prepare_word_vectors(dataset: DatasetFolder, source: Path) -> dict[str, Any]
 
 
 def count_caption_words(captions: Path) -> dict[str, Counter[str]]:
-    """{split: how often its captions have each word}, a part of the tables in memory at a time."""
+    """{split: how often its captions, and the answers of those that are questions, have each word}, a part of the tables in memory at a
+    time."""
     counts: dict[str, Counter[str]] = {split: Counter() for split in SPLITS}
     parts = sorted(captions.glob("part-*.parquet"))
     for part in progress(parts, total=len(parts), what="counting words", unit="parts"):
-        rows = pq.read_table(part, columns=["caption", "split"]).to_pydict()
-        for caption, split in zip(rows["caption"], rows["split"], strict=True):
+        rows = pq.read_table(part, columns=["caption", "split", "answer"]).to_pydict()
+        for caption, split, answer in zip(*rows.values(), strict=True):
             counts[split].update(split_words(caption))
+            counts[split].update(split_words(answer or ""))
     return {split: of_split for split, of_split in counts.items() if of_split}
 
 

@@ -133,7 +133,7 @@ def test_a_stopped_run_goes_on_is_evaluated_and_searched(toy, case, monkeypatch,
 
 def test_a_batch_has_clips_of_the_same_videos_or_candidates_next_in_time(toy, tmp_path):
     made = trainer(toy, tmp_path, **CASES["mil-nce"])
-    pairs = made.pairs["train"]
+    pairs = made.examples.pairs["train"]
     inputs = made.make_inputs(0)
     assert inputs.texts["vectors"].shape == (12 * 3, 20) and inputs.rows.shape[0] == 12
     clips, captions = CandidateBatches(pairs, 4, 0, 2).at(0)
@@ -145,7 +145,7 @@ def test_a_batch_has_clips_of_the_same_videos_or_candidates_next_in_time(toy, tm
 
 def test_the_pairs_weights_are_those_of_the_density_and_are_kept(toy, tmp_path, capsys):
     made = trainer(toy, tmp_path / "one", **CASES["ssml"])
-    pairs = made.pairs["train"]
+    pairs = made.examples.pairs["train"]
     features: ClipFeatures = made.scorer.features
     clips = np.stack([features.rows([clip], 1000)[0].max(axis=0).astype(np.float32) for clip in pairs.clips])
     clips /= np.linalg.norm(clips, axis=1, keepdims=True)

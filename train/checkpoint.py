@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save
+from torch import nn
 
 from ..storage.captions import read_idf
 from ..storage.console import UserError
@@ -17,9 +18,21 @@ from ..storage.layout import DatasetFolder
 from .config import TrainConfig
 from .data import ClipFeatures
 from .dual import GatedPair, QueryQueue, SharedCodebook
+from .heads import AnswerHead
 from .model import VideoTextModel
 from .objectives import OBJECTIVES
-from .runs import LAST_MODEL_FILE, MODEL_FILE, STATE_FILE, TEXT_FOLDER, dataset_of, features_note, open_stores, read_config, read_run
+from .runs import (
+    LAST_MODEL_FILE,
+    MODEL_FILE,
+    STATE_FILE,
+    TEXT_FOLDER,
+    dataset_of,
+    features_note,
+    open_stores,
+    read_config,
+    read_labels,
+    read_run,
+)
 from .scoring import Scorer
 from .text import Pieces, TokenWeights, Words, saved_text_inputs
 
@@ -32,6 +45,8 @@ class Run:
     about: dict[str, Any]
     """``run.json``."""
     scorer: Scorer
+    labels: list[str]
+    """What the run can answer, where that is one of a list."""
 
     @property
     def config(self) -> TrainConfig:
@@ -102,8 +117,8 @@ def load_state(
 
 
 def load_init(folder: Path, model: VideoTextModel | GatedPair) -> None:
-    """The model of the run in ``folder``, as far as the new one has the same parts: one that was trained without fusion layers, or
-    without a codebook, leaves those as they are, and another run's queries are not this one's. Raises ``UserError`` where a part has
+    """The model of the run in ``folder``, as far as the new one has the same parts: fusion layers, a codebook or a head that only one of
+    them has stay as they are or are left out, and another run's queries are not this one's. Raises ``UserError`` where a part has
     another shape."""
     tensors = {name: value for name, value in _read_model(folder).items() if not name.startswith("queries.")}
     own = {name: value for name, value in model.state_dict().items() if not name.startswith("queries.")}
@@ -111,13 +126,15 @@ def load_init(folder: Path, model: VideoTextModel | GatedPair) -> None:
     if unlike:
         shapes = f"{list(tensors[unlike[0]].shape)}, here {list(own[unlike[0]].shape)}"
         raise UserError(f"--init {folder}: its {unlike[0]} is {shapes}; expected a run with the same features, text encoder and layers")
-    missing = own.keys() - tensors.keys()
-    for part, sign in (("fusion.", "fusion."), ("codebook.", "codebook.codewords")):
+    missing, unused = own.keys() - tensors.keys(), tensors.keys() - own.keys()
+    for part, sign in (("fusion.", "fusion."), ("codebook.", "codebook.codewords"), ("head.", "head.")):
         if not any(name.startswith(sign) for name in tensors):
             missing = {name for name in missing if not name.startswith(part)}
-    if different := missing | (tensors.keys() - own.keys()):
+        if not any(name.startswith(sign) for name in own):
+            unused = {name for name in unused if not name.startswith(part)}
+    if different := missing | unused:
         raise UserError(f"--init {folder}: its layers are not the new run's, such as {min(different)}; expected a run with the same ones")
-    model.load_state_dict(tensors, strict=False)
+    model.load_state_dict({name: value for name, value in tensors.items() if name in own}, strict=False)
 
 
 def _read_model(folder: Path) -> dict[str, torch.Tensor]:
@@ -143,15 +160,17 @@ def load_run(folder: Path, on: DatasetFolder | None = None, device_name: str = "
             )
     weights = TokenWeights(read_idf(trained.idf), config.pos_tags)  # of the captions that the run was trained on, wherever it is asked
     text_inputs = saved_text_inputs(config, folder / TEXT_FOLDER, weights)
-    model = make_model(config, features.dim, text_inputs)
+    labels = read_labels(folder)
+    model = make_model(config, features.dim, text_inputs, len(labels))
     try:
         model.load_state_dict(_read_model(folder))
     except RuntimeError as error:
         raise UserError(f"{folder / MODEL_FILE}: not the run's model ({str(error).splitlines()[0]}); train the run again") from None
-    return Run(folder, on or trained, about, Scorer(model.to(device).eval(), text_inputs, weights, features, config))
+    return Run(folder, on or trained, about, Scorer(model.to(device).eval(), text_inputs, weights, features, config), labels)
 
 
-def make_model(config: TrainConfig, feature_dim: int, text_inputs: Pieces | Words) -> VideoTextModel | GatedPair:
+def make_model(config: TrainConfig, feature_dim: int, text_inputs: Pieces | Words, num_labels: int = 0) -> VideoTextModel | GatedPair:
+    """``num_labels``: of what a row of a video can show, beside the background."""
     if isinstance(text_inputs, Words):
         model = GatedPair(feature_dim, text_inputs.width, config.embedding_size)
     else:
@@ -165,6 +184,11 @@ def make_model(config: TrainConfig, feature_dim: int, text_inputs: Pieces | Word
         )
     if config.objective == "cmcm":
         model.codebook = SharedCodebook(model.width, config.codebook_size)
+    if config.objective == "vqa":
+        model.head = AnswerHead(model.width)
+    if config.objective == "segmentation":
+        model.head = nn.Linear(model.width, num_labels + 1)
+        model.text_encoder.requires_grad_(False)  # nothing is read
     if config.normalized_loss:
         model.queries = QueryQueue(config.query_queue, model.width)
     return model

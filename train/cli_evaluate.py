@@ -8,8 +8,16 @@ from ..storage.captions import choose_protocol, read_captions_about
 from ..storage.console import EXIT_DONE, EXIT_INCOMPLETE, Problems, UserError, command_parser, run_command, say
 from ..storage.files import read_json, sha256_of
 from ..storage.layout import find_dataset
-from .config import NORMALIZATIONS, TASKS, TrainConfig
-from .metrics import TIES, format_metrics, format_normalization, format_stages, format_steps
+from .config import HEADS, NORMALIZATIONS, TASKS, TrainConfig
+from .metrics import (
+    TIES,
+    format_answers,
+    format_metrics,
+    format_normalization,
+    format_segmentation,
+    format_stages,
+    format_steps,
+)
 from .runs import METRICS_FILE, MODEL_FILE, REPORT_FILE, dataset_of, describe_inputs, find_run, open_stores, read_config, read_run
 
 
@@ -63,8 +71,15 @@ def evaluate(args: argparse.Namespace) -> int:
 
 
 def choose_task(args: argparse.Namespace, config: TrainConfig, about: dict[str, Any]) -> str:
-    """What is asked: as it was given, or what the data set is for. Raises ``UserError`` for what a task has nothing to do with."""
-    task = args.task or about.get("task", "retrieval")
+    """What is asked: as it was given, or what run and data set are for. Raises ``UserError`` for what a run cannot be asked, and for
+    what a task has nothing to do with."""
+    own = config.objective if config.objective in HEADS else None
+    usual = about.get("task", "retrieval")
+    task = args.task or own or ("retrieval" if usual in HEADS else usual)
+    if own and task != own:
+        raise UserError(f"--task {task}: the run was trained with --objective {own}, and can be asked for that alone")
+    if task in HEADS and own != task:
+        raise UserError(f"--task {task}: is asked of a run that was trained with --objective {task}; this one's is {config.objective}")
     if task != "retrieval":
         for name, usual in (("ties", "average"), ("rerank", None), ("normalize", "none"), ("temperature", None)):
             if getattr(args, name) != usual:
@@ -95,7 +110,21 @@ def say_steps(result: dict[str, Any]) -> Iterator[str]:
     yield f"checksum of the split's clips and steps: {result['split_checksum']}"
 
 
-SAY = {"retrieval": say_retrieval, "steps": say_steps}
+def say_answers(result: dict[str, Any]) -> Iterator[str]:
+    counts = f"{result['num_questions']:,} questions about {result['num_videos']:,} videos"
+    yield f"{result['run']}: {counts} of {result['dataset']}, {result['split']}; {result['num_answers']:,} answers to choose from"
+    yield format_answers(result)
+    yield f"checksum of the split's questions and answers: {result['split_checksum']}"
+
+
+def say_segments(result: dict[str, Any]) -> Iterator[str]:
+    counts = f"{result['num_frames']:,} seconds of {result['num_videos']:,} videos"
+    yield f"{result['run']}: {counts} of {result['dataset']}, {result['split']}; {result['num_labels']:,} steps to choose from"
+    yield format_segmentation(result)
+    yield f"checksum of the split's clips and steps: {result['split_checksum']}"
+
+
+SAY = {"retrieval": say_retrieval, "steps": say_steps, "vqa": say_answers, "segmentation": say_segments}
 
 
 def main(argv: list[str] | None = None) -> int:

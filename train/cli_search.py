@@ -3,6 +3,7 @@
 import argparse
 
 from ..storage.console import EXIT_DONE, UserError, command_parser, run_command
+from .config import HEADS
 from .runs import find_run
 
 
@@ -18,6 +19,8 @@ def search_command(args: argparse.Namespace) -> int:
     from .search import search, searchable_clips
 
     run = load_run(folder, device_name=args.device)
+    if run.config.objective in HEADS:
+        raise UserError(f"run {folder.name}: was trained with --objective {run.config.objective}, and finds no videos by text")
     clips = searchable_clips(run)
     hits = search(run, args.query, clips, args.num_results, args.rerank)
     print(f"{args.query!r} among {len(clips):,} clips of {run.dataset.name}")

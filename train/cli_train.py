@@ -3,11 +3,12 @@
 import argparse
 import os
 from dataclasses import fields
+from typing import Any
 
 from ..storage.captions import choose_protocol, read_captions_about
 from ..storage.console import Problems, command_parser, run_command, say
 from ..storage.layout import find_dataset
-from .config import ENCODERS, LOSSES, NEGATIVES, PAIR_WEIGHTS, PRECISIONS, SCHEDULES, TrainConfig
+from .config import ENCODERS, HEADS, LOSSES, NEGATIVES, PAIR_WEIGHTS, PRECISIONS, SCHEDULES, TrainConfig
 from .recipes import RECIPES, describe, make_config, usual_recipe
 from .runs import describe_inputs, find_run, open_stores, trained_before
 
@@ -45,10 +46,15 @@ HELP = {
 }
 
 
+def usual_objective(about: dict[str, Any]) -> str:
+    """Of a data set, by what is asked on it."""
+    return about["task"] if about.get("task") in HEADS else "taco"
+
+
 def train(args: argparse.Namespace) -> int:
     dataset = find_dataset(args.root, args.dataset, having="captions", hint="vlalign-preprocess")
     about = read_captions_about(choose_protocol(dataset, args.protocol or "").captions) or {}
-    recipe = args.recipe or usual_recipe(args.objective or "taco", dataset.name, about.get("protocol", ""), args.init or "")
+    recipe = args.recipe or usual_recipe(args.objective or usual_objective(about), dataset.name, about.get("protocol", ""), args.init or "")
     dataset = choose_protocol(dataset, args.protocol or RECIPES.get(recipe, {}).get("protocol", ""))
     init = find_run(args.root, None, args.init) if args.init else None
     given = {f.name: getattr(args, f.name) for f in fields(TrainConfig) if getattr(args, f.name, None) is not None}

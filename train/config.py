@@ -44,15 +44,19 @@ LOSSES = {
     "mil-nce": ("candidates",),
     "ncl": ("contrast",),
     "cmcm": ("contrast", "codes"),
+    "vqa": ("answers", "blind"),
+    "segmentation": ("labels",),
 }
 """{objective: the terms of its loss}: L1, L2 and L3 of TACo's Eq. 6; ToCo's "another contrastive loss" of section 3.3, and Eq. 3; SSML's
-Eq. 4; MIL-NCE; NCL's Eq. 4; CMCM's Eq. 1 and 2."""
+Eq. 4; MIL-NCE; NCL's Eq. 4; CMCM's Eq. 1 and 2; SSML's section 5.2, and the same without videos; labels of a video's rows."""
+HEADS = ("vqa", "segmentation")
+"""Objectives whose answer is one of a list: such a run is asked for nothing else."""
 ENCODERS = {
     "transformer": "self-attention over a clip's rows and over a caption's word pieces (TACo, section 3.1)",
     "gated": "gated embeddings of the maximum of a clip's rows and of the average of a caption's word vectors (SSML, section 5.1)",
 }
 """{encoder: in words}"""
-GATED = ("ssml", "mil-nce", "ncl")
+GATED = ("ssml", "mil-nce", "ncl", "vqa")
 """Objectives that need no more of a clip and a caption than a vector of each."""
 SCHEDULES = {"linear": "to 0 in a straight line", "cosine": "to 0 as a cosine", "constant": "not at all"}
 """{how the learning rate falls after the warm-up: in words}"""
@@ -79,6 +83,8 @@ NEEDS_QUERIES = ("ncl", "qbnorm")
 TASKS = {
     "retrieval": "clips by caption, and captions by clip",
     "steps": "when each step of its task is done in a video (CrossTask)",
+    "vqa": "questions about videos (MSRVTT-QA, MSVD-QA), of a run with --objective vqa",
+    "segmentation": "which step each second of a video shows (COIN), of a run with --objective segmentation",
 }
 """{what a run can be asked: in words}"""
 PRECISIONS = ("fp32", "bf16")
@@ -185,8 +191,12 @@ class TrainConfig:
             )
         if self.encoder == "gated" and self.objective not in GATED:
             raise UserError(f"--encoder gated --objective {self.objective}: needs tokens; expected one of {', '.join(GATED)}")
-        if self.normalized_loss and self.objective in ("toco", "ssml", "mil-nce"):
+        if self.normalized_loss and self.objective in ("toco", "ssml", "mil-nce", *HEADS):
             raise UserError(f"--normalized-loss --objective {self.objective}: its loss has no retrieval probabilities of its own batch")
+        if self.pair_weights != "none" and self.objective in HEADS:
+            raise UserError(f"--pair-weights {self.pair_weights} --objective {self.objective}: it has no pairs of clips and captions")
+        if self.objective in HEADS and self.losses != "all":
+            raise UserError(f"--losses {self.losses} --objective {self.objective}: expected all")
         self._check_losses()
 
     def _check_losses(self) -> None:

@@ -45,19 +45,17 @@ class ClipFeatures:
         Of several stores the one with most rows sets the time; the others give the row that covers the middle of each of its.
         The arrays are not to be written: they may be the store's own.
         """
+        return [rows for rows, _ in self.timed_rows(clips, max_rows)]
+
+    def timed_rows(self, clips: Sequence[Clip], max_rows: int) -> list[tuple[np.ndarray, np.ndarray]]:
+        """``rows`` of each clip, and when they start and end [T, 2], in seconds."""
         wanted = [(clip.video_id, clip.start_seconds, clip.end_seconds) for clip in clips]
         parts = [store.get_clips(wanted, dtype=None) for store in self.stores]
-        return [_at_most(_join(of_clip), max_rows) for of_clip in zip(*parts, strict=True)]
+        return [_at_most(*_join(of_clip), max_rows) for of_clip in zip(*parts, strict=True)]
 
     def batch(self, clips: Sequence[Clip], max_rows: int) -> tuple[Tensor, Tensor]:
         """Features [B, M, D], padded with zeros, and the mask [B, M], True where there is a row."""
-        rows = self.rows(clips, max_rows)
-        features = np.zeros((len(rows), max(map(len, rows)), self.dim), dtype=np.float32)
-        mask = torch.zeros(features.shape[:2], dtype=torch.bool)
-        for index, part in enumerate(rows):
-            features[index, : len(part)] = part
-            mask[index, : len(part)] = True
-        return torch.from_numpy(features), mask
+        return pad_rows(self.rows(clips, max_rows), self.dim)
 
     def pooled(self, clips: Sequence[Clip]) -> np.ndarray:
         """float32 [B, D]: of each clip the maximum over its rows, of length 1 for each store, one beside the other (as HowTo100M's
@@ -74,19 +72,32 @@ def _pooled(store: FeatureStore, clips: Sequence[tuple[str, float | None, float 
     return found / np.maximum(np.linalg.norm(found, axis=1, keepdims=True), np.finfo(np.float32).tiny)
 
 
-def _join(parts: Sequence[VideoFeatures]) -> np.ndarray:
+def pad_rows(rows: Sequence[np.ndarray], dim: int) -> tuple[Tensor, Tensor]:
+    features = np.zeros((len(rows), max(map(len, rows)), dim), dtype=np.float32)
+    mask = torch.zeros(features.shape[:2], dtype=torch.bool)
+    for index, part in enumerate(rows):
+        features[index, : len(part)] = part
+        mask[index, : len(part)] = True
+    return torch.from_numpy(features), mask
+
+
+def _join(parts: Sequence[VideoFeatures]) -> tuple[np.ndarray, np.ndarray]:
     leader = max(parts, key=lambda part: len(part.features))
+    times = np.stack([leader.start_seconds, leader.end_seconds], axis=1)
     if len(parts) == 1:
-        return leader.features
+        return leader.features, times
     if any(len(part.features) == 0 for part in parts):
-        return np.zeros((0, sum(part.features.shape[1] for part in parts)), dtype=np.float32)
-    middles = (leader.start_seconds + leader.end_seconds) / 2
+        return np.zeros((0, sum(part.features.shape[1] for part in parts)), dtype=np.float32), times[:0]
+    middles = times.mean(axis=1)
     chosen = [np.clip(np.searchsorted(part.start_seconds, middles, side="right") - 1, 0, None) for part in parts]
-    return np.concatenate([part.features[rows] for part, rows in zip(parts, chosen, strict=True)], axis=1)
+    return np.concatenate([part.features[rows] for part, rows in zip(parts, chosen, strict=True)], axis=1), times
 
 
-def _at_most(rows: np.ndarray, max_rows: int) -> np.ndarray:
-    return rows if len(rows) <= max_rows else rows[np.linspace(0, len(rows) - 1, max_rows).round().astype(int)]
+def _at_most(rows: np.ndarray, times: np.ndarray, max_rows: int) -> tuple[np.ndarray, np.ndarray]:
+    if len(rows) <= max_rows:
+        return rows, times
+    chosen = np.linspace(0, len(rows) - 1, max_rows).round().astype(int)
+    return rows[chosen], times[chosen]
 
 
 @dataclass(frozen=True)

@@ -39,6 +39,7 @@ class GatedPair(nn.Module):
         self.width = size
         self.queries: QueryQueue | None = None
         self.codebook = None
+        self.head: nn.Module | None = None
 
     def set_precision(self, precision: str) -> None:
         """``bf16``: the embeddings are computed in bfloat16 while training."""

@@ -12,9 +12,16 @@ from .question import Answers, Question
 from .report import write_report
 from .retrieval import retrieve
 from .runs import METRICS_FILE, QUERIES_FILE
+from .segmentation import segment
 from .steps import localize
+from .vqa import answer
 
-ASK: dict[str, Callable[[Run, Question, Problems], Answers]] = {"retrieval": retrieve, "steps": localize}
+ASK: dict[str, Callable[[Run, Question, Problems], Answers]] = {
+    "retrieval": retrieve,
+    "steps": localize,
+    "vqa": answer,
+    "segmentation": segment,
+}
 """{task: who answers}"""
 
 

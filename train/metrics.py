@@ -207,3 +207,27 @@ def format_steps(steps: dict[str, Any]) -> str:
         "with spans: a step may last, its hits are the part of its seconds that is right; in order: the most that the order allows"
     )
     return "\n".join(lines)
+
+
+def format_answers(result: dict[str, Any]) -> str:
+    """A table of ``vqa.answer``'s accuracies."""
+    types = ["all", *result["num_of_type"]]
+    rows = {"accuracy": "accuracy", "question_only": "question alone", "most_frequent_answer": "usual answer", "answerable": "answerable"}
+    lines = [f"{'percent':<16}" + "".join(f"{name:>9}" for name in types)]
+    lines += [f"{label:<16}" + "".join(f"{result[name][kind]:>9.2f}" for kind in types) for name, label in rows.items()]
+    lines.append(f"{'questions':<16}{result['num_questions']:>9,}" + "".join(f"{number:>9,}" for number in result["num_of_type"].values()))
+    usual = result["most_frequent_answer"]["answer"]
+    lines.append(
+        f"question alone: the same model without the video; usual answer: always {usual!r}; answerable: among those to choose from"
+    )
+    return "\n".join(lines)
+
+
+def format_segmentation(result: dict[str, Any]) -> str:
+    """A table of ``segmentation.segmentation_metrics``, and of what calling everything background would give."""
+    names = ("accuracy", "steps_accuracy", "macro_accuracy", "edit", "F1@10", "F1@25", "F1@50")
+    lines = [f"{'percent':<16}" + "".join(f"{name.replace('_accuracy', ''):>10}" for name in names)]
+    for label, row in (("segmentation", result["segmentation"]), ("all background", result["all_background"])):
+        lines.append(f"{label:<16}" + "".join(f"{row[name]:>10.2f}" for name in names))
+    lines.append("accuracy: of all seconds, background included, as published; steps: of those that show one; macro: the mean over labels")
+    return "\n".join(lines)

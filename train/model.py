@@ -294,6 +294,8 @@ class VideoTextModel(nn.Module):
         self.queries: nn.Module | None = None
         """``dual.QueryQueue``, where the run keeps queries; and CMCM's ``dual.SharedCodebook``."""
         self.codebook: nn.Module | None = None
+        self.head: nn.Module | None = None
+        """What labels rows or answers questions, where the run does that (``heads``)."""
         self.scale = width**-0.25
         """Dot products of two vectors scaled by it grow like sqrt(width), as in attention, and start near 1."""
 

@@ -14,6 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 from .config import TrainConfig
 from .dual import GatedPair, SharedCodebook, unit
+from .heads import answer_terms, segment_terms
 from .losses import (
     cascade_scores,
     code_log_probabilities,
@@ -44,7 +45,8 @@ SIMILARITIES = 1 << 25
 class Batch:
     """A process's share of the pairs of a batch, already encoded, and how to reach the others'."""
 
-    texts: TextTokens
+    texts: TextTokens | None
+    """None where nothing is read."""
     videos: VideoTokens
     workers: Workers
     generator: torch.Generator
@@ -55,6 +57,8 @@ class Batch:
     """How much each pair counts; None: all the same."""
     video_of_R: Tensor | None = None
     """Numbers of the clips' videos, where it matters which clips are of the same one."""
+    labels: Tensor | None = None
+    """Numbers of the questions' answers [R], or of the rows' labels [R, M]."""
 
     @property
     def everyones_weights(self) -> Tensor | None:
@@ -335,4 +339,6 @@ OBJECTIVES: dict[str, Objective] = {
     "mil-nce": Objective(candidates_terms, "pair", _sentence, _mean),
     "ncl": Objective(contrast_terms, "pair", _unit_sentence, _unit_mean),
     "cmcm": Objective(cmcm_terms, "pair", _coded_text, _coded_video),
+    "vqa": Objective(answer_terms, "pair", _unit_sentence, _unit_mean),
+    "segmentation": Objective(segment_terms, "pair", _unit_sentence, _unit_mean),
 }

@@ -38,6 +38,7 @@ class Answers:
 
 
 def split_checksum(captions: Iterable[Caption]) -> str:
-    """The same where the same captions are asked of the same clips, in whatever order: 16 digits of a SHA-256."""
-    rows = sorted(f"{caption.clip_id}\t{caption.caption}\n" for caption in captions)
+    """The same where the same captions, or questions with their answers, are asked of the same clips, in whatever order: 16 digits of a
+    SHA-256."""
+    rows = sorted("\t".join(filter(None, (c.clip_id, c.caption, c.answer))) + "\n" for c in captions)
     return hashlib.sha256("".join(rows).encode()).hexdigest()[:16]

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def loss_curve(events: list[dict[str, Any]]) -> str:
-    """An SVG of every term of the loss, and of the validation clips' mean rank, by training step."""
+    """An SVG of every term of the loss, and of what the validation split judges by, by training step."""
     from matplotlib.figure import Figure  # seconds to import
 
     figure = Figure(figsize=(7.5, 3.2), layout="constrained")
@@ -33,11 +33,11 @@ def loss_curve(events: list[dict[str, Any]]) -> str:
     for name in terms:
         left.plot(steps, [event[name] for event in events], label=name, linewidth=2 if name == "loss" else 1)
     left.set(xlabel="training step", ylabel="loss", ylim=(0, None))
-    validated = [e for e in events if e.get("validation_mean_rank") is not None]
-    if validated:
-        right = left.twinx()
-        right.plot([e["step"] for e in validated], [e["validation_mean_rank"] for e in validated], "k.--", label="validation mean rank")
-        right.set(ylabel="mean rank (1 is best)", ylim=(0, None))
+    for name, unit in (("validation_mean_rank", "mean rank (1 is best)"), ("validation_error", "wrong, percent")):
+        if validated := [e for e in events if e.get(name) is not None]:
+            right = left.twinx()
+            right.plot([e["step"] for e in validated], [e[name] for e in validated], "k.--", label=name.replace("_", " "))
+            right.set(ylabel=unit, ylim=(0, None))
     figure.legend(loc="outside upper center", ncols=len(terms) + 1, frameon=False)
     return svg_of(figure)
 
@@ -91,6 +91,23 @@ def step_figure(video: "LocalizedVideo", steps: Sequence[str]) -> str:
     return svg_of(figure)
 
 
+def segments_figure(found_T: np.ndarray, true_T: np.ndarray) -> str:
+    """An SVG: two strips over time, what is shown above and what was found below; a colour a step, nothing for the background."""
+    from matplotlib import colormaps
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9, 1.1), layout="constrained")
+    axes = figure.add_subplot()
+    steps = [label for label in np.union1d(found_T, true_T) if label != 0]
+    colors = {label: colormaps["tab20"](place % 20) for place, label in enumerate(steps)}
+    for row, labels_T in enumerate((true_T, found_T)):
+        strip = [colors.get(label, (0.95, 0.95, 0.96, 1)) for label in labels_T]
+        axes.imshow([strip], aspect="auto", interpolation="nearest", extent=(0, len(labels_T), row + 0.45, row - 0.45))
+    axes.set_yticks([0, 1], ["shown", "found"])
+    axes.set(xlabel="seconds", ylim=(1.5, -0.5))
+    return svg_of(figure)
+
+
 def render_report(
     run_name: str,
     about: dict[str, Any],
@@ -122,6 +139,7 @@ def render_report(
         curve=loss_curve(events),
         codebook_figures=codebook_figures,
         step_figure=step_figure,
+        segments_figure=segments_figure,
         pictures=pictures,
         **shown,
     )

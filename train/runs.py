@@ -27,6 +27,8 @@ METRICS_FILE = "metrics.json"
 QUERIES_FILE = "queries.jsonl"
 REPORT_FILE = "report.html"
 TEXT_FOLDER = "text_encoder"
+LABELS_FILE = "labels.json"
+"""What a run can answer, where that is one of a list."""
 
 
 def describe_inputs(dataset: DatasetFolder, stores: Sequence[FeatureStore], init: Path | None = None) -> dict[str, Any]:
@@ -74,6 +76,15 @@ def features_note(inputs: dict[str, Any]) -> str | None:
 def save_run(folder: Path, config: TrainConfig, inputs: dict[str, Any], result: dict[str, Any]) -> None:
     """Written last: a folder with it is a finished run."""
     write_json(folder / RUN_FILE, {"config": asdict(config), "inputs": inputs, "result": result, "software": describe_software()})
+
+
+def read_labels(folder: Path) -> list[str]:
+    """What a run can answer; empty where that is not one of a list. Raises ``UserError`` where it cannot be read."""
+    path = folder / LABELS_FILE
+    try:
+        return [str(label) for label in read_json(path)] if path.exists() else []
+    except (OSError, ValueError, TypeError) as error:
+        raise UserError(f"{path}: not readable ({error}); train the run again") from None
 
 
 def read_config(about: dict[str, Any]) -> TrainConfig:

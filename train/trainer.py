@@ -7,7 +7,6 @@ import resource
 import time
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any, TextIO
@@ -20,50 +19,35 @@ from torch.utils.checkpoint import checkpoint
 from ..storage.captions import read_idf
 from ..storage.console import Problems, UserError, progress, say
 from ..storage.device import find_device
-from ..storage.files import write_text
+from ..storage.files import write_json, write_text
 from ..storage.layout import DatasetFolder
-from .batches import make_batches
 from .checkpoint import load_init, load_state, make_model, save_model, save_state
 from .config import TrainConfig
-from .data import ClipFeatures, Pairs, make_pairs, read_pairs
+from .data import ClipFeatures, Pairs
 from .dual import GatedPair
-from .metrics import retrieval_metrics
+from .examples import Inputs, make_examples
 from .model import TextTokens, VideoTextModel, VideoTokens
 from .objectives import OBJECTIVES, Batch
-from .pair_weights import pair_weights
-from .runs import EVENTS_FILE, STATE_FILE, TENSORBOARD_FOLDER, TEXT_FOLDER, describe_inputs, features_note, open_stores, save_run
-from .scoring import Scorer, stage_scores
+from .runs import (
+    EVENTS_FILE,
+    LABELS_FILE,
+    STATE_FILE,
+    TENSORBOARD_FOLDER,
+    TEXT_FOLDER,
+    describe_inputs,
+    features_note,
+    open_stores,
+    save_run,
+)
+from .scoring import Scorer
 from .text import TokenWeights, new_text_inputs, saved_text_inputs
 from .workers import Workers, join_workers
 
 STATISTICS_CLIPS = 2000
-VALIDATION_PAIRS = 20_000
-"""So many pairs the fusion layers look at in a validation, at most."""
-VALIDATION_RERANK = 20
 COLLAPSED = 2
 """Codewords in use in a step: so few tell nothing apart."""
 AHEAD = 2
 """Batches that are made while the model computes."""
-
-
-@dataclass(frozen=True)
-class Inputs:
-    """A batch as the encoders take it."""
-
-    texts: dict[str, Tensor]
-    rows: Tensor
-    mask: Tensor
-    weights: Tensor | None = None
-    """How much each pair counts."""
-    video_of: Tensor | None = None
-    """Numbers of the clips' videos."""
-
-    def to(self, device: torch.device) -> "Inputs":
-        def there(x: Tensor | None) -> Tensor | None:
-            return None if x is None else x.to(device, non_blocking=True)
-
-        texts = {name: there(value) for name, value in self.texts.items()}
-        return Inputs(texts, *map(there, (self.rows, self.mask, self.weights, self.video_of)))
 
 
 def set_feature_statistics(model: VideoTextModel, features: ClipFeatures, pairs: Pairs, config: TrainConfig) -> None:
@@ -85,20 +69,21 @@ def learning_rate_factor(step: int, config: TrainConfig) -> float:
     return {"linear": left, "cosine": (1 - math.cos(math.pi * left)) / 2, "constant": 1.0}[config.schedule]
 
 
-def encode(model: VideoTextModel | GatedPair, inputs: Inputs, micro_batch_size: int) -> tuple[TextTokens, VideoTokens]:
+def encode(model: VideoTextModel | GatedPair, inputs: Inputs, micro_batch_size: int) -> tuple[TextTokens | None, VideoTokens]:
     """A batch's tokens. In micro-batches, what the encoders computed is not kept for the gradient but computed again, a micro-batch at
     a time: the loss over all of them, and its gradient, are those of the large batch."""
     rows, mask = inputs.rows, inputs.mask
     if not micro_batch_size:
-        return model.encode_texts(**inputs.texts), model.encode_videos(rows, mask)
-    num_texts = len(next(iter(inputs.texts.values())))
+        return model.encode_texts(**inputs.texts) if inputs.texts else None, model.encode_videos(rows, mask)
+    num_texts = len(next(iter(inputs.texts.values()))) if inputs.texts else 0
     texts, videos = [], []
     for part in parts_of(num_texts, micro_batch_size):
         given = {name: value[part] for name, value in inputs.texts.items()}
         texts.append(checkpoint(lambda given=given: _tensors(model.encode_texts(**given)), use_reentrant=False))
     for part in parts_of(len(rows), micro_batch_size):
         videos.append(checkpoint(lambda part=part: model.encode_videos(rows[part], mask[part]).tokens_BMD, use_reentrant=False))
-    return TextTokens(*(torch.cat(of_parts) for of_parts in zip(*texts, strict=True))), VideoTokens(torch.cat(videos), mask)
+    everything = TextTokens(*(torch.cat(of_parts) for of_parts in zip(*texts, strict=True))) if texts else None
+    return everything, VideoTokens(torch.cat(videos), mask)
 
 
 def parts_of(number: int, size: int) -> list[slice]:
@@ -118,7 +103,7 @@ def backward(model: VideoTextModel | GatedPair, inputs: Inputs, config: TrainCon
     torch.manual_seed(random.Random(f"{config.seed} step {step} process {workers.rank}").getrandbits(63))
     texts, videos = encode(model, inputs, config.micro_batch_size)
     generator = torch.Generator().manual_seed(random.Random(f"{config.seed} step {step}").getrandbits(63))
-    batch = Batch(texts, videos, workers, generator, config.micro_batch_size or None, inputs.weights, inputs.video_of)
+    batch = Batch(texts, videos, workers, generator, config.micro_batch_size or None, inputs.weights, inputs.video_of, inputs.labels)
     terms = OBJECTIVES[config.objective].terms(model, batch, config)
     model.zero_grad(set_to_none=True)
     (sum(terms.values()) / workers.size).backward()
@@ -142,22 +127,18 @@ class Trainer:
         self.config, self.folder, self.workers, self.device, self.problems = config, folder, workers, device, problems
         features = ClipFeatures(open_stores(dataset, config.features))
         self.inputs = describe_inputs(dataset, features.stores, init)
-        self.pairs = read_pairs(dataset, features, problems)
-        train = self.pairs["train"]
-        if len(train.clips) < 2:
-            raise UserError(f"{dataset.captions}: {len(train.clips)} training clips; contrast needs at least 2 with split 'train'")
+        self.examples = make_examples(dataset, config, features, workers, problems)
+        train = self.examples.pairs["train"]
         weights = TokenWeights(read_idf(dataset.idf), config.pos_tags)
-        self.batches = make_batches(train, config)
-        self.share = workers.share(self.batches.size)
-        self.pair_weights = pair_weights(dataset, config, features, train, workers)
+        self.share = workers.share(self.examples.batches.size)
 
         torch.manual_seed(config.seed)
         goes_on = (folder / STATE_FILE).exists()
         if init is not None or goes_on:
             text_inputs = saved_text_inputs(config, (folder if goes_on else init) / TEXT_FOLDER, weights)
         else:
-            text_inputs = new_text_inputs(config, dataset, weights, (c.caption for c in train.captions))
-        self.model = make_model(config, features.dim, text_inputs)
+            text_inputs = new_text_inputs(config, dataset, weights, self.examples.train_texts())
+        self.model = make_model(config, features.dim, text_inputs, len(self.examples.labels))
         if not goes_on and isinstance(self.model, VideoTextModel):
             set_feature_statistics(self.model, features, train, config)
         if init is not None and not goes_on:
@@ -175,35 +156,11 @@ class Trainer:
         elif workers.first:
             folder.mkdir(parents=True, exist_ok=True)
             text_inputs.save(folder / TEXT_FOLDER)
-        self.validation = self._validation_pairs()
-
-    def _validation_pairs(self) -> tuple[Pairs, int | None]:
-        """One caption of each validation clip, or of some where that is more than the fusion layers should look at; how many are fused."""
-        valid = self.pairs["validation"]
-        rerank = VALIDATION_RERANK if self.scorer.has_early else None
-        most = VALIDATION_PAIRS // VALIDATION_RERANK if rerank else int(VALIDATION_PAIRS**0.5)
-        chosen = np.linspace(0, len(valid.clips) - 1, min(most, len(valid.clips))).round().astype(int)
-        captions_of = valid.captions_of_clips()
-        return make_pairs(valid.captions[captions_of[clip][0]] for clip in chosen), rerank
-
-    def validate(self) -> dict[str, float]:
-        """Text to video, fused."""
-        pairs, rerank = self.validation
-        if not pairs.clips:
-            return {}
-        scores = stage_scores(self.scorer, pairs.captions, pairs.clips, rerank=rerank)
-        found = retrieval_metrics(scores.fused(self.config.score_weights)[0], pairs.clip_of_caption)["text_to_video"]
-        return {"validation_mean_rank": found["mean_rank"], "validation_R@1": found["R@1"]}
+            if self.examples.labels:
+                write_json(folder / LABELS_FILE, self.examples.labels)
 
     def make_inputs(self, step: int) -> Inputs:
-        clips, captions = (numbers[self.share] for numbers in self.batches.at(step))
-        train = self.pairs["train"]
-        rows, mask = self.scorer.video_inputs([train.clips[n] for n in clips])
-        texts = self.scorer.text_inputs([train.captions[n] for of_clip in captions for n in of_clip])
-        weights = None if self.pair_weights is None else torch.from_numpy(self.pair_weights[[of_clip[0] for of_clip in captions]])
-        each = self.config.clips_per_video  # of a video, one after the other
-        video_of = torch.arange(self.batches.size)[self.share] // each if each > 1 else None
-        return Inputs(texts, rows, mask, weights, video_of)
+        return self.examples.inputs(self.scorer, step, self.share)
 
     def inputs_from(self, step: int) -> Iterator[Inputs]:
         """The inputs of this and all later steps, made ahead by another thread."""
@@ -235,7 +192,7 @@ class Trainer:
         return event | {"codewords_in_use": codebook.in_use} if codebook is not None and codebook.size else event
 
     def run(self) -> None:
-        """Trains to the last step, and keeps the model with the best mean rank on the validation clips."""
+        """Trains to the last step, and keeps the model that does best on the validation split."""
         from torch.utils.tensorboard import SummaryWriter  # a second to import
 
         started, num_steps = time.monotonic(), self.config.num_steps
@@ -248,7 +205,7 @@ class Trainer:
             last = self.step == num_steps
             if self.step % self.config.validate_every == 0 or last:
                 if events:
-                    event |= self.validate()
+                    event |= self.examples.validate(self.scorer)
                     self._keep(event)
                     if event.get("codewords_in_use", COLLAPSED + 1) <= COLLAPSED:
                         in_use = f"{event['codewords_in_use']} of {self.config.codebook_size:,} codewords"
@@ -281,9 +238,10 @@ class Trainer:
         return progress(steps, total=self.config.num_steps, what="training", unit="steps", done=self.step, note=lambda: memory(self.device))
 
     def _keep(self, event: dict[str, Any]) -> None:
-        rank = event.get("validation_mean_rank")
-        if self.best is None or rank is None or rank <= self.best["validation_mean_rank"]:
-            self.best = {"step": event["step"], "validation_mean_rank": rank}
+        name = self.examples.judged_by  # less is better
+        value = event.get(name)
+        if self.best is None or value is None or value <= self.best[name]:
+            self.best = {"step": event["step"], name: value}
             save_model(self.folder, self.model)
 
 
@@ -312,8 +270,10 @@ def train_run(
     with join_workers(find_device(device_name)) as (workers, device):
         trainer = Trainer(dataset, config, folder, workers, device, init, problems)
         if workers.first:
-            train = trainer.pairs["train"]
+            train = trainer.examples.pairs["train"]
             say(f"{folder}: {len(train.captions):,} captions of {len(train.clips):,} clips")
+            if trainer.examples.labels:
+                say(f"{folder}: {len(trainer.examples.labels):,} answers or labels to choose from")
             if trainer.step:
                 say(f"{folder}: goes on after step {trainer.step:,}")
             if note := features_note(trainer.inputs):

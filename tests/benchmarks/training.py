@@ -237,7 +237,7 @@ def rerank(folder: Path, annotations: Path) -> None:
     for inputs in trainer.inputs_from(0):
         event = trainer.train_step(inputs)
     print(f"rerank  trained {config.num_steps} steps, loss {event['loss']:.2f}", flush=True)
-    pairs = trainer.pairs["test"]
+    pairs = trainer.examples.pairs["test"]
     recall, taken = {}, {}
     for name, number in (("vlalign", 50), ("all pairs", None)):
         start = time.perf_counter()
