@@ -3,7 +3,7 @@
 decord is fast and exact on what it reads well, and in silence wrong on some of the rest: ``decord_reads_well`` decides. PyAV reads
 everything else. The ffmpeg program, where there is one, is tried where PyAV fails: it may be another version, with other codecs.
 Each decodes the frames in order; all scale them with FFmpeg's ``scale`` filter and ``flags=bilinear``, but for the sizes that are
-wanted with Pillow's bicubic kernel: those are made of the frame in RGB at its own size.
+wanted with Pillow's bicubic kernel: those are made of the frame in RGB at its own size. Images are decoded by Pillow, and scaled alike.
 """
 
 import shutil
@@ -19,6 +19,7 @@ import ffmpeg
 import numpy as np
 from PIL import Image
 
+from .images import read_image
 from .probe import SAFE_OPENING, VideoError, VideoInfo, open_video, video_stream, words_of
 from .sampling import scaled_size
 
@@ -302,3 +303,13 @@ def ffmpeg_pictures(decoding: Decoding, wanted: np.ndarray) -> Iterator[tuple[in
         program.stdout.close()
         program.kill()
         program.wait()
+
+
+# Pillow
+
+
+def pillow_pictures(decoding: Decoding, wanted: np.ndarray) -> Iterator[tuple[int, Pictures]]:
+    """As ``pyav_pictures``, of an image: its one frame. Raises ``VideoError``."""
+    frame = av.VideoFrame.from_ndarray(read_image(decoding.info.path), "rgb24")
+    decoding.count(0)
+    yield 0, [_Scaler(size)(frame, 0) for size in decoding.sizes]

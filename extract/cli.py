@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from ..storage.console import EXIT_INCOMPLETE, Problems, UserError, available_cores, command_parser, progress, run_command, say
 from ..storage.elsewhere import elsewhere, link
 from ..storage.feature_store import shard_files
-from ..storage.files import SOUND_SUFFIXES, VIDEO_SUFFIXES
+from ..storage.files import IMAGE_SUFFIXES, SOUND_SUFFIXES, VIDEO_SUFFIXES
 from ..storage.foreign import feature_files
 from ..storage.layout import DatasetFolder
 from ..storage.profiles import ALIASES, LOGMEL, PROFILES, find_profile
@@ -47,11 +47,13 @@ def parse_weights(values: list[str], features: list[str]) -> dict[str, str]:
 
 def choose_videos(args: argparse.Namespace, dataset: DatasetFolder, features: list[str], problems: Problems) -> list[VideoRecord]:
     """Those of ``--videos``, which are added to the data set's list, or else the whole list. Recordings without pictures are among
-    them where nothing but sound is asked for."""
+    them where nothing but sound is asked for; images are, where a folder has no videos: beside videos they are posters and the like."""
     listed = dataset.read_videos()
     if args.videos is not None:
-        suffixes = VIDEO_SUFFIXES + SOUND_SUFFIXES if features == [LOGMEL] else VIDEO_SUFFIXES
-        found = list_folder(args.videos, problems, suffixes=suffixes)
+        if features == [LOGMEL]:
+            found = list_folder(args.videos, problems, suffixes=VIDEO_SUFFIXES + SOUND_SUFFIXES)
+        else:
+            found = list_folder(args.videos, problems, instead=IMAGE_SUFFIXES)
         merged = {v.video_id: v for v in listed} | {v.video_id: v for v in found}
         if list(merged.values()) != listed and not args.plan:
             dataset.write_videos(list(merged.values()))
@@ -235,7 +237,7 @@ def extract_parser(prog: str, description: str, example: str) -> argparse.Argume
     parser = command_parser(prog, description, example)
     known = ", ".join([*PROFILES, *(f"{alias} (= {name})" for alias, name in ALIASES.items())])
     parser.add_argument("--features", default="s3d", help=f"which, separated by commas: {known} (default: s3d)")
-    parser.add_argument("--videos", type=Path, metavar="FOLDER", help="your own video files; their names become the video ids")
+    parser.add_argument("--videos", type=Path, metavar="FOLDER", help="your own video files, or images; their names become the video ids")
     parser.add_argument(
         "--weights",
         action="append",

@@ -1,4 +1,4 @@
-"""One video -> the pictures that feature profiles want of it, in one pass over its frames.
+"""One video, or image -> the pictures that feature profiles want of it, in one pass over its frames.
 
 This runs in a child process (``decode_process.py``), which imports neither torch nor anything else that is slow to start.
 """
@@ -9,16 +9,23 @@ from dataclasses import dataclass, replace
 
 import av
 import numpy as np
+import PIL
 from PIL import Image
 
 from . import backends
 from .backends import LIBSWSCALE, Decoding, NotTrusted, Size
+from .images import IMAGE
 from .probe import VideoError, VideoInfo
 from .sampling import centre_crop, sample_frames
 
 THUMBNAIL_PLACES = (0.1, 0.5, 0.9)
 THUMBNAIL_HEIGHT_PX = 90
-BACKENDS = {"decord": backends.decord_pictures, "PyAV": backends.pyav_pictures, "ffmpeg": backends.ffmpeg_pictures}
+BACKENDS = {
+    "decord": backends.decord_pictures,
+    "PyAV": backends.pyav_pictures,
+    "ffmpeg": backends.ffmpeg_pictures,
+    "Pillow": backends.pillow_pictures,
+}
 
 
 @dataclass(frozen=True)
@@ -78,7 +85,10 @@ Part = Row | Picture | Started | Finished
 
 
 def choose_backends(info: VideoInfo, sizes: list[Size], share_wanted: float) -> list[str]:
-    """The decoders to try, in turn. Where few frames are wanted, PyAV, which passes over those that it need not decode."""
+    """The decoders to try, in turn. Where few frames are wanted, PyAV, which passes over those that it need not decode; for images, Pillow
+    alone."""
+    if IMAGE in info.containers:
+        return ["Pillow"]
     trusted = share_wanted > 0.5 and backends.decord_reads_well(info, sizes)
     return [*(["decord"] if trusted else []), "PyAV", *(["ffmpeg"] if backends.ffmpeg_program() else [])]
 
@@ -86,6 +96,8 @@ def choose_backends(info: VideoInfo, sizes: list[Size], share_wanted: float) -> 
 def version_of(backend: str) -> str:
     if backend == "ffmpeg":
         return f"ffmpeg {backends.ffmpeg_version()}"
+    if backend == "Pillow":
+        return f"Pillow {PIL.__version__}"
     return f"decord {backends.decord.__version__}" if backend == "decord" else f"PyAV {av.__version__}"
 
 

@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from .decode import Finished, Picture, Row, Started, Wanted, cut, decode_video
+from .images import is_image, probe_image
 from .probe import LONGEST_VIDEO_SECONDS, VideoError, probe_video
 from .sampling import sample_frames
 from .sound import Heard, declared_seconds, planned_sound, sound_rows
@@ -77,6 +78,8 @@ def answer(request: dict, answers: Answers) -> None:
 def answer_sound(request: dict, answers: Answers) -> None:
     limit_cpu(CPU_SECONDS)
     path = Path(request["path"])
+    if is_image(path):
+        raise VideoError("no_sound", "it is an image")
     if request["only_probe"]:
         num_rows, duration_seconds = planned_sound(path, answers.beat)
         answers.send("heard", num_rows=num_rows, duration_seconds=duration_seconds)
@@ -91,7 +94,8 @@ def answer_sound(request: dict, answers: Answers) -> None:
 
 def answer_pictures(request: dict, answers: Answers) -> None:
     limit_cpu(CPU_SECONDS)
-    info = probe_video(Path(request["path"]), answers.beat)
+    path = Path(request["path"])
+    info = probe_image(path) if is_image(path) else probe_video(path, answers.beat)
     if request["seconds"] is not None:
         info = cut(info, request["seconds"])
     limit_cpu(CPU_SECONDS + CPU_SECONDS_OF_A_SECOND * info.duration_seconds)

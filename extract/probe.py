@@ -91,11 +91,16 @@ def video_stream(container: av.container.InputContainer) -> av.video.stream.Vide
     stream = streams[0]
     if stream.codec_context is None:
         raise VideoError("unreadable", "its video is in a format that this FFmpeg does not know")
-    if stream.width * stream.height > MOST_PIXELS:
-        raise VideoError("too_large", f"its frames are {stream.width}x{stream.height}; at most {MOST_PIXELS:,} pixels are taken")
-    if max(stream.width, stream.height) > LONGEST_SIDE * max(min(stream.width, stream.height), 1):
-        raise VideoError("too_large", f"its frames are {stream.width}x{stream.height}: one side is over {LONGEST_SIDE} times the other")
+    check_size(stream.width, stream.height)
     return stream
+
+
+def check_size(width: int, height: int) -> None:
+    """Raises ``VideoError`` for frames that would take too much memory, as they are or scaled."""
+    if width * height > MOST_PIXELS:
+        raise VideoError("too_large", f"its frames are {width}x{height}; at most {MOST_PIXELS:,} pixels are taken")
+    if max(width, height) > LONGEST_SIDE * max(min(width, height), 1):
+        raise VideoError("too_large", f"its frames are {width}x{height}: one side is over {LONGEST_SIDE} times the other")
 
 
 def ticks_of_frame(stream: av.video.stream.VideoStream, rate: Fraction | None = None) -> int:

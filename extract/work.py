@@ -7,7 +7,7 @@ from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
 
-from ..storage.console import Problems, UserError, progress
+from ..storage.console import Problems, UserError, progress, say
 from ..storage.feature_store import FeatureStore, is_store
 from ..storage.files import VIDEO_SUFFIXES, file_identity, read_jsonl, write_jsonl
 from ..storage.hdf5 import written_at_ns
@@ -18,14 +18,20 @@ OLDER_NS = 3600 * 10**9
 """An hour: machines' clocks differ, and a video was read some time before its shard was written."""
 
 
-def list_folder(folder: Path, problems: Problems, *, suffixes: Sequence[str] = VIDEO_SUFFIXES) -> list[VideoRecord]:
-    """The video files, or those with other ``suffixes``, under ``folder``; a video's id is its path there without the suffix. Raises
-    ``UserError`` where there are none."""
+def list_folder(
+    folder: Path, problems: Problems, *, suffixes: Sequence[str] = VIDEO_SUFFIXES, instead: Sequence[str] = ()
+) -> list[VideoRecord]:
+    """The video files, or those with other ``suffixes``, under ``folder``; a video's id is its path there without the suffix.
+    ``instead``: suffixes that count where no file has one of ``suffixes``. Raises ``UserError`` where there are none."""
     if not folder.is_dir():
         raise UserError(f"{folder}: no such folder; --videos expects one with video files")
-    files = sorted(p for p in folder.rglob("*") if p.suffix.lower() in suffixes and p.is_file())
-    if not files:
-        raise UserError(f"{folder}: no video files in it; expected names ending in {' '.join(sorted(suffixes))}")
+    there = sorted(p for p in folder.rglob("*") if p.suffix.lower() in (*suffixes, *instead) and p.is_file())
+    if not there:
+        raise UserError(f"{folder}: no video files in it; expected names ending in {' '.join(sorted((*suffixes, *instead)))}")
+    files = [p for p in there if p.suffix.lower() in suffixes] or there
+    if len(files) < len(there):
+        left_out = len(there) - len(files)
+        say(f"note: {folder}: {left_out:,} images beside the videos are passed over; to extract images, pass a folder without videos")
     videos: dict[str, VideoRecord] = {}
     for file in files:
         video_id = file.relative_to(folder).with_suffix("").as_posix()

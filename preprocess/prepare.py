@@ -41,7 +41,7 @@ Part = tuple[Path, int, list[Caption], str, str]
 """Where to, its number, its captions, what tells it from another, and the tagger."""
 PART_CAPTIONS = 5000
 """Some 20 seconds of work for a core: what a stopped run does again at most, for each process."""
-KEY_FIELDS = ("video_id", "caption", "split", "start_seconds", "end_seconds", "task", "step", "answer", "question_type")
+KEY_FIELDS = ("video_id", "caption", "split", "start_seconds", "end_seconds", "task", "step", "answer", "question_type", "recording")
 SUMMARY_NAME = "summary.json"
 
 

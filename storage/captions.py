@@ -29,8 +29,11 @@ CAPTION_SCHEMA = pa.schema(
         ("step", pa.int32()),
         ("answer", pa.string()),
         ("question_type", pa.string()),
+        ("recording", pa.string()),
     ]
 )
+LATER_COLUMNS = {"recording"}
+"""Tables from before there were any lack them: nothing in those was spoken."""
 IDF_SCHEMA = pa.schema([("word", pa.string()), ("part_of_speech", pa.string()), ("document_count", pa.int64()), ("idf", pa.float64())])
 COUNT_SCHEMA = pa.schema([("word", pa.string()), ("part_of_speech", pa.string()), ("document_count", pa.int64())])
 ABOUT_NAME = "about.json"
@@ -102,10 +105,11 @@ def read_captions(folder: Path) -> list[Caption]:
         raise UserError(f"{folder / ABOUT_NAME}: not found; run vlalign-preprocess first")
     captions = []
     for path in sorted(folder.glob("part-*.parquet")):
-        missing = set(CAPTION_SCHEMA.names) - set(_open(path).names)
+        there = set(_open(path).names)
+        missing = set(CAPTION_SCHEMA.names) - there - LATER_COLUMNS
         if missing:
             raise UserError(f"{path}: columns missing: {', '.join(sorted(missing))}; run vlalign-preprocess again")
-        columns = [name for name in CAPTION_SCHEMA.names if name != "clip_id"]
+        columns = [name for name in CAPTION_SCHEMA.names if name in there and name != "clip_id"]
         captions += [Caption(**row) for row in pq.read_table(path, columns=columns).to_pylist()]
     return captions
 

@@ -14,6 +14,7 @@ from .console import UserError
 
 IDENTITY_BYTES = 1 << 16
 VIDEO_SUFFIXES = (".mp4", ".mkv", ".webm", ".avi", ".mov", ".m4v", ".mpg", ".mpeg", ".ts", ".flv", ".wmv", ".ogv", ".3gp", ".gif")
+IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png")
 SOUND_SUFFIXES = (".wav", ".mp3", ".flac", ".m4a", ".ogg", ".oga", ".opus", ".mka")
 
 

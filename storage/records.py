@@ -120,13 +120,17 @@ class Caption:
     answer: str | None = None
     """Where the caption is a question about the video."""
     question_type: str | None = None
+    recording: str | None = None
+    """Where the caption was spoken: the recording's id, in the data set's ``logmel`` store; the caption is its transcript."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.video_id, str) or not self.video_id.strip():
             raise ValueError(f"the video is {self.video_id!r}, expected an id")
-        for value in (self.video_id, self.caption, self.task, self.answer):
+        for value in (self.video_id, self.caption, self.task, self.answer, self.recording):
             if value is not None:
                 _check_text(value)
+        if self.recording is not None and not self.recording.strip():
+            raise ValueError(f"the recording is {self.recording!r}, expected an id")
         if not self.caption.strip():
             raise ValueError(f"the caption of video {self.video_id!r} is empty")
         if (self.start_seconds is None) != (self.end_seconds is None):

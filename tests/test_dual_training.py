@@ -152,7 +152,7 @@ def test_the_pairs_weights_are_those_of_the_density_and_are_kept(toy, tmp_path, 
     texts = average_words(read_word_vectors(toy.word_vectors), [c.caption for c in pairs.captions])
     assert clips.any(axis=1).all() and texts.any(axis=1).all()
     expected = pair_association_probability((clips - clips.mean(axis=0))[pairs.clip_of_caption], texts - texts.mean(axis=0), 2)
-    np.testing.assert_allclose(made.pair_weights, expected, atol=1e-5)
+    np.testing.assert_allclose(made.examples.pair_weights, expected, atol=1e-5)
     (kept,) = (toy.path / "pair_weights").glob("*-k2-*.npz")
     with np.load(kept) as arrays:
         about = json.loads(arrays["about"].item())

@@ -4,6 +4,7 @@ import io
 import json
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -278,7 +279,7 @@ def test_a_bad_list_of_videos_is_named(tmp_path, line):
 
 CAPTIONS = [
     Caption(video_id="v", caption="a cat — 😀", split="train", words=["a", "cat"], word_starts=[0, 2], pos_tags=["DET", "NOUN"]),
-    Caption(video_id="v", caption="sits", split="test", start_seconds=0.0, end_seconds=1.25),
+    Caption(video_id="v", caption="sits", split="test", start_seconds=0.0, end_seconds=1.25, recording="wavs/7/ä"),
 ]
 
 
@@ -294,6 +295,20 @@ def test_captions_are_read_as_written(tmp_path):
     assert captions.read_part_about(captions.part_path(tmp_path, 1)) == {"model": "tiny"}
     clip_ids = [pq.read_table(captions.part_path(tmp_path, n))["clip_id"].to_pylist() for n in (0, 1)]
     assert clip_ids == [["v"], ["v#0.0-1.25"]]
+
+
+def test_a_table_from_before_there_were_recordings_is_read(tmp_path):
+    captions.write_part(tmp_path, 0, CAPTIONS, {})
+    captions.write_captions_about(tmp_path, {})
+    path = captions.part_path(tmp_path, 0)
+    pq.write_table(pq.read_table(path).drop_columns(["recording"]), path)
+    assert read_captions(tmp_path) == [CAPTIONS[0], replace(CAPTIONS[1], recording=None)]
+
+
+@pytest.mark.parametrize("recording", ["", "  ", 7, "half \ud800"])
+def test_a_recording_has_an_id(recording):
+    with pytest.raises(ValueError, match=r"recording|text"):
+        Caption(video_id="v", caption="a", split="train", recording=recording)
 
 
 def test_idf_is_read_as_written(tmp_path):

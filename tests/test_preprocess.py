@@ -7,6 +7,7 @@ import json
 import math
 import subprocess
 import sys
+from dataclasses import replace
 
 import pyarrow.parquet as pq
 import pytest
@@ -596,6 +597,9 @@ def test_other_captions_are_tagged_anew(tmp_path):
     assert [e.word for e in read_idf(dataset.idf)] == ["a", "cooks", "dogs", "man", "run", "two"]
     assert set(json.loads((dataset.captions / "summary.json").read_text())["splits"]) == {"train"}
     assert problems.count == 0
+    spoken = [changed[0], replace(changed[1], recording="r")]
+    prepare(dataset, lambda _: iter([*VIDEOS, *spoken]), spacy_model=SMALL, problems=problems)
+    assert [c.recording for c in read_captions(dataset.captions)] == [None, "r"]
 
 
 @pytest.mark.parametrize(

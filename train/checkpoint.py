@@ -1,6 +1,7 @@
 """A trained model, to disk and back."""
 
 import json
+import math
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -15,12 +16,13 @@ from ..storage.console import UserError
 from ..storage.device import find_device
 from ..storage.files import written_whole
 from ..storage.layout import DatasetFolder
+from ..storage.profiles import FRAME_MAPS
 from .config import TrainConfig
 from .data import ClipFeatures
 from .dual import GatedPair, QueryQueue, SharedCodebook
 from .heads import AnswerHead
 from .model import VideoTextModel
-from .objectives import OBJECTIVES
+from .objectives import OBJECTIVES, Model
 from .runs import (
     LAST_MODEL_FILE,
     MODEL_FILE,
@@ -34,7 +36,9 @@ from .runs import (
     read_run,
 )
 from .scoring import Scorer
-from .text import Pieces, TokenWeights, Words, saved_text_inputs
+from .spoken import Recordings, SpokenPair
+from .text import TokenWeights, Words
+from .text_inputs import TextInputs, saved_text_inputs
 
 
 @dataclass(frozen=True)
@@ -61,7 +65,7 @@ class Run:
         return features_note(self.about["inputs"])
 
 
-def save_model(folder: Path, model: VideoTextModel | GatedPair, *, last: bool = False) -> None:
+def save_model(folder: Path, model: Model, *, last: bool = False) -> None:
     """As the one that did best, or as the last one."""
     _write(folder / (LAST_MODEL_FILE if last else MODEL_FILE), model.state_dict())
 
@@ -73,7 +77,7 @@ def _write(path: Path, tensors: dict[str, torch.Tensor], metadata: dict[str, str
 
 def save_state(
     folder: Path,
-    model: VideoTextModel | GatedPair,
+    model: Model,
     optimizer: torch.optim.Optimizer,
     config: TrainConfig,
     inputs: dict[str, Any],
@@ -92,7 +96,7 @@ def save_state(
 
 
 def load_state(
-    folder: Path, model: VideoTextModel | GatedPair, optimizer: torch.optim.Optimizer, config: TrainConfig, inputs: dict[str, Any]
+    folder: Path, model: Model, optimizer: torch.optim.Optimizer, config: TrainConfig, inputs: dict[str, Any]
 ) -> tuple[int, dict[str, Any] | None]:
     """Puts back what ``save_state`` wrote; returns the step and the best one. Raises ``UserError`` for a run of other settings or data."""
     path = folder / STATE_FILE
@@ -116,7 +120,7 @@ def load_state(
     return about["step"], about["best"]
 
 
-def load_init(folder: Path, model: VideoTextModel | GatedPair) -> None:
+def load_init(folder: Path, model: Model) -> None:
     """The model of the run in ``folder``, as far as the new one has the same parts: fusion layers, a codebook or a head that only one of
     them has stay as they are or are left out, and another run's queries are not this one's. Raises ``UserError`` where a part has
     another shape."""
@@ -159,7 +163,7 @@ def load_run(folder: Path, on: DatasetFolder | None = None, device_name: str = "
                 f"on {trained_on['profile_hash']} with {trained_on['weights']}; train a new run on this store"
             )
     weights = TokenWeights(read_idf(trained.idf), config.pos_tags)  # of the captions that the run was trained on, wherever it is asked
-    text_inputs = saved_text_inputs(config, folder / TEXT_FOLDER, weights)
+    text_inputs = saved_text_inputs(config, folder / TEXT_FOLDER, on or trained, weights)
     labels = read_labels(folder)
     model = make_model(config, features.dim, text_inputs, len(labels))
     try:
@@ -169,10 +173,12 @@ def load_run(folder: Path, on: DatasetFolder | None = None, device_name: str = "
     return Run(folder, on or trained, about, Scorer(model.to(device).eval(), text_inputs, weights, features, config), labels)
 
 
-def make_model(config: TrainConfig, feature_dim: int, text_inputs: Pieces | Words, num_labels: int = 0) -> VideoTextModel | GatedPair:
+def make_model(config: TrainConfig, feature_dim: int, text_inputs: TextInputs, num_labels: int = 0) -> Model:
     """``num_labels``: of what a row of a video can show, beside the background."""
     if isinstance(text_inputs, Words):
         model = GatedPair(feature_dim, text_inputs.width, config.embedding_size)
+    elif isinstance(text_inputs, Recordings):
+        model = SpokenPair(feature_dim, math.prod(FRAME_MAPS.get(config.features, (1,))[:2]))
     else:
         model = VideoTextModel(
             feature_dim,

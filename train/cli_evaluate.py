@@ -18,7 +18,18 @@ from .metrics import (
     format_stages,
     format_steps,
 )
-from .runs import METRICS_FILE, MODEL_FILE, REPORT_FILE, dataset_of, describe_inputs, find_run, open_stores, read_config, read_run
+from .runs import (
+    METRICS_FILE,
+    MODEL_FILE,
+    REPORT_FILE,
+    dataset_of,
+    describe_inputs,
+    find_run,
+    open_recordings,
+    open_stores,
+    read_config,
+    read_run,
+)
 
 
 def evaluate(args: argparse.Namespace) -> int:
@@ -50,7 +61,7 @@ def evaluate(args: argparse.Namespace) -> int:
         "normalize": args.normalize,
         "temperature": temperature,
         "model_sha256": sha256_of(run_folder / MODEL_FILE),
-        "inputs": describe_inputs(on, open_stores(on, config.features)),
+        "inputs": describe_inputs(on, open_stores(on, config.features), recordings=open_recordings(on, config)),
     }
     known: dict[str, Any] = read_json(folder / METRICS_FILE) if (folder / METRICS_FILE).exists() else {}
     if known.get("fingerprint") == fingerprint and (folder / REPORT_FILE).exists():

@@ -21,6 +21,8 @@ def search_command(args: argparse.Namespace) -> int:
     run = load_run(folder, device_name=args.device)
     if run.config.objective in HEADS:
         raise UserError(f"run {folder.name}: was trained with --objective {run.config.objective}, and finds no videos by text")
+    if run.config.encoder == "spoken":
+        raise UserError(f"run {folder.name}: hears recordings, and finds no videos by text")
     clips = searchable_clips(run)
     hits = search(run, args.query, clips, args.num_results, args.rerank)
     print(f"{args.query!r} among {len(clips):,} clips of {run.dataset.name}")

@@ -10,7 +10,7 @@ from ..storage.console import Problems, command_parser, run_command, say
 from ..storage.layout import find_dataset
 from .config import ENCODERS, HEADS, LOSSES, NEGATIVES, PAIR_WEIGHTS, PRECISIONS, SCHEDULES, TrainConfig
 from .recipes import RECIPES, describe, make_config, usual_recipe
-from .runs import describe_inputs, find_run, open_stores, trained_before
+from .runs import describe_inputs, find_run, open_recordings, open_stores, trained_before
 
 HELP = {
     "text_encoder": "'small' (two layers, learned from the captions), or a BERT-like model by folder or hub name",
@@ -64,7 +64,9 @@ def train(args: argparse.Namespace) -> int:
     folder = dataset.runs / (args.run_name or name)
     first = os.environ.get("RANK", "0") == "0"
     problems = Problems(quiet=not first)
-    if trained_before(folder, config, describe_inputs(dataset, open_stores(dataset, config.features), init)):
+    if trained_before(
+        folder, config, describe_inputs(dataset, open_stores(dataset, config.features), init, open_recordings(dataset, config))
+    ):
         say(f"{folder}: trained before with the same settings on the same data; nothing to do")
         return problems.exit_code()
     if first:

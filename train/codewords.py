@@ -15,7 +15,9 @@ from ..storage.records import Caption
 from .data import Clip, Pairs
 from .objectives import coded_texts, coded_videos
 from .scoring import CLIPS, TEXTS, Scorer
+from .spoken import Recordings
 from .text import Pieces, at_characters
+from .text_inputs import TextInputs
 from .workers import Workers
 
 ONE_SIDE = 0.9
@@ -50,6 +52,11 @@ def find_uses(scorer: Scorer, captions: Sequence[Caption], clips: Sequence[Clip]
     for first in range(0, len(captions), TEXTS):
         some = captions[first : first + TEXTS]
         coded = coded_texts(codebook, scorer.encode_texts(some), alone)
+        if isinstance(scorer.text_inputs, Recordings):
+            of_some = [codes[mask].cpu().numpy() for codes, mask in zip(codebook.nearest(coded.tokens_BLD), coded.mask_BL, strict=True)]
+            of_captions += of_some
+            words += [[""] * len(codes) for codes in of_some]  # which word is spoken when is not known
+            continue
         for caption, codes in zip(some, codebook.nearest(coded.tokens_BLD).cpu().numpy(), strict=True):
             pieces = word_pieces(scorer.text_inputs, caption)
             of_captions.append(codes[[place for place, _ in pieces]])
@@ -140,6 +147,7 @@ def places(uses: Uses, pairs: Pairs, rows: Sequence[dict[str, Any]]) -> list[dic
     """Figure 4: for some codewords that stand for a word, the clips and captions of which they light up most."""
     captions_of = pairs.captions_of_clips()
     named = sorted((row for row in rows if row["words"]), key=lambda row: -row["words"][0][1])[:SHOWN]
+    named = named or [row for row in rows if row["verbs"]][:SHOWN]  # of what is spoken no words are known
     found = []
     for row in named:
         code = row["codeword"]
@@ -148,9 +156,13 @@ def places(uses: Uses, pairs: Pairs, rows: Sequence[dict[str, Any]]) -> list[dic
         shown = []
         for clip in best:
             caption = captions_of[clip][0]
-            lit = {word for word, one in zip(uses.words[caption], uses.captions[caption], strict=True) if one == code}
+            lit = {word for word, one in zip(uses.words[caption], uses.captions[caption], strict=True) if one == code and word}
             words = [(word, word.lower() in lit) for word in pairs.captions[caption].words]
-            shown.append({**vars(pairs.clips[clip]), "rows": (uses.clips[clip] == code).tolist(), "words": words})
+            own = {"rows": (uses.clips[clip] == code).tolist(), "words": words, "recording": None}
+            if not any(uses.words[caption]):  # the caption that says it most
+                caption = max(captions_of[clip], key=lambda number: np.mean(uses.captions[number] == code))
+                own |= {"recording": pairs.captions[caption].recording, "heard": (uses.captions[caption] == code).tolist()}
+            shown.append({**vars(pairs.clips[clip]), **own})
         found.append({**row, "clips": shown})
     return found
 
@@ -166,5 +178,12 @@ def read_codebook(scorer: Scorer, pairs: Pairs) -> dict[str, Any]:
         "sharing": sharing(uses, size),
         "table": rows,
         "matrices": conditional_matrices(uses, labels_of_clip, pairs, size),
-        "places": places(uses, pairs, rows),
+        "places": _with_spectrograms(places(uses, pairs, rows), scorer.text_inputs),
     }
+
+
+def _with_spectrograms(found: list[dict[str, Any]], inputs: TextInputs) -> list[dict[str, Any]]:
+    """What is shown of recordings: their log-mel rows [T, D]."""
+    for clip in (clip for row in found for clip in row["clips"] if clip["recording"]):
+        clip["spectrogram"] = inputs.store.get(clip["recording"]).features[: inputs.max_rows]
+    return found

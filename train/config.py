@@ -54,10 +54,13 @@ HEADS = ("vqa", "segmentation")
 ENCODERS = {
     "transformer": "self-attention over a clip's rows and over a caption's word pieces (TACo, section 3.1)",
     "gated": "gated embeddings of the maximum of a clip's rows and of the average of a caption's word vectors (SSML, section 5.1)",
+    "spoken": "a linear layer on a clip's rows, and Harwath's residual network on its spoken caption's log-mel rows (CMCM, Table 3)",
 }
 """{encoder: in words}"""
 GATED = ("ssml", "mil-nce", "ncl", "vqa")
 """Objectives that need no more of a clip and a caption than a vector of each."""
+SPOKEN = ("cmcm", "ncl", "ssml")
+"""Objectives that know no words."""
 SCHEDULES = {"linear": "to 0 in a straight line", "cosine": "to 0 as a cosine", "constant": "not at all"}
 """{how the learning rate falls after the warm-up: in words}"""
 PAIR_WEIGHTS = {
@@ -191,6 +194,10 @@ class TrainConfig:
             )
         if self.encoder == "gated" and self.objective not in GATED:
             raise UserError(f"--encoder gated --objective {self.objective}: needs tokens; expected one of {', '.join(GATED)}")
+        if self.encoder == "spoken" and self.objective not in SPOKEN:
+            raise UserError(f"--encoder spoken --objective {self.objective}: it knows words; expected one of {', '.join(SPOKEN)}")
+        if self.encoder == "spoken" and self.micro_batch_size:
+            raise UserError("--micro-batch-size with --encoder spoken: its batch normalisation must see the whole batch; expected 0")
         if self.normalized_loss and self.objective in ("toco", "ssml", "mil-nce", *HEADS):
             raise UserError(f"--normalized-loss --objective {self.objective}: its loss has no retrieval probabilities of its own batch")
         if self.pair_weights != "none" and self.objective in HEADS:

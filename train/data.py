@@ -122,9 +122,19 @@ def make_pairs(captions: Iterable[Caption]) -> Pairs:
     return Pairs(list(clips), listed, np.array(numbers, dtype=int))
 
 
-def read_pairs(dataset: DatasetFolder, features: ClipFeatures, problems: Problems) -> dict[str, Pairs]:
-    """{split: pairs}. Captions whose video has no features, or ends before their clip, are reported and left out of both sides."""
+def read_pairs(
+    dataset: DatasetFolder, features: ClipFeatures, problems: Problems, recordings: FeatureStore | None = None
+) -> dict[str, Pairs]:
+    """{split: pairs}. Captions whose video has no features, or ends before their clip, are reported and left out of both sides.
+
+    ``recordings``: of spoken captions, where those are heard; captions without one are reported and left out, too.
+    """
     captions = read_captions(dataset.captions)
+    if recordings is not None:
+        spoken = [c for c in captions if c.recording is not None and c.recording in recordings]
+        if silent := len(captions) - len(spoken):
+            problems.add(f"{silent:,} of {len(captions):,} captions: no recording of them in {recordings.folder}; left out")
+        captions = spoken
     without = sorted({c.video_id for c in captions} - set(features.video_ids()))
     for video_id in without:
         problems.add(f"captions of video {video_id!r}: no features of it in {features.stores[0].folder}; left out (run vlalign-extract)")

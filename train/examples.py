@@ -16,6 +16,7 @@ from .config import TrainConfig
 from .data import ClipFeatures, Pairs, make_pairs, pad_rows, read_pairs
 from .metrics import retrieval_metrics
 from .pair_weights import pair_weights
+from .runs import open_recordings
 from .scoring import Scorer, stage_scores
 from .segmentation import frame_scores, label_frames, label_names, labels_of_rows, read_labelled, step_labels, windows
 from .vqa import answer_scores
@@ -66,10 +67,10 @@ class PairExamples:
         if len(train.clips) < 2:
             raise UserError(f"{dataset.captions}: {len(train.clips)} training clips; contrast needs at least 2 with split 'train'")
         self.batches = self._batches(train)
-        self._weights = pair_weights(dataset, config, features, train, workers)
+        self.pair_weights = pair_weights(dataset, config, features, train, workers)
 
     def _read(self, dataset: DatasetFolder, problems: Problems) -> dict[str, Pairs]:
-        return read_pairs(dataset, self.features, problems)
+        return read_pairs(dataset, self.features, problems, open_recordings(dataset, self.config))
 
     def _batches(self, train: Pairs) -> Batches:
         return make_batches(train, self.config)
@@ -83,7 +84,7 @@ class PairExamples:
         train = self.pairs["train"]
         rows, mask = scorer.video_inputs([train.clips[n] for n in clips])
         texts = scorer.text_inputs([train.captions[n] for of_clip in captions for n in of_clip])
-        weights = None if self._weights is None else torch.from_numpy(self._weights[[of_clip[0] for of_clip in captions]])
+        weights = None if self.pair_weights is None else torch.from_numpy(self.pair_weights[[of_clip[0] for of_clip in captions]])
         each = self.config.clips_per_video  # of a video, one after the other
         video_of = torch.arange(self.batches.size)[share] // each if each > 1 else None
         return Inputs(texts, rows, mask, weights, video_of)

@@ -33,9 +33,11 @@ from .losses import (
     weighted_nce,
 )
 from .model import FusionScores, TextTokens, TokenBank, VideoTextModel, VideoTokens
+from .spoken import SpokenPair
 from .workers import Workers
 
 Scores = dict[str, Tensor]
+Model = VideoTextModel | GatedPair | SpokenPair
 SINKHORN_ITERATIONS = 4  # NCL section 3.3
 SIMILARITIES = 1 << 25
 """Products of a token of a text and one of a video that are in memory at once."""
@@ -191,7 +193,7 @@ def _matrix(scores_P: Tensor, text_of_P: Tensor, video_of_P: Tensor, like_BB: Te
     return empty.index_put((text_of_P.to(empty.device), video_of_P.to(empty.device)), scores_P)
 
 
-def margin_terms(model: GatedPair | VideoTextModel, batch: Batch, config: TrainConfig) -> dict[str, Tensor]:
+def margin_terms(model: Model, batch: Batch, config: TrainConfig) -> dict[str, Tensor]:
     """SSML Eq. 4 on cosine similarities; without weights of the pairs HowTo100M's, which is its baseline."""
     text_BD, video_BD = _everyones_vectors(model, batch, config)
     weights_B, negatives_BB = batch.everyones_weights, None
@@ -201,13 +203,13 @@ def margin_terms(model: GatedPair | VideoTextModel, batch: Batch, config: TrainC
     return {"margin": soft_max_margin(text_BD @ video_BD.T, weights_B, config.margin, negatives_BB)}
 
 
-def candidates_terms(model: GatedPair | VideoTextModel, batch: Batch, config: TrainConfig) -> dict[str, Tensor]:
+def candidates_terms(model: Model, batch: Batch, config: TrainConfig) -> dict[str, Tensor]:
     """MIL-NCE: the texts of a batch are the candidates of each clip, one after the other."""
     text_CD, video_BD = _everyones_vectors(model, batch, config)
     return {"candidates": mil_nce(video_BD, text_CD.unflatten(0, (len(video_BD), -1)), batch.everyones_weights)}
 
 
-def contrast_terms(model: GatedPair | VideoTextModel, batch: Batch, config: TrainConfig) -> dict[str, Tensor]:
+def contrast_terms(model: Model, batch: Batch, config: TrainConfig) -> dict[str, Tensor]:
     """NCL Eq. 4 with the similarities of Eq. 12, or, not normalised, with those of Eq. 1."""
     text_BD, video_BD = _everyones_vectors(model, batch, config)
     num_iterations = SINKHORN_ITERATIONS if config.normalized_loss else 0
@@ -266,7 +268,7 @@ def _code(codebook: SharedCodebook, side: str, summary_BD: Tensor, tokens_BLD: T
     return Coded(codebook.vector(side, summary_BD, tokens_BLD, mask_BL), tokens_BLD, mask_BL)
 
 
-def _everyones_vectors(model: GatedPair | VideoTextModel, batch: Batch, config: TrainConfig) -> tuple[Tensor, Tensor]:
+def _everyones_vectors(model: Model, batch: Batch, config: TrainConfig) -> tuple[Tensor, Tensor]:
     """Of texts and videos. All processes compute the same loss from them: it costs little beside the encoders."""
     objective = OBJECTIVES[config.objective]
     vectors = objective.text_vectors(model, batch.texts), objective.video_vectors(model, batch.videos)
@@ -290,13 +292,13 @@ def toco_late(fused: FusionScores, weights_PN: Tensor) -> Scores:
     return {"fusion": fused.pair_P, "fusion_token": (weights_PN[:, : fused.token_PN.shape[1]] * fused.token_PN).sum(dim=1)}
 
 
-TextVectors = Callable[[GatedPair | VideoTextModel, TextTokens], Tensor]
-VideoVectors = Callable[[GatedPair | VideoTextModel, VideoTokens], Tensor]
+TextVectors = Callable[[Model, TextTokens], Tensor]
+VideoVectors = Callable[[Model, VideoTokens], Tensor]
 
 
 @dataclass(frozen=True)
 class Objective:
-    terms: Callable[[GatedPair | VideoTextModel, Batch, TrainConfig], dict[str, Tensor]]
+    terms: Callable[[Model, Batch, TrainConfig], dict[str, Tensor]]
     stage: str
     """The early stage of the score that is a dot product of a text's vector and a video's."""
     text_vectors: TextVectors
@@ -308,19 +310,19 @@ class Objective:
     token_head: bool = False
 
 
-def _sentence(_: GatedPair | VideoTextModel, texts: TextTokens) -> Tensor:
+def _sentence(_: Model, texts: TextTokens) -> Tensor:
     return texts.sentence_BD
 
 
-def _mean(_: GatedPair | VideoTextModel, tokens: TextTokens | VideoTokens) -> Tensor:
+def _mean(_: Model, tokens: TextTokens | VideoTokens) -> Tensor:
     return tokens.mean_BD
 
 
-def _unit_sentence(_: GatedPair | VideoTextModel, texts: TextTokens) -> Tensor:
+def _unit_sentence(_: Model, texts: TextTokens) -> Tensor:
     return unit(texts.sentence_BD)
 
 
-def _unit_mean(_: GatedPair | VideoTextModel, videos: VideoTokens) -> Tensor:
+def _unit_mean(_: Model, videos: VideoTokens) -> Tensor:
     return unit(videos.mean_BD)
 
 

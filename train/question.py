@@ -38,7 +38,7 @@ class Answers:
 
 
 def split_checksum(captions: Iterable[Caption]) -> str:
-    """The same where the same captions, or questions with their answers, are asked of the same clips, in whatever order: 16 digits of a
-    SHA-256."""
-    rows = sorted("\t".join(filter(None, (c.clip_id, c.caption, c.answer))) + "\n" for c in captions)
+    """The same where the same captions, questions with their answers, or recordings are asked of the same clips, in whatever order: 16
+    digits of a SHA-256."""
+    rows = sorted("\t".join(filter(None, (c.clip_id, c.caption, c.answer, c.recording))) + "\n" for c in captions)
     return hashlib.sha256("".join(rows).encode()).hexdigest()[:16]

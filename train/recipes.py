@@ -109,6 +109,36 @@ _CMCM: Settings = {
     "protocol": "1k-A",
 }
 
+# CMCM section 4.1 and appendix B. The baselines are trained from scratch, the codebook from them.
+_SPOKEN: Settings = {
+    "objective": "cmcm",
+    "encoder": "spoken",
+    "margin": 1e-3,
+    "codebook_size": 1024,
+    "code_loss_weight": 0.1,
+    "learning_rate": 1e-3,
+    "weight_decay": 0.0,
+    "warmup_steps": 0,
+    "schedule": "constant",  # not stated
+    "validate_every": 500,
+}
+_SMIT: Settings = {
+    **_SPOKEN,
+    "features": "resnet152",  # and TSM ResNet-50 there
+    "batch_size": 2048,
+    "num_steps": 10_000,  # not stated
+    "max_video_tokens": 3,  # "3 x 3 x 3 for time, height, width"; rows of resnet152 have no places
+    "max_text_tokens": 32,  # "up to 32 codewords depending on the utterance length"
+}
+_PLACES: Settings = {
+    **_SPOKEN,
+    "features": "clip_vit_b32_map",  # 7 x 7 codewords, as there, where a ResNet-50 gives them
+    "batch_size": 256,
+    "num_steps": 100_000,  # not stated
+    "max_video_tokens": 1,
+    "max_text_tokens": 64,  # captions of 10 s on average
+}
+
 # SSML section 5.2, which says no numbers but the margin loss; the rest as for its retrieval.
 _VQA: Settings = {**_SSML_CLIPS, "objective": "vqa"}
 
@@ -160,6 +190,12 @@ RECIPES: Mapping[str, Settings] = MappingProxyType(
         "ncl-msrvtt": {**_NCL, "protocol": "1k-A", "num_steps": 7_000, "warmup_steps": 700, "max_video_tokens": 12},  # 5 epochs
         "ncl-msvd": {**_NCL, "num_steps": 1_140, "warmup_steps": 0, "max_video_tokens": 12},  # 3 epochs
         "ncl-activitynet": {**_NCL, "num_steps": 780, "warmup_steps": 78, "max_video_tokens": 64, "max_text_tokens": 64},  # 10 epochs
+        "cmcm-smit": _SMIT,
+        "cmcm-smit-baseline": {**_SMIT, "codebook_size": 0},
+        "cmcm-smit-finetune": {**_SMIT, "learning_rate": 1e-4},  # the "warm start" from the baseline
+        "cmcm-places": _PLACES,
+        "cmcm-places-baseline": {**_PLACES, "codebook_size": 0},
+        "cmcm-places-finetune": {**_PLACES, "learning_rate": 1e-4},
         "vqa-msrvtt_qa": _VQA,
         "vqa-msrvtt_qa-finetune": _VQA,
         "vqa-msvd_qa": _VQA,

@@ -14,6 +14,7 @@ from ..storage.thumbnails import ThumbnailStore
 from .checkpoint import Run
 from .metrics import RECALL_AT
 from .runs import EVENTS_FILE, REPORT_FILE
+from .spoken import ROWS_OF_TOKEN
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -68,6 +69,20 @@ def codebook_figures(codebook: dict[str, Any]) -> list[str]:
     axes.set(xlabel="part of a codeword's use that is the clips' (0: captions alone, 1: clips alone)", ylabel="codewords")
     figures.append(svg_of(figure))
     return figures
+
+
+def spectrogram_figure(rows_TD: np.ndarray, heard: Sequence[bool]) -> str:
+    """An SVG: a recording's log-mel rows, and, in colour, the tokens of 16 rows that a codeword replaces."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(3.2, 1.3), layout="constrained")
+    axes = figure.add_subplot()
+    axes.imshow(rows_TD.T, aspect="auto", origin="lower", cmap="Greys", interpolation="nearest")
+    for number in np.flatnonzero(heard):
+        axes.axvspan(ROWS_OF_TOKEN * number, ROWS_OF_TOKEN * (number + 1), color="#d4380d", alpha=0.35, lw=0)
+    axes.set_xlim(0, len(rows_TD))
+    axes.set_axis_off()
+    return svg_of(figure)
 
 
 def step_figure(video: "LocalizedVideo", steps: Sequence[str]) -> str:
@@ -140,6 +155,7 @@ def render_report(
         codebook_figures=codebook_figures,
         step_figure=step_figure,
         segments_figure=segments_figure,
+        spectrogram_figure=spectrogram_figure,
         pictures=pictures,
         **shown,
     )

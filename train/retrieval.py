@@ -15,6 +15,7 @@ from .metrics import count, retrieval_metrics
 from .normalization import Normalized, normalization_errors, normalize
 from .objectives import OBJECTIVES
 from .question import Answers, Question, split_checksum
+from .runs import open_recordings
 from .scoring import StageScores, stage_scores
 
 GALLERY_QUERIES = 8
@@ -96,7 +97,7 @@ def retrieve(run: Run, question: Question, problems: Problems) -> Answers:
     """Scores every caption of a split against every clip."""
     if question.rerank is not None and run.scorer.has_late and not run.scorer.has_early:
         raise UserError(f"--rerank {question.rerank}: {run.folder.name} was trained without an early loss that could find candidates")
-    usable = read_pairs(run.dataset, run.features, problems)
+    usable = read_pairs(run.dataset, run.features, problems, open_recordings(run.dataset, run.config))
     pairs = usable[question.split]
     if not pairs.clips:
         there = ", ".join(name for name in usable if usable[name].clips)

@@ -12,6 +12,7 @@ from ..storage.console import UserError
 from ..storage.feature_store import FeatureStore
 from ..storage.files import read_json, sha256_of, write_json
 from ..storage.layout import DatasetFolder
+from ..storage.profiles import LOGMEL
 from ..storage.shards import EXTRACTED
 from .config import TrainConfig
 
@@ -31,28 +32,35 @@ LABELS_FILE = "labels.json"
 """What a run can answer, where that is one of a list."""
 
 
-def describe_inputs(dataset: DatasetFolder, stores: Sequence[FeatureStore], init: Path | None = None) -> dict[str, Any]:
-    """What a run was trained on, so that it can be told from one on other data. ``init``: the run whose model it goes on from."""
+def describe_inputs(
+    dataset: DatasetFolder, stores: Sequence[FeatureStore], init: Path | None = None, recordings: FeatureStore | None = None
+) -> dict[str, Any]:
+    """What a run was trained on, so that it can be told from one on other data. ``init``: the run whose model it goes on from;
+    ``recordings``: of spoken captions, where it hears those."""
     begun = {} if init is None else {"init": {"run": init.name, "model_sha256": sha256_of(init / MODEL_FILE)}}
-    return begun | {
-        "captions": read_captions_about(dataset.captions),
-        "features": [
-            {
-                "features": store.profile.name,
-                "profile_hash": store.profile.hash,
-                "weights": store.weights.name,
-                "weights_sha256": store.weights.sha256,
-                "origin": store.origin,
-                "num_videos": len(store),
-                "rows_checksum": store.rows_checksum(),
-            }
-            for store in stores
-        ],
+    heard = {} if recordings is None else {"recordings": _describe(recordings)}
+    return begun | heard | {"captions": read_captions_about(dataset.captions), "features": [_describe(store) for store in stores]}
+
+
+def _describe(store: FeatureStore) -> dict[str, Any]:
+    return {
+        "features": store.profile.name,
+        "profile_hash": store.profile.hash,
+        "weights": store.weights.name,
+        "weights_sha256": store.weights.sha256,
+        "origin": store.origin,
+        "num_videos": len(store),
+        "rows_checksum": store.rows_checksum(),
     }
 
 
 def open_stores(dataset: DatasetFolder, features: str) -> list[FeatureStore]:
     return [FeatureStore(dataset.features(name)) for name in features.split("+")]
+
+
+def open_recordings(dataset: DatasetFolder, config: TrainConfig) -> FeatureStore | None:
+    """The log-mel rows of spoken captions, where the run's encoder hears those."""
+    return FeatureStore(dataset.features(LOGMEL)) if config.encoder == "spoken" else None
 
 
 def describe_software() -> dict[str, str]:

@@ -11,11 +11,11 @@ from ..storage.console import progress
 from ..storage.records import Caption
 from .config import TrainConfig
 from .data import Clip, ClipFeatures
-from .dual import GatedPair
-from .model import TextTokens, VideoTextModel, VideoTokens
+from .model import TextTokens, VideoTokens
 from .normalization import Queries
-from .objectives import OBJECTIVES
-from .text import Pieces, TokenWeights, Words
+from .objectives import OBJECTIVES, Model
+from .text import TokenWeights
+from .text_inputs import TextInputs
 
 TEXTS, CLIPS = 512, 64
 """So many are encoded and compared at once."""
@@ -30,8 +30,8 @@ BANK_CHUNKS = 8
 class Scorer:
     """A trained model with all that turns captions and clips into its tokens."""
 
-    model: VideoTextModel | GatedPair
-    text_inputs: Pieces | Words
+    model: Model
+    text_inputs: TextInputs
     weights: TokenWeights
     features: ClipFeatures
     config: TrainConfig

@@ -206,6 +206,8 @@ def _line(video: LocalizedVideo) -> dict[str, Any]:
 
 def localize(run: Run, question: Question, problems: Problems) -> Answers:
     """Step localisation on a split, by the run's own scores of each second for each step."""
+    if run.config.encoder == "spoken":
+        raise UserError(f"--task steps: {run.folder.name} hears recordings, and steps are written")
     tasks = read_tasks(run, question.split, problems)
     num_videos = sum(len(task.videos) for task in tasks)
     if not num_videos:

@@ -16,10 +16,8 @@ from transformers import AutoConfig, AutoModel, AutoTokenizer, BertConfig, BertM
 
 from ..storage.captions import IdfEntry
 from ..storage.console import UserError
-from ..storage.layout import DatasetFolder
 from ..storage.records import Caption
-from ..storage.word_vectors import WordVectors, read_word_vectors, split_words, write_word_vectors
-from .config import TrainConfig
+from ..storage.word_vectors import WordVectors, split_words, write_word_vectors
 
 T = TypeVar("T")
 SMALL = "small"
@@ -181,17 +179,3 @@ class Words:
     def save(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         write_word_vectors(folder / WORDS_FILE, self.vectors)
-
-
-def new_text_inputs(config: TrainConfig, dataset: DatasetFolder, weights: TokenWeights, captions: Iterable[str]) -> Pieces | Words:
-    """Of a run that begins. Raises ``UserError`` where the encoder or the word vectors cannot be read."""
-    if config.encoder == "gated":
-        return Words(read_word_vectors(dataset.word_vectors))
-    return Pieces(*new_text_encoder(config.text_encoder, captions), weights, config.max_text_tokens)
-
-
-def saved_text_inputs(config: TrainConfig, folder: Path, weights: TokenWeights) -> Pieces | Words:
-    """Of a run that is there, from its folder ``text_encoder``; the encoder without weights."""
-    if config.encoder == "gated":
-        return Words(read_word_vectors(folder / WORDS_FILE))
-    return Pieces(*saved_text_encoder(folder), weights, config.max_text_tokens)

@@ -27,7 +27,7 @@ from .data import ClipFeatures, Pairs
 from .dual import GatedPair
 from .examples import Inputs, make_examples
 from .model import TextTokens, VideoTextModel, VideoTokens
-from .objectives import OBJECTIVES, Batch
+from .objectives import OBJECTIVES, Batch, Model
 from .runs import (
     EVENTS_FILE,
     LABELS_FILE,
@@ -36,11 +36,14 @@ from .runs import (
     TEXT_FOLDER,
     describe_inputs,
     features_note,
+    open_recordings,
     open_stores,
     save_run,
 )
 from .scoring import Scorer
-from .text import TokenWeights, new_text_inputs, saved_text_inputs
+from .spoken import SpokenPair
+from .text import TokenWeights
+from .text_inputs import new_text_inputs, saved_text_inputs
 from .workers import Workers, join_workers
 
 STATISTICS_CLIPS = 2000
@@ -50,10 +53,11 @@ AHEAD = 2
 """Batches that are made while the model computes."""
 
 
-def set_feature_statistics(model: VideoTextModel, features: ClipFeatures, pairs: Pairs, config: TrainConfig) -> None:
+def set_feature_statistics(model: VideoTextModel | SpokenPair, features: ClipFeatures, pairs: Pairs, config: TrainConfig) -> None:
     """Mean and standard deviation of each feature over the rows of (at most 2,000) training clips."""
     clips = random.Random(config.seed).sample(pairs.clips, min(STATISTICS_CLIPS, len(pairs.clips)))
     rows = np.concatenate(features.rows(clips, config.max_video_tokens)).astype(np.float32)
+    rows = rows.reshape(-1, len(model.feature_mean))  # a map's channels are the same everywhere in a frame
     std = rows.std(axis=0)
     model.feature_mean.copy_(torch.from_numpy(rows.mean(axis=0)))
     # A feature that never varies says nothing; 1 keeps it at 0 instead of blowing up its rounding errors.
@@ -69,7 +73,7 @@ def learning_rate_factor(step: int, config: TrainConfig) -> float:
     return {"linear": left, "cosine": (1 - math.cos(math.pi * left)) / 2, "constant": 1.0}[config.schedule]
 
 
-def encode(model: VideoTextModel | GatedPair, inputs: Inputs, micro_batch_size: int) -> tuple[TextTokens | None, VideoTokens]:
+def encode(model: Model, inputs: Inputs, micro_batch_size: int) -> tuple[TextTokens | None, VideoTokens]:
     """A batch's tokens. In micro-batches, what the encoders computed is not kept for the gradient but computed again, a micro-batch at
     a time: the loss over all of them, and its gradient, are those of the large batch."""
     rows, mask = inputs.rows, inputs.mask
@@ -95,7 +99,7 @@ def _tensors(texts: TextTokens) -> tuple[Tensor, ...]:
     return there if texts.types_BND is None else (*there, texts.types_BND)
 
 
-def backward(model: VideoTextModel | GatedPair, inputs: Inputs, config: TrainConfig, step: int, workers: Workers) -> dict[str, Tensor]:
+def backward(model: Model, inputs: Inputs, config: TrainConfig, step: int, workers: Workers) -> dict[str, Tensor]:
     """The terms of a batch's loss, of which ``inputs`` is this process's share; leaves the gradient of the whole batch's in the model.
 
     What is drawn at random depends on the seed, the step and the process alone.
@@ -126,7 +130,7 @@ class Trainer:
     ) -> None:
         self.config, self.folder, self.workers, self.device, self.problems = config, folder, workers, device, problems
         features = ClipFeatures(open_stores(dataset, config.features))
-        self.inputs = describe_inputs(dataset, features.stores, init)
+        self.inputs = describe_inputs(dataset, features.stores, init, open_recordings(dataset, config))
         self.examples = make_examples(dataset, config, features, workers, problems)
         train = self.examples.pairs["train"]
         weights = TokenWeights(read_idf(dataset.idf), config.pos_tags)
@@ -135,11 +139,11 @@ class Trainer:
         torch.manual_seed(config.seed)
         goes_on = (folder / STATE_FILE).exists()
         if init is not None or goes_on:
-            text_inputs = saved_text_inputs(config, (folder if goes_on else init) / TEXT_FOLDER, weights)
+            text_inputs = saved_text_inputs(config, (folder if goes_on else init) / TEXT_FOLDER, dataset, weights)
         else:
             text_inputs = new_text_inputs(config, dataset, weights, self.examples.train_texts())
         self.model = make_model(config, features.dim, text_inputs, len(self.examples.labels))
-        if not goes_on and isinstance(self.model, VideoTextModel):
+        if not goes_on and not isinstance(self.model, GatedPair):
             set_feature_statistics(self.model, features, train, config)
         if init is not None and not goes_on:
             load_init(init, self.model)
