@@ -133,7 +133,7 @@ class QuestionExamples(PairExamples):
         train = self.pairs["train"]
         rows, mask = scorer.video_inputs([train.clips[n] for n in clips])
         questions = [train.captions[n] for (n,) in captions]
-        texts = scorer.text_inputs([text for q in questions for text in (q, scorer.weights.tag_query(q.answer))])
+        texts = scorer.text_inputs([*questions, *map(scorer.weights.tag_query, self.labels)])
         return Inputs(texts, rows, mask, labels=torch.tensor([self._number_of[q.answer] for q in questions]))
 
     def validate(self, scorer: Scorer) -> dict[str, float]:

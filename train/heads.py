@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from .config import TrainConfig
 from .dual import GatedEmbedding, GatedPair, unit
-from .losses import soft_max_margin
+from .losses import answer_margin
 from .model import VideoTextModel
 
 if TYPE_CHECKING:
@@ -41,22 +41,13 @@ class AnswerHead(nn.Module):
 
 
 def answer_terms(model: VideoTextModel | GatedPair, batch: "Batch", config: TrainConfig) -> dict[str, Tensor]:
-    """SSML section 5.2: max-margin ranking of an answer and its question with its video. The texts are pairs of a question and its answer.
-
-    Another question's answer is no negative where it is the same word.
-    """
-    head, gather = model.head, batch.workers.gather
-    question_BD, answer_BD = batch.texts.sentence_BD.unflatten(0, (-1, 2)).unbind(dim=1)
-    labels_B = gather(batch.labels)
-    different_BB = (labels_B[:, None] != labels_B[None, :]).to(question_BD.dtype)
-
-    def loss(asked_BD: Tensor, answers_BD: Tensor) -> Tensor:
-        similarity_BB = gather(asked_BD) @ gather(answers_BD).T
-        return soft_max_margin(similarity_BB, similarity_BB.new_ones(len(similarity_BB)), config.margin, different_BB)
-
+    """``answer_margin`` with and without the videos. The texts are this process's questions, and after them all that can be answered."""
+    head, num_questions = model.head, len(batch.videos.mask_BM)
+    question_RD, answer_AD = batch.texts.sentence_BD[:num_questions], batch.texts.sentence_BD[num_questions:]
+    asked_RD = head.questions(question_RD, batch.videos.mean_BD)
     return {
-        "answers": loss(head.questions(question_BD, batch.videos.mean_BD), head.answers(answer_BD)),
-        "blind": loss(head.blind_questions(question_BD), head.blind_answers(answer_BD)),
+        "answers": answer_margin(asked_RD @ head.answers(answer_AD).T, batch.labels, config.margin),
+        "blind": answer_margin(head.blind_questions(question_RD) @ head.blind_answers(answer_AD).T, batch.labels, config.margin),
     }
 
 

@@ -127,6 +127,17 @@ def soft_max_margin(similarity_BB: Tensor, weights_B: Tensor, margin: float = 0.
     return (both if negative_weights_BB is None else both * negative_weights_BB).mean()
 
 
+def answer_margin(similarity_RA: Tensor, right_R: Tensor, margin: float = 0.1) -> Tensor:
+    """SSML section 5.2's "max margin ranking loss" for questions: the right answer must be ahead of each other one that can be given by
+    ``margin``. A scalar: the mean over questions and answers.
+
+    ``similarity_RA``: of question i with its video and answer j; ``right_R``: the numbers of the right answers. The others of a batch
+    would not do for negatives: they come as often as they are right, which teaches the model to avoid the usual answers.
+    """
+    own_R1 = similarity_RA.gather(1, right_R[:, None])
+    return F.relu(margin + similarity_RA - own_R1).scatter(1, right_R[:, None], 0.0).mean()
+
+
 def intra_video_weights(video_of_B: Tensor, rate: float) -> Tensor:
     """[B, B]: how much each negative counts where those of the same video are to have the part ``rate`` of their row's whole weight.
 

@@ -27,8 +27,8 @@ PROFILE = replace(
     PROFILES["s3d"], name="planted", model="none", weights="planted", fps=1, window=1, stride=1, layer="none", dimension=WIDTH
 )
 OPTIONS = (
-    "--objective vqa --recipe vqa-small --features FEATURES --embedding-size 256 --num-steps 1500 --batch-size 256 --learning-rate 1e-3 "
-    "--validate-every 500"
+    "--objective vqa --recipe vqa-small --features FEATURES --embedding-size 128 --num-steps 800 --batch-size 256 --learning-rate 2e-3 "
+    "--validate-every 800"
 )
 SEEDS = (0, 1, 2)
 

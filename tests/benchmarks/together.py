@@ -1,0 +1,87 @@
+"""SSML's weights and NCL's biases on everybody's terms: ``python tests/benchmarks/together.py FOLDER --annotations DIR``, on the planted
+YouCook2 set of ``planted.py`` (DIR has YouCook2's official files and youcook2_vocab_glove.npz).
+
+``--features shuffled``: on the set of ``objectives.py``, half of whose training clips show what another caption says. TACo is without its
+fusion layers, which take most of the time and whose pairs are chosen by the early scores. The same call, started twice, shares the work.
+"""
+
+import argparse
+import json
+import shutil
+import time
+from pathlib import Path
+
+from objectives import SHUFFLED_NAME, make_shuffled
+from planted import NAME, at, call, lock, make_data, spread
+from vlalign.storage.files import read_json, read_jsonl
+from vlalign.storage.layout import DatasetFolder
+
+OPTIONS = (
+    "--recipe taco-small --num-video-layers 1 --max-video-tokens 8 --max-text-tokens 20 --num-steps 1000 --batch-size 64 "
+    "--learning-rate 2e-3 --warmup-steps 100 --validate-every 1000 --query-queue 4096"
+)
+OBJECTIVES = {
+    "margin": "--objective ssml --margin 0.1",
+    "contrast": "--objective ncl --temperature 0.05",
+    "taco": "--objective taco --losses sentence+token",
+    "cmcm": "--objective cmcm --codebook-size 128 --margin 1e-3",
+}
+WITH = {"": "", "weights": "--pair-weights density", "biases": "--normalized-loss", "both": "--pair-weights density --normalized-loss"}
+IMPOSSIBLE = {("margin", "biases"), ("margin", "both")}
+"""A ranking loss has no retrieval probabilities."""
+SETTINGS = [(objective, more) for objective in OBJECTIVES for more in WITH if (objective, more) not in IMPOSSIBLE]
+SEEDS = (0, 1, 2)
+COLUMNS = ("R@1", "R@10", "mean_rank")
+
+
+def run(dataset: DatasetFolder, features: str, objective: str, more: str, seed: int) -> dict[str, float | str | int]:
+    name, start = f"{features}-{objective}-{more or 'alone'}-seed{seed}", time.perf_counter()
+    options = f"{OPTIONS} --features {features} {OBJECTIVES[objective]} {WITH[more]} --seed {seed} --run-name {name}".split()
+    encoder, log = ["--text-encoder", str(dataset.root / "text_encoder")], dataset.root / "logs" / f"{name}.log"
+    shutil.rmtree(dataset.runs / name, ignore_errors=True)
+    call("train.cli_train", [*at(dataset), *options, *encoder], log)
+    call("train.cli_evaluate", [*at(dataset), name], log)
+    metrics = read_json(dataset.runs / name / "metrics.json")["metrics"]["text_to_video"]
+    seconds = round(time.perf_counter() - start, 1)
+    return {"objective": objective, "with": more, "seed": seed} | {key: metrics[key] for key in COLUMNS} | {"seconds": seconds}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--annotations", type=Path, required=True)
+    parser.add_argument("--features", default=NAME, choices=[NAME, SHUFFLED_NAME])
+    parser.add_argument("--table", action="store_true", help="of what has been run; run nothing")
+    args = parser.parse_args()
+    dataset, results = DatasetFolder(args.folder, "youcook2"), args.folder / f"together-{args.features}.jsonl"
+
+    def known() -> dict[tuple[str, str, int], dict]:
+        return {(row["objective"], row["with"], row["seed"]): row for row in read_jsonl(results)} if results.exists() else {}
+
+    if not args.table:
+        with lock(args.folder / "logs" / "data.lock", wait=True):
+            make_data(dataset, args.annotations)
+            if not dataset.word_vectors.exists():
+                vectors = ["--word-vectors", str(args.annotations / "youcook2_vocab_glove.npz")]
+                call("preprocess.cli", [*at(dataset), "--annotations", str(args.annotations), *vectors], args.folder / "vectors.log")
+            if args.features == SHUFFLED_NAME:
+                make_shuffled(dataset)
+        for seed in SEEDS:
+            for objective, more in SETTINGS:
+                with lock(args.folder / "logs" / f"{args.features}-{objective}-{more}-{seed}.lock", wait=False) as free:
+                    if free and (objective, more, seed) not in known():
+                        row = run(dataset, args.features, objective, more, seed)
+                        with results.open("a", encoding="utf-8") as file:
+                            file.write(json.dumps(row) + "\n")
+                        print(f"{objective:<10}{more:<10}seed {seed}  R@1 {row['R@1']:5.2f}  {row['seconds']:6.0f} s", flush=True)
+    rows = known()
+    print(f"\n{args.features:<20}seeds  " + "".join(f"{name:<18}" for name in COLUMNS))
+    for objective, more in SETTINGS:
+        own = [rows[objective, more, seed] for seed in SEEDS if (objective, more, seed) in rows]
+        if own:
+            columns = "".join(f"{spread([row[name] for row in own]):<18}" for name in COLUMNS)
+            print(f"{f'{objective} {more}':<20}{len(own):>5}  {columns}")
+
+
+if __name__ == "__main__":
+    main()
