@@ -95,7 +95,7 @@ def run(dataset: DatasetFolder, kind: str, setting: str, seed: int) -> dict[str,
         best = [row["verbs"][0][1] for row in codebook["table"] if row["verbs"]]
         words = [row["words"][0][1] for row in codebook["table"] if row["words"]]
         found |= {"live": codebook["live"], "joint": 100 * codebook["joint"], "top_precision": np.mean(best)}
-        found |= {"top_word_f1": np.mean(words)} if words else {}
+        found |= {"top_word_f1": np.mean(words) if words else 0.0} if kind == "text" else {}
     return {"setting": setting, "seed": seed} | {name: float(value) for name, value in found.items()}
 
 
