@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
+from functools import cached_property
 from multiprocessing.connection import wait as wait_for
 from pathlib import Path
 
@@ -82,7 +83,7 @@ class _Video:
     failure: VideoError | None = None
     """Of the pictures. The first one; later decoders fare no better and have less to say."""
 
-    @property
+    @cached_property
     def pictured(self) -> list[Extractor]:
         """Those that want pictures; they have their places in this list."""
         return [e for e in self.job.extractors if e.profile.name != LOGMEL]

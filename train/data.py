@@ -96,8 +96,13 @@ def _join(parts: Sequence[VideoFeatures]) -> tuple[np.ndarray, np.ndarray]:
 def _at_most(rows: np.ndarray, times: np.ndarray, max_rows: int) -> tuple[np.ndarray, np.ndarray]:
     if len(rows) <= max_rows:
         return rows, times
-    chosen = np.linspace(0, len(rows) - 1, max_rows).round().astype(int)
+    chosen = evenly(len(rows), max_rows)
     return rows[chosen], times[chosen]
+
+
+def evenly(number: int, most: int) -> np.ndarray:
+    """So many of 0 to number - 1, at most, spread evenly."""
+    return np.linspace(0, number - 1, min(most, number)).round().astype(int)
 
 
 @dataclass(frozen=True)
@@ -122,6 +127,14 @@ def make_pairs(captions: Iterable[Caption]) -> Pairs:
     return Pairs(list(clips), listed, np.array(numbers, dtype=int))
 
 
+def without_features(what: str, captions: Iterable[Caption], features: ClipFeatures, problems: Problems) -> set[str]:
+    """The videos of captions that have none; they are reported."""
+    without = {c.video_id for c in captions} - set(features.video_ids())
+    for video_id in sorted(without):
+        problems.add(f"{what} of video {video_id!r}: no features of it in {features.stores[0].folder}; left out (run vlalign-extract)")
+    return without
+
+
 def read_pairs(
     dataset: DatasetFolder, features: ClipFeatures, problems: Problems, recordings: FeatureStore | None = None
 ) -> dict[str, Pairs]:
@@ -135,10 +148,7 @@ def read_pairs(
         if silent := len(captions) - len(spoken):
             problems.add(f"{silent:,} of {len(captions):,} captions: no recording of them in {recordings.folder}; left out")
         captions = spoken
-    without = sorted({c.video_id for c in captions} - set(features.video_ids()))
-    for video_id in without:
-        problems.add(f"captions of video {video_id!r}: no features of it in {features.stores[0].folder}; left out (run vlalign-extract)")
-    usable, left_out = [], set(without)
+    usable, left_out = [], without_features("captions", captions, features, problems)
     for caption in captions:
         if caption.video_id in left_out:
             continue

@@ -13,7 +13,7 @@ from ..storage.layout import DatasetFolder
 from ..storage.records import Caption
 from .batches import Batches, make_batches
 from .config import TrainConfig
-from .data import ClipFeatures, Pairs, make_pairs, pad_rows, read_pairs
+from .data import ClipFeatures, Pairs, evenly, make_pairs, pad_rows, read_pairs
 from .metrics import retrieval_metrics
 from .pair_weights import pair_weights
 from .runs import open_recordings
@@ -96,7 +96,7 @@ class PairExamples:
         rerank = VALIDATION_RERANK if scorer.has_early else None
         most = VALIDATION_PAIRS // VALIDATION_RERANK if rerank else int(VALIDATION_PAIRS**0.5)
         captions_of = valid.captions_of_clips()
-        pairs = make_pairs(valid.captions[captions_of[clip][0]] for clip in _evenly(len(valid.clips), most))
+        pairs = make_pairs(valid.captions[captions_of[clip][0]] for clip in evenly(len(valid.clips), most))
         if not pairs.clips:
             return {}
         scores = stage_scores(scorer, pairs.captions, pairs.clips, rerank=rerank)
@@ -138,7 +138,7 @@ class QuestionExamples(PairExamples):
 
     def validate(self, scorer: Scorer) -> dict[str, float]:
         valid = self.pairs["validation"]
-        pairs = make_pairs(valid.captions[n] for n in _evenly(len(valid.captions), VALIDATION_QUESTIONS))
+        pairs = make_pairs(valid.captions[n] for n in evenly(len(valid.captions), VALIDATION_QUESTIONS))
         if not pairs.captions:
             return {}
         best = answer_scores(scorer, pairs, self.labels).asked.argmax(axis=1)
@@ -186,16 +186,11 @@ class SegmentExamples(PairExamples):
     def validate(self, scorer: Scorer) -> dict[str, float]:
         videos = self._videos["validation"]
         wrong = total = 0
-        for number in _evenly(len(videos), VALIDATION_VIDEOS):
+        for number in evenly(len(videos), VALIDATION_VIDEOS):
             found_T = frame_scores(scorer, videos[number]).argmax(axis=1)
             wrong += int((found_T != label_frames(videos[number], self._place_of)).sum())
             total += len(found_T)
         return {"validation_error": 100 * wrong / total} if total else {}
-
-
-def _evenly(number: int, most: int) -> np.ndarray:
-    """So many of 0 to number - 1, at most, spread evenly."""
-    return np.linspace(0, number - 1, min(most, number)).round().astype(int)
 
 
 EXAMPLES = {"vqa": QuestionExamples, "segmentation": SegmentExamples}

@@ -10,7 +10,7 @@ from ..storage.console import Problems, UserError
 from .checkpoint import Run
 from .codewords import read_codebook
 from .config import NEEDS_QUERIES
-from .data import Pairs, read_pairs
+from .data import Pairs, evenly, read_pairs
 from .metrics import count, retrieval_metrics
 from .normalization import Normalized, normalization_errors, normalize
 from .objectives import OBJECTIVES
@@ -24,7 +24,7 @@ GALLERY_RESULTS = 5
 
 def gallery(scores: np.ndarray, pairs: Pairs) -> list[dict[str, Any]]:
     """The best clips for a few captions of clips spread evenly over the split."""
-    chosen = np.linspace(0, len(pairs.clips) - 1, min(GALLERY_QUERIES, len(pairs.clips))).round().astype(int)
+    chosen = evenly(len(pairs.clips), GALLERY_QUERIES)
     queries = []
     for clip, captions in enumerate(pairs.captions_of_clips()):
         if clip not in chosen:

@@ -18,7 +18,7 @@ from ..storage.captions import read_captions
 from ..storage.console import Problems, UserError, progress
 from ..storage.records import Caption
 from .checkpoint import Run
-from .data import Clip, ClipFeatures, pad_rows
+from .data import Clip, ClipFeatures, evenly, pad_rows, without_features
 from .question import Answers, Question, split_checksum
 from .scoring import CLIPS, Scorer
 
@@ -54,15 +54,12 @@ def read_labelled(captions: Iterable[Caption], features: ClipFeatures, problems:
     """{split: videos}. Those without features are reported and left out."""
     found: dict[str, list[LabelledVideo]] = {"train": [], "validation": [], "test": []}
     listed = sorted((c for c in captions if c.step is not None and c.start_seconds is not None), key=lambda c: c.video_id)
+    without = without_features("segments", listed, features, problems)
     for video_id, its in groupby(listed, key=lambda c: c.video_id):
         segments = list(its)
-        if video_id in features:
+        if video_id not in without:
             num_frames = max(math.floor(features.duration_seconds(video_id)), 1)
             found[segments[0].split].append(LabelledVideo(video_id, num_frames, segments))
-        else:
-            problems.add(
-                f"segments of video {video_id!r}: no features of it in {features.stores[0].folder}; left out (run vlalign-extract)"
-            )
     return found
 
 
@@ -188,7 +185,7 @@ def segment(run: Run, question: Question, problems: Problems) -> Answers:
         "segmentation": segmentation_metrics(found, true),
         "all_background": segmentation_metrics([np.zeros_like(labels) for labels in true], true),
     }
-    chosen = np.linspace(0, len(videos) - 1, min(SHOWN_VIDEOS, len(videos))).round().astype(int)
+    chosen = evenly(len(videos), SHOWN_VIDEOS)
     shown = [{"video_id": videos[n].video_id, "task": videos[n].segments[0].task, "found": found[n], "true": true[n]} for n in chosen]
     return Answers(result, map(_line, videos, found, true), {"videos": shown, "labels": run.labels})
 

@@ -5,7 +5,7 @@ task; a step counts as found where its second lies in a segment that was annotat
 """
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
@@ -17,7 +17,7 @@ from ..storage.captions import read_captions, read_captions_about
 from ..storage.console import Problems, UserError, progress
 from ..storage.records import Caption
 from .checkpoint import Run
-from .data import Clip
+from .data import Clip, evenly, without_features
 from .question import Answers, Question, split_checksum
 from .scoring import Scorer, stage_scores
 
@@ -97,7 +97,7 @@ class Task:
     videos: list[StepVideo]
 
 
-def read_tasks(run: Run, split: str, problems: Problems) -> list[Task]:
+def read_tasks(run: Run, captions: Sequence[Caption], split: str, problems: Problems) -> list[Task]:
     """The tasks of a data set whose captions name steps, each with its videos of ``split``.
 
     What the steps of a task are is kept with the captions, for not every step is shown in some video. Videos without features are
@@ -106,12 +106,10 @@ def read_tasks(run: Run, split: str, problems: Problems) -> list[Task]:
     steps_of = (read_captions_about(run.dataset.captions) or {}).get("steps")
     if not steps_of:
         raise UserError(f"{run.dataset.captions}: says nothing about the steps of tasks; --task steps expects captions as of crosstask")
-    captions = [c for c in read_captions(run.dataset.captions) if c.task in steps_of]
     tagged = {(c.task, c.step): c for c in captions}
-    without = {c.video_id for c in captions if c.split == split} - set(run.features.video_ids())
-    for video_id in sorted(without):
-        problems.add(f"steps of video {video_id!r}: no features of it in {run.features.stores[0].folder}; left out (run vlalign-extract)")
-    listed = sorted((c for c in captions if c.split == split and c.video_id not in without), key=lambda c: (c.task, c.video_id))
+    listed = sorted((c for c in captions if c.split == split and c.task in steps_of), key=lambda c: (c.task, c.video_id))
+    without = without_features("steps", listed, run.features, problems)
+    listed = [c for c in listed if c.video_id not in without]
     videos: dict[str, list[StepVideo]] = {title: [] for title in steps_of}
     for (title, video_id), its in groupby(listed, key=lambda c: (c.task, c.video_id)):
         shown_TK = np.zeros((max(math.floor(run.features.duration_seconds(video_id)), 1), len(steps_of[title])), dtype=bool)
@@ -208,7 +206,8 @@ def localize(run: Run, question: Question, problems: Problems) -> Answers:
     """Step localisation on a split, by the run's own scores of each second for each step."""
     if run.config.encoder == "spoken":
         raise UserError(f"--task steps: {run.folder.name} hears recordings, and steps are written")
-    tasks = read_tasks(run, question.split, problems)
+    captions = read_captions(run.dataset.captions)
+    tasks = read_tasks(run, captions, question.split, problems)
     num_videos = sum(len(task.videos) for task in tasks)
     if not num_videos:
         raise UserError(f"{run.dataset.captions}: no video with features has steps with split {question.split!r}; pass another --split")
@@ -219,8 +218,8 @@ def localize(run: Run, question: Question, problems: Problems) -> Answers:
                 yield task, video, scores_TK
 
     steps, videos = localize_steps(progress(scored(), total=num_videos, what="steps", unit="videos"), problems)
-    asked = [c for c in read_captions(run.dataset.captions) if c.split == question.split and c.video_id in run.features]
+    asked = [c for c in captions if c.split == question.split and c.video_id in run.features]
     result = {"num_videos": num_videos, "split_checksum": split_checksum(asked), "weights": question.weights, "steps": steps}
-    chosen = np.linspace(0, len(videos) - 1, min(SHOWN_VIDEOS, len(videos))).round().astype(int) if videos else []
+    chosen = evenly(len(videos), SHOWN_VIDEOS)
     titles = {task.title: [step.caption for step in task.steps] for task in tasks}
     return Answers(result, map(_line, videos), {"videos": [videos[n] for n in chosen], "steps": titles})

@@ -12,7 +12,7 @@ import torch
 from ..storage.console import Problems, UserError, progress
 from ..storage.records import Caption
 from .checkpoint import Run
-from .data import Pairs, read_pairs
+from .data import Pairs, evenly, read_pairs
 from .question import Answers, Question, split_checksum
 from .scoring import CLIPS, TEXTS, Scorer
 
@@ -89,7 +89,7 @@ def answer(run: Run, question: Question, problems: Problems) -> Answers:
         "answerable": accuracies([c.answer in known for c in captions], types),
         "num_of_type": dict(sorted(Counter(types).items())),
     }
-    chosen = np.linspace(0, len(captions) - 1, min(SHOWN_QUESTIONS, len(captions))).round().astype(int)
+    chosen = evenly(len(captions), SHOWN_QUESTIONS)
     shown = [_shown(captions[n], scores.asked[n], run.labels) for n in chosen]
     return Answers(result, _lines(captions, given, blind), {"questions": shown})
 
