@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from vlalign.train.audio import AudioEncoder
+from vlalign.train.audio import AudioEncoder, RowNorm
 
 
 @pytest.fixture(scope="module")
@@ -73,6 +73,32 @@ def test_a_clip_without_padding_is_encoded_as_published(encoder):
     rows = torch.randn(2, 173, 40)
     tokens, _ = encoder(rows, torch.ones(2, 173, dtype=torch.bool))
     torch.testing.assert_close(tokens, published(encoder.state_dict(), rows.transpose(1, 2)[:, None]).transpose(1, 2), rtol=1e-4, atol=1e-4)
+
+
+def test_statistics_of_a_batch_are_those_of_its_rows_without_padding():
+    lengths = [9, 4, 1]
+    mask = mask_of(lengths, 9)
+    norm, plain, x = RowNorm(6), torch.nn.BatchNorm1d(6), 2 + torch.randn(3, 6, 9)
+    rows = x.transpose(1, 2)[mask]
+    x.requires_grad_(), rows.requires_grad_()
+    for _ in range(2):
+        own, expected = norm(x, mask[:, None].float()).transpose(1, 2)[mask], plain(rows)
+    torch.testing.assert_close(own, expected)
+    torch.testing.assert_close(norm.state_dict(), plain.state_dict())
+    weight = torch.randn_like(rows)
+    own.mul(weight).sum().backward(), expected.mul(weight).sum().backward()
+    torch.testing.assert_close(x.grad.transpose(1, 2)[mask], rows.grad)
+    torch.testing.assert_close(norm.weight.grad, plain.weight.grad)
+    torch.testing.assert_close(norm.eval()(x, mask[:, None]).transpose(1, 2)[mask], plain.eval()(rows))
+
+
+def test_in_training_too_padding_changes_no_token():
+    torch.manual_seed(0)
+    encoder, lengths, rows = AudioEncoder(), [90, 33], torch.randn(2, 90, 40)
+    found, mask = encoder(rows, mask_of(lengths, 90))
+    padded, _ = encoder(torch.cat([rows, torch.randn(2, 38, 40)], dim=1), mask_of(lengths, 128))
+    torch.testing.assert_close(padded[:, :6][mask], found[mask], rtol=1e-4, atol=1e-4)
+    assert (padded[:, 6:] == 0).all()
 
 
 def test_as_many_parameters_as_published():

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import torch
 import vlalign.train.density as module
 from vlalign.train.density import nearest_pairs, pair_association_probability
 from vlalign.train.density_bound import error_bound
@@ -140,3 +141,18 @@ def test_neighbours_do_not_depend_on_how_many_are_looked_at_at_once(monkeypatch)
     parts = nearest_pairs(clips, captions, 4)
     np.testing.assert_array_equal(parts.number_NK, whole.number_NK)
     np.testing.assert_allclose(parts.similarity_NK, whole.similarity_NK, atol=1e-5)
+
+
+@pytest.mark.parametrize("columns", [3, 8 * module.GROUP, 8 * module.GROUP + 1, 20 * module.GROUP + 3, 1_000])
+def test_the_largest_of_each_row_are_those_of_sorting_it(columns):
+    torch.manual_seed(columns)
+    for values in (
+        torch.randn(5, columns),
+        torch.arange(float(columns)).expand(2, -1),
+        torch.zeros(2, columns),
+        torch.randint(0, 3, (5, columns)),
+    ):
+        found = module._largest(values, 8)
+        assert found.shape == (len(values), min(8, columns)) and all(len(set(row.tolist())) == len(row) for row in found)
+        expected = values.sort(dim=1, descending=True).values[:, :8]
+        torch.testing.assert_close(values.gather(1, found).sort(dim=1, descending=True).values, expected)

@@ -30,15 +30,14 @@ def datasets(tmp_path_factory) -> dict[str, tuple[DatasetFolder, str]]:
         "pairs": (make_toy(root / "pairs"), "s3d"),
         "vqa": (make_questions(root / "vqa", num_videos=20), "resnet152"),
         "segmentation": (make_segments(root / "segmentation", num_videos=8), "resnet152"),
-        "resnet152": (make_spoken(root / "clips", num_clips=16), "resnet152"),
-        "clip_vit_b32_map": (make_spoken(root / "pictures", num_clips=16, features="clip_vit_b32_map"), "clip_vit_b32_map"),
+        "maps": (make_spoken(root / "pictures", num_clips=16, features="clip_vit_b32_map"), "clip_vit_b32_map"),
     }
 
 
 def kind_of(name: str) -> str:
     recipe = RECIPES[name]
-    if recipe.get("encoder") == "spoken":
-        return recipe["features"]
+    if recipe.get("video_grid"):
+        return "maps"
     return recipe["objective"] if recipe.get("objective") in ("vqa", "segmentation") else "pairs"
 
 

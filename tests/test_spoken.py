@@ -1,9 +1,11 @@
 """Spoken captions: CMCM's encoders for clips and recordings, and a run that hears, from the stores to the report."""
 
+import re
+
 import numpy as np
 import pytest
 import torch
-from test_trainer import at, gradient, losses_of, trainer
+from test_trainer import at, check_processes, gradient, losses_of, trainer
 from vlalign.storage import Caption, VideoFeatures, Weights, write_shard
 from vlalign.storage.captions import write_captions_about, write_idf, write_part
 from vlalign.storage.files import read_json
@@ -81,11 +83,11 @@ def test_pooling_is_table_3s():
     tokens = model.encode_videos(rows, torch.ones(1, 4, dtype=torch.bool))
     each = torch.stack([model.project(row) for row in rows[0]])
     torch.testing.assert_close(tokens.mean_BD[0], model.seen_summary(each.max(dim=0).values))
-    mapped = SpokenPair(4 * 6, num_places=4).eval()
-    tokens = mapped.encode_videos(rows.reshape(1, 1, 24), torch.ones(1, 1, dtype=torch.bool))
-    each = torch.stack([mapped.project(row) for row in rows[0]])  # a place after the other
+    still = SpokenPair(6, still=True).eval()
+    tokens = still.encode_videos(rows, torch.ones(1, 4, dtype=torch.bool))
+    each = torch.stack([still.project(row) for row in rows[0]])
     torch.testing.assert_close(tokens.tokens_BMD[0], each)
-    torch.testing.assert_close(tokens.mean_BD[0], mapped.seen_summary(each.mean(dim=0)))
+    torch.testing.assert_close(tokens.mean_BD[0], still.seen_summary(each.mean(dim=0)))
 
 
 def test_recordings_are_levelled_and_cut(spoken):
@@ -135,7 +137,8 @@ def test_a_run_that_hears_goes_on_and_is_evaluated(spoken, monkeypatch, capsys):
 
 
 @pytest.mark.slow
-def test_what_is_said_is_found_in_what_is_seen(spoken):
+def test_what_is_said_is_found_in_what_is_seen(tmp_path):
+    spoken = make_spoken(tmp_path, num_clips=160)
     call = [
         *at(spoken),
         "--features",
@@ -149,18 +152,38 @@ def test_what_is_said_is_found_in_what_is_seen(spoken):
         "--run-name",
         "ncl",
     ]
-    assert train_main([*call, "--batch-size", "18", "--num-steps", "60", "--learning-rate", "3e-4", "--validate-every", "60"]) == 0
+    assert train_main([*call, "--batch-size", "20", "--num-steps", "60", "--learning-rate", "1e-3", "--validate-every", "60"]) == 0
     assert evaluate_main([*at(spoken), "ncl"]) == 0
-    found = read_json(spoken.runs / "ncl" / "metrics.json")["metrics"]["text_to_video"]
-    assert found["mean_rank"] < 0.6 * found["chance"]["mean_rank"]
+    found = read_json(spoken.runs / "ncl" / "metrics.json")["metrics"]
+    mean_rank = np.mean([found[way]["mean_rank"] for way in ("text_to_video", "video_to_text")])
+    assert mean_rank < 0.6 * found["text_to_video"]["chance"]["mean_rank"]
+
+
+@pytest.mark.slow
+def test_two_processes_have_the_loss_and_gradient_of_one(spoken, tmp_path):
+    """However long the recordings are that each has, and so its padding."""
+    settings = SETTINGS | {"dataset": "spoken", "features": "resnet152", "batch_size": 6}
+    check_processes(spoken, tmp_path, 2, atol=1e-4, **settings)  # the gradients of twenty layers' sums, in another order
 
 
 def test_a_map_has_a_token_for_each_place(tmp_path):
     dataset = make_spoken(tmp_path, num_clips=16, features="clip_vit_b32_map")
-    made = trainer(dataset, tmp_path / "run", dataset="spoken", **SETTINGS | {"features": "clip_vit_b32_map", "batch_size": 4})
+    settings = {"features": "clip_vit_b32_map", "video_grid": "1x7x7", "batch_size": 4}
+    made = trainer(dataset, tmp_path / "run", dataset="spoken", **SETTINGS | settings)
     terms, found = gradient(made)
-    assert made.model.num_places == 49 and made.model.feature_mean.shape == (512,)
+    assert made.model.still and made.model.feature_mean.shape == (512,)
+    assert made.make_inputs(0).rows.shape == (4, 49, 512)
     assert set(terms) == {"contrast", "codes"} and torch.isfinite(found).all()
+
+
+def test_a_pictures_report_shows_where_codewords_are(tmp_path):
+    dataset = make_spoken(tmp_path, num_clips=16, features="clip_vit_b32_map")
+    call = [*at(dataset), "--features", "clip_vit_b32_map", "--video-grid", "1x7x7", *options(), "--batch-size", "4", "--num-steps", "2"]
+    assert train_main([*call, "--run-name", "pictures"]) == 0
+    assert evaluate_main([*at(dataset), "pictures"]) == 0
+    report = (dataset.runs / "pictures" / "report.html").read_text(encoding="utf-8")
+    grids = re.findall(r'<svg viewBox="0 0 7 7" preserveAspectRatio="none">(.*?)</svg>', report)
+    assert grids and all(1 <= grid.count("<rect") <= 49 for grid in grids)
 
 
 def test_captions_that_nobody_spoke_are_said(tmp_path, capsys):

@@ -10,6 +10,7 @@ from vlalign.train.batches import Batches
 from vlalign.train.config import TrainConfig, parse_tokens_of_interest
 from vlalign.train.data import Clip, ClipFeatures, make_pairs
 from vlalign.train.model import VideoTextModel
+from vlalign.train.recipes import describe, make_config
 from vlalign.train.text import TokenWeights, new_text_encoder, small_bert, small_tokenizer, tokenize
 from vlalign.train.trainer import learning_rate_factor, set_feature_statistics
 
@@ -77,6 +78,18 @@ def test_tokens_of_interest_by_name(text, tags):
         ({"dropout": 1.0}, "--dropout 1.0"),
         ({"temperature": 0.0}, "--temperature 0.0"),
         ({"temperature": float("nan")}, "--temperature nan"),
+        ({"features": "clip_vit_b32_map"}, "a map of each frame; pass --video-grid TIMExHEIGHTxWIDTH"),
+        ({"features": "clip_vit_b32_map+s3d"}, "clip_vit_b32_map is a map of each frame, which cannot be joined"),
+        ({"features": "clip_vit_b32_map", "video_grid": "2x2"}, "--video-grid 2x2: expected TIMExHEIGHTxWIDTH, such as 2x2x2"),
+        ({"features": "clip_vit_b32_map", "video_grid": "2x8x2"}, "--video-grid 2x8x2: a map of clip_vit_b32_map has 7 x 7 places"),
+        (
+            {"features": "clip_vit_b32_map", "video_grid": "12x7x7"},
+            "--video-grid 12x7x7 --max-text-tokens 30: expected 512 tokens or fewer",
+        ),
+        (
+            {"video_grid": "2x2x2"},
+            "--video-grid 2x2x2 --features s3d --encoder transformer --objective taco: expected features that are maps",
+        ),
         ({"num_video_layers": -1}, "--num-video-layers -1: expected 0 or more"),
         ({"num_fusion_layers": 0}, "--num-fusion-layers 0: expected 1 or more"),
         ({"objective": "taca"}, "--objective taca: expected one of taco, toco"),
@@ -92,7 +105,7 @@ def test_tokens_of_interest_by_name(text, tags):
 )
 def test_an_impossible_setting_is_refused_by_its_option(setting, says):
     with pytest.raises(UserError, match=says):
-        TrainConfig(dataset="d", features="s3d", **setting)
+        TrainConfig(**{"dataset": "d", "features": "s3d", **setting})
 
 
 @pytest.mark.parametrize("text", ["", "nouns", "noun+", "noun + verb", "none+noun"])
@@ -185,6 +198,51 @@ def test_a_clip_has_its_rows_and_no_more_than_allowed(clip_features):
     np.testing.assert_array_equal(clip_features.rows([Clip("a", 1.0, 2.2)], 48)[0], whole[2:5])
     np.testing.assert_array_equal(clip_features.rows([Clip("a", None, None)], 3)[0], whole[[0, 6, 11]])
     assert clip_features.rows([Clip("a", 7.0, 9.0)], 48)[0].shape == (0, 3072)
+
+
+@pytest.fixture
+def maps(tmp_path) -> FeatureStore:
+    rng = np.random.default_rng(0)
+    maps = {video_id: rng.normal(size=(length, 7 * 7 * 512)).astype(np.float16) for video_id, length in (("a", 5), ("b", 1))}
+    return make_store(tmp_path, "clip_vit_b32_map", maps, 1.0)
+
+
+@pytest.mark.parametrize("grid", [(2, 2, 2), (3, 3, 3), (1, 7, 7)])
+def test_a_grids_tokens_are_means_of_the_maps_parts(maps, grid):
+    """In plain loops: part i of n of what is N long is from i N / n, rounded down, to (i + 1) N / n, rounded up."""
+
+    def part(number: int, parts: int, size: int) -> slice:
+        return slice(number * size // parts, -(-(number + 1) * size // parts))
+
+    clips = [Clip("a", None, None), Clip("b", None, None), Clip("a", 2.0, 4.0), Clip("a", 7.0, 9.0)]
+    features = ClipFeatures([maps], grid)
+    found = features.timed_rows(clips, max_rows=4)
+    assert features.dim == 512 and found[-1][0].shape == (0, 512)
+    for clip, (rows, times) in zip(clips[:-1], found, strict=False):
+        whole = maps.get(clip.video_id, start_seconds=clip.start_seconds, end_seconds=clip.end_seconds)
+        chosen = [0, 1, 3, 4] if len(whole.features) == 5 else list(range(len(whole.features)))
+        map_THWC = whole.features[chosen].reshape(-1, 7, 7, 512).astype(float)
+        expected, spans = [], []
+        for time, y, x in np.ndindex(grid):
+            seconds = part(time, grid[0], len(chosen))
+            inside = map_THWC[seconds, part(y, grid[1], 7), part(x, grid[2], 7)]
+            expected.append(inside.mean(axis=(0, 1, 2)))
+            spans.append((whole.start_seconds[chosen][seconds][0], whole.end_seconds[chosen][seconds][-1]))
+        np.testing.assert_allclose(rows, expected, atol=1e-5)
+        np.testing.assert_array_equal(times, spans)
+
+
+def test_pooled_maps_are_the_largest_value_of_any_place(maps):
+    [pooled] = ClipFeatures([maps]).pooled([Clip("a", None, None)])
+    largest = maps.get("a").features.reshape(-1, 512).max(axis=0)
+    np.testing.assert_allclose(pooled, largest / np.linalg.norm(largest), atol=1e-6)
+
+
+def test_a_recipes_grid_goes_with_its_features():
+    assert make_config("cmcm-msrvtt", {"dataset": "msrvtt"}).grid == (2, 2, 2)
+    given = {"dataset": "msrvtt", "features": "s3d"}
+    config = make_config("cmcm-msrvtt", given)
+    assert config.grid is None and "  video_grid" in describe(config, given)
 
 
 def test_features_are_standardised_over_the_training_clips(clip_features):

@@ -1,5 +1,6 @@
 """Training runs: stopped and resumed, in parts, by several processes, from another run, and what goes wrong."""
 
+import json
 import os
 import random
 import signal
@@ -48,9 +49,12 @@ def whole(toy) -> Path:
     return toy.runs / "whole"
 
 
+def settings_of(**settings) -> dict:
+    return {"dataset": "toy", "features": "s3d", "batch_size": 12, "num_negatives": 3, "dropout": 0.0, **settings}
+
+
 def trainer(toy: DatasetFolder, folder: Path, **settings) -> Trainer:
-    config = TrainConfig(**{"dataset": "toy", "features": "s3d", "batch_size": 12, "num_negatives": 3, "dropout": 0.0, **settings})
-    return Trainer(toy, config, folder, Workers(), torch.device("cpu"), None, Problems())
+    return Trainer(toy, TrainConfig(**settings_of(**settings)), folder, Workers(), torch.device("cpu"), None, Problems())
 
 
 def gradient(of: Trainer) -> tuple[dict[str, float], torch.Tensor]:
@@ -92,7 +96,7 @@ def test_micro_batches_draw_what_they_drop_once(toy, tmp_path):
 
 
 SHARED = """
-import sys, torch
+import json, sys, torch
 from pathlib import Path
 from vlalign.storage.console import Problems
 from vlalign.storage.layout import DatasetFolder
@@ -100,11 +104,10 @@ from vlalign.train.config import TrainConfig
 from vlalign.train.trainer import Trainer, backward
 from vlalign.train.workers import join_workers
 
-root, folder, out, objective, negatives = sys.argv[1:]
+root, folder, out, settings = sys.argv[1:]
 with join_workers(torch.device("cpu")) as (workers, device):
-    settings = {"batch_size": 12, "num_negatives": 3, "dropout": 0.0, "objective": objective, "negatives": negatives}
-    config = TrainConfig(dataset="toy", features="s3d", **settings)
-    trainer = Trainer(DatasetFolder(Path(root), "toy"), config, Path(folder), workers, device, None, Problems())
+    config = TrainConfig(**json.loads(settings))
+    trainer = Trainer(DatasetFolder(Path(root), config.dataset), config, Path(folder), workers, device, None, Problems())
     trainer.model.train()
     for module in trainer.model.modules():
         if isinstance(module, torch.nn.Dropout):
@@ -130,6 +133,19 @@ def torchrun(num_processes: int, *call: str) -> subprocess.CompletedProcess:
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
 
 
+def check_processes(dataset: DatasetFolder, folder: Path, size: int, /, atol: float = 1e-6, **settings) -> None:
+    """That so many processes have the loss and gradient of one."""
+    alone = gradient(trainer(dataset, folder / "alone", **settings))
+    script, out = folder / "shared.py", folder / "out"
+    script.write_text(SHARED)
+    done = torchrun(size, str(script), str(dataset.root), str(folder / "together"), str(out), json.dumps(settings_of(**settings)))
+    assert done.returncode == 0, done.stderr[-2000:]
+    for rank in range(size):
+        terms, found = torch.load(f"{out}.{rank}", weights_only=True)
+        assert terms == pytest.approx(alone[0], rel=1e-5)
+        torch.testing.assert_close(found, alone[1], atol=atol, rtol=1e-4)
+
+
 SLOW = pytest.mark.slow
 
 
@@ -138,15 +154,7 @@ SLOW = pytest.mark.slow
     [("taco", "cascade", 2), pytest.param("taco", "random", 3, marks=SLOW), pytest.param("toco", "cascade", 2, marks=SLOW)],
 )
 def test_several_processes_have_the_loss_and_gradient_of_one(toy, tmp_path, objective, negatives, size):
-    alone = gradient(trainer(toy, tmp_path / "alone", objective=objective, negatives=negatives))
-    script, out = tmp_path / "shared.py", tmp_path / "out"
-    script.write_text(SHARED)
-    done = torchrun(size, str(script), str(toy.root), str(tmp_path / "together"), str(out), objective, negatives)
-    assert done.returncode == 0, done.stderr[-2000:]
-    for rank in range(size):
-        terms, found = torch.load(f"{out}.{rank}", weights_only=True)
-        assert terms == pytest.approx(alone[0], rel=1e-5)
-        torch.testing.assert_close(found, alone[1], atol=1e-6, rtol=1e-4)
+    check_processes(toy, tmp_path, size, objective=objective, negatives=negatives)
 
 
 @pytest.mark.slow

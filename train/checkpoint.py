@@ -1,7 +1,6 @@
 """A trained model, to disk and back."""
 
 import json
-import math
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,6 @@ from ..storage.console import UserError
 from ..storage.device import find_device
 from ..storage.files import written_whole
 from ..storage.layout import DatasetFolder
-from ..storage.profiles import FRAME_MAPS
 from .config import TrainConfig
 from .data import ClipFeatures
 from .dual import GatedPair, QueryQueue, SharedCodebook
@@ -155,7 +153,7 @@ def load_run(folder: Path, on: DatasetFolder | None = None, device_name: str = "
     about = read_run(folder)
     config = read_config(about)
     trained = dataset_of(folder, config)
-    features = ClipFeatures(open_stores(on or trained, config.features))
+    features = ClipFeatures(open_stores(on or trained, config.features), config.grid)
     for store, trained_on in zip(features.stores, about["inputs"]["features"], strict=True):
         if (store.profile.hash, store.weights.sha256) != (trained_on["profile_hash"], trained_on["weights_sha256"]):
             raise UserError(
@@ -178,7 +176,7 @@ def make_model(config: TrainConfig, feature_dim: int, text_inputs: TextInputs, n
     if isinstance(text_inputs, Words):
         model = GatedPair(feature_dim, text_inputs.width, config.embedding_size)
     elif isinstance(text_inputs, Recordings):
-        model = SpokenPair(feature_dim, math.prod(FRAME_MAPS.get(config.features, (1,))[:2]))
+        model = SpokenPair(feature_dim, still=config.grid is not None and config.grid[0] == 1)
     else:
         model = VideoTextModel(
             feature_dim,

@@ -168,7 +168,7 @@ def places(uses: Uses, pairs: Pairs, rows: Sequence[dict[str, Any]]) -> list[dic
 
 
 def read_codebook(scorer: Scorer, pairs: Pairs) -> dict[str, Any]:
-    """All of it for a split: ``sharing``, ``table``, ``matrices`` and ``places``."""
+    """All of it for a split: ``sharing``, ``table``, ``matrices``, ``places``, and the ``grid`` of a clip's rows."""
     size = scorer.model.codebook.size
     uses = find_uses(scorer, pairs.captions, pairs.clips)
     captions_of = pairs.captions_of_clips()
@@ -179,6 +179,7 @@ def read_codebook(scorer: Scorer, pairs: Pairs) -> dict[str, Any]:
         "table": rows,
         "matrices": conditional_matrices(uses, labels_of_clip, pairs, size),
         "places": _with_spectrograms(places(uses, pairs, rows), scorer.text_inputs),
+        "grid": scorer.config.grid,
     }
 
 

@@ -1,8 +1,10 @@
 """What a run is made with."""
 
+import re
 from dataclasses import dataclass
 
 from ..storage.console import UserError
+from ..storage.profiles import FRAME_MAPS
 
 UNIVERSAL_TAGS = [
     "ADJ",
@@ -35,6 +37,16 @@ def parse_tokens_of_interest(text: str) -> tuple[str, ...]:
             f"{', '.join(UNIVERSAL_TAGS).lower()}, joined by +"
         )
     return tags
+
+
+def parse_grid(text: str) -> tuple[int, int, int] | None:
+    """TIMExHEIGHTxWIDTH, such as ``2x2x2``."""
+    if not text:
+        return None
+    if not re.fullmatch(r"[1-9]\d*x[1-9]\d*x[1-9]\d*", text):
+        raise UserError(f"--video-grid {text}: expected TIMExHEIGHTxWIDTH, such as 2x2x2")
+    time, height, width = map(int, text.split("x"))
+    return time, height, width
 
 
 LOSSES = {
@@ -111,6 +123,9 @@ class TrainConfig:
     """Which of the data set's splits and captions; empty: the usual ones."""
     features: str
     """Name of a store, or several joined by '+'."""
+    video_grid: str = ""
+    """TIMExHEIGHTxWIDTH: a clip's maps of frames are averaged in so many places, each a token (CMCM section 4.3, appendix B); for
+    features that are maps alone, of which ``max_video_tokens`` counts the frames."""
     recipe: str = ""
     """Where the settings came from that were not given."""
     init: str = ""
@@ -204,7 +219,32 @@ class TrainConfig:
             raise UserError(f"--pair-weights {self.pair_weights} --objective {self.objective}: it has no pairs of clips and captions")
         if self.objective in HEADS and self.losses != "all":
             raise UserError(f"--losses {self.losses} --objective {self.objective}: expected all")
+        self._check_grid()
         self._check_losses()
+
+    def _check_grid(self) -> None:
+        maps = [name for name in self.features.split("+") if name in FRAME_MAPS]
+        if maps and "+" in self.features:
+            raise UserError(f"--features {self.features}: {maps[0]} is a map of each frame, which cannot be joined; expected it alone")
+        if not self.grid:
+            if maps and self.encoder != "gated":
+                raise UserError(f"--features {self.features}: a map of each frame; pass --video-grid TIMExHEIGHTxWIDTH, such as 2x2x2")
+            return
+        if not maps or self.encoder == "gated" or self.objective == "segmentation":
+            what = f"--features {self.features} --encoder {self.encoder} --objective {self.objective}"
+            raise UserError(
+                f"--video-grid {self.video_grid} {what}: expected features that are maps ({', '.join(FRAME_MAPS)}), an encoder that takes "
+                f"tokens, and a task that needs no row's time"
+            )
+        (time, *places), known = self.grid, FRAME_MAPS[maps[0]]
+        if any(own > there for own, there in zip(places, known, strict=False)):
+            raise UserError(
+                f"--video-grid {self.video_grid}: a map of {self.features} has {known[0]} x {known[1]} places; expected no more"
+            )
+        if time * places[0] * places[1] + self.max_text_tokens > MAX_TOKENS:
+            raise UserError(
+                f"--video-grid {self.video_grid} --max-text-tokens {self.max_text_tokens}: expected {MAX_TOKENS} tokens or fewer together"
+            )
 
     def _check_losses(self) -> None:
         names, known = self.loss_names, LOSSES[self.objective]
@@ -222,6 +262,10 @@ class TrainConfig:
     @property
     def pos_tags(self) -> tuple[str, ...]:
         return parse_tokens_of_interest(self.tokens_of_interest)
+
+    @property
+    def grid(self) -> tuple[int, int, int] | None:
+        return parse_grid(self.video_grid)
 
     @property
     def loss_names(self) -> tuple[str, ...]:

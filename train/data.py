@@ -5,12 +5,14 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from ..storage.captions import read_captions
 from ..storage.console import Problems, UserError
 from ..storage.feature_store import FeatureStore
 from ..storage.layout import DatasetFolder
+from ..storage.profiles import FRAME_MAPS
 from ..storage.records import Caption, VideoFeatures
 
 
@@ -24,11 +26,14 @@ class Clip:
 
 
 class ClipFeatures:
-    """Rows of one store, or of several aligned in time and joined, for any clip."""
+    """Rows of one store, or of several aligned in time and joined, for any clip.
 
-    def __init__(self, stores: Sequence[FeatureStore]) -> None:
-        self.stores = list(stores)
-        self.dim = sum(store.profile.dimension for store in self.stores)
+    ``grid`` (time, height, width), of a store of frames' maps: a clip's rows are the means of so many parts of its maps.
+    """
+
+    def __init__(self, stores: Sequence[FeatureStore], grid: tuple[int, int, int] | None = None) -> None:
+        self.stores, self.grid = list(stores), grid
+        self.dim = sum(_channels(store) for store in self.stores)
 
     def __contains__(self, video_id: str) -> bool:
         return all(video_id in store for store in self.stores)
@@ -51,24 +56,47 @@ class ClipFeatures:
         """``rows`` of each clip, and when they start and end [T, 2], in seconds."""
         wanted = [(clip.video_id, clip.start_seconds, clip.end_seconds) for clip in clips]
         parts = [store.get_clips(wanted, dtype=None) for store in self.stores]
-        return [_at_most(*_join(of_clip), max_rows) for of_clip in zip(*parts, strict=True)]
+        found = [_at_most(*_join(of_clip), max_rows) for of_clip in zip(*parts, strict=True)]
+        if self.grid is None:
+            return found
+        shape = FRAME_MAPS[self.stores[0].profile.name]
+        return [_averaged(rows.reshape(-1, *shape), times, self.grid) for rows, times in found]
 
     def batch(self, clips: Sequence[Clip], max_rows: int) -> tuple[Tensor, Tensor]:
         """Features [B, M, D], padded with zeros, and the mask [B, M], True where there is a row."""
         return pad_rows(self.rows(clips, max_rows), self.dim)
 
     def pooled(self, clips: Sequence[Clip]) -> np.ndarray:
-        """float32 [B, D]: of each clip the maximum over its rows, of length 1 for each store, one beside the other (as HowTo100M's
-        loader); zeros where a clip lies past the end."""
+        """float32 [B, D]: of each clip the maximum over its rows, or over its maps' places, of length 1 for each store, one beside the
+        other (as HowTo100M's loader); zeros where a clip lies past the end."""
         wanted = [(clip.video_id, clip.start_seconds, clip.end_seconds) for clip in clips]
         return np.concatenate([_pooled(store, wanted) for store in self.stores], axis=1)
 
 
+def _channels(store: FeatureStore) -> int:
+    """Of a row, or of each place where a row is a frame's map."""
+    *_, channels = FRAME_MAPS.get(store.profile.name, (store.profile.dimension,))
+    return channels
+
+
+def _averaged(maps_THWC: np.ndarray, times: np.ndarray, grid: tuple[int, int, int]) -> tuple[np.ndarray, np.ndarray]:
+    """The means of a clip's maps in the parts of a grid [T' H' W', C], and the times of each. Parts of a grid that does not divide the
+    maps evenly overlap, as torch's adaptive pooling has it."""
+    if not len(maps_THWC):
+        return np.zeros((0, maps_THWC.shape[-1]), np.float32), times[:0]
+    maps_CTHW = torch.from_numpy(maps_THWC.astype(np.float32)).movedim(-1, 0)
+    means_CP = F.adaptive_avg_pool3d(maps_CTHW, grid).flatten(1)
+    starts = np.arange(grid[0]) * len(times) // grid[0]
+    ends = -(np.arange(1, grid[0] + 1) * -len(times) // grid[0])
+    spans = np.stack([times[starts, 0], times[ends - 1, 1]], axis=1)
+    return means_CP.T.numpy(), spans.repeat(grid[1] * grid[2], axis=0)
+
+
 def _pooled(store: FeatureStore, clips: Sequence[tuple[str, float | None, float | None]]) -> np.ndarray:
-    found = np.zeros((len(clips), store.profile.dimension), dtype=np.float32)
+    found = np.zeros((len(clips), _channels(store)), dtype=np.float32)
     for number, clip in enumerate(store.get_clips(clips, dtype=None)):
         if len(clip.features):
-            found[number] = clip.features.max(axis=0)
+            found[number] = clip.features.reshape(-1, found.shape[1]).max(axis=0)
     return found / np.maximum(np.linalg.norm(found, axis=1, keepdims=True), np.finfo(np.float32).tiny)
 
 

@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 from ..storage.console import UserError
+from ..storage.profiles import FRAME_MAPS
 from .config import TrainConfig
 
 Settings = Mapping[str, Any]
@@ -74,10 +75,11 @@ _SSML: Settings = {
 }
 _SSML_CLIPS = {**_SSML, "pair_weights": "none", "clips_per_video": 0, "batch_size": 256, "num_steps": 10_000, "validate_every": 500}
 
-# NCL section 4 and appendices B and C. Its learning rate is CLIP's, which is trained on there; features are fixed here.
+# NCL section 4 and appendices B and C. Its learning rate is CLIP's, which is trained on there; its features are fixed here, and its text
+# encoder is BERT.
 _NCL: Settings = {
     "objective": "ncl",
-    "features": "s3d",
+    "features": "clip_vit_b32",
     "text_encoder": "google-bert/bert-base-uncased",
     "normalized_loss": True,
     "query_queue": 16_384,
@@ -91,12 +93,14 @@ _NCL: Settings = {
     "validate_every": 200,
 }
 
-# CMCM sections 2.3 and 4.1 and appendix B, MSR-VTT; its learning rates are CLIP's and a part of it.
+# CMCM sections 2.3 and 4.1 and appendix B, MSR-VTT; its learning rates are CLIP's and a part of it. As for NCL, features are fixed.
 _CMCM: Settings = {
     "objective": "cmcm",
-    "features": "s3d",
+    "features": "clip_vit_b32_map",
+    "video_grid": "2x2x2",
+    "max_video_tokens": 12,  # frames, as CLIP4Clip
     "text_encoder": "google-bert/bert-base-uncased",
-    "num_video_layers": 1,
+    "num_video_layers": 0,  # "Avg. Pooling + Linear"
     "margin": 1e-3,
     "codebook_size": 1024,
     "code_loss_weight": 0.1,
@@ -124,15 +128,17 @@ _SPOKEN: Settings = {
 }
 _SMIT: Settings = {
     **_SPOKEN,
-    "features": "resnet152",  # and TSM ResNet-50 there
+    "features": "clip_vit_b32_map",  # there maps of a ResNet-152 and of a TSM ResNet
+    "video_grid": "3x3x3",
     "batch_size": 2048,
     "num_steps": 10_000,  # not stated
-    "max_video_tokens": 3,  # "3 x 3 x 3 for time, height, width"; rows of resnet152 have no places
+    "max_video_tokens": 3,  # frames: clips of 3 s
     "max_text_tokens": 32,  # "up to 32 codewords depending on the utterance length"
 }
 _PLACES: Settings = {
     **_SPOKEN,
-    "features": "clip_vit_b32_map",  # 7 x 7 codewords, as there, where a ResNet-50 gives them
+    "features": "clip_vit_b32_map",  # there a ResNet-50's
+    "video_grid": "1x7x7",
     "batch_size": 256,
     "num_steps": 100_000,  # not stated
     "max_video_tokens": 1,
@@ -226,6 +232,8 @@ def make_config(name: str, given: Settings) -> TrainConfig:
     if name not in RECIPES:
         raise UserError(f"--recipe {name}: expected one of {', '.join(RECIPES)}")
     settings = {**RECIPES[name], **given, "recipe": name}
+    if "video_grid" not in given and given.get("features") not in (None, *FRAME_MAPS):
+        settings.pop("video_grid", None)  # the recipe's features have places, these have none
     if "features" not in settings:
         raise UserError(f"--features: not given, and the recipe {name} names none; expected a store's name, such as s3d, or several by +")
     if name.endswith("-finetune") and not settings.get("init"):
@@ -238,6 +246,7 @@ def describe(config: TrainConfig, given: Settings) -> list[str]:
     recipe = RECIPES[config.recipe]
     lines = []
     for field in fields(config):
-        source = "given" if field.name in given else f"recipe {config.recipe}" if field.name in recipe else ""
-        lines.append(f"  {field.name:<22} {getattr(config, field.name)!s:<30} {source}".rstrip())
+        value = getattr(config, field.name)
+        source = "given" if field.name in given else f"recipe {config.recipe}" if recipe.get(field.name) == value else ""
+        lines.append(f"  {field.name:<22} {value!s:<30} {source}".rstrip())
     return lines

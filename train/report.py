@@ -85,6 +85,17 @@ def spectrogram_figure(rows_TD: np.ndarray, heard: Sequence[bool]) -> str:
     return svg_of(figure)
 
 
+def grid_figure(lit: Sequence[bool], grid: tuple[int, int, int], pictures: Sequence[str]) -> list[tuple[str | None, str]]:
+    """Of each part of a clip's time: a picture from its middle, and an SVG, to be laid over the middle square of it that the network saw,
+    with the places that a codeword replaces in colour."""
+    figures = []
+    for time, places_HW in enumerate(np.reshape(lit, grid)):
+        cells = "".join(f'<rect x="{x}" y="{y}" width="1" height="1"/>' for y, x in np.argwhere(places_HW))
+        picture = pictures[(2 * time + 1) * len(pictures) // (2 * grid[0])] if pictures else None
+        figures.append((picture, f'<svg viewBox="0 0 {grid[2]} {grid[1]}" preserveAspectRatio="none">{cells}</svg>'))
+    return figures
+
+
 def step_figure(video: "LocalizedVideo", steps: Sequence[str]) -> str:
     """An SVG: the scores of a video's seconds for its task's steps, where each step is shown, and where it was placed."""
     from matplotlib.figure import Figure
@@ -156,6 +167,7 @@ def render_report(
         step_figure=step_figure,
         segments_figure=segments_figure,
         spectrogram_figure=spectrogram_figure,
+        grid_figure=grid_figure,
         pictures=pictures,
         **shown,
     )

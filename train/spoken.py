@@ -65,21 +65,18 @@ class SeenTokens(VideoTokens):
 
 
 class SpokenPair(nn.Module):
-    """Table 3's encoders for clips, or pictures, and recordings. f_fine: a linear layer on the features' rows, or on each place of a
-    frame's map, and the residual network; f_high: "Max Pooling + GLU" of clips, and "Avg. Pooling + GLU" of
-    frames' maps (Places) and of recordings.
-
-    ``num_places``: of a row that is a frame's map; each is a token.
+    """Table 3's encoders for clips, or pictures, and recordings. f_fine: a linear layer on the features' rows, and the residual network;
+    f_high: "Max Pooling + GLU" of clips, and "Avg. Pooling + GLU" of still pictures (Places) and of recordings.
     """
 
     fusion = None
 
-    def __init__(self, feature_dim: int, num_places: int = 1) -> None:
+    def __init__(self, feature_dim: int, *, still: bool = False) -> None:
         super().__init__()
-        self.num_places, channels = num_places, feature_dim // num_places
-        self.register_buffer("feature_mean", torch.zeros(channels))
-        self.register_buffer("feature_std", torch.ones(channels))
-        self.project, self.audio = nn.Linear(channels, WIDTH), AudioEncoder()
+        self.still = still
+        self.register_buffer("feature_mean", torch.zeros(feature_dim))
+        self.register_buffer("feature_std", torch.ones(feature_dim))
+        self.project, self.audio = nn.Linear(feature_dim, WIDTH), AudioEncoder()
         self.seen_summary, self.spoken_summary = GatedEmbedding(WIDTH, WIDTH), GatedEmbedding(WIDTH, WIDTH)
         self.width, self.half = WIDTH, False
         self.queries: nn.Module | None = None
@@ -94,17 +91,14 @@ class SpokenPair(nn.Module):
         self.audio.compile(dynamic=True)
 
     def encode_videos(self, features_BMF: Tensor, mask_BM: Tensor) -> SeenTokens:
-        """Tokens are a row's places, row after row."""
-        mask_BL = mask_BM.repeat_interleave(self.num_places, dim=1)
-        features_BLF = features_BMF.unflatten(-1, (self.num_places, -1)).flatten(1, 2)
         with autocast(self, mask_BM.device):
-            tokens_BLD = self.project((features_BLF - self.feature_mean) / self.feature_std)
-            if self.num_places == 1:
-                pooled_BD = tokens_BLD.masked_fill(~mask_BL[:, :, None], -torch.inf).amax(dim=1)
+            tokens_BMD = self.project((features_BMF - self.feature_mean) / self.feature_std)
+            if self.still:
+                pooled_BD = masked_mean(tokens_BMD, mask_BM)
             else:
-                pooled_BD = masked_mean(tokens_BLD, mask_BL)
+                pooled_BD = tokens_BMD.masked_fill(~mask_BM[:, :, None], -torch.inf).amax(dim=1)
             summary_BD = self.seen_summary(pooled_BD)
-        return SeenTokens(tokens_BLD.to(self.feature_mean.dtype), mask_BL, summary_BD.to(self.feature_mean.dtype))
+        return SeenTokens(tokens_BMD.to(self.feature_mean.dtype), mask_BM, summary_BD.to(self.feature_mean.dtype))
 
     def encode_texts(self, rows_BTD: Tensor, mask_BT: Tensor) -> SpokenTokens:
         with autocast(self, mask_BT.device):

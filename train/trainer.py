@@ -57,7 +57,6 @@ def set_feature_statistics(model: VideoTextModel | SpokenPair, features: ClipFea
     """Mean and standard deviation of each feature over the rows of (at most 2,000) training clips."""
     clips = random.Random(config.seed).sample(pairs.clips, min(STATISTICS_CLIPS, len(pairs.clips)))
     rows = np.concatenate(features.rows(clips, config.max_video_tokens)).astype(np.float32)
-    rows = rows.reshape(-1, len(model.feature_mean))  # a map's channels are the same everywhere in a frame
     std = rows.std(axis=0)
     model.feature_mean.copy_(torch.from_numpy(rows.mean(axis=0)))
     # A feature that never varies says nothing; 1 keeps it at 0 instead of blowing up its rounding errors.
@@ -129,7 +128,7 @@ class Trainer:
         problems: Problems,
     ) -> None:
         self.config, self.folder, self.workers, self.device, self.problems = config, folder, workers, device, problems
-        features = ClipFeatures(open_stores(dataset, config.features))
+        features = ClipFeatures(open_stores(dataset, config.features), config.grid)
         self.inputs = describe_inputs(dataset, features.stores, init, open_recordings(dataset, config))
         self.examples = make_examples(dataset, config, features, workers, problems)
         train = self.examples.pairs["train"]

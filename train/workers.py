@@ -88,6 +88,11 @@ class Workers:
             dist.barrier()
 
 
+def current_workers() -> Workers:
+    """Those that this process trains with, where it can be told by nothing else: in a layer."""
+    return Workers(dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else Workers()
+
+
 def _device() -> torch.device:
     return torch.device("cuda", torch.cuda.current_device()) if dist.get_backend() == "nccl" else torch.device("cpu")
 
@@ -102,10 +107,10 @@ def join_workers(device: torch.device) -> Iterator[tuple[Workers, torch.device]]
         device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
         torch.cuda.set_device(device)
     if dist.is_initialized():  # by Ray, which also ends it
-        yield Workers(dist.get_rank(), dist.get_world_size()), device
+        yield current_workers(), device
         return
     dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=PATIENCE)
     try:
-        yield Workers(dist.get_rank(), dist.get_world_size()), device
+        yield current_workers(), device
     finally:
         dist.destroy_process_group()

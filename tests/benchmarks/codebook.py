@@ -40,6 +40,7 @@ SETTINGS = {
     "alpha 0": "--code-loss-weight 0",
     "baseline": "--codebook-size 0",
     "warm, alpha 1": "--code-loss-weight 1 --init INIT",
+    "warm, alpha 0": "--code-loss-weight 0 --init INIT",
     "cold, a third": "--code-loss-weight 1 --num-steps SHORT",
     "warm, a third": "--code-loss-weight 1 --num-steps SHORT --init INIT",
 }
