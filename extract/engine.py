@@ -1,5 +1,6 @@
 """Many videos -> features: child processes decode the next videos while networks compute on batches that fill across videos."""
 
+import contextlib
 import ctypes
 import os
 import time
@@ -290,6 +291,14 @@ def extract_videos(
     A video is decoded once for all of its extractors and never held whole. What it does to its decoder (a crash, a hang, memory
     without end) ends that one's process; the next decoder is then tried, and the other videos go on.
     """
+    with contextlib.closing(videos_and_pauses(jobs, extractors, num_cores=num_cores)) as results:
+        yield from (result for result in results if result is not None)
+
+
+def videos_and_pauses(
+    jobs: Iterable[Job | None], extractors: Sequence[Extractor], *, num_cores: int | None = None
+) -> Iterator[tuple[Job, Extracted | VideoError] | None]:
+    """As ``extract_videos``; a None among the results says that nothing more is done just now."""
     engine = _Engine(jobs, extractors, num_cores or available_cores())
     try:
         yield from engine.run()
@@ -306,7 +315,7 @@ class _Engine:
         self._decoding: dict[DecodeProcess, _Video] = {}
         self._heard: dict[DecodeProcess, float] = {}
 
-    def run(self) -> Iterator[tuple[Job, Extracted | VideoError]]:
+    def run(self) -> Iterator[tuple[Job, Extracted | VideoError] | None]:
         while self._jobs or self._decoding or self._compute.has_work:
             more = self._start_next()
             self._compute.start_old(PATIENCE_SECONDS if more or self._decoding else 0.0)
@@ -318,6 +327,7 @@ class _Engine:
             for video in self._compute.take_done():
                 if video.complete:
                     yield video.job, video.result()
+            yield None
 
     def close(self) -> None:
         for decoder in (*self._decoding, *self._idle):

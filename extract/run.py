@@ -13,7 +13,7 @@ from ..storage.layout import DatasetFolder
 from ..storage.records import Failure, VideoFeatures, VideoRecord
 from ..storage.shards import check_storable, write_shard
 from ..storage.thumbnails import Thumbnail, ThumbnailStore, write_thumbnails
-from .engine import Extracted, Job, extract_videos
+from .engine import Extracted, Job, videos_and_pauses
 from .extractor import Extractor
 from .fetch import Fetcher
 from .probe import VideoError
@@ -63,6 +63,8 @@ class _Finished:
         self.pictured = ThumbnailStore(dataset.thumbnails)
         self.video_ids: list[str] = []
         self.num_bytes = 0
+        self.has_news = False
+        """Whether a video was done, or failed, since the last time."""
         self.since = time.monotonic()
 
     def add(self, made: Extracted, video_id: str) -> None:
@@ -86,7 +88,7 @@ class _Finished:
         if self.thumbnails:
             write_thumbnails(self.dataset.thumbnails, self.thumbnails)
             self.thumbnails.clear()
-        kept, self.video_ids, self.num_bytes, self.since = Kept(self.video_ids), [], 0, time.monotonic()
+        kept, self.video_ids, self.num_bytes, self.has_news, self.since = Kept(self.video_ids), [], 0, False, time.monotonic()
         return kept
 
 
@@ -105,9 +107,15 @@ def extract_into_stores(
     """Each video's ``Outcome`` as it is made, and ``Kept`` whenever a shard was written: every ``SHARD_VIDEOS`` videos, ``SHARD_BYTES``
     or ``shard_seconds()``. What is finished is kept, whatever ends the run. ``jobs``, ``num_cores``: as ``extract_videos`` takes them."""
     finished, fetcher = _Finished(dataset, extractors), Fetcher()
-    results = extract_videos(fetcher.jobs(jobs), extractors, num_cores=num_cores)
+    results = videos_and_pauses(fetcher.jobs(jobs), extractors, num_cores=num_cores)
     try:
-        for job, result in results:
+        for each in results:
+            if each is None:  # only now, for videos that were in a batch together are done together
+                if finished.has_news and time.monotonic() - finished.since > shard_seconds():
+                    yield finished.write()
+                continue
+            job, result = each
+            finished.has_news = True
             path = job.url or str(job.path)
             source = file_identity(job.path) if isinstance(result, VideoError) else next(iter(result.features.values())).source
             asked = job.video_id, path, [e.profile.name for e in job.extractors]
@@ -126,11 +134,7 @@ def extract_into_stores(
                 partial = "; ".join(dict.fromkeys(video.partial for video in made if video.partial))
                 failures = {name: _failure(job, path, source, error) for name, error in result.failures.items()}
                 yield Outcome(*asked, None, partial, max(v.duration_seconds for v in made), num_rows, num_bytes, failures)
-            if (
-                len(finished.video_ids) >= SHARD_VIDEOS
-                or finished.num_bytes > SHARD_BYTES
-                or time.monotonic() - finished.since > shard_seconds()
-            ):
+            if len(finished.video_ids) >= SHARD_VIDEOS or finished.num_bytes > SHARD_BYTES:
                 yield finished.write()
     finally:
         results.close()

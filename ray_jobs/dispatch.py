@@ -29,14 +29,16 @@ class Dispatch:
         """Of each worker: what it was given and has not finished; what it finished, but has not on disk yet."""
         self._ends: Counter[int] = Counter()
         self._elsewhere: set[int] = set()
-        """Those among the new ones that need not be given to anybody any more."""
+        """Those among the new ones that a worker of an earlier call has in hand."""
+        self._settled = bytearray(len(self._new))
+        """Of each video, whether it is on disk or given up; nobody is given it again."""
         self.num_left = len(self._new)
 
     def next(self, worker: int, num_waiting: int) -> tuple[list[int], int | None]:
         """Videos for a worker beside the ``num_waiting`` that it has not begun, and at how many of them it should ask again; None:
         nothing follows for now, and it should finish what it has."""
         in_hand = self._in_hand.setdefault(worker, set())
-        if worker not in self._alone and self._suspects:
+        if worker not in self._alone and self._has(self._suspects):
             self._alone[worker] = self._suspects.popleft()
         if worker in self._alone:
             given = [] if in_hand else [self._alone[worker]]
@@ -44,23 +46,30 @@ class Dispatch:
             return given, None
         most = min(max((len(self._new) + len(self._returned)) // (2 * len(self._in_hand)), 1), AHEAD)
         given = []
-        while len(given) + num_waiting < most and (self._returned or self._has_new()):
+        while len(given) + num_waiting < most and (self._has(self._returned) or self._has(self._new)):
             given.append((self._returned or self._new).popleft())
         in_hand.update(given)
-        return given, most // 2 if self._returned or self._has_new() else None
+        return given, most // 2 if self._has(self._returned) or self._has(self._new) else None
 
-    def _has_new(self) -> bool:
-        while self._new and self._new[0] in self._elsewhere:
-            self._elsewhere.discard(self._new.popleft())
-        return bool(self._new)
+    def _has(self, videos: deque[int]) -> bool:
+        """Whether there is one that is to be given to somebody; then it is the first."""
+        while videos and (self._settled[videos[0]] or (videos is self._new and videos[0] in self._elsewhere)):
+            self._elsewhere.discard(videos.popleft())
+        return bool(videos)
 
     def take_over(self, worker: int, held: Iterable[int], kept: Iterable[int]) -> None:
         """A worker of an earlier call goes on with the videos ``held``; it has brought those in ``kept`` to disk. To be called before
         any of them is given to somebody."""
         self._in_hand.setdefault(worker, set()).update(held)
-        kept = set(kept)
-        self._elsewhere |= kept | self._in_hand[worker]
-        self.num_left -= len(kept)
+        self._elsewhere |= self._in_hand[worker]
+        self.on_disk(kept)
+
+    def on_disk(self, videos: Iterable[int]) -> None:
+        """They are, whoever brought them there, and whether or not he said so before he ended."""
+        for video in videos:
+            if not self._settled[video]:
+                self._settled[video] = True
+                self.num_left -= 1
 
     def finished(self, worker: int, video: int) -> None:
         """The worker is through with a video, which is not on disk yet."""
@@ -72,7 +81,7 @@ class Dispatch:
         self._take(worker, video)
         self._finished.get(worker, set()).discard(video)
         self._ends.pop(video, None)
-        self.num_left -= 1
+        self.on_disk([video])
 
     def _take(self, worker: int, video: int) -> None:
         self._in_hand.get(worker, set()).discard(video)
@@ -90,10 +99,12 @@ class Dispatch:
         if alone is not None and alone not in in_hand:
             self._suspects.appendleft(alone)
         for video in sorted(in_hand):
+            if self._settled[video]:
+                continue
             self._ends[video] += by_a_video
             if self._ends[video] >= MOST_ENDS:
                 given_up.append(video)
-                self.num_left -= 1
+                self.on_disk([video])
             elif self._ends[video] >= ALONE_FROM:
                 self._suspects.append(video)
             else:

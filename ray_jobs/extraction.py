@@ -37,6 +37,7 @@ from .cluster import NAMESPACE, Share, add_address, cause_of, connect, draining_
 from .dispatch import MOST_ENDS, Dispatch
 from .status import Status
 from .worker import Answer, ExtractionWorker, Greeting
+from .written import Written
 
 LOOK_SECONDS = 5.0
 """How often the cluster is looked at: whether it grew, and whether machines are to go."""
@@ -92,6 +93,7 @@ class ClusterRun:
         self.number_of = {video.video_id: number for number, (video, _) in enumerate(todo)}
         self.sizes = [_size(work, video) for video, _ in todo]
         self.dispatch = Dispatch(self.sizes)
+        self._written = Written(work, weights)
         log = work.dataset.path / "jobs" / f"extract-{time.strftime('%Y%m%d-%H%M%S')}.jsonl"
         self.status = Status(len(todo), sum(self.sizes), log)
         self._workers: dict[str, _Worker] = {}
@@ -111,9 +113,10 @@ class ClusterRun:
         slots: set[asyncio.Task] = set()
         try:
             there = [each["name"] for each in ray.util.list_named_actors(all_namespaces=True) if each["namespace"] == NAMESPACE]
-            for name in there:
-                if name.startswith(self._prefix) and (worker := await self._take_over(name)):
-                    slots.add(asyncio.create_task(self._slot(worker)))
+            mine = [name for name in there if name.startswith(self._prefix)]
+            taken_over = [worker for worker in await asyncio.gather(*map(self._take_over, mine)) if worker]
+            await self._look_at_stores()  # what workers wrote that ended since the stores were read
+            slots = {asyncio.create_task(self._slot(worker)) for worker in taken_over}  # all are known before anything is given to one
             while self.dispatch.num_left:
                 self._leaving = draining_nodes()
                 while len(slots) < min(self.share.num_workers(), self.dispatch.num_left):
@@ -163,12 +166,19 @@ class ClusterRun:
                 await self._serve(worker)
             except (RayError, UserError, OSError, asyncio.TimeoutError) as error:
                 self._let_go(worker)
+                await self._look_at_stores()  # what it wrote last, it may not have told
                 self._ended(worker, error)
                 worker = None
                 await asyncio.sleep(PAUSE_SECONDS)
             else:
                 self._let_go(worker)
                 return
+
+    async def _look_at_stores(self) -> None:
+        """What is on disk is done, though nobody said so."""
+        found = await asyncio.to_thread(self._written.look)
+        there = ((self.number_of[video_id], features) for video_id, features in found.items() if video_id in self.number_of)
+        self.dispatch.on_disk(number for number, features in there if features >= set(self.todo[number][1]))
 
     def _let_go(self, worker: _Worker) -> None:
         del self._workers[worker.name]

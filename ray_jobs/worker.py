@@ -22,7 +22,8 @@ from ..storage.layout import DatasetFolder
 from ..storage.records import Profile, VideoRecord, Weights
 
 ANSWER_SECONDS = 5.0
-"""How long a driver waits for an answer at most. A thousand workers that answered more often would keep it busy."""
+"""How long a driver waits for an answer at most. A thousand workers that answered more often would keep it busy. What is on disk it
+hears at once, for what it has not heard of is done again when the worker ends."""
 DRIVER_SECONDS = 60.0
 """A worker whose driver says nothing for so long finishes what it has and ends; until then another driver may take it over."""
 
@@ -155,7 +156,8 @@ class ExtractionWorker:
         return all(e.device.type == "cpu" for e in self._extractors.values())
 
     def _has_something_to_say(self) -> bool:
-        return bool(self._error or not self._running or (self._ask_at is not None and len(self._given) <= self._ask_at))
+        kept = any(isinstance(event, Kept) for event in self._events)
+        return bool(self._error or kept or not self._running or (self._ask_at is not None and len(self._given) <= self._ask_at))
 
     def _jobs(self) -> Iterator[Job | None]:
         while True:

@@ -40,6 +40,19 @@ def test_a_video_counts_once_it_is_on_disk():
     assert dispatch.num_left == 0
 
 
+def test_what_is_found_on_disk_is_given_to_nobody_wherever_it_is():
+    dispatch = Dispatch([6, 5, 4, 3, 2, 1])
+    assert take(dispatch, 0) == [0, 1, 2]
+    dispatch.finished(0, 0)
+    dispatch.on_disk([0, 2, 4])
+    assert dispatch.num_left == 3
+    assert dispatch.ended(0) == []
+    assert [take(dispatch, 1) for _ in range(3)] == [[1, 3], [5], []]
+    for video in (1, 3, 5, 1):  # said twice, it counts once
+        dispatch.done(1, video)
+    assert dispatch.num_left == 0
+
+
 def test_what_a_worker_had_goes_to_the_next_one_before_anything_new():
     dispatch = Dispatch([4, 3, 2, 1])
     assert take(dispatch, 0) == [0, 1]

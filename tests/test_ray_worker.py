@@ -4,15 +4,19 @@ import time
 from argparse import Namespace
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 
 import numpy as np
 import pytest
+import stores
 from test_engine import stub
 from videos import scene
 from vlalign.extract.render import render_video
-from vlalign.extract.run import Kept, Outcome
+from vlalign.extract.run import Kept, Outcome, extract_into_stores, job_of
+from vlalign.extract.work import WorkList
 from vlalign.ray_jobs import worker as module
 from vlalign.ray_jobs.worker import Answer, ExtractionWorker
+from vlalign.ray_jobs.written import Written
 from vlalign.storage import FeatureStore, VideoRecord
 from vlalign.storage.console import UserError
 from vlalign.storage.layout import DatasetFolder
@@ -138,6 +142,39 @@ def test_without_a_driver_it_brings_to_disk_what_it_has_and_may_go(worker, films
     worker.wait_until_left_alone()
     assert sorted(FeatureStore(worker._dataset.features("s3d")).video_ids()) == [v.video_id for v in films]
     assert worker.greet().held == [] and worker.greet().since_driver_seconds > 1.0
+
+
+def test_what_is_on_disk_is_told_at_once(tmp_path, films, monkeypatch):
+    """And not only when the driver would be answered anyway: what it has not heard of is done again when the worker ends."""
+    monkeypatch.setattr(module, "make_extractor", lambda *_: stub())
+    monkeypatch.setattr(module, "ANSWER_SECONDS", 300.0)
+    made = ExtractionWorker(DatasetFolder(tmp_path, "mine"), num_cores=1, shard_seconds=0.0)
+    made.load(Namespace(device="cpu"), WEIGHTS, {})
+    answer = made.exchange([(video, FEATURES) for video in films], -1)
+    assert kept(answer.events) and not answer.idle
+    made.exchange([], None)
+    exchange_until(made, is_idle)
+
+
+def test_what_comes_to_the_stores_is_seen_whoever_wrote_it(tmp_path):
+    dataset, names = DatasetFolder(tmp_path, "mine"), ["s3d", "resnet152"]
+    profiles = {name: replace(stores.PROFILE, name=name) for name in names}
+    stores.write(dataset.features("s3d"), stores.video("before", 2), profile=profiles["s3d"])
+    written = Written(WorkList(dataset, names), names)
+    assert written.look() == {}
+    stores.write(dataset.features("s3d"), stores.video("a", 2), stores.video("b", 1), profile=profiles["s3d"])
+    assert written.look() == {"a": {"s3d"}, "b": {"s3d"}}
+    stores.write(dataset.features("resnet152"), stores.video("b", 3), profile=profiles["resnet152"])
+    assert written.look() == {"b": {"s3d", "resnet152"}}
+    assert written.look() == {}
+
+
+def test_videos_that_are_done_together_are_brought_to_disk_together(tmp_path, films):
+    """Not one of them now, for the time has come, and the others with whatever is done next."""
+    dataset, extractor = DatasetFolder(tmp_path, "mine"), stub(batch_size=1000)  # all in one batch
+    jobs = [job_of(dataset, video, [extractor]) for video in films]
+    written = [event.video_ids for event in extract_into_stores(dataset, jobs, [extractor], shard_seconds=lambda: 0.0) if kept([event])]
+    assert [sorted(ids) for ids in written] == [[video.video_id for video in films]]
 
 
 def test_weights_that_are_not_to_be_had_are_a_mistake_in_the_call(tmp_path):
