@@ -250,6 +250,7 @@ def loop(folder: Path) -> None:
     for turn in range(3):
         for how in rates:
             dataset = DatasetFolder(folder / f"{how}{turn}", "films")
+            shutil.rmtree(dataset.path, ignore_errors=True)  # of an earlier call
             dataset.write_videos([VideoRecord(video_id=v.video_id, path=str(made.video_path(v))) for v in made.read_videos()])
             ran = subprocess.run([sys.executable, __file__, str(dataset.root), f"{how}-turn"], check=True, capture_output=True, text=True)
             rates[how].append(float(ran.stdout.split()[-1]))
