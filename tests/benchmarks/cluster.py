@@ -22,6 +22,7 @@ from argparse import Namespace
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 from vlalign.ray_jobs.dispatch import Dispatch
@@ -335,7 +336,7 @@ def scale(folder: Path) -> None:
     from extraction import PROFILES, drain, model_cpu_seconds
     from torch.utils.flop_counter import FlopCounterMode
     from vlalign.extract import load_extractor
-    from vlalign.extract.models import MODELS
+    from vlalign.extract.models import MODELS, layers
     from vlalign.extract.probe import probe_video
 
     torch.set_num_threads(1)
@@ -351,8 +352,8 @@ def scale(folder: Path) -> None:
         some = windows[:: max(len(windows) // 24, 1)]
         network = model_cpu_seconds(extractor, some) * len(windows) / len(some)
         profile = extractor.profile
-        plain = replace(extractor, network=MODELS[name]().eval())
-        with FlopCounterMode(display=False) as counter:
+        plain = replace(extractor, network=MODELS[name]().eval().fold())
+        with FlopCounterMode(display=False) as counter, mock.patch.dict(layers.ONE_CALL_TYPES, clear=True):  # it knows no oneDNN calls
             plain.features(windows[0][None])
         exaflop = times * len(windows) * counter.get_total_flops() / 1e18
         gpu_hours = exaflop * 1e18 / 100e12 / 3600
