@@ -67,9 +67,12 @@ class Dispatch:
     def on_disk(self, videos: Iterable[int]) -> None:
         """They are, whoever brought them there, and whether or not he said so before he ended."""
         for video in videos:
-            if not self._settled[video]:
-                self._settled[video] = True
-                self.num_left -= 1
+            self._settle(video)
+
+    def _settle(self, video: int) -> None:
+        if not self._settled[video]:
+            self._settled[video] = True
+            self.num_left -= 1
 
     def finished(self, worker: int, video: int) -> None:
         """The worker is through with a video, which is not on disk yet."""
@@ -81,7 +84,7 @@ class Dispatch:
         self._take(worker, video)
         self._finished.get(worker, set()).discard(video)
         self._ends.pop(video, None)
-        self.on_disk([video])
+        self._settle(video)
 
     def _take(self, worker: int, video: int) -> None:
         self._in_hand.get(worker, set()).discard(video)
@@ -104,7 +107,7 @@ class Dispatch:
             self._ends[video] += by_a_video
             if self._ends[video] >= MOST_ENDS:
                 given_up.append(video)
-                self.on_disk([video])
+                self._settle(video)
             elif self._ends[video] >= ALONE_FROM:
                 self._suspects.append(video)
             else:

@@ -33,18 +33,14 @@ class RowNorm(nn.BatchNorm1d):
     def forward(self, x_BCT: Tensor, mask_B1T: Tensor) -> Tensor:
         if not self.training:
             return super().forward(x_BCT)
-        workers, own, mask_B1T = current_workers(), x_BCT.float(), mask_B1T.float()
-        number = workers.sum(mask_B1T.sum())
-        mean_1C1 = workers.sum((own * mask_B1T).sum(dim=(0, 2), keepdim=True)) / number
-        centred_BCT = own - mean_1C1
-        variance_1C1 = workers.sum((centred_BCT.square() * mask_B1T).sum(dim=(0, 2), keepdim=True)) / number
+        own = x_BCT.float()
+        number, mean_C, variance_C = current_workers().statistics(own.transpose(1, 2)[mask_B1T[:, 0].bool()])
         with torch.no_grad():
-            unbiased = variance_1C1.flatten() * (number / (number - 1).clamp(min=1))
-            self.running_mean.lerp_(mean_1C1.flatten(), self.momentum)
-            self.running_var.lerp_(unbiased, self.momentum)
+            self.running_mean.lerp_(mean_C, self.momentum)
+            self.running_var.lerp_(variance_C * (number / (number - 1).clamp(min=1)), self.momentum)
             self.num_batches_tracked += 1
-        scale_1C1 = self.weight[:, None] * (variance_1C1 + self.eps).rsqrt()
-        return (centred_BCT * scale_1C1 + self.bias[:, None]).to(x_BCT.dtype)
+        scale_C = self.weight * (variance_C + self.eps).rsqrt()
+        return ((own - mean_C[:, None]) * scale_C[:, None] + self.bias[:, None]).to(x_BCT.dtype)
 
 
 class BasicBlock(nn.Module):

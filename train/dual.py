@@ -95,10 +95,7 @@ class TokenNorm(nn.Module):
     def forward(self, x_BLD: Tensor, mask_BL: Tensor, workers: Workers) -> Tensor:
         if not self.training:
             return (x_BLD - self.mean) / (self.variance + 1e-5).sqrt()
-        tokens_TD = x_BLD[mask_BL]
-        number = workers.sum(torch.tensor(float(len(tokens_TD)), device=x_BLD.device))
-        mean = workers.sum(tokens_TD.sum(dim=0)) / number
-        variance = workers.sum((tokens_TD - mean).square().sum(dim=0)) / number
+        _, mean, variance = workers.statistics(x_BLD[mask_BL])
         with torch.no_grad():
             self.mean.lerp_(mean, MOMENTUM)
             self.variance.lerp_(variance, MOMENTUM)

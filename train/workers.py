@@ -58,6 +58,12 @@ class Workers:
         """Of all processes, with its gradient."""
         return x if self.size == 1 else self.gather(x[None]).sum(dim=0)
 
+    def statistics(self, rows_TD: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Number, mean [D] and variance [D] of the rows of all processes, with their gradients."""
+        number = self.sum(torch.tensor(float(len(rows_TD)), device=rows_TD.device))
+        mean_D = self.sum(rows_TD.sum(dim=0)) / number
+        return number, mean_D, self.sum((rows_TD - mean_D).square().sum(dim=0)) / number
+
     def largest(self, number: int) -> int:
         if self.size == 1:
             return number
