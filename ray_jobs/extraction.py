@@ -114,7 +114,7 @@ class ClusterRun:
         try:
             there = [each["name"] for each in ray.util.list_named_actors(all_namespaces=True) if each["namespace"] == NAMESPACE]
             mine = [name for name in there if name.startswith(self._prefix)]
-            taken_over = [worker for worker in await asyncio.gather(*map(self._take_over, mine)) if worker]
+            taken_over = [worker for name in mine if (worker := await self._take_over(name))]
             await self._look_at_stores()  # what workers wrote that ended since the stores were read
             slots = {asyncio.create_task(self._slot(worker)) for worker in taken_over}  # all are known before anything is given to one
             while self.dispatch.num_left:
