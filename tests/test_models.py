@@ -449,8 +449,10 @@ def assert_golden(rows: torch.Tensor, entry: str) -> None:
 
 def test_every_profile_has_a_network_and_a_row_in_the_readme():
     assert list(MODELS) == [name for name in PROFILES if name != LOGMEL]
-    table = [[cell.strip(" `") for cell in line.split("|")[1:-1]] for line in README.read_text(encoding="utf-8").splitlines()]
-    rows = {cells[0].split("`")[0]: cells[1:] for cells in table if len(cells) == 8}
+    _, _, table = README.read_text(encoding="utf-8").partition("\n| features | model, weights |")
+    lines = [[cell.strip(" `") for cell in line.split("|")[1:-1]] for line in table.partition("\n\n")[0].splitlines()[2:]]
+    rows = {cells[0].split("`")[0]: cells[1:] for cells in lines}
+    assert list(rows) == list(PROFILES)
     for name, profile in PROFILES.items():
         _, fps, windows, *_, dimension = rows[name]
         rate = f"{profile.fps:,} samples" if name == LOGMEL else str(profile.fps)
