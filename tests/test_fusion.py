@@ -201,6 +201,18 @@ def test_terms_are_switched_by_name_and_none_changes_another(losses):
     assert all(torch.equal(some[name], every[name]) for name in some)
 
 
+def test_each_video_is_picked_as_often_as_the_tokens_that_must_pick_it_count():
+    texts, videos = encode(make_model("taco"), make_batch(4))
+    batch = Batch(texts, videos, Workers(), torch.Generator())
+    text_of_S, weights_S = torch.tensor([0, 0, 2, 3, 3, 3]), torch.tensor([0.1, 0.4, 0.8, 0.5, 0.0, 0.5], dtype=torch.float64)
+    similarity_SB = torch.randn(6, 4, dtype=torch.float64)
+    bias_B = batch.video_biases(similarity_SB, 2.0, weights_S, text_of_S)
+    picked_B = weights_S @ ((similarity_SB + bias_B) / 2.0).softmax(dim=1)
+    expected_B = torch.zeros_like(picked_B).index_add(0, text_of_S, weights_S)
+    torch.testing.assert_close(picked_B, expected_B, atol=1e-3, rtol=0)
+    assert not torch.allclose(weights_S @ (similarity_SB / 2.0).softmax(dim=1), expected_B, atol=0.05)
+
+
 def test_the_cascade_takes_the_hardest_and_random_ones_are_drawn_by_seed():
     texts, videos = encode(make_model("taco"), make_batch(6))
     batch = Batch(texts, videos, Workers(), torch.Generator().manual_seed(1))

@@ -126,16 +126,34 @@ def test_sinkhorn_biases_stop_at_the_tolerance_and_hold_at_small_temperatures():
     assert math.isfinite(normalized_nce(s, 1e-4).item())
 
 
+@pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("size", [1, 2, 6])
-def test_normalized_nce_is_equation_4_on_equation_12(size):
+def test_normalized_nce_is_equation_4_on_equation_12(size, weighted):
     s, gamma = similarities(size, size), 0.2
-    a, b = plain_sinkhorn(s.detach().numpy(), gamma, np.full(size, 1 / size), np.full(size, 1 / size), 4)
+    weights = np.random.default_rng(size).uniform(0.1, 2, size) if weighted else np.ones(size)
+    a, b = plain_sinkhorn(s.detach().numpy(), gamma, weights / weights.sum(), weights / weights.sum(), 4)
     adjusted = torch.from_numpy(a)[:, None] + torch.from_numpy(b)[None, :] + s
     total = 0.0
     for i in range(size):
         own = torch.exp(adjusted[i, i] / gamma)
-        total = total - torch.log(own / torch.exp(adjusted[i] / gamma).sum()) - torch.log(own / torch.exp(adjusted[:, i] / gamma).sum())
-    same(normalized_nce(s, gamma), total / (2 * size), s)
+        by_text, by_video = (own / torch.exp(row / gamma).sum() for row in (adjusted[i], adjusted[:, i]))
+        total = total - weights[i] * (torch.log(by_text) + torch.log(by_video))
+    same(normalized_nce(s, gamma, weights_B=torch.from_numpy(weights) if weighted else None), total / (2 * size), s)
+
+
+@pytest.mark.parametrize("least", [0.0, 0.1])
+def test_biases_leave_no_pull_on_a_text_or_a_video_as_a_whole_whatever_pairs_weigh(least):
+    s, weights = similarities(8, 8), torch.linspace(least, 2, 8, dtype=torch.float64)
+    (pull,) = torch.autograd.grad(normalized_nce(s, 0.5, num_iterations=1000, weights_B=weights), s)
+    assert pull.abs().max() > 0.01
+    assert max(pull.sum(dim=n).abs().max() for n in (0, 1)) < 1e-9
+    (pull,) = torch.autograd.grad(normalized_nce(s, 0.5, num_iterations=0, weights_B=weights), s)
+    assert pull.sum(dim=0).abs().max() > 0.01
+
+
+def test_pairs_none_of_which_weighs_anything_have_no_loss():
+    s = similarities(3, 3)
+    same(normalized_nce(s, 0.5, weights_B=torch.zeros(3, dtype=torch.float64)), 0.0 * s.sum(), s)
 
 
 def test_masked_margin_softmax_is_equation_1_and_that_of_avlnet(goldens):

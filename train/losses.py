@@ -88,7 +88,7 @@ def fusion_nce(
     """
     text_bias_B1 = video_bias_B = 0.0
     if normalized:
-        biases = sinkhorn_biases(scores_BB.masked_fill(~(of_texts | of_videos), float("-inf")), 1.0)
+        biases = pair_biases(scores_BB.masked_fill(~(of_texts | of_videos), float("-inf")), 1.0, weights_B)
         text_bias_B1, video_bias_B = biases.text_M[:, None], biases.video_N
     by_text = nce((scores_BB + video_bias_B).masked_fill(~of_texts, float("-inf")), weights_R=weights_B)
     by_video = nce((scores_BB + text_bias_B1).masked_fill(~of_videos, float("-inf")).T, weights_R=weights_B)
@@ -210,12 +210,29 @@ def _log_shares(marginals: Tensor | None, number: int) -> Tensor:
     return torch.full((number,), -math.log(number), dtype=torch.float64) if marginals is None else marginals.log()
 
 
+def shares_of(weights_N: Tensor) -> Tensor:
+    """Marginals in proportion to weights, of which some or all may be 0: that is no share, but its logarithm is finite."""
+    weights_N = weights_N.detach() + 1e-12
+    return weights_N / weights_N.sum()
+
+
+def pair_biases(similarity_BB: Tensor, temperature: float, weights_B: Tensor | None = None, *, num_iterations: int = 4) -> Biases:
+    """NCL's biases of a batch of pairs: a text and a video have the share of the probability that their pair has of the loss.
+
+    With other marginals there is no similarity at which the gradient vanishes: the loss would pull each video towards its weight, and
+    the biases undo that in every step.
+    """
+    shares_B = None if weights_B is None else shares_of(weights_B)
+    given = {"text_marginals_M": shares_B, "video_marginals_N": shares_B, "num_iterations": num_iterations}
+    return sinkhorn_biases(similarity_BB, temperature, **given)
+
+
 def normalized_nce(similarity_BB: Tensor, temperature: float, *, num_iterations: int = 4, weights_B: Tensor | None = None) -> Tensor:
     """NCL Eq. 4 on the similarities of Eq. 12: each text must pick its video, and each video its text, after biases were added by which
     none of them is picked too often or too seldom. A scalar, the mean of both directions. ``num_iterations`` 0: without biases."""
     by_text = by_video = similarity_BB
     if num_iterations:
-        biases = sinkhorn_biases(similarity_BB, temperature, num_iterations=num_iterations)
+        biases = pair_biases(similarity_BB, temperature, weights_B, num_iterations=num_iterations)
         by_text, by_video = similarity_BB + biases.video_N, similarity_BB + biases.text_M[:, None]  # the other one is the same for all
     by_text = nce(by_text / temperature, weights_R=weights_B)
     by_video = nce(by_video.T / temperature, weights_R=weights_B)

@@ -27,6 +27,8 @@ from .losses import (
     mil_nce,
     nce,
     normalized_nce,
+    pair_biases,
+    shares_of,
     sinkhorn_biases,
     soft_max_margin,
     token_similarity,
@@ -71,20 +73,26 @@ class Batch:
         """The number of this process's first pair in the batch."""
         return self.workers.rank * len(self.texts.mask_BN)
 
-    def video_biases(self, similarity_RB: Tensor, temperature: float, shares_R: Tensor | None = None) -> Tensor:
+    def video_biases(
+        self, similarity_RB: Tensor, temperature: float, weights_R: Tensor | None = None, text_of_R: Tensor | None = None
+    ) -> Tensor:
         """NCL's biases of the batch's videos, from the similarities of this process's rows, and the others', with them.
 
-        ``shares_R``: what part of the probability each row has, but for a factor that is the same for all; all the same where not given.
+        Each row, and the video that it must pick, has the share of the probability that ``weights_R`` says, as in ``pair_biases``;
+        all the same where not given. ``text_of_R``: whose video that is; where not given, each text has one row.
         """
         similarity_RB = similarity_RB.detach()
-        shares_R = similarity_RB.new_ones(len(similarity_RB)) if shares_R is None else shares_R.detach()
-        most = self.workers.largest(len(shares_R))
-        missing = most - len(shares_R)  # rows are tokens, of which each process has another number
-        similarity_RB, shares_R = F.pad(similarity_RB, (0, 0, 0, missing)), F.pad(shares_R, (0, missing))
-        similarity_SB, shares_S = self.workers.gather(similarity_RB), self.workers.gather(shares_R)
-        there = shares_S > 0
-        shares_S = shares_S[there] / shares_S.sum()
-        return sinkhorn_biases(similarity_SB[there], temperature, text_marginals_M=shares_S).video_N
+        weights_R = similarity_RB.new_ones(len(similarity_RB)) if weights_R is None else weights_R.detach()
+        text_of_R = torch.arange(len(similarity_RB), device=similarity_RB.device) if text_of_R is None else text_of_R
+        missing = self.workers.largest(len(weights_R)) - len(weights_R)  # rows are tokens, of which each process has another number
+        similarity_SB = self.workers.gather(F.pad(similarity_RB, (0, 0, 0, missing)))
+        weights_S = self.workers.gather(F.pad(weights_R, (0, missing)))
+        right_S = self.workers.gather(F.pad(self.first + text_of_R, (0, missing), value=-1))
+        there = right_S >= 0
+        similarity_SB, weights_S, right_S = similarity_SB[there], weights_S[there], right_S[there]
+        of_videos_B = weights_S.new_zeros(similarity_SB.shape[1]).index_add(0, right_S, weights_S)
+        shares = {"text_marginals_M": shares_of(weights_S), "video_marginals_N": shares_of(of_videos_B)}
+        return sinkhorn_biases(similarity_SB, temperature, **shares).video_N
 
     def everyones_videos(self) -> VideoTokens:
         longest = self.workers.largest(self.videos.mask_BM.shape[1])
@@ -142,12 +150,12 @@ def taco_terms(model: VideoTextModel, batch: Batch, config: TrainConfig) -> dict
     videos, terms, guidance_RB = batch.everyones_videos(), {}, None
     if "sentence" in config.loss_names:
         guidance_RB = batch.texts.sentence_BD @ videos.mean_BD.T
-        bias_B = batch.video_biases(guidance_RB, config.temperature) if config.normalized_loss else 0.0
+        bias_B = batch.video_biases(guidance_RB, config.temperature, batch.weights_R) if config.normalized_loss else 0.0
         terms["sentence"] = nce((guidance_RB + bias_B) / config.temperature, batch.first, batch.weights_R)
     if "token" in config.loss_names:
         text_of_S, weights_S, similarity_SB = best_matches(batch, videos)
-        bias_B = batch.video_biases(similarity_SB, config.temperature, weights_S) if config.normalized_loss else 0.0
         counted_S = weights_S if batch.weights_R is None else weights_S * batch.weights_R[text_of_S]
+        bias_B = batch.video_biases(similarity_SB, config.temperature, counted_S, text_of_S) if config.normalized_loss else 0.0
         loss = weighted_nce((similarity_SB + bias_B) / config.temperature, batch.first + text_of_S, counted_S)
         terms["token"] = config.token_loss_weight * loss / len(batch.texts.mask_BN)
         before_SB = similarity_SB.new_zeros(len(batch.texts.mask_BN), similarity_SB.shape[1]) if guidance_RB is None else guidance_RB
@@ -229,7 +237,7 @@ def cmcm_terms(model: VideoTextModel, batch: Batch, config: TrainConfig) -> dict
     def both_ways(loss: Callable[[Tensor], Tensor], similarity_BB: Tensor) -> Tensor:
         by_text, by_video = similarity_BB, similarity_BB.T
         if config.normalized_loss:
-            biases = sinkhorn_biases(similarity_BB, 1.0)
+            biases = pair_biases(similarity_BB, 1.0, weights_B)
             by_text, by_video = by_text + biases.video_N, by_video + biases.text_M
         return (loss(by_text) + loss(by_video)) / 2
 
