@@ -133,6 +133,14 @@ def test_pairs_that_nobody_asked_for_have_no_influence():
     assert fusion_nce(junk, of_texts, of_videos) == fusion_nce(scores, of_texts, of_videos)
 
 
+def test_biases_leave_little_pull_on_a_text_or_a_video_as_a_whole():
+    scores = torch.randn(12, 12, dtype=torch.float64, requires_grad=True)
+    masks = hard_negatives(torch.randn(12, 12) + torch.randn(12), 3)  # some videos are hard for many texts
+    plain, ours = (torch.autograd.grad(fusion_nce(scores, *masks, normalized=normalized), scores)[0] for normalized in (False, True))
+    for dim in (0, 1):
+        assert ours.sum(dim).norm() < 0.4 * plain.sum(dim).norm()
+
+
 def test_cascade_scores_are_the_two_similarities_added():
     video, mask, text, weights = batch(5)
     token = token_similarity(video, mask, text)

@@ -84,14 +84,14 @@ def fusion_nce(
     """TACo Eq. 5 over the pairs that were sampled: each text must pick its video, and each video its text ("and vice versa").
 
     ``scores_BB``: w . z_cls of text i and video j, anything where neither mask of ``hard_negatives`` is True. A scalar, the mean
-    over the 2 B problems. ``weights_B``: how much each pair counts. ``normalized``: with NCL's biases of the pairs that were sampled.
+    over the 2 B problems. ``weights_B``: how much each pair counts. ``normalized``: with NCL's biases, each direction's over its own
+    pairs.
     """
-    text_bias_B1 = video_bias_B = 0.0
+    by_text, by_video = (scores_BB.masked_fill(~mask, float("-inf")) for mask in (of_texts, of_videos))
     if normalized:
-        biases = pair_biases(scores_BB.masked_fill(~(of_texts | of_videos), float("-inf")), 1.0, weights_B)
-        text_bias_B1, video_bias_B = biases.text_M[:, None], biases.video_N
-    by_text = nce((scores_BB + video_bias_B).masked_fill(~of_texts, float("-inf")), weights_R=weights_B)
-    by_video = nce((scores_BB + text_bias_B1).masked_fill(~of_videos, float("-inf")).T, weights_R=weights_B)
+        by_text = by_text + pair_biases(by_text, 1.0, weights_B).video_N
+        by_video = by_video + pair_biases(by_video, 1.0, weights_B).text_M[:, None]
+    by_text, by_video = (nce(logits, weights_R=weights_B) for logits in (by_text, by_video.T))
     return (by_text + by_video) / 2
 
 
