@@ -193,9 +193,12 @@ def _largest(values: Tensor, number: int) -> Tensor:
 
 def _nearer_than(side: _Side, sample: Tensor, known: Tensor) -> float:
     """Of how many pairs, in the mean over the sample, this side is nearer than that of the farthest neighbour."""
-    similarity = side.similarity(sample)
-    farthest = similarity.gather(1, known).amin(dim=1, keepdim=True)
-    return (similarity > farthest).sum(dim=1).double().mean().item()
+    number = 0
+    for part, nearest in zip(*(x.split(max(BLOCK // len(side.vectors), 1)) for x in (sample, known)), strict=True):
+        similarity = side.similarity(part)
+        farthest = similarity.gather(1, nearest).amin(dim=1, keepdim=True)
+        number += int(torch.count_nonzero(similarity > farthest))
+    return number / len(sample)
 
 
 def _clusters(vectors: Tensor, number: int, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
