@@ -213,6 +213,15 @@ def test_each_video_is_picked_as_often_as_the_tokens_that_must_pick_it_count():
     assert not torch.allclose(weights_S @ (similarity_SB / 2.0).softmax(dim=1), expected_B, atol=0.05)
 
 
+def test_a_batch_without_tokens_of_interest_has_no_token_loss_with_biases_either():
+    model, batch = make_model("taco"), make_batch(4)
+    batch["token_weights"][:] = 0
+    config = TrainConfig(dataset="d", features="f", num_negatives=2, max_text_tokens=MAX_TEXT, normalized_loss=True)
+    terms = OBJECTIVES["taco"].terms(model, Batch(*encode(model, batch), Workers(), torch.Generator()), config)
+    assert terms["token"] == 0
+    assert all(torch.isfinite(term) for term in terms.values())
+
+
 def test_the_cascade_takes_the_hardest_and_random_ones_are_drawn_by_seed():
     texts, videos = encode(make_model("taco"), make_batch(6))
     batch = Batch(texts, videos, Workers(), torch.Generator().manual_seed(1))

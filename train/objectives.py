@@ -90,6 +90,8 @@ class Batch:
         right_S = self.workers.gather(F.pad(self.first + text_of_R, (0, missing), value=-1))
         there = right_S >= 0
         similarity_SB, weights_S, right_S = similarity_SB[there], weights_S[there], right_S[there]
+        if not len(similarity_SB):  # a batch without a token of interest
+            return similarity_SB.new_zeros(similarity_SB.shape[1])
         of_videos_B = weights_S.new_zeros(similarity_SB.shape[1]).index_add(0, right_S, weights_S)
         shares = {"text_marginals_M": shares_of(weights_S), "video_marginals_N": shares_of(of_videos_B)}
         return sinkhorn_biases(similarity_SB, temperature, **shares).video_N
