@@ -32,6 +32,8 @@ IMPOSSIBLE = {("margin", "biases"), ("margin", "both")}
 SETTINGS = [(objective, more) for objective in OBJECTIVES for more in WITH if (objective, more) not in IMPOSSIBLE]
 SEEDS = (0, 1, 2)
 COLUMNS = ("R@1", "R@10", "mean_rank")
+NORMALIZED = "R@1, --normalize ncl"
+"""Of runs with biases, which keep the training queries that it needs."""
 
 
 def run(dataset: DatasetFolder, features: str, objective: str, more: str, seed: int) -> dict[str, float | str | int]:
@@ -40,10 +42,18 @@ def run(dataset: DatasetFolder, features: str, objective: str, more: str, seed: 
     encoder, log = ["--text-encoder", str(dataset.root / "text_encoder")], dataset.root / "logs" / f"{name}.log"
     shutil.rmtree(dataset.runs / name, ignore_errors=True)
     call("train.cli_train", [*at(dataset), *options, *encoder], log)
-    call("train.cli_evaluate", [*at(dataset), name], log)
-    metrics = read_json(dataset.runs / name / "metrics.json")["metrics"]["text_to_video"]
-    seconds = round(time.perf_counter() - start, 1)
-    return {"objective": objective, "with": more, "seed": seed} | {key: metrics[key] for key in COLUMNS} | {"seconds": seconds}
+    found = evaluate(dataset, name, log, normalized="--normalized-loss" in WITH[more])
+    return {"objective": objective, "with": more, "seed": seed} | found | {"seconds": round(time.perf_counter() - start, 1)}
+
+
+def evaluate(dataset: DatasetFolder, name: str, log: Path, normalized: bool) -> dict[str, float]:
+    def text_to_video(*options: str) -> dict[str, float]:
+        call("train.cli_evaluate", [*at(dataset), name, *options], log)
+        return read_json(dataset.runs / name / "metrics.json")["metrics"]["text_to_video"]
+
+    metrics = text_to_video()
+    found = {key: metrics[key] for key in COLUMNS}
+    return found | ({NORMALIZED: text_to_video("--normalize", "ncl")["R@1"]} if normalized else {})
 
 
 def main() -> None:
@@ -75,11 +85,12 @@ def main() -> None:
                             file.write(json.dumps(row) + "\n")
                         print(f"{objective:<10}{more:<10}seed {seed}  R@1 {row['R@1']:5.2f}  {row['seconds']:6.0f} s", flush=True)
     rows = known()
-    print(f"\n{args.features:<20}seeds  " + "".join(f"{name:<18}" for name in COLUMNS))
+    print(f"\n{args.features:<20}seeds  " + "".join(f"{name:<18}" for name in (*COLUMNS, NORMALIZED)))
     for objective, more in SETTINGS:
         own = [rows[objective, more, seed] for seed in SEEDS if (objective, more, seed) in rows]
         if own:
-            columns = "".join(f"{spread([row[name] for row in own]):<18}" for name in COLUMNS)
+            shown = [name for name in (*COLUMNS, NORMALIZED) if name in own[0]]
+            columns = "".join(f"{spread([row[name] for row in own]):<18}" for name in shown)
             print(f"{f'{objective} {more}':<20}{len(own):>5}  {columns}")
 
 
