@@ -14,17 +14,19 @@ import torch
 from torch import Tensor
 
 EXACT_PAIRS = 20_000
-"""So many at most are compared all with all; and so many tell how similarities are distributed."""
+"""So many at most are compared all with all."""
 SAMPLE = 500
 """Pairs whose neighbours are looked for everywhere, where there are more."""
 SAMPLE_RECALL = 0.97
 """Of their neighbours, which are to be in the clusters that are looked at."""
 CLUSTERS, CLUSTER_ROUNDS, CLUSTER_SAMPLE = 8, 8, 32
 """Clusters for each root of the number of pairs, rounds of k-means, and vectors for each cluster that it sees."""
-COMPONENTS, SHORTLIST = 96, 4
+COMPONENTS, SHORTLIST = 96, 8
 """Principal components by which pairs are compared first; so many times the neighbours that are wanted are compared whole, 64 at least."""
 GROUP, CACHED = 16, 1 << 22
 """Columns of which the largest is taken before they are sorted, and similarities that stay in a processor's cache."""
+ROWS = 20_000
+"""Vectors that are in memory as doubles at once."""
 BLOCK = 1 << 27
 """Similarities in memory at once, and numbers of gathered vectors."""
 
@@ -63,7 +65,7 @@ def nearest_pairs(
     if not 1 <= k < len(video):
         raise ValueError(f"k {k}: each of {len(video)} pairs has {max(len(video) - 1, 0)} others; expected 1 to so many")
     rng = np.random.default_rng(seed)
-    sides = _Side(video, "clips", rng), _Side(text, "captions", rng)
+    sides = _Side(video, "clips"), _Side(text, "captions")
     size = len(video)
     similarity, number = torch.empty(size, k), torch.empty(size, k, dtype=torch.int64)
 
@@ -81,16 +83,13 @@ def nearest_pairs(
 class _Side:
     """The clips or the captions, and how similar they are to each other in the mean."""
 
-    def __init__(self, vectors: np.ndarray, what: str, rng: np.random.Generator) -> None:
+    def __init__(self, vectors: np.ndarray, what: str) -> None:
         self.vectors = torch.from_numpy(np.array(vectors, dtype=np.float32))
         lengths = self.vectors.norm(dim=1, keepdim=True)
         if not torch.isfinite(lengths).all():
             raise ValueError(f"{int((~torch.isfinite(lengths)).sum())} of the {what}' vectors have a number that is none")
         self.vectors /= lengths.clamp(min=torch.finfo(torch.float32).tiny)
-        sample = self.vectors
-        if len(sample) > EXACT_PAIRS:
-            sample = sample[torch.from_numpy(np.sort(rng.choice(len(sample), EXACT_PAIRS, replace=False)))]
-        self.mean, self.std = _mean_and_std(sample)
+        self.moments_DD, self.mean, self.std = _moments(self.vectors)
 
     def similarity(self, rows: Tensor) -> Tensor:
         """Standardised cosine similarity of some with all, [R, N]; 0 where all are equally similar."""
@@ -104,19 +103,30 @@ class _Side:
         ]
         return self.standardised(torch.cat(parts) if parts else torch.empty(0))
 
+    def principal_components(self) -> Tensor:
+        """[N, C], whose inner products come as near to those of the vectors as so few numbers can."""
+        directions = torch.linalg.eigh(self.moments_DD).eigenvectors[:, -COMPONENTS:]
+        return self.vectors @ directions.to(self.vectors.dtype)
+
     def standardised(self, products: Tensor) -> Tensor:
         return products.sub_(self.mean).div_(self.std) if self.std else products.zero_()
 
 
-def _mean_and_std(vectors: Tensor) -> tuple[float, float]:
-    """Of the inner products of all vectors with all others, from their sum and from their second moments: not one is computed."""
-    vectors = vectors.double()
-    number = len(vectors) * (len(vectors) - 1)
-    own = vectors.square().sum(dim=1)
-    mean = (vectors.sum(dim=0).square().sum() - own.sum()) / number
-    square = ((vectors.T @ vectors).square().sum() - own.square().sum()) / number
-    variance = (square - mean**2).clamp(min=0).item()
-    return mean.item(), variance**0.5 if variance > 1e-12 else 0.0  # less is rounding
+def _moments(vectors: Tensor) -> tuple[Tensor, float, float]:
+    """Second moments [D, D]; and from them and the sum, mean and deviation of the products of all vectors with all others: not one is
+    computed."""
+    number, width = vectors.shape
+    moments, total = torch.zeros(width, width, dtype=torch.float64), torch.zeros(width, dtype=torch.float64)
+    own, own_square = 0.0, 0.0  # with themselves
+    for part in vectors.split(ROWS):
+        rows = part.double()
+        moments.addmm_(rows.T, rows)
+        total += rows.sum(dim=0)
+        lengths = rows.square().sum(dim=1)
+        own, own_square = own + lengths.sum(), own_square + lengths.square().sum()
+    mean = (total.square().sum() - own) / (number * (number - 1))
+    variance = ((moments.square().sum() - own_square) / (number * (number - 1)) - mean**2).item()
+    return moments, mean.item(), variance**0.5 if variance > 1e-12 else 0.0  # less is rounding
 
 
 Part = tuple[Tensor, Tensor, Tensor]
@@ -136,7 +146,7 @@ def _in_clusters(sides: tuple[_Side, _Side], k: int, rng: np.random.Generator) -
     size = len(sides[0].vectors)
     sample = torch.from_numpy(np.sort(rng.choice(size, SAMPLE, replace=False)))
     known = torch.cat([numbers for _, _, numbers in _everywhere(sides, sample, k)])
-    components = [_principal_components(side.vectors) for side in sides]
+    components = [side.principal_components() for side in sides]
     searched = min((0, 1), key=lambda number: _nearer_than(sides[number], sample, known))
     of_pair, middles = _clusters(components[searched], round(CLUSTERS * size**0.5), rng)
     num_looked_at = _clusters_needed(of_pair, middles, sample, known)
@@ -152,12 +162,6 @@ def _in_clusters(sides: tuple[_Side, _Side], k: int, rng: np.random.Generator) -
         for part in own.split(max(BLOCK // max(len(places), 1), 1)):
             rows = by_cluster[part]
             yield rows, *_nearest_of(sides, rows, [values[part] for values in components], *others, k)
-
-
-def _principal_components(vectors: Tensor) -> Tensor:
-    """[N, C], whose inner products come as near to those of the vectors as so few numbers can."""
-    directions = torch.linalg.eigh((vectors.T @ vectors).double()).eigenvectors[:, -COMPONENTS:]
-    return vectors @ directions.to(vectors.dtype)
 
 
 def _nearest_of(
