@@ -19,8 +19,9 @@ from vlalign.train.cli_evaluate import main as evaluate_main
 from vlalign.train.cli_search import main as search_main
 from vlalign.train.cli_train import main as train_main
 from vlalign.train.data import ClipFeatures
-from vlalign.train.density import pair_association_probability
+from vlalign.train.density import nearest_pairs, pair_association_probability
 from vlalign.train.dual import IDLE_STEPS, QueryQueue, SharedCodebook
+from vlalign.train.pair_weights import PARTS_SEED
 from vlalign.train.text import average_words
 from vlalign.train.trainer import Trainer
 from vlalign.train.workers import Workers
@@ -160,6 +161,24 @@ def test_the_pairs_weights_are_those_of_the_density_and_are_kept(toy, tmp_path, 
     capsys.readouterr()
     trainer(toy, tmp_path / "two", **CASES["ssml"])
     assert "belong together" not in capsys.readouterr().err, "once is enough"
+
+
+def test_neighbours_among_more_pairs_than_memory_holds_are_looked_for_in_drawn_parts_of_them(toy, tmp_path, capsys, monkeypatch):
+    whole = trainer(toy, tmp_path / "whole", **CASES["ssml"]).examples
+    pairs = whole.pairs["train"]
+    clips = whole.features.pooled(pairs.clips)
+    texts = average_words(read_word_vectors(toy.word_vectors), [c.caption for c in pairs.captions])
+    monkeypatch.setattr("vlalign.train.pair_weights.PART_NUMBERS", 6 * (clips.shape[1] + texts.shape[1]))
+    monkeypatch.setattr("vlalign.train.pair_weights.CLIPS", 5)
+    capsys.readouterr()
+    found = trainer(toy, tmp_path / "parts", **CASES["ssml"]).examples.pair_weights
+    assert "of 12 pairs, neighbours among 6 each" in capsys.readouterr().err
+    density = np.full(12, np.nan)
+    for part in np.random.default_rng(PARTS_SEED).permutation(12).reshape(2, 6):
+        video, text = clips[np.array(pairs.clip_of_caption)[part]], texts[part]
+        density[part] = nearest_pairs(video - video.mean(axis=0), text - text.mean(axis=0), 2).similarity_NK.mean(axis=1)
+    np.testing.assert_allclose(found, (density - density.min()) / (density.max() - density.min()), atol=1e-5)
+    assert not np.allclose(found, whole.pair_weights, atol=0.01)
 
 
 def test_what_cannot_be_done_is_said_in_one_line(toy, capsys, tmp_path):

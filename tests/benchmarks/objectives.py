@@ -1,9 +1,9 @@
 """SSML, NCL and CMCM, each held against what its paper shows.
 
-    python tests/benchmarks/objectives.py FOLDER [bound|cost|shuffled|million] --annotations DIR
+    python tests/benchmarks/objectives.py FOLDER [bound|cost|shuffled|parts|million] --annotations DIR
 
-FOLDER: empty or from an earlier call, for "million" with captions.txt, a caption a line. DIR has YouCook2's official files, and its words'
-vectors in youcook2_vocab_glove.npz. Results that were kept stand in README.md beside this file.
+FOLDER: empty or from an earlier call, for "parts" and "million" with captions.txt, a caption a line. DIR has YouCook2's official files, and
+its words' vectors in youcook2_vocab_glove.npz. Results that were kept stand in README.md beside this file.
 """
 
 import argparse
@@ -201,7 +201,7 @@ NUISANCE, WHITE = 0.35, 0.7
 def million(folder: Path, annotations: Path | None) -> None:
     """Density of so many pairs as HowTo100M's captions would give them: spoken bits of 3 to 8 words out of captions, averaged word vectors,
     and clips that show what a third of them do not say."""
-    clips, texts = million_pairs(folder, annotations)
+    clips, texts, _ = spoken_pairs(folder, annotations, MILLION)
     start = time.perf_counter()
     found = nearest_pairs(
         clips, texts, NEIGHBORS, progress=lambda parts: progress(parts, total=MILLION, what="density", unit="pairs", size=lambda n: n)
@@ -214,49 +214,71 @@ def million(folder: Path, annotations: Path | None) -> None:
     print(f"million  {len(clips):,} pairs: {seconds:.0f} s, peak {peak:.1f} GB, recall {recall:.3f} against exact on {EXACT_SAMPLE}")
 
 
-def million_pairs(folder: Path, annotations: Path) -> tuple[np.ndarray, np.ndarray]:
+PART_OF, PART = 200_000, 20_000
+
+
+def parts(folder: Path, annotations: Path | None) -> None:
+    """What is lost where neighbours are looked for in drawn parts of the pairs, as where all would not fit in memory."""
+    clips, texts, right = spoken_pairs(folder, annotations, PART_OF)
+    densities, order = {}, np.random.default_rng(3).permutation(PART_OF)
+    for size in (PART_OF, PART):
+        start, density = time.perf_counter(), np.empty(PART_OF)
+        for part in order.reshape(-1, size):
+            density[part] = nearest_pairs(clips[part], texts[part], NEIGHBORS).similarity_NK.mean(axis=1)
+        densities[size] = density
+        seconds, found = time.perf_counter() - start, auc(density, right)
+        print(f"parts    neighbours among {size:,} of {PART_OF:,}: {seconds:.0f} s, AUC of right pairs against wrong {found:.3f}")
+    print(f"parts    correlation of the two densities {np.corrcoef(*densities.values())[0, 1]:.3f}")
+
+
+def spoken_pairs(folder: Path, annotations: Path, size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Clips [N, 512], their captions [N, 300], and which clips show what their captions say [N]."""
     with np.load(annotations / "youcook2_vocab_glove.npz") as arrays:
         vectors = arrays["vectors"].astype(np.float32)
         rows = {word: row for row, word in enumerate(arrays["words"].tolist())}
     lines = [split_words(line.lower()) for line in (folder / "captions.txt").read_text(encoding="utf-8").splitlines()]
     known = [found for words in lines if len(found := [rows[word] for word in words if word in rows]) >= 3]
     rng = np.random.default_rng(DATA_SEED)
-    texts = np.empty((MILLION, vectors.shape[1]), np.float32)
-    for number, line in enumerate(rng.integers(len(known), size=MILLION)):
+    texts = np.empty((size, vectors.shape[1]), np.float32)
+    for number, line in enumerate(rng.integers(len(known), size=size)):
         words = known[line]
         length = min(len(words), rng.integers(3, 9))
         start = rng.integers(len(words) - length + 1)
         texts[number] = vectors[words[start : start + length]].mean(axis=0)
     texts -= texts.mean(axis=0)
-    wrong = np.flatnonzero(rng.random(MILLION) < 1 / 3)
-    shows = np.arange(MILLION)
+    wrong = np.flatnonzero(rng.random(size) < 1 / 3)
+    shows = np.arange(size)
     shows[wrong] = rng.permutation(wrong)
     to_clips = rng.standard_normal((vectors.shape[1], 512), dtype=np.float32) / texts[:1000].std() / vectors.shape[1] ** 0.5
     nuisances = NUISANCE * rng.standard_normal((8, 512), dtype=np.float32)
-    clips = np.empty((MILLION, 512), np.float32)
-    for first in range(0, MILLION, 10_000):
+    clips = np.empty((size, 512), np.float32)
+    for first in range(0, size, 10_000):
         part = slice(first, first + 10_000)
         clips[part] = texts[shows[part]] @ to_clips + rng.standard_normal((10_000, 8), dtype=np.float32) @ nuisances
         clips[part] += WHITE * rng.standard_normal((10_000, 512), dtype=np.float32)
-    return clips, texts
+    return clips, texts, shows == np.arange(size)
 
 
 def exact_recall(clips: np.ndarray, texts: np.ndarray, rows: np.ndarray, found_RK: np.ndarray) -> float:
     """The share of the neighbours that were found that are as near as the farthest of the nearest, by comparing ``rows`` with all: of
-    equal captions several are equally near. Means and deviations of the similarities are a sample's."""
+    equal captions several are equally near."""
     sides = []
     for vectors in (clips, texts):
-        lengths = np.linalg.norm(vectors, axis=1)
-        sample = unit(vectors[np.random.default_rng(2).choice(len(vectors), 5000, replace=False)])
-        products = (sample @ sample.T)[~np.eye(len(sample), dtype=bool)]
-        sides.append((unit(vectors[rows]) @ vectors.T / lengths - products.mean()) / products.std())
+        lengths, second, total = np.linalg.norm(vectors, axis=1), 0.0, 0.0
+        for part in np.array_split(vectors, 50):
+            of_part = unit(part).astype(np.float64)
+            second, total = second + of_part.T @ of_part, total + of_part.sum(axis=0)
+        others = len(vectors) * (len(vectors) - 1)
+        mean = (total @ total - len(vectors)) / others
+        std = ((np.square(second).sum() - len(vectors)) / others - mean**2) ** 0.5
+        sides.append((unit(vectors[rows]) @ vectors.T / lengths - mean) / std)
     similarity = np.minimum(*sides)
     similarity[np.arange(len(rows)), rows] = -np.inf
     farthest = np.partition(similarity, -NEIGHBORS, axis=1)[:, -NEIGHBORS, None]
     return (np.take_along_axis(similarity, found_RK, axis=1) >= farthest - 1e-5).mean()
 
 
-PARTS = {"bound": bound, "cost": cost, "shuffled": shuffled, "million": million}
+PARTS = {"bound": bound, "cost": cost, "shuffled": shuffled, "parts": parts, "million": million}
 
 
 def main() -> None:
