@@ -15,7 +15,7 @@ from torch import Tensor
 
 EXACT_PAIRS = 20_000
 """So many at most are compared all with all."""
-SAMPLE = 500
+SAMPLE = 1000
 """Pairs whose neighbours are looked for everywhere, where there are more."""
 SAMPLE_RECALL = 0.97
 """Of their neighbours, which are to be in the clusters that are looked at."""
@@ -104,9 +104,17 @@ class _Side:
         return self.standardised(torch.cat(parts) if parts else torch.empty(0))
 
     def principal_components(self) -> Tensor:
-        """[N, C], whose inner products come as near to those of the vectors as so few numbers can."""
+        """[N, C + 1]: numbers whose inner products come as near to those of the vectors as so few can, and a one."""
         directions = torch.linalg.eigh(self.moments_DD).eigenvectors[:, -COMPONENTS:]
-        return self.vectors @ directions.to(self.vectors.dtype)
+        return torch.nn.functional.pad(self.vectors @ directions.to(self.vectors.dtype), (0, 1), value=1.0)
+
+    def standardising(self, components: Tensor) -> Tensor:
+        """Those whose products with principal components are ``standardised`` already, so that no pass over all of them is left."""
+        if not self.std:
+            return torch.zeros_like(components)
+        scaled = components / self.std
+        scaled[:, -1] = -self.mean / self.std
+        return scaled
 
     def standardised(self, products: Tensor) -> Tensor:
         return products.sub_(self.mean).div_(self.std) if self.std else products.zero_()
@@ -170,8 +178,9 @@ def _nearest_of(
     """Of ``rows`` among ``others``: S and numbers of the k nearest, [R, K]. ``of_rows``, ``of_others``: their components, of both sides."""
     number, parts = max(SHORTLIST * k, 64) + 1, []  # one of them is the pair itself
     step = max(CACHED // len(rows), GROUP)
+    of_rows = [side.standardising(values) for side, values in zip(sides, of_rows, strict=True)]
     for part in zip(others.split(step), *(values.split(step) for values in of_others), strict=True):
-        near = torch.minimum(*(side.standardised(r @ o.T) for side, r, o in zip(sides, of_rows, part[1:], strict=True)))
+        near = torch.minimum(*(r @ o.T for r, o in zip(of_rows, part[1:], strict=True)))
         columns = _largest(near, number)
         parts.append((near.gather(1, columns), part[0][columns]))
     near, shortlist = (torch.cat(values, dim=1) for values in zip(*parts, strict=True))
