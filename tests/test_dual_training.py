@@ -175,7 +175,7 @@ def test_neighbours_among_more_pairs_than_memory_holds_are_looked_for_in_drawn_p
     assert "of 12 pairs, neighbours among 6 each" in capsys.readouterr().err
     density = np.full(12, np.nan)
     for part in np.random.default_rng(PARTS_SEED).permutation(12).reshape(2, 6):
-        video, text = clips[np.array(pairs.clip_of_caption)[part]], texts[part]
+        video, text = clips[pairs.clip_of_caption[part]], texts[part]
         density[part] = nearest_pairs(video - video.mean(axis=0), text - text.mean(axis=0), 2).similarity_NK.mean(axis=1)
     np.testing.assert_allclose(found, (density - density.min()) / (density.max() - density.min()), atol=1e-5)
     assert not np.allclose(found, whole.pair_weights, atol=0.01)

@@ -60,7 +60,7 @@ def _similarity_to_nearest(features: ClipFeatures, vectors: WordVectors, pairs: 
     def shown(numbers: Iterable[int]) -> Iterable[int]:
         return progress(numbers, total=len(pairs.captions), what="density", unit="pairs", size=lambda number: number, done=done)
 
-    numbers, clip_of_pair = np.unique(np.array(pairs.clip_of_caption)[part], return_inverse=True)
+    numbers, clip_of_pair = np.unique(pairs.clip_of_caption[part], return_inverse=True)
     own = [pairs.clips[number] for number in numbers]
     clips = _less_their_mean(np.concatenate([features.pooled(own[first : first + CLIPS]) for first in range(0, len(own), CLIPS)]))
     captions = _less_their_mean(average_words(vectors, (pairs.captions[number].caption for number in part)))
