@@ -20,7 +20,7 @@ from .workers import Workers
 
 CLIPS = 4096
 PART_NUMBERS = 1 << 30
-"""Numbers in the vectors of the pairs among which neighbours are looked for: so many take 16 GB. Where all pairs have more, each one's
+"""Numbers in the vectors of the pairs among which neighbours are looked for: so many take 12 GB. Where all pairs have more, each one's
 neighbours are those in its part of them; parts are drawn, so that each is a smaller sample of the same density."""
 PARTS_SEED = 0
 
