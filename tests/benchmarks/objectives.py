@@ -120,6 +120,7 @@ def shuffled(folder: Path, annotations: Path | None) -> None:
         vectors = ["--word-vectors", str(annotations / "youcook2_vocab_glove.npz")]
         call("preprocess.cli", [*at(dataset), "--annotations", str(annotations), *vectors], folder / "preprocess.log")
     right = make_shuffled(dataset)
+    shutil.rmtree(dataset.path / "pair_weights", ignore_errors=True)  # perhaps of another version: they are worked out anew here
     (folder / "logs").mkdir(exist_ok=True)
     found: dict[str, list[float]] = {"density": [], "none": []}
     for seed in SEEDS:
