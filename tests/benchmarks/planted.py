@@ -40,7 +40,7 @@ PROFILE = replace(PROFILES["s3d"], name=NAME, model="none", weights=NAME, fps=1,
 WEIGHTS = Weights(name=NAME, sha256="0" * 64)
 DATA_SEED = 0
 SHARD_VIDEOS = 128
-NUM_TEST_CLIPS = 1000
+NUM_TEST_CLIPS = 500
 VISIBLE = {"NOUN", "PROPN", "VERB", "ADJ"}
 WORD_STRENGTH, WORD_PART = 10.0, 1 / 3
 NUISANCES, NUISANCE_STRENGTH = 4, 6.0
@@ -48,7 +48,7 @@ NOISE = 1.0
 
 OPTIONS = (
     f"--recipe taco-small --features {NAME} --num-video-layers 1 --num-fusion-layers 2 --max-video-tokens 8 --max-text-tokens 20 "
-    "--num-steps 1000 --batch-size 64 --learning-rate 2e-3 --warmup-steps 100 --dropout 0.1 --validate-every 1000"
+    "--num-steps 1000 --batch-size 32 --learning-rate 2e-3 --warmup-steps 100 --dropout 0.1 --validate-every 1000"
 ).split()
 """With ``make_text_encoder``'s."""
 CASCADE = ["--negatives", "cascade", "--num-negatives", "8"]
