@@ -170,6 +170,7 @@ def at(dataset: DatasetFolder) -> list[str]:
 def call(module: str, arguments: list[str], log: Path) -> None:
     """A command in a process of its own. Exit code 1 is no mistake: it says that inputs were left out, here the other test videos."""
     code = f"import sys; from vlalign.{module} import main; sys.exit(main(sys.argv[1:]))"
+    log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("a", encoding="utf-8") as file:
         exit_code = subprocess.run([sys.executable, "-c", code, *arguments], stdout=file, stderr=file).returncode
     if exit_code not in (0, 1):

@@ -51,7 +51,6 @@ def make_video(video_id: str, shows: str, answers: dict[str, list[str]]) -> Vide
 def make_data(dataset: DatasetFolder, annotations: Path) -> None:
     vectors, given = dataset.root / "vectors.txt", [*at(dataset), "--annotations", str(annotations)]
     if not dataset.word_vectors.exists():
-        dataset.root.mkdir(parents=True, exist_ok=True)
         call("preprocess.cli", given, dataset.root / "preprocess.log")
         texts = [text for c in read_captions(dataset.captions) for text in (c.caption, c.answer)]
         words = sorted({form for text in texts for word in split_words(text) for form in (word, word.lower())})
