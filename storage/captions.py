@@ -2,10 +2,11 @@
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -34,6 +35,10 @@ CAPTION_SCHEMA = pa.schema(
 )
 LATER_COLUMNS = {"recording"}
 """Tables from before there were any lack them: nothing in those was spoken."""
+RECORD_COLUMNS = [name for name in CAPTION_SCHEMA.names if name != "clip_id"]
+"""A record works ``clip_id`` out."""
+RECORDS = 4096
+"""Made at a time where all are gone through."""
 IDF_SCHEMA = pa.schema([("word", pa.string()), ("part_of_speech", pa.string()), ("document_count", pa.int64()), ("idf", pa.float64())])
 COUNT_SCHEMA = pa.schema([("word", pa.string()), ("part_of_speech", pa.string()), ("document_count", pa.int64())])
 ABOUT_NAME = "about.json"
@@ -50,11 +55,14 @@ class IdfEntry:
     idf: float
 
 
-def _write(path: Path, rows: Iterable[dict], schema: pa.Schema, about: dict | None = None) -> None:
-    if about is not None:
-        schema = schema.with_metadata({"vlalign": json.dumps(about)})
+def _write(path: Path, table: pa.Table) -> None:
     with written_whole(path) as partial:
-        pq.write_table(pa.Table.from_pylist(list(rows), schema=schema), partial)
+        pq.write_table(table, partial)
+
+
+def _table(captions: Iterable[Caption]) -> pa.Table:
+    rows = [{name: getattr(c, name) for name in CAPTION_SCHEMA.names} for c in captions]
+    return pa.Table.from_pylist(rows, schema=CAPTION_SCHEMA)
 
 
 def part_path(folder: Path, number: int) -> Path:
@@ -63,8 +71,7 @@ def part_path(folder: Path, number: int) -> Path:
 
 def write_part(folder: Path, number: int, captions: Sequence[Caption], about: dict) -> None:
     """One of the tables in ``folder``, which together hold a data set's captions in order. ``about`` is kept in the file."""
-    rows = ({name: getattr(c, name) for name in CAPTION_SCHEMA.names} for c in captions)
-    _write(part_path(folder, number), rows, CAPTION_SCHEMA, about)
+    _write(part_path(folder, number), _table(captions).replace_schema_metadata({"vlalign": json.dumps(about)}))
 
 
 def read_part_about(path: Path) -> dict:
@@ -99,23 +106,84 @@ def _open(path: Path) -> pa.Schema:
         raise UserError(f"{path}: not a readable Parquet file ({error}); run vlalign-preprocess again") from None
 
 
-def read_captions(folder: Path) -> list[Caption]:
+class CaptionTable(Sequence[Caption]):
+    """Captions in columns, each a record when it is asked for: a quarter of the memory, where a data set has a hundred million of them."""
+
+    def __init__(self, batches: Sequence[pa.RecordBatch], rows: np.ndarray | None = None) -> None:
+        self._batches = list(batches)
+        self._ends = np.cumsum([len(batch) for batch in self._batches], dtype=np.int64)
+        self._rows = np.arange(self._ends[-1] if self._batches else 0) if rows is None else rows
+
+    @classmethod
+    def of(cls, captions: Iterable[Caption]) -> "CaptionTable":
+        return cls(_table(captions).select(RECORD_COLUMNS).to_batches())
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, place: int | slice) -> Caption | list[Caption]:
+        if isinstance(place, slice):
+            return self._records(self._rows[place])
+        return self._records(self._rows[[place]])[0]
+
+    def __iter__(self) -> Iterator[Caption]:
+        for first in range(0, len(self), RECORDS):
+            yield from self[first : first + RECORDS]
+
+    def take(self, places: Sequence[int] | np.ndarray) -> "CaptionTable":
+        """Those at ``places``; nothing is copied."""
+        return CaptionTable(self._batches, self._rows[np.asarray(places, dtype=np.int64)])
+
+    def numbers(self, column: str) -> np.ndarray:
+        """float64 [num_captions], NaN where there is none."""
+        parts = [batch.column(column).to_numpy(zero_copy_only=False) for batch in self._batches]
+        return np.concatenate([np.zeros(0), *parts]).astype(np.float64, copy=False)[self._rows]
+
+    def codes(self, column: str) -> tuple[list[str], np.ndarray]:
+        """The different texts of a column, in the order in which they first come, and the number of each caption's; -1: none."""
+        whole = pa.chunked_array([batch.column(column) for batch in self._batches], CAPTION_SCHEMA.field(column).type)
+        parts = whole.dictionary_encode().unify_dictionaries().chunks
+        texts = parts[0].dictionary.to_pylist() if parts else []
+        codes = np.concatenate([np.zeros(0, np.int32), *(part.indices.fill_null(-1).to_numpy() for part in parts)])[self._rows]
+        there, first = np.unique(codes, return_index=True)
+        there = there[np.argsort(first)]
+        there = there[there >= 0]
+        number_of = np.full(len(texts) + 1, -1, dtype=np.int32)
+        number_of[there] = np.arange(len(there))
+        return [texts[code] for code in there], number_of[codes]
+
+    def _records(self, rows: np.ndarray) -> list[Caption]:
+        found: list[Caption | None] = [None] * len(rows)
+        batch_of_row = np.searchsorted(self._ends, rows, side="right")
+        for number in np.unique(batch_of_row):
+            places = np.flatnonzero(batch_of_row == number)
+            batch = self._batches[number]
+            wanted = pa.array(rows[places] - (self._ends[number] - len(batch)))
+            for place, values in zip(places, batch.take(wanted).to_pylist(), strict=True):
+                found[place] = Caption(**values)
+        return found
+
+
+def read_captions(folder: Path) -> CaptionTable:
     """All parts, in order."""
     if read_captions_about(folder) is None:
         raise UserError(f"{folder / ABOUT_NAME}: not found; run vlalign-preprocess first")
-    captions = []
+    batches = []
     for path in sorted(folder.glob("part-*.parquet")):
         there = set(_open(path).names)
-        missing = set(CAPTION_SCHEMA.names) - there - LATER_COLUMNS
+        missing = set(RECORD_COLUMNS) - there - LATER_COLUMNS
         if missing:
             raise UserError(f"{path}: columns missing: {', '.join(sorted(missing))}; run vlalign-preprocess again")
-        columns = [name for name in CAPTION_SCHEMA.names if name in there and name != "clip_id"]
-        captions += [Caption(**row) for row in pq.read_table(path, columns=columns).to_pylist()]
-    return captions
+        table = pq.read_table(path, columns=[name for name in RECORD_COLUMNS if name in there])
+        for name in RECORD_COLUMNS:
+            if name not in there:
+                table = table.append_column(CAPTION_SCHEMA.field(name), pa.nulls(len(table), CAPTION_SCHEMA.field(name).type))
+        batches += table.to_batches()
+    return CaptionTable(batches)
 
 
 def write_idf(path: Path, entries: list[IdfEntry]) -> None:
-    _write(path, [asdict(entry) for entry in entries], IDF_SCHEMA)
+    _write(path, pa.Table.from_pylist([asdict(entry) for entry in entries], schema=IDF_SCHEMA))
 
 
 def read_idf(path: Path) -> list[IdfEntry]:
@@ -127,8 +195,8 @@ def read_idf(path: Path) -> list[IdfEntry]:
 
 def write_counts(folder: Path, number: int, counts: Mapping[tuple[str, str], int]) -> None:
     """In how many training captions of a part each (word, tag) occurs."""
-    rows = ({"word": word, "part_of_speech": tag, "document_count": count} for (word, tag), count in sorted(counts.items()))
-    _write(part_path(folder / "counts", number), rows, COUNT_SCHEMA)
+    rows = [{"word": word, "part_of_speech": tag, "document_count": count} for (word, tag), count in sorted(counts.items())]
+    _write(part_path(folder / "counts", number), pa.Table.from_pylist(rows, schema=COUNT_SCHEMA))
 
 
 def read_counts(path: Path) -> Counter[tuple[str, str]]:

@@ -5,6 +5,7 @@ import pytest
 from test_trainer import at
 from toy import make_toy
 from vlalign.storage import Caption
+from vlalign.storage.captions import CaptionTable
 from vlalign.storage.files import read_json
 from vlalign.train.checkpoint import load_run
 from vlalign.train.cli_evaluate import main as evaluate_main
@@ -21,7 +22,8 @@ def caption(video: str, text: str, tags: str) -> Caption:
     return Caption(video_id=video, caption=text, split="test", words=words, word_starts=starts, pos_tags=tags.split())
 
 
-PAIRS = make_pairs([caption("a", "cut the onion", "VERB DET NOUN"), caption("b", "Fry onion", "VERB NOUN"), caption("b", "stir", "VERB")])
+CAPTIONS = [caption("a", "cut the onion", "VERB DET NOUN"), caption("b", "Fry onion", "VERB NOUN"), caption("b", "stir", "VERB")]
+PAIRS = make_pairs(CaptionTable.of(CAPTIONS))
 VERBS = [["cut"], ["fry", "stir"]]
 USES = Uses(
     clips=[np.array([0, 0, 1, 1]), np.array([1, 2])],

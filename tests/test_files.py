@@ -290,7 +290,7 @@ def test_captions_are_read_as_written(tmp_path):
     with pytest.raises(UserError, match="run vlalign-preprocess"):
         read_captions(tmp_path)  # not yet all of them
     captions.write_captions_about(tmp_path, {"tagger": "tiny"})
-    assert read_captions(tmp_path) == CAPTIONS
+    assert list(read_captions(tmp_path)) == CAPTIONS
     assert captions.read_captions_about(tmp_path) == {"tagger": "tiny"}
     assert captions.read_part_about(captions.part_path(tmp_path, 1)) == {"model": "tiny"}
     clip_ids = [pq.read_table(captions.part_path(tmp_path, n))["clip_id"].to_pylist() for n in (0, 1)]
@@ -302,7 +302,7 @@ def test_a_table_from_before_there_were_recordings_is_read(tmp_path):
     captions.write_captions_about(tmp_path, {})
     path = captions.part_path(tmp_path, 0)
     pq.write_table(pq.read_table(path).drop_columns(["recording"]), path)
-    assert read_captions(tmp_path) == [CAPTIONS[0], replace(CAPTIONS[1], recording=None)]
+    assert list(read_captions(tmp_path)) == [CAPTIONS[0], replace(CAPTIONS[1], recording=None)]
 
 
 @pytest.mark.parametrize("recording", ["", "  ", 7, "half \ud800"])

@@ -96,13 +96,14 @@ def test_the_same_seed_trains_the_same_model(trained):
 def test_metrics_equal_a_count_over_what_search_finds(trained, capsys):
     """Every test caption is searched for as a user would; the right video's place gives the rank."""
     from vlalign.storage import read_captions
+    from vlalign.storage.captions import CaptionTable
     from vlalign.train.checkpoint import load_run
     from vlalign.train.data import make_pairs
     from vlalign.train.scoring import stage_scores
 
     metrics = read_json(run_folder(trained) / "metrics.json")["metrics"]["text_to_video"]
     run = load_run(run_folder(trained))
-    pairs = make_pairs(c for c in read_captions(trained.captions) if c.split == "test")
+    pairs = make_pairs(CaptionTable.of(c for c in read_captions(trained.captions) if c.split == "test"))
     ranks = []
     for caption, right in zip(pairs.captions, pairs.clip_of_caption, strict=True):
         scores = stage_scores(run.scorer, [caption], pairs.clips).fused(run.config.score_weights)[0][0]

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from vlalign.storage import Caption, FeatureStore, IdfEntry, VideoFeatures, Weights, write_shard
+from vlalign.storage.captions import CaptionTable
 from vlalign.storage.console import UserError
 from vlalign.storage.profiles import PROFILES
 from vlalign.train.batches import Batches
@@ -247,7 +248,7 @@ def test_a_recipes_grid_goes_with_its_features():
 
 def test_features_are_standardised_over_the_training_clips(clip_features):
     model = VideoTextModel(3072, small_bert(50), num_video_layers=1, num_fusion_layers=None, dropout=0.1)
-    pairs = make_pairs(Caption(video_id=v, caption="x", split="train") for v in ("a", "b"))
+    pairs = make_pairs(CaptionTable.of(Caption(video_id=v, caption="x", split="train") for v in ("a", "b")))
     set_feature_statistics(model, clip_features, pairs, TrainConfig(dataset="d", features="f"))
     rows = np.concatenate(clip_features.rows(pairs.clips, 48))
     standardised = (torch.from_numpy(rows) - model.feature_mean) / model.feature_std
@@ -257,7 +258,7 @@ def test_features_are_standardised_over_the_training_clips(clip_features):
 
 def test_batches_hold_different_clips_and_pass_over_all_of_them():
     captions = [Caption(video_id=f"v{n // 3}", caption=f"c{n}", split="train") for n in range(30)]
-    pairs = make_pairs(captions)
+    pairs = make_pairs(CaptionTable.of(captions))
     batches = Batches(pairs, 5, seed=0)
     seen = []
     for step in range(2):
@@ -270,7 +271,7 @@ def test_batches_hold_different_clips_and_pass_over_all_of_them():
 
 
 def test_a_batch_depends_on_seed_and_step_alone():
-    pairs = make_pairs([Caption(video_id=f"v{n // 2}", caption=f"c{n}", split="train") for n in range(40)])
+    pairs = make_pairs(CaptionTable.of(Caption(video_id=f"v{n // 2}", caption=f"c{n}", split="train") for n in range(40)))
     batches = [Batches(pairs, 6, seed=0), Batches(pairs, 6, seed=0)]
     forward = [batches[0].at(step) for step in range(12)]
     assert [batches[1].at(step) for step in reversed(range(12))] == forward[::-1]
@@ -278,7 +279,7 @@ def test_a_batch_depends_on_seed_and_step_alone():
 
 
 def test_a_batch_may_be_larger_than_the_data():
-    pairs = make_pairs([Caption(video_id=v, caption="x", split="train") for v in "ab"])
+    pairs = make_pairs(CaptionTable.of(Caption(video_id=v, caption="x", split="train") for v in "ab"))
     clips, _ = Batches(pairs, 64, seed=0).at(0)
     assert len(clips) == 2
 

@@ -336,7 +336,7 @@ def test_captions_that_cannot_be_used_are_said_and_left_out(tmp_path, capsys):
     dataset = make_toy(tmp_path)
     from vlalign.storage import Caption, read_captions
 
-    captions = read_captions(dataset.captions)
+    captions = list(read_captions(dataset.captions))
     captions += [Caption(video_id="nowhere", caption="cut", split="train"), Caption(video_id="v000", caption="the and", split="train")]
     captions.append(Caption(video_id="v001", start_seconds=900.0, end_seconds=910.0, caption="fry", split="test"))
     write_part(dataset.captions, 0, captions, {})

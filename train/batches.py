@@ -5,9 +5,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..storage.records import Caption
 from .config import TrainConfig
-from .data import Pairs
+from .data import Groups, Pairs
 
 Drawn = tuple[list[int], list[list[int]]]
 """Numbers of clips, and for each clip those of one or more of its captions."""
@@ -25,7 +24,7 @@ class Batches:
         self.size = min(batch_size, len(pairs.clips))
         self._captions_of = pairs.captions_of_clips()
         self._num = len(pairs.clips)
-        self._epoch, self._order = -1, []
+        self._epoch, self._order = -1, np.zeros(0, dtype=np.int64)
 
     def at(self, step: int) -> Drawn:
         """``step`` counts from 0."""
@@ -41,9 +40,9 @@ class Batches:
     def _next(self, step: int, number: int, at_once: int) -> list[int]:
         epoch, place = divmod(step, number // at_once)
         if epoch != self._epoch:
-            self._order = random.Random(f"{self.seed} epoch {epoch}").sample(range(number), number)
+            self._order = np.array(random.Random(f"{self.seed} epoch {epoch}").sample(range(number), number))
             self._epoch = epoch
-        return self._order[place * at_once : (place + 1) * at_once]
+        return self._order[place * at_once : (place + 1) * at_once].tolist()
 
 
 class VideoBatches(Batches):
@@ -52,10 +51,7 @@ class VideoBatches(Batches):
 
     def __init__(self, pairs: Pairs, batch_size: int, seed: int, clips_per_video: int) -> None:
         super().__init__(pairs, batch_size, seed)
-        of_video: dict[str, list[int]] = {}
-        for number, clip in enumerate(pairs.clips):
-            of_video.setdefault(clip.video_id, []).append(number)
-        self._clips_of, self._each = list(of_video.values()), clips_per_video
+        self._clips_of, self._each = Groups(pairs.clips.video, len(pairs.clips.video_ids)), clips_per_video
         self._num_videos = min(batch_size // clips_per_video, len(self._clips_of))
         self.size = self._num_videos * clips_per_video
 
@@ -63,7 +59,8 @@ class VideoBatches(Batches):
         rng = self._drawing(step)
         clips: list[int] = []
         for video in self._next(step, len(self._clips_of), self._num_videos):
-            there = rng.sample(self._clips_of[video], min(self._each, len(self._clips_of[video])))
+            own = self._clips_of[video]
+            there = rng.sample(own, min(self._each, len(own)))
             clips += [there[place % len(there)] for place in range(self._each)]
         return clips, self._one_caption_each(clips, rng)
 
@@ -75,11 +72,11 @@ class CandidateBatches(Batches):
     def __init__(self, pairs: Pairs, batch_size: int, seed: int, captions_per_clip: int) -> None:
         super().__init__(pairs, batch_size, seed)
         self._each = captions_per_clip
-        self._middles = np.array([_middle(caption) for caption in pairs.captions])
-        self._video_of = [caption.video_id for caption in pairs.captions]
-        self._of_video: dict[str, list[int]] = {}
-        for number, video_id in enumerate(self._video_of):
-            self._of_video.setdefault(video_id, []).append(number)
+        starts, ends = pairs.captions.numbers("start_seconds"), pairs.captions.numbers("end_seconds")
+        self._middles = np.nan_to_num((starts + ends) / 2)
+        """In seconds; 0 for a caption of a whole video."""
+        self._video_of = pairs.clips.video[pairs.clip_of_caption]
+        self._of_video = Groups(self._video_of, len(pairs.clips.video_ids))
 
     def at(self, step: int) -> Drawn:
         clips, captions = super().at(step)
@@ -91,11 +88,6 @@ class CandidateBatches(Batches):
         far[others.index(own)] = -1.0
         nearest: Sequence[int] = [others[place] for place in np.argsort(far, kind="stable")[: self._each]]
         return [nearest[place % len(nearest)] for place in range(self._each)]
-
-
-def _middle(caption: Caption) -> float:
-    """In seconds; 0 for a caption of a whole video."""
-    return 0.0 if caption.start_seconds is None else (caption.start_seconds + caption.end_seconds) / 2
 
 
 def make_batches(pairs: Pairs, config: TrainConfig) -> Batches:

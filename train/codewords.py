@@ -172,7 +172,8 @@ def read_codebook(scorer: Scorer, pairs: Pairs) -> dict[str, Any]:
     size = scorer.model.codebook.size
     uses = find_uses(scorer, pairs.captions, pairs.clips)
     captions_of = pairs.captions_of_clips()
-    labels_of_clip = [sorted({verb for number in numbers for verb in verbs_of(pairs.captions[number])}) for numbers in captions_of]
+    verbs = [verbs_of(caption) for caption in pairs.captions]
+    labels_of_clip = [sorted({verb for number in numbers for verb in verbs[number]}) for numbers in captions_of]
     rows = table(uses, labels_of_clip, size)
     return {
         "sharing": sharing(uses, size),

@@ -1,5 +1,6 @@
 """Captions and feature stores -> clips, captions and batches."""
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -8,12 +9,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..storage.captions import read_captions
+from ..storage.captions import CaptionTable, read_captions
 from ..storage.console import Problems, UserError
 from ..storage.feature_store import FeatureStore
 from ..storage.layout import DatasetFolder
 from ..storage.profiles import FRAME_MAPS
-from ..storage.records import Caption, VideoFeatures
+from ..storage.records import VideoFeatures
 
 
 @dataclass(frozen=True)
@@ -133,31 +134,82 @@ def evenly(number: int, most: int) -> np.ndarray:
     return np.linspace(0, number - 1, min(most, number)).round().astype(int)
 
 
+class Groups(Sequence[list[int]]):
+    """Of each group its members, in order."""
+
+    def __init__(self, group_of_member: np.ndarray, num_groups: int) -> None:
+        self._members = np.argsort(group_of_member, kind="stable")
+        self._starts = np.searchsorted(group_of_member[self._members], np.arange(num_groups + 1))
+
+    def __len__(self) -> int:
+        return len(self._starts) - 1
+
+    def __getitem__(self, group: int | slice) -> list[int] | list[list[int]]:
+        if isinstance(group, slice):
+            return [self[number] for number in range(*group.indices(len(self)))]
+        group = range(len(self))[group]
+        return self._members[self._starts[group] : self._starts[group + 1]].tolist()
+
+
+class Clips(Sequence[Clip]):
+    """Clips in columns, each a record when it is asked for."""
+
+    def __init__(self, video_ids: Sequence[str], video: np.ndarray, start_seconds: np.ndarray, end_seconds: np.ndarray) -> None:
+        self.video_ids, self.video = video_ids, video
+        """The number of each clip's video among ``video_ids``."""
+        self._start_seconds, self._end_seconds = start_seconds, end_seconds
+        """NaN for clips that are a whole video."""
+
+    @classmethod
+    def of(cls, clips: Iterable[Clip]) -> "Clips":
+        listed, number_of = list(clips), {}
+        video = np.array([number_of.setdefault(clip.video_id, len(number_of)) for clip in listed], dtype=np.int32)
+        starts, ends = (np.array([getattr(clip, name) for clip in listed], dtype=np.float64) for name in ("start_seconds", "end_seconds"))
+        return cls(list(number_of), video, starts, ends)
+
+    def __len__(self) -> int:
+        return len(self.video)
+
+    def __getitem__(self, place: int | slice) -> Clip | list[Clip]:
+        if isinstance(place, slice):
+            return [self[number] for number in range(*place.indices(len(self)))]
+        start, end = self._start_seconds[place].item(), self._end_seconds[place].item()
+        whole = math.isnan(start)
+        return Clip(self.video_ids[self.video[place]], None if whole else start, None if whole else end)
+
+
 @dataclass(frozen=True)
 class Pairs:
     """The clips of a split, and its captions; ``clip_of_caption[i]`` is the number of caption i's clip."""
 
-    clips: list[Clip]
-    captions: list[Caption]
+    clips: Clips
+    captions: CaptionTable
     clip_of_caption: np.ndarray
 
-    def captions_of_clips(self) -> list[list[int]]:
-        found: list[list[int]] = [[] for _ in self.clips]
-        for caption, clip in enumerate(self.clip_of_caption):
-            found[clip].append(caption)
-        return found
+    def captions_of_clips(self) -> Groups:
+        return Groups(self.clip_of_caption, len(self.clips))
 
 
-def make_pairs(captions: Iterable[Caption]) -> Pairs:
-    clips: dict[Clip, int] = {}
-    listed = list(captions)
-    numbers = [clips.setdefault(Clip(c.video_id, c.start_seconds, c.end_seconds), len(clips)) for c in listed]
-    return Pairs(list(clips), listed, np.array(numbers, dtype=int))
+def make_pairs(captions: CaptionTable) -> Pairs:
+    """Clips come in the order of their first captions."""
+    video_ids, video = captions.codes("video_id")
+    start, end = captions.numbers("start_seconds"), captions.numbers("end_seconds")
+    order = np.lexsort((end, start, video))  # stable: of a clip's captions the first comes first; no time comes behind all times
+    columns = [column[order] for column in (video, np.nan_to_num(start, nan=-1), np.nan_to_num(end, nan=-1))]
+    is_new = np.ones(len(captions), dtype=bool)
+    is_new[1:] = np.any([column[1:] != column[:-1] for column in columns], axis=0)
+    firsts = order[is_new]
+    number = np.empty(len(firsts), dtype=np.int64)
+    number[np.argsort(firsts)] = np.arange(len(firsts))
+    clip_of_caption = np.empty(len(captions), dtype=np.int64)
+    clip_of_caption[order] = number[np.cumsum(is_new) - 1]
+    firsts.sort()
+    return Pairs(Clips(video_ids, video[firsts], start[firsts], end[firsts]), captions, clip_of_caption)
 
 
-def without_features(what: str, captions: Iterable[Caption], features: ClipFeatures, problems: Problems) -> set[str]:
-    """The videos of captions that have none; they are reported."""
-    without = {c.video_id for c in captions} - set(features.video_ids())
+def without_features(what: str, video_ids: Iterable[str], features: ClipFeatures, problems: Problems) -> set[str]:
+    """Those of the videos that have none; they are reported."""
+    without = set(video_ids) - set(features.video_ids())
     for video_id in sorted(without):
         problems.add(f"{what} of video {video_id!r}: no features of it in {features.stores[0].folder}; left out (run vlalign-extract)")
     return without
@@ -172,19 +224,24 @@ def read_pairs(
     """
     captions = read_captions(dataset.captions)
     if recordings is not None:
-        spoken = [c for c in captions if c.recording is not None and c.recording in recordings]
+        ids, recording = captions.codes("recording")
+        spoken = np.flatnonzero(np.array([*(one in recordings for one in ids), False])[recording])
         if silent := len(captions) - len(spoken):
             problems.add(f"{silent:,} of {len(captions):,} captions: no recording of them in {recordings.folder}; left out")
-        captions = spoken
-    usable, left_out = [], without_features("captions", captions, features, problems)
-    for caption in captions:
-        if caption.video_id in left_out:
-            continue
-        duration = features.duration_seconds(caption.video_id)
-        if caption.start_seconds is not None and caption.start_seconds >= duration:
-            problems.add(f"caption {caption.clip_id}: starts after the video's end ({duration:.1f} s); left out")
-        else:
-            usable.append(caption)
-    if not usable:
+        captions = captions.take(spoken)
+    video_ids, video = captions.codes("video_id")
+    left_out = without_features("captions", video_ids, features, problems)
+    duration = np.array([-np.inf if one in left_out else features.duration_seconds(one) for one in video_ids])[video]
+    late = captions.numbers("start_seconds") >= duration
+    for caption in captions.take(np.flatnonzero(late & np.isfinite(duration))):
+        seconds = features.duration_seconds(caption.video_id)
+        problems.add(f"caption {caption.clip_id}: starts after the video's end ({seconds:.1f} s); left out")
+    usable = np.isfinite(duration) & ~late
+    if not usable.any():
         raise UserError(f"{dataset.captions}: none of its captions has a video in {features.stores[0].folder}; are the video ids the same?")
-    return {split: make_pairs(c for c in usable if c.split == split) for split in ("train", "validation", "test")}
+    splits, split = captions.codes("split")
+    number_of = {name: number for number, name in enumerate(splits)}
+    return {
+        name: make_pairs(captions.take(np.flatnonzero(usable & (split == number_of.get(name, -1)))))
+        for name in ("train", "validation", "test")
+    }

@@ -7,13 +7,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..storage.captions import read_captions
+from ..storage.captions import CaptionTable, read_captions
 from ..storage.console import Problems, UserError, say
 from ..storage.layout import DatasetFolder
 from ..storage.records import Caption
 from .batches import Batches, make_batches
 from .config import TrainConfig
-from .data import ClipFeatures, Pairs, evenly, make_pairs, pad_rows, read_pairs
+from .data import ClipFeatures, Clips, Pairs, evenly, make_pairs, pad_rows, read_pairs
 from .metrics import retrieval_metrics
 from .pair_weights import pair_weights
 from .runs import open_recordings
@@ -83,7 +83,7 @@ class PairExamples:
         clips, captions = (numbers[share] for numbers in self.batches.at(step))
         train = self.pairs["train"]
         rows, mask = scorer.video_inputs([train.clips[n] for n in clips])
-        texts = scorer.text_inputs([train.captions[n] for of_clip in captions for n in of_clip])
+        texts = scorer.text_inputs(list(train.captions.take([n for of_clip in captions for n in of_clip])))
         weights = None if self.pair_weights is None else torch.from_numpy(self.pair_weights[[of_clip[0] for of_clip in captions]])
         each = self.config.clips_per_video  # of a video, one after the other
         video_of = torch.arange(self.batches.size)[share] // each if each > 1 else None
@@ -96,7 +96,7 @@ class PairExamples:
         rerank = VALIDATION_RERANK if scorer.has_early else None
         most = VALIDATION_PAIRS // VALIDATION_RERANK if rerank else int(VALIDATION_PAIRS**0.5)
         captions_of = valid.captions_of_clips()
-        pairs = make_pairs(valid.captions[captions_of[clip][0]] for clip in evenly(len(valid.clips), most))
+        pairs = make_pairs(valid.captions.take([captions_of[clip][0] for clip in evenly(len(valid.clips), most)]))
         if not pairs.clips:
             return {}
         scores = stage_scores(scorer, pairs.captions, pairs.clips, rerank=rerank)
@@ -111,19 +111,20 @@ class QuestionExamples(PairExamples):
 
     def _read(self, dataset: DatasetFolder, problems: Problems) -> dict[str, Pairs]:
         pairs = read_pairs(dataset, self.features, problems)
-        asked = [c for c in pairs["train"].captions if c.answer]
-        self.labels = [answer for answer, _ in Counter(c.answer for c in asked).most_common(NUM_ANSWERS)]
+        captions = pairs["train"].captions
+        answers = {number: c.answer for number, c in enumerate(captions) if c.answer}
+        self.labels = [answer for answer, _ in Counter(answers.values()).most_common(NUM_ANSWERS)]
         known = frozenset(self.labels)
-        kept = [c for c in asked if c.answer in known]
+        kept = [number for number, answer in answers.items() if answer in known]
         if not kept:
             raise UserError(
                 f"{dataset.captions}: no training caption is a question with an answer; --objective vqa expects those of msvd_qa"
             )
-        if len(kept) < len(asked):
-            rare = f"{len(asked) - len(kept):,} of {len(asked):,} training questions"
+        if len(kept) < len(answers):
+            rare = f"{len(answers) - len(kept):,} of {len(answers):,} training questions"
             say(f"{rare} are left out: their answers are not among the {NUM_ANSWERS:,} most frequent ones")
         self._number_of = {answer: number for number, answer in enumerate(self.labels)}
-        return pairs | {"train": make_pairs(kept)}
+        return pairs | {"train": make_pairs(captions.take(kept))}
 
     def train_texts(self) -> list[str]:
         return super().train_texts() + self.labels
@@ -132,13 +133,13 @@ class QuestionExamples(PairExamples):
         clips, captions = (numbers[share] for numbers in self.batches.at(step))
         train = self.pairs["train"]
         rows, mask = scorer.video_inputs([train.clips[n] for n in clips])
-        questions = [train.captions[n] for (n,) in captions]
+        questions = list(train.captions.take([n for (n,) in captions]))
         texts = scorer.text_inputs([*questions, *map(scorer.weights.tag_query, self.labels)])
         return Inputs(texts, rows, mask, labels=torch.tensor([self._number_of[q.answer] for q in questions]))
 
     def validate(self, scorer: Scorer) -> dict[str, float]:
         valid = self.pairs["validation"]
-        pairs = make_pairs(valid.captions[n] for n in evenly(len(valid.captions), VALIDATION_QUESTIONS))
+        pairs = make_pairs(valid.captions.take(evenly(len(valid.captions), VALIDATION_QUESTIONS)))
         if not pairs.captions:
             return {}
         best = answer_scores(scorer, pairs, self.labels).asked.argmax(axis=1)
@@ -164,7 +165,9 @@ class SegmentExamples(PairExamples):
         self._videos = read_labelled(captions, self.features, problems)
         self._segments: dict[str, list[Caption]] = {v.video_id: v.segments for of_split in self._videos.values() for v in of_split}
         return {
-            split: Pairs([clip for v in videos for clip in windows(v.video_id, v.num_frames)], [], np.zeros(0, dtype=int))
+            split: Pairs(
+                Clips.of(clip for v in videos for clip in windows(v.video_id, v.num_frames)), CaptionTable([]), np.zeros(0, dtype=int)
+            )
             for split, videos in self._videos.items()
         }
 

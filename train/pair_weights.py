@@ -63,7 +63,7 @@ def _similarity_to_nearest(features: ClipFeatures, vectors: WordVectors, pairs: 
     numbers, clip_of_pair = np.unique(pairs.clip_of_caption[part], return_inverse=True)
     own = [pairs.clips[number] for number in numbers]
     clips = _less_their_mean(np.concatenate([features.pooled(own[first : first + CLIPS]) for first in range(0, len(own), CLIPS)]))
-    captions = _less_their_mean(average_words(vectors, (pairs.captions[number].caption for number in part)))
+    captions = _less_their_mean(average_words(vectors, (c.caption for c in pairs.captions.take(part))))
     return nearest_pairs(clips[clip_of_pair], captions, k, progress=shown).similarity_NK
 
 

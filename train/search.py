@@ -21,7 +21,7 @@ class Hit:
 
 def searchable_clips(run: Run) -> list[Clip]:
     """Every captioned clip whose video has features, and, whole, every video without a caption."""
-    captioned = make_pairs(c for c in read_captions(run.dataset.captions) if c.video_id in run.features).clips
+    captioned = [c for c in make_pairs(read_captions(run.dataset.captions)).clips if c.video_id in run.features]
     captioned = [c for c in captioned if c.start_seconds is None or c.start_seconds < run.features.duration_seconds(c.video_id)]
     known = {clip.video_id for clip in captioned}
     return captioned + [Clip(video_id, None, None) for video_id in run.features.video_ids() if video_id not in known]

@@ -54,7 +54,7 @@ def read_labelled(captions: Iterable[Caption], features: ClipFeatures, problems:
     """{split: videos}. Those without features are reported and left out."""
     found: dict[str, list[LabelledVideo]] = {"train": [], "validation": [], "test": []}
     listed = sorted((c for c in captions if c.step is not None and c.start_seconds is not None), key=lambda c: c.video_id)
-    without = without_features("segments", listed, features, problems)
+    without = without_features("segments", (c.video_id for c in listed), features, problems)
     for video_id, its in groupby(listed, key=lambda c: c.video_id):
         segments = list(its)
         if video_id not in without:

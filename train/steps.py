@@ -108,7 +108,7 @@ def read_tasks(run: Run, captions: Sequence[Caption], split: str, problems: Prob
         raise UserError(f"{run.dataset.captions}: says nothing about the steps of tasks; --task steps expects captions as of crosstask")
     tagged = {(c.task, c.step): c for c in captions}
     listed = sorted((c for c in captions if c.split == split and c.task in steps_of), key=lambda c: (c.task, c.video_id))
-    without = without_features("steps", listed, run.features, problems)
+    without = without_features("steps", (c.video_id for c in listed), run.features, problems)
     listed = [c for c in listed if c.video_id not in without]
     videos: dict[str, list[StepVideo]] = {title: [] for title in steps_of}
     for (title, video_id), its in groupby(listed, key=lambda c: (c.task, c.video_id)):
