@@ -171,7 +171,7 @@ def read_captions(folder: Path) -> CaptionTable:
     batches = []
     for path in sorted(folder.glob("part-*.parquet")):
         there = set(_open(path).names)
-        missing = set(RECORD_COLUMNS) - there - LATER_COLUMNS
+        missing = set(CAPTION_SCHEMA.names) - there - LATER_COLUMNS
         if missing:
             raise UserError(f"{path}: columns missing: {', '.join(sorted(missing))}; run vlalign-preprocess again")
         table = pq.read_table(path, columns=[name for name in RECORD_COLUMNS if name in there])

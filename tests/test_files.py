@@ -305,6 +305,16 @@ def test_a_table_from_before_there_were_recordings_is_read(tmp_path):
     assert list(read_captions(tmp_path)) == [CAPTIONS[0], replace(CAPTIONS[1], recording=None)]
 
 
+@pytest.mark.parametrize("column", ["clip_id", "words"])
+def test_a_table_that_lacks_a_column_is_refused(tmp_path, column):
+    captions.write_part(tmp_path, 0, CAPTIONS, {})
+    captions.write_captions_about(tmp_path, {})
+    path = captions.part_path(tmp_path, 0)
+    pq.write_table(pq.read_table(path).drop_columns([column]), path)
+    with pytest.raises(UserError, match=f"columns missing: {column}"):
+        read_captions(tmp_path)
+
+
 @pytest.mark.parametrize("recording", ["", "  ", 7, "half \ud800"])
 def test_a_recording_has_an_id(recording):
     with pytest.raises(ValueError, match=r"recording|text"):
