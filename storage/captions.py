@@ -35,7 +35,7 @@ CAPTION_SCHEMA = pa.schema(
 )
 LATER_COLUMNS = {"recording"}
 """Tables from before there were any lack them: nothing in those was spoken."""
-RECORD_COLUMNS = [name for name in CAPTION_SCHEMA.names if name != "clip_id"]
+RECORD_SCHEMA = pa.schema([field for field in CAPTION_SCHEMA if field.name != "clip_id"])
 """A record works ``clip_id`` out."""
 RECORDS = 4096
 """Made at a time where all are gone through."""
@@ -106,6 +106,17 @@ def _open(path: Path) -> pa.Schema:
         raise UserError(f"{path}: not a readable Parquet file ({error}); run vlalign-preprocess again") from None
 
 
+def by_appearance(codes: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Codes of 0 to ``count`` - 1 (-1: none) numbered anew in the order in which they first come, and where each of those first comes."""
+    first = np.full(count + 1, len(codes))  # the last one is that of -1
+    first[codes[::-1]] = np.arange(len(codes))[::-1]  # of equal indices the last counts
+    first[-1] = len(codes)
+    order = np.argsort(first)[: np.count_nonzero(first < len(codes))]
+    number_of = np.full(count + 1, -1, dtype=np.int32)
+    number_of[order] = np.arange(len(order))
+    return number_of[codes], first[order]
+
+
 class CaptionTable(Sequence[Caption]):
     """Captions in columns, each a record when it is asked for: a quarter of the memory, where a data set has a hundred million of them."""
 
@@ -116,7 +127,7 @@ class CaptionTable(Sequence[Caption]):
 
     @classmethod
     def of(cls, captions: Iterable[Caption]) -> "CaptionTable":
-        return cls(_table(captions).select(RECORD_COLUMNS).to_batches())
+        return cls(_table(captions).select(RECORD_SCHEMA.names).to_batches())
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -145,12 +156,8 @@ class CaptionTable(Sequence[Caption]):
         parts = whole.dictionary_encode().unify_dictionaries().chunks
         texts = parts[0].dictionary.to_pylist() if parts else []
         codes = np.concatenate([np.zeros(0, np.int32), *(part.indices.fill_null(-1).to_numpy() for part in parts)])[self._rows]
-        there, first = np.unique(codes, return_index=True)
-        there = there[np.argsort(first)]
-        there = there[there >= 0]
-        number_of = np.full(len(texts) + 1, -1, dtype=np.int32)
-        number_of[there] = np.arange(len(there))
-        return [texts[code] for code in there], number_of[codes]
+        renumbered, firsts = by_appearance(codes, len(texts))
+        return [texts[code] for code in codes[firsts]], renumbered
 
     def _records(self, rows: np.ndarray) -> list[Caption]:
         found: list[Caption | None] = [None] * len(rows)
@@ -170,15 +177,12 @@ def read_captions(folder: Path) -> CaptionTable:
         raise UserError(f"{folder / ABOUT_NAME}: not found; run vlalign-preprocess first")
     batches = []
     for path in sorted(folder.glob("part-*.parquet")):
-        there = set(_open(path).names)
-        missing = set(CAPTION_SCHEMA.names) - there - LATER_COLUMNS
+        there = _open(path).names
+        missing = set(CAPTION_SCHEMA.names) - set(there) - LATER_COLUMNS
         if missing:
             raise UserError(f"{path}: columns missing: {', '.join(sorted(missing))}; run vlalign-preprocess again")
-        table = pq.read_table(path, columns=[name for name in RECORD_COLUMNS if name in there])
-        for name in RECORD_COLUMNS:
-            if name not in there:
-                table = table.append_column(CAPTION_SCHEMA.field(name), pa.nulls(len(table), CAPTION_SCHEMA.field(name).type))
-        batches += table.to_batches()
+        table = pq.read_table(path, columns=[name for name in RECORD_SCHEMA.names if name in there])
+        batches += pa.concat_tables([RECORD_SCHEMA.empty_table(), table], promote_options="default").to_batches()
     return CaptionTable(batches)
 
 

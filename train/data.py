@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..storage.captions import CaptionTable, read_captions
+from ..storage.captions import CaptionTable, by_appearance, read_captions
 from ..storage.console import Problems, UserError
 from ..storage.feature_store import FeatureStore
 from ..storage.layout import DatasetFolder
@@ -198,12 +198,9 @@ def make_pairs(captions: CaptionTable) -> Pairs:
     columns = [column[order] for column in (video, np.nan_to_num(start, nan=-1), np.nan_to_num(end, nan=-1))]
     is_new = np.ones(len(captions), dtype=bool)
     is_new[1:] = np.any([column[1:] != column[:-1] for column in columns], axis=0)
-    firsts = order[is_new]
-    number = np.empty(len(firsts), dtype=np.int64)
-    number[np.argsort(firsts)] = np.arange(len(firsts))
-    clip_of_caption = np.empty(len(captions), dtype=np.int64)
-    clip_of_caption[order] = number[np.cumsum(is_new) - 1]
-    firsts.sort()
+    clip = np.empty(len(captions), dtype=np.int64)
+    clip[order] = np.cumsum(is_new) - 1
+    clip_of_caption, firsts = by_appearance(clip, np.count_nonzero(is_new))
     return Pairs(Clips(video_ids, video[firsts], start[firsts], end[firsts]), captions, clip_of_caption)
 
 
