@@ -22,13 +22,13 @@ from vlalign.storage.layout import DatasetFolder
 from vlalign.storage.profiles import PROFILES
 from vlalign.storage.word_vectors import split_words
 
-WIDTH, ROWS, NOISE, STRENGTH = 128, 8, 1.0, 4.0
+WIDTH, ROWS, NOISE, STRENGTH = 512, 8, 1.0, 8.0
 PROFILE = replace(
     PROFILES["s3d"], name="planted", model="none", weights="planted", fps=1, window=1, stride=1, layer="none", dimension=WIDTH
 )
 OPTIONS = (
-    "--objective vqa --recipe vqa-small --features FEATURES --embedding-size 128 --num-steps 800 --batch-size 256 --learning-rate 2e-3 "
-    "--validate-every 800"
+    "--objective vqa --recipe vqa-small --features FEATURES --embedding-size 128 --num-steps 1200 --batch-size 256 --learning-rate 2e-3 "
+    "--validate-every 1200"
 )
 SEEDS = (0, 1, 2)
 
