@@ -8,6 +8,7 @@ wanted with Pillow's bicubic kernel: those are made of the frame in RGB at its o
 
 import shutil
 import subprocess
+import tempfile
 from array import array
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -31,6 +32,7 @@ except ImportError:  # no build for this processor
 DECORD_CONTAINERS = {"mov", "mp4", "matroska", "webm"}
 DECORD_CODECS = {"h264", "vp8", "vp9"}
 FRAMES_AT_ONCE = 16
+STRICT_DECODERS = {"vp8": "libvpx", "vp9": "libvpx-vp9"}
 SKIPPING_CODECS = {"h264", "hevc", "mpeg4", "mpeg2video"}
 """Their decoders pass over frames that nothing refers to, and leave the others as they are."""
 STILL_PACKET_SHARE, STILL_PACKET_BYTES = 0.1, 100
@@ -68,6 +70,8 @@ class Decoding(Tally):
     info: VideoInfo
     sizes: list[Size]
     """In which pictures are wanted."""
+    strict: bool = True
+    """Whether a decoder that refuses damaged frames is used where there is one; else damaged frames are shown as far as they go."""
     delivered: array = field(default_factory=lambda: array("q"))
     """The times, in ticks, of the frames that came, as far as they were looked at."""
 
@@ -131,8 +135,28 @@ class _Scaler:
 def pyav_pictures(decoding: Decoding, wanted: np.ndarray) -> Iterator[tuple[int, Pictures]]:
     """(index, pictures) for each of ``wanted``, ascending indices into ``info.pts``. Frames that nothing refers to and that are
     not wanted are not decoded. Those that do not come are left out: ``delivered`` tells. Raises ``VideoError``."""
-    with open_video(decoding.info.path) as container:
-        yield from _frames_in_order(decoding, wanted, container, decoding.info.time_base, decoding.info.offset, skip=decoding.info.timed)
+    info = decoding.info
+    strict, colours = _strict_decoder(info) if decoding.strict else (None, None)
+    with open_video(info.path) as container:
+        yield from _frames_in_order(
+            decoding, wanted, container, info.time_base, info.offset, skip=info.timed, colours=colours, context=strict
+        )
+
+
+def _strict_decoder(info: VideoInfo) -> tuple[av.CodecContext | None, tuple[int, int] | None]:
+    """libvpx, which refuses frames that end before or after their data do, where FFmpeg's own decoder shows whatever comes of them; and
+    the colours that FFmpeg's decoder finds. None, None where libvpx does not know the format, or is not in this FFmpeg."""
+    if info.codec not in STRICT_DECODERS:
+        return None, None
+    with open_video(info.path) as container:
+        try:
+            first = next(container.decode(video_stream(container)), None)
+            strict = av.CodecContext.create(STRICT_DECODERS[info.codec], "r")
+        except (av.FFmpegError, ValueError):
+            return None, None
+    if first is None or first.rotation or first.format.name != "yuv420p":
+        return None, None
+    return strict, (int(first.colorspace), int(first.color_range))
 
 
 def _frames_in_order(
@@ -144,15 +168,17 @@ def _frames_in_order(
     *,
     skip: bool,
     colours: tuple[int, int] | None = None,
+    context: av.CodecContext | None = None,
 ) -> Iterator[tuple[int, Pictures]]:
-    """``colours``: matrix and range, where the frames themselves do not say."""
+    """``colours``: matrix and range, where the frames themselves do not say. ``context``: a decoder other than FFmpeg's choice."""
     info, scalers = decoding.info, [_Scaler(size) for size in decoding.sizes]
     wanted_indices = {int(info.pts[i]): i for i in wanted.tolist()} if info.timed else {i: i for i in wanted.tolist()}
     last_wanted = max(wanted_indices, default=-1)
     stream = video_stream(container)
-    stream.codec_context.thread_count = 1
+    context = context or stream.codec_context
+    context.thread_count = 1
     skip = skip and info.codec in SKIPPING_CODECS and len(wanted) < len(info.pts)
-    for frame in decoded_frames(decoding, container, stream, set(wanted_indices) if skip else None, offset):
+    for frame in decoded_frames(decoding, container, stream, set(wanted_indices) if skip else None, offset, context):
         if info.timed:
             if frame.pts is None:
                 continue
@@ -168,6 +194,8 @@ def _frames_in_order(
             degrees = frame.rotation % 360
             yield index, [scaler(frame, degrees if degrees in TRANSPOSE else 0) for scaler in scalers]
         if time >= last_wanted and not wanted_indices:
+            # A frame that others were made from may be shown after them: whether it is damaged, it says itself.
+            decoding.num_damaged += sum(frame.is_corrupt for frame in _flushed(decoding, context))
             return
 
 
@@ -177,10 +205,11 @@ def decoded_frames(
     stream: av.video.stream.VideoStream | av.audio.stream.AudioStream,
     needed: set[int] | None = None,
     offset: int = 0,
+    context: av.CodecContext | None = None,
 ) -> Iterator[av.VideoFrame | av.AudioFrame]:
     """The frames of a stream in order; a packet that cannot be decoded is counted and passed over. ``needed``: times; frames at other times
     are left out where the decoder finds that no other frame refers to them."""
-    context = stream.codec_context
+    context = context or stream.codec_context
     packets = container.demux(stream)
     while True:
         try:
@@ -196,7 +225,7 @@ def decoded_frames(
         if needed is not None and packet.pts is not None:
             context.skip_frame = "DEFAULT" if packet.pts - offset in needed else "NONREF"
         try:
-            frames = packet.decode()
+            frames = context.decode(packet)
         except MemoryError as error:
             raise VideoError("out_of_memory", words_of(error)) from None
         except (av.FFmpegError, ValueError, UnicodeError, AttributeError, IndexError):  # all seen with damaged files
@@ -273,6 +302,10 @@ def _compare_times(reader: "decord.VideoReader", info: VideoInfo) -> None:
 # The ffmpeg program
 
 
+COMPLAINTS = ("[error]", "[fatal]", "corrupt decoded frame")
+MOST_COMPLAINTS_BYTES = 1 << 20
+
+
 def ffmpeg_program() -> str | None:
     return shutil.which("ffmpeg")
 
@@ -290,19 +323,25 @@ def ffmpeg_pictures(decoding: Decoding, wanted: np.ndarray) -> Iterator[tuple[in
     command = (
         ffmpeg.input(f"file:{decoding.info.path}", **SAFE_OPENING)["V:0"]
         .output("pipe:1", format="nut", vcodec="rawvideo", fps_mode="passthrough", enc_time_base=-1)
-        .global_args("-v", "error", "-nostdin", "-threads", "1")
+        .global_args("-v", "level+warning", "-nostdin", "-threads", "1")
+        .compile()
     )
-    program = command.run_async(pipe_stdout=True, pipe_stderr=False)
+    complaints = tempfile.TemporaryFile()  # noqa: SIM115 (closed with the program)
+    program = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=complaints)
     try:
         with av.open(program.stdout, format="nut") as container:
             time_base = Fraction(video_stream(container).time_base)
             yield from _frames_in_order(decoding, wanted, container, time_base, 0, skip=False, colours=colours)
+        complaints.seek(0)
+        lines = complaints.read(MOST_COMPLAINTS_BYTES).decode(errors="replace").splitlines()
+        decoding.num_damaged += sum(any(words in line for words in COMPLAINTS) for line in lines)
     except (av.FFmpegError, ValueError) as error:
         raise VideoError("unreadable", f"the ffmpeg program gives nothing for it ({words_of(error)})") from None
     finally:
         program.stdout.close()
         program.kill()
         program.wait()
+        complaints.close()
 
 
 # Pillow

@@ -27,6 +27,9 @@ BACKENDS = {
     "Pillow": backends.pillow_pictures,
 }
 
+SILENT_BACKENDS = {"decord"}
+"""They paint over what they cannot decode, and say nothing of it."""
+
 
 @dataclass(frozen=True)
 class Wanted:
@@ -84,13 +87,12 @@ class Finished:
 Part = Row | Picture | Started | Finished
 
 
-def choose_backends(info: VideoInfo, sizes: list[Size], share_wanted: float) -> list[str]:
-    """The decoders to try, in turn. Where few frames are wanted, PyAV, which passes over those that it need not decode; for images, Pillow
-    alone."""
+def choose_backends(info: VideoInfo, sizes: list[Size]) -> list[str]:
+    """The decoders to try, in turn; for images, Pillow alone. PyAV comes first: it says what it could not decode, and is no slower."""
     if IMAGE in info.containers:
         return ["Pillow"]
-    trusted = share_wanted > 0.5 and backends.decord_reads_well(info, sizes)
-    return [*(["decord"] if trusted else []), "PyAV", *(["ffmpeg"] if backends.ffmpeg_program() else [])]
+    trusted = backends.decord_reads_well(info, sizes)
+    return ["PyAV", *(["decord"] if trusted else []), *(["ffmpeg"] if backends.ffmpeg_program() else [])]
 
 
 def version_of(backend: str) -> str:
@@ -110,7 +112,7 @@ def decode_video(
     """
     plan = _Plan(info, wanted)
     failures: list[VideoError] = []
-    for backend in choose_backends(info, plan.sizes, len(plan.indices) / len(info.pts)):
+    for backend in choose_backends(info, plan.sizes):
         if backend in without:
             continue
         try:
@@ -127,8 +129,9 @@ def decode_video(
 class _Plan:
     """Which frames are taken, for whom, and in which sizes."""
 
-    def __init__(self, info: VideoInfo, wanted: list[Wanted]) -> None:
+    def __init__(self, info: VideoInfo, wanted: list[Wanted], strict: bool = True) -> None:
         self.info = info
+        self.strict = strict
         self.wanted = wanted
         self.samples = [sample_frames(info.pts, info.end, info.time_base, w.fps) for w in wanted]
         self.indices = np.unique(np.concatenate([indices for indices, _ in self.samples]))
@@ -139,10 +142,16 @@ class _Plan:
 def _decode_with(backend: str, plan: _Plan, beat: Callable[[], None]) -> Iterator[Part]:
     partial = [plan.info.missing] if plan.info.missing else []
     decoding, num_absent = yield from _pass(backend, plan, beat)
+    num_damaged = decoding.num_damaged
+    if num_damaged and backend == "PyAV" and plan.info.codec in backends.STRICT_DECODERS:
+        # A strict decoder finds damage, and shows nothing from there to the next key frame: another one shows what it can.
+        plan.strict = False
+        yield Started(backend)
+        decoding, num_absent = yield from _pass(backend, plan, beat)
     if num_absent:
         # Some frames are not what their packets promised. Which ones do come is known only after a pass over all of them; the
         # rule of frame choice then applies to those.
-        info, counting = plan.info, Decoding(plan.info, [], beat=beat)
+        info, counting = plan.info, Decoding(plan.info, [], plan.strict, beat=beat)
         for _ in BACKENDS[backend](counting, np.arange(len(info.pts))):
             pass
         there = np.unique(np.array(counting.delivered, dtype=np.int64)) if info.timed else info.pts[: len(counting.delivered)]
@@ -151,13 +160,15 @@ def _decode_with(backend: str, plan: _Plan, beat: Callable[[], None]) -> Iterato
         partial.append(f"{len(there):,} of {len(info.pts):,} frames could be decoded")
         later = info.pts[info.pts > there[-1]]
         end = min(int(later[0]), int(there[-1] + np.median(np.diff(info.pts)))) if len(later) else info.end
-        plan = _Plan(replace(info, pts=there, end=end), plan.wanted)
+        plan = _Plan(replace(info, pts=there, end=end), plan.wanted, plan.strict)
         yield Started(backend)
         decoding, num_absent = yield from _pass(backend, plan, beat)
         if num_absent:
             raise VideoError("unreadable", f"{backend} gives other frames each time that it is read")
-    if decoding.num_damaged:
-        partial.append(f"{decoding.num_damaged:,} frames or packets are damaged, says the decoder")
+    if num_damaged := max(num_damaged, decoding.num_damaged):
+        partial.append(f"{num_damaged:,} frames or packets are damaged, says the decoder")
+    if backend in SILENT_BACKENDS:
+        partial.append(f"{backend} decoded it, which does not say what is damaged; no other decoder could")
     yield Finished(
         decoder=version_of(backend),
         duration_seconds=plan.info.duration_seconds,
@@ -169,7 +180,7 @@ def _decode_with(backend: str, plan: _Plan, beat: Callable[[], None]) -> Iterato
 
 def _pass(backend: str, plan: _Plan, beat: Callable[[], None]) -> Generator[Part, None, tuple[Decoding, int]]:
     """The rows and pictures of one pass; returns how it went, and how many of the frames that were wanted did not come."""
-    decoding = Decoding(plan.info, plan.sizes, beat=beat)
+    decoding = Decoding(plan.info, plan.sizes, plan.strict, beat=beat)
     windows = [_Windows(place, plan.wanted[place], indices) for place, (indices, _) in enumerate(plan.samples)]
     num_absent = len(plan.indices)
     for index, pictures in BACKENDS[backend](decoding, plan.indices):

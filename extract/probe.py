@@ -8,6 +8,8 @@ from pathlib import Path
 import av
 import numpy as np
 
+from .structure import structure_damage
+
 # Containers that hold frames themselves. Playlists and concat scripts, which make FFmpeg open other files or addresses whatever
 # their own name is, are none of these.
 CONTAINERS = "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,mpegts,mpeg,mpegvideo,flv,asf,ogg,gif,h264,hevc,ivf,wav,mp3,flac"
@@ -70,6 +72,11 @@ def words_of(error: Exception) -> str:
     return " ".join(str(getattr(error, "strerror", None) or error).split())[:300] or type(error).__name__
 
 
+def memory_words(error: MemoryError) -> str:
+    """While a file is opened and read, nothing but its index takes memory, and a true one takes little."""
+    return f"its index is damaged: it declares more than memory holds ({words_of(error)})"
+
+
 def open_video(path: Path) -> av.container.InputContainer:
     """Opens the file and nothing that it may name. Raises ``VideoError``."""
     if not path.is_file():
@@ -78,7 +85,7 @@ def open_video(path: Path) -> av.container.InputContainer:
         # "file:" keeps a colon in a name from being read as a protocol.
         return av.open(f"file:{path}", container_options=SAFE_OPENING, metadata_errors="ignore")
     except MemoryError as error:
-        raise VideoError("out_of_memory", words_of(error)) from None
+        raise VideoError("unreadable", memory_words(error)) from None
     except (av.FFmpegError, ValueError, UnicodeError) as error:
         raise VideoError("unreadable", words_of(error)) from None
 
@@ -118,9 +125,9 @@ def probe_video(path: Path, beat: Callable[[], None] = lambda: None) -> VideoInf
         offset = round(Fraction(container.start_time or 0, av.time_base) / time_base)
         usual = ticks_of_frame(stream)
         pts, dts, num_bytes, last_duration, last_dts, plain = [], [], [], 0, None, True
-        num_packets, reached_seconds = 0, 0.0
+        num_packets, num_corrupt, reached_seconds = 0, 0, 0.0
         try:
-            for packet in container.demux([s for s in container.streams if s.type in ("video", "audio")]):
+            for packet in container.demux([s for s in container.streams if s.type in ("video", "audio", "subtitle")]):
                 beat()
                 if packet.size == 0:
                     continue
@@ -129,6 +136,7 @@ def probe_video(path: Path, beat: Callable[[], None] = lambda: None) -> VideoInf
                 if packet.stream is not stream:
                     continue
                 num_packets += 1
+                num_corrupt += packet.is_corrupt
                 if packet.is_discard or (not pts and not packet.is_keyframe):
                     plain = False
                 if packet.is_discard:
@@ -143,7 +151,7 @@ def probe_video(path: Path, beat: Callable[[], None] = lambda: None) -> VideoInf
                 dts.append(packet.dts)
                 num_bytes.append(packet.size)
         except MemoryError as error:
-            raise VideoError("out_of_memory", words_of(error)) from None
+            raise VideoError("unreadable", memory_words(error)) from None
         except (av.FFmpegError, ValueError, UnicodeError) as error:
             if not pts:
                 raise VideoError("unreadable", words_of(error)) from None
@@ -163,10 +171,11 @@ def probe_video(path: Path, beat: Callable[[], None] = lambda: None) -> VideoInf
             missing = f"{num_packets:,} of the {stream.frames:,} frames that it should have are in it"
         elif not stream.frames and container.duration:
             start, declared = (container.start_time or 0) / av.time_base, container.duration / av.time_base
-            if ends_early(reached_seconds - start, declared):
+            if ends_early(reached_seconds - start, declared, longest_step(times) * float(time_base)):
                 missing = f"it ends at {reached_seconds - start:.2f} s of the {declared:.2f} that it should have"
-        if not missing:
-            missing = pause(times, time_base)
+        missing = missing or pause(times, time_base) or structure_damage(path, containers, beat)
+        if num_corrupt and not missing:
+            missing = f"{num_corrupt:,} of its packets are incomplete"
         info = VideoInfo(
             path=path,
             pts=times,
@@ -186,9 +195,15 @@ def probe_video(path: Path, beat: Callable[[], None] = lambda: None) -> VideoInf
     return info
 
 
-def ends_early(reached_seconds: float, declared_seconds: float) -> bool:
-    """Whether a file ends so long before it says that this is no rounding."""
-    return declared_seconds - reached_seconds > max(1.0, 0.05 * declared_seconds)
+def ends_early(reached_seconds: float, declared_seconds: float, longest_step_seconds: float = 0.0) -> bool:
+    """Whether a file ends so long before it says that this is no rounding. How long its last frame is shown is often not stated: as long
+    as any other, perhaps, and no reader learns that a frame was to be shown longer."""
+    return declared_seconds - reached_seconds > max(1.0, 2 * longest_step_seconds)
+
+
+def longest_step(pts: np.ndarray) -> int:
+    """The ticks for which a frame is shown at most, the last one aside."""
+    return int(np.diff(pts).max(initial=0))
 
 
 def pause(pts: np.ndarray, time_base: Fraction) -> str:

@@ -552,7 +552,7 @@ def test_zoo_files_that_are_whole(zoo, name):
     assert ended.failure is None
     assert (len(ended.rows), len({row.tobytes() for row in ended.rows})) == (num_sampled, num_distinct)
     assert ended.finished["num_frames"] == [num_sampled]
-    assert ended.finished["partial"] == ""
+    assert (ended.finished["partial"] == "") == (name not in HIDDEN)
     if name in NOT_FOR_DECORD:
         assert ended.finished["decoder"].startswith("PyAV") and ended.begun == ["PyAV"]
 
@@ -602,8 +602,8 @@ def test_zoo_rotation_is_honoured(zoo):
     assert {row.shape for row in zoo("rot90.mp4").rows} == {(42, 32, 3)}
 
 
-def test_zoo_damage_is_noted_by_a_decoder_that_notices(process):
-    ended = ask(process, shared("zoo/flip_mid.mp4"), want(24), without=["decord"])
+def test_zoo_damage_in_pictures_is_noted_whichever_decoders_there_are(zoo):
+    ended = zoo("flip_mid.mp4")
     assert re.fullmatch(r"\d+ frames or packets are damaged, says the decoder", ended.finished["partial"])
     assert len(ended.rows) == 120
 
@@ -750,12 +750,13 @@ def test_files_without_pictures_fail_with_a_kind_and_a_reason(tmp_path, make, ki
 def test_decoders_that_are_not_wanted_are_not_used(with_sound, backend, name):
     without = tuple({"decord", "PyAV", "ffmpeg"} - {name})
     info = probe_video(with_sound)
-    if name not in choose_backends(info, [Size(HEIGHT)], 1.0):
+    if name not in choose_backends(info, [Size(HEIGHT)]):
         with pytest.raises(VideoError, match="no decoder is left to try"):
             take(info, want(24), without=without)
         return
     taken = take(info, want(24), without=without)
     assert taken.begun == [name]
+    assert ("decord decoded it, which does not say what is damaged" in taken.finished.partial) == (name == "decord")
     version = {"decord": lambda: backends.decord.__version__, "PyAV": lambda: av.__version__, "ffmpeg": version_of_program}[name]()
     assert taken.finished.decoder == f"{name} {version}"
 
@@ -980,7 +981,7 @@ ZEROED = {"three frames": range(31, 34), "most of a group": range(26, 44), "one 
 def test_zeroed_packets_are_noted_and_no_other_frame_takes_their_place(undamaged, tmp_path, name, which):
     path = zero_packets(undamaged[name], tmp_path / f"zeroed.{name}", ZEROED[which])
     taken = take(path, want(24))
-    num_decoded, num_damaged = (int(n) for n in re.fullmatch(LOST_WORDS, taken.finished.partial).groups())
+    num_decoded, num_damaged = (int(n) for n in re.search(LOST_WORDS + "$", taken.finished.partial).groups())
     assert num_decoded <= 96 - len(ZEROED[which]) and num_damaged >= len(ZEROED[which])
     assert len(taken.rows[0]) == 96
     assert_only_frames_that_exist(path, taken, num_decoded)
@@ -1029,11 +1030,12 @@ def test_decord_is_not_believed_when_frames_are_lost(undamaged, tmp_path, name, 
         pictures_by("decord", info, [48], np.arange(96))
 
 
+@needs_decord
 def test_a_picture_that_stands_still_is_no_reason_to_mistrust_decord(tmp_path):
     path = constant(tmp_path / "still.mp4", 60, picture=lambda number: busy_picture(number // 20))
-    taken = take(path, want(24))
-    assert taken.begun == ["decord" if backends.decord else "PyAV"]
-    assert len({row.tobytes() for row in taken.rows[0]}) >= 3 and taken.finished.partial == ""
+    taken = take(path, want(24), without=("PyAV",))
+    assert taken.begun == ["decord"]
+    assert len({row.tobytes() for row in taken.rows[0]}) >= 3
 
 
 # What a decoder's process may take, and how it ends
