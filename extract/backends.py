@@ -11,6 +11,7 @@ import subprocess
 import tempfile
 from array import array
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import NamedTuple
@@ -32,6 +33,8 @@ except ImportError:  # no build for this processor
 DECORD_CONTAINERS = {"mov", "mp4", "matroska", "webm"}
 DECORD_CODECS = {"h264", "vp8", "vp9"}
 FRAMES_AT_ONCE = 16
+LOGGING_CODECS = {"hevc"}
+"""Their decoders mark no frame as damaged, and only log what they find."""
 STRICT_DECODERS = {"vp8": "libvpx", "vp9": "libvpx-vp9"}
 SKIPPING_CODECS = {"h264", "hevc", "mpeg4", "mpeg2video"}
 """Their decoders pass over frames that nothing refers to, and leave the others as they are."""
@@ -177,6 +180,7 @@ def _frames_in_order(
     stream = video_stream(container)
     context = context or stream.codec_context
     context.thread_count = 1
+    context.options = {"err_detect": "crccheck"}  # checksums of frames and slices, where the encoder wrote any
     skip = skip and info.codec in SKIPPING_CODECS and len(wanted) < len(info.pts)
     for frame in decoded_frames(decoding, container, stream, set(wanted_indices) if skip else None, offset, context):
         if info.timed:
@@ -225,7 +229,9 @@ def decoded_frames(
         if needed is not None and packet.pts is not None:
             context.skip_frame = "DEFAULT" if packet.pts - offset in needed else "NONREF"
         try:
-            frames = context.decode(packet)
+            with _errors_of(context) as errors:
+                frames = context.decode(packet)
+            tally.num_damaged += bool(errors)
         except MemoryError as error:
             raise VideoError("out_of_memory", words_of(error)) from None
         except (av.FFmpegError, ValueError, UnicodeError, AttributeError, IndexError):  # all seen with damaged files
@@ -233,6 +239,20 @@ def decoded_frames(
             tally.beat()
             continue
         yield from frames
+
+
+@contextmanager
+def _errors_of(context: av.CodecContext) -> Iterator[list]:
+    """The errors that a decoder of ``LOGGING_CODECS`` logs meanwhile; of other decoders none."""
+    if context.name not in LOGGING_CODECS:
+        yield []
+        return
+    av.logging.set_level(av.logging.ERROR)
+    try:
+        with av.logging.Capture() as errors:
+            yield errors
+    finally:
+        av.logging.set_level(None)
 
 
 def _flushed(tally: Tally, context: av.CodecContext) -> list[av.VideoFrame | av.AudioFrame]:

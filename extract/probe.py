@@ -8,7 +8,7 @@ from pathlib import Path
 import av
 import numpy as np
 
-from .structure import structure_damage
+from .structure import has_broken_units, structure_damage
 
 # Containers that hold frames themselves. Playlists and concat scripts, which make FFmpeg open other files or addresses whatever
 # their own name is, are none of these.
@@ -125,6 +125,7 @@ def probe_video(path: Path, beat: Callable[[], None] = lambda: None) -> VideoInf
         offset = round(Fraction(container.start_time or 0, av.time_base) / time_base)
         usual = ticks_of_frame(stream)
         pts, dts, num_bytes, last_duration, last_dts, plain = [], [], [], 0, None, True
+        name, extradata = stream.codec_context.name, stream.codec_context.extradata
         num_packets, num_corrupt, reached_seconds = 0, 0, 0.0
         try:
             for packet in container.demux([s for s in container.streams if s.type in ("video", "audio", "subtitle")]):
@@ -136,7 +137,7 @@ def probe_video(path: Path, beat: Callable[[], None] = lambda: None) -> VideoInf
                 if packet.stream is not stream:
                     continue
                 num_packets += 1
-                num_corrupt += packet.is_corrupt
+                num_corrupt += packet.is_corrupt or has_broken_units(bytes(packet), name, extradata)
                 if packet.is_discard or (not pts and not packet.is_keyframe):
                     plain = False
                 if packet.is_discard:
@@ -175,7 +176,7 @@ def probe_video(path: Path, beat: Callable[[], None] = lambda: None) -> VideoInf
                 missing = f"it ends at {reached_seconds - start:.2f} s of the {declared:.2f} that it should have"
         missing = missing or pause(times, time_base) or structure_damage(path, containers, beat)
         if num_corrupt and not missing:
-            missing = f"{num_corrupt:,} of its packets are incomplete"
+            missing = f"{num_corrupt:,} of its packets are incomplete or damaged"
         info = VideoInfo(
             path=path,
             pts=times,

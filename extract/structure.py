@@ -177,3 +177,30 @@ def _check_mpegts(file: BinaryIO, num_bytes: int) -> None:
     head = file.read(3 * TS_PACKET_BYTES)
     if len(head) == 3 * TS_PACKET_BYTES and head[::TS_PACKET_BYTES] == b"GGG" and num_bytes % TS_PACKET_BYTES:
         raise _Broken(f"it ends within a packet: {num_bytes:,} bytes are not whole packets of {TS_PACKET_BYTES}")
+
+
+# H.264 and HEVC in MP4 and Matroska
+
+MARKS = (b"\0\0\0", b"\0\0\1", b"\0\0\2")
+"""What an encoder never leaves in a coded picture: it puts a 3 after two zeros."""
+
+
+def has_broken_units(packet: bytes, codec: str, extradata: bytes | None) -> bool:
+    """Whether the units of a packet do not fill it, or a coded picture among them holds bytes that no encoder writes (H.264 7.4.1, HEVC
+    7.4.2). False where units do not have their length before them."""
+    if codec not in ("h264", "hevc") or not extradata or extradata[0] != 1 or len(extradata) < 23:
+        return False
+    length_bytes = 1 + (extradata[4 if codec == "h264" else 21] & 3)
+    position = 0
+    while position < len(packet):
+        first = position + length_bytes
+        position = first + int.from_bytes(packet[position:first], "big")
+        if position > len(packet):
+            return True
+        kind = packet[first] if first < position else 0
+        is_picture = 1 <= kind & 31 <= 5 if codec == "h264" else kind >> 1 & 63 < 32
+        if is_picture:
+            unit = packet[first:position].rstrip(b"\0")
+            if any(mark in unit for mark in MARKS):
+                return True
+    return False

@@ -8,8 +8,7 @@ from pathlib import Path
 import av
 import numpy as np
 from conftest import shared
-from videos import remux, scene
-from vlalign.extract.render import render_video
+from videos import remux
 
 SHORTEST_CUT_BYTES = 600
 
@@ -31,10 +30,6 @@ def transcode(source: Path, target: Path, codec: str, container: str, num_frames
     return target
 
 
-def rendered(folder: Path) -> Path:
-    return render_video(scene(4.0, fps="24"), folder / "rendered.mp4") or folder / "rendered.mp4"
-
-
 def make_sources(folder: Path) -> dict[str, Path]:
     """Videos of 2 to 18 s: other people's files as they are, or their pictures in another container or codec."""
     msrvtt, msvd = (shared(f"data/{name}/videos") for name in ("msrvtt", "msvd"))
@@ -43,6 +38,8 @@ def make_sources(folder: Path) -> dict[str, Path]:
         "real.mp4": mp4,
         "zoo.mp4": zoo / "ok_h264.mp4",
         "fragments.mp4": zoo / "frag.mp4",
+        "av1.mp4": zoo / "av1.mp4",
+        "hevc.mp4": zoo / "hevc10.mp4",
         "zoo.webm": zoo / "vp9.webm",
         "odd.webm": zoo / "odd_vp9.webm",
         "vp9.webm": transcode(mp4, folder / "vp9.webm", "libvpx-vp9", "webm", speed="6", b="300k"),
