@@ -168,7 +168,9 @@ def probe_video(path: Path, beat: Callable[[], None] = lambda: None) -> VideoInf
             usual = ticks_of_frame(stream, stream.codec_context.framerate)
             order, times = np.arange(len(pts)), np.arange(len(pts), dtype=np.int64) * usual
         missing = ""
-        if stream.frames > num_packets:  # what an MP4's or AVI's index lists
+        # An AVI counts the places in which the frame before stays, too; its index lists frames alone.
+        stays = "avi" in containers and (last_dts or 0) + 1 >= stream.frames and len(stream.index_entries) <= num_packets
+        if stream.frames > num_packets and not stays:  # what an MP4's or AVI's index lists
             missing = f"{num_packets:,} of the {stream.frames:,} frames that it should have are in it"
         elif not stream.frames and container.duration:
             start, declared = (container.start_time or 0) / av.time_base, container.duration / av.time_base

@@ -137,8 +137,9 @@ def test_flipped_bits_of_vp9_and_hevc_are_noted(whole, tmp_path, name):
 
     def flip(content: bytearray) -> bytearray:
         chance = random.Random(1)
-        for position, size in packets[3:40]:
-            content[position + size // 2 + chance.randrange(size // 4)] ^= 1 << chance.randrange(8)
+        for position, size in packets[3:]:
+            for _ in range(5):
+                content[position + 20 + chance.randrange(size - 20)] ^= 1 << chance.randrange(8)
         return content
 
     path = changed(whole[name], tmp_path / f"flipped.{name}", flip)
@@ -237,10 +238,10 @@ def test_a_part_copied_out_of_a_video_with_open_groups_is_whole(tmp_path, suffix
     assert take(part, want(24)).finished.partial == ""
 
 
-@pytest.mark.parametrize("container", ["matroska", "mpegts", "mov", "avi"])
+@pytest.mark.parametrize("container", ["matroska", "mpegts", "mov"])
 @pytest.mark.parametrize("name", ["video7010.mp4", "video7012.mp4", "video7014.mp4"])
 def test_real_videos_stay_whole_in_other_containers(tmp_path, name, container):
-    path = remux(shared(f"data/msrvtt/videos/{name}"), tmp_path / "copy", container, sound=container != "avi")
+    path = remux(shared(f"data/msrvtt/videos/{name}"), tmp_path / "copy", container)
     assert take(path, want(1)).finished.partial == ""
 
 
