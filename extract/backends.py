@@ -1,7 +1,7 @@
 """Pictures out of video files: three decoders that give the same ones.
 
-decord is fast and exact on what it reads well, and in silence wrong on some of the rest: ``decord_reads_well`` decides. PyAV reads
-everything else. The ffmpeg program, where there is one, is tried where PyAV fails: it may be another version, with other codecs.
+PyAV comes first, and says what was damaged. Where it fails, decord is tried on what it reads well (``decord_reads_well``): it is wrong in
+silence on some of the rest. Then the ffmpeg program, where there is one: it may be another version, with other codecs.
 Each decodes the frames in order; all scale them with FFmpeg's ``scale`` filter and ``flags=bilinear``, but for the sizes that are
 wanted with Pillow's bicubic kernel: those are made of the frame in RGB at its own size. Images are decoded by Pillow, and scaled alike.
 """

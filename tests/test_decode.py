@@ -995,7 +995,7 @@ def test_a_zeroed_run_in_the_middle_of_a_file(undamaged, tmp_path, num_bytes):
     middle = undamaged["mp4"].stat().st_size // 2
     path = zero_bytes(undamaged["mp4"], tmp_path / "zeroed.mp4", middle, middle + num_bytes)
     taken = take(path, want(24))
-    num_decoded, _ = (int(n) for n in re.fullmatch(LOST_WORDS, taken.finished.partial).groups())
+    num_decoded, _ = (int(n) for n in re.search(LOST_WORDS + "$", taken.finished.partial).groups())
     assert_only_frames_that_exist(path, taken, num_decoded)
     if backends.decord:
         with pytest.raises(NotTrusted):
