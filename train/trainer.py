@@ -18,7 +18,6 @@ from torch.utils.checkpoint import checkpoint
 
 from ..storage.captions import read_idf
 from ..storage.console import Problems, UserError, progress, say
-from ..storage.device import find_device
 from ..storage.files import write_json, write_text
 from ..storage.layout import DatasetFolder
 from .checkpoint import load_init, load_state, make_model, save_model, save_state
@@ -75,16 +74,25 @@ def learning_rate_factor(step: int, config: TrainConfig) -> float:
 def encode(model: Model, inputs: Inputs, micro_batch_size: int) -> tuple[TextTokens | None, VideoTokens]:
     """A batch's tokens. In micro-batches, what the encoders computed is not kept for the gradient but computed again, a micro-batch at
     a time: the loss over all of them, and its gradient, are those of the large batch."""
+
+    def encode_texts(given: dict[str, Tensor]) -> tuple[Tensor, ...]:
+        return _tensors(model.encode_texts(**given))
+
+    def encode_videos(rows: Tensor, mask: Tensor) -> Tensor:
+        return model.encode_videos(rows, mask).tokens_BMD
+
     rows, mask = inputs.rows, inputs.mask
     if not micro_batch_size:
         return model.encode_texts(**inputs.texts) if inputs.texts else None, model.encode_videos(rows, mask)
     num_texts = len(next(iter(inputs.texts.values()))) if inputs.texts else 0
     texts, videos = [], []
+    # The tensors are positional arguments: PyTorch keeps the random state of the devices of those and of no others, and where it is not
+    # kept, other values are dropped when the part is computed again.
     for part in parts_of(num_texts, micro_batch_size):
         given = {name: value[part] for name, value in inputs.texts.items()}
-        texts.append(checkpoint(lambda given=given: _tensors(model.encode_texts(**given)), use_reentrant=False))
+        texts.append(checkpoint(encode_texts, given, use_reentrant=False))
     for part in parts_of(len(rows), micro_batch_size):
-        videos.append(checkpoint(lambda part=part: model.encode_videos(rows[part], mask[part]).tokens_BMD, use_reentrant=False))
+        videos.append(checkpoint(encode_videos, rows[part], mask[part], use_reentrant=False))
     everything = TextTokens(*(torch.cat(of_parts) for of_parts in zip(*texts, strict=True))) if texts else None
     return everything, VideoTokens(torch.cat(videos), mask)
 
@@ -271,7 +279,7 @@ def train_run(
     Raises ``UserError`` where there is nothing to train on, where ``folder`` holds a run of other settings, and where the loss stops
     being a number.
     """
-    with join_workers(find_device(device_name)) as (workers, device):
+    with join_workers(device_name) as (workers, device):
         trainer = Trainer(dataset, config, folder, workers, device, init, problems)
         if workers.first:
             train = trainer.examples.pairs["train"]

@@ -11,6 +11,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from ..storage.console import UserError
+from ..storage.device import find_device
 
 PATIENCE = timedelta(hours=6)
 """The others wait while the first one validates."""
@@ -104,14 +105,17 @@ def _device() -> torch.device:
 
 
 @contextlib.contextmanager
-def join_workers(device: torch.device) -> Iterator[tuple[Workers, torch.device]]:
-    """This process's place among those of torchrun or Ray, and its device; alone where there is neither."""
+def join_workers(device_name: str) -> Iterator[tuple[Workers, torch.device]]:
+    """This process's place among those of torchrun or Ray, and its device; alone where there is neither.
+
+    Of several processes, each has the GPU of its local rank. Raises ``UserError`` where this machine has no such device.
+    """
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
-        yield Workers(), device
+        yield Workers(), find_device(device_name)
         return
-    if device.type == "cuda":
-        device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
-        torch.cuda.set_device(device)
+    if device_name.partition(":")[0] == "cuda":
+        device_name = f"cuda:{os.environ['LOCAL_RANK']}"
+    device = find_device(device_name, make_current=True)
     if dist.is_initialized():  # by Ray, which also ends it
         yield current_workers(), device
         return
