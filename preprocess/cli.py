@@ -39,7 +39,7 @@ def choose_reader(args: argparse.Namespace) -> tuple[DatasetFolder, Read, dict[s
         )
     if not args.annotations.exists():
         raise UserError(f"{args.annotations}: no such file; --annotations expects a {own.SUFFIXES} with captions")
-    return dataset, partial(own.read, args.annotations, args.seed), {"seed": args.seed}
+    return dataset, partial(own.read, args.annotations, args.seed, videos=dataset.read_videos()), {"seed": args.seed}
 
 
 def read_official(args: argparse.Namespace, spec: Dataset) -> tuple[DatasetFolder, Read, dict[str, Any]]:
@@ -66,6 +66,8 @@ def preprocess(args: argparse.Namespace, make_parts: Callable[[Iterator[Part]], 
     summary = prepare(
         dataset, read, spacy_model=args.spacy_model, problems=problems, num_workers=args.workers, make_parts=make_parts, about=about
     )
+    if summary is None:
+        return problems.exit_code()
     print(format_summary(summary))
     for name, value in about.items():
         if name in ("seed", "task", "steps") or value == "":  # asked for, for later commands; or a data set without protocols

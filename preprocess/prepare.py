@@ -54,9 +54,11 @@ def prepare(
     num_workers: int = 1,
     make_parts: Callable[[Iterator[Part]], Iterator[int]] | None = None,
     about: dict[str, Any] | None = None,
-) -> dict[str, Any]:
-    """Returns the summary that is also on disk. ``read`` gives the same records each time; it is called once to look through
-    them, which finds what is bad before any work is done, and a second time if anything is left to tag.
+) -> dict[str, Any] | None:
+    """Returns the summary that is also on disk; None, and writes nothing, where no caption is of a video that the data set has.
+
+    ``read`` gives the same records each time; it is called once to look through them, which finds what is bad before any work is
+    done, and a second time if anything is left to tag.
 
     ``make_parts``: who calls ``make_part`` for each, and gives what it returns, in any order; ``num_workers`` processes of this
     machine, if not given. ``about``: what else decides the captions, to be kept with them.
@@ -71,6 +73,13 @@ def prepare(
         sizes.append(len(captions))
     if not keys:
         raise UserError(f"{dataset.name}: no caption is left; see the lines above")
+    known, wanted = {video.video_id for video in videos or dataset.read_videos()}, census.video_ids()
+    if known and not known & wanted:
+        problems.add(
+            f"{dataset.videos_file}: lists none of the {len(wanted):,} videos that captions name, such as {min(wanted)!r}; it has "
+            f"{len(known):,}, such as {min(known)!r}; nothing is written; expected ids as vlalign-extract gave them"
+        )
+        return None
     if videos and dataset.read_videos() != videos:
         dataset.write_videos(videos)
     made_from = {"tagger": tagger, "captions_sha256": hashlib.sha256("".join(keys).encode()).hexdigest(), **(about or {})}

@@ -212,6 +212,71 @@ def without_features(what: str, video_ids: Iterable[str], features: ClipFeatures
     return without
 
 
+@dataclass(frozen=True)
+class _Faults:
+    """Why captions cannot be used, each bool [num_captions], each caption in one at most."""
+
+    silent: np.ndarray
+    """No recording of it, where those are heard."""
+    unseen: np.ndarray
+    """No features of its video."""
+    late: np.ndarray
+    """Its clip starts when the video is over."""
+
+    @property
+    def usable(self) -> np.ndarray:
+        return ~(self.silent | self.unseen | self.late)
+
+
+def _faults(captions: CaptionTable, features: ClipFeatures, recordings: FeatureStore | None) -> _Faults:
+    silent = np.zeros(len(captions), dtype=bool)
+    if recordings is not None:
+        ids, recording = captions.codes("recording")
+        silent = ~np.array([*(one in recordings for one in ids), False], dtype=bool)[recording]
+    video_ids, video = captions.codes("video_id")
+    there = set(features.video_ids())
+    duration = np.array([features.duration_seconds(one) if one in there else np.nan for one in video_ids])[video]
+    unseen = np.isnan(duration) & ~silent
+    return _Faults(silent, unseen, (captions.numbers("start_seconds") >= duration) & ~silent)
+
+
+def why_none(dataset: DatasetFolder, features: ClipFeatures, split: str, recordings: FeatureStore | None = None) -> str:
+    """Why no caption of a split can be used, or so few: each cause with how many have it, and an example. For messages."""
+    captions = read_captions(dataset.captions)
+    splits, codes = captions.codes("split")
+    if split not in splits:
+        counts = ", ".join(f"{name} {count:,}" for name, count in zip(splits, np.bincount(codes), strict=True))
+        return f"none of its {len(captions):,} captions has split {split!r} ({counts})"
+    return _why_none(captions.take(np.flatnonzero(codes == splits.index(split))), features, recordings, f" with split {split!r}")
+
+
+def _why_none(captions: CaptionTable, features: ClipFeatures, recordings: FeatureStore | None, which: str = "") -> str:
+    faults = _faults(captions, features, recordings)
+    causes = []
+    if late := np.flatnonzero(faults.late).tolist():
+        first = captions[late[0]]
+        causes.append(
+            f"{len(late):,} start after their video's end ({first.video_id!r}: caption from {first.start_seconds:.1f} to "
+            f"{first.end_seconds:.1f} s, video of {features.duration_seconds(first.video_id):.1f} s; are the times in seconds?)"
+        )
+    if unseen := np.flatnonzero(faults.unseen).tolist():
+        there = features.video_ids()
+        has = f"it has {len(there):,} videos, such as {min(there)!r}" if there else "it has none"
+        what = "of a video" if len(unseen) == 1 else "of videos"
+        causes.append(
+            f"{len(unseen):,} are {what} without features in {features.stores[0].folder} ({captions[unseen[0]].video_id!r}; {has})"
+        )
+    if silent := np.count_nonzero(faults.silent):
+        causes.append(f"{silent:,} have no recording in {recordings.folder}")
+    num_usable = np.count_nonzero(faults.usable)
+    usable = (
+        f"{num_usable:,} of its {len(captions):,} captions{which} can be used"
+        if num_usable
+        else (f"none of its {len(captions):,} captions{which} can be used")
+    )
+    return ": ".join(filter(None, (usable, ", ".join(causes))))
+
+
 def read_pairs(
     dataset: DatasetFolder, features: ClipFeatures, problems: Problems, recordings: FeatureStore | None = None
 ) -> dict[str, Pairs]:
@@ -220,22 +285,16 @@ def read_pairs(
     ``recordings``: of spoken captions, where those are heard; captions without one are reported and left out, too.
     """
     captions = read_captions(dataset.captions)
-    if recordings is not None:
-        ids, recording = captions.codes("recording")
-        spoken = np.flatnonzero(np.array([*(one in recordings for one in ids), False])[recording])
-        if silent := len(captions) - len(spoken):
-            problems.add(f"{silent:,} of {len(captions):,} captions: no recording of them in {recordings.folder}; left out")
-        captions = captions.take(spoken)
-    video_ids, video = captions.codes("video_id")
-    left_out = without_features("captions", video_ids, features, problems)
-    duration = np.array([-np.inf if one in left_out else features.duration_seconds(one) for one in video_ids])[video]
-    late = captions.numbers("start_seconds") >= duration
-    for caption in captions.take(np.flatnonzero(late & np.isfinite(duration))):
+    faults = _faults(captions, features, recordings)
+    if silent := np.count_nonzero(faults.silent):
+        problems.add(f"{silent:,} of {len(captions):,} captions: no recording of them in {recordings.folder}; left out")
+    without_features("captions", captions.take(np.flatnonzero(~faults.silent)).codes("video_id")[0], features, problems)
+    for caption in captions.take(np.flatnonzero(faults.late)):
         seconds = features.duration_seconds(caption.video_id)
         problems.add(f"caption {caption.clip_id}: starts after the video's end ({seconds:.1f} s); left out")
-    usable = np.isfinite(duration) & ~late
+    usable = faults.usable
     if not usable.any():
-        raise UserError(f"{dataset.captions}: none of its captions has a video in {features.stores[0].folder}; are the video ids the same?")
+        raise UserError(f"{dataset.captions}: {_why_none(captions, features, recordings)}")
     splits, split = captions.codes("split")
     number_of = {name: number for number, name in enumerate(splits)}
     return {

@@ -13,7 +13,7 @@ from ..storage.layout import DatasetFolder
 from ..storage.records import Caption
 from .batches import Batches, make_batches
 from .config import TrainConfig
-from .data import ClipFeatures, Clips, Pairs, evenly, make_pairs, pad_rows, read_pairs
+from .data import ClipFeatures, Clips, Pairs, evenly, make_pairs, pad_rows, read_pairs, why_none
 from .metrics import retrieval_metrics
 from .pair_weights import pair_weights
 from .runs import open_recordings
@@ -65,7 +65,8 @@ class PairExamples:
         self.pairs = self._read(dataset, problems)
         train = self.pairs["train"]
         if len(train.clips) < 2:
-            raise UserError(f"{dataset.captions}: {len(train.clips)} training clips; contrast needs at least 2 with split 'train'")
+            why = why_none(dataset, features, "train", open_recordings(dataset, config))
+            raise UserError(f"{dataset.captions}: {len(train.clips)} training clips, and contrast needs at least 2; {why}")
         self.batches = self._batches(train)
         self.pair_weights = pair_weights(dataset, config, features, train, workers)
 

@@ -10,7 +10,7 @@ from ..storage.console import Problems, UserError
 from .checkpoint import Run
 from .codewords import read_codebook
 from .config import NEEDS_QUERIES
-from .data import Pairs, evenly, read_pairs
+from .data import Pairs, evenly, read_pairs, why_none
 from .metrics import count, retrieval_metrics
 from .normalization import Normalized, normalization_errors, normalize
 from .objectives import OBJECTIVES
@@ -101,7 +101,8 @@ def retrieve(run: Run, question: Question, problems: Problems) -> Answers:
     pairs = usable[question.split]
     if not pairs.clips:
         there = ", ".join(name for name in usable if usable[name].clips)
-        raise UserError(f"{run.dataset.captions}: no usable captions with split {question.split!r}; pass another --split ({there})")
+        why = why_none(run.dataset, run.features, question.split, open_recordings(run.dataset, run.config))
+        raise UserError(f"{run.dataset.captions}: {why}; pass another --split ({there})")
     if question.ties == "coot" and len(pairs.captions) != len(pairs.clips):
         raise UserError(
             f"--ties coot: is for one caption a clip; {question.split} has {len(pairs.captions):,} captions of {len(pairs.clips):,} clips"

@@ -18,7 +18,7 @@ from ..storage.captions import read_captions
 from ..storage.console import Problems, UserError, progress
 from ..storage.records import Caption
 from .checkpoint import Run
-from .data import Clip, ClipFeatures, evenly, pad_rows, without_features
+from .data import Clip, ClipFeatures, evenly, pad_rows, why_none, without_features
 from .question import Answers, Question, split_checksum
 from .scoring import CLIPS, Scorer
 
@@ -172,7 +172,8 @@ def segment(run: Run, question: Question, problems: Problems) -> Answers:
         problems.add(f"{unknown:,} of {len(texts):,} steps were not among those of the training; their seconds count as wrong")
     videos = read_labelled(captions, run.features, problems)[question.split]
     if not videos:
-        raise UserError(f"{run.dataset.captions}: no video with features has segments with split {question.split!r}; pass another --split")
+        why = why_none(run.dataset, run.features, question.split)
+        raise UserError(f"{run.dataset.captions}: no segments to label; {why}; pass another --split")
     true = [label_frames(video, place_of) for video in videos]
     found = [
         frame_scores(run.scorer, video).argmax(axis=1) for video in progress(videos, total=len(videos), what="segments", unit="videos")

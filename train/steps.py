@@ -17,7 +17,7 @@ from ..storage.captions import read_captions, read_captions_about
 from ..storage.console import Problems, UserError, progress
 from ..storage.records import Caption
 from .checkpoint import Run
-from .data import Clip, evenly, without_features
+from .data import Clip, evenly, why_none, without_features
 from .question import Answers, Question, split_checksum
 from .scoring import Scorer, stage_scores
 
@@ -210,7 +210,8 @@ def localize(run: Run, question: Question, problems: Problems) -> Answers:
     tasks = read_tasks(run, captions, question.split, problems)
     num_videos = sum(len(task.videos) for task in tasks)
     if not num_videos:
-        raise UserError(f"{run.dataset.captions}: no video with features has steps with split {question.split!r}; pass another --split")
+        why = why_none(run.dataset, run.features, question.split)
+        raise UserError(f"{run.dataset.captions}: no steps to place; {why}; pass another --split")
 
     def scored() -> Iterator[tuple[Task, StepVideo, np.ndarray]]:
         for task in tasks:

@@ -12,7 +12,7 @@ import torch
 from ..storage.console import Problems, UserError, progress
 from ..storage.records import Caption
 from .checkpoint import Run
-from .data import Pairs, evenly, read_pairs
+from .data import Pairs, evenly, read_pairs, why_none
 from .question import Answers, Question, split_checksum
 from .scoring import CLIPS, TEXTS, Scorer
 
@@ -64,6 +64,8 @@ def accuracies(right: Sequence[bool], types: Sequence[str]) -> dict[str, float]:
 def answer(run: Run, question: Question, problems: Problems) -> Answers:
     """Accuracy on the questions of a split. A question whose answer cannot be given counts as answered wrongly."""
     pairs = read_pairs(run.dataset, run.features, problems)[question.split]
+    if not pairs.clips:
+        raise UserError(f"{run.dataset.captions}: {why_none(run.dataset, run.features, question.split)}; pass another --split")
     if not any(c.answer for c in pairs.captions):
         raise UserError(
             f"{run.dataset.captions}: no question with an answer has split {question.split!r}; --task vqa expects those of msvd_qa"
