@@ -276,7 +276,7 @@ def test_own_files_that_cannot_be_read_are_refused(tmp_path, name, content, said
 GOOD = {"video_id": "v1", "caption": "a man cooks", "start_seconds": 1, "end_seconds": 2, "split": "train"}
 BAD = {
     "empty caption": ({"caption": ""}, "caption is ''"),
-    "blank caption": ({"caption": "  "}, "caption is '  '"),
+    "blank caption": ({"caption": "  "}, "expected a sentence"),
     "empty id": ({"video_id": ""}, "video_id is ''"),
     "end before start": ({"start_seconds": 5, "end_seconds": 4}, "0 <= start < end"),
     "end at start": ({"start_seconds": 5, "end_seconds": 5}, "0 <= start < end"),
