@@ -13,6 +13,8 @@ from typing import Any, NoReturn, TypeVar
 
 from tqdm import tqdm
 
+from .threads import limit_spinning
+
 T = TypeVar("T")
 
 EXIT_DONE, EXIT_INCOMPLETE, EXIT_MISTAKE = 0, 1, 2
@@ -116,6 +118,7 @@ def add_dataset(parser: argparse.ArgumentParser) -> None:
 def run_command(command: Callable[[argparse.Namespace], int], parser: argparse.ArgumentParser, argv: list[str] | None) -> int:
     """Runs a command; returns its exit code: 0 all done, 1 something was left out or went wrong, 2 a mistake in the call."""
     args = parser.parse_args(argv)
+    limit_spinning()
     try:
         return command(args)
     except UserError as error:
