@@ -10,8 +10,10 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import BertConfig, BertModel
 from vlalign.train.config import TrainConfig
+from vlalign.train.dual import GatedPair
 from vlalign.train.model import LEAST_FILLED, FusionScores, TextTokens, VideoTextModel, VideoTokens, length_groups
 from vlalign.train.objectives import OBJECTIVES, Batch, negatives
+from vlalign.train.spoken import SpokenPair
 from vlalign.train.workers import Workers
 
 MAX_TEXT = 8
@@ -299,3 +301,10 @@ def test_compiled_layers_have_the_same_loss_and_gradient():
         loss.backward()
         found.append((loss.detach(), torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])))
     torch.testing.assert_close(found[1], found[0], atol=1e-5, rtol=1e-4)
+
+
+def test_half_is_what_torch_calls_it_in_every_model():
+    model = make_model("taco")
+    for module in (model, model.fusion, GatedPair(5, 6, 8), SpokenPair(5)):
+        assert not any("half" in name for name in module.state_dict())
+        assert {p.dtype for p in module.half().parameters()} == {torch.float16}, type(module).__name__

@@ -1,6 +1,7 @@
 """Retrieval metrics against plain loops, and chance against draws."""
 
 import json
+from typing import Any, get_type_hints
 
 import numpy as np
 import pytest
@@ -183,3 +184,10 @@ def test_many_queries_are_counted_in_chunks(monkeypatch):
     whole = [retrieval_metrics(similarity, right, ties) for ties in TIES if ties != "coot"]
     monkeypatch.setattr("vlalign.train.metrics.CHUNK", 11)
     assert [retrieval_metrics(similarity, right, ties) for ties in TIES if ties != "coot"] == whole
+
+
+def test_the_return_type_is_true_of_all_that_is_returned():
+    hinted = get_type_hints(retrieval_metrics)["return"]
+    row = retrieval_metrics(np.eye(3))["text_to_video"]
+    assert isinstance(row["chance"], dict)
+    assert hinted == dict[str, dict[str, Any]]  # floats, whole numbers and, under "chance", another dict

@@ -4,8 +4,10 @@ import json
 
 import numpy as np
 import pytest
+import torch
 from conftest import shared
 from vlalign.train.config import NORMALIZATIONS
+from vlalign.train.losses import sinkhorn_biases
 from vlalign.train.metrics import retrieval_metrics
 from vlalign.train.normalization import Queries, biased, normalization_error, normalization_errors, normalize
 
@@ -115,3 +117,9 @@ def test_one_query_and_one_candidate():
     for name in NORMALIZATIONS:
         found = normalize(name, one, 0.05, np.zeros(1, dtype=int), Queries(one, one))
         assert np.isfinite(found.by_caption).all() and np.isfinite(found.by_clip).all()
+
+
+@pytest.mark.parametrize("num_iterations", [0, -1])
+def test_biases_of_no_iteration_are_refused_by_name(num_iterations):
+    with pytest.raises(ValueError, match=f"num_iterations {num_iterations}: expected 1 or more"):
+        sinkhorn_biases(torch.eye(3), 0.1, num_iterations=num_iterations)

@@ -35,7 +35,7 @@ class GatedPair(nn.Module):
     def __init__(self, feature_dim: int, word_dim: int, size: int) -> None:
         super().__init__()
         self.video, self.text = GatedEmbedding(feature_dim, size), GatedEmbedding(word_dim, size)
-        self.half = False
+        self.in_bfloat16 = False
         self.width = size
         self.queries: QueryQueue | None = None
         self.codebook = None
@@ -43,7 +43,7 @@ class GatedPair(nn.Module):
 
     def set_precision(self, precision: str) -> None:
         """``bf16``: the embeddings are computed in bfloat16 while training."""
-        self.half = precision == "bf16"
+        self.in_bfloat16 = precision == "bf16"
 
     def compile_layers(self) -> None:
         self.video.compile(dynamic=True)

@@ -188,8 +188,11 @@ def sinkhorn_biases(
 
     In logarithms, for at a temperature of 0.01 the paper's exp(S) leaves float32's range. ``*_marginals``: shares that sum to 1 (the
     paper's r and c), such as the numbers of captions of each video; none: all the same. It ends after ``num_iterations`` (4 in the
-    paper), or as soon as the residual is not above ``tolerance``. Takes no part in the gradient.
+    paper), or as soon as the residual is not above ``tolerance``. Takes no part in the gradient. Raises ``ValueError`` for fewer than 1
+    iteration: the text biases (Eq. 10) come of the first one.
     """
+    if num_iterations < 1:
+        raise ValueError(f"num_iterations {num_iterations}: expected 1 or more; without biases, leave the similarities as they are")
     logits_MN = similarity_MN / temperature
     shares = [_log_shares(*given) for given in zip((text_marginals_M, video_marginals_N), logits_MN.shape, strict=True)]
     log_r_M, log_c_N = (share.to(logits_MN) for share in shares)

@@ -41,7 +41,7 @@ class Counts(NamedTuple):
 
 def retrieval_metrics(
     similarity: np.ndarray, text_to_video: Sequence[int] | None = None, ties: str = "average"
-) -> dict[str, dict[str, float]]:
+) -> dict[str, dict[str, Any]]:
     """Ranks of the right answers in ``similarity`` [num_texts, num_videos], both ways.
 
     ``text_to_video``: the right video of each text; by default text i belongs to video i. Text to video, every text is a query.
@@ -124,7 +124,7 @@ def _ranks(counts: Counts, ties: str, *, ragged: bool) -> np.ndarray:
     return first
 
 
-def _summary(counts: Counts, ties: str, num_candidates: int, num_right: np.ndarray, *, ragged: bool) -> dict[str, float]:
+def _summary(counts: Counts, ties: str, num_candidates: int, num_right: np.ndarray, *, ragged: bool) -> dict[str, Any]:
     ranks = _ranks(counts, ties, ragged=ragged)
     median = float(np.median(ranks))
     if ties == "coot":

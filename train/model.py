@@ -130,8 +130,8 @@ class SelfAttentionLayer(nn.TransformerEncoderLayer):
 
 
 def autocast(module: nn.Module, device: torch.device) -> torch.autocast:
-    """bfloat16 where ``module.half``, and only in training: ranks must not be computed from it, it makes ties."""
-    return torch.autocast(device.type, torch.bfloat16, enabled=module.half and module.training)
+    """bfloat16 where ``module.in_bfloat16``, and only in training: ranks must not be computed from it, it makes ties."""
+    return torch.autocast(device.type, torch.bfloat16, enabled=module.in_bfloat16 and module.training)
 
 
 def new_layers(text_encoder: PreTrainedModel, number: int, dropout: float) -> nn.ModuleList:
@@ -185,7 +185,7 @@ class Fusion(nn.Module):
         self.norm, self.dropout = nn.LayerNorm(width), nn.Dropout(dropout)
         self.layers = new_layers(text_encoder, num_layers, dropout)
         self.score = _perceptron(width, width) if token_head else nn.Linear(width, 1)
-        self.half = False
+        self.in_bfloat16 = False
         self.token_score = _perceptron(2 * width, width) if token_head else None
 
     def bank(self, texts: TextTokens, videos: VideoTokens, max_text_tokens: int) -> TokenBank:
@@ -289,7 +289,7 @@ class VideoTextModel(nn.Module):
         if num_fusion_layers is not None:
             self.fusion = Fusion(text_encoder, num_fusion_layers, dropout, token_head=token_head)
         self.token_head = token_head
-        self.half = False
+        self.in_bfloat16 = False
         self.width = width
         self.queries: nn.Module | None = None
         """``dual.QueryQueue``, where the run keeps queries; and CMCM's ``dual.SharedCodebook``."""
@@ -301,9 +301,9 @@ class VideoTextModel(nn.Module):
 
     def set_precision(self, precision: str) -> None:
         """``bf16``: the layers compute in bfloat16 while training; weights, and what losses are made of, stay float32."""
-        self.half = precision == "bf16"
+        self.in_bfloat16 = precision == "bf16"
         if self.fusion is not None:
-            self.fusion.half = self.half
+            self.fusion.in_bfloat16 = self.in_bfloat16
 
     def compile_layers(self) -> None:
         """The text encoder's and the other self-attention layers, for any length."""

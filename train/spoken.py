@@ -78,14 +78,14 @@ class SpokenPair(nn.Module):
         self.register_buffer("feature_std", torch.ones(feature_dim))
         self.project, self.audio = nn.Linear(feature_dim, WIDTH), AudioEncoder()
         self.seen_summary, self.spoken_summary = GatedEmbedding(WIDTH, WIDTH), GatedEmbedding(WIDTH, WIDTH)
-        self.width, self.half = WIDTH, False
+        self.width, self.in_bfloat16 = WIDTH, False
         self.queries: nn.Module | None = None
         self.codebook: nn.Module | None = None
         self.head: nn.Module | None = None
 
     def set_precision(self, precision: str) -> None:
         """``bf16``: the encoders compute in bfloat16 while training."""
-        self.half = precision == "bf16"
+        self.in_bfloat16 = precision == "bf16"
 
     def compile_layers(self) -> None:
         self.audio.compile(dynamic=True)
