@@ -13,7 +13,7 @@ from ..storage.feature_store import shard_files
 from ..storage.files import IMAGE_SUFFIXES, SOUND_SUFFIXES, VIDEO_SUFFIXES
 from ..storage.foreign import feature_files
 from ..storage.layout import DatasetFolder
-from ..storage.profiles import ALIASES, LOGMEL, PROFILES, find_profile
+from ..storage.profiles import ALIASES, LOGMEL, PROFILES, split_features
 from ..storage.records import VideoRecord
 from ..storage.shards import Shard, read_shard
 from .work import WorkList, list_folder, render_missing
@@ -91,10 +91,10 @@ class Here:
 def extract(args: argparse.Namespace, make_place: Callable[[argparse.Namespace], Here] = Here) -> int:
     if args.dataset is None:
         raise UserError(f"--dataset is missing: the name of a data set under {args.root}, or a new one with --videos FOLDER")
-    try:
-        features = list(dict.fromkeys(find_profile(name).name for name in args.features.split(",")))
-    except UserError as error:
-        raise UserError(f"--features {args.features}: {error}") from None
+    features = split_features(args.features)
+    if unknown := [name for name in features if name not in PROFILES]:
+        names = " and ".join(map(repr, unknown))
+        raise UserError(f"--features {args.features}: features {names}: not known; expected {', '.join(PROFILES)} or {', '.join(ALIASES)}")
     weights = parse_weights(args.weights or [], features)
     dataset, problems = DatasetFolder(args.root, args.dataset), Problems()
     for name in features if args.stores else []:
@@ -236,7 +236,7 @@ def make_extractor(name: str, weights: str, args: argparse.Namespace, made: Shar
 def extract_parser(prog: str, description: str, example: str) -> argparse.ArgumentParser:
     parser = command_parser(prog, description, example)
     known = ", ".join([*PROFILES, *(f"{alias} (= {name})" for alias, name in ALIASES.items())])
-    parser.add_argument("--features", default="s3d", help=f"which, separated by commas: {known} (default: s3d)")
+    parser.add_argument("--features", default="s3d", help=f"which, separated by commas or +: {known} (default: s3d)")
     parser.add_argument("--videos", type=Path, metavar="FOLDER", help="your own video files, or images; their names become the video ids")
     parser.add_argument(
         "--weights",

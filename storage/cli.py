@@ -10,14 +10,15 @@ from . import care
 from .console import EXIT_DONE, EXIT_INCOMPLETE, Parser, Problems, UserError, add_dataset, progress, run_command, say
 from .elsewhere import elsewhere, link
 from .exchange import FORMS, export_store, import_features, read_durations, read_profile
-from .feature_store import FeatureStore, is_store, shard_files
+from .feature_store import FeatureStore, shard_files, stores_in
 from .layout import DatasetFolder
+from .profiles import split_features
 from .records import Weights
 
 
 def find_store(args: argparse.Namespace, name: str) -> Path:
     """With --dataset the name of its features, without it a folder. Raises ``UserError`` where no shard is in it."""
-    folder = DatasetFolder(args.root, args.dataset).features(name) if args.dataset else Path(name)
+    folder = folder_of(args, name)
     if there := elsewhere(folder):
         there.update()
     if not shard_files(folder):
@@ -29,9 +30,23 @@ def find_store(args: argparse.Namespace, name: str) -> Path:
     return folder
 
 
+def folder_of(args: argparse.Namespace, name: str) -> Path:
+    """Of one store, as it was asked for."""
+    if not args.dataset:
+        return Path(name)
+    names = names_in(args, name)
+    if len(names) > 1:
+        raise UserError(f"{name}: names {len(names)} stores; expected one")
+    return DatasetFolder(args.root, args.dataset).features(names[0])
+
+
 def known_stores(args: argparse.Namespace) -> list[str]:
-    folder = DatasetFolder(args.root, args.dataset).path / "features"
-    return sorted(f.name for f in folder.glob("*") if is_store(f))
+    return stores_in(DatasetFolder(args.root, args.dataset).path / "features")
+
+
+def names_in(args: argparse.Namespace, text: str) -> list[str]:
+    """Of features, written as for vlalign-extract --features; a store's own name is no alias."""
+    return split_features(text, known_stores(args))
 
 
 def stores_of(args: argparse.Namespace) -> list[Path]:
@@ -39,6 +54,8 @@ def stores_of(args: argparse.Namespace) -> list[Path]:
     if not args.stores and not args.dataset:
         raise UserError("which store? Pass its folder, or --dataset and the name of its features (none: all of the data set)")
     names = args.stores or known_stores(args)
+    if args.dataset:
+        names = list(dict.fromkeys(name for text in names for name in names_in(args, text)))
     if not names:
         raise UserError(f"{DatasetFolder(args.root, args.dataset).path / 'features'}: no feature stores there; run vlalign-extract first")
     return [find_store(args, name) for name in names]
@@ -121,7 +138,7 @@ def compact(args: argparse.Namespace) -> int:
 
 
 def link_(args: argparse.Namespace) -> int:
-    folder = DatasetFolder(args.root, args.dataset).features(args.store) if args.dataset else Path(args.store)
+    folder = folder_of(args, args.store)
     link(folder, args.url)
     print(f"{folder}: stands for {args.url}; {len(FeatureStore(folder)):,} videos there")
     return EXIT_DONE
@@ -129,7 +146,7 @@ def link_(args: argparse.Namespace) -> int:
 
 def merge(args: argparse.Namespace) -> int:
     sources = stores_of(args)
-    into = DatasetFolder(args.root, args.dataset).features(args.into) if args.dataset else Path(args.into)
+    into = folder_of(args, args.into)
     total = sum(len(shard_files(source)) for source in sources)
     copied = len(list(progress(care.merge(sources, into), total=total, what="merging", unit="shards")))
     print(f"{into}: {copied:,} shards came in; {len(FeatureStore(into)):,} videos now")

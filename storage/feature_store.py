@@ -297,6 +297,11 @@ def is_store(folder: Path) -> bool:
     return bool(shard_files(folder) or ((there := elsewhere(folder)) and there.names()))
 
 
+def stores_in(folder: Path) -> list[str]:
+    """Names of the folders there that are stores."""
+    return sorted(f.name for f in folder.glob("*") if is_store(f))
+
+
 def shard_files(folder: Path) -> list[Path]:
     """In the order of their names, in which a later one counts more."""
     try:

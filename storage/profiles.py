@@ -4,6 +4,7 @@ the comments; a change to any value is another profile.
 Pictures are scaled as FFmpeg's ``scale`` filter with ``flags=bilinear`` does: that was its kernel under ffmpeg-python when most of the
 features below were published (before FFmpeg's commit 9f14396a). CLIP's go through Pillow, as its authors' do."""
 
+from collections.abc import Collection
 from dataclasses import replace
 
 from .console import UserError
@@ -167,6 +168,15 @@ PROFILES = {
 
 ALIASES = {"i3d": "i3d_resnext101"}
 """Other names that ``--features`` takes."""
+
+
+def split_features(text: str, own: Collection[str] = ()) -> list[str]:
+    """The names in ``text``, separated by commas or +, each once, in their order; aliases are resolved, but for names in ``own``.
+
+    ``i3d, s3d+i3d``  ->  ``i3d_resnext101``, ``s3d``
+    """
+    names = (name.strip() for name in text.replace("+", ",").split(","))
+    return list(dict.fromkeys(name if name in own else ALIASES.get(name, name) for name in names))
 
 
 def find_profile(name: str) -> Profile:

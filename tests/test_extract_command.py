@@ -225,6 +225,7 @@ def test_weights_options_that_are_refused(values, complaint):
             ["--dataset", "mine", "--features", "s3d,c3d"],
             "--features s3d,c3d: features 'c3d': not known; expected resnet152, i3d_resnext101,",
         ),
+        (["--dataset", "mine", "--features", "c3d+i3d+tsn"], "features 'c3d' and 'tsn': not known; expected resnet152,"),
         (["--dataset", "mine", "--features", ""], "features '': not known"),
         (["--features", "s3d"], "--dataset is missing"),
         (["--dataset", "mine"], "videos.jsonl: not found; run vlalign-preprocess --dataset mine first, or pass your own: --videos FOLDER"),
@@ -233,7 +234,7 @@ def test_weights_options_that_are_refused(values, complaint):
         (["--dataset", "mine", "--videos", "videos", "--weights", "c3d=x.pth"], "'c3d' is not among --features s3d"),
         (["--dataset", "mine", "--videos", "videos", "--weights", "x.pth"], "weights x.pth: no such file"),
     ],
-    ids=["unknown features", "no features", "no data set", "not prepared", "no folder", "no name", "other features", "no weights"],
+    ids=["unknown features", "several unknown", "no features", "no data set", "not prepared", "no folder", "no name", "other features", "no weights"],
 )
 def test_a_mistake_in_the_call_is_one_line_and_exit_2(tmp_path, capsys, monkeypatch, options, complaint):
     monkeypatch.chdir(tmp_path)

@@ -10,7 +10,7 @@ from ..storage.console import Problems, command_parser, run_command, say
 from ..storage.layout import find_dataset
 from .config import ENCODERS, HEADS, LOSSES, NEGATIVES, PAIR_WEIGHTS, PRECISIONS, SCHEDULES, TrainConfig
 from .recipes import RECIPES, describe, make_config, usual_recipe
-from .runs import describe_inputs, find_run, open_recordings, open_stores, trained_before
+from .runs import choose_features, describe_inputs, find_run, open_recordings, open_stores, trained_before
 
 HELP = {
     "text_encoder": "'small' (two layers, learned from the captions), or a BERT-like model by folder or hub name",
@@ -58,6 +58,8 @@ def train(args: argparse.Namespace) -> int:
     dataset = choose_protocol(dataset, args.protocol or RECIPES.get(recipe, {}).get("protocol", ""))
     init = find_run(args.root, None, args.init) if args.init else None
     given = {f.name: getattr(args, f.name) for f in fields(TrainConfig) if getattr(args, f.name, None) is not None}
+    if "features" in given:
+        given["features"] = choose_features(dataset, given["features"])
     config = make_config(recipe, given | {"dataset": dataset.name, "protocol": dataset.protocol})
     begun_from = f"from-{init.name}" if init else ""
     name = "-".join(filter(None, (config.objective, config.features, config.protocol, begun_from, f"seed{config.seed}")))
@@ -91,7 +93,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument(
         "--recipe", help=f"where settings come from that are not given: one of {', '.join(RECIPES)} (default: the data set's)"
     )
-    parser.add_argument("--features", help="the feature store to train on, such as s3d; several joined by + (default: the recipe's)")
+    parser.add_argument("--features", help="the feature store to train on, such as s3d; several, separated by + or commas (default: the recipe's)")
     parser.add_argument("--protocol", help="which splits and captions of the data set, as for vlalign-preprocess (default: the usual ones)")
     parser.add_argument("--init", metavar="RUN", help="a run's folder or name, whose model training goes on from")
     parser.add_argument(

@@ -9,10 +9,10 @@ from typing import Any
 
 from ..storage.captions import read_captions_about
 from ..storage.console import UserError
-from ..storage.feature_store import FeatureStore
+from ..storage.feature_store import FeatureStore, stores_in
 from ..storage.files import read_json, sha256_of, write_json
 from ..storage.layout import DatasetFolder
-from ..storage.profiles import LOGMEL
+from ..storage.profiles import LOGMEL, split_features
 from ..storage.shards import EXTRACTED
 from .config import TrainConfig
 
@@ -52,6 +52,19 @@ def _describe(store: FeatureStore) -> dict[str, Any]:
         "num_videos": len(store),
         "rows_checksum": store.rows_checksum(),
     }
+
+
+def choose_features(dataset: DatasetFolder, text: str) -> str:
+    """The names of ``--features``, joined by +. Raises ``UserError`` for those that the data set has no store of."""
+    there = stores_in(dataset.path / "features")
+    names = split_features(text, there)
+    if unknown := [name for name in names if name not in there]:
+        raise UserError(
+            f"--features {text}: no store of {' and '.join(map(repr, unknown))} in {dataset.path / 'features'}; expected "
+            + (f"some of {', '.join(there)}, or run" if there else "some; run")
+            + f" vlalign-extract --dataset {dataset.name} --features {','.join(unknown)} first"
+        )
+    return "+".join(names)
 
 
 def open_stores(dataset: DatasetFolder, features: str) -> list[FeatureStore]:
