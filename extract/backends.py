@@ -41,7 +41,7 @@ SKIPPING_CODECS = {"h264", "hevc", "mpeg4", "mpeg2video"}
 STILL_PACKET_SHARE, STILL_PACKET_BYTES = 0.1, 100
 """A frame that repeats the one before takes next to nothing to encode: this share of the median packet, or this many bytes."""
 TRANSPOSE = {90: ("transpose", "cclock"), 180: ("hflip", ""), 270: ("transpose", "clock")}
-LIBSWSCALE, PILLOW = "bilinear, libswscale", "bicubic, Pillow"
+LIBSWSCALE, LIBSWSCALE_BICUBIC, PILLOW = "bilinear, libswscale", "bicubic, libswscale", "bicubic, Pillow"
 """What ``Profile.resize`` may be."""
 
 
@@ -91,7 +91,7 @@ class _Scaler:
     """FFmpeg's scale filter for frames of one size and format, made anew where those change within a video; then Pillow, where wanted."""
 
     def __init__(self, size: Size) -> None:
-        if size.resize not in (LIBSWSCALE, PILLOW):
+        if size.resize not in (LIBSWSCALE, LIBSWSCALE_BICUBIC, PILLOW):
             raise ValueError(f"resize {size.resize!r} is not known")
         self.size = size
         self._made_for: tuple | None = None
@@ -125,7 +125,7 @@ class _Scaler:
             graph.add("buffer", **source),
             *([graph.add(*TRANSPOSE[upright_degrees])] if upright_degrees else []),
             *([graph.add("vflip")] if upright_degrees == 180 else []),
-            graph.add("scale", f"{width}:{height}:flags=bilinear"),
+            graph.add("scale", f"{width}:{height}:flags={'bicubic' if self.size.resize == LIBSWSCALE_BICUBIC else 'bilinear'}"),
             graph.add("format", "rgb24"),
             graph.add("buffersink"),
         ]

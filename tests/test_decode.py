@@ -32,7 +32,7 @@ from test_sampling import FPS, LENGTHS_SECONDS, RATES
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 from videos import RECORDINGS, UPRIGHT, all_frames, remux, scene
 from vlalign.extract import backends, decode_process
-from vlalign.extract.backends import LIBSWSCALE, PILLOW, Decoding, NotTrusted, Size, decord_reads_well
+from vlalign.extract.backends import LIBSWSCALE, LIBSWSCALE_BICUBIC, PILLOW, Decoding, NotTrusted, Size, decord_reads_well
 from vlalign.extract.decode import Finished, Picture, Row, Started, Wanted, choose_backends, cut, decode_video
 from vlalign.extract.decode_process import DecodeProcess
 from vlalign.extract.engine import wanted_of
@@ -1529,3 +1529,17 @@ def test_what_is_just_within_the_limits_is_taken(tmp_path):
     taken = take(at_seconds(tmp_path / "long", 0, 1, 300, 301), want(1))
     assert numbers_of(taken.frames) == [0, *[1] * 299, 2]
     assert probe_video(at_seconds(tmp_path / "very long", *range(0, 43100, 200))).duration_seconds == pytest.approx(43000.04, abs=0.01)
+
+
+def test_libswscales_bicubic_is_that_of_the_ffmpeg_program(recordings):
+    """The kernel of features that ffmpeg's default made: nearer to the program's pictures than the bilinear one is."""
+    info = probe_video(recordings["25"])
+    wanted = np.arange(3)
+    sizes = [Size(48, LIBSWSCALE_BICUBIC), Size(48)]
+    made = [np.stack(same) for same in zip(*(p for _, p in backends.pyav_pictures(Decoding(info, sizes), wanted)), strict=True)]
+    height, width = made[0].shape[1:3]
+    command = ["ffmpeg", "-v", "error", "-i", str(info.path), "-vf", f"scale={width}:{height}:flags=bicubic", "-frames:v", "3"]
+    raw = subprocess.run([*command, "-f", "rawvideo", "-pix_fmt", "rgb24", "-"], capture_output=True, check=True).stdout
+    expected = np.frombuffer(raw, dtype=np.uint8).reshape(made[0].shape).astype(int)
+    errors = [np.abs(pictures - expected).mean() for pictures in made]
+    assert errors[0] < 0.1 < errors[1], errors
