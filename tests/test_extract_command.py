@@ -234,7 +234,17 @@ def test_weights_options_that_are_refused(values, complaint):
         (["--dataset", "mine", "--videos", "videos", "--weights", "c3d=x.pth"], "'c3d' is not among --features s3d"),
         (["--dataset", "mine", "--videos", "videos", "--weights", "x.pth"], "weights x.pth: no such file"),
     ],
-    ids=["unknown features", "several unknown", "no features", "no data set", "not prepared", "no folder", "no name", "other features", "no weights"],
+    ids=[
+        "unknown features",
+        "several unknown",
+        "no features",
+        "no data set",
+        "not prepared",
+        "no folder",
+        "no name",
+        "other features",
+        "no weights",
+    ],
 )
 def test_a_mistake_in_the_call_is_one_line_and_exit_2(tmp_path, capsys, monkeypatch, options, complaint):
     monkeypatch.chdir(tmp_path)

@@ -64,7 +64,8 @@ def evaluate(args: argparse.Namespace) -> int:
         "inputs": describe_inputs(on, open_stores(on, config.features), recordings=open_recordings(on, config)),
     }
     known: dict[str, Any] = read_json(folder / METRICS_FILE) if (folder / METRICS_FILE).exists() else {}
-    if known.get("fingerprint") == fingerprint and (folder / REPORT_FILE).exists():
+    counted = "num_captions_of_split" in known  # not in files from before this was said
+    if counted and known.get("fingerprint") == fingerprint and (folder / REPORT_FILE).exists():
         say(f"{folder}: evaluated before on the same data; nothing to do")
         result = known
     else:
@@ -72,8 +73,8 @@ def evaluate(args: argparse.Namespace) -> int:
 
         question = Question(task, args.split, args.ties, rerank, weights, args.normalize, temperature, args.device)
         result = evaluate_run(run_folder, on, folder, question, Problems(), fingerprint)
-    for line in SAY[result["task"]](result):
-        print(line)
+    heading, *lines = SAY[result["task"]](result)
+    print("\n".join([heading, *(f"note: {note}" for note in result["not_comparable"]), *lines]))
     if result["note"]:
         print(f"note: {result['note']}")
     print(f"metrics: {folder / METRICS_FILE}")
@@ -98,9 +99,19 @@ def choose_task(args: argparse.Namespace, config: TrainConfig, about: dict[str, 
     return task
 
 
+def of(result: dict[str, Any], name: str, called: str | None = None) -> str:
+    """ "12 clips", or "12 of 30 clips" where that is not the whole split."""
+    used, whole = result[f"num_{name}"], result[f"num_{name}_of_split"]
+    return f"{used:,}{f' of {whole:,}' if used != whole else ''} {called or name}"
+
+
+def named(result: dict[str, Any]) -> str:
+    return result["run"] + (f" (trained on {result['trained_on']})" if result["trained_on"] != result["dataset"] else "")
+
+
 def say_retrieval(result: dict[str, Any]) -> Iterator[str]:
-    counts = f"{result['num_captions']:,} captions and {result['num_clips']:,} clips"
-    yield f"{result['run']}: {counts} of {result['dataset']}, {result['split']}"
+    counts = f"{of(result, 'captions')} and {of(result, 'clips')}"
+    yield f"{named(result)}: {counts} of {result['dataset']}, {result['split']}"
     yield format_metrics(result["metrics"])
     if len(result["stages"]) > 1:
         yield format_stages(result["stages"], result["weights"], result["rerank"])
@@ -113,8 +124,8 @@ def say_retrieval(result: dict[str, Any]) -> Iterator[str]:
 
 def say_steps(result: dict[str, Any]) -> Iterator[str]:
     steps = result["steps"]
-    counts = f"steps of {len(steps['tasks'])} tasks in {steps['num_videos']:,} videos"
-    yield f"{result['run']}: {counts} of {result['dataset']}, {result['split']}"
+    counts = f"steps of {len(steps['tasks'])} tasks in {of(result, 'videos')}"
+    yield f"{named(result)}: {counts} of {result['dataset']}, {result['split']}"
     yield format_steps(steps)
     if steps["num_infeasible"]:
         yield f"{steps['num_infeasible']:,} videos are left out: they have fewer seconds than their task has steps"
@@ -122,15 +133,15 @@ def say_steps(result: dict[str, Any]) -> Iterator[str]:
 
 
 def say_answers(result: dict[str, Any]) -> Iterator[str]:
-    counts = f"{result['num_questions']:,} questions about {result['num_videos']:,} videos"
-    yield f"{result['run']}: {counts} of {result['dataset']}, {result['split']}; {result['num_answers']:,} answers to choose from"
+    counts = f"{of(result, 'captions', 'questions')} about {of(result, 'videos')}"
+    yield f"{named(result)}: {counts} of {result['dataset']}, {result['split']}; {result['num_answers']:,} answers to choose from"
     yield format_answers(result)
     yield f"checksum of the split's questions and answers: {result['split_checksum']}"
 
 
 def say_segments(result: dict[str, Any]) -> Iterator[str]:
-    counts = f"{result['num_frames']:,} seconds of {result['num_videos']:,} videos"
-    yield f"{result['run']}: {counts} of {result['dataset']}, {result['split']}; {result['num_labels']:,} steps to choose from"
+    counts = f"{result['num_frames']:,} seconds of {of(result, 'videos')}"
+    yield f"{named(result)}: {counts} of {result['dataset']}, {result['split']}; {result['num_labels']:,} steps to choose from"
     yield format_segmentation(result)
     yield f"checksum of the split's clips and steps: {result['split_checksum']}"
 

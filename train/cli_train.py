@@ -93,7 +93,9 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument(
         "--recipe", help=f"where settings come from that are not given: one of {', '.join(RECIPES)} (default: the data set's)"
     )
-    parser.add_argument("--features", help="the feature store to train on, such as s3d; several, separated by + or commas (default: the recipe's)")
+    parser.add_argument(
+        "--features", help="the feature store to train on, such as s3d; several, separated by + or commas (default: the recipe's)"
+    )
     parser.add_argument("--protocol", help="which splits and captions of the data set, as for vlalign-preprocess (default: the usual ones)")
     parser.add_argument("--init", metavar="RUN", help="a run's folder or name, whose model training goes on from")
     parser.add_argument(

@@ -301,3 +301,8 @@ def read_pairs(
         name: make_pairs(captions.take(np.flatnonzero(usable & (split == number_of.get(name, -1)))))
         for name in ("train", "validation", "test")
     }
+
+
+def of_split(captions: CaptionTable, name: str) -> CaptionTable:
+    splits, split = captions.codes("split")
+    return captions.take(np.flatnonzero(split == splits.index(name)) if name in splits else [])

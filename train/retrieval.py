@@ -6,11 +6,13 @@ from typing import Any
 
 import numpy as np
 
+from ..storage.captions import read_captions
 from ..storage.console import Problems, UserError
 from .checkpoint import Run
 from .codewords import read_codebook
 from .config import NEEDS_QUERIES
-from .data import Pairs, evenly, read_pairs, why_none
+from .coverage import measure
+from .data import Pairs, evenly, of_split, read_pairs, why_none
 from .metrics import count, retrieval_metrics
 from .normalization import Normalized, normalization_errors, normalize
 from .objectives import OBJECTIVES
@@ -97,7 +99,8 @@ def retrieve(run: Run, question: Question, problems: Problems) -> Answers:
     """Scores every caption of a split against every clip."""
     if question.rerank is not None and run.scorer.has_late and not run.scorer.has_early:
         raise UserError(f"--rerank {question.rerank}: {run.folder.name} was trained without an early loss that could find candidates")
-    usable = read_pairs(run.dataset, run.features, problems, open_recordings(run.dataset, run.config))
+    recordings = open_recordings(run.dataset, run.config)
+    usable = read_pairs(run.dataset, run.features, problems, recordings)
     pairs = usable[question.split]
     if not pairs.clips:
         there = ", ".join(name for name in usable if usable[name].clips)
@@ -112,8 +115,7 @@ def retrieve(run: Run, question: Question, problems: Problems) -> Answers:
     found = normalized(scores, right, OBJECTIVES[run.config.objective].stage, question)
     fused = found.by_caption, found.by_clip
     result = {
-        "num_captions": len(pairs.captions),
-        "num_clips": len(pairs.clips),
+        **measure(of_split(read_captions(run.dataset.captions), question.split), pairs.captions, run.features, recordings).result(),
         "split_checksum": split_checksum(pairs.captions),
         "ties": question.ties,
         "rerank": question.rerank if run.scorer.has_late else None,

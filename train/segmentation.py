@@ -18,7 +18,8 @@ from ..storage.captions import read_captions
 from ..storage.console import Problems, UserError, progress
 from ..storage.records import Caption
 from .checkpoint import Run
-from .data import Clip, ClipFeatures, evenly, pad_rows, why_none, without_features
+from .coverage import measure
+from .data import Clip, ClipFeatures, evenly, of_split, pad_rows, why_none, without_features
 from .question import Answers, Question, split_checksum
 from .scoring import CLIPS, Scorer
 
@@ -178,7 +179,9 @@ def segment(run: Run, question: Question, problems: Problems) -> Answers:
     found = [
         frame_scores(run.scorer, video).argmax(axis=1) for video in progress(videos, total=len(videos), what="segments", unit="videos")
     ]
-    result = {
+    listed, num_frames = of_split(captions, question.split), {v.video_id: v.num_frames for v in videos}
+    used = [n for n, c in enumerate(listed) if c.step is not None and (c.start_seconds or 0) < num_frames.get(c.video_id, 0)]
+    result = measure(listed, listed.take(used), run.features).result(caption="segments", item="videos") | {
         "num_videos": len(videos),
         "num_frames": sum(map(len, true)),
         "num_labels": len(run.labels),

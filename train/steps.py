@@ -17,7 +17,8 @@ from ..storage.captions import read_captions, read_captions_about
 from ..storage.console import Problems, UserError, progress
 from ..storage.records import Caption
 from .checkpoint import Run
-from .data import Clip, evenly, why_none, without_features
+from .coverage import measure
+from .data import Clip, evenly, of_split, why_none, without_features
 from .question import Answers, Question, split_checksum
 from .scoring import Scorer, stage_scores
 
@@ -220,7 +221,11 @@ def localize(run: Run, question: Question, problems: Problems) -> Answers:
 
     steps, videos = localize_steps(progress(scored(), total=num_videos, what="steps", unit="videos"), problems)
     asked = [c for c in captions if c.split == question.split and c.video_id in run.features]
-    result = {"num_videos": num_videos, "split_checksum": split_checksum(asked), "weights": question.weights, "steps": steps}
+    listed, placed = of_split(captions, question.split), {(v.task, v.video_id): len(v.shown_TK) for v in videos}
+    used = [n for n, c in enumerate(listed) if c.start_seconds < placed.get((c.task, c.video_id), 0)]
+    short = {c.video_id: "video shorter than its task has steps" for c in listed if (c.task, c.video_id) not in placed}
+    coverage = measure(listed, listed.take(used), run.features, unused_videos=short).result(caption="steps", item="videos")
+    result = coverage | {"split_checksum": split_checksum(asked), "weights": question.weights, "steps": steps}
     chosen = evenly(len(videos), SHOWN_VIDEOS)
     titles = {task.title: [step.caption for step in task.steps] for task in tasks}
     return Answers(result, map(_line, videos), {"videos": [videos[n] for n in chosen], "steps": titles})

@@ -9,10 +9,12 @@ from typing import Any
 import numpy as np
 import torch
 
+from ..storage.captions import read_captions
 from ..storage.console import Problems, UserError, progress
 from ..storage.records import Caption
 from .checkpoint import Run
-from .data import Pairs, evenly, read_pairs, why_none
+from .coverage import measure
+from .data import Pairs, evenly, of_split, read_pairs, why_none
 from .question import Answers, Question, split_checksum
 from .scoring import CLIPS, TEXTS, Scorer
 
@@ -80,7 +82,9 @@ def answer(run: Run, question: Question, problems: Problems) -> Answers:
     given = [run.labels[place] for place in scores.asked.argmax(axis=1)]
     blind = [run.labels[place] for place in scores.blind.argmax(axis=1)]
     known = frozenset(run.labels)
-    result = {
+    result = measure(of_split(read_captions(run.dataset.captions), question.split), captions, run.features).result(
+        caption="questions", item="videos"
+    ) | {
         "num_questions": len(captions),
         "num_videos": len(pairs.clips),
         "num_answers": len(run.labels),
