@@ -88,15 +88,24 @@ Pictures = list[np.ndarray]
 
 
 class _Scaler:
-    """FFmpeg's scale filter for frames of one size and format, made anew where those change within a video; then Pillow, where wanted."""
+    """FFmpeg's scale filter for frames of one size and format, made anew where those change within a video; then Pillow, where wanted.
+    Its pictures keep the size that the first frame gives them, as the ffmpeg program's do."""
 
     def __init__(self, size: Size) -> None:
         if size.resize not in (LIBSWSCALE, LIBSWSCALE_BICUBIC, PILLOW):
             raise ValueError(f"resize {size.resize!r} is not known")
         self.size = size
+        self.shape: tuple[int, int] | None = None
         self._made_for: tuple | None = None
 
+    def see(self, frame: av.VideoFrame, upright_degrees: int) -> None:
+        """Called with each frame, wanted or not; the first one settles the height and width of the pictures."""
+        if self.shape is None:
+            turned = (frame.width, frame.height) if upright_degrees in (90, 270) else (frame.height, frame.width)
+            self.shape = scaled_size(*turned, self.size.short_side_px)
+
     def __call__(self, frame: av.VideoFrame, upright_degrees: int) -> np.ndarray:
+        self.see(frame, upright_degrees)
         made_for = (frame.width, frame.height, frame.format.name, frame.colorspace, frame.color_range, upright_degrees)
         if made_for != self._made_for:
             self._make(frame, upright_degrees)
@@ -106,12 +115,12 @@ class _Scaler:
         picture = self._graph.pull().to_ndarray()
         if self.size.resize != PILLOW:
             return picture
-        height, width = scaled_size(*picture.shape[:2], self.size.short_side_px)
+        height, width = self.shape
         return np.asarray(Image.fromarray(picture).resize((width, height), Image.Resampling.BICUBIC))
 
     def _make(self, frame: av.VideoFrame, upright_degrees: int) -> None:
         turned = (frame.width, frame.height) if upright_degrees in (90, 270) else (frame.height, frame.width)
-        height, width = turned if self.size.resize == PILLOW else scaled_size(*turned, self.size.short_side_px)
+        height, width = turned if self.size.resize == PILLOW else self.shape
         self._graph = graph = av.filter.Graph()
         graph.threads = 1
         source = {
@@ -175,8 +184,14 @@ def _frames_in_order(
 ) -> Iterator[tuple[int, Pictures]]:
     """``colours``: matrix and range, where the frames themselves do not say. ``context``: a decoder other than FFmpeg's choice."""
     info, scalers = decoding.info, [_Scaler(size) for size in decoding.sizes]
-    wanted_indices = {int(info.pts[i]): i for i in wanted.tolist()} if info.timed else {i: i for i in wanted.tolist()}
+    known = info.timed or info.delayed
+    wanted_indices = {int(info.pts[i]): i for i in wanted.tolist()} if known else {i: i for i in wanted.tolist()}
     last_wanted = max(wanted_indices, default=-1)
+    step = int(info.end - info.pts[-1])
+
+    def in_ticks(time: int) -> int:
+        return round((time - offset) * time_base / info.time_base) if time_base != info.time_base else time - offset
+
     stream = video_stream(container)
     context = context or stream.codec_context
     context.thread_count = 1
@@ -186,17 +201,22 @@ def _frames_in_order(
         if info.timed:
             if frame.pts is None:
                 continue
-            time = round((frame.pts - offset) * time_base / info.time_base) if time_base != info.time_base else frame.pts - offset
+            time = in_ticks(frame.pts)
+        elif info.delayed:
+            # What comes after the last packet follows at the usual step.
+            time = in_ticks(frame.dts) if frame.dts is not None else decoding.delivered[-1] + step if decoding.delivered else 0
         else:
             time = len(decoding.delivered)
         if frame.is_corrupt:
             decoding.num_damaged += 1
         decoding.count(time)
+        degrees = frame.rotation % 360 if frame.rotation % 360 in TRANSPOSE else 0
+        for scaler in scalers:
+            scaler.see(frame, degrees)
         if (index := wanted_indices.pop(time, None)) is not None:
             if colours:
                 frame.colorspace, frame.color_range = colours
-            degrees = frame.rotation % 360
-            yield index, [scaler(frame, degrees if degrees in TRANSPOSE else 0) for scaler in scalers]
+            yield index, [scaler(frame, degrees) for scaler in scalers]
         if time >= last_wanted and not wanted_indices:
             # A frame that others were made from may be shown after them: whether it is damaged, it says itself.
             decoding.num_damaged += sum(frame.is_corrupt for frame in _flushed(decoding, context))

@@ -80,8 +80,6 @@ class Finished:
     """What is not there or damaged, with figures; empty where all is well."""
     num_frames: list[int]
     """Frames that were sampled, for each profile."""
-    first_slots: list[int]
-    """Which of the profile's frames the first one is, counted from the start of the file."""
 
 
 Part = Row | Picture | Started | Finished
@@ -134,7 +132,7 @@ class _Plan:
         self.strict = strict
         self.wanted = wanted
         self.samples = [sample_frames(info.pts, info.end, info.time_base, w.fps) for w in wanted]
-        self.indices = np.unique(np.concatenate([indices for indices, _ in self.samples]))
+        self.indices = np.unique(np.concatenate(self.samples))
         self.sizes = sorted({w.size for w in wanted}, reverse=True)
         self.pictured = {int(self.indices[int(place * (len(self.indices) - 1) + 0.5)]) for place in THUMBNAIL_PLACES}
 
@@ -154,10 +152,12 @@ def _decode_with(backend: str, plan: _Plan, beat: Callable[[], None]) -> Iterato
         info, counting = plan.info, Decoding(plan.info, [], plan.strict, beat=beat)
         for _ in BACKENDS[backend](counting, np.arange(len(info.pts))):
             pass
-        there = np.unique(np.array(counting.delivered, dtype=np.int64)) if info.timed else info.pts[: len(counting.delivered)]
+        known = info.timed or info.delayed
+        there = np.unique(np.array(counting.delivered, dtype=np.int64)) if known else info.pts[: len(counting.delivered)]
         if len(there) == 0:
             raise VideoError("unreadable", f"none of its {len(info.pts):,} frames can be decoded ({backend})")
-        partial.append(f"{len(there):,} of {len(info.pts):,} frames could be decoded")
+        if len(there) < len(info.pts):
+            partial.append(f"{len(there):,} of {len(info.pts):,} frames could be decoded")
         later = info.pts[info.pts > there[-1]]
         end = min(int(later[0]), int(there[-1] + np.median(np.diff(info.pts)))) if len(later) else info.end
         plan = _Plan(replace(info, pts=there, end=end), plan.wanted, plan.strict)
@@ -173,15 +173,14 @@ def _decode_with(backend: str, plan: _Plan, beat: Callable[[], None]) -> Iterato
         decoder=version_of(backend),
         duration_seconds=plan.info.duration_seconds,
         partial="; ".join(partial),
-        num_frames=[len(indices) for indices, _ in plan.samples],
-        first_slots=[first for _, first in plan.samples],
+        num_frames=[len(indices) for indices in plan.samples],
     )
 
 
 def _pass(backend: str, plan: _Plan, beat: Callable[[], None]) -> Generator[Part, None, tuple[Decoding, int]]:
     """The rows and pictures of one pass; returns how it went, and how many of the frames that were wanted did not come."""
     decoding = Decoding(plan.info, plan.sizes, plan.strict, beat=beat)
-    windows = [_Windows(place, plan.wanted[place], indices) for place, (indices, _) in enumerate(plan.samples)]
+    windows = [_Windows(place, plan.wanted[place], indices) for place, indices in enumerate(plan.samples)]
     num_absent = len(plan.indices)
     for index, pictures in BACKENDS[backend](decoding, plan.indices):
         num_absent -= 1

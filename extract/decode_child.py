@@ -109,7 +109,7 @@ def answer_pictures(request: dict, answers: Answers) -> None:
             height=info.height,
             duration_seconds=info.duration_seconds,
             missing=info.missing,
-            num_frames=[len(indices) for indices, _ in samples],
+            num_frames=[len(indices) for indices in samples],
         )
         return
     for part in decode_video(info, wanted, without=tuple(request["without"]), beat=answers.beat):

@@ -141,9 +141,7 @@ class _Video:
         features = {}
         for place, extractor in enumerate(self.pictured):
             profile, done = extractor.profile, self.finished
-            starts, ends, valid = window_times(
-                done["num_frames"][place], done["first_slots"][place], profile.window, profile.fps, done["duration_seconds"]
-            )
+            starts, ends, valid = window_times(done["num_frames"][place], 0, profile.window, profile.fps, done["duration_seconds"])
             features[profile.name] = VideoFeatures(
                 video_id=self.job.video_id,
                 features=np.stack(self.rows[place]),

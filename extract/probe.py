@@ -12,11 +12,17 @@ from .structure import has_broken_units, structure_damage
 
 # Containers that hold frames themselves. Playlists and concat scripts, which make FFmpeg open other files or addresses whatever
 # their own name is, are none of these.
-CONTAINERS = "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,mpegts,mpeg,mpegvideo,flv,asf,ogg,gif,h264,hevc,ivf,wav,mp3,flac"
+CONTAINERS = (
+    "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,mpegts,mpeg,mpegvideo,flv,asf,ogg,gif,h264,hevc,ivf,wav,mp3,flac,"
+    "mxf,dv,m4v,nut,rm,yuv4mpegpipe,apng,obu"
+)
 SAFE_OPENING = {"format_whitelist": CONTAINERS, "protocol_whitelist": "file"}
 LONGEST_FRAME_SECONDS = 300
 """A frame shown for longer means a destroyed clock, and hours of work on one picture."""
 LONGEST_VIDEO_SECONDS = 12 * 3600
+CLOCKS_OF_THEIR_OWN = {"mpegts", "mpeg"}
+"""Containers whose clock starts anywhere. The ffmpeg program sets it to 0 where the first of the streams that it reads begins; of all
+others, where the first stream of the file begins."""
 LONGEST_SIDE = 10
 """Of a frame, in short sides: a 1-pixel strip brought to a short side of 224 would be hundreds of thousands of pixels long."""
 PAUSE_FRAMES, PAUSE_SECONDS, CONSTANT_SHARE = 10, 0.3, 0.9
@@ -57,6 +63,9 @@ class VideoInfo:
     """As coded, before any rotation."""
     timed: bool
     """Whether the packets say when their frames are shown; where they do not, frames follow each other in order."""
+    delayed: bool = False
+    """Whether the packets only say when they are to be decoded, as in AVI. A frame is then shown when the packet comes with which the
+    decoder gives it out."""
     plain: bool
     """Begins with a key frame, and nothing in it is cut away by an edit list."""
     missing: str = ""
@@ -122,7 +131,7 @@ def probe_video(path: Path, beat: Callable[[], None] = lambda: None) -> VideoInf
         stream = video_stream(container)
         time_base = Fraction(stream.time_base)
         # As the ffmpeg program does: the file starts at 0, whatever its first time stamp is.
-        offset = round(Fraction(container.start_time or 0, av.time_base) / time_base)
+        offset = round(first_second(container, stream) / time_base)
         usual = ticks_of_frame(stream)
         pts, dts, num_bytes, last_duration, last_dts, plain = [], [], [], 0, None, True
         name, extradata = stream.codec_context.name, stream.codec_context.extradata
@@ -159,11 +168,14 @@ def probe_video(path: Path, beat: Callable[[], None] = lambda: None) -> VideoInf
         if not pts:
             raise VideoError("no_video", "its video stream has no frames")
         containers = frozenset(container.format.name.split(","))
-        timed = None not in pts and "avi" not in containers
+        # Some files, of MXF for one, repeat the decoding times where frames are stored in another order than they are shown in.
+        reordered = stream.codec_context.reorder_depth > 0 and len(pts) > 2
+        timed = None not in pts and "avi" not in containers and not (reordered and pts == dts)
+        delayed = not timed and None not in dts
         if timed:
             times, order = np.unique(np.array(pts, dtype=np.int64) - offset, return_index=True)
-        elif None not in dts:  # AVI has no times of its own: frames are shown in order, when they are to be decoded
-            order, times = np.arange(len(pts)), np.sort(np.array(dts, dtype=np.int64)) - offset
+        elif delayed:
+            order, times = np.arange(len(pts)), times_given_out(dts, stream.codec_context.reorder_depth, last_duration or usual) - offset
         else:  # a bare stream has no times: its frames follow each other at the rate that it states
             usual = ticks_of_frame(stream, stream.codec_context.framerate)
             order, times = np.arange(len(pts)), np.arange(len(pts), dtype=np.int64) * usual
@@ -174,6 +186,8 @@ def probe_video(path: Path, beat: Callable[[], None] = lambda: None) -> VideoInf
             missing = f"{num_packets:,} of the {stream.frames:,} frames that it should have are in it"
         elif not stream.frames and container.duration:
             start, declared = (container.start_time or 0) / av.time_base, container.duration / av.time_base
+            if "matroska" in containers:  # its duration counts from 0, wherever its clock starts
+                start = min(start, 0.0)
             if ends_early(reached_seconds - start, declared, longest_step(times) * float(time_base)):
                 missing = f"it ends at {reached_seconds - start:.2f} s of the {declared:.2f} that it should have"
         missing = missing or pause(times, time_base) or structure_damage(path, containers, beat)
@@ -191,11 +205,26 @@ def probe_video(path: Path, beat: Callable[[], None] = lambda: None) -> VideoInf
             height=stream.height,
             width=stream.width,
             timed=timed,
+            delayed=delayed,
             plain=plain,
             missing=missing,
         )
     _check_times(info)
     return info
+
+
+def first_second(container: av.container.InputContainer, stream: av.stream.Stream) -> Fraction:
+    """Where the file's clock starts for one who reads ``stream``, in seconds."""
+    if CLOCKS_OF_THEIR_OWN & set(container.format.name.split(",")) and stream.start_time is not None:
+        return stream.start_time * Fraction(stream.time_base)
+    return Fraction(container.start_time or 0, av.time_base)
+
+
+def times_given_out(dts: list[int], depth: int, step: int) -> np.ndarray:
+    """When a decoder gives out its frames, [T] in ticks, if it holds back ``depth`` of them: the first one comes with packet ``depth``,
+    the last ones ``step`` ticks apart after the last packet. libavcodec calls these times ``best_effort_timestamp``."""
+    dts = np.sort(np.array(dts, dtype=np.int64))
+    return np.append(dts, dts[-1] + step * np.arange(1, depth + 1))[depth:]
 
 
 def ends_early(reached_seconds: float, declared_seconds: float, longest_step_seconds: float = 0.0) -> bool:
@@ -225,6 +254,9 @@ def pause(pts: np.ndarray, time_base: Fraction) -> str:
 
 
 def _check_times(info: VideoInfo) -> None:
+    late_seconds = float(info.pts[0] * info.time_base)
+    if late_seconds > LONGEST_FRAME_SECONDS:
+        raise VideoError("bad_times", f"its pictures begin {late_seconds:.0f} s after its start (limit: {LONGEST_FRAME_SECONDS} s)")
     longest_seconds = float(np.diff(info.pts, append=info.end).max() * info.time_base)
     if longest_seconds > LONGEST_FRAME_SECONDS:
         raise VideoError("bad_times", f"one of its {len(info.pts)} frames would be shown for {longest_seconds:.0f} s")

@@ -11,25 +11,26 @@ def round_half_away(values: np.ndarray, ratio: Fraction) -> np.ndarray:
     return np.sign(values) * (doubled // (2 * ratio.denominator))
 
 
-def sample_frames(pts: np.ndarray, end: int, time_base: Fraction, fps: int) -> tuple[np.ndarray, int]:
-    """The frames that ffmpeg's ``fps`` filter would give, as indices [N] into ``pts``, and the slot of the first.
+def sample_frames(pts: np.ndarray, end: int, time_base: Fraction, fps: int) -> np.ndarray:
+    """The frames that ``ffmpeg -i FILE -filter_complex fps=... -f rawvideo`` would give, as indices [N] into ``pts``.
 
     ``pts`` [T]: presentation times in ticks of ``time_base`` seconds, ascending; ``end``: when the last frame ends.
     Output slot k shows the last frame whose time, rounded to slots, is not after k (libavfilter/vf_fps.c, round=near,
-    eof_action=round); there are slots up to the rounded end. A frame may come twice or not at all.
+    eof_action=round); there are slots from 0 up to the rounded end. A frame may come twice or not at all. Slots before the first frame
+    show what the first frame's slot shows: raw video has a constant rate, so the program repeats its first picture (fftools/ffmpeg.c,
+    VSYNC_CFR). Frames before time 0 are left out.
 
     25 frames a second, 2 s, fps 1  ->  frames 12 and 37 (at 0.48 and 1.48 s), not 0 and 25
 
-    Where the rule gives no frame at all (a video shorter than half a slot), the first one is taken: no video is silently empty.
+    Where the program gives no frame at all (a video shorter than half a slot), the first one is taken: no video is silently empty.
     """
     if len(pts) == 0:
         raise ValueError("no frames to choose from")
     slots = round_half_away(pts, time_base * fps)
     last_slot = int(round_half_away(np.array([end]), time_base * fps)[0])
-    wanted = np.arange(int(slots[0]), last_slot)
-    if len(wanted) == 0:
-        return np.array([0]), int(slots[0])
-    return np.searchsorted(slots, wanted, side="right") - 1, int(slots[0])
+    if last_slot <= slots[0]:
+        return np.zeros(max(last_slot, 1), dtype=np.int64)
+    return np.searchsorted(slots, np.maximum(np.arange(last_slot), slots[0]), side="right") - 1
 
 
 def scaled_size(height: int, width: int, short_side_px: int) -> tuple[int, int]:

@@ -31,6 +31,7 @@ from .probe import (
     PAUSE_SECONDS,
     VideoError,
     ends_early,
+    first_second,
     open_video,
     probe_video,
     video_stream,
@@ -176,12 +177,12 @@ def sound_stream(container: av.container.InputContainer) -> av.audio.stream.Audi
 
 def time_zero(container: av.container.InputContainer) -> Fraction:
     """The second of the file's own clock that pictures and sound are counted from: ``VideoInfo.offset``, to the picture's tick."""
-    start = Fraction(container.start_time or 0, av.time_base)
     try:
-        tick = Fraction(video_stream(container).time_base)
+        pictures = video_stream(container)
     except VideoError:
-        return start
-    return round(start / tick) * tick
+        return Fraction(container.start_time or 0, av.time_base)
+    tick = Fraction(pictures.time_base)
+    return round(first_second(container, pictures) / tick) * tick
 
 
 def declared_seconds(path: Path) -> float:

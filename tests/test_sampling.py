@@ -48,10 +48,10 @@ def fps_filter(pts: list[int], end: int, time_base: Fraction, fps: int) -> tuple
 
 def assert_as_filter(pts: list[int], end: int, time_base: Fraction, fps: int) -> None:
     numbers, slots = fps_filter(pts, end, time_base, fps)
-    indices, first_slot = sample_frames(np.array(pts), end, time_base, fps)
+    indices = sample_frames(np.array(pts), end, time_base, fps)
     assert numbers, "the filter gives no frame here: no comparison"
-    assert slots == list(range(first_slot, first_slot + len(indices)))
-    assert indices.tolist() == numbers
+    from_zero = dict(zip(slots, numbers, strict=True))
+    assert indices.tolist() == [from_zero.get(slot, numbers[0]) for slot in range(slots[-1] + 1)] or (slots[-1] < 0 and len(indices) == 1)
 
 
 @pytest.mark.parametrize("fps", FPS)
@@ -88,23 +88,22 @@ def test_variable_rate_is_sampled_as_by_ffmpeg(time_base, mean_rate, fps):
 def test_last_frame_is_shown_until_it_ends(end, shown):
     """Frames at 0 and 0.4 s of a 25 Hz clock; the last is held to ``end``, rounded to slots of 0.5 s."""
     assert fps_filter([0, 10], end, Fraction(1, 25), 2)[0] == shown
-    assert sample_frames(np.array([0, 10]), end, Fraction(1, 25), 2)[0].tolist() == shown
+    assert sample_frames(np.array([0, 10]), end, Fraction(1, 25), 2).tolist() == shown
 
 
 @pytest.mark.parametrize(
-    "pts, end, time_base, slot",
+    "pts, end, time_base",
     [
-        ([0], 1, Fraction(1, 25), 0),
-        ([0, 1, 2], 3, Fraction(1, 10), 0),
-        ([18, 19], 20, Fraction(1, 30), 1),
-        ([-60], -59, Fraction(1, 30), -2),
+        ([0], 1, Fraction(1, 25)),
+        ([0, 1, 2], 3, Fraction(1, 10)),
+        ([18, 19], 20, Fraction(1, 30)),
+        ([-60], -59, Fraction(1, 30)),
     ],
     ids=["one frame", "0.3 s", "within one later slot", "before zero"],
 )
-def test_too_short_for_a_slot_gives_the_first_frame_where_ffmpeg_gives_none(pts, end, time_base, slot):
+def test_too_short_for_a_slot_gives_the_first_frame_where_ffmpeg_gives_none(pts, end, time_base):
     assert fps_filter(pts, end, time_base, 1) == ([], [])
-    indices, first_slot = sample_frames(np.array(pts), end, time_base, 1)
-    assert (indices.tolist(), first_slot) == ([0], slot)
+    assert sample_frames(np.array(pts), end, time_base, 1).tolist() == [0]
 
 
 @pytest.mark.parametrize(
@@ -120,8 +119,7 @@ def test_too_short_for_a_slot_gives_the_first_frame_where_ffmpeg_gives_none(pts,
 )
 def test_worked_examples(rate, seconds, fps, expected):
     num_frames = round(rate * seconds)
-    indices, first_slot = sample_frames(np.arange(num_frames), num_frames, Fraction(1, rate), fps)
-    assert (indices.tolist(), first_slot) == (expected, 0)
+    assert sample_frames(np.arange(num_frames), num_frames, Fraction(1, rate), fps).tolist() == expected
 
 
 def test_no_frames_is_an_error():

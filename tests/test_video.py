@@ -51,8 +51,8 @@ def test_scenes_move(recordings):
 
 def assert_rows_follow_the_plan(made: VideoFeatures, info: VideoInfo, name: str) -> None:
     profile = PROFILES[name]
-    indices, first_slot = sample_frames(info.pts, info.end, info.time_base, profile.fps)
-    starts, ends, valid = window_times(len(indices), first_slot, profile.window, profile.fps, info.duration_seconds)
+    indices = sample_frames(info.pts, info.end, info.time_base, profile.fps)
+    starts, ends, valid = window_times(len(indices), 0, profile.window, profile.fps, info.duration_seconds)
     assert made.features.shape == (len(starts), profile.dimension) and np.isfinite(made.features).all()
     np.testing.assert_array_equal(made.start_seconds, starts)
     np.testing.assert_array_equal(made.end_seconds, ends)
@@ -62,7 +62,7 @@ def assert_rows_follow_the_plan(made: VideoFeatures, info: VideoInfo, name: str)
 
 def sampled_at_24_fps(path: Path) -> np.ndarray:
     info = probe_video(path)
-    return sample_frames(info.pts, info.end, info.time_base, 24)[0]
+    return sample_frames(info.pts, info.end, info.time_base, 24)
 
 
 def middles(path: Path, indices: np.ndarray) -> np.ndarray:
