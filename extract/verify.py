@@ -1,7 +1,9 @@
-"""Somebody else's features against ours, and what may be behind a difference: ``vlalign-extract --verify-against``."""
+"""Somebody else's features against ours, and how theirs were made: ``vlalign-extract --verify-against``."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+import copy
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -12,18 +14,19 @@ from ..storage.feature_store import FeatureStore
 from ..storage.foreign import read_features
 from ..storage.layout import DatasetFolder
 from ..storage.records import VideoFeatures, VideoRecord
+from .backends import LIBSWSCALE, LIBSWSCALE_BICUBIC, PILLOW
+from .compare import Alternatives, Comparison, Hypothesis, compare
+from .decode import Wanted
 from .decode_process import DecodeProcess
 from .engine import wanted_of
 from .extractor import Extractor
 from .probe import VideoError
 
-SAME_COSINE = 0.999
-"""float16, another processor and another version of FFmpeg stay above it; any other recipe falls below."""
-EXPLAINS = 4
-"""What makes the rows this many times as near (in 1 - cosine) is taken for the explanation."""
-MOST_SHIFT = 8
-TRIED_ROWS = 6
-"""Of a video, for which other input normalisations are tried."""
+OTHER_VIDEOS, OTHER_ROWS = 64, 4
+"""How many videos, and rows of each, stand for unrelated rows."""
+BATCH = 4
+RATES = (1, 2, 3, 4, 5, 8, 10, 12, 15, 16, 20, 24, 25, 30, 32, 50, 60)
+"""Frames a second that people take."""
 
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 KINETICS = ((110.6, 103.2, 96.3), (1.0, 1.0, 1.0))
@@ -43,162 +46,154 @@ NORMALISATIONS = {
     "CLIP's mean and std": ("0..1", *CLIP),
     "the mean and std of R(2+1)D on IG-65M": ("0..1", *IG65M),
 }
+FILLS = {
+    "black frames": lambda frames, valid: np.zeros_like(frames[valid:]),
+    "its frames again from the first": lambda frames, valid: frames[np.arange(valid, len(frames)) % valid],
+    "its last frame again and again": lambda frames, valid: np.repeat(frames[valid - 1 : valid], len(frames) - valid, axis=0),
+}
+"""{what fills a last window that is not full: (frames, how many are real) -> the others}."""
 
 
-@dataclass(frozen=True)
-class Comparison:
-    video_id: str
-    rows: int
-    """Ours."""
-    their_rows: int
-    mean_cosine: float
-    """Row by row, over as many rows as both have."""
-    least_cosine: float
-    remarks: list[str]
-    explained: bool
-    """Whether the remarks say why they differ."""
-    same_level: bool = True
-
-    @property
-    def same(self) -> bool:
-        return self.least_cosine >= SAME_COSINE and self.same_level
-
-
-def cosines(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Of the rows that both have, one by one; 0 where a row is all zeros."""
-    n = min(len(a), len(b))
-    a, b = a[:n].astype(np.float64), b[:n].astype(np.float64)
-    lengths = np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1)
-    return np.divide((a * b).sum(axis=1), lengths, out=np.zeros(n), where=lengths > 0)
-
-
-def compare(ours: VideoFeatures, theirs: np.ndarray) -> Comparison:
-    """Row by row, with what can be told from the numbers alone: shifted rows, another rate, normalised or scaled rows."""
-    mine, remarks = ours.features.astype(np.float32), []
-    if theirs.ndim == 1:
-        pooled = {"mean": mine.mean(axis=0), "maximum": mine.max(axis=0)}
-        name, row = max(pooled.items(), key=lambda item: cosines(item[1][None], theirs[None])[0])
-        mine, theirs = row[None], theirs[None]
-        remarks.append(f"theirs is one row a video; compared with the {name} of ours")
-    if theirs.shape[1] != mine.shape[1]:
-        raise UserError(f"their rows have {theirs.shape[1]:,} values, ours {mine.shape[1]:,}: another layer or another model")
-    if not np.isfinite(theirs).all():
-        raise UserError(f"{(~np.isfinite(theirs)).any(axis=1).sum():,} of their {len(theirs):,} rows are not finite")
-    row_cosines = cosines(mine, theirs)
-    mean, least = float(row_cosines.mean()), float(row_cosines.min())
-    level = _level(mine, theirs)
-    why = [*(_other_times(ours, mine, theirs, mean) if least < SAME_COSINE else []), *level]
-    remarks += why
-    if least >= SAME_COSINE and len(mine) != len(theirs):
-        remarks.append(f"theirs has {abs(len(theirs) - len(mine))} rows {'more' if len(theirs) > len(mine) else 'fewer'} at the end")
-    remarks += _lengths(mine, theirs)
-    return Comparison(ours.video_id, len(mine), len(theirs), mean, least, remarks, explained=bool(why), same_level=not level)
-
-
-def explains(cosine: float, before: float) -> bool:
-    return EXPLAINS * (1 - cosine) <= 1 - before
-
-
-def _other_times(ours: VideoFeatures, mine: np.ndarray, theirs: np.ndarray, before: float) -> list[str]:
-    shifts = [s for s in range(-MOST_SHIFT, MOST_SHIFT + 1) if s and 2 * abs(s) <= min(len(mine), len(theirs))]
-    shifted = {s: cosines(mine[max(-s, 0) :], theirs[max(s, 0) :]).mean() for s in shifts}
-    found = []
-    if shifted and explains(shifted[best := max(shifted, key=shifted.get)], before):
-        found.append(f"their rows come {abs(best)} {'later' if best > 0 else 'earlier'} (cosine {shifted[best]:.4f} when moved)")
-    if abs(len(theirs) / len(mine) - 1) > 0.1:
-        rate, their_rate = len(mine) / ours.duration_seconds, len(theirs) / ours.duration_seconds
-        middle = (ours.start_seconds + ours.end_seconds) / 2
-        nearest = np.minimum((middle * their_rate).astype(int), len(theirs) - 1)
-        at_time = cosines(mine, theirs[nearest]).mean()
-        found.append(f"another rate: {their_rate:.2f} rows a second, ours {rate:.2f} (cosine {at_time:.4f} by time)")
-    return found
-
-
-def _level(mine: np.ndarray, theirs: np.ndarray) -> list[str]:
-    """Decibels of another reference, as that of each file's maximum."""
-    n = min(len(mine), len(theirs))
-    differences = theirs[:n].astype(np.float32) - mine[:n]
-    level = float(np.median(differences))
-    if abs(level) < 1 or np.mean(np.abs(differences - level) < 0.5) < 0.9:
-        return []
-    return [f"their values are ours {level:+.2f} throughout: another reference"]
-
-
-def _lengths(mine: np.ndarray, theirs: np.ndarray) -> list[str]:
-    n = min(len(mine), len(theirs))
-    lengths, their_lengths = np.linalg.norm(mine[:n], axis=1), np.linalg.norm(theirs[:n], axis=1)
-    if np.allclose(their_lengths, 1, atol=2e-3) and not np.allclose(lengths, 1, atol=2e-3):
-        return ["their rows are L2-normalised, ours raw"]
-    ratio = np.median(their_lengths / np.maximum(lengths, 1e-12))
-    return [f"their rows are {ratio:.3g} times as long"] if not 0.98 < ratio < 1.02 else []
-
-
-def first_windows(path: Path, extractor: Extractor) -> np.ndarray:
-    """The frames of the first few rows, uint8 [rows, T, H, W, 3] or [rows, H, W, 3]. Raises ``VideoError``."""
-    process, windows = DecodeProcess(), []
+def read_windows(path: Path, wanted: list[Wanted], places: Sequence[int]) -> tuple[list[dict[int, np.ndarray]], list[int]]:
+    """For each of ``wanted`` {place: frames of that row, uint8 [T, H, W, 3] or [H, W, 3]}, and how many rows there are in all.
+    Raises ``VideoError``."""
+    process = DecodeProcess()
     try:
-        process.start(path, [wanted_of(extractor.profile)])
-        while len(windows) < TRIED_ROWS and (message := process.receive())["what"] != "finished":
+        process.start(path, wanted)
+        while True:
+            message = process.receive()
             if message["what"] == "started":
-                windows.clear()
+                windows, counts = [{} for _ in wanted], [0] * len(wanted)
             elif message["what"] == "row":
-                windows.append(np.empty(message["shape"], dtype=np.uint8))
-                process.receive_into(windows[-1])
+                frames, which = np.empty(message["shape"], dtype=np.uint8), message["wanted"]
+                process.receive_into(frames)
+                if counts[which] in places:
+                    windows[which][counts[which]] = frames
+                counts[which] += 1
             elif message["what"] == "picture":
                 process.receive_bytes()
+            elif message["what"] == "finished":
+                return windows, counts
     finally:
         process.close()
-    return np.stack(windows)
 
 
-def other_inputs(path: Path, extractor: Extractor, theirs: np.ndarray) -> list[str]:
-    """Whether theirs are what the network makes of the same frames with another colour order or normalisation."""
-    if theirs.ndim != 2 or theirs.shape[1] != extractor.profile.dimension or extractor.network is None:
-        return []
-    windows = first_windows(path, extractor)
+class Recipes:
+    """The other ways in which an extractor's rows may have been made, of those that are often met."""
+
+    def __init__(self, extractor: Extractor) -> None:
+        self.extractor = extractor
+        self.found: list[str] = []
+        """Those that explained a video alone: the next video's are looked for among them first."""
+
+    @cached_property
+    def in_bf16(self) -> Extractor:
+        network = copy.deepcopy(self.extractor.network).to(torch.bfloat16)
+        return replace(self.extractor, network=network, profile=replace(self.extractor.profile, precision="bf16"))
+
+    def of(self, path: Path, ours: VideoFeatures, embedded: bool = False) -> Alternatives:
+        """Decodes the video once, in every size and at every rate that fits. ``embedded``: rows are those of ``video_embedding``."""
+
+        def alternatives(places: Sequence[int], num_rows: int) -> Iterator[Hypothesis]:
+            profile, wanted = self.extractor.profile, wanted_of(self.extractor.profile)
+            kernels = [kernel for kernel in (LIBSWSCALE, LIBSWSCALE_BICUBIC, PILLOW) if kernel != profile.resize]
+            rates = [r for r in RATES if r != profile.fps and abs(ours.duration_seconds * r / profile.window - num_rows) < 2]
+            asked = [wanted, *(replace(wanted, resize=kernel) for kernel in kernels), *(replace(wanted, fps=rate) for rate in rates)]
+            windows, counts = read_windows(path, asked, places)
+            if counts[0] != len(ours.valid_frames):
+                raise VideoError("changed", f"its file gives {counts[0]:,} rows now, and {len(ours.valid_frames):,} are in the store")
+            frames = [windows[0][place] for place in places]
+            tried = {name: (extractor, pictures) for name, extractor, pictures in self.other_inputs(frames)}
+            names = [f"the kernel {kernel!r}" for kernel in kernels] + [f"{rate} frames a second" for rate in rates]
+            for name, made, count in zip(names, windows[1:], counts[1:], strict=True):
+                if count == num_rows or name.startswith("the kernel"):
+                    tried[name] = self.extractor, [made[place] for place in places]
+            valid = int(ours.valid_frames[-1])
+            if places[-1] == counts[0] - 1 == num_rows - 1 and valid < profile.window:
+                for name, fill in FILLS.items():
+                    last = np.concatenate([frames[-1][:valid], fill(frames[-1], valid)])
+                    if not np.array_equal(last, frames[-1]):
+                        tried[f"a last window filled with {name}"] = self.extractor, [*frames[:-1], last]
+            if profile.precision == "fp32":
+                yield Hypothesis("our recipe, computed in bf16", self.rows(self.in_bf16, frames, embedded), ours=True)
+            for name in sorted(tried, key=lambda name: name not in self.found):
+                yield Hypothesis(name, self.rows(*tried[name], embedded))
+
+        return alternatives
+
+    def other_inputs(self, frames: list[np.ndarray]) -> Iterator[tuple[str, Extractor, list[np.ndarray]]]:
+        profile = self.extractor.profile
+        swapped = [np.ascontiguousarray(picture[..., ::-1]) for picture in frames]
+        yield "red and blue swapped", self.extractor, swapped
+        for name, values in NORMALISATIONS.items():
+            if values == (profile.value_range, profile.mean, profile.std):
+                continue
+            value_range, mean, std = values
+            variant = replace(self.extractor, profile=replace(profile, value_range=value_range, mean=mean, std=std))
+            yield name, variant, frames
+            yield f"{name}, red and blue swapped", variant, swapped
+
+    def rows(self, extractor: Extractor, frames: list[np.ndarray], embedded: bool) -> np.ndarray:
+        batches = [np.stack(frames[i : i + BATCH]) for i in range(0, len(frames), BATCH)]
+        rows = np.concatenate([extractor.features(batch).numpy() for batch in batches])
+        return self.embedded(rows) if embedded else rows
+
+    def embedded(self, rows: np.ndarray) -> np.ndarray:
+        """512 values instead of 1,024, of networks that have such an embedding."""
+        network = self.extractor.network
+        like = next(network.parameters())
+        with torch.inference_mode():
+            return network.video_embedding(torch.from_numpy(rows).to(like.device, like.dtype)).float().cpu().numpy()
+
+
+def rows_of_videos(store: FeatureStore) -> dict[str, np.ndarray]:
+    """A few rows of a few videos, [rows, D] each."""
     found = {}
-    for name, (value_range, mean, std) in NORMALISATIONS.items():
-        variant = replace(extractor, profile=replace(extractor.profile, value_range=value_range, mean=mean, std=std))
-        for order, frames in (("", windows), (", red and blue swapped", windows[..., ::-1])):
-            made = np.concatenate([variant.features(np.ascontiguousarray(window[None])).numpy() for window in frames])
-            found[name + order] = float(cosines(made, theirs).mean())
-    best = max(found, key=found.get)
-    made = np.concatenate([extractor.features(window[None]).numpy() for window in windows])
-    if not explains(found[best], float(cosines(made, theirs).mean())):
-        return []
-    return [f"theirs were made with {best} (cosine {found[best]:.4f})"]
+    for video_id in sorted(store.video_ids())[:OTHER_VIDEOS]:
+        rows = store.get(video_id).features
+        found[video_id] = rows[np.unique(np.linspace(0, len(rows) - 1, OTHER_ROWS).astype(int))].astype(np.float32)
+    return found
 
 
 def verify(dataset: DatasetFolder, videos: Sequence[VideoRecord], extractor: Extractor, files: dict[str, Path]) -> int:
     """Prints a line a video and what was found; 0 where all rows are the same."""
-    store = FeatureStore(dataset.features(extractor.profile.name))
-    print(f"{'video':<28}{'rows':>8}{'theirs':>8}{'mean cos':>10}{'least':>9}  remarks")
-    num_same, inputs = 0, None
+    store, recipes = FeatureStore(dataset.features(extractor.profile.name)), Recipes(extractor)
+    sample = rows_of_videos(store)
+    print(f"{'video':<28}{'rows':>8}{'theirs':>8}{'distance':>10}{'largest':>9}  verdict")
+    num_same = 0
     for video in videos:
         if video.video_id not in store:
             print(f"{video.video_id:<28}  no features of ours")
             continue
         try:
-            theirs = read_features(files[video.video_id])
-            ours = store.get(video.video_id)
-            if theirs.shape[-1] != ours.features.shape[1] and theirs.shape[-1] == 512 and hasattr(extractor.network, "video_embedding"):
-                embedded = extractor.network.video_embedding(torch.from_numpy(ours.features).float()).numpy()
-                ours = replace(ours, features=embedded)
-            found = compare(ours, theirs)
-            remarks = list(found.remarks)
-            if not found.same and not found.explained:
-                if inputs is None and not video.url:
-                    inputs = other_inputs(dataset.video_path(video), extractor, theirs)  # once: a folder has one recipe
-                remarks = (
-                    [*inputs, *remarks] if inputs else ["no shift, rate, colour order or normalisation known here explains it", *remarks]
-                )
+            found = _verified(dataset, video, store, sample, recipes, read_features(files[video.video_id]))
         except (UserError, VideoError) as error:
             print(f"{video.video_id:<28}  {error}")
             continue
         num_same += found.same
+        recipes.found += [found.cause] if found.cause and found.cause not in recipes.found else []
         print(
-            f"{video.video_id:<28}{found.rows:>8,}{found.their_rows:>8,}{found.mean_cosine:>10.4f}{found.least_cosine:>9.4f}  "
-            f"{'same' if found.same else 'DIFFERENT'}{': ' if remarks else ''}{'; '.join(remarks)}"
+            f"{video.video_id:<28}{found.rows:>8,}{found.their_rows:>8,}{found.distance:>10.4f}{found.largest:>9.4f}  "
+            f"{found.verdict}{': ' if found.remarks else ''}{'; '.join(found.remarks)}"
         )
-    print(f"{num_same:,} of {len(videos):,} videos have the same rows (cosine at least {SAME_COSINE})")
+    print("distance: between rows that belong together; 1 is that of rows of different videos")
+    print(f"{num_same:,} of {len(videos):,} videos have the same rows")
     return EXIT_DONE if num_same == len(videos) else EXIT_INCOMPLETE
+
+
+def _verified(
+    dataset: DatasetFolder, video: VideoRecord, store: FeatureStore, sample: dict[str, np.ndarray], recipes: Recipes, theirs: np.ndarray
+) -> Comparison:
+    ours, network = store.get(video.video_id), recipes.extractor.network
+    others = np.concatenate([np.empty((0, ours.features.shape[1])), *(rows for v, rows in sample.items() if v != video.video_id)])
+    embedded = theirs.shape[-1] == 512 != ours.features.shape[1] and hasattr(network, "video_embedding")
+    if embedded:
+        ours = replace(ours, features=recipes.embedded(ours.features.astype(np.float32)))
+        others = recipes.embedded(others.astype(np.float32))
+    if network is None:
+        alternatives = lambda *_: ()  # noqa: E731 (of sound, none is known)
+    elif video.url:
+        alternatives = None
+    else:
+        alternatives = recipes.of(dataset.video_path(video), ours, embedded)
+    return compare(ours, theirs, others, alternatives, recipes.found)
