@@ -60,7 +60,8 @@ class Run:
 
     @property
     def note(self) -> str | None:
-        return features_note(self.about["inputs"])
+        asked = [{"features": s.profile.name, "weights": s.weights.name, "origin": s.origin} for s in self.features.stores]
+        return features_note({"features": [*self.about["inputs"]["features"], *asked]})
 
 
 def save_model(folder: Path, model: Model, *, last: bool = False) -> None:
@@ -156,9 +157,10 @@ def load_run(folder: Path, on: DatasetFolder | None = None, device_name: str = "
     features = ClipFeatures(open_stores(on or trained, config.features), config.grid)
     for store, trained_on in zip(features.stores, about["inputs"]["features"], strict=True):
         if (store.profile.hash, store.weights.sha256) != (trained_on["profile_hash"], trained_on["weights_sha256"]):
+            todo = f"extract {on.name} as {trained.name} was, or train" if on and on != trained else "train"
             raise UserError(
                 f"{store.folder}: has profile {store.profile.hash} with weights {store.weights.name}; the run {folder.name} was trained "
-                f"on {trained_on['profile_hash']} with {trained_on['weights']}; train a new run on this store"
+                f"on {trained_on['profile_hash']} with {trained_on['weights']}; {todo} a new run on this store"
             )
     weights = TokenWeights(read_idf(trained.idf), config.pos_tags)  # of the captions that the run was trained on, wherever it is asked
     text_inputs = saved_text_inputs(config, folder / TEXT_FOLDER, on or trained, weights)

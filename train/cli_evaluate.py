@@ -22,6 +22,7 @@ from .runs import (
     METRICS_FILE,
     MODEL_FILE,
     REPORT_FILE,
+    asked_dataset,
     dataset_of,
     describe_inputs,
     find_run,
@@ -35,19 +36,30 @@ from .runs import (
 def evaluate(args: argparse.Namespace) -> int:
     run_folder = find_run(args.root, args.dataset, args.run)
     config = read_config(read_run(run_folder))
-    on, folder = dataset_of(run_folder, config), run_folder
-    if args.on is not None:
-        on = choose_protocol(find_dataset(on.root, args.on, having="captions", hint="vlalign-preprocess"), args.protocol or "")
+    own, folder = dataset_of(run_folder, config), run_folder
+    on = asked_dataset(args.root, args.dataset, own, having="captions")
+    if args.on is not None and on is not own:
+        raise UserError(
+            f"--dataset {args.dataset}, --on {args.on}: the run is of {own.name}; pass only the data set that it is to be asked about"
+        )
+    if args.on is not None or on is not own:
+        other = on if args.on is None else find_dataset(own.root, args.on, having="captions", hint="vlalign-preprocess")
+        on = choose_protocol(other, args.protocol or "")
         folder = run_folder / "on" / "-".join(filter(None, (on.name, on.protocol)))
     elif args.protocol is not None:
         raise UserError(
-            f"--protocol {args.protocol}: is of the data set given with --on; a run is asked by the protocol it was trained with"
+            f"--protocol {args.protocol}: is of the data set given with --on or --dataset; a run is asked by that of its training"
         )
     if args.rerank is not None and args.rerank < 1:
         raise UserError(f"--rerank {args.rerank}: expected 1 or more")
     given = {"sentence": args.sentence_weight, "token": args.token_weight, "fusion": args.fusion_weight, "fusion_token": args.token_weight}
     weights = {stage: weight if given.get(stage) is None else given[stage] for stage, weight in config.score_weights.items()}
     rerank = args.rerank if config.has_fusion else None
+    if args.rerank is not None and not config.has_fusion:
+        say(f"note: --rerank {args.rerank} changes nothing: {run_folder.name} has no fusion layers")
+    for option in ("sentence", "token", "fusion"):
+        if getattr(args, f"{option}_weight") is not None and not {option, f"fusion_{option}"} & set(config.score_weights):
+            say(f"note: --{option}-weight changes nothing: the stages of {run_folder.name} are {', '.join(config.score_weights)}")
     temperature = config.temperature if args.temperature is None else args.temperature
     if temperature <= 0:
         raise UserError(f"--temperature {temperature}: expected more than 0")
@@ -158,7 +170,11 @@ def main(argv: list[str] | None = None) -> int:
         "  vlalign-evaluate taco-howto100m-seed0 --on crosstask",
     )
     parser.add_argument("run", nargs="?", metavar="RUN", help="a run's folder or name (default: the last one finished)")
-    parser.add_argument("--on", metavar="DATASET", help="another data set than the run's, which it never saw (zero-shot)")
+    parser.add_argument(
+        "--on",
+        metavar="DATASET",
+        help="another data set than the run's, which it never saw (zero-shot), as --dataset does; results go to on/NAME in its folder",
+    )
     parser.add_argument("--protocol", help="which splits and captions of --on (default: the usual ones)")
     parser.add_argument("--split", default="test", choices=["train", "validation", "test"], help="(default: test)")
     tasks = "; ".join(f"{name}: {meaning}" for name, meaning in TASKS.items())

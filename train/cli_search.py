@@ -2,9 +2,10 @@
 
 import argparse
 
+from ..storage.captions import read_captions_about
 from ..storage.console import EXIT_DONE, UserError, command_parser, run_command
 from .config import HEADS
-from .runs import find_run
+from .runs import asked_dataset, dataset_of, find_run, read_config, read_run
 
 
 def search_command(args: argparse.Namespace) -> int:
@@ -14,18 +15,23 @@ def search_command(args: argparse.Namespace) -> int:
         if getattr(args, name) < 1:
             raise UserError(f"--{name.replace('_', '-')} {getattr(args, name)}: expected 1 or more")
     folder = find_run(args.root, args.dataset, args.run)
+    own = dataset_of(folder, read_config(read_run(folder)))
+    on = asked_dataset(args.root, args.dataset, own, having="features")
 
     from .checkpoint import load_run  # torch and transformers, which a mistake in the call need not wait for
     from .search import search, searchable_clips
 
-    run = load_run(folder, device_name=args.device)
+    run = load_run(folder, on, args.device)
     if run.config.objective in HEADS:
         raise UserError(f"run {folder.name}: was trained with --objective {run.config.objective}, and finds no videos by text")
     if run.config.encoder == "spoken":
         raise UserError(f"run {folder.name}: hears recordings, and finds no videos by text")
     clips = searchable_clips(run)
     hits = search(run, args.query, clips, args.num_results, args.rerank)
-    print(f"{args.query!r} among {len(clips):,} clips of {run.dataset.name}")
+    of = on.name if on is own else f"{on.name} ({on.path}), with the run {folder.name} of {own.name}"
+    print(f"{args.query!r} among {len(clips):,} clips of {of}")
+    if read_captions_about(on.captions) is None:
+        print(f"note: {on.name} has no captions, which say where clips begin and end: whole videos were searched")
     print(f"{'score':>8}  {'seconds':>15}  video")
     for hit in hits:
         print(f"{hit.score:>8.2f}  {hit.start_seconds:>6.2f} - {hit.end_seconds:>6.2f}  {hit.video_id}")
@@ -37,7 +43,8 @@ def search_command(args: argparse.Namespace) -> int:
 def main(argv: list[str] | None = None) -> int:
     parser = command_parser(
         "vlalign-search",
-        "Finds the clips of a data set that fit a text best, with the model of a run.",
+        "Finds the clips that fit a text best, with the model of a run: of --dataset, which needs the run's features made in the same way, "
+        "or else of the run's own data set.",
         'vlalign-search taco-s3d-seed0 "a red circle falls"',
     )
     parser.add_argument("run", metavar="RUN", help="a run's folder or name")

@@ -1,5 +1,6 @@
 """A run's folder: what it holds, where it is, what it was made from. Imports nothing heavy."""
 
+import glob
 import importlib.metadata
 import platform
 from collections.abc import Sequence
@@ -85,8 +86,8 @@ def describe_software() -> dict[str, str]:
 def features_note(inputs: dict[str, Any]) -> str | None:
     """What must stand beside every number of a run whose features come from weights that nobody trained, or from elsewhere."""
     notes = []
-    random = " and ".join(f["features"] for f in inputs["features"] if f["weights"].startswith("random"))
-    imported = " and ".join(f["features"] for f in inputs["features"] if f["origin"] != EXTRACTED)
+    random = " and ".join(dict.fromkeys(f["features"] for f in inputs["features"] if f["weights"].startswith("random")))
+    imported = " and ".join(dict.fromkeys(f["features"] for f in inputs["features"] if f["origin"] != EXTRACTED))
     if random:
         notes.append(f"Features {random} come from seeded random weights, not from published ones: the numbers show that all parts work.")
     if imported:
@@ -113,16 +114,42 @@ def read_config(about: dict[str, Any]) -> TrainConfig:
 
 
 def find_run(root: Path, dataset: str | None, name: str | None) -> Path:
-    """The folder of a run given as a path, or as a name under ``<root>/<dataset>/runs``; with no name, the last one finished."""
+    """The folder of a run given as a path, or as a name under ``<root>/<dataset>/runs``, or else under another data set's; with no name,
+    the last one finished."""
     if name is not None and (Path(name) / RUN_FILE).exists():
         return Path(name)
-    found = sorted(root.glob(f"{dataset or '*'}/runs/{name or '*'}/{RUN_FILE}"), key=lambda path: path.stat().st_mtime)
+    wanted = glob.escape(name.strip("/")) if name else "*"
+
+    def finished(under: str) -> list[Path]:
+        return sorted(root.glob(f"{under}/runs/{wanted}/{RUN_FILE}"), key=lambda path: path.stat().st_mtime)
+
+    found = finished(glob.escape(dataset) if dataset else "*") or (finished("*") if name else [])
     if not found:
         where = f"{root / (dataset or '*') / 'runs' / (name or '*')}"
         raise UserError(f"run {name or ''}: no finished run at {where}; expected a run's folder or name; train one with vlalign-train")
     if name is not None and len(found) > 1:
-        raise UserError(f"run {name}: there are {len(found)} of this name; pass --dataset: {', '.join(p.parts[-4] for p in found)}")
+        raise UserError(
+            f"run {name}: there are {len(found)} of this name; pass --dataset: {', '.join(p.parts[-4] for p in found)}, or its folder"
+        )
     return found[-1].parent
+
+
+def asked_dataset(root: Path, name: str | None, own: DatasetFolder, having: str) -> DatasetFolder:
+    """What ``--dataset NAME`` asks a run about: its ``own`` data set where ``name`` is None or means that, or another one, under
+    ``root`` or else beside the run's own. Raises ``UserError`` where that has no folder ``having``."""
+    if name is None:
+        return own
+    roots = [root, own.root]
+    found = next((there for there in roots if (DatasetFolder(there, name).path / having).is_dir()), None)
+    if found is None:
+        hint = "vlalign-extract" if having == "features" else "vlalign-preprocess"
+        where = " or ".join(dict.fromkeys(str(DatasetFolder(there, name).path / having) for there in roots))
+        raise UserError(
+            f"--dataset {name}: no {where}; the run is of {own.name}; run {hint} --dataset {name} first, or leave out --dataset to ask it "
+            f"about {own.name}"
+        )
+    other = DatasetFolder(found, name)
+    return own if other.path.resolve() == own.path.resolve() else other
 
 
 def read_run(folder: Path) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..storage.captions import read_captions
+from ..storage.captions import read_captions, read_captions_about
 from .checkpoint import Run
 from .data import Clip, make_pairs
 from .scoring import stage_scores
@@ -21,7 +21,9 @@ class Hit:
 
 def searchable_clips(run: Run) -> list[Clip]:
     """Every captioned clip whose video has features, and, whole, every video without a caption."""
-    captioned = [c for c in make_pairs(read_captions(run.dataset.captions)).clips if c.video_id in run.features]
+    has_captions = read_captions_about(run.dataset.captions) is not None
+    clips = make_pairs(read_captions(run.dataset.captions)).clips if has_captions else ()
+    captioned = [c for c in clips if c.video_id in run.features]
     captioned = [c for c in captioned if c.start_seconds is None or c.start_seconds < run.features.duration_seconds(c.video_id)]
     known = {clip.video_id for clip in captioned}
     return captioned + [Clip(video_id, None, None) for video_id in run.features.video_ids() if video_id not in known]
