@@ -20,7 +20,7 @@ sys.exit(run_command(show, command_parser("vlalign-show", "", ""), []))
 @pytest.mark.parametrize(
     ("before", "environment", "expected"),
     [
-        ("", {}, "5000"),
+        ("", {}, "10000"),
         ("", {"GOMP_SPINCOUNT": "7"}, "7"),
         ("", {"OMP_WAIT_POLICY": "active"}, "None"),
         ("import torch", {}, "None"),
