@@ -7,10 +7,12 @@ What depends on time or on CUDA's own kernels cannot be seen on it.
 
 import contextlib
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 from unittest import mock
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
@@ -29,9 +31,9 @@ RANDOM = {"native_dropout", "bernoulli", "bernoulli_", "rand_like", "randn_like"
 class Gpu:
     """The state of the pretended device."""
 
-    def __init__(self) -> None:
+    def __init__(self, num_gpus: int = 1) -> None:
+        self.num_gpus, self.current = num_gpus, 0
         self.generator = torch.Generator().manual_seed(0)
-        self.current = 0
         self.touched: list[int] = []
         """Numbers of the GPUs that were used, in the order of their first use: each has a context of this process."""
         self.devices_of_operators = FakeTensorMode(allow_non_fake_inputs=True)
@@ -39,12 +41,15 @@ class Gpu:
     def touch(self, device: Any) -> None:
         number = torch.device(device).index
         number = self.current if number is None else number
+        if number >= self.num_gpus:
+            raise RuntimeError("CUDA error: invalid device ordinal")  # PyTorch's own words
         if number not in self.touched:
             self.touched.append(number)
 
     def set_device(self, device: Any) -> None:
-        self.current = device if isinstance(device, int) else torch.device(device).index
-        self.touch(f"cuda:{self.current}")
+        number = torch.device("cuda", device).index if isinstance(device, int) else torch.device(device).index
+        self.touch(torch.device("cuda", number))
+        self.current = number
 
     def draw(self, function: Callable, *args: Any, **kwargs: Any) -> Any:
         """Calls ``function``, whose random numbers come of this device's generator."""
@@ -112,7 +117,7 @@ def _refuse_two_devices(operator: Any, args: tuple, kwargs: dict) -> None:
     def alike(x: Tensor) -> Tensor:
         return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="cuda:0" if isinstance(x, OnGpu) else "cpu")
 
-    with _gpu.devices_of_operators:
+    with torch._C.DisableTorchFunction(), _gpu.devices_of_operators:  # these are no tensors of the pretended device
         args, kwargs = tree_map_only(Tensor, alike, (args, kwargs))
         try:
             operator(*args, **kwargs)
@@ -198,11 +203,24 @@ class _Functions(TorchFunctionMode):
         return x if dtype == x.dtype else x.to(dtype)
 
 
+def _submit(pool: ThreadPoolExecutor, function: Callable, *args: Any) -> Future:
+    """``ThreadPoolExecutor.submit``; the device is there in the pool's threads, too: a ``TorchFunctionMode`` is of one thread."""
+
+    def with_device() -> Any:
+        with _Functions():
+            return function(*args)
+
+    return _plain_submit(pool, with_device)
+
+
+_plain_submit = ThreadPoolExecutor.submit
+
+
 @contextlib.contextmanager
 def pretended(num_gpus: int = 1) -> Iterator[Gpu]:
     """A pretended GPU, or several of which one is used, whatever this machine has."""
     global _gpu
-    _gpu = Gpu()
+    _gpu = Gpu(num_gpus)
     autocast, same_kind = torch.autocast, torch._has_compatible_shallow_copy_type
     cuda = {
         "_initialized": True,
@@ -221,6 +239,11 @@ def pretended(num_gpus: int = 1) -> Iterator[Gpu]:
     alike = lambda a, b: not isinstance(a, OnGpu) and not isinstance(b, OnGpu) and same_kind(a, b)  # noqa: E731
     patches.append(mock.patch.object(torch, "_has_compatible_shallow_copy_type", alike))
     patches.append(mock.patch.object(DefaultDeviceType, "_default_device_type", "cuda"))
+    patches.append(mock.patch.object(ThreadPoolExecutor, "submit", _submit))
+    # Gloo takes the values from process to process.
+    join = dist.init_process_group
+    patches.append(mock.patch.object(dist, "init_process_group", lambda backend, **more: join("gloo", **more)))
+    patches.append(mock.patch.object(dist, "get_backend", lambda: "nccl"))
     with contextlib.ExitStack() as stack:
         for patch in patches:
             stack.enter_context(patch)
