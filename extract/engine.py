@@ -1,4 +1,9 @@
-"""Many videos -> features: child processes decode the next videos while networks compute on batches that fill across videos."""
+"""Many videos -> features: child processes decode the next videos while networks compute.
+
+A video's rows are the same bytes whatever else is extracted, in whatever order, and on however many cores. The kernels of MKL, oneDNN
+and cuDNN round differently in batches of different sizes and on different numbers of threads (1e-4 of S3D's values with random weights),
+so a batch holds rows of one video only, in their order, and on a CPU one thread computes it.
+"""
 
 import contextlib
 import ctypes
@@ -27,13 +32,10 @@ from .probe import VideoError
 from .sampling import window_times
 from .sound import ROW, row_times
 
-PATIENCE_SECONDS = 10.0
-"""A batch that is not full by then is computed as it is, so that no video waits long for others of its size."""
 POLL_SECONDS = 0.02
 """How often a source of jobs that has none at the moment is asked again."""
 END = object()
 """What a source of jobs is taken to say when it has ended; None says that it has none at the moment."""
-MOST_THREADS = 8
 ENDS_THE_DECODER = ("timeout", "out_of_memory", "crashed")
 """After these failures another decoder is tried. After the others the child has tried them all itself."""
 
@@ -78,6 +80,8 @@ class _Video:
     decoder: str = ""
     without: list[str] = field(default_factory=list)
     rows: list[list[np.ndarray | None]] = field(default_factory=list)
+    filling: dict[int, "_Batch"] = field(default_factory=dict)
+    """The batch of each place in ``pictured`` that is not full yet."""
     num_pending: int = 0
     thumbnails: list[Thumbnail] = field(default_factory=list)
     finished: dict | None = None
@@ -109,6 +113,7 @@ class _Video:
     def begin(self, decoder: str) -> None:
         self.started += 1
         self.decoder, self.num_pending, self.finished = decoder, 0, None
+        self.filling.clear()
         self.rows = [[] for _ in self.pictured]
         self.thumbnails = []
 
@@ -158,14 +163,20 @@ class _Video:
 
 @dataclass
 class _Batch:
-    """Windows of one size, from any videos, for one extractor."""
+    """Successive windows of a video, all of one size, for one extractor."""
 
-    key: tuple
-    extractor: Extractor
+    video: _Video
+    place: int
+    """Of the extractor in ``video.pictured``."""
     frames: Tensor
-    entries: list[tuple[_Video, int, int, int]] = field(default_factory=list)
-    """Video, its beginning, profile and row of each window."""
-    since: float = field(default_factory=time.monotonic)
+    started: int
+    """Which beginning of the video they are of."""
+    first_row: int
+    num_rows: int = 0
+
+    @property
+    def extractor(self) -> Extractor:
+        return self.video.pictured[self.place]
 
 
 def _keep_freed_memory() -> None:
@@ -185,50 +196,51 @@ class _Compute:
     on waiting for the others; on a GPU one after the other."""
 
     def __init__(self, extractors: Sequence[Extractor]) -> None:
-        self.on_cpu = all(e.device.type == "cpu" for e in extractors)
-        if self.on_cpu:
+        on_cpu = all(e.device.type == "cpu" for e in extractors)
+        if on_cpu:
             _keep_freed_memory()
         self._threads_before = torch.get_num_threads()
-        num_threads = min(self._threads_before, MOST_THREADS) if self.on_cpu else 1
-        share = max(self._threads_before // num_threads, 1)
-        self._pool = ThreadPoolExecutor(num_threads, "compute", initializer=torch.set_num_threads, initargs=(share,))
-        self._most = 2 * num_threads
+        num_batches = self._threads_before if on_cpu else 1
+        self._pool = ThreadPoolExecutor(num_batches, "compute", initializer=torch.set_num_threads, initargs=(1,))
+        self._most = 2 * num_batches
         self._running: dict[Future, _Batch] = {}
-        self._filling: dict[tuple, _Batch] = {}
         self._woken, self._wake = os.pipe()
 
-    def place_for(self, extractor: Extractor, shape: Sequence[int]) -> tuple[_Batch, np.ndarray]:
-        """Where the frames of a window may be written, and the batch that they are then part of."""
-        key = (extractor.profile.name, *shape)
-        if key not in self._filling:
+    def place_for(self, video: _Video, place: int, shape: Sequence[int]) -> np.ndarray:
+        """Where the frames of a video's next window, for the extractor at ``place``, may be written."""
+        batch = video.filling.get(place)
+        if batch is not None and batch.frames.shape[1:] != torch.Size(shape):  # the pictures' size changes within the video
+            self._start(batch)
+            batch = None
+        if batch is None:
+            extractor = video.pictured[place]
             frames = torch.empty((extractor.batch_size, *shape), dtype=torch.uint8, pin_memory=extractor.device.type == "cuda")
-            self._filling[key] = _Batch(key, extractor, frames)
-        batch = self._filling[key]
-        return batch, batch.frames[len(batch.entries)].numpy()
+            batch = video.filling[place] = _Batch(video, place, frames, video.started, len(video.rows[place]))
+        return batch.frames[batch.num_rows].numpy()
 
-    def add(self, batch: _Batch, video: _Video, place: int) -> None:
+    def add(self, video: _Video, place: int) -> None:
         """Takes the window that was written where ``place_for`` said."""
-        batch.entries.append((video, video.started, place, len(video.rows[place])))
+        batch = video.filling[place]
+        batch.num_rows += 1
         video.rows[place].append(None)
         video.num_pending += 1
-        if len(batch.entries) == len(batch.frames):
+        if batch.num_rows == len(batch.frames):
             self._start(batch)
 
-    def start_old(self, patience_seconds: float) -> None:
-        """Computes batches that have waited so long, full or not."""
-        for batch in list(self._filling.values()):
-            if batch.entries and time.monotonic() - batch.since >= patience_seconds:
-                self._start(batch)
+    def start_rest(self, video: _Video) -> None:
+        """Computes what is left of a video that has no more windows."""
+        for batch in list(video.filling.values()):
+            self._start(batch)
 
     def _start(self, batch: _Batch) -> None:
-        del self._filling[batch.key]
-        future = self._pool.submit(batch.extractor.features, batch.frames[: len(batch.entries)])
+        del batch.video.filling[batch.place]
+        future = self._pool.submit(batch.extractor.features, batch.frames[: batch.num_rows])
         self._running[future] = batch
         future.add_done_callback(lambda _: os.write(self._wake, b"."))
 
     @property
     def has_work(self) -> bool:
-        return bool(self._running) or any(batch.entries for batch in self._filling.values())
+        return bool(self._running)
 
     @property
     def crowded(self) -> bool:
@@ -254,11 +266,11 @@ class _Compute:
             except torch.OutOfMemoryError as error:
                 words = str(error).splitlines()[0]
                 raise UserError(f"{batch.extractor.profile.name}: {batch.extractor.device} ran out of memory ({words})") from None
-            for (video, started, place, row), feature in zip(batch.entries, features, strict=True):
-                if video.started == started:
-                    video.rows[place][row] = feature.copy()
-                    video.num_pending -= 1
-                    touched[id(video)] = video
+            video = batch.video
+            if video.started == batch.started:
+                video.rows[batch.place][batch.first_row : batch.first_row + batch.num_rows] = features
+                video.num_pending -= batch.num_rows
+                touched[id(video)] = video
         return list(touched.values())
 
     def close(self) -> None:
@@ -316,7 +328,6 @@ class _Engine:
     def run(self) -> Iterator[tuple[Job, Extracted | VideoError] | None]:
         while self._jobs or self._decoding or self._compute.has_work:
             more = self._start_next()
-            self._compute.start_old(PATIENCE_SECONDS if more or self._decoding else 0.0)
             if self._compute.crowded:
                 self._compute.wait()
                 self._heard = dict.fromkeys(self._heard, time.monotonic())  # nobody listened meanwhile
@@ -380,9 +391,8 @@ class _Engine:
             video.begin(message["decoder"])
         elif message["what"] == "row":
             place = message["wanted"]
-            batch, frames = self._compute.place_for(video.pictured[place], message["shape"])
-            decoder.receive_into(frames)
-            self._compute.add(batch, video, place)
+            decoder.receive_into(self._compute.place_for(video, place, message["shape"]))
+            self._compute.add(video, place)
         elif message["what"] == "picture":
             video.thumbnails.append(Thumbnail(video.job.video_id, message["seconds"], decoder.receive_bytes(), video.source))
         elif message["what"] == "sound":
@@ -396,6 +406,7 @@ class _Engine:
                 self._release(decoder)
         elif message["what"] == "finished":
             video.finished = message
+            self._compute.start_rest(video)
             self._release(decoder)
 
     def _failed(self, decoder: DecodeProcess, error: VideoError) -> Iterator[tuple[Job, Extracted | VideoError]]:

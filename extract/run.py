@@ -110,7 +110,7 @@ def extract_into_stores(
     results = videos_and_pauses(fetcher.jobs(jobs), extractors, num_cores=num_cores)
     try:
         for each in results:
-            if each is None:  # only now, for videos that were in a batch together are done together
+            if each is None:  # only now, so that videos that are done at once lie in one shard
                 if finished.has_news and time.monotonic() - finished.since > shard_seconds():
                     yield finished.write()
                 continue

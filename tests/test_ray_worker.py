@@ -12,7 +12,7 @@ import stores
 from test_engine import stub
 from videos import scene
 from vlalign.extract.render import render_video
-from vlalign.extract.run import Kept, Outcome, extract_into_stores, job_of
+from vlalign.extract.run import Kept, Outcome
 from vlalign.extract.work import WorkList
 from vlalign.ray_jobs import worker as module
 from vlalign.ray_jobs.worker import Answer, ExtractionWorker
@@ -167,14 +167,6 @@ def test_what_comes_to_the_stores_is_seen_whoever_wrote_it(tmp_path):
     stores.write(dataset.features("resnet152"), stores.video("b", 3), profile=profiles["resnet152"])
     assert written.look() == {"b": {"s3d", "resnet152"}}
     assert written.look() == {}
-
-
-def test_videos_that_are_done_together_are_brought_to_disk_together(tmp_path, films):
-    """Not one of them now, for the time has come, and the others with whatever is done next."""
-    dataset, extractor = DatasetFolder(tmp_path, "mine"), stub(batch_size=1000)  # all in one batch
-    jobs = [job_of(dataset, video, [extractor]) for video in films]
-    written = [event.video_ids for event in extract_into_stores(dataset, jobs, [extractor], shard_seconds=lambda: 0.0) if kept([event])]
-    assert [sorted(ids) for ids in written] == [[video.video_id for video in films]]
 
 
 def test_weights_that_are_not_to_be_had_are_a_mistake_in_the_call(tmp_path):

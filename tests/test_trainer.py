@@ -3,25 +3,30 @@
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from toy import make_toy
+from vlalign.storage import FeatureStore, write_shard
 from vlalign.storage.captions import write_part
 from vlalign.storage.console import Problems
 from vlalign.storage.files import read_json, read_jsonl
 from vlalign.storage.layout import DatasetFolder
+from vlalign.train.checkpoint import load_run
 from vlalign.train.cli_evaluate import main as evaluate_main
 from vlalign.train.cli_search import main as search_main
 from vlalign.train.cli_train import main as train_main
 from vlalign.train.config import TrainConfig
 from vlalign.train.recipes import RECIPES, make_config, usual_recipe
+from vlalign.train.search import searchable_clips
 from vlalign.train.trainer import Trainer, backward
 from vlalign.train.workers import Workers
 
@@ -170,6 +175,24 @@ def test_the_same_seed_gives_the_same_run_and_another_seed_another(toy, whole):
     assert train_main([*at(toy), *TRAIN, "--run-name", "other", "--seed", "1"]) == 0
     assert losses_of(toy.runs / "again") == losses_of(whole) != losses_of(toy.runs / "other")
     assert read_json(whole / "run.json")["result"]["num_threads"] == torch.get_num_threads()
+
+
+def test_the_order_of_videos_in_shards_changes_neither_a_model_nor_what_is_searched(toy, whole, tmp_path):
+    """It is the order in which their extraction ended. Two more videos have no caption."""
+    store = FeatureStore(toy.features("s3d"))
+    shuffled = DatasetFolder(tmp_path, "toy")
+    shutil.copytree(toy.captions, shuffled.captions)
+    shutil.copy(toy.idf, shuffled.idf)
+    uncaptioned = [replace(store.get("v000"), video_id=video_id) for video_id in ("x1", "x0")]
+    videos = [store.get(video_id) for video_id in store.video_ids()]
+    for part in (videos[:5], videos[:4:-1]):
+        write_shard(shuffled.features("s3d"), store.profile, store.weights, part, made_with={})
+    assert train_main([*at(shuffled), *TRAIN, "--run-name", "whole"]) == 0
+    for file in ("model.safetensors", "last.safetensors"):
+        assert (shuffled.runs / "whole" / file).read_bytes() == (whole / file).read_bytes()
+    write_shard(shuffled.features("s3d"), store.profile, store.weights, uncaptioned, made_with={})
+    clips = searchable_clips(load_run(shuffled.runs / "whole"))
+    assert [clip.video_id for clip in clips[-2:]] == ["x0", "x1"]
 
 
 def test_every_metric_is_in_tensorboard_too(whole):

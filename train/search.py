@@ -20,13 +20,14 @@ class Hit:
 
 
 def searchable_clips(run: Run) -> list[Clip]:
-    """Every captioned clip whose video has features, and, whole, every video without a caption."""
+    """Every captioned clip whose video has features, and, whole, every video without a caption, by id: their order in the shards is
+    that in which their extraction ended, and of clips with equal scores the first one here comes first."""
     has_captions = read_captions_about(run.dataset.captions) is not None
     clips = make_pairs(read_captions(run.dataset.captions)).clips if has_captions else ()
     captioned = [c for c in clips if c.video_id in run.features]
     captioned = [c for c in captioned if c.start_seconds is None or c.start_seconds < run.features.duration_seconds(c.video_id)]
     known = {clip.video_id for clip in captioned}
-    return captioned + [Clip(video_id, None, None) for video_id in run.features.video_ids() if video_id not in known]
+    return captioned + [Clip(video_id, None, None) for video_id in sorted(run.features.video_ids()) if video_id not in known]
 
 
 def search(run: Run, query: str, clips: Sequence[Clip], num_results: int, rerank: int) -> list[Hit]:
