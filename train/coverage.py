@@ -72,13 +72,16 @@ def _reasons(
         found[NO_RECORDING] = int(np.count_nonzero(~heard))
         listed = listed.take(np.flatnonzero(heard))
     ids, video = listed.codes("video_id")
-    start = listed.numbers("start_seconds")
-    for number, video_id in enumerate(ids):
-        of_video = video == number
+    late = np.bincount(video[listed.numbers("start_seconds") >= _durations(ids, features)[video]], minlength=len(ids))
+    for video_id, number, num_late in zip(ids, np.bincount(video, minlength=len(ids)).tolist(), late.tolist(), strict=True):
         if video_id not in features:
-            found[NO_FEATURES] += int(of_video.sum())
+            found[NO_FEATURES] += number
         elif video_id in unused_videos:
-            found[unused_videos[video_id]] += int(of_video.sum())
+            found[unused_videos[video_id]] += number
         else:
-            found[TOO_LATE] += int(np.count_nonzero(start[of_video] >= features.duration_seconds(video_id)))
+            found[TOO_LATE] += num_late
     return +found
+
+
+def _durations(video_ids: list[str], features: ClipFeatures) -> np.ndarray:
+    return np.array([features.duration_seconds(one) if one in features else np.inf for one in video_ids])
