@@ -1,7 +1,8 @@
 """Odd videos, made by the ffmpeg program from one source whose pictures are numbered: for each kind, how it is written.
 
 ``KINDS`` holds {name: (suffix, options)}, options being those of one or several calls of the program. ``SOURCE`` in them stands for the
-numbered pictures, 75 of them at 25 a second, ``BEFORE`` for the file that the call before wrote, and ``OUT`` for the file to write.
+numbered pictures, 75 of them at 25 a second, ``{before}`` for the file that the call before wrote, ``{out}`` for the file to write, and
+``{more}`` for one that is put after the one before.
 """
 
 import shlex
@@ -235,14 +236,10 @@ KINDS: dict[str, tuple[str, tuple[str, ...]]] = {
         "ts",
         (
             f"{SOURCE} {X264} {NO_B} -frames:v 40 {{out}}",
-            f"{SOURCE} {X264} {NO_B} -vf trim=start_frame=40,scale=128:96:flags=neighbor -copyts -muxdelay 0 {{out}}",
+            f"{SOURCE} {X264} {NO_B} -vf trim=start_frame=40,scale=128:96:flags=neighbor -copyts -f mpegts {{more}}",
         ),
     ),
 }
-
-
-DEEP = {"h264 10 bit", "h264 4:2:2 10 bit", "hevc 10 bit", "hevc 12 bit", "vp9 10 bit", "av1 10 bit"}
-"""Kinds with more than 8 bits a sample."""
 
 
 def write_source(path: Path, picture: Callable[[int], np.ndarray]) -> Path:
@@ -266,6 +263,8 @@ def make(kind: str, source: Path, folder: Path) -> Path:
     before = None
     for number, options in enumerate(calls):
         out = path if number == len(calls) - 1 else folder / f"before_{path.stem}.{suffix}"
-        call(options, source=source, before=before, out=out)
+        call(options, source=source, before=before, out=out, more=out)
+        if "{more}" in options:
+            out.write_bytes(before.read_bytes() + out.read_bytes())
         before = out
     return path
