@@ -304,7 +304,7 @@ def i3d_of_two(tmp_path_factory) -> tuple[Extractor, Path, VideoFeatures, np.nda
     folder = tmp_path_factory.mktemp("i3d")
     videos = shared("data/msrvtt/videos")
     extractor = golden("i3d_resnext101", folder)
-    path, other = (beginning(videos / f"{name}.mp4", 2.4, folder) for name in ("video7010", "video7011"))
+    path, other = (beginning(videos / f"{name}.mp4", 2.1, folder) for name in ("video7010", "video7011"))
     mine, others = (extract_video(p, [extractor])["i3d_resnext101"] for p in (path, other))
     mine = replace(mine, features=mine.features.astype(np.float16))
     recipes = Recipes(extractor)
