@@ -96,7 +96,19 @@ def extract(args: argparse.Namespace, make_place: Callable[[argparse.Namespace],
         names = " and ".join(map(repr, unknown))
         raise UserError(f"--features {args.features}: features {names}: not known; expected {', '.join(PROFILES)} or {', '.join(ALIASES)}")
     weights = parse_weights(args.weights or [], features)
-    dataset, problems = DatasetFolder(args.root, args.dataset), Problems()
+    dataset = DatasetFolder(args.root, args.dataset)
+    with Problems(file=dataset.problems("extract")) as problems:
+        return extract_features(args, dataset, features, weights, problems, make_place)
+
+
+def extract_features(
+    args: argparse.Namespace,
+    dataset: DatasetFolder,
+    features: list[str],
+    weights: dict[str, str],
+    problems: Problems,
+    make_place: Callable[[argparse.Namespace], Here],
+) -> int:
     for name in features if args.stores else []:
         folder, url = dataset.features(name), f"{args.stores}/{name}"
         if not args.plan:

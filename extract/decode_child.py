@@ -131,7 +131,8 @@ def die_with_parent() -> None:
 
 
 def main() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent, which ends this process in its own way
+    for number in (signal.SIGINT, signal.SIGTERM):  # those of a terminal or a batch system reach the parent, too, which ends this process
+        signal.signal(number, signal.SIG_IGN)
     limit(resource.RLIMIT_AS, MEMORY_BYTES)
     threading.Thread(target=die_with_parent, daemon=True).start()
     with Connection(int(sys.argv[1])) as connection:

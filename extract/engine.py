@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..storage.console import UserError, available_cores
+from ..storage.console import UserError, available_cores, stopping
 from ..storage.files import file_identity
 from ..storage.profiles import LOGMEL
 from ..storage.records import Profile, VideoFeatures
@@ -274,6 +274,9 @@ class _Compute:
         return list(touched.values())
 
     def close(self) -> None:
+        if stopping():  # nobody wants what is computed now
+            self._pool.shutdown(wait=False, cancel_futures=True)
+            return
         self._pool.shutdown(cancel_futures=True)
         torch.set_num_threads(self._threads_before)
         os.close(self._woken)

@@ -14,7 +14,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
-from ..storage.console import UserError
+from ..storage.console import UserError, stopping
 from .engine import END, Job
 from .probe import VideoError
 
@@ -121,7 +121,7 @@ class Fetcher:
         with self._room:
             self._room.notify_all()
         if self._pool is not None:
-            self._pool.shutdown(cancel_futures=True)
+            self._pool.shutdown(wait=not stopping(), cancel_futures=True)
             shutil.rmtree(self._folder, ignore_errors=True)
             self._lock.close()
 

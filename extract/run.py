@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 
-from ..storage.console import Problems, progress
+from ..storage.console import Problems, keeping, progress, uninterrupted
 from ..storage.elsewhere import elsewhere
 from ..storage.files import file_identity
 from ..storage.layout import DatasetFolder
@@ -137,9 +137,12 @@ def extract_into_stores(
             if len(finished.video_ids) >= SHARD_VIDEOS or finished.num_bytes > SHARD_BYTES:
                 yield finished.write()
     finally:
-        results.close()
-        fetcher.close()
-        kept = finished.write()
+        with uninterrupted():
+            try:
+                kept = finished.write()  # first, for closing may take a while
+            finally:
+                results.close()
+                fetcher.close()
     yield kept
 
 
@@ -165,12 +168,16 @@ def extract_dataset(
             else:
                 yield event
 
-    try:
-        for outcome in progress(outcomes(), total=len(todo), what="extracting", unit="videos"):
-            note_outcome(outcome, work, problems)
-    finally:
-        events.close()
-        work.write_failures()
+    num_made = 0
+    with keeping(lambda: f"{num_made:,} videos of this call are kept" if num_made else ""):
+        try:
+            for outcome in progress(outcomes(), total=len(todo), what="extracting", unit="videos"):
+                num_made += outcome.failure is None
+                note_outcome(outcome, work, problems)
+        finally:
+            with uninterrupted():
+                events.close()
+                work.write_failures()
 
 
 def note_outcome(outcome: Outcome, work: WorkList, problems: Problems) -> None:

@@ -2,12 +2,11 @@
 
 import os
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
 
-from ..storage.console import Problems, UserError, progress, say
+from ..storage.console import Problems, UserError, available_cores, progress, say, worker_processes
 from ..storage.feature_store import FeatureStore, is_store
 from ..storage.files import VIDEO_SUFFIXES, file_identity, read_jsonl, write_jsonl
 from ..storage.hdf5 import written_at_ns
@@ -53,7 +52,7 @@ def render_missing(dataset: DatasetFolder, videos: Sequence[VideoRecord]) -> Non
 
     for folder in {dataset.video_path(video).parent for video in missing}:
         folder.mkdir(parents=True, exist_ok=True)
-    with ProcessPoolExecutor() as pool:
+    with worker_processes(available_cores()) as pool:
         done = pool.map(render_video, [v.scene for v in missing], [dataset.video_path(v) for v in missing], chunksize=4)
         for _ in progress(done, total=len(missing), what="rendering", unit="videos"):
             pass

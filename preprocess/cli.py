@@ -62,7 +62,18 @@ def preprocess(args: argparse.Namespace, make_parts: Callable[[Iterator[Part]], 
     dataset, read, about = choose_reader(args)
     if args.workers < 1:
         raise UserError(f"--workers {args.workers}: expected 1 or more")
-    problems = Problems(strict=args.strict)
+    with Problems(strict=args.strict, file=dataset.problems("preprocess")) as problems:
+        return prepare_captions(args, dataset, read, about, problems, make_parts)
+
+
+def prepare_captions(
+    args: argparse.Namespace,
+    dataset: DatasetFolder,
+    read: Read,
+    about: dict[str, Any],
+    problems: Problems,
+    make_parts: Callable[[Iterator[Part]], Iterator[int]] | None,
+) -> int:
     summary = prepare(
         dataset, read, spacy_model=args.spacy_model, problems=problems, num_workers=args.workers, make_parts=make_parts, about=about
     )
@@ -76,7 +87,7 @@ def preprocess(args: argparse.Namespace, make_parts: Callable[[Iterator[Part]], 
     if args.word_vectors is not None:
         print(format_coverage(prepare_word_vectors(dataset, args.word_vectors)))
     num_captions = sum(split["captions"] for split in summary["splits"].values())
-    say(f"{dataset.captions}: {num_captions:,} captions" + (f"; {problems.count:,} problems, see above" if problems.count else ""))
+    say(f"{dataset.captions}: {num_captions:,} captions" + (f"; {problems.count:,} problems" if problems.count else ""))
     return problems.exit_code()
 
 

@@ -7,13 +7,11 @@ stopped changes a byte of the result. A part that is there from the same caption
 import hashlib
 import importlib.metadata
 import json
-import signal
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
 from functools import partial
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +26,7 @@ from ..storage.captions import (
     write_idf,
     write_part,
 )
-from ..storage.console import Problems, UserError, progress, say
+from ..storage.console import Problems, UserError, keeping, progress, say, worker_processes
 from ..storage.files import read_json, write_json
 from ..storage.layout import DatasetFolder
 from ..storage.records import Caption, VideoRecord
@@ -129,8 +127,10 @@ def _tag(
 ) -> None:
     parts = ((number, part) for number, part in enumerate(batched(captions, PART_CAPTIONS)) if number in left)
     made = make_parts((folder, number, part, keys[number], model) for number, part in parts)
-    for _ in progress(made, total=sum(left.values()), what="tagging", unit="captions", size=lambda count: count):
-        pass
+    num_made = 0
+    with keeping(lambda: f"{num_made:,} captions tagged by this call are kept" if num_made else ""):
+        for count in progress(made, total=sum(left.values()), what="tagging", unit="captions", size=lambda count: count):
+            num_made += count
 
 
 def _in_processes(parts: Iterator[Part], num_workers: int) -> Iterator[int]:
@@ -139,24 +139,18 @@ def _in_processes(parts: Iterator[Part], num_workers: int) -> Iterator[int]:
         yield from map(make_part, parts)
         return
     waiting: deque[Future] = deque()
-    pool = ProcessPoolExecutor(num_workers, mp_context=get_context("spawn"), initializer=_leave_ctrl_c_to_the_parent)
     try:
-        for part in parts:
-            waiting.append(pool.submit(make_part, part))
-            if len(waiting) > 2 * num_workers:
+        with worker_processes(num_workers) as pool:
+            for part in parts:
+                waiting.append(pool.submit(make_part, part))
+                if len(waiting) > 2 * num_workers:
+                    yield waiting.popleft().result()
+            while waiting:
                 yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
     except BrokenProcessPool:
         raise UserError(
             "a process that tagged captions was killed, perhaps for want of memory; the same call goes on, with --workers 1 in the least"
         ) from None
-    finally:
-        pool.shutdown(cancel_futures=True)
-
-
-def _leave_ctrl_c_to_the_parent() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def make_part(part: Part) -> int:

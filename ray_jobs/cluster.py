@@ -11,7 +11,7 @@ import ray
 from ray._private.state import state  # Ray has no public name for the machines that are to be drained
 from ray.exceptions import RayError
 
-from ..storage.console import UserError
+from ..storage.console import UserError, take_signals_again
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -38,6 +38,7 @@ def connect(args: argparse.Namespace) -> None:
     except (ConnectionError, ValueError) as error:
         where = address or os.environ.get("RAY_ADDRESS") or "on this machine"
         raise UserError(f"no Ray cluster {where} answers ({' '.join(str(error).split())}); start one with ray start --head") from None
+    take_signals_again()  # a Ray of this process's own takes SIGTERM
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ from ..extract.plan import Probed, probe_videos
 from ..extract.probe import VideoError
 from ..extract.run import SHARD_SECONDS, Kept, Outcome, note_outcome
 from ..extract.work import WorkList
-from ..storage.console import Problems, UserError, run_command, say
+from ..storage.console import Problems, UserError, keeping, run_command, say
 from ..storage.elsewhere import elsewhere
 from ..storage.files import file_identity
 from ..storage.profiles import PROFILES
@@ -279,7 +279,8 @@ class OnCluster(Here):
         each = f"each worker has {self.share.num_cpus:g} cores and {self.share.num_gpus:g} GPUs"
         say(f"{work.dataset.path}: {len(todo):,} videos to do; {each}")
         try:
-            asyncio.run(run.run())
+            with keeping(lambda: f"{num_done:,} videos are on disk" if (num_done := len(todo) - run.dispatch.num_left) else ""):
+                asyncio.run(run.run())
         finally:
             for line in run.status.summary(run.dispatch.num_left):
                 say(line)

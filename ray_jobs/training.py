@@ -3,13 +3,14 @@ vlalign-train takes. Ray Train starts the processes, one a GPU, and starts them 
 vlalign-train itself, which goes on from the state that it kept last in the run's folder."""
 
 import argparse
+import signal
 from typing import Any
 
 from ray.train import FailureConfig, RunConfig, ScalingConfig
 from ray.train.torch import TorchConfig, TorchTrainer
 from ray.train.v2.api.exceptions import TrainingFailedError
 
-from ..storage.console import EXIT_INCOMPLETE, EXIT_MISTAKE, UserError, command_parser, run_command, say
+from ..storage.console import EXIT_INCOMPLETE, EXIT_MISTAKE, Stopped, UserError, command_parser, run_command, say
 from ..train.cli_train import main as train
 from ..train.workers import PATIENCE
 from .cluster import add_address, connect
@@ -43,6 +44,8 @@ def on_cluster(args: argparse.Namespace) -> int:
     except TrainingFailedError as error:
         say(f"train: error: {' '.join(str(error).split())[:500]}; the run's state is kept, and the same call goes on")
         return EXIT_INCOMPLETE
+    except SystemExit:  # what Ray makes of Ctrl-C, once its workers have ended
+        raise Stopped(signal.SIGINT) from None
     if code == EXIT_MISTAKE:
         say("train: error: a mistake in the call; its line stands above, from a worker")
     return code

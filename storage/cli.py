@@ -40,6 +40,11 @@ def folder_of(args: argparse.Namespace, name: str) -> Path:
     return DatasetFolder(args.root, args.dataset).features(names[0])
 
 
+def problems_of(args: argparse.Namespace) -> Problems:
+    """Listed in the data set's folder, where one is given."""
+    return Problems(file=DatasetFolder(args.root, args.dataset).problems("store") if args.dataset else None)
+
+
 def known_stores(args: argparse.Namespace) -> list[str]:
     return stores_in(DatasetFolder(args.root, args.dataset).path / "features")
 
@@ -100,8 +105,13 @@ def ls(args: argparse.Namespace) -> int:
 
 
 def verify(args: argparse.Namespace) -> int:
-    problems = Problems()
-    for folder in stores_of(args):
+    with problems_of(args) as problems:
+        verify_stores(stores_of(args), problems)
+    return problems.exit_code()
+
+
+def verify_stores(folders: list[Path], problems: Problems) -> None:
+    for folder in folders:
         total, bad = len(shard_files(folder)), 0
         for _, finding in progress(care.verify(folder), total=total, what="verifying", unit="shards"):
             if finding:
@@ -114,7 +124,6 @@ def verify(args: argparse.Namespace) -> int:
             if bad
             else f"{folder}: {total:,} shards, every byte as it was written"
         )
-    return problems.exit_code()
 
 
 def repair(args: argparse.Namespace) -> int:
@@ -154,9 +163,10 @@ def merge(args: argparse.Namespace) -> int:
 
 
 def rm(args: argparse.Namespace) -> int:
-    folder, video_ids, problems = find_store(args, args.store), list(dict.fromkeys(args.videos)), Problems()
-    for video_id in care.remove(folder, video_ids):
-        problems.add(f"{folder}: no video {video_id!r} in it")
+    folder, video_ids = find_store(args, args.store), list(dict.fromkeys(args.videos))
+    with problems_of(args) as problems:
+        for video_id in care.remove(folder, video_ids):
+            problems.add(f"{folder}: no video {video_id!r} in it")
     print(f"{folder}: {len(video_ids) - problems.count:,} videos removed")
     return problems.exit_code()
 
@@ -164,18 +174,20 @@ def rm(args: argparse.Namespace) -> int:
 def import_(args: argparse.Namespace) -> int:
     if not args.dataset:
         raise UserError(f"--dataset is missing: the name of a data set under {args.root}, or a new one, that the features are for")
-    profile, problems = read_profile(args.profile), Problems()
+    profile = read_profile(args.profile)
     folder = DatasetFolder(args.root, args.dataset).features(profile.name)
     durations = read_durations(args.durations) if args.durations else None
     weights = Weights(name=profile.weights, sha256="")
-    count = import_features(args.source, folder, profile, weights, pattern=args.pattern, durations=durations, problems=problems)
+    with problems_of(args) as problems:
+        count = import_features(args.source, folder, profile, weights, pattern=args.pattern, durations=durations, problems=problems)
     print(f"{folder}: {count:,} videos came in, {problems.count:,} problems; their profile is as you stated it")
     return problems.exit_code()
 
 
 def export(args: argparse.Namespace) -> int:
-    store, problems = FeatureStore(find_store(args, args.store)), Problems()
-    count = export_store(store, args.folder, args.form, problems)
+    store = FeatureStore(find_store(args, args.store))
+    with problems_of(args) as problems:
+        count = export_store(store, args.folder, args.form, problems)
     print(f"{args.folder}: {count:,} of {len(store):,} videos of {store.folder}")
     return EXIT_INCOMPLETE if count < len(store) else problems.exit_code()
 

@@ -1,15 +1,21 @@
 """What every command shares: one line for a mistake, exit codes, progress that reads well on a terminal and in a log."""
 
 import argparse
+import contextlib
 import difflib
 import os
 import shlex
+import signal
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from types import FrameType
+from typing import Any, NoReturn, TextIO, TypeVar
 
 from tqdm import tqdm
 
@@ -17,8 +23,11 @@ from .threads import limit_spinning
 
 T = TypeVar("T")
 
-EXIT_DONE, EXIT_INCOMPLETE, EXIT_MISTAKE = 0, 1, 2
+EXIT_DONE, EXIT_INCOMPLETE, EXIT_MISTAKE, EXIT_SIGNAL = 0, 1, 2, 128
+"""``EXIT_SIGNAL``: and the signal's number, 130 after Ctrl-C, 143 after SIGTERM."""
 LOG_EVERY_SECONDS = 15.0
+LEAVE_SECONDS = 3.0
+"""Once all is said after a signal, threads that still compute or fetch are waited for so long."""
 
 
 class UserError(Exception):
@@ -26,13 +35,16 @@ class UserError(Exception):
 
 
 class Problems:
-    """Single inputs that were left out while the rest went on: one line each as they come, counted at the end."""
+    """Single inputs that were left out while the rest went on: the first ones are said as they come, all are listed in a file, and their
+    number is said at the end. To be used in a ``with`` statement."""
 
     MAX_LINES, MAX_KEPT = 20, 1000
 
-    def __init__(self, *, strict: bool = False, quiet: bool = False) -> None:
-        """``strict``: the first one stops the command. ``quiet``: they were said before."""
-        self.strict, self.quiet = strict, quiet
+    def __init__(self, *, strict: bool = False, quiet: bool = False, file: Path | None = None) -> None:
+        """``strict``: the first one stops the command. ``quiet``: they were said before. ``file``: where all are listed, a line each, in
+        place of those of the call before; without one, all are said."""
+        self.strict, self.quiet, self.file = strict, quiet, file
+        self._lines: TextIO | None = None
         self.count = 0
         self.messages: list[str] = []
         """The first ``MAX_KEPT``."""
@@ -47,10 +59,35 @@ class Problems:
             self.messages.append(message)
         if self.quiet:
             return
-        if self.count <= self.MAX_LINES:
+        if self.file is not None:
+            self._list(message)
+        if self.count <= self.MAX_LINES or self.file is None:
             say(f"warning: {message}")
         elif self.count == self.MAX_LINES + 1:
-            say("warning: more like this; only counted from here on")
+            say(f"warning: more like this; from here on they are only listed, in {self.file}")
+
+    def _list(self, message: str) -> None:
+        try:
+            if self._lines is None:
+                self.file.parent.mkdir(parents=True, exist_ok=True)
+                self.file.unlink(missing_ok=True)
+                self._lines = self.file.open("w", encoding="utf-8", errors="backslashreplace", buffering=1)
+            self._lines.write(" ".join(message.splitlines()) + "\n")
+        except OSError as error:
+            say(f"note: problems cannot be listed in a file ({error}); all are said here")
+            self.file = None
+
+    def __enter__(self) -> "Problems":
+        if self.file is not None and not self.quiet:
+            with contextlib.suppress(OSError):
+                self.file.unlink(missing_ok=True)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._lines is not None:
+            self._lines.close()
+        if self.count and not self.quiet:
+            say(f"{self.count:,} problems, " + (f"all listed in {self.file}" if self.file else "see above"))
 
     def exit_code(self) -> int:
         return EXIT_INCOMPLETE if self.count else EXIT_DONE
@@ -115,21 +152,166 @@ def add_dataset(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dataset", help="name of the data set: its folder under --root")
 
 
+class Stopped(KeyboardInterrupt):
+    """A signal asked the command to stop. ``KeyboardInterrupt``, so that whatever lets Ctrl-C through lets this through."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(signal.Signals(number).name)
+        self.number = number
+
+
+class _Signals:
+    """Ctrl-C and SIGTERM, each of which stops a command in the same way."""
+
+    NUMBERS = signal.SIGINT, signal.SIGTERM
+    TOGETHER_SECONDS = 10.0
+    """Signals that come so soon after the first are about the same stop (a terminal, torchrun and a batch system may each send one): they
+    must not disturb it."""
+
+    def __init__(self) -> None:
+        self._since: float | None = None
+        self._pending = 0
+        self._num_holds = 0
+
+    @property
+    def came(self) -> bool:
+        return self._since is not None
+
+    def take(self, number: int, _: FrameType | None) -> None:
+        if self.came and time.monotonic() - self._since < self.TOGETHER_SECONDS:
+            return
+        self._since = time.monotonic()
+        if self._num_holds:
+            self._pending = number
+            return
+        raise Stopped(number)
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        self._num_holds += 1
+        try:
+            yield
+        finally:
+            self._num_holds -= 1
+            if self._pending and not self._num_holds:
+                number, self._pending = self._pending, 0
+                raise Stopped(number)
+
+    @contextlib.contextmanager
+    def taken(self) -> Iterator[None]:
+        """While a command runs in the main thread of a process, where its caller does not ignore them."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = {number: signal.getsignal(number) for number in self.NUMBERS}
+        try:
+            self.take_over(number for number, handler in before.items() if handler != signal.SIG_IGN)
+            yield
+        finally:
+            for number, handler in before.items():
+                if handler is not None and not self.came:  # else the process is about to end, and a second one should not disturb that
+                    signal.signal(number, handler)
+
+    def take_over(self, numbers: Iterable[int] = NUMBERS) -> None:
+        for number in numbers:
+            signal.signal(number, self.take)
+
+
+_signals = _Signals()
+
+
+def take_signals_again() -> None:
+    """After a library has put its own handlers in the place of ours."""
+    if threading.current_thread() is threading.main_thread():
+        _signals.take_over()
+
+
+def stopping() -> bool:
+    """Whether a signal came: nothing is then worth waiting for but what is being written."""
+    return _signals.came
+
+
+def uninterrupted() -> contextlib.AbstractContextManager[None]:
+    """What is begun here is finished: a signal to stop counts from its end."""
+    return _signals.held()
+
+
+def leave_signals_to_the_parent() -> None:
+    """In a child process: those of a terminal or a batch system reach it, too, but the parent ends it in its own way."""
+    for number in _Signals.NUMBERS:
+        signal.signal(number, signal.SIG_IGN)
+
+
+@contextlib.contextmanager
+def keeping(what: Callable[[], str]) -> Iterator[None]:
+    """``what`` says what is kept of the work done here where a signal stops it; empty: nothing."""
+    try:
+        yield
+    except KeyboardInterrupt as stop:
+        stop.kept = what()
+        raise
+
+
+@contextlib.contextmanager
+def worker_processes(number: int) -> Iterator[ProcessPoolExecutor]:
+    """Processes for what is written whole or not at all: they end at once where the work ends early."""
+    pool = ProcessPoolExecutor(number, mp_context=get_context("spawn"), initializer=leave_signals_to_the_parent)
+    try:
+        yield pool
+    except BaseException:
+        with uninterrupted():
+            for process in list((pool._processes or {}).values()):  # Python 3.14 has kill_workers() for it
+                process.kill()
+        raise
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
 def run_command(command: Callable[[argparse.Namespace], int], parser: argparse.ArgumentParser, argv: list[str] | None) -> int:
-    """Runs a command; returns its exit code: 0 all done, 1 something was left out or went wrong, 2 a mistake in the call."""
+    """Runs a command; returns its exit code: 0 all done, 1 something was left out or went wrong, 2 a mistake in the call, 130 or 143
+    where Ctrl-C or SIGTERM stopped it."""
     args = parser.parse_args(argv)
     limit_spinning()
+    with _signals.taken():
+        code = _run(command, args, parser.prog)
+        if stopping():
+            for number in _Signals.NUMBERS:  # one more should not end what is ending; Python resets a handler of its own before it is out
+                signal.signal(number, signal.SIG_IGN)
+            sys.stdout.flush()
+            leave = threading.Timer(LEAVE_SECONDS, os._exit, (code,))
+            leave.daemon = True
+            leave.start()
+        return code
+
+
+def _run(command: Callable[[argparse.Namespace], int], args: argparse.Namespace, prog: str) -> int:
     try:
         return command(args)
     except UserError as error:
-        say(f"{parser.prog}: error: {error}")
-        return EXIT_MISTAKE
-    except KeyboardInterrupt:
-        say(f"{parser.prog}: stopped; what was finished is kept, and the same command goes on from there")
-        return EXIT_INCOMPLETE
+        say(f"{prog}: error: {error}")
+        return _code_of_stop(error) or EXIT_MISTAKE
+    except KeyboardInterrupt as stop:
+        kept = getattr(stop, "kept", "")
+        say(f"{prog}: stopped" + (f"; {kept}, and the same command goes on from there" if kept else ""))
+        return _code_of_stop(stop)
     except OSError as error:  # a full disk, a folder that may not be written: the system's own words say which
-        say(f"{parser.prog}: error: {error}")
-        return EXIT_INCOMPLETE
+        say(f"{prog}: error: {error}")
+        return _code_of_stop(error) or EXIT_INCOMPLETE
+    except Exception as error:
+        if not (code := _code_of_stop(error)):
+            raise
+        say(f"{prog}: stopped")
+        return code
+
+
+def _code_of_stop(error: BaseException) -> int:
+    """The exit code where a signal is behind an error: what ends early fails in many ways. 0 where none is."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, KeyboardInterrupt):
+            return EXIT_SIGNAL + getattr(cause, "number", signal.SIGINT)
+        cause = cause.__context__
+    return 0
 
 
 def progress(

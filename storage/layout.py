@@ -54,6 +54,10 @@ class DatasetFolder:
     def runs(self) -> Path:
         return self.path / "runs"
 
+    def problems(self, command: str) -> Path:
+        """Where a command lists what it left out."""
+        return self.path / "problems" / f"{command}.txt"
+
     def features(self, features: str) -> Path:
         return self.path / "features" / features
 

@@ -365,7 +365,7 @@ def raising(error):
         pytest.param(UserError("x.csv: no column caption"), 2, "vlalign-test: error: x.csv: no column caption\n", id="mistake in the call"),
         pytest.param(OSError(28, "No space left on device", "x.h5"), 1, "vlalign-test: error: [Errno 28] No space left", id="full disk"),
         pytest.param(PermissionError(13, "Permission denied", "x.h5"), 1, "vlalign-test: error: [Errno 13] Permission", id="no right"),
-        pytest.param(KeyboardInterrupt(), 1, "vlalign-test: stopped; what was finished is kept", id="stopped"),
+        pytest.param(KeyboardInterrupt(), 130, "vlalign-test: stopped\n", id="stopped"),
     ],
 )
 def test_exit_codes(capsys, error, code, said):
@@ -421,18 +421,44 @@ def test_root(monkeypatch, environment, argv, root):
 
 
 @pytest.mark.parametrize("num", [0, 1, Problems.MAX_LINES, Problems.MAX_LINES + 1, 10 * Problems.MAX_LINES])
-def test_problems_print_a_few_lines_and_count_all(capsys, num):
-    problems = Problems()
-    for number in range(num):
-        problems.add(f"row {number}")
+def test_problems_print_a_few_lines_and_list_and_count_all(tmp_path, capsys, num):
+    file = tmp_path / "mine" / "problems" / "test.txt"
+    with Problems(file=file) as problems:
+        for number in range(num):
+            problems.add(f"row {number}")
     shown = min(num, Problems.MAX_LINES)
     expected = [f"warning: row {number}" for number in range(shown)]
     if num > shown:
-        expected.append("warning: more like this; only counted from here on")
+        expected.append(f"warning: more like this; from here on they are only listed, in {file}")
+    if num:
+        expected.append(f"{num:,} problems, all listed in {file}")
+        assert file.read_text().splitlines() == [f"row {number}" for number in range(num)]
     out, err = capsys.readouterr()
     assert err.splitlines() == expected and out == ""
-    assert problems.count == num
-    assert problems.exit_code() == (1 if num else 0)
+    assert problems.count == num and len(problems.messages) == min(num, Problems.MAX_KEPT)
+    with Problems(file=file):
+        pass
+    assert not file.exists()  # the last call had none
+
+
+def test_problems_are_counted_whatever_ends_the_command(tmp_path, capsys):
+    file = tmp_path / "problems.txt"
+    with pytest.raises(OSError, match="disk"), Problems(file=file) as problems:
+        for number in range(30):
+            problems.add(f"row\n{number}")
+        raise OSError("disk")
+    assert capsys.readouterr().err.splitlines()[-1] == f"30 problems, all listed in {file}"
+    assert file.read_text().splitlines()[-1] == "row 29"
+
+
+def test_problems_that_cannot_be_listed_are_all_said(tmp_path, capsys):
+    (tmp_path / "file").touch()
+    with Problems(file=tmp_path / "file" / "problems.txt") as problems:
+        for number in range(30):
+            problems.add(f"row {number}")
+    said = capsys.readouterr().err.splitlines()
+    assert "problems cannot be listed in a file" in said[0] and len(said) == 32
+    assert said[1:31] == [f"warning: row {number}" for number in range(30)] and said[31] == "30 problems, see above"
 
 
 # Progress

@@ -84,7 +84,8 @@ def evaluate(args: argparse.Namespace) -> int:
         from .evaluate import Question, evaluate_run  # torch and transformers, which a finished evaluation need not wait for
 
         question = Question(task, args.split, args.ties, rerank, weights, args.normalize, temperature, args.device)
-        result = evaluate_run(run_folder, on, folder, question, Problems(), fingerprint)
+        with Problems(file=on.problems("evaluate")) as problems:
+            result = evaluate_run(run_folder, on, folder, question, problems, fingerprint)
     heading, *lines = SAY[result["task"]](result)
     print("\n".join([heading, *(f"note: {note}" for note in result["not_comparable"]), *lines]))
     if result["note"]:

@@ -6,7 +6,7 @@ from dataclasses import fields
 from typing import Any
 
 from ..storage.captions import choose_protocol, read_captions_about
-from ..storage.console import Problems, command_parser, run_command, say
+from ..storage.console import EXIT_DONE, Problems, command_parser, run_command, say
 from ..storage.layout import find_dataset
 from .config import ENCODERS, HEADS, LOSSES, NEGATIVES, PAIR_WEIGHTS, PRECISIONS, SCHEDULES, TrainConfig
 from .recipes import RECIPES, describe, make_config, usual_recipe
@@ -65,18 +65,18 @@ def train(args: argparse.Namespace) -> int:
     name = "-".join(filter(None, (config.objective, config.features, config.protocol, begun_from, f"seed{config.seed}")))
     folder = dataset.runs / (args.run_name or name)
     first = os.environ.get("RANK", "0") == "0"
-    problems = Problems(quiet=not first)
     if trained_before(
         folder, config, describe_inputs(dataset, open_stores(dataset, config.features), init, open_recordings(dataset, config))
     ):
         say(f"{folder}: trained before with the same settings on the same data; nothing to do")
-        return problems.exit_code()
+        return EXIT_DONE
     if first:
         say("\n".join(["settings:", *describe(config, given)]))
 
     from .trainer import train_run  # torch and transformers, which a mistake in the call need not wait for
 
-    train_run(dataset, config, folder, device_name=args.device, init=init, problems=problems)
+    with Problems(quiet=not first, file=dataset.problems("train")) as problems:
+        train_run(dataset, config, folder, device_name=args.device, init=init, problems=problems)
     if first:
         print(f"trained {folder}; now: vlalign-evaluate {folder}")
     return problems.exit_code()

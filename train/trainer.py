@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from ..storage.captions import read_idf
-from ..storage.console import Problems, UserError, progress, say
+from ..storage.console import Problems, UserError, keeping, progress, say
 from ..storage.files import write_json, write_text
 from ..storage.layout import DatasetFolder
 from .checkpoint import load_init, load_state, make_model, save_model, save_state
@@ -162,9 +162,10 @@ class Trainer:
         # Fused, it takes a ninth of its time on a CPU: it was a quarter of a step of the 1-D audio encoder.
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay, fused=True)
         self.scorer = Scorer(self.model, text_inputs, weights, features, config)
-        self.step, self.best = 0, None
+        self.step, self.best, self.kept_step = 0, None, 0
         if goes_on:
             self.step, self.best = load_state(folder, self.model, self.optimizer, config, self.inputs)
+            self.kept_step = self.step if workers.first else 0
         elif workers.first:
             folder.mkdir(parents=True, exist_ok=True)
             text_inputs.save(folder / TEXT_FOLDER)
@@ -205,6 +206,10 @@ class Trainer:
 
     def run(self) -> None:
         """Trains to the last step, and keeps the model that does best on the validation split."""
+        with keeping(lambda: f"the state of step {self.kept_step:,} is kept" if self.kept_step else ""):
+            self._run()
+
+    def _run(self) -> None:
         from torch.utils.tensorboard import SummaryWriter  # a second to import
 
         started, num_steps = time.monotonic(), self.config.num_steps
@@ -232,6 +237,7 @@ class Trainer:
                     events.flush()
                     board.flush()
                     save_state(self.folder, self.model, self.optimizer, self.config, self.inputs, self.step, self.best)
+                    self.kept_step = self.step
         if events:
             events.close()
             board.close()

@@ -1,0 +1,241 @@
+"""Ctrl-C and SIGTERM, sent to real processes."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from toy import make_toy
+from videos import scene
+from vlalign.extract.render import render_video
+from vlalign.storage import FeatureStore
+from vlalign.storage.captions import read_captions
+from vlalign.storage.layout import DatasetFolder
+
+WAIT_SECONDS = 300.0
+"""Of a machine that does other things, too: an end, not a measure."""
+LOOSELY = 60.0
+"""Stopping takes 10 seconds at most, where nobody else wants the cores."""
+
+
+class Process:
+    """A process in a session of its own, with what it says."""
+
+    def __init__(self, folder: Path, command: list[object]) -> None:
+        self.file = folder / f"said-{time.monotonic_ns()}.txt"
+        with self.file.open("w") as file:
+            self.process = subprocess.Popen(list(map(str, command)), stdout=file, stderr=file, start_new_session=True)
+
+    @property
+    def said(self) -> str:
+        return self.file.read_text()
+
+    def wait_for(self, ready: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + WAIT_SECONDS
+        while not ready():
+            assert self.process.poll() is None and time.monotonic() < deadline, self.said
+            time.sleep(0.02)
+
+    def maps(self, library: str) -> bool:
+        return library in Path(f"/proc/{self.process.pid}/maps").read_text()
+
+    def stop(self, *numbers: int, group: bool = False) -> int:
+        """Sends the signals; returns the exit code. Nothing of the session is left."""
+        for number in numbers:
+            (os.killpg if group else os.kill)(self.process.pid, number)
+            time.sleep(0.2 * (len(numbers) > 1))
+        try:
+            return self.process.wait(LOOSELY)
+        finally:
+            deadline = time.monotonic() + LOOSELY
+            while (left := self.left()) and time.monotonic() < deadline:
+                time.sleep(0.05)
+            for pid in left:
+                os.kill(pid, signal.SIGKILL)
+            assert not left
+
+    def left(self) -> list[int]:
+        """Process ids of the session, without those that have ended."""
+        found = []
+        for stat in Path("/proc").glob("[0-9]*/stat"):
+            try:
+                state, _, _, session = stat.read_text().rsplit(")", 1)[1].split()[:4]
+            except OSError:
+                continue
+            if int(session) == self.process.pid and state != "Z":
+                found.append(int(stat.parent.name))
+        return found
+
+
+def script(lines: str, *arguments: object) -> list[object]:
+    return [sys.executable, "-c", textwrap.dedent(lines), *arguments]
+
+
+# The signals themselves
+
+COMMAND = """
+    import sys, threading, time
+    from vlalign.storage.console import command_parser, keeping, run_command, uninterrupted
+    def command(args):
+        {}
+    sys.exit(run_command(command, command_parser("vlalign-test", "tests", "vlalign-test"), []))
+"""
+SLEEP = "print('ready', flush=True); time.sleep(1000)"
+CASES = {
+    "nothing kept": (SLEEP, "ready\nvlalign-test: stopped\n"),
+    "something kept": (
+        f"with keeping(lambda: '3 videos are kept'): {SLEEP}",
+        "ready\nvlalign-test: stopped; 3 videos are kept, and the same command goes on from there\n",
+    ),
+    "in the midst of writing": (
+        "with uninterrupted(): print('ready', flush=True); time.sleep(2); print('written', flush=True)",
+        "ready\nwritten\nvlalign-test: stopped\n",
+    ),
+    "an error on the way out": (
+        f"\n        try: {SLEEP}\n        finally: raise RuntimeError('a peer is gone')",
+        "ready\nvlalign-test: stopped\n",
+    ),
+    "a thread that does not end": (f"threading.Thread(target=time.sleep, args=(1000,)).start(); {SLEEP}", "ready\nvlalign-test: stopped\n"),
+}
+
+
+@pytest.mark.parametrize("numbers", [[signal.SIGINT], [signal.SIGTERM], [signal.SIGTERM, signal.SIGINT, signal.SIGTERM]])
+@pytest.mark.parametrize("case", CASES)
+def test_a_command_that_is_stopped_says_what_is_kept_and_exits_with_the_first_signal(tmp_path, case, numbers):
+    body, said = CASES[case]
+    process = Process(tmp_path, script(COMMAND.replace("{}", body)))
+    process.wait_for(lambda: "ready\n" in process.said)
+    assert process.stop(*numbers) == 128 + numbers[0]
+    assert process.said == said
+
+
+def test_a_signal_that_the_caller_has_ignored_stays_ignored(tmp_path):
+    ignored = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)\n" + textwrap.dedent(COMMAND)
+    process = Process(tmp_path, script(ignored.replace("{}", SLEEP)))
+    process.wait_for(lambda: "ready\n" in process.said)
+    os.kill(process.process.pid, signal.SIGINT)
+    time.sleep(0.5)
+    assert process.process.poll() is None
+    assert process.stop(signal.SIGTERM) == 143
+
+
+# The commands
+
+EXTRACT = """
+    import sys
+    from vlalign.extract import run
+    from vlalign.extract.cli import main
+    run.SHARD_VIDEOS = 4
+    sys.exit(main(sys.argv[1:]))
+"""
+NUM_VIDEOS = 24
+
+
+@pytest.fixture(scope="module")
+def videos(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("videos")
+    for number in range(NUM_VIDEOS):
+        render_video(scene(1.2), folder / f"v{number:02d}.mp4")
+    return folder
+
+
+def extraction(root: Path, videos: Path) -> list[object]:
+    call = ["--root", root, "--dataset", "mine", "--videos", videos, "--features", "resnet152,logmel", "--weights", "random"]
+    return script(EXTRACT, *call)
+
+
+@pytest.mark.parametrize(
+    "numbers, group", [([signal.SIGTERM], False), ([signal.SIGINT], True), ([signal.SIGTERM, signal.SIGTERM], True)]
+)
+def test_extraction_keeps_what_is_finished_and_goes_on(tmp_path, videos, numbers, group):
+    dataset = DatasetFolder(tmp_path, "mine")
+    process = Process(tmp_path, extraction(tmp_path, videos))
+    process.wait_for(lambda: any(dataset.features("resnet152").glob("*.h5")))
+    assert process.stop(*numbers, group=group) == 128 + numbers[0]
+    stores = [FeatureStore(dataset.features(name)) for name in ("resnet152", "logmel")]
+    kept = re.search(r"vlalign-extract: stopped; (\d+) videos of this call are kept, and the same command goes on", process.said)
+    assert kept and 4 <= int(kept[1]) == len(stores[0]) == len(stores[1]) < NUM_VIDEOS
+    assert "Traceback" not in process.said and "warning" not in process.said  # no video is to blame
+    assert not list(tmp_path.rglob("failures.jsonl")) and not list(tmp_path.rglob("*.partial"))
+    before = {path.name for path in dataset.features("resnet152").glob("*.h5")}
+    again = Process(tmp_path, extraction(tmp_path, videos))
+    assert again.process.wait(WAIT_SECONDS) == 0
+    assert len(FeatureStore(dataset.features("resnet152"))) == NUM_VIDEOS
+    assert before < {path.name for path in dataset.features("resnet152").glob("*.h5")}
+    assert f"{NUM_VIDEOS - len(stores[0])} videos tried, 0 problems" in again.said
+
+
+def test_extraction_that_has_finished_nothing_keeps_nothing(tmp_path, videos):
+    call = extraction(tmp_path, videos)
+    process = Process(tmp_path, [*call[:2], "import sys; from vlalign.extract.cli import main; sys.exit(main(sys.argv[1:]))", *call[3:]])
+    process.wait_for(lambda: process.maps("libtorch"))  # once there is work to do
+    assert process.stop(signal.SIGTERM) == 143
+    assert process.said.splitlines()[-1] == "vlalign-extract: stopped"
+    assert not list(tmp_path.rglob("*.h5"))
+
+
+def training(root: Path) -> list[object]:
+    call = ["--root", root, "--dataset", "toy", "--features", "s3d", "--run-name", "run", "--num-steps", 100_000, "--validate-every", 4]
+    return [sys.executable, "-m", "vlalign.train.cli_train", *call, "--batch-size", 4, "--num-negatives", 2]
+
+
+TRAIN = "import sys; from vlalign.train.cli_train import main; sys.exit(main(sys.argv[1:]))"
+
+
+def test_training_says_which_step_is_kept_and_goes_on_there(tmp_path):
+    dataset = make_toy(tmp_path)
+    call = [sys.executable, "-c", TRAIN, *training(tmp_path)[3:]]
+    process = Process(tmp_path, call)
+    process.wait_for((dataset.runs / "run" / "state.safetensors").exists)
+    assert process.stop(signal.SIGTERM, signal.SIGTERM, group=True) == 143
+    kept = re.search(r"vlalign-train: stopped; the state of step (\d+) is kept, and the same command goes on from there", process.said)
+    assert kept and int(kept[1]) % 4 == 0 and "Traceback" not in process.said
+    again = Process(tmp_path, call)
+    again.wait_for(lambda: "goes on after step" in again.said)
+    assert f"goes on after step {kept[1]}\n" in again.said
+    assert again.stop(signal.SIGINT) == 130
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("group", [False, True], ids=["torchrun alone", "all of them"])
+def test_processes_of_torchrun_stop_together(tmp_path, group):
+    dataset = make_toy(tmp_path)
+    (tmp_path / "train.py").write_text(TRAIN)
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", 2, "--master-port", 29567, tmp_path / "train.py"]
+    process = Process(tmp_path, [*torchrun, *training(tmp_path)[3:]])
+    process.wait_for((dataset.runs / "run" / "state.safetensors").exists)
+    assert process.stop(signal.SIGTERM, group=group) != 0
+    assert process.said.count("vlalign-train: stopped; the state of step") == 1 and process.said.count("vlalign-train: stopped") == 2
+
+
+PREPROCESS = """
+    import sys
+    from vlalign.preprocess import prepare
+    from vlalign.preprocess.cli import main
+    prepare.PART_CAPTIONS = 100
+    if __name__ == "__main__":
+        sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.parametrize("num_workers", [1, 2])
+def test_preprocessing_keeps_the_parts_that_are_made_and_goes_on(tmp_path, num_workers):
+    rows = [f"v{n % 40},a person {'cuts fries stirs peels'.split()[n % 4]} the onion number {n} in a small pan" for n in range(4000)]
+    (tmp_path / "captions.csv").write_text("video_id,caption\n" + "\n".join(rows))
+    call = ["--root", tmp_path, "--dataset", "mine", "--annotations", tmp_path / "captions.csv", "--workers", num_workers]
+    captions = DatasetFolder(tmp_path, "mine").captions
+    process = Process(tmp_path, script(PREPROCESS, *call))
+    process.wait_for(lambda: len(list((captions / "counts").glob("part-*.parquet"))) > 3)
+    assert process.stop(signal.SIGTERM, group=True) == 143
+    kept = re.search(r"vlalign-preprocess: stopped; ([\d,]+) captions tagged by this call are kept, and the same command", process.said)
+    made = len(list(captions.glob("part-*.parquet")))
+    assert kept and 0 < int(kept[1].replace(",", "")) <= 100 * made < 4000
+    assert "Traceback" not in process.said
+    again = Process(tmp_path, script(PREPROCESS, *call))
+    assert again.process.wait(WAIT_SECONDS) == 0 and len(read_captions(captions)) == 4000
