@@ -42,6 +42,7 @@ STILL_PACKET_SHARE, STILL_PACKET_BYTES = 0.1, 100
 """A frame that repeats the one before takes next to nothing to encode: this share of the median packet, or this many bytes."""
 TRANSPOSE = {90: ("transpose", "cclock"), 180: ("hflip", ""), 270: ("transpose", "clock")}
 LIBSWSCALE, LIBSWSCALE_BICUBIC, PILLOW = "bilinear, libswscale", "bicubic, libswscale", "bicubic, Pillow"
+KERNELS = LIBSWSCALE, LIBSWSCALE_BICUBIC, PILLOW
 """What ``Profile.resize`` may be."""
 
 
@@ -92,7 +93,7 @@ class _Scaler:
     Its pictures keep the size that the first frame gives them, as the ffmpeg program's do."""
 
     def __init__(self, size: Size) -> None:
-        if size.resize not in (LIBSWSCALE, LIBSWSCALE_BICUBIC, PILLOW):
+        if size.resize not in KERNELS:
             raise ValueError(f"resize {size.resize!r} is not known")
         self.size = size
         self.shape: tuple[int, int] | None = None

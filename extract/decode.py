@@ -31,6 +31,10 @@ SILENT_BACKENDS = {"decord"}
 """They paint over what they cannot decode, and say nothing of it."""
 
 
+TAILS = "black frames", "loop"
+"""What fills a last window that is not full."""
+
+
 @dataclass(frozen=True)
 class Wanted:
     """What a profile wants of a video; fields as in ``Profile``."""
@@ -41,6 +45,12 @@ class Wanted:
     crop_px: int | None
     tail: str
     resize: str = LIBSWSCALE
+    stride: int | None = None
+    """None: as long as the window."""
+
+    def __post_init__(self) -> None:
+        if self.window > 1 and self.tail not in TAILS:
+            raise ValueError(f"tail rule {self.tail!r}: expected {' or '.join(TAILS)}")
 
     @property
     def size(self) -> Size:
@@ -201,8 +211,13 @@ class _Windows:
         self.wanted = wanted
         self.indices = indices
         self._next = 0
+        self._stride = wanted.stride or wanted.window
         self._frames: np.ndarray | None = None
         self._num_frames = 0
+        self._num_new = 0
+        """Of the frames in the window, those that were in none before."""
+        self._num_passed_over = 0
+        """Frames between two windows that are still to come."""
 
     def add(self, index: int, picture: np.ndarray) -> Iterator[Row]:
         """A frame that may be wanted never, once, or several times in a row."""
@@ -214,29 +229,35 @@ class _Windows:
             side = self.wanted.crop_px
             top, left = centre_crop(*picture.shape[:2], side)
             picture = picture[top : top + side, left : left + side]
+        window, stride = self.wanted.window, self._stride
         for _ in range(times):
-            if self.wanted.window == 1:
+            if self._num_passed_over:
+                self._num_passed_over -= 1
+                continue
+            if window == 1:
                 yield Row(self.place, np.ascontiguousarray(picture))
+                self._num_passed_over = stride - 1
                 continue
             if self._frames is None:
-                self._frames = np.zeros((self.wanted.window, *picture.shape), dtype=np.uint8)
+                self._frames = np.zeros((window, *picture.shape), dtype=np.uint8)
             self._frames[self._num_frames] = picture
             self._num_frames += 1
-            if self._num_frames == self.wanted.window:
+            self._num_new += 1
+            if self._num_frames == window:
                 yield Row(self.place, self._frames)
-                self._num_frames = 0
+                self._num_frames, self._num_new = max(window - stride, 0), 0
+                self._frames[: self._num_frames] = self._frames[window - self._num_frames :]
+                self._num_passed_over = max(stride - window, 0)
 
     def finish(self) -> Iterator[Row]:
         """The last window, filled up by the profile's tail rule."""
-        if self._num_frames == 0:
+        if self._num_new == 0:
             return
         if self.wanted.tail == "loop":
             places = np.arange(self._num_frames, self.wanted.window)
             self._frames[places] = self._frames[places % self._num_frames]
-        elif self.wanted.tail == "black frames":
-            self._frames[self._num_frames :] = 0
         else:
-            raise ValueError(f"tail rule {self.wanted.tail!r} is not known")
+            self._frames[self._num_frames :] = 0
         yield Row(self.place, self._frames)
 
 

@@ -60,7 +60,7 @@ class Extracted:
 
 
 def wanted_of(profile: Profile) -> Wanted:
-    return Wanted(profile.fps, profile.window, profile.short_side_px, profile.crop_px, profile.tail, profile.resize)
+    return Wanted(profile.fps, profile.window, profile.short_side_px, profile.crop_px, profile.tail, profile.resize, profile.stride)
 
 
 @dataclass
@@ -146,7 +146,9 @@ class _Video:
         features = {}
         for place, extractor in enumerate(self.pictured):
             profile, done = extractor.profile, self.finished
-            starts, ends, valid = window_times(done["num_frames"][place], 0, profile.window, profile.fps, done["duration_seconds"])
+            starts, ends, valid = window_times(
+                done["num_frames"][place], 0, profile.window, profile.fps, done["duration_seconds"], stride=profile.stride
+            )
             features[profile.name] = VideoFeatures(
                 video_id=self.job.video_id,
                 features=np.stack(self.rows[place]),

@@ -1,6 +1,6 @@
 """An extractor: a profile, and a network with its weights."""
 
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -11,19 +11,46 @@ from ..storage.console import UserError
 from ..storage.device import find_device
 from ..storage.profiles import LOGMEL, find_profile
 from ..storage.records import Profile, Weights
+from .backends import KERNELS
+from .decode import TAILS
 from .models import MODELS
 from .sound import log_mel_of_all
 from .weights import load_published, load_random, published_weights
 
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-
+VALUE_RANGES = {"0..1": 255, "0..255": 1}
+"""{value range: by what the bytes of a picture are divided}"""
 
 NO_WEIGHTS = Weights(name="none", sha256="")
 """Of features that come of no network."""
 
 
+def check_extractable(profile: Profile) -> None:
+    """Raises ``ValueError`` with all in a profile that extraction cannot do: features that were imported may have been made in any way."""
+    if profile.name == LOGMEL:
+        own, stated = asdict(find_profile(LOGMEL)), asdict(profile)
+        wrong = [f"{name} is {stated[name]!r}, expected {own[name]!r}" for name in own if stated[name] != own[name]]
+    else:
+        tails = TAILS if profile.window > 1 else (*TAILS, "none")
+        rules = {
+            "fps": (isinstance(profile.fps, int), "a whole number"),
+            "short_side_px": (profile.short_side_px > 0, "more than 0"),
+            "crop_px": (profile.crop_px is None or profile.crop_px <= profile.short_side_px, "no more than short_side_px"),
+            "resize": (profile.resize in KERNELS, " or ".join(map(repr, KERNELS))),
+            "value_range": (profile.value_range in VALUE_RANGES, " or ".join(map(repr, VALUE_RANGES))),
+            "std": (all(profile.std), "no 0 in it"),
+            "tail": (profile.tail in tails, " or ".join(map(repr, tails))),
+            "precision": (profile.precision in PRECISIONS, " or ".join(PRECISIONS)),
+        }
+        wrong = [f"{name} is {getattr(profile, name)!r}, expected {expected}" for name, (right, expected) in rules.items() if not right]
+    if wrong:
+        raise ValueError(f"profile {profile.name!r} cannot be extracted with: {'; '.join(wrong)}")
+
+
 @dataclass(frozen=True)
 class Extractor:
+    """Raises ``ValueError`` where there is something in the profile that it could not do."""
+
     profile: Profile
     weights: Weights
     network: nn.Module | None
@@ -31,6 +58,9 @@ class Extractor:
     device: torch.device
     batch_size: int
     """Windows that are best computed at once on this device."""
+
+    def __post_init__(self) -> None:
+        check_extractable(self.profile)
 
     @torch.inference_mode()
     def features(self, frames: Tensor | np.ndarray) -> Tensor:
@@ -49,8 +79,8 @@ class Extractor:
             wanted = ["B", *map(str, window), "H", "W", "3"]
             raise ValueError(f"{profile.name}: frames must be uint8 [{', '.join(wanted)}], got {frames.dtype} {list(frames.shape)}")
         values = frames.to(self.device, non_blocking=True).float()
-        if profile.value_range == "0..1":
-            values /= 255
+        if (divisor := VALUE_RANGES[profile.value_range]) != 1:
+            values /= divisor
         if any(profile.mean) or set(profile.std) != {1.0}:
             mean, std = (torch.tensor(values, device=self.device) for values in (profile.mean, profile.std))
             values = values.sub_(mean).div_(std)

@@ -1,6 +1,5 @@
 """What an extraction would do, found out without doing it: ``vlalign-extract --plan``."""
 
-import math
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -14,6 +13,7 @@ from .decode_process import DecodeProcess
 from .engine import Job, extract_videos, wanted_of
 from .extractor import Extractor
 from .probe import VideoError
+from .sampling import num_windows
 
 BYTES_OF_A_ROW = 8 + 8 + 4
 """Beside its float16 features: start, end, valid frames."""
@@ -86,7 +86,7 @@ class _Probing:
             self.heard = replace(self.heard, duration_seconds=message["duration_seconds"], num_rows={LOGMEL: message["num_rows"]})
             return None if self.pictured else self.heard
         elif message["what"] == "probed":
-            rows = {p.name: math.ceil(n / p.window) for p, n in zip(self.pictured, message["num_frames"], strict=True)}
+            rows = {p.name: num_windows(n, p.window, p.stride) for p, n in zip(self.pictured, message["num_frames"], strict=True)}
             seconds, missing = message["duration_seconds"], message["missing"]
             return replace(self.heard, duration_seconds=seconds, num_rows=self.heard.num_rows | rows, missing=missing)
         return None

@@ -48,12 +48,23 @@ def centre_crop(height: int, width: int, crop_px: int) -> tuple[int, int]:
     return (height - crop_px) // 2, (width - crop_px) // 2
 
 
-def window_times(num_frames: int, first_slot: int, window: int, fps: int, duration_seconds: float) -> tuple[np.ndarray, ...]:
+def num_windows(num_frames: int, window: int, stride: int) -> int:
+    """How many windows, of which one begins every ``stride`` frames, it takes to reach the last frame; none begins behind that.
+
+    40 frames, window 16, stride 16  ->  3;  stride 8  ->  4;  stride 20  ->  2;  36 frames, stride 20  ->  2
+    """
+    to_reach_the_end = 1 + -(-max(num_frames - window, 0) // stride)
+    return min(to_reach_the_end, -(-num_frames // stride))
+
+
+def window_times(
+    num_frames: int, first_slot: int, window: int, fps: int, duration_seconds: float, *, stride: int
+) -> tuple[np.ndarray, ...]:
     """Start seconds, end seconds and number of real frames, [T] each, of the windows that ``num_frames`` sampled frames fill.
 
-    40 frames, window 16, 24 fps, 1.7 s  ->  starts 0, 0.667, 1.333; ends 0.667, 1.333, 1.7; 16, 16 and 8 real frames
+    40 frames, window 16, stride 16, 24 fps, 1.7 s  ->  starts 0, 0.667, 1.333; ends 0.667, 1.333, 1.7; 16, 16 and 8 real frames
     """
-    firsts = np.arange(0, num_frames, window)
+    firsts = stride * np.arange(num_windows(num_frames, window, stride))
     starts = (firsts + first_slot) / fps
     ends = np.minimum(starts + window / fps, max(duration_seconds, (first_slot + num_frames) / fps))
     return starts, ends, np.minimum(num_frames - firsts, window)

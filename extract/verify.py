@@ -97,7 +97,7 @@ class Recipes:
         def alternatives(places: Sequence[int], num_rows: int) -> Iterator[Hypothesis]:
             profile, wanted = self.extractor.profile, wanted_of(self.extractor.profile)
             kernels = [kernel for kernel in (LIBSWSCALE, LIBSWSCALE_BICUBIC, PILLOW) if kernel != profile.resize]
-            rates = [r for r in RATES if r != profile.fps and abs(ours.duration_seconds * r / profile.window - num_rows) < 2]
+            rates = [r for r in RATES if r != profile.fps and abs(ours.duration_seconds * r / profile.stride - num_rows) < 2]
             asked = [wanted, *(replace(wanted, resize=kernel) for kernel in kernels), *(replace(wanted, fps=rate) for rate in rates)]
             windows, counts = read_windows(path, asked, places)
             if counts[0] != len(ours.valid_frames):

@@ -22,7 +22,6 @@ from .elsewhere import refuse_elsewhere
 from .feature_store import FeatureStore
 from .files import file_identity, written_whole
 from .foreign import ForeignFeatures, ForeignVideo, foreign_videos, printable
-from .layout import DATASET_NAME
 from .profiles import ALIASES, PROFILES, find_profile
 from .records import Profile, VideoFeatures, Weights
 from .shards import check_storable, describe_key, write_shard
@@ -217,31 +216,6 @@ def _exported_times(exported: Mapping[str, Any]) -> dict[str, Any]:
 # What the user states
 
 
-def _number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-
-
-def _whole(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value < 1 << 31
-
-
-_COUNT = ("a whole number above 0", _whole)
-_COLOURS = ("three numbers", lambda value: isinstance(value, list) and len(value) == 3 and all(map(_number, value)))
-_TEXT = ("a text", lambda value: isinstance(value, str))
-_NAME = ("letters, digits, '.', '_' and '-', as it names a folder", lambda v: isinstance(v, str) and DATASET_NAME.fullmatch(v))
-_FIELDS: dict[str, tuple[str, Callable[[Any], Any]]] = {field.name: _TEXT for field in fields(Profile)} | {
-    "name": _NAME,
-    "fps": ("a number above 0, or null where rows are spread over the video", lambda v: v is None or (_number(v) and v > 0)),
-    "window": _COUNT,
-    "stride": _COUNT,
-    "short_side_px": ("a whole number, 0 where it has no meaning", lambda value: _whole(value) or (_number(value) and value == 0)),
-    "crop_px": ("a whole number above 0, or null for the whole frame", lambda value: value is None or _whole(value)),
-    "mean": _COLOURS,
-    "std": _COLOURS,
-    "dimension": _COUNT,
-}
-
-
 def read_profile(text: str) -> Profile:
     """A profile of this package by its name, or all fields of ``Profile`` in a JSON file. Raises ``UserError`` for anything else."""
     if text in PROFILES or text in ALIASES:
@@ -254,15 +228,11 @@ def read_profile(text: str) -> Profile:
         if not isinstance(values, dict):
             raise ValueError(f"a {type(values).__name__}")
     except (ValueError, RecursionError) as error:
-        raise UserError(f"{path}: no JSON object ({error}); expected one with the fields {', '.join(_FIELDS)}") from None
-    for name in values:
-        if name not in _FIELDS:
-            raise UserError(f"{path}: field {printable(name)!r} is not known; expected {', '.join(_FIELDS)}")
-    for name, (expected, is_right) in _FIELDS.items():
-        if name not in values:
-            raise UserError(f"{path}: field {name!r} is missing; expected {expected}")
-        if not is_right(values[name]):
-            raise UserError(f"{path}: field {name!r} is {printable(json.dumps(values[name])[:80])}; expected {expected}")
+        raise UserError(
+            f"{path}: no JSON object ({error}); expected one with the fields {', '.join(field.name for field in fields(Profile))}"
+        ) from None
+    if faults := Profile.faults(values):
+        raise UserError(f"{path}: {printable('; '.join(faults))}")
     values |= {name: tuple(map(float, values[name])) for name in ("mean", "std")}
     if isinstance(values["fps"], float) and values["fps"].is_integer():
         values["fps"] = int(values["fps"])  # 24.0 and 24 are the same profile, and must have the same hash

@@ -1,16 +1,13 @@
 """Where things are on disk: ``<root>/<dataset>/...``."""
 
 import os
-import re
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 
 from .console import UserError
 from .files import read_jsonl, write_jsonl
-from .records import VideoRecord
-
-DATASET_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
+from .records import DATASET_NAME, VideoRecord
 
 
 @dataclass(frozen=True)

@@ -2,16 +2,51 @@
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass, field
+import math
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
+DATASET_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
+"""What names a folder: of a data set, of features."""
+
+
+def _number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value < 1 << 31
+
+
+_COUNT = ("a whole number above 0", _whole)
+_COLOURS = ("three numbers", lambda value: isinstance(value, list | tuple) and len(value) == 3 and all(map(_number, value)))
+_TEXT = ("a text", lambda value: isinstance(value, str))
+_PROFILE_FIELDS: dict[str, tuple[str, Callable[[Any], Any]]] = {
+    "name": ("letters, digits, '.', '_' and '-', as it names a folder", lambda v: isinstance(v, str) and DATASET_NAME.fullmatch(v)),
+    "fps": ("a number above 0, or null where rows are spread over the video", lambda v: v is None or (_number(v) and v > 0)),
+    "window": _COUNT,
+    "stride": _COUNT,
+    "short_side_px": ("a whole number, 0 where it has no meaning", lambda value: _whole(value) or (_number(value) and value == 0)),
+    "crop_px": ("a whole number above 0, or null for the whole frame", lambda value: value is None or _whole(value)),
+    "mean": _COLOURS,
+    "std": _COLOURS,
+    "dimension": _COUNT,
+}
+"""{field: (what is expected, whether a value is that)}; the others are texts."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Profile:
-    """Everything that decides the numbers of a feature. Any change is another profile, with another hash."""
+    """Everything that decides the numbers of a feature. Any change is another profile, with another hash.
+
+    Raises ``ValueError`` with all fields that are no such value. Those that are may still describe features that only others make: what
+    this package can extract with, ``extract.extractor.check_extractable`` says.
+    """
 
     name: str
     model: str
@@ -23,6 +58,8 @@ class Profile:
     window: int
     """Frames of one feature."""
     stride: int
+    """Frames from the beginning of one window to that of the next: fewer than ``window`` where windows overlap, more where frames between
+    them are left out."""
     short_side_px: int
     """0, where there are no pictures."""
     crop_px: int | None
@@ -38,6 +75,23 @@ class Profile:
     dimension: int
     precision: str = "fp32"
     """What the network computes in: fp32, bf16 or fp16. Features are kept in the store's own type."""
+
+    def __post_init__(self) -> None:
+        if faults := self.faults(vars(self)):
+            raise ValueError(f"profile {self.name!r}: {'; '.join(faults)}")
+
+    @classmethod
+    def faults(cls, values: Mapping[str, Any]) -> list[str]:
+        """What is wrong with the fields, whose values may be as JSON has them: a sentence for each."""
+        names = [one.name for one in fields(cls)]
+        wrong = [f"field {name!r} is not known; expected {', '.join(names)}" for name in values if name not in names]
+        for name in names:
+            expected, is_right = _PROFILE_FIELDS.get(name, _TEXT)
+            if name not in values:
+                wrong.append(f"field {name!r} is missing; expected {expected}")
+            elif not is_right(values[name]):
+                wrong.append(f"field {name!r} is {json.dumps(values[name], default=repr)[:80]}; expected {expected}")
+        return wrong
 
     @cached_property
     def hash(self) -> str:

@@ -64,7 +64,7 @@ def test_an_image_is_one_row_of_every_profile(tmp_path, suffix):
     for place, profile in enumerate(PICTURED):
         (frames,) = rows[profile.name]
         assert finished.num_frames[place] == 1
-        starts, ends, valid = window_times(1, 0, profile.window, profile.fps, finished.duration_seconds)
+        starts, ends, valid = window_times(1, 0, profile.window, profile.fps, finished.duration_seconds, stride=profile.stride)
         assert (starts.tolist(), ends.tolist(), valid.tolist()) == ([0], [pytest.approx(max(1 / profile.fps, 1 / 25))], [1])
         if profile.window > 1:  # the profile's tail rule, as for a video of one frame
             rest = frames[:1] if profile.tail == "loop" else np.zeros_like(frames[:1])

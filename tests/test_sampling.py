@@ -192,7 +192,7 @@ def test_centre_crop(height, width, crop, expected):
     ids=["tail", "full windows", "tail of one", "one frame", "starts late", "1 fps", "1 fps, last slot rounded up", "16 fps"],
 )
 def test_window_times(num_frames, first_slot, window, fps, duration, starts, ends, valid):
-    made = window_times(num_frames, first_slot, window, fps, duration)
+    made = window_times(num_frames, first_slot, window, fps, duration, stride=window)
     for got, expected in zip(made, (starts, ends, valid), strict=True):
         np.testing.assert_allclose(got, expected, rtol=1e-12)
     assert made[2].sum() == num_frames

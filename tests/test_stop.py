@@ -150,9 +150,7 @@ def extraction(root: Path, videos: Path) -> list[object]:
     return script(EXTRACT, *call)
 
 
-@pytest.mark.parametrize(
-    "numbers, group", [([signal.SIGTERM], False), ([signal.SIGINT], True), ([signal.SIGTERM, signal.SIGTERM], True)]
-)
+@pytest.mark.parametrize("numbers, group", [([signal.SIGTERM], False), ([signal.SIGINT], True), ([signal.SIGTERM, signal.SIGTERM], True)])
 def test_extraction_keeps_what_is_finished_and_goes_on(tmp_path, videos, numbers, group):
     dataset = DatasetFolder(tmp_path, "mine")
     process = Process(tmp_path, extraction(tmp_path, videos))
@@ -226,7 +224,7 @@ PREPROCESS = """
 
 @pytest.mark.parametrize("num_workers", [1, 2])
 def test_preprocessing_keeps_the_parts_that_are_made_and_goes_on(tmp_path, num_workers):
-    rows = [f"v{n % 40},a person {'cuts fries stirs peels'.split()[n % 4]} the onion number {n} in a small pan" for n in range(4000)]
+    rows = [f"v{n % 40},a person {['cuts', 'fries', 'stirs', 'peels'][n % 4]} the onion number {n} in a small pan" for n in range(4000)]
     (tmp_path / "captions.csv").write_text("video_id,caption\n" + "\n".join(rows))
     call = ["--root", tmp_path, "--dataset", "mine", "--annotations", tmp_path / "captions.csv", "--workers", num_workers]
     captions = DatasetFolder(tmp_path, "mine").captions

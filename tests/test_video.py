@@ -52,7 +52,7 @@ def test_scenes_move(recordings):
 def assert_rows_follow_the_plan(made: VideoFeatures, info: VideoInfo, name: str) -> None:
     profile = PROFILES[name]
     indices = sample_frames(info.pts, info.end, info.time_base, profile.fps)
-    starts, ends, valid = window_times(len(indices), 0, profile.window, profile.fps, info.duration_seconds)
+    starts, ends, valid = window_times(len(indices), 0, profile.window, profile.fps, info.duration_seconds, stride=profile.stride)
     assert made.features.shape == (len(starts), profile.dimension) and np.isfinite(made.features).all()
     np.testing.assert_array_equal(made.start_seconds, starts)
     np.testing.assert_array_equal(made.end_seconds, ends)
