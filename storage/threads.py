@@ -4,9 +4,9 @@ import os
 import sys
 
 SPIN_COUNT = "10000"
-"""A fraction of a millisecond. By default, a thread that waits for the others of its team spins for milliseconds (libgomp: 300,000 rounds). Where
-another program holds the core of the thread it waits for, it spins in vain and uses up its own share of the machine. Short waits, as
-between the layers of a network on free cores, still pass without going to sleep. Measured in ``tests/benchmarks/busy.py``."""
+"""Rounds: a fraction of a millisecond. By default, a thread that waits for the others of its team spins for milliseconds (libgomp: 300,000
+rounds). Where another program holds the core of the thread it waits for, it spins in vain and uses up its own share of the machine. Short
+waits, as between the layers of a network on free cores, still pass without going to sleep. Measured in ``tests/benchmarks/busy.py``."""
 
 
 def limit_spinning() -> None:
