@@ -232,6 +232,13 @@ KINDS: dict[str, tuple[str, tuple[str, ...]]] = {
     # What else is in the file
     "two video streams": ("mp4", plain(f"{X264} -map 0 -map 0 -s:v:1 128x96")),
     "two programs": ("ts", plain(f"{X264} {TWO_B} -map 0 -map 0 -program st=0 -program st=1")),
+    "another shape in the middle": (
+        "ts",
+        (
+            f"{SOURCE} {X264} {NO_B} -frames:v 40 {{out}}",
+            f"{SOURCE} {X264} {NO_B} -vf trim=start_frame=40,scale=100:48:flags=neighbor -copyts -f mpegts {{more}}",
+        ),
+    ),
     "another size in the middle": (
         "ts",
         (
