@@ -45,6 +45,8 @@ class Hypothesis:
     """[places, D]: those rows that were asked for."""
     ours: bool = False
     """Whether it is our own recipe, computed less precisely."""
+    another_rate: bool = False
+    """Whether it is that which makes the number of rows."""
 
 
 Alternatives = Callable[[Sequence[int], int], Iterable[Hypothesis]]
@@ -260,11 +262,12 @@ class _Rows:
         kept = [0] if self.pool else places
         mine, theirs = self.mine[kept], self.theirs[kept]
         tolerance, rounding = float(self.tolerance[kept].mean()), float(self.rounding[kept].mean())
-        own, others, from_ours = {OUR_RECIPE: float(matched(mine, theirs).mean())}, dict(order), {}
+        own, others, from_ours, rates = {OUR_RECIPE: float(matched(mine, theirs).mean())}, dict(order), {}, set()
         for tried in alternatives(places, self.num_rows if self.pool else len(self.theirs)):
             made = self.formed(tried.rows)
             (own if tried.ours else others)[tried.name] = apart = float(matched(made, theirs).mean())
             from_ours[tried.name] = float(matched(made, mine).mean())
+            rates |= {tried.name} if tried.another_rate else set()
             if tried.name in known and apart <= rounding:
                 break
         best, other = min(own, key=own.get), min(others, key=others.get, default="")
@@ -272,7 +275,7 @@ class _Rows:
             alike = self.within(others, others[other], rounding)
             named = f"theirs have {' or '.join(alike)} (distance {self.shown(others[other])}, ours {self.shown(own[best])})"
             untold = [f"this video cannot tell these {len(alike)} apart"] if len(alike) > 1 else []
-            return self.verdict(DIFFERENT, named, *untold, *counted, cause="" if untold else other)
+            return self.verdict(DIFFERENT, named, *untold, *([] if other in rates else counted), cause="" if untold else other)
         if scaled := self.scaled():
             return self.verdict(DIFFERENT if count or not others else SAME, *counted, scaled)
         nearest = min(own | others, key=(own | others).get)

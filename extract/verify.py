@@ -104,9 +104,10 @@ class Recipes:
                 raise VideoError("changed", f"its file gives {counts[0]:,} rows now, and {len(ours.valid_frames):,} are in the store")
             frames = [windows[0][place] for place in places]
             tried = {name: (extractor, pictures) for name, extractor, pictures in self.other_inputs(frames)}
-            names = [f"the kernel {kernel!r}" for kernel in kernels] + [f"{rate} frames a second" for rate in rates]
+            rate_names = [f"{rate} frames a second" for rate in rates]
+            names = [f"the kernel {kernel!r}" for kernel in kernels] + rate_names
             for name, made, count in zip(names, windows[1:], counts[1:], strict=True):
-                if count == num_rows or name.startswith("the kernel"):
+                if count == num_rows or name not in rate_names:
                     tried[name] = self.extractor, [made[place] for place in places]
             valid = int(ours.valid_frames[-1])
             if places[-1] == counts[0] - 1 == num_rows - 1 and valid < profile.window:
@@ -117,7 +118,7 @@ class Recipes:
             if profile.precision == "fp32":
                 yield Hypothesis("our recipe, computed in bf16", self.rows(self.in_bf16, frames, embedded), ours=True)
             for name in sorted(tried, key=lambda name: name not in self.found):
-                yield Hypothesis(name, self.rows(*tried[name], embedded))
+                yield Hypothesis(name, self.rows(*tried[name], embedded), another_rate=name in rate_names)
 
         return alternatives
 

@@ -187,6 +187,13 @@ def test_equal_rows_are_not_called_the_same_where_all_rows_are_equal(mine, other
     assert not why or why in found.remarks[0]
 
 
+def test_a_rate_that_explains_the_rows_explains_their_number():
+    mine, made = rows(12), rows(12, seed=9)
+    rate = Hypothesis("16 frames a second", made[:11], another_rate=True)
+    found = compare(ours(mine), made[:11], OTHERS, lambda places, _: [replace(rate, rows=rate.rows[places])])
+    assert found.verdict == DIFFERENT and found.cause == rate.name and len(found.remarks) == 1, "no last window was dropped"
+
+
 def test_rows_that_differ_are_not_judged_where_nothing_can_be_computed():
     mine = rows(12)
     found = compare(ours(mine), mine + 0.01 * rows(12, seed=3), OTHERS, None)
