@@ -277,7 +277,9 @@ CHANGED = {
 
 
 def beginning(path: Path, seconds: float, folder: Path) -> Path:
-    """The first ``seconds`` of a video, as they are."""
+    """The first ``seconds`` of a video, as they are. ffmpeg copies none of those in AVI."""
+    if path.suffix == ".avi":
+        return path
     cut = folder / f"{path.stem}.mkv"
     command = ["ffmpeg", "-v", "error", "-i", str(path), "-t", str(seconds), "-map", "0:v:0", "-c", "copy", str(cut)]
     subprocess.run(command, check=True)
