@@ -786,6 +786,13 @@ def test_a_wrong_field_is_named(tmp_path, changes, complaint):
     assert str(refused.value).startswith(f"{path}: ") and complaint in str(refused.value)
 
 
+def test_all_wrong_fields_are_named_at_once(tmp_path):
+    with pytest.raises(UserError) as refused:
+        read_profile(str(stated(tmp_path, fps=0, window=..., layer=None, frames=3)))
+    assert "\n" not in str(refused.value)
+    assert all(f"field {name!r} is " in str(refused.value) for name in ("fps", "window", "layer", "frames"))
+
+
 @pytest.mark.parametrize("text", ["", "{", "[1]", "[" * 100_000, '"\ud800"', "null"])
 def test_a_profile_that_is_no_object_is_refused(tmp_path, text):
     (tmp_path / "profile.json").write_bytes(text.encode("utf-8", "surrogatepass"))
