@@ -87,7 +87,7 @@ def prepare_captions(
     if args.word_vectors is not None:
         print(format_coverage(prepare_word_vectors(dataset, args.word_vectors)))
     num_captions = sum(split["captions"] for split in summary["splits"].values())
-    say(f"{dataset.captions}: {num_captions:,} captions" + (f"; {problems.count:,} problems" if problems.count else ""))
+    say(f"{dataset.captions}: {num_captions:,} captions" + (f"; {problems.count:,} problems, {problems.where}" if problems.count else ""))
     return problems.exit_code()
 
 

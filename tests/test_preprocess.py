@@ -346,11 +346,13 @@ def test_odd_rows_are_left_out_with_their_line(tmp_path, capsys, kind, text, lin
     assert capsys.readouterr().err.startswith(f"warning: {path}, line {line}: ")
 
 
-def test_many_bad_rows_are_counted(tmp_path, capsys):
-    problems = Problems()
-    captions = list(own.read(own_file(tmp_path, [GOOD, *[GOOD | {"caption": " "}] * 500]), 0, problems))
-    assert len(captions) == 1 and problems.count == 500
-    assert len(capsys.readouterr().err.splitlines()) == Problems.MAX_LINES + 1
+def test_many_bad_rows_are_counted_and_listed(tmp_path, capsys):
+    path = own_file(tmp_path, [GOOD, *[GOOD | {"caption": " "}] * 500])
+    assert call(tmp_path, "--dataset", "mine", "--annotations", str(path)) == 1
+    said, listed = capsys.readouterr().err.splitlines(), tmp_path / "mine" / "problems" / "preprocess.txt"
+    assert sum(line.startswith("warning: ") for line in said) == Problems.MAX_LINES + 1
+    assert said[-1] == f"500 problems, all listed in {listed}"
+    assert [line.split(": ")[0] for line in listed.read_text().splitlines()] == [f"{path}, line {n}" for n in range(3, 503)]
 
 
 # Splits of captions that have none
