@@ -510,11 +510,12 @@ def process() -> Iterator[DecodeProcess]:
 
 WHOLE = dict.fromkeys(
     [
-        *("ok_h264.mp4", "ok_faststart.mp4", "frag.mp4", "h264.mkv", "-dash id.mp4", "co:lon.mp4", "pct%03d.mp4"),
+        *("ok_h264.mp4", "ok_faststart.mp4", "frag.mp4", "-dash id.mp4", "co:lon.mp4", "pct%03d.mp4"),
         *("av1.mp4", "hevc10.mp4", "vp9.webm", "raw_es.mp4", "interl.mpg", "flip_mid.mp4", "rot90.mp4"),
     ],
     (120, 120),
 ) | {
+    "h264.mkv": (121, 120),  # its first picture is 23 ms late: the program shows it twice
     "cut_editlist.mp4": (88, 88),
     "odd_444.mp4": (48, 48),
     "odd_vp9.webm": (48, 48),

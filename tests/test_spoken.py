@@ -121,7 +121,7 @@ def test_a_run_that_hears_goes_on_and_is_evaluated(spoken, monkeypatch, capsys):
 
     with monkeypatch.context() as patched:
         patched.setattr(Trainer, "train_step", stopped)
-        assert train_main([*call, "--run-name", "stopped"]) == 1
+        assert train_main([*call, "--run-name", "stopped"]) == 130
     assert train_main([*call, "--run-name", "stopped"]) == 0
     assert losses_of(spoken.runs / "stopped") == losses_of(spoken.runs / "whole")
 

@@ -286,7 +286,7 @@ def test_a_stopped_run_goes_on_and_another_objectives_model_is_gone_on_from(case
 
     with monkeypatch.context() as patched:
         patched.setattr(Trainer, "train_step", dies)
-        assert train_main([*call, "--run-name", f"{case}-stopped"]) == 1
+        assert train_main([*call, "--run-name", f"{case}-stopped"]) == 130
     assert train_main([*call, "--run-name", f"{case}-stopped"]) == 0
     assert losses_of(dataset.runs / f"{case}-stopped") == losses_of(dataset.runs / f"{case}-whole")
 
