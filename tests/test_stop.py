@@ -8,6 +8,7 @@ import sys
 import textwrap
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -30,7 +31,10 @@ class Process:
     def __init__(self, folder: Path, command: list[object]) -> None:
         self.file = folder / f"said-{time.monotonic_ns()}.txt"
         with self.file.open("w") as file:
-            self.process = subprocess.Popen(list(map(str, command)), stdout=file, stderr=file, start_new_session=True)
+            call = list(map(str, command))
+            # What runs these tests may ignore Ctrl-C, as a shell does for what it runs behind: the command would ignore it, too.
+            heed = partial(signal.signal, signal.SIGINT, signal.default_int_handler)
+            self.process = subprocess.Popen(call, stdout=file, stderr=file, start_new_session=True, preexec_fn=heed)
 
     @property
     def said(self) -> str:
