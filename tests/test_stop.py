@@ -154,7 +154,14 @@ def extraction(root: Path, videos: Path) -> list[object]:
     return script(EXTRACT, *call)
 
 
-@pytest.mark.parametrize("numbers, group", [([signal.SIGTERM], False), ([signal.SIGINT], True), ([signal.SIGTERM, signal.SIGTERM], True)])
+@pytest.mark.parametrize(
+    "numbers, group",
+    [
+        pytest.param([signal.SIGTERM], False, marks=pytest.mark.slow),
+        pytest.param([signal.SIGINT], True, marks=pytest.mark.slow),
+        ([signal.SIGTERM, signal.SIGTERM], True),
+    ],
+)
 def test_extraction_keeps_what_is_finished_and_goes_on(tmp_path, videos, numbers, group):
     dataset = DatasetFolder(tmp_path, "mine")
     process = Process(tmp_path, extraction(tmp_path, videos))
@@ -226,7 +233,7 @@ PREPROCESS = """
 """
 
 
-@pytest.mark.parametrize("num_workers", [1, 2])
+@pytest.mark.parametrize("num_workers", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_preprocessing_keeps_the_parts_that_are_made_and_goes_on(tmp_path, num_workers):
     rows = [f"v{n % 40},a person {['cuts', 'fries', 'stirs', 'peels'][n % 4]} the onion number {n} in a small pan" for n in range(4000)]
     (tmp_path / "captions.csv").write_text("video_id,caption\n" + "\n".join(rows))
