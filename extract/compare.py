@@ -191,7 +191,8 @@ class _Rows:
             return self.verdict(SAME)
         if level := self.other_level():
             return self.verdict(DIFFERENT, level)
-        order = self.other_order()
+        # Rows times a number are not in another order, though small ones lie near to each other.
+        order = {} if self.scaled() else self.other_order()
         if any(apart <= ODD_ROW * self.tolerance.mean() for apart in order.values()):
             return self.verdict(DIFFERENT, f"theirs have {min(order, key=order.get)}")
         return self.nearest(order, alternatives, known)
@@ -277,7 +278,7 @@ class _Rows:
             untold = [f"this video cannot tell these {len(alike)} apart"] if len(alike) > 1 else []
             return self.verdict(DIFFERENT, named, *untold, *([] if other in rates else counted), cause="" if untold else other)
         if scaled := self.scaled():
-            return self.verdict(DIFFERENT if count or not others else SAME, *counted, scaled)
+            return self.verdict(DIFFERENT if count else SAME, *counted, scaled)
         nearest = min(own | others, key=(own | others).get)
         hint = f"nearest is {nearest} (distance {self.shown(min(own[best], *others.values()) if others else own[best])})"
         unclear = self.within(others, own[best], tolerance)

@@ -665,8 +665,8 @@ def test_rows_of_others_are_compared(clips, tmp_path, capsys):
         (rows, 0, "same"),
         (rows * 0.23, 0, "same: their rows are 0.23 times as long"),
         (rows - rows.max() - 20, 1, f"DIFFERENT: their values are ours {-rows.max() - 20:+.2f} throughout: another reference"),
-        (np.roll(rows, 3, axis=0), 1, "DIFFERENT: their rows come 3 later"),
-        (np.flip(rows, axis=1), 1, "DIFFERENT: no shift, rate, colour order or normalisation known here explains it"),
+        (np.roll(rows, 3, axis=0), 1, "DIFFERENT: theirs have rows 3 places later"),
+        (np.flip(rows, axis=1), 1, "DIFFERENT: no cause known here explains it"),
     ):
         np.save(theirs / "both.npy", made)
         assert call(clips["both"].parent, tmp_path / "root", "--verify-against", str(theirs), features="logmel") == code
