@@ -9,7 +9,7 @@ import numpy as np
 
 from ..storage.captions import CaptionTable
 from ..storage.feature_store import FeatureStore
-from .data import ClipFeatures, make_pairs
+from .data import ClipFeatures, find_faults, make_pairs
 
 FEWEST = 100
 """Of clips or videos. With fewer, one of them moves recall by more than a point."""
@@ -65,23 +65,13 @@ def _reasons(
     listed: CaptionTable, features: ClipFeatures, recordings: FeatureStore | None, unused_videos: Mapping[str, str]
 ) -> Counter[str]:
     """The first reason that holds for each caption."""
-    found: Counter[str] = Counter()
-    if recordings is not None:
-        ids, recording = listed.codes("recording")
-        heard = np.array([*(one in recordings for one in ids), False])[recording]
-        found[NO_RECORDING] = int(np.count_nonzero(~heard))
-        listed = listed.take(np.flatnonzero(heard))
+    faults = find_faults(listed, features, recordings)
+    found = Counter({NO_RECORDING: np.count_nonzero(faults.silent), NO_FEATURES: np.count_nonzero(faults.unseen)})
     ids, video = listed.codes("video_id")
-    late = np.bincount(video[listed.numbers("start_seconds") >= _durations(ids, features)[video]], minlength=len(ids))
-    for video_id, number, num_late in zip(ids, np.bincount(video, minlength=len(ids)).tolist(), late.tolist(), strict=True):
-        if video_id not in features:
-            found[NO_FEATURES] += number
-        elif video_id in unused_videos:
+    there, late = (np.bincount(video[chosen], minlength=len(ids)).tolist() for chosen in (~(faults.silent | faults.unseen), faults.late))
+    for video_id, number, num_late in zip(ids, there, late, strict=True):
+        if video_id in unused_videos:
             found[unused_videos[video_id]] += number
         else:
             found[TOO_LATE] += num_late
-    return +found
-
-
-def _durations(video_ids: list[str], features: ClipFeatures) -> np.ndarray:
-    return np.array([features.duration_seconds(one) if one in features else np.inf for one in video_ids])
+    return Counter({reason: int(number) for reason, number in found.items() if number})

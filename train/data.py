@@ -213,7 +213,7 @@ def without_features(what: str, video_ids: Iterable[str], features: ClipFeatures
 
 
 @dataclass(frozen=True)
-class _Faults:
+class Faults:
     """Why captions cannot be used, each bool [num_captions], each caption in one at most."""
 
     silent: np.ndarray
@@ -228,7 +228,8 @@ class _Faults:
         return ~(self.silent | self.unseen | self.late)
 
 
-def _faults(captions: CaptionTable, features: ClipFeatures, recordings: FeatureStore | None) -> _Faults:
+def find_faults(captions: CaptionTable, features: ClipFeatures, recordings: FeatureStore | None) -> Faults:
+    """Each caption is silent, else unseen, else late, or usable. ``recordings``: of spoken captions, where those are heard."""
     silent = np.zeros(len(captions), dtype=bool)
     if recordings is not None:
         ids, recording = captions.codes("recording")
@@ -237,7 +238,7 @@ def _faults(captions: CaptionTable, features: ClipFeatures, recordings: FeatureS
     there = set(features.video_ids())
     duration = np.array([features.duration_seconds(one) if one in there else np.nan for one in video_ids])[video]
     unseen = np.isnan(duration) & ~silent
-    return _Faults(silent, unseen, (captions.numbers("start_seconds") >= duration) & ~silent)
+    return Faults(silent, unseen, (captions.numbers("start_seconds") >= duration) & ~silent)
 
 
 def why_none(dataset: DatasetFolder, features: ClipFeatures, split: str, recordings: FeatureStore | None = None) -> str:
@@ -247,11 +248,11 @@ def why_none(dataset: DatasetFolder, features: ClipFeatures, split: str, recordi
     if split not in splits:
         counts = ", ".join(f"{name} {count:,}" for name, count in zip(splits, np.bincount(codes), strict=True))
         return f"none of its {len(captions):,} captions has split {split!r} ({counts})"
-    return _why_none(captions.take(np.flatnonzero(codes == splits.index(split))), features, recordings, f" with split {split!r}")
+    return _why_none(of_split(captions, split), features, recordings, f" with split {split!r}")
 
 
 def _why_none(captions: CaptionTable, features: ClipFeatures, recordings: FeatureStore | None, which: str = "") -> str:
-    faults = _faults(captions, features, recordings)
+    faults = find_faults(captions, features, recordings)
     causes = []
     if late := np.flatnonzero(faults.late).tolist():
         first = captions[late[0]]
@@ -285,7 +286,7 @@ def read_pairs(
     ``recordings``: of spoken captions, where those are heard; captions without one are reported and left out, too.
     """
     captions = read_captions(dataset.captions)
-    faults = _faults(captions, features, recordings)
+    faults = find_faults(captions, features, recordings)
     if silent := np.count_nonzero(faults.silent):
         problems.add(f"{silent:,} of {len(captions):,} captions: no recording of them in {recordings.folder}; left out")
     without_features("captions", captions.take(np.flatnonzero(~faults.silent)).codes("video_id")[0], features, problems)

@@ -104,7 +104,7 @@ def retrieve(run: Run, question: Question, problems: Problems) -> Answers:
     pairs = usable[question.split]
     if not pairs.clips:
         there = ", ".join(name for name in usable if usable[name].clips)
-        why = why_none(run.dataset, run.features, question.split, open_recordings(run.dataset, run.config))
+        why = why_none(run.dataset, run.features, question.split, recordings)
         raise UserError(f"{run.dataset.captions}: {why}; pass another --split ({there})")
     if question.ties == "coot" and len(pairs.captions) != len(pairs.clips):
         raise UserError(
