@@ -240,7 +240,8 @@ def failing_decoders(monkeypatch):
 
     def use(what: str, which: set[str]) -> None:
         monkeypatch.setattr(decode_process, "COMMAND", REFUSING.format(what=ENDS[what], which=which))
-        monkeypatch.setattr(engine, "SILENCE_SECONDS", 2.0)
+        if what == "hang":  # long enough for a decoder that starts on a busy machine
+            monkeypatch.setattr(engine, "SILENCE_SECONDS", 5.0)
 
     return use
 

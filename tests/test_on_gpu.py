@@ -178,7 +178,7 @@ def test_each_of_two_processes_uses_its_own_gpu_alone_and_they_train_as_one_on_a
 
 
 def test_a_process_without_a_gpu_of_its_own_is_one_line(toy, monkeypatch, capsys):
-    for name, value in {"WORLD_SIZE": "2", "RANK": "1", "LOCAL_RANK": "1"}.items():
+    for name, value in {"WORLD_SIZE": "2", "RANK": "1", "LOCAL_RANK": "1", "MASTER_ADDR": "localhost", "MASTER_PORT": "29571"}.items():
         monkeypatch.setenv(name, value)
     with pretended(num_gpus=1):
         assert train_main([*at(toy), "--features", "s3d", *TRAIN, "--device", "cuda"]) == 2
@@ -187,3 +187,11 @@ def test_a_process_without_a_gpu_of_its_own_is_one_line(toy, monkeypatch, capsys
         "--device cuda:1: not to be had here (CUDA error: invalid device ordinal); expected cpu, cuda or cuda:N"
     )
     assert "Traceback" not in said
+
+
+def test_several_processes_that_nobody_started_are_one_line(toy, monkeypatch, capsys):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "1")
+    assert train_main([*at(toy), "--features", "s3d", *TRAIN]) == 2
+    line = "WORLD_SIZE is set without LOCAL_RANK, MASTER_ADDR, MASTER_PORT; start the processes with torchrun, or unset it"
+    assert capsys.readouterr().err.splitlines()[-1].endswith(line)

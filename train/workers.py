@@ -108,11 +108,15 @@ def _device() -> torch.device:
 def join_workers(device_name: str) -> Iterator[tuple[Workers, torch.device]]:
     """This process's place among those of torchrun or Ray, and its device; alone where there is neither.
 
-    Of several processes, each has the GPU of its local rank. Raises ``UserError`` where this machine has no such device.
+    Of several processes, each has the GPU of its local rank. Raises ``UserError`` where this machine has no such device, and where
+    several processes were not started by one of the two.
     """
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
         yield Workers(), find_device(device_name)
         return
+    missing = [name for name in ("RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
+    if missing and not dist.is_initialized():
+        raise UserError(f"WORLD_SIZE is set without {', '.join(missing)}; start the processes with torchrun, or unset it")
     if device_name.partition(":")[0] == "cuda":
         device_name = f"cuda:{os.environ['LOCAL_RANK']}"
     device = find_device(device_name, make_current=True)
