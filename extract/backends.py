@@ -6,6 +6,7 @@ Each decodes the frames in order; all scale them with FFmpeg's ``scale`` filter 
 wanted with Pillow's bicubic kernel: those are made of the frame in RGB at its own size. Images are decoded by Pillow, and scaled alike.
 """
 
+import os
 import shutil
 import subprocess
 import tempfile
@@ -14,13 +15,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import NamedTuple
+from functools import partial
+from typing import BinaryIO, NamedTuple
 
 import av
 import ffmpeg
 import numpy as np
 from PIL import Image
 
+from . import sandbox
 from .images import read_image
 from .probe import SAFE_OPENING, VideoError, VideoInfo, open_video, video_stream, words_of
 from .sampling import scaled_size
@@ -351,8 +354,17 @@ def ffmpeg_program() -> str | None:
     return shutil.which("ffmpeg")
 
 
+def _apart() -> dict[str, object]:
+    """How the program is started: as one that starts no other, ends with this process, and is told what it cannot write."""
+    return {"preexec_fn": partial(sandbox.confine_program, os.getpid()), "restore_signals": False}
+
+
+def _memory_file() -> BinaryIO:
+    return os.fdopen(os.memfd_create("complaints"), "w+b") if hasattr(os, "memfd_create") else tempfile.TemporaryFile()
+
+
 def ffmpeg_version() -> str:
-    answer = subprocess.run(["ffmpeg", "-version"], capture_output=True, text=True, check=False).stdout.split()
+    answer = subprocess.run(["ffmpeg", "-version"], capture_output=True, text=True, check=False, **_apart()).stdout.split()
     return answer[2] if len(answer) > 2 else "unknown"
 
 
@@ -367,8 +379,8 @@ def ffmpeg_pictures(decoding: Decoding, wanted: np.ndarray) -> Iterator[tuple[in
         .global_args("-v", "level+warning", "-nostdin", "-threads", "1")
         .compile()
     )
-    complaints = tempfile.TemporaryFile()  # noqa: SIM115 (closed with the program)
-    program = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=complaints)
+    complaints = _memory_file()
+    program = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=complaints, **_apart())
     try:
         with av.open(program.stdout, format="nut") as container:
             time_base = Fraction(video_stream(container).time_base)

@@ -16,6 +16,7 @@ from ..storage.layout import DatasetFolder
 from ..storage.profiles import ALIASES, LOGMEL, PROFILES, split_features
 from ..storage.records import VideoRecord
 from ..storage.shards import Shard, read_shard
+from . import sandbox
 from .work import WorkList, list_folder, render_missing
 
 if TYPE_CHECKING:
@@ -127,6 +128,8 @@ def extract_features(
     if args.plan:
         return plan(make_place(args), work, todo, {name: weights[name] for name in needed}, problems)
     if todo:
+        for lacking in sandbox.lacks():
+            say(f"note: decoders are held less than they could be: this system has {lacking}")
         make_place(args).run(work, todo, {name: weights[name] for name in needed}, problems)
         say(f"{dataset.path}: {len(todo):,} videos tried, {problems.count:,} problems")
     failed = {video.video_id for video in videos if any(video.video_id in work.failures[name] for name in features)}

@@ -1,152 +1,163 @@
 """The child process that decodes: what a file does to its decoder ends here.
 
-Requests and answers are JSON over a socket, pictures raw bytes after their announcement. Nothing that comes from here can make
-the parent run anything.
+Three processes. This one, which libraries are loaded into, takes the requests, opens the files, and reads nothing of them. It forks one
+that is handed each file as a descriptor and can open none (``sandbox.py``); that one decodes. Where its decoders fail, those that open a
+file by its path are asked: in a process of its own for each such video, to which all other files are hidden.
+Requests and answers are JSON over a socket, pictures raw bytes after their announcement. Nothing that comes from here can make the
+parent run anything.
 """
 
+import importlib
 import json
 import os
+import pkgutil
 import resource
+import select
 import signal
+import socket
 import sys
-import threading
-import time
-from dataclasses import asdict
+import traceback
+from collections.abc import Callable
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import NoReturn
 
-import numpy as np
+import av
+from PIL import Image
 
-from .decode import Finished, Picture, Row, Started, Wanted, cut, decode_video
-from .images import is_image, probe_image
-from .probe import LONGEST_VIDEO_SECONDS, VideoError, probe_video
-from .sampling import sample_frames
-from .sound import Heard, declared_seconds, planned_sound, sound_rows
+from . import backends, handed, sandbox
+from .answer import Answers, LeftToOthers, answer
+from .probe import VideoError
 
 MEMORY_BYTES = 4 << 30
-CPU_SECONDS = 120
-CPU_SECONDS_OF_A_SECOND = 5
-"""The processor time that a video may take: this many seconds, and this many for each of its own."""
-BEAT_SECONDS = 1.0
+MOST_WORDS_BYTES = 1 << 16
+DONE, LEFT = b"done", b"left"
+BY_PATH = {"elsewhere": True, "sound": False}
+"""What is left of a request that those who are handed the file could not answer: its sound was answered."""
 
 
-class Answers:
-    """The parent's ear."""
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-        self._last = 0.0
-
-    def send(self, what: str, **values: object) -> None:
-        self._last = time.monotonic()
-        self._connection.send_bytes(json.dumps({"what": what, **values}).encode())
-
-    def send_with(self, content: bytes | memoryview, what: str, **values: object) -> None:
-        self.send(what, **values)
-        self._connection.send_bytes(content)
-
-    def beat(self) -> None:
-        """Says now and then that the work goes on."""
-        if time.monotonic() - self._last > BEAT_SECONDS:
-            self.send("beat")
+def respond(request: dict, answers: Answers, failure: VideoError | None = None) -> None:
+    """Answers a request. ``failure``: of decoders that tried before, which had more to say. Raises ``LeftToOthers``."""
+    try:
+        answer(request, answers)
+    except VideoError as error:
+        answers.send("failed", kind=(failure or error).kind, words=str(failure or error))
+    except MemoryError:
+        answers.send("failed", kind="out_of_memory", words=f"it needs more than {MEMORY_BYTES >> 30} GB to be decoded")
 
 
-def limit(what: int, value: int) -> None:
-    """Not above what the system itself allows, which stays as it is."""
-    _, highest = resource.getrlimit(what)
-    resource.setrlimit(what, (value if highest == resource.RLIM_INFINITY else min(value, highest), highest))
+def decode_handed(answers: Answers, orders: socket.socket) -> None:
+    """One request after the other, each with the file's descriptor."""
+    sandbox.confine()
+    with Connection(orders.fileno()) as line:
+        while True:
+            request = json.loads(line.recv_bytes())
+            _, descriptors, _, _ = socket.recv_fds(orders, 1, 1)
+            handed.take(Path(request["path"]), descriptors[0])
+            try:
+                respond(request, answers)
+            except LeftToOthers as error:
+                line.send_bytes(LEFT + json.dumps(error.failure and [error.failure.kind, str(error.failure)]).encode())
+            else:
+                line.send_bytes(DONE)
 
 
-def limit_cpu(seconds: float) -> None:
-    """Ends this process (SIGXCPU) once it has used ``seconds`` more of a processor."""
-    limit(resource.RLIMIT_CPU, int(time.process_time() + seconds) + 1)
+def decode_by_path(answers: Answers, request: dict, failure: VideoError | None) -> None:
+    try:
+        sandbox.confine(Path(request["path"]), backends.ffmpeg_program())
+    except OSError as error:
+        answers.send("failed", kind="missing", words=f"it was there a moment ago ({error.strerror})")
+    else:
+        respond(request, answers, failure)
 
 
-def answer(request: dict, answers: Answers) -> None:
-    """The sound comes first: a decoder that it ends has said nothing of the pictures yet, and is not to blame for them."""
-    if request["sound"]:
+class Helper:
+    """A process that is forked from this one to do ``work``. This one ends as it does where it ends badly."""
+
+    def __init__(self, work: Callable[[], None]) -> None:
+        here = os.getpid()
+        self._ended, theirs = os.pipe()
+        self._process = os.fork()
+        if self._process == 0:
+            code = 1
+            try:
+                sandbox.end_with_parent(here)
+                work()
+                code = 0
+            except (EOFError, BrokenPipeError):
+                pass  # the parent is gone, or wants no more
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                sys.stderr.flush()
+                os._exit(code)
+        os.close(theirs)
+
+    def wait(self, orders: socket.socket | None = None) -> None:
+        """Until it has ended, or something came from it by ``orders``."""
+        ready, _, _ = select.select([self._ended, sys.stdin, *([orders] if orders else [])], [], [])
+        if sys.stdin in ready:
+            os.kill(self._process, signal.SIGKILL)
+            os._exit(1)
+        if orders not in ready:
+            os.close(self._ended)
+            code = os.waitstatus_to_exitcode(os.waitpid(self._process, 0)[1])
+            if code or orders:
+                end_as(code)
+
+
+def end_as(code: int) -> NoReturn:
+    """Ends this process as another one ended: the parent reads from that what has happened."""
+    if code < 0:
+        if -code not in (signal.SIGKILL, signal.SIGSTOP):
+            signal.signal(-code, signal.SIG_DFL)
+        os.kill(os.getpid(), -code)
+    os._exit(code or 1)
+
+
+def load_all() -> None:
+    """What the libraries would load when they need it first: by then no file of theirs can be opened any more."""
+    for module in pkgutil.walk_packages(av.__path__, "av."):
+        if not module.name.endswith("__main__"):
+            importlib.import_module(module.name)
+    importlib.import_module("numpy.fft")
+    importlib.import_module("numpy.ma")
+    Image.init()
+
+
+def serve(connection: Connection) -> None:
+    """Each request: opened here, read there. Standard input is a pipe that the parent never writes to: it ends when the parent does."""
+    answers, helper = Answers(connection), None
+    ours, theirs = socket.socketpair()
+    orders = Connection(os.dup(ours.fileno()))
+    while True:
+        request = json.loads(connection.recv_bytes()) | {"elsewhere": False}
         try:
-            answer_sound(request, answers)
-        except VideoError as error:
-            if not request["wanted"]:
-                raise
-            answers.send("unheard", kind=error.kind, words=str(error))
-    if request["wanted"]:
-        answer_pictures(request, answers)
-
-
-def answer_sound(request: dict, answers: Answers) -> None:
-    limit_cpu(CPU_SECONDS)
-    path = Path(request["path"])
-    if is_image(path):
-        raise VideoError("no_sound", "it is an image")
-    if request["only_probe"]:
-        num_rows, duration_seconds = planned_sound(path, answers.beat)
-        answers.send("heard", num_rows=num_rows, duration_seconds=duration_seconds)
-        return
-    limit_cpu(CPU_SECONDS + CPU_SECONDS_OF_A_SECOND * min(declared_seconds(path), LONGEST_VIDEO_SECONDS))
-    for part in sound_rows(path, seconds=request["seconds"], beat=answers.beat):
-        if isinstance(part, Heard):
-            answers.send("heard", **asdict(part))
-        else:
-            answers.send_with(part.tobytes(), "sound", num_rows=len(part))
-
-
-def answer_pictures(request: dict, answers: Answers) -> None:
-    limit_cpu(CPU_SECONDS)
-    path = Path(request["path"])
-    info = probe_image(path) if is_image(path) else probe_video(path, answers.beat)
-    if request["seconds"] is not None:
-        info = cut(info, request["seconds"])
-    limit_cpu(CPU_SECONDS + CPU_SECONDS_OF_A_SECOND * info.duration_seconds)
-    wanted = [Wanted(**w) for w in request["wanted"]]
-    if request["only_probe"]:
-        samples = [sample_frames(info.pts, info.end, info.time_base, w.fps) for w in wanted]
-        answers.send(
-            "probed",
-            codec=info.codec,
-            width=info.width,
-            height=info.height,
-            duration_seconds=info.duration_seconds,
-            missing=info.missing,
-            num_frames=[len(indices) for indices in samples],
-        )
-        return
-    for part in decode_video(info, wanted, without=tuple(request["without"]), beat=answers.beat):
-        if isinstance(part, Row):
-            frames = np.ascontiguousarray(part.frames)
-            answers.send_with(memoryview(frames).cast("B"), "row", wanted=part.wanted, shape=frames.shape)
-        elif isinstance(part, Picture):
-            answers.send_with(part.jpeg, "picture", seconds=part.seconds)
-        elif isinstance(part, Started):
-            answers.send("started", decoder=part.decoder)
-        elif isinstance(part, Finished):
-            answers.send("finished", **asdict(part))
-
-
-def die_with_parent() -> None:
-    """Standard input is a pipe that the parent never writes to: it ends when the parent does, however that ends."""
-    os.read(0, 1)
-    os._exit(1)
+            descriptor = handed.open_regular(Path(request["path"]))
+        except OSError as error:
+            missing = isinstance(error, FileNotFoundError)
+            answers.send("failed", kind="missing" if missing else "unreadable", words="no such file" if missing else error.strerror)
+            continue
+        helper = helper or Helper(partial(decode_handed, answers, theirs))
+        orders.send_bytes(json.dumps(request).encode())
+        socket.send_fds(ours, [b"."], [descriptor])
+        os.close(descriptor)
+        helper.wait(ours)
+        if (left := orders.recv_bytes(MOST_WORDS_BYTES)) != DONE:
+            failure = json.loads(left[len(LEFT) :])
+            Helper(partial(decode_by_path, answers, request | BY_PATH, failure and VideoError(*map(str, failure)))).wait()
 
 
 def main() -> None:
     for number in (signal.SIGINT, signal.SIGTERM):  # those of a terminal or a batch system reach the parent, too, which ends this process
         signal.signal(number, signal.SIG_IGN)
-    limit(resource.RLIMIT_AS, MEMORY_BYTES)
-    threading.Thread(target=die_with_parent, daemon=True).start()
+    sandbox.limit(resource.RLIMIT_AS, MEMORY_BYTES)
+    sandbox.limit_files()
+    sandbox.leave_network()
+    load_all()
     with Connection(int(sys.argv[1])) as connection:
-        answers = Answers(connection)
-        while True:
-            try:
-                request = json.loads(connection.recv_bytes())
-            except EOFError:
-                return
-            try:
-                answer(request, answers)
-            except VideoError as error:
-                answers.send("failed", kind=error.kind, words=str(error))
-            except MemoryError:
-                answers.send("failed", kind="out_of_memory", words=f"it needs more than {MEMORY_BYTES >> 30} GB to be decoded")
-            except BrokenPipeError:
-                return
+        try:
+            serve(connection)
+        except EOFError:
+            return

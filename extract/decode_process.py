@@ -1,5 +1,6 @@
 """The parent's side of a decoding child process."""
 
+import contextlib
 import json
 import os
 import signal
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
+from . import sandbox
 from .decode import Wanted
 from .probe import VideoError
 
@@ -20,6 +22,8 @@ SILENCE_SECONDS = 60.0
 """A child that is waited for and says nothing for so long hangs."""
 VIDEOS_OF_A_CHILD = 500
 """Then a new one takes its place: libraries that decode for days leak."""
+MOST_ANSWER_BYTES = 64 << 20
+"""Of a message other than frames, whose size is known."""
 COMMAND = "from vlalign.extract.decode_child import main; main()"
 
 
@@ -29,7 +33,7 @@ class DecodeProcess:
     def __init__(self) -> None:
         ours, theirs = socket.socketpair()
         self._complaints = tempfile.TemporaryFile()  # noqa: SIM115 (lives as long as the child)
-        environment = os.environ | {"PYTHONSAFEPATH": "1", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+        environment = sandbox.environment(os.environ) | {"PYTHONSAFEPATH": "1", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, "-c", COMMAND, str(theirs.fileno())],
@@ -66,23 +70,24 @@ class DecodeProcess:
             "seconds": seconds,
             "only_probe": only_probe,
         }
-        self.connection.send_bytes(json.dumps(request).encode())
+        with contextlib.suppress(BrokenPipeError):  # it is gone: its answer will say how
+            self.connection.send_bytes(json.dumps(request).encode())
 
     def receive(self) -> dict:
         """The next answer. Raises ``VideoError`` where the child said that the video failed, or is gone."""
-        try:
-            message = json.loads(self.connection.recv_bytes())
-        except (EOFError, ConnectionError):
-            raise self._epitaph() from None
+        message = json.loads(self.receive_bytes())
         if message["what"] == "failed":
             raise VideoError(message["kind"], message["words"])
         return message
 
     def receive_bytes(self) -> bytes:
         try:
-            return self.connection.recv_bytes()
+            return self.connection.recv_bytes(MOST_ANSWER_BYTES)
         except (EOFError, ConnectionError):
             raise self._epitaph() from None
+        except OSError:  # longer, and the connection is closed
+            self._process.kill()
+            raise VideoError("crashed", f"its decoder wants to answer more than {MOST_ANSWER_BYTES >> 20} MB at once") from None
 
     def receive_into(self, array: np.ndarray) -> None:
         try:

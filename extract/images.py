@@ -16,6 +16,7 @@ import numpy as np
 from PIL import ExifTags, Image
 
 from ..storage.files import IMAGE_SUFFIXES
+from .handed import open_file
 from .probe import MOST_PIXELS, VideoError, VideoInfo, check_size, words_of
 
 IMAGE = "image"
@@ -83,12 +84,14 @@ def _upright(image: Image.Image) -> Image.Image:
 
 
 def _open_image(path: Path) -> Image.Image:
-    if not path.is_file():
-        raise VideoError("missing", "no such file")
+    try:
+        file = open_file(path)
+    except OSError:
+        raise VideoError("missing", "no such file") from None
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", Image.DecompressionBombWarning)
-            image = Image.open(path, formats=("JPEG", "PNG"))
+            image = Image.open(file, formats=("JPEG", "PNG"))
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):
         raise VideoError("too_large", f"it has over {Image.MAX_IMAGE_PIXELS:,} pixels; at most {MOST_PIXELS:,} are taken") from None
     except Image.UnidentifiedImageError:

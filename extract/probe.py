@@ -8,6 +8,7 @@ from pathlib import Path
 import av
 import numpy as np
 
+from .handed import HandedFile
 from .structure import has_broken_units, structure_damage
 
 # Containers that hold frames themselves. Playlists and concat scripts, which make FFmpeg open other files or addresses whatever
@@ -88,11 +89,12 @@ def memory_words(error: MemoryError) -> str:
 
 def open_video(path: Path) -> av.container.InputContainer:
     """Opens the file and nothing that it may name. Raises ``VideoError``."""
-    if not path.is_file():
-        raise VideoError("missing", "no such file")
     try:
-        # "file:" keeps a colon in a name from being read as a protocol.
-        return av.open(f"file:{path}", container_options=SAFE_OPENING, metadata_errors="ignore")
+        file = HandedFile(path)
+    except OSError:
+        raise VideoError("missing", "no such file") from None
+    try:
+        return av.open(file, container_options=SAFE_OPENING | {"protocol_whitelist": ""}, metadata_errors="ignore")
     except MemoryError as error:
         raise VideoError("unreadable", memory_words(error)) from None
     except (av.FFmpegError, ValueError, UnicodeError) as error:

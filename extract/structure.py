@@ -10,6 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
 
+from .handed import open_file
+
 EBML, SEGMENT, CLUSTER, CRC_32 = 0x1A45DFA3, 0x18538067, 0x1F43B675, 0xBF
 IN_SEGMENT = {0x114D9B74, 0x1549A966, 0x1654AE6B, CLUSTER, 0x1C53BB6B, 0x1254C367, 0x1043A770, 0x1941A469, 0xEC, CRC_32}
 IN_CLUSTER = {0xE7, 0xA3, 0xA0, 0xAB, 0xA7, 0x5854, 0xAF, 0xEC, CRC_32}
@@ -25,7 +27,7 @@ class _Broken(Exception):
 
 def structure_damage(path: Path, containers: frozenset[str], beat: Callable[[], None] = lambda: None) -> str:
     """What a file's own headers show to be missing or damaged; empty where they show nothing, or nothing is known of its format."""
-    with path.open("rb") as file:
+    with open_file(path) as file:
         num_bytes = os.fstat(file.fileno()).st_size
         try:
             if "matroska" in containers:

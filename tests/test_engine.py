@@ -227,9 +227,9 @@ decode.BACKENDS = {{name: failing(name) for name in decode.BACKENDS}}
 decode_child.main()
 """
 ENDS = {
-    "crash": "os.kill(os.getpid(), signal.SIGSEGV)",
+    "crash": "signal.raise_signal(signal.SIGSEGV)",
     "hang": "time.sleep(1000)",
-    "killed": "os.kill(os.getpid(), signal.SIGKILL)",
+    "killed": "signal.raise_signal(signal.SIGKILL)",
     "out of memory": "raise MemoryError",
 }
 
