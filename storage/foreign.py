@@ -18,6 +18,8 @@ import numpy as np
 
 from .console import UserError
 from .files import VIDEO_SUFFIXES
+from .hdf5 import check_size, is_inside, own_dataset, place_of
+from .npz import open_npz
 from .pickles import MOST_BYTES, Read, Tree, pickle_tree
 
 FEATURE_SUFFIXES = (".npy", ".npz", ".h5", ".hdf5")
@@ -188,43 +190,40 @@ def _opened(path: Path) -> Iterator[Tree]:
             array = np.lib.format.open_memmap(path, mode="r")
         yield {path.stem: lambda: array}
     elif suffix == ".npz":
-        with np.load(path, allow_pickle=False) as file:
-            sizes = {info.filename: info.file_size for info in file.zip.infolist()}
-            yield {name: partial(_npz_array, file, name, sizes.get(f"{name}.npy", 0)) for name in file.files}
+        with open_npz(path) as arrays:
+            yield arrays
     else:
         with h5py.File(path, "r", locking=False) as file:
             if "profile_hash" in file.attrs:
                 raise UserError(f"{path}: a shard of a feature store of this package; it needs no import")
-            yield _hdf5_tree(path, file, deeper=True)
+            yield _hdf5_tree(file, {}, deeper=True)
 
 
-def _npz_array(file: Any, name: str, size: int) -> np.ndarray | None:
-    if size > MOST_BYTES:
-        raise ValueError(f"its array {name!r} has more than {MOST_BYTES >> 30} GiB")
-    return file[name] if size else None
-
-
-def _hdf5_tree(path: Path, group: h5py.Group, *, deeper: bool) -> Tree:
+def _hdf5_tree(group: h5py.Group, known: dict[int, str], *, deeper: bool) -> Tree:
+    """``known``: the first name of what lies at each place of the file; a second one takes some bytes, and stands for all of it."""
     tree: dict[str, Any] = {}
     for name in group:
-        if not isinstance(group.get(name, getlink=True), h5py.HardLink):
-            tree[name] = lambda: None  # following a link may have HDF5 open any other file
-        elif (kind := group.get(name, getclass=True)) is h5py.Dataset:
-            tree[name] = partial(_hdf5_array, path, group, name)
+        if not is_inside(group, name):
+            tree[name] = lambda: None
+            continue
+        full_name, kind = f"{group.name.rstrip('/')}/{name}", group.get(name, getclass=True)
+        first = known.setdefault(place_of(group, name), full_name)
+        if first != full_name:
+            tree[name] = partial(_known, first)
+        elif kind is h5py.Dataset:
+            tree[name] = partial(_hdf5_array, group, name)
         elif kind is h5py.Group and deeper:
-            tree[name] = _hdf5_tree(path, group[name], deeper=False)
+            tree[name] = _hdf5_tree(group[name], known, deeper=False)
     return tree
 
 
-def _hdf5_array(path: Path, group: h5py.Group, name: str) -> np.ndarray | None:
-    dataset = group[name]
-    if dataset.external or dataset.is_virtual:  # asked first: even a virtual one's shape may lie in another file
-        raise UserError(f"{path}: its data set {name!r} lies in another file; that is not followed")
-    if dataset.dtype.kind not in "fiu" or not dataset.shape:
-        return None
-    if dataset.nbytes > MOST_BYTES:
-        raise ValueError(f"its data set {name!r} has more than {MOST_BYTES >> 30} GiB")
-    return dataset[()]
+def _known(first: str) -> None:
+    raise ValueError(f"the same as {first!r} under another name; expected each once")
+
+
+def _hdf5_array(group: h5py.Group, name: str) -> np.ndarray | None:
+    dataset = own_dataset(group, name)
+    return check_size(dataset, MOST_BYTES)[()] if dataset.dtype.kind in "fiu" and dataset.shape else None
 
 
 def _in_tree(source: Path, tree: Tree, pattern: str | None) -> list[ForeignVideo]:

@@ -48,6 +48,47 @@ def new_hdf5(path: Path) -> Iterator[h5py.File]:
         raise OSError(f"{path.parent}: HDF5 could not write there ({str(error).splitlines()[0]}); is the disk full?") from error
 
 
+# Files from elsewhere
+
+
+MOST_TIMES_PACKED = 1100
+"""A data set unpacks to so many times its size in the file at most: what deflate and LZF do at their best."""
+LEAST_BYTES = 1 << 20
+"""Less is read however it is packed."""
+
+
+def is_inside(group: h5py.Group, name: str) -> bool:
+    """Whether it is in this very file: following any other link may have HDF5 open another one."""
+    return isinstance(group.get(name, getlink=True), h5py.HardLink)
+
+
+def place_of(group: h5py.Group, name: str) -> int:
+    """Where in the file it lies, whatever its name."""
+    return h5py.h5o.get_info(group.id, name.encode("utf-8", "surrogateescape")).addr
+
+
+def own_dataset(group: h5py.Group, name: str) -> h5py.Dataset:
+    """A data set whose values lie in this very file. Raises ``ValueError`` for anything else, ``KeyError`` where there is none."""
+    if not is_inside(group, name):
+        raise ValueError(f"its {name!r} is a link; that is not followed")
+    dataset = group[name]
+    if not isinstance(dataset, h5py.Dataset):
+        raise ValueError(f"its {name!r} is no data set")
+    if dataset.external or dataset.is_virtual:  # asked first: even a virtual one's shape may lie in another file
+        raise ValueError(f"its data set {name!r} lies in another file; that is not followed")
+    return dataset
+
+
+def check_size(dataset: h5py.Dataset, most_bytes: int) -> h5py.Dataset:
+    """Raises ``ValueError`` where reading all of it would take more than ``most_bytes``, or more than its bytes in the file unpack to."""
+    stored = dataset.id.get_storage_size()
+    if dataset.nbytes > most_bytes:
+        raise ValueError(f"its data set {dataset.name!r} has more than {most_bytes >> 30} GiB")
+    if dataset.nbytes > LEAST_BYTES + MOST_TIMES_PACKED * stored:
+        raise ValueError(f"its data set {dataset.name!r} has {stored:,} of its {dataset.nbytes:,} bytes in the file")
+    return dataset
+
+
 class Layout:
     """A file that HDF5 lays out in memory: only what HDF5 itself writes takes room, the data may be of any size.
 

@@ -15,6 +15,13 @@ from .console import UserError
 
 MOST_BYTES = 2 << 30
 """Of one video's array: a small file may claim, or be packed from, more than any memory holds."""
+MOST_TIMES = 8
+"""All arrays of a pickle together take so many times its size at most. What is there once takes 4 times: a number is 2 bytes in a list
+and 8 in an array."""
+MOST_AXES = 64
+"""Of NumPy's arrays."""
+MOST_LETTERS = 20
+"""Of the name of a type, an order or an encoding."""
 Read = Callable[[], np.ndarray | None]
 """Reads an array; None for what is none, or none of numbers."""
 Tree = Mapping[str, "Read | Tree"]
@@ -31,9 +38,14 @@ class _Array:
     def set_state(self, state: Any) -> None:
         self.parts = state[-4:]  # a version may stand before
 
+    @property
+    def num_bytes(self) -> int:
+        content = self.parts[-1] if self.parts else b""
+        return len(content) if isinstance(content, str | bytes) else 0
+
     def array(self) -> np.ndarray:
         shape, dtype, fortran, content = self.parts
-        if not (isinstance(dtype, _Type) and isinstance(shape, tuple) and all(isinstance(n, int) and n >= 0 for n in shape)):
+        if not (isinstance(dtype, _Type) and _is_shape(shape)):
             raise ValueError("an array of impossible type or shape")
         kind = dtype.numpy()
         content = content.encode("latin1") if isinstance(content, str) else content
@@ -42,20 +54,25 @@ class _Array:
         return np.frombuffer(content, kind).reshape(shape, order="F" if fortran else "C") if content else np.empty(shape, kind)
 
 
+def _is_shape(shape: Any) -> bool:
+    """Of few axes, and none so long that their product takes long."""
+    return isinstance(shape, tuple) and len(shape) <= MOST_AXES and all(isinstance(n, int) and 0 <= n < 1 << 63 for n in shape)
+
+
 class _Type:
     """The type of an array's values, before it is known to be one of numbers or texts."""
 
     def __init__(self, name: Any, *_: Any) -> None:
-        self.name, self.order = _text(name), "="
+        self.name, self.order = _short(name), "="
 
     def set_state(self, state: Any) -> None:
-        self.order, subtype, names, fields = _text(state[1]), *state[2:5]
+        self.order, subtype, names, fields = _short(state[1]), *state[2:5]
         if (subtype, names, fields) != (None, None, None):
             self.name = "structure"
 
     def numpy(self) -> np.dtype:
         if not re.fullmatch(r"[biuf]\d{1,2}|[SU]\d{1,6}", self.name) or self.order not in ("<", ">", "=", "|"):
-            raise ValueError(f"an array of {'Python objects' if self.name.startswith('O') else repr(self.name[:20])}; expected numbers")
+            raise ValueError(f"an array of {'Python objects' if self.name.startswith('O') else repr(self.name)}; expected numbers")
         return np.dtype(self.order + self.name)
 
 
@@ -68,8 +85,8 @@ def _from_buffer(content: Any, dtype: Any, shape: Any, order: Any) -> _Array:
 
 
 def _encode(text: Any, encoding: Any) -> bytes:
-    if _text(encoding) not in ("latin1", "latin-1"):
-        raise ValueError(f"bytes in the encoding {encoding!r}")
+    if (name := _short(encoding)) not in ("latin1", "latin-1"):
+        raise ValueError(f"bytes in the encoding {name!r}")
     return text.encode("latin1")
 
 
@@ -110,6 +127,16 @@ BINSTRING SHORT_BINSTRING UNICODE BINUNICODE SHORT_BINUNICODE BINUNICODE8 BINBYT
 APPEND APPENDS LIST EMPTY_TUPLE TUPLE TUPLE1 TUPLE2 TUPLE3 PUT BINPUT LONG_BINPUT MEMOIZE GET BINGET LONG_BINGET GLOBAL STACK_GLOBAL"""
 
 
+class _Memo(dict):
+    """By texts, whose hashes nobody can foresee: of numbers, a pickle could choose those that have the same one."""
+
+    def __setitem__(self, place: int, value: Any) -> None:
+        super().__setitem__(str(place), value)
+
+    def __getitem__(self, place: int) -> Any:
+        return super().__getitem__(str(place))
+
+
 class _PlainUnpickler(pickle._Unpickler):
     """Builds numbers, texts, bytes, tuples, lists, dicts and ``_Array``; refuses the rest by name. Takes time and memory in
     proportion to the file.
@@ -120,7 +147,9 @@ class _PlainUnpickler(pickle._Unpickler):
 
     def __init__(self, content: mmap.mmap, path: Path) -> None:
         super().__init__(content, encoding="bytes")  # of Python 2: without a second copy, and ids may be UTF-8
-        self.path = path
+        self.path, self.memo = path, _Memo()
+        self.left = MOST_TIMES * len(content)
+        """So many bytes and items may still be given to functions: one from the memo costs a file next to nothing."""
 
     def find_class(self, module: str, name: str) -> Callable[..., Any]:
         if (module, name) not in _BUILDERS:
@@ -132,6 +161,11 @@ class _PlainUnpickler(pickle._Unpickler):
         args, build = self.stack.pop(), self.stack.pop()
         if build not in _BUILDERS.values():
             raise pickle.UnpicklingError("it calls what is no function")
+        if not isinstance(args, tuple):
+            raise pickle.UnpicklingError("it calls with no tuple of arguments")
+        self.left -= len(args) + sum(len(arg) for arg in args if isinstance(arg, str | bytes | list | tuple | dict))
+        if self.left < 0:
+            raise pickle.UnpicklingError("it builds the same again and again")
         self.append(build(*args))
 
     def build(self) -> None:
@@ -176,12 +210,50 @@ class _PlainUnpickler(pickle._Unpickler):
 
 
 def pickle_tree(path: Path) -> Tree:
-    """A pickled dict {video id: array, list of arrays, or dict of them}. Raises ``UserError`` for what is none, or wants to build more."""
+    """A pickled dict {video id: array, list of arrays, or dict of them}. Raises ``UserError`` for what is none, or wants to build more.
+
+    An array may have several names. Those that are read together take ``MOST_TIMES`` the size of the file; the others are refused.
+    """
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-        loaded = _PlainUnpickler(content, path).load()
+        loaded, left = _PlainUnpickler(content, path).load(), MOST_TIMES * len(content)
     if not isinstance(loaded, dict):
         raise UserError(f"{path}: a pickled {type(loaded).__name__.lstrip('_')}; expected a dict {{video id: array}}")
-    return {_text(key): _leaf(value) for key, value in loaded.items()}
+    leaves, sizes, tree = {}, _Sizes(), {}
+    for key, value in loaded.items():
+        left -= sizes.of(value)
+        if id(value) not in leaves:
+            leaves[id(value)] = _leaf(value)
+        tree[_text(key)] = leaves[id(value)] if left >= 0 else _too_often
+    return tree
+
+
+class _Sizes:
+    """How many bytes values take as arrays. Each is looked at once, however many names it has."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, int] = {}
+
+    def of(self, value: Any, *, inside: bool = False) -> int:
+        """``inside``: of what stands in another dict; a dict there is no array."""
+        if inside and isinstance(value, dict):
+            return 0
+        if id(value) not in self._known:
+            is_group = isinstance(value, dict)
+            self._known[id(value)] = sum(8 + self.of(v, inside=True) for v in value.values()) if is_group else _size(value)
+        return self._known[id(value)]
+
+
+def _size(value: Any) -> int:
+    """Of an array, or of a list of arrays, of numbers, or of lists of them."""
+    if isinstance(value, _Array):
+        return value.num_bytes
+    if not isinstance(value, list | tuple):
+        return 0
+    return sum(part.num_bytes if isinstance(part, _Array) else 8 * len(part) if isinstance(part, list | tuple) else 8 for part in value)
+
+
+def _too_often() -> None:
+    raise ValueError("it names the same arrays again and again; expected each once")
 
 
 def _leaf(value: Any) -> "Read | Tree":
@@ -213,11 +285,23 @@ def _are_numbers(value: Sequence[Any]) -> bool:
     return all(isinstance(number, int | float) for number in value)
 
 
-def _text(value: Any) -> str:
-    return value.decode() if isinstance(value, bytes) else str(value)
+def _text(key: str | bytes) -> str:
+    return key.decode() if isinstance(key, bytes) else key
 
 
-def _key(key: Any) -> Any:
-    if not isinstance(key, str | bytes | int):
+def _short(name: Any) -> str:
+    """What NumPy and Python call types and encodings."""
+    if not isinstance(name, str | bytes) or len(name) > MOST_LETTERS:
+        raise ValueError("a type or encoding with an impossible name")
+    return _text(name)
+
+
+def _key(key: Any) -> str | bytes:
+    """Numbers as texts, which they become as ids anyhow, and whose hashes nobody can foresee."""
+    if isinstance(key, int):
+        if not -(1 << 63) <= key < 1 << 63:
+            raise pickle.UnpicklingError("a dict with a number of more than 64 bits for a key")
+        return str(key)
+    if not isinstance(key, str | bytes):
         raise pickle.UnpicklingError(f"a dict with a {type(key).__name__} for a key")
     return key

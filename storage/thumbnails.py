@@ -1,16 +1,30 @@
 """A few small JPEGs of every video, made while it is decoded anyway, so that reports and search results need no video."""
 
+import io
+import math
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import h5py
 import numpy as np
+from PIL import Image
 
-from .console import UserError
+from .console import UserError, say
 from .files import written_whole
-from .hdf5 import new_hdf5, shard_path
+from .hdf5 import check_size, new_hdf5, own_dataset, shard_path
 
 THUMBNAIL_ROW = np.dtype([("video_id", h5py.string_dtype()), ("seconds", "f8"), ("source", h5py.string_dtype())])
+MOST_PICTURES = 16
+"""Of a video. Extraction makes three, of 360 x 90 pixels at most."""
+MOST_SIDE_PX, MOST_JPEG_BYTES = 2048, 1 << 20
+MOST_LETTERS = 4096
+"""Of an id or a source."""
+MOST_BYTES = 1 << 30
+"""Of a shard's table without its texts."""
+READ_BYTES = 1 << 28
 
 
 @dataclass(frozen=True)
@@ -31,21 +45,22 @@ def write_thumbnails(folder: Path, thumbnails: list[Thumbnail]) -> None:
 
 
 class ThumbnailStore:
-    """Reads the thumbnails in a folder; one that does not exist has none. Of two shards with the same video the later one counts."""
+    """Reads the thumbnails in a folder; one that does not exist has none. Of two shards with the same video the later one counts.
+
+    Nothing in a shard makes another file be opened. Raises ``UserError`` for a file that is no shard of thumbnails; pictures that are no
+    JPEGs of a thumbnail's size are left out, which is said once a shard.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._places: dict[str, tuple[Path, list[int]]] = {}
         self._sources: dict[str, str] = {}
+        self._told: set[Path] = set()
         for shard in sorted(folder.glob("*.h5")):
             rows: dict[str, list[int]] = {}
-            try:
-                with h5py.File(shard, "r") as file:
-                    table = file["thumbnails"][:]
-            except (OSError, KeyError) as error:
-                raise UserError(f"{shard}: not a readable thumbnail file ({error}); remove it") from None
-            for index, row in enumerate(table):
-                rows.setdefault(row["video_id"].decode(), []).append(index)
-                self._sources[row["video_id"].decode()] = row["source"].decode()
+            with _opened(shard) as (table, _):
+                for index, (video_id, _, source) in enumerate(_rows(table, shard.stat().st_size)):
+                    rows.setdefault(video_id, []).append(index)
+                    self._sources[video_id] = source
             self._places |= {video_id: (shard, indices) for video_id, indices in rows.items()}
 
     def source(self, video_id: str) -> str | None:
@@ -53,11 +68,54 @@ class ThumbnailStore:
         return self._sources.get(video_id)
 
     def get(self, video_id: str) -> list[Thumbnail]:
-        """Those of a video, in time order; none where it has none."""
+        """The first ``MOST_PICTURES`` of a video, in time order; none where it has none."""
         if video_id not in self._places:
             return []
         shard, indices = self._places[video_id]
+        with _opened(shard) as (table, jpegs):
+            found = [
+                Thumbnail(video_id, float(table[index]["seconds"]), jpegs[index].tobytes(), self._sources[video_id])
+                for index in indices[:MOST_PICTURES]
+            ]
+        shown = [thumbnail for thumbnail in found if math.isfinite(thumbnail.seconds) and is_jpeg(thumbnail.jpeg)]
+        if len(shown) < len(found) and shard not in self._told:
+            self._told.add(shard)
+            say(f"warning: {shard}: pictures in it, such as of video {video_id!r}, are no JPEGs of a thumbnail's size and are left out")
+        return sorted(shown, key=lambda thumbnail: thumbnail.seconds)
+
+
+@contextmanager
+def _opened(shard: Path) -> Iterator[tuple[h5py.Dataset, h5py.Dataset]]:
+    """Its table and its pictures, a row a thumbnail."""
+    try:
         with h5py.File(shard, "r") as file:
-            rows = file["thumbnails"]
-            found = [Thumbnail(video_id, float(rows[i]["seconds"]), file["jpegs"][i].tobytes(), self._sources[video_id]) for i in indices]
-        return sorted(found, key=lambda thumbnail: thumbnail.seconds)
+            table, jpegs = own_dataset(file, "thumbnails"), own_dataset(file, "jpegs")
+            if table.ndim != 1 or table.dtype.names != THUMBNAIL_ROW.names or table.dtype["seconds"] != THUMBNAIL_ROW["seconds"]:
+                raise ValueError("its table has other columns")
+            if jpegs.shape != table.shape or h5py.check_vlen_dtype(jpegs.dtype) != np.uint8:
+                raise ValueError("it has no picture for each row")
+            yield check_size(table, MOST_BYTES), check_size(jpegs, MOST_BYTES)
+    except (OSError, KeyError, ValueError, TypeError, AttributeError, RuntimeError, MemoryError) as error:
+        what = next(iter(str(error).splitlines()), type(error).__name__)
+        raise UserError(f"{shard}: not a readable thumbnail file ({what}); remove it") from None
+
+
+def _rows(table: h5py.Dataset, num_bytes: int) -> Iterator[tuple[str, float, str]]:
+    """A few at a time: each text may be as long as the file, and be the text of all rows."""
+    step = max(1, READ_BYTES // num_bytes)
+    for first in range(0, len(table), step):
+        for video_id, seconds, source in table[first : first + step].tolist():
+            if len(video_id) > MOST_LETTERS or len(source) > MOST_LETTERS:
+                raise ValueError(f"an id or a source of more than {MOST_LETTERS:,} letters")
+            yield video_id.decode(), seconds, source.decode()
+
+
+def is_jpeg(content: bytes) -> bool:
+    """Whether it is a JPEG of a thumbnail's size."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # Pillow warns of pictures of very many pixels
+            with Image.open(io.BytesIO(content), formats=["JPEG"]) as image:
+                return max(image.size) <= MOST_SIDE_PX and len(content) <= MOST_JPEG_BYTES
+    except Exception:  # Pillow raises nearly everything on damaged pictures
+        return False

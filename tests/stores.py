@@ -1,10 +1,12 @@
 """What tests of feature stores share: a small profile, videos whose rows say which ones they are, children that may die."""
 
+import io
 import os
 import pickle
 import signal
 
 import numpy as np
+from PIL import Image
 from vlalign.storage import Profile, VideoFeatures, Weights, write_shard
 
 DIMENSION = 4
@@ -26,6 +28,13 @@ PROFILE = Profile(
     dimension=DIMENSION,
 )
 WEIGHTS = Weights(name="tiny.pth", sha256="ab" * 32)
+
+
+def jpeg(shade: int = 0, size: tuple[int, int] = (8, 6), form: str = "JPEG") -> bytes:
+    """A picture of one shade of grey."""
+    content = io.BytesIO()
+    Image.new("L", size, shade).save(content, form)
+    return content.getvalue()
 
 
 def video(video_id, num_rows, *, rate=1.5, base=0.0, first_start=0.0, **more):

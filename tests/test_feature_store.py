@@ -13,7 +13,7 @@ from dataclasses import asdict, replace
 import h5py
 import numpy as np
 import pytest
-from stores import DIMENSION, PROFILE, WEIGHTS, in_forked_child, video, write
+from stores import DIMENSION, PROFILE, WEIGHTS, in_forked_child, jpeg, video, write
 from vlalign.storage import FeatureStore, Profile, Weights, write_shard
 from vlalign.storage.console import UserError
 from vlalign.storage.files import written_whole
@@ -484,22 +484,22 @@ def test_a_store_goes_to_a_spawned_worker(tmp_path):
 
 
 def test_thumbnails_are_read_back_in_time_order(tmp_path):
-    jpegs = {seconds: bytes([int(seconds)]) * int(10 * seconds + 1) for seconds in (2.5, 0.5, 1.5)}
+    jpegs = {seconds: jpeg(int(10 * seconds)) for seconds in (2.5, 0.5, 1.5)}
     wrote = [Thumbnail("ä", seconds, jpeg, "source of ä") for seconds, jpeg in jpegs.items()]
-    write_thumbnails(tmp_path, [wrote[0], Thumbnail("b", 0.0, b"\xff\xd8", "source of b"), *wrote[1:]])
+    write_thumbnails(tmp_path, [wrote[0], Thumbnail("b", 0.0, jpeg(9), "source of b"), *wrote[1:]])
     store = ThumbnailStore(tmp_path)
     assert store.get("ä") == sorted(wrote, key=lambda t: t.seconds)
-    assert store.get("b") == [Thumbnail("b", 0.0, b"\xff\xd8", "source of b")]
+    assert store.get("b") == [Thumbnail("b", 0.0, jpeg(9), "source of b")]
     assert (store.source("ä"), store.source("b")) == ("source of ä", "source of b")
 
 
 def test_the_later_thumbnails_of_a_video_replace_the_earlier(tmp_path):
-    write_thumbnails(tmp_path, [Thumbnail("a", s, b"old", "old file") for s in (0.0, 1.0, 2.0)] + [Thumbnail("b", 0.0, b"b", "b")])
-    write_thumbnails(tmp_path, [Thumbnail("a", 0.5, b"new", "new file")])
+    write_thumbnails(tmp_path, [Thumbnail("a", s, jpeg(1), "old file") for s in (0.0, 1.0, 2.0)] + [Thumbnail("b", 0.0, jpeg(3), "b")])
+    write_thumbnails(tmp_path, [Thumbnail("a", 0.5, jpeg(2), "new file")])
     store = ThumbnailStore(tmp_path)
-    assert store.get("a") == [Thumbnail("a", 0.5, b"new", "new file")]
+    assert store.get("a") == [Thumbnail("a", 0.5, jpeg(2), "new file")]
     assert store.source("a") == "new file"
-    assert store.get("b") == [Thumbnail("b", 0.0, b"b", "b")]
+    assert store.get("b") == [Thumbnail("b", 0.0, jpeg(3), "b")]
 
 
 @pytest.mark.parametrize("there", ["no folder", "an empty folder", "an empty shard", "a partial file", "another video"])
@@ -512,7 +512,7 @@ def test_a_video_without_thumbnails_has_none(tmp_path, there):
     elif there == "a partial file":
         (folder / ".1.h5.99-abc.partial").write_bytes(b"half")
     elif there == "another video":
-        write_thumbnails(folder, [Thumbnail("b", 0.0, b"b", "b")])
+        write_thumbnails(folder, [Thumbnail("b", 0.0, jpeg(3), "b")])
     store = ThumbnailStore(folder)
     assert store.get("a") == [] and store.source("a") is None
 
