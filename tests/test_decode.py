@@ -1106,8 +1106,8 @@ def laborious(tmp_path_factory) -> Path:
 @contextmanager
 def child(monkeypatch, **constants: int) -> Iterator[DecodeProcess]:
     """The real child process, with other limits."""
-    settings = [f"child.{name} = {value}" for name, value in constants.items()]
-    command = "; ".join(["import vlalign.extract.decode_child as child", *settings, "child.main()"])
+    settings = [f"{'child' if name == 'MEMORY_BYTES' else 'answer'}.{name} = {value}" for name, value in constants.items()]
+    command = "; ".join(["from vlalign.extract import answer, decode_child as child", *settings, "child.main()"])
     monkeypatch.setattr(decode_process, "COMMAND", command)
     process = DecodeProcess()
     try:
@@ -1130,8 +1130,9 @@ def test_processor_time_is_counted_for_each_video_anew(with_sound, monkeypatch):
         limits = []
         for _ in range(2):
             assert ask(process, with_sound, want(24, 480)).failure is None
-            limits.append(resource.prlimit(process._process.pid, resource.RLIMIT_CPU)[0])
-        used = sum(os.sysconf("SC_CLK_TCK") ** -1 * int(n) for n in Path(f"/proc/{process._process.pid}/stat").read_text().split()[13:15])
+            (decoder,) = Path(f"/proc/{process._process.pid}/task/{process._process.pid}/children").read_text().split()
+            limits.append(resource.prlimit(int(decoder), resource.RLIMIT_CPU)[0])
+        used = sum(os.sysconf("SC_CLK_TCK") ** -1 * int(n) for n in Path(f"/proc/{decoder}/stat").read_text().split()[13:15])
         assert all(30 + 24 <= limit <= 30 + 24 + used + 1 for limit in limits)
 
 
