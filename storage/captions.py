@@ -3,6 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -99,11 +100,28 @@ def choose_protocol(dataset: DatasetFolder, protocol: str) -> DatasetFolder:
     return chosen
 
 
-def _open(path: Path) -> pa.Schema:
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
     try:
+        yield
+    except UserError:
+        raise
+    except (OSError, ValueError, KeyError, TypeError, MemoryError, pa.ArrowException) as error:
+        words = " ".join(str(error).split())[:300]
+        raise UserError(f"{path}: not a readable Parquet file ({words}); run vlalign-preprocess again") from None
+
+
+def _open(path: Path) -> pa.Schema:
+    with _reading(path):
         return pq.read_schema(path)
-    except (OSError, pa.ArrowInvalid) as error:
-        raise UserError(f"{path}: not a readable Parquet file ({error}); run vlalign-preprocess again") from None
+
+
+def _read(path: Path, columns: Sequence[str]) -> pa.Table:
+    """Whole: nothing in it is found to be broken later."""
+    with _reading(path):
+        table = pq.read_table(path, columns=list(columns))
+        table.validate(full=True)
+        return table
 
 
 def by_appearance(codes: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
@@ -181,8 +199,9 @@ def read_captions(folder: Path) -> CaptionTable:
         missing = set(CAPTION_SCHEMA.names) - set(there) - LATER_COLUMNS
         if missing:
             raise UserError(f"{path}: columns missing: {', '.join(sorted(missing))}; run vlalign-preprocess again")
-        table = pq.read_table(path, columns=[name for name in RECORD_SCHEMA.names if name in there])
-        batches += pa.concat_tables([RECORD_SCHEMA.empty_table(), table], promote_options="default").to_batches()
+        table = _read(path, [name for name in RECORD_SCHEMA.names if name in there])
+        with _reading(path):  # columns of other kinds than ours
+            batches += pa.concat_tables([RECORD_SCHEMA.empty_table(), table], promote_options="default").to_batches()
     return CaptionTable(batches)
 
 
@@ -193,8 +212,7 @@ def write_idf(path: Path, entries: list[IdfEntry]) -> None:
 def read_idf(path: Path) -> list[IdfEntry]:
     if not path.exists():
         raise UserError(f"{path}: not found; run vlalign-preprocess first")
-    _open(path)
-    return [IdfEntry(**row) for row in pq.read_table(path, columns=IDF_SCHEMA.names).to_pylist()]
+    return [IdfEntry(**row) for row in _read(path, IDF_SCHEMA.names).to_pylist()]
 
 
 def write_counts(folder: Path, number: int, counts: Mapping[tuple[str, str], int]) -> None:
@@ -204,5 +222,5 @@ def write_counts(folder: Path, number: int, counts: Mapping[tuple[str, str], int
 
 
 def read_counts(path: Path) -> Counter[tuple[str, str]]:
-    columns = pq.read_table(path, columns=COUNT_SCHEMA.names).to_pydict()
+    columns = _read(path, COUNT_SCHEMA.names).to_pydict()
     return Counter(dict(zip(zip(columns["word"], columns["part_of_speech"], strict=True), columns["document_count"], strict=True)))

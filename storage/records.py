@@ -137,6 +137,12 @@ class VideoRecord:
     def __post_init__(self) -> None:
         if not self.video_id or not self.path:
             raise ValueError(f"a video needs an id and a path, got {self.video_id!r} and {self.path!r}")
+        for text in (self.video_id, self.path):
+            _check_text(text)
+        if "\0" in self.path:
+            raise ValueError(f"{self.path!r}: expected a path, and none has a zero byte")
+        if self.scene is not None and not isinstance(self.scene, dict):
+            raise ValueError(f"the scene of video {self.video_id!r} is {self.scene!r}, expected what vlalign-preprocess wrote")
         if self.url and (self.url.partition("://")[0] not in URL_SCHEMES or "::" in self.url):
             raise ValueError(f"{self.path!r}: expected a path, or an address that begins with one of {', '.join(URL_SCHEMES)}")
 

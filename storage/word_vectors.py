@@ -2,6 +2,8 @@
 
 import json
 import re
+import zipfile
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -51,5 +53,5 @@ def read_word_vectors(path: Path) -> WordVectors:
     try:
         with np.load(path) as arrays:
             return WordVectors(arrays["words"].tolist(), arrays["vectors"], json.loads(arrays["about"].item()))
-    except (OSError, EOFError, ValueError, KeyError, AttributeError) as error:
+    except (OSError, EOFError, ValueError, LookupError, AttributeError, TypeError, MemoryError, zipfile.BadZipFile, zlib.error) as error:
         raise UserError(f"{path}: no word vectors ({error}); run vlalign-preprocess with --word-vectors FILE again") from None

