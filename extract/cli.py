@@ -7,6 +7,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..storage.addresses import host_named
 from ..storage.console import EXIT_INCOMPLETE, Problems, UserError, available_cores, command_parser, progress, run_command, say
 from ..storage.elsewhere import elsewhere, link
 from ..storage.feature_store import shard_files
@@ -77,7 +78,7 @@ class Here:
         from .run import extract_dataset  # torch, which neither a mistake in the call nor a finished data set need wait for
 
         extractors = {name: make_extractor(name, wanted, self.args, first_shard(work.dataset, name)) for name, wanted in weights.items()}
-        extract_dataset(work, todo, extractors, problems)
+        extract_dataset(work, todo, extractors, problems, allowed_hosts=self.args.allow_host)
 
     def probe(self, videos: Sequence[tuple[str, Path]], features: Sequence[str]) -> "Iterator[tuple[str, Probed | VideoError]]":
         from .plan import probe_videos
@@ -92,6 +93,7 @@ class Here:
 def extract(args: argparse.Namespace, make_place: Callable[[argparse.Namespace], Here] = Here) -> int:
     if args.dataset is None:
         raise UserError(f"--dataset is missing: the name of a data set under {args.root}, or a new one with --videos FOLDER")
+    args.allow_host = [host_named(text) for text in args.allow_host]
     features = split_features(args.features)
     if unknown := [name for name in features if name not in PROFILES]:
         names = " and ".join(map(repr, unknown))
@@ -116,6 +118,9 @@ def extract_features(
             link(folder, url)
         elif elsewhere(folder) is None:  # a plan changes nothing
             say(f"note: {folder} does not stand for {url} yet; what may lie there already is planned again (vlalign-store link)")
+    for name in features if not args.plan else []:
+        if there := elsewhere(dataset.features(name)):
+            there.send()
     videos = choose_videos(args, dataset, features, problems)
     if args.verify_against is not None:
         their_files = feature_files(args.verify_against)
@@ -263,6 +268,13 @@ def extract_parser(prog: str, description: str, example: str) -> argparse.Argume
         "--stores",
         metavar="ADDRESS",
         help="where features are to lie, each in a folder of its own, if not under --root: s3://bucket/folder, gs://...; once is enough",
+    )
+    parser.add_argument(
+        "--allow-host",
+        action="append",
+        default=[],
+        metavar="HOST",
+        help="on this machine or in a private network, which addresses of videos may name; others there are refused",
     )
     parser.add_argument("--device", default="cpu", help="cpu, cuda or cuda:N (default: cpu)")
     parser.add_argument("--precision", default="fp32", choices=("fp32", "bf16", "fp16"), help="what networks compute in (default: fp32)")

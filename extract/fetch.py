@@ -1,6 +1,7 @@
 """Videos that lie elsewhere (``s3://``, ``gs://``, ``https://``, what fsspec reads): fetched ahead, beside the work, and removed.
 
-What is on the disk at a time is bounded, in files and in bytes.
+What is on the disk at a time is bounded, in files and in bytes. Addresses stand in lists from anywhere: of a file no more is taken than it
+declared, and none comes from this machine or from a private network unless the user named the host.
 """
 
 import fcntl
@@ -9,28 +10,37 @@ import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
+from ..storage.addresses import HTTP, AddressRefused, file_system, scheme_of
 from ..storage.console import UserError, stopping
 from .engine import END, Job
 from .probe import VideoError
 
 FILES_AHEAD = 8
 MOST_BYTES = 20 << 30
-"""Of files that are there at once; one alone may be larger."""
+"""Of files that are there at once, and so of one; less where the disk has less than twice as much left. Of a file whose length nobody
+says, all of it is kept free."""
+LEAST_BYTES_PER_SECOND, PATIENCE_SECONDS = 1000, 60.0
+"""What comes more slowly than that for so long is given up."""
 TRIES, PAUSE_SECONDS = 3, 2.0
 BLOCK_BYTES = 1 << 20
 PREFIX = "vlalign-fetched-"
 
 
+class _TooLarge(Exception):
+    """A file that there is no room for, or that is longer than it said."""
+
+
 class Fetcher:
     """Use ``jobs`` in place of what it is given, tell ``done`` of each that came of it, and ``close`` at the end."""
 
-    def __init__(self, *, most_bytes: int = MOST_BYTES) -> None:
-        self._most_bytes = most_bytes
+    def __init__(self, *, allowed_hosts: Collection[str] = (), most_bytes: int = MOST_BYTES) -> None:
+        """``allowed_hosts``: on this machine or in private networks, that addresses may name."""
+        self._allowed_hosts, self._most_bytes = allowed_hosts, most_bytes
         self._room = threading.Condition()
         self._sizes: dict[Path, int] = {}
         self._failures: dict[str, VideoError] = {}
@@ -61,6 +71,7 @@ class Fetcher:
         if self._pool is None:
             _remove_left_behind()
             self._folder = Path(tempfile.mkdtemp(prefix=PREFIX))
+            self._most_bytes = min(self._most_bytes, shutil.disk_usage(self._folder).free // 2)
             self._lock = (self._folder / "lock").open("w")
             fcntl.flock(self._lock, fcntl.LOCK_EX)
             self._pool = ThreadPoolExecutor(FILES_AHEAD, "fetch")
@@ -78,34 +89,54 @@ class Fetcher:
             except Exception as error:  # each of fsspec's file systems has its own
                 if local.exists() and shutil.disk_usage(local.parent).free < BLOCK_BYTES:
                     raise OSError(f"{local.parent}: no room there for {url}; make room, or set TMPDIR") from None
-                cause = error.__cause__ or error  # for a server that does not answer, fsspec says that there is no such file
-                words = " ".join(str(cause).split())[:200] or type(cause).__name__
-                missing = isinstance(cause, FileNotFoundError) or getattr(cause, "status", None) == 404
-                failure = VideoError("missing" if missing else "unreachable", f"{url}: {words}; tried {attempt} times")
+                failure, final = _failure(url, error, attempt)
+                if final:
+                    break
             if self._closing:
                 break
             time.sleep(PAUSE_SECONDS * (attempt < TRIES))
         local.unlink(missing_ok=True)
+        with self._room:
+            self._sizes[local] = 0
+            self._room.notify_all()
         self._failures[video_id] = failure
 
     def _copy(self, url: str, local: Path) -> None:
         try:
-            import fsspec
-
-            file_system, path = fsspec.core.url_to_fs(url)
+            files, path = file_system(url, self._allowed_hosts)
         except ImportError as error:
             raise UserError(f"{url}: cannot be read without another package ({' '.join(str(error).split())}); install it") from None
-        with file_system.open(path, "rb") as theirs, local.open("wb") as ours:
-            self._take_room(local, getattr(theirs, "size", None) or 0)
+        declared = files.info(path).get("size")
+        size = declared if isinstance(declared, int) and declared >= 0 else None
+        self._take_room(local, size)
+        # As a stream, of which a part is in memory at a time whatever the server does; with a size, fsspec asks for none again.
+        options = {"block_size": 0, "size": 1} if scheme_of(url) in HTTP else {}
+        with files.open(path, "rb", **options) as theirs, local.open("wb") as ours:
+            received, started = 0, time.monotonic()
             while (block := theirs.read(BLOCK_BYTES)) and not self._closing:
+                received += len(block)
+                if received > (self._most_bytes if size is None else size):
+                    told = f"the {size:,} that it declared" if size is not None else f"{self._most_bytes:,}, for which there is room"
+                    raise _TooLarge(f"sends more bytes than {told}")
+                if time.monotonic() - started > PATIENCE_SECONDS + received / LEAST_BYTES_PER_SECOND:
+                    raise TimeoutError(f"sends less than {LEAST_BYTES_PER_SECOND:,} bytes a second")
                 ours.write(block)
+        if size not in (None, received) and not self._closing:
+            raise OSError(f"{received:,} of {size:,} bytes came")
+        with self._room:
+            self._sizes[local] = received
+            self._room.notify_all()
 
-    def _take_room(self, local: Path, size: int) -> None:
-        """Waits until there is room for a file, or until it is the only one."""
+    def _take_room(self, local: Path, size: int | None) -> None:
+        """Waits until there is room for a file. None: of unknown size, for which all of it is taken."""
+        needed = self._most_bytes if size is None else size
+        if needed > self._most_bytes:
+            room = f"there is room for {self._most_bytes:,} in {local.parent.parent}"
+            raise _TooLarge(f"has {needed:,} bytes, {room}; fetch it yourself, or set TMPDIR")
         with self._room:
             self._sizes[local] = 0
-            self._room.wait_for(lambda: self._closing or not (used := sum(self._sizes.values())) or used + size <= self._most_bytes)
-            self._sizes[local] = size
+            self._room.wait_for(lambda: self._closing or sum(self._sizes.values()) + needed <= self._most_bytes)
+            self._sizes[local] = needed
 
     def done(self, job: Job) -> VideoError | None:
         """Removes what was fetched for a job; returns why there was nothing, if there was not."""
@@ -124,6 +155,18 @@ class Fetcher:
             self._pool.shutdown(wait=not stopping(), cancel_futures=True)
             shutil.rmtree(self._folder, ignore_errors=True)
             self._lock.close()
+
+
+def _failure(url: str, error: Exception, attempt: int) -> tuple[VideoError, bool]:
+    """What an error means for a video, and whether another attempt would end the same."""
+    cause = error.__cause__ or error  # for a server that does not answer, fsspec says that there is no such file
+    words = " ".join(str(cause).split())[:200] or type(cause).__name__
+    if isinstance(cause, AddressRefused):
+        return VideoError("refused", f"{url}: {words}"), True
+    if isinstance(cause, _TooLarge):
+        return VideoError("too_large", f"{url}: {words}"), True
+    missing = isinstance(cause, FileNotFoundError) or getattr(cause, "status", None) == 404
+    return VideoError("missing" if missing else "unreachable", f"{url}: {words}; tried {attempt} times"), False
 
 
 def _remove_left_behind() -> None:

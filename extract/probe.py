@@ -33,8 +33,8 @@ MOST_PIXELS = 50_000_000
 
 
 class VideoError(Exception):
-    """A file that gives no features, or not with this decoder. ``kind``: missing, unreadable, no_video, no_sound, bad_times,
-    too_long, too_large, timeout, out_of_memory or crashed."""
+    """A file that gives no features, or not with this decoder. ``kind``: missing, unreachable, refused, unreadable, no_video, no_sound,
+    bad_times, too_long, too_large, timeout, out_of_memory or crashed."""
 
     def __init__(self, kind: str, message: str) -> None:
         super().__init__(message)

@@ -1,7 +1,7 @@
 """Extraction of a data set: what is left of it, into the stores."""
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -103,10 +103,12 @@ def extract_into_stores(
     *,
     num_cores: int | None = None,
     shard_seconds: Callable[[], float] = lambda: SHARD_SECONDS,
+    allowed_hosts: Collection[str] = (),
 ) -> Iterator[Outcome | Kept]:
     """Each video's ``Outcome`` as it is made, and ``Kept`` whenever a shard was written: every ``SHARD_VIDEOS`` videos, ``SHARD_BYTES``
-    or ``shard_seconds()``. What is finished is kept, whatever ends the run. ``jobs``, ``num_cores``: as ``extract_videos`` takes them."""
-    finished, fetcher = _Finished(dataset, extractors), Fetcher()
+    or ``shard_seconds()``. What is finished is kept, whatever ends the run. ``jobs``, ``num_cores``: as ``extract_videos`` takes them;
+    ``allowed_hosts``: as ``Fetcher`` does."""
+    finished, fetcher = _Finished(dataset, extractors), Fetcher(allowed_hosts=allowed_hosts)
     results = videos_and_pauses(fetcher.jobs(jobs), extractors, num_cores=num_cores)
     try:
         for each in results:
@@ -156,10 +158,12 @@ def extract_dataset(
     todo: Sequence[tuple[VideoRecord, list[str]]],
     extractors: dict[str, Extractor],
     problems: Problems,
+    *,
+    allowed_hosts: Collection[str] = (),
 ) -> None:
-    """Extracts each video's missing features. A video that fails is recorded and passed over."""
+    """Extracts each video's missing features. A video that fails is recorded and passed over. ``allowed_hosts``: as ``Fetcher`` has it."""
     jobs = (job_of(work.dataset, video, [extractors[f] for f in left]) for video, left in todo)
-    events = extract_into_stores(work.dataset, jobs, list(extractors.values()))
+    events = extract_into_stores(work.dataset, jobs, list(extractors.values()), allowed_hosts=allowed_hosts)
 
     def outcomes() -> Iterator[Outcome]:
         for event in events:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ..storage.console import Problems, UserError, available_cores, progress, say, worker_processes
 from ..storage.feature_store import FeatureStore, is_store
-from ..storage.files import VIDEO_SUFFIXES, file_identity, read_jsonl, write_jsonl
+from ..storage.files import VIDEO_SUFFIXES, file_identity, one_at_a_time, read_jsonl, write_jsonl
 from ..storage.hdf5 import written_at_ns
 from ..storage.layout import DatasetFolder
 from ..storage.records import Failure, VideoRecord
@@ -93,9 +93,9 @@ class WorkList:
     def __init__(self, dataset: DatasetFolder, features: Sequence[str]) -> None:
         self.dataset = dataset
         self.stores = {f: FeatureStore(dataset.features(f)) for f in features if is_store(dataset.features(f))}
-        self.failures = {f: {r["video_id"]: Failure(**r) for r in read_jsonl(self.failures_file(f))} for f in features}
+        self.failures = {f: read_failures(self.failures_file(f)) for f in features}
         self.features = list(features)
-        self._changed: set[str] = set()
+        self._changed: dict[str, dict[str, Failure | None]] = {}
 
     def failures_file(self, features: str) -> Path:
         return self.dataset.features(features) / "failures.jsonl"
@@ -120,12 +120,31 @@ class WorkList:
         """Notes that a video failed, or, with None, that it does no longer."""
         failures = self.failures[features]
         if failures.get(video_id) != failure:
-            failures.pop(video_id, None)
-            if failure is not None:
-                failures[video_id] = failure
-            self._changed.add(features)
+            _set(failures, video_id, failure)
+            self._changed.setdefault(features, {})[video_id] = failure
 
     def write_failures(self) -> None:
-        for features in self._changed:
-            write_jsonl(self.failures_file(features), [asdict(f) for f in self.failures[features].values()])
+        """Brings what was noted to what the files say now: another extraction may have written to them since."""
+        for features, changed in self._changed.items():
+            path = self.failures_file(features)
+            with one_at_a_time(path):
+                failures = read_failures(path)
+                for video_id, failure in changed.items():
+                    _set(failures, video_id, failure)
+                write_jsonl(path, [asdict(failure) for failure in failures.values()])
+            self.failures[features] = failures
         self._changed.clear()
+
+
+def read_failures(path: Path) -> dict[str, Failure]:
+    """{video: why it failed}. Raises ``UserError`` for what is no such list."""
+    try:
+        return {row["video_id"]: Failure(**row) for row in read_jsonl(path)}
+    except (TypeError, KeyError) as error:
+        raise UserError(f"{path}: no list of failures ({error}); remove it, and those videos are tried again") from None
+
+
+def _set(failures: dict[str, Failure], video_id: str, failure: Failure | None) -> None:
+    failures.pop(video_id, None)
+    if failure is not None:
+        failures[video_id] = failure

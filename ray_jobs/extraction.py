@@ -105,7 +105,7 @@ class ClusterRun:
         self._ends_in_a_row = 0
         self._leaving: set[str] = set()
         # Workers of a call with other settings are not taken over.
-        said = [str(work.dataset.path), work.features, args.weights, args.device, args.precision]
+        said = [str(work.dataset.path), work.features, args.weights, args.device, args.precision, args.allow_host]
         self._prefix = f"extract-{hashlib.sha256(repr(said).encode()).hexdigest()[:16]}-"
 
     async def run(self) -> None:

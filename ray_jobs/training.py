@@ -4,6 +4,7 @@ vlalign-train itself, which goes on from the state that it kept last in the run'
 
 import argparse
 import signal
+from pathlib import Path
 from typing import Any
 
 from ray.train import FailureConfig, RunConfig, ScalingConfig
@@ -11,6 +12,7 @@ from ray.train.torch import TorchConfig, TorchTrainer
 from ray.train.v2.api.exceptions import TrainingFailedError
 
 from ..storage.console import EXIT_INCOMPLETE, EXIT_MISTAKE, Stopped, UserError, command_parser, run_command, say
+from ..storage.links import trust, trusted_links
 from ..train.cli_train import main as train
 from ..train.workers import PATIENCE
 from .cluster import add_address, connect
@@ -18,6 +20,8 @@ from .cluster import add_address, connect
 
 def _train(told: dict[str, Any]) -> int:
     """In each process. Its exit code is the call's: a mistake, which would be the same the next time, is no reason to start again."""
+    for folder, url in told["links"].items():  # the user's word, on a machine with another home folder
+        trust(Path(folder), url)
     return train(told["argv"])
 
 
@@ -30,7 +34,7 @@ def on_cluster(args: argparse.Namespace) -> int:
     argv = ["--root", str(args.root), "--dataset", args.dataset, "--device", args.device, *args.passed_on]
     trainer = TorchTrainer(
         _train,
-        train_loop_config={"argv": argv},
+        train_loop_config={"argv": argv, "links": trusted_links(args.root / args.dataset / "features")},
         scaling_config=ScalingConfig(
             num_workers=args.workers, use_gpu=args.device != "cpu", resources_per_worker={"CPU": args.cpus_per_worker}
         ),

@@ -82,6 +82,7 @@ class ExtractionWorker:
     def __init__(self, dataset: DatasetFolder, num_cores: int, shard_seconds: float) -> None:
         self._dataset, self._num_cores, self._shard_seconds = dataset, num_cores, shard_seconds
         self._extractors: dict[str, Extractor] = {}
+        self._allowed_hosts: list[str] = []
         self._stopwatch = _Stopwatch()
         self._changed = threading.Condition()
         self._given: deque[tuple[VideoRecord, list[str]]] = deque()
@@ -98,9 +99,9 @@ class ExtractionWorker:
         """Loads the extractors for ``args``, if they are not there. ``urls``: of stores that lie elsewhere. Raises ``UserError`` for
         weights that are not to be had, or not those of the stores."""
         if not self._extractors:
-            self._loading = True
+            self._loading, self._allowed_hosts = True, args.allow_host
             for name, url in urls.items():
-                link(self._dataset.features(name), url)
+                link(self._dataset.features(name), url).send()
             if args.device == "cpu":
                 torch.set_num_threads(self._num_cores)
             for name, wanted in weights.items():
@@ -183,6 +184,7 @@ class ExtractionWorker:
                     list(self._extractors.values()),
                     num_cores=self._num_cores,
                     shard_seconds=lambda: 0.0 if self._hurry else self._shard_seconds,
+                    allowed_hosts=self._allowed_hosts,
                 ):
                     self._tell(event)
             except BaseException as error:  # whatever it is, the driver has to know

@@ -5,8 +5,7 @@ import threading
 from collections.abc import Iterable
 
 from ..extract.work import WorkList
-from ..storage.elsewhere import elsewhere
-from ..storage.feature_store import shard_files
+from ..storage.feature_store import current_shards
 from ..storage.shards import read_shard
 
 
@@ -25,9 +24,7 @@ class Written:
         new: set[str] = set()
         with self._one_at_a_time:
             for name, folder in self._folders.items():
-                if there := elsewhere(folder):
-                    there.update()
-                for path in set(shard_files(folder)) - self._known[name]:
+                for path in set(current_shards(folder)) - self._known[name]:
                     with contextlib.suppress(FileNotFoundError):  # compacted since
                         for video_id in read_shard(path).videos["video_id"].tolist():
                             new.add(video_id.decode())

@@ -17,7 +17,7 @@ import numpy as np
 
 from .console import UserError
 from .elsewhere import elsewhere, refuse_elsewhere
-from .feature_store import FeatureStore, shard_files
+from .feature_store import FeatureStore, current_shards, shard_files
 from .files import written_whole
 from .hdf5 import SHARD_NAME, shard_path
 from .shards import (
@@ -79,7 +79,7 @@ def look_through(path: Path) -> Finding | None:
 def verify(folder: Path) -> Iterator[tuple[Path, Finding | None]]:
     """Looks through every shard; a shard of another profile than the first is a finding, too."""
     first = None
-    for path in shard_files(folder):
+    for path in current_shards(folder):
         finding = look_through(path)
         if finding is None and path.exists():
             shard = read_shard(path)

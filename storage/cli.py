@@ -8,9 +8,9 @@ from typing import Any
 
 from . import care
 from .console import EXIT_DONE, EXIT_INCOMPLETE, Parser, Problems, UserError, add_dataset, progress, run_command, say
-from .elsewhere import elsewhere, link
+from .elsewhere import link
 from .exchange import FORMS, export_store, import_features, read_durations, read_profile
-from .feature_store import FeatureStore, shard_files, stores_in
+from .feature_store import FeatureStore, current_shards, shard_files, stores_in
 from .layout import DatasetFolder
 from .profiles import split_features
 from .records import Weights
@@ -19,9 +19,7 @@ from .records import Weights
 def find_store(args: argparse.Namespace, name: str) -> Path:
     """With --dataset the name of its features, without it a folder. Raises ``UserError`` where no shard is in it."""
     folder = folder_of(args, name)
-    if there := elsewhere(folder):
-        there.update()
-    if not shard_files(folder):
+    if not current_shards(folder):
         there = known_stores(args) if args.dataset else []
         raise UserError(
             f"{folder}: no feature store there (no *.h5); expected "
@@ -112,7 +110,7 @@ def verify(args: argparse.Namespace) -> int:
 
 def verify_stores(folders: list[Path], problems: Problems) -> None:
     for folder in folders:
-        total, bad = len(shard_files(folder)), 0
+        total, bad = len(current_shards(folder)), 0
         for _, finding in progress(care.verify(folder), total=total, what="verifying", unit="shards"):
             if finding:
                 bad += 1
@@ -148,15 +146,16 @@ def compact(args: argparse.Namespace) -> int:
 
 def link_(args: argparse.Namespace) -> int:
     folder = folder_of(args, args.store)
-    link(folder, args.url)
-    print(f"{folder}: stands for {args.url}; {len(FeatureStore(folder)):,} videos there")
+    sent = link(folder, args.url).send()
+    brought = f"{sent:,} shards were brought there; " if sent else ""
+    print(f"{folder}: stands for {args.url}; {brought}{len(FeatureStore(folder)):,} videos there")
     return EXIT_DONE
 
 
 def merge(args: argparse.Namespace) -> int:
     sources = stores_of(args)
     into = folder_of(args, args.into)
-    total = sum(len(shard_files(source)) for source in sources)
+    total = sum(len(current_shards(source)) for source in sources)
     copied = len(list(progress(care.merge(sources, into), total=total, what="merging", unit="shards")))
     print(f"{into}: {copied:,} shards came in; {len(FeatureStore(into)):,} videos now")
     return EXIT_DONE

@@ -12,6 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from functools import lru_cache
 from multiprocessing import get_context
 from pathlib import Path
 from types import FrameType
@@ -110,6 +111,12 @@ def available_cores() -> int:
 def say(message: str) -> None:
     """One line on standard error, which keeps a progress bar whole; standard output is for results."""
     tqdm.write(message, file=sys.stderr)
+
+
+@lru_cache(maxsize=1024)
+def note_once(message: str) -> None:
+    """As ``say``, once in a process: of what is found out each time that a store is opened."""
+    say(message)
 
 
 class Parser(argparse.ArgumentParser):

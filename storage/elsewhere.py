@@ -4,11 +4,16 @@
 else as a stub, of the same size, of which first block and index were fetched and the rest is a hole. So indexes are read here like any
 shard's, and what a store holds is known without its rows. Where the disk has little room left, whole files become stubs again, those
 first that were not asked for longest. What is written here goes to the folder ``outgoing`` first, until it has arrived there.
+
+The user says which folder stands for what (``links.py``). Reading takes shards from there and does nothing else, there or here; what
+was written is brought there, and what is gone there removed here, by commands that write.
 """
 
 import contextlib
 import errno
 import os
+import re
+import shlex
 import shutil
 import time
 import uuid
@@ -16,12 +21,17 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
-from .console import UserError, progress
-from .files import read_json, write_json, written_whole
-from .shards import BLOCK_BYTES, Shard, ShardRows, places_in
+from .addresses import AddressRefused, file_system
+from .console import UserError, note_once, progress, say
+from .files import write_json, written_whole
+from .hdf5 import SHARD_NAME, in_order
+from .links import LINK_FILE, checked_address, linked_address, trust, trusted_address
+from .shards import BLOCK_BYTES, Shard, ShardRows, places_in, read_shard
 
-LINK_FILE = "elsewhere.json"
+PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*\.h5")
+"""What a shard there may be called: it names a file in the folder here, and in no other."""
 OUTGOING = "outgoing"
 AT_ONCE = 32
 """Requests: each waits for the network, and asks for little."""
@@ -31,29 +41,42 @@ FREE_SHARE = 0.1
 TRIES, PAUSE_SECONDS = 3, 2.0
 
 
-def link(folder: Path, url: str) -> None:
-    """Has ``folder`` stand for the store at ``url``, to which the shards go that are in it. Raises ``UserError`` where it stands for
-    another one, or nobody reads such an address."""
-    url = url.rstrip("/")
-    if there := elsewhere(folder):
-        if there.url != url:
-            raise UserError(f"{folder}: stands for {there.url}, not for {url}; pass another --root, or remove {folder / LINK_FILE}")
-        return
+def link(folder: Path, url: str) -> "Elsewhere":
+    """Has ``folder`` stand for the store at ``url``, by the user's word; ``send`` then brings the shards there that are in it. Raises
+    ``UserError`` where it stands for another one, or nobody reads such an address."""
+    url, stated = checked_address(url, str(folder)), linked_address(folder)
+    if stated not in (None, url):
+        raise UserError(f"{folder}: stands for {stated}, not for {url}; pass another --root, or remove {folder / LINK_FILE}")
     there = Elsewhere(folder, url)
-    there.outgoing.mkdir(parents=True, exist_ok=True)
-    for path in folder.glob("*.h5"):
-        path.rename(there.outgoing / path.name)
-    write_json(folder / LINK_FILE, {"url": url})
+    if stated is None:
+        mine = [folder / name for name in _names_in(folder)]
+        if odd := [path for path in mine if not _is_own(path)]:
+            raise UserError(f"{odd[0]}: no shard that was written here (a link, or another name); remove it, then link the folder again")
+        there.outgoing.mkdir(parents=True, exist_ok=True)
+        for path in mine:
+            path.rename(there.outgoing / path.name)
+        write_json(folder / LINK_FILE, {"url": url})
+    trust(folder, url)
+    return there
 
 
 def elsewhere(folder: Path) -> "Elsewhere | None":
-    """What ``folder`` stands for; None for a store that lies here."""
-    if not (folder / LINK_FILE).exists():
-        return None
-    about = read_json(folder / LINK_FILE)
-    if not isinstance(about, dict) or not isinstance(about.get("url"), str):
-        raise UserError(f'{folder / LINK_FILE}: expected {{"url": "s3://..."}}; remove it, or pass the address again')
-    return Elsewhere(folder, about["url"])
+    """What ``folder`` stands for; None for a store that lies here. Raises ``UserError`` where only the folder says so, not the user."""
+    url = trusted_address(folder)
+    return None if url is None else Elsewhere(folder, url)
+
+
+def _names_in(folder: Path) -> list[str]:
+    """Of shards, or what seems to be one."""
+    try:
+        return in_order(name for name in os.listdir(folder) if name.endswith(".h5") and not name.startswith("."))
+    except FileNotFoundError:
+        return []
+
+
+def _is_own(path: Path) -> bool:
+    """Whether it is a file that this package may have written."""
+    return bool(SHARD_NAME.fullmatch(path.name)) and path.is_file() and not path.is_symlink()
 
 
 def refuse_elsewhere(folder: Path) -> None:
@@ -70,10 +93,10 @@ def is_stub(path: Path) -> bool:
 class Elsewhere:
     def __init__(self, folder: Path, url: str) -> None:
         self.folder, self.url, self.outgoing = folder, url, folder / OUTGOING
+        if self.outgoing.is_symlink():
+            raise UserError(f"{self.outgoing}: a link to another folder, from which nothing is brought anywhere; remove it")
         try:
-            import fsspec
-
-            self._files, self._path = fsspec.core.url_to_fs(url)
+            self._files, self._path = file_system(url, [urlsplit(url).hostname or ""])
         except (ImportError, ValueError) as error:
             raise UserError(f"{url}: cannot be reached from here ({' '.join(str(error).split())}); install what it names") from None
 
@@ -87,23 +110,49 @@ class Elsewhere:
             except FileNotFoundError:
                 return []
 
-        return [name for name in self._ask(listed, self.url) if name.endswith(".h5") and not name.startswith(".")]
+        found = [name for name in self._ask(listed, self.url) if name.endswith(".h5") and not name.startswith(".")]
+        if odd := [name for name in found if not PLAIN_NAME.fullmatch(name)]:
+            note_once(f"note: {self.url}: {len(odd):,} files there, {odd[0][:100]!a} for one, are named like no shard; they are left out")
+        return [name for name in found if PLAIN_NAME.fullmatch(name)]
 
-    def update(self) -> None:
-        """Has the folder hold what is there now, after all that was written here has gone there."""
-        for path in sorted(self.outgoing.glob("*.h5")):
-            self.put(path)
-        there = set(self.names())
-        here = {path.name for path in self.folder.glob("*.h5") if not path.name.startswith(".")}
+    def update(self) -> list[Path]:
+        """Has the folder know what is there now. Returns the shards that are, in order; others that the folder has do not count."""
+        there, here = set(self.names()), set(_names_in(self.folder))
         if here and not there:
-            raise UserError(f"{self.url}: there were {len(here):,} shards, now there is none; if that is meant, remove {self.folder}")
-        for name in here - there:  # compacted there
-            (self.folder / name).unlink(missing_ok=True)
+            raise UserError(
+                f"{self.url}: no shard is there now, {self.folder} has {len(here):,} from it; if that is meant, remove that folder"
+            )
+        if gone := here - there:
+            told = f"vlalign-store link {shlex.quote(str(self.folder))} {shlex.quote(self.url)}"
+            note_once(f"note: {self.folder}: {len(gone):,} shards in it are no longer at {self.url}; {told} removes them")
         new = sorted(there - here)
         if new:
             with ThreadPoolExecutor(AT_ONCE) as pool:
                 for _ in progress(pool.map(self._fetch_stub, new), total=len(new), what=f"looking at {self.url}", unit="shards"):
                     pass
+        return [self.folder / name for name in in_order(there)]
+
+    def send(self) -> int:
+        """Brings there what was written here and has not arrived, and removes here what is no longer there; for commands that write.
+        Returns how many shards were brought."""
+        sent = 0
+        for path in (self.outgoing / name for name in _names_in(self.outgoing)):
+            try:
+                if not _is_own(path):
+                    raise UserError(f"{path}: no file that was written here")
+                read_shard(path)
+            except FileNotFoundError:  # another process was faster
+                continue
+            except UserError as error:
+                say(f"note: {error}; it is not brought to {self.url}")
+                continue
+            self.put(path)
+            sent += 1
+        here, there = set(_names_in(self.folder)), set(self.names())
+        for name in here - there if there else ():  # compacted there
+            if _is_own(self.folder / name):
+                (self.folder / name).unlink(missing_ok=True)
+        return sent
 
     def _there(self, name: str) -> str:
         return f"{self._path}/{name}"
@@ -137,10 +186,14 @@ class Elsewhere:
 
     def put(self, path: Path) -> None:
         """Brings a shard from ``outgoing`` there, whole or not at all, and leaves a stub here. Raises ``OSError`` where it does not
-        arrive; it is tried again when the store is opened the next time."""
+        arrive; ``send`` tries it again. One of that name that is there already stays as it is."""
 
         def put() -> None:
             if not path.exists():  # another process was faster
+                return
+            if self._files.exists(self._there(path.name)):
+                self._fetch_stub(path.name)
+                path.unlink(missing_ok=True)
                 return
             partial = self._there(f".{path.name}.{uuid.uuid4().hex[:8]}.partial")
             self._files.makedirs(self._path, exist_ok=True)
@@ -214,6 +267,8 @@ class Elsewhere:
                 return call()
             except UserError:
                 raise
+            except AddressRefused as error:
+                raise UserError(f"{what}: leads to another machine: {error}") from None
             except Exception as error:  # each of fsspec's file systems has its own
                 if isinstance(error, OSError) and error.errno == errno.ENOSPC:
                     raise

@@ -11,8 +11,9 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import DTypeLike
 
-from .console import UserError
-from .elsewhere import elsewhere
+from .console import UserError, note_once
+from .elsewhere import Elsewhere, elsewhere
+from .hdf5 import in_order, stamp_of
 from .records import VideoFeatures
 from .shards import Shard, ShardRows, checksum, describe_key, read_shard
 
@@ -45,7 +46,8 @@ def rows_of_clip(starts: np.ndarray, ends: np.ndarray, start_seconds: float | No
 class FeatureStore:
     """Reads a folder of shards. A store may be shared by threads, forked and spawned processes; files are opened when needed.
 
-    Of two shards with the same video the one whose name comes later counts; names begin with the time of writing.
+    Of two shards with the same video the one whose name comes later counts; names begin with the time of writing, and those that say
+    no time that can be are the oldest.
     ``check_rows``: every read compares the checksum of the video's rows, all of which are then read.
     Raises ``UserError`` where there is no store, where a shard has another schema, where two profiles or weights are mixed, and,
     with ``check_rows``, where rows are damaged.
@@ -159,9 +161,10 @@ class _Snapshot:
     def __init__(self, folder: Path, most_open: int) -> None:
         self.folder, self.most_open = folder, most_open
         self.elsewhere = elsewhere(folder)
-        if self.elsewhere:
-            self.elsewhere.update()
-        self.shards = _read_shards(folder)
+        self.shards = _read_shards(folder, self.elsewhere)
+        if undated := [shard.path.name for shard in self.shards if not stamp_of(shard.path.name)]:
+            told = f"{len(undated):,} shards, {undated[0]!a} for one, have names that say no possible time of writing"
+            note_once(f"note: {folder}: {told}; they count as the oldest")
         first = self.shards[0]
         for shard in self.shards:
             if shard.key != first.key:
@@ -275,12 +278,12 @@ class _Snapshot:
         return self.__dict__ | {"open": {}, "asked": {}}
 
 
-def _read_shards(folder: Path) -> list[Shard]:
+def _read_shards(folder: Path, there: Elsewhere | None) -> list[Shard]:
     """Raises ``UserError`` where there is none. What is compacted between the listing and the reading is listed again."""
     absent = None
     while True:
         try:
-            shards = [read_shard(path) for path in shard_files(folder)]
+            shards = [read_shard(path) for path in (there.update() if there else shard_files(folder))]
         except FileNotFoundError as error:
             if error.filename == absent:
                 raise UserError(f"{absent}: a link that leads nowhere; remove it") from None
@@ -288,13 +291,16 @@ def _read_shards(folder: Path) -> list[Shard]:
             continue
         if not shards:
             raise UserError(f"{folder}: no feature store (no *.h5); make it with vlalign-extract --features {folder.name}")
-        if shard_files(folder) == [shard.path for shard in shards]:
+        if there or shard_files(folder) == [shard.path for shard in shards]:
             return shards
 
 
 def is_store(folder: Path) -> bool:
     """Whether there is something to read in a folder, or where it stands for."""
-    return bool(shard_files(folder) or ((there := elsewhere(folder)) and there.names()))
+    try:
+        return bool(shard_files(folder) or ((there := elsewhere(folder)) and there.names()))
+    except UserError:  # whoever opens it hears why it cannot be read
+        return True
 
 
 def stores_in(folder: Path) -> list[str]:
@@ -302,11 +308,16 @@ def stores_in(folder: Path) -> list[str]:
     return sorted(f.name for f in folder.glob("*") if is_store(f))
 
 
+def current_shards(folder: Path) -> list[Path]:
+    """Those that count, in order: of a folder that stands for a store elsewhere, the ones that are there now."""
+    return there.update() if (there := elsewhere(folder)) else shard_files(folder)
+
+
 def shard_files(folder: Path) -> list[Path]:
-    """In the order of their names, in which a later one counts more."""
+    """Those in a folder, in order: a later one counts more."""
     try:
         with os.scandir(folder) as entries:
-            names = sorted(entry.name for entry in entries if entry.name.endswith(".h5") and not entry.name.startswith("."))
+            names = in_order(entry.name for entry in entries if entry.name.endswith(".h5") and not entry.name.startswith("."))
     except (FileNotFoundError, NotADirectoryError):
         return []
     return [folder / name for name in names]

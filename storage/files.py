@@ -1,9 +1,12 @@
 """Files that are written whole or not at all."""
 
 import contextlib
+import errno
+import fcntl
 import hashlib
 import json
 import os
+import time
 import uuid
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -13,6 +16,8 @@ from typing import Any
 from .console import UserError
 
 IDENTITY_BYTES = 1 << 16
+TURN_SECONDS, LOOK_SECONDS = 10.0, 0.02
+"""Whose turn it is keeps it for less; after so long something else is wrong, such as a network file system without locks."""
 VIDEO_SUFFIXES = (".mp4", ".mkv", ".webm", ".avi", ".mov", ".m4v", ".mpg", ".mpeg", ".ts", ".flv", ".wmv", ".ogv", ".3gp", ".gif")
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png")
 SOUND_SUFFIXES = (".wav", ".mp3", ".flac", ".m4a", ".ogg", ".oga", ".opus", ".mka")
@@ -20,7 +25,8 @@ SOUND_SUFFIXES = (".wav", ".mp3", ".flac", ".m4a", ".ogg", ".oga", ".opus", ".mk
 
 @contextmanager
 def written_whole(path: Path) -> Iterator[Path]:
-    """A temporary path beside ``path``; what was written there gets its name once it is safely on disk."""
+    """A temporary path beside ``path``; what was written there gets its name once it is safely on disk. An ``OSError`` in between names
+    the file, which those of writing itself do not."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.{os.getpid()}-{uuid.uuid4().hex[:8]}.partial")
     try:
@@ -33,9 +39,32 @@ def written_whole(path: Path) -> Iterator[Path]:
             os.fsync(folder)  # the name itself must survive a power cut, too
         finally:
             os.close(folder)
+    except OSError as error:
+        if error.errno is None or error.filename is not None:
+            raise
+        advice = "; make room there" if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
+        raise OSError(error.errno, f"{error.strerror}{advice}", str(path)) from error
     finally:
         with contextlib.suppress(OSError):  # a read-only file system: what went wrong before says so
             partial.unlink(missing_ok=True)
+
+
+@contextmanager
+def one_at_a_time(path: Path) -> Iterator[None]:
+    """Of all processes that change ``path`` by reading it and writing it again, one does at a time. A file beside it is locked, for as
+    long as its process lives. Where a file system has no locks, they do not wait for each other."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.with_name(f".{path.name}.lock").open("a") as lock:
+        until = time.monotonic() + TURN_SECONDS
+        while time.monotonic() < until:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                time.sleep(LOOK_SECONDS)
+            except OSError:
+                break
+        yield
 
 
 def write_text(path: Path, text: str) -> None:

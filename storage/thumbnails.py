@@ -14,7 +14,7 @@ from PIL import Image
 
 from .console import UserError, say
 from .files import written_whole
-from .hdf5 import check_size, new_hdf5, own_dataset, shard_path
+from .hdf5 import check_size, in_order, new_hdf5, own_dataset, shard_path
 
 THUMBNAIL_ROW = np.dtype([("video_id", h5py.string_dtype()), ("seconds", "f8"), ("source", h5py.string_dtype())])
 MOST_PICTURES = 16
@@ -55,7 +55,7 @@ class ThumbnailStore:
         self._places: dict[str, tuple[Path, list[int]]] = {}
         self._sources: dict[str, str] = {}
         self._told: set[Path] = set()
-        for shard in sorted(folder.glob("*.h5")):
+        for shard in (folder / name for name in in_order(path.name for path in folder.glob("*.h5"))):
             rows: dict[str, list[int]] = {}
             with _opened(shard) as (table, _):
                 for index, (video_id, _, source) in enumerate(_rows(table, shard.stat().st_size)):

@@ -89,7 +89,11 @@ def environment(tmp_path) -> dict[str, str]:
     hooks.mkdir()
     (hooks / "sitecustomize.py").write_text(HOOKS.format(log=str(tmp_path / "starts.txt"), rows=str(tmp_path / "rows.txt")))
     settings = {"PYTHONPATH": str(hooks), "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": uuid.uuid4().hex, "RAY_USAGE_STATS_ENABLED": "0"}
-    return os.environ | settings | {"OMP_NUM_THREADS": "1", "VLALIGN_CACHE": str(tmp_path / "cache")}
+    return (
+        os.environ
+        | settings
+        | {"OMP_NUM_THREADS": "1", "VLALIGN_CACHE": str(tmp_path / "cache"), "XDG_STATE_HOME": str(tmp_path / "state")}
+    )
 
 
 def starts(tmp_path: Path) -> Counter[str]:

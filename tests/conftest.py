@@ -39,6 +39,7 @@ def _no_surprises(monkeypatch, tmp_path):
     np.random.seed(0)
     torch.manual_seed(0)
     monkeypatch.setenv("VLALIGN_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.delenv("VLALIGN_ROOT", raising=False)
     import vlalign.extract.weights as weights
 

@@ -37,7 +37,7 @@ def films(tmp_path_factory) -> list[VideoRecord]:
 def worker(tmp_path, monkeypatch) -> Iterator[ExtractionWorker]:
     monkeypatch.setattr(module, "make_extractor", lambda *_: stub())
     made = ExtractionWorker(DatasetFolder(tmp_path, "mine"), num_cores=2, shard_seconds=1000.0)
-    made.load(Namespace(device="cpu"), WEIGHTS, {})
+    made.load(Namespace(device="cpu", allow_host=[]), WEIGHTS, {})
     yield made
     with suppress(OSError):
         exchange_until(made, is_idle)  # what goes on in its thread would take cores and threads from the tests that follow
@@ -149,7 +149,7 @@ def test_what_is_on_disk_is_told_at_once(tmp_path, films, monkeypatch):
     monkeypatch.setattr(module, "make_extractor", lambda *_: stub())
     monkeypatch.setattr(module, "ANSWER_SECONDS", 300.0)
     made = ExtractionWorker(DatasetFolder(tmp_path, "mine"), num_cores=1, shard_seconds=0.0)
-    made.load(Namespace(device="cpu"), WEIGHTS, {})
+    made.load(Namespace(device="cpu", allow_host=[]), WEIGHTS, {})
     answer = made.exchange([(video, FEATURES) for video in films], -1)
     assert kept(answer.events) and not answer.idle
     made.exchange([], None)
@@ -171,6 +171,6 @@ def test_what_comes_to_the_stores_is_seen_whoever_wrote_it(tmp_path):
 
 def test_weights_that_are_not_to_be_had_are_a_mistake_in_the_call(tmp_path):
     made = ExtractionWorker(DatasetFolder(tmp_path, "mine"), num_cores=1, shard_seconds=1.0)
-    args = Namespace(device="cpu", precision="fp32", dataset="mine")
+    args = Namespace(device="cpu", precision="fp32", dataset="mine", allow_host=[])
     with pytest.raises(UserError, match=r"no such file|not found"):
         made.load(args, {"s3d": str(tmp_path / "absent.pth")}, {})
