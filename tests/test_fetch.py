@@ -22,6 +22,9 @@ from vlalign.storage.console import UserError
 from vlalign.storage.files import file_identity, read_jsonl
 from vlalign.storage.layout import DatasetFolder
 
+HERE = ["127.0.0.1"]
+"""What users pass to have videos from a server of their own."""
+
 
 class Server(http.server.SimpleHTTPRequestHandler):
     def do_GET(self):
@@ -82,6 +85,7 @@ def test_a_data_set_of_addresses_is_extracted_like_one_of_files(tmp_path, served
     paths = {"here": str(short_video), "there": f"{address}/a.mp4", "gone": f"{address}/gone.mp4", "flaky": f"{address}/flaky.mp4?x=1"}
     dataset.write_videos([VideoRecord(video_id=video_id, path=path) for video_id, path in paths.items()])
     call = ["--root", str(dataset.root), "--dataset", "mine", "--features", "s3d", "--weights", "random"]
+    call += ["--allow-host", "127.0.0.1"]
     assert main(call) == 1
     store = FeatureStore(dataset.features("s3d"))
     assert sorted(store.video_ids()) == ["flaky", "here", "there"]
@@ -95,7 +99,7 @@ def test_a_data_set_of_addresses_is_extracted_like_one_of_files(tmp_path, served
 
 
 def test_what_cannot_be_reached_is_tried_again_and_then_a_failure_with_its_words(served):
-    fetcher = Fetcher()
+    fetcher = Fetcher(allowed_hosts=HERE)
     jobs = fetcher.jobs([Job("x", Path(), [], url="http://127.0.0.1:9/x.mp4")])
     job = next_job(jobs)
     failure = fetcher.done(job)
@@ -107,7 +111,7 @@ def test_what_cannot_be_reached_is_tried_again_and_then_a_failure_with_its_words
 def test_files_are_fetched_ahead_but_not_all_and_go_when_they_are_done(tmp_path, served, monkeypatch):
     address, folder = served
     monkeypatch.setattr(fetch, "FILES_AHEAD", 3)
-    fetcher, asked = Fetcher(), []
+    fetcher, asked = Fetcher(allowed_hosts=HERE), []
 
     def source() -> Iterator[Job]:
         for number in range(20):
@@ -131,7 +135,7 @@ def test_files_are_fetched_ahead_but_not_all_and_go_when_they_are_done(tmp_path,
 def test_no_more_bytes_than_there_is_room_for(tmp_path, served):
     address, folder = served
     size = (folder / "a.mp4").stat().st_size
-    fetcher = Fetcher(most_bytes=int(1.5 * size))
+    fetcher = Fetcher(allowed_hosts=HERE, most_bytes=int(1.5 * size))
     jobs = fetcher.jobs([Job(str(number), Path(), [], url=f"{address}/a.mp4") for number in range(4)])
     for _ in range(4):
         job = next_job(jobs)
@@ -142,7 +146,7 @@ def test_no_more_bytes_than_there_is_room_for(tmp_path, served):
 
 
 def test_jobs_that_lie_here_wait_for_none_that_is_fetched():
-    fetcher = Fetcher()
+    fetcher = Fetcher(allowed_hosts=HERE)
     here = Job("here", Path("here.mp4"), [])
     assert list(fetcher.jobs([here, None, here])) == [here, None, here]
     assert fetcher.done(here) is None
@@ -152,7 +156,7 @@ def test_jobs_that_lie_here_wait_for_none_that_is_fetched():
 def test_a_file_system_that_is_not_installed_is_said_at_once():
     if importlib.util.find_spec("s3fs"):
         pytest.skip("s3fs is installed")
-    fetcher = Fetcher()
+    fetcher = Fetcher(allowed_hosts=HERE)
     with pytest.raises(UserError, match=r"s3://bucket/a\.mp4: cannot be read without another package .*s3fs"):
         next_job(fetcher.jobs([Job("x", Path(), [], url="s3://bucket/a.mp4")]))
     fetcher.close()
@@ -161,7 +165,7 @@ def test_a_file_system_that_is_not_installed_is_said_at_once():
 def test_memory_is_a_file_system_too(short_video):
     with fsspec.open("memory://films/a.mp4", "wb") as file:
         file.write(short_video.read_bytes())
-    fetcher = Fetcher()
+    fetcher = Fetcher(allowed_hosts=HERE)
     job = next_job(fetcher.jobs([Job("x", Path(), [], url="memory://films/a.mp4")]))
     assert job.path.read_bytes() == short_video.read_bytes() and job.path.suffix == ".mp4"
     fetcher.close()
@@ -173,7 +177,7 @@ def test_what_a_killed_process_left_is_removed_by_the_next(tmp_path, served):
     left.mkdir()
     (left / "lock").touch()
     (left / "0.mp4").write_bytes(b"x")
-    fetcher, other = Fetcher(), Fetcher()
+    fetcher, other = Fetcher(allowed_hosts=HERE), Fetcher(allowed_hosts=HERE)
     first = next_job(fetcher.jobs([Job("x", Path(), [], url=f"{address}/a.mp4")]))
     assert not left.exists()
     next_job(other.jobs([Job("x", Path(), [], url=f"{address}/a.mp4")]))
