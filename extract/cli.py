@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..storage.addresses import host_named
-from ..storage.console import EXIT_INCOMPLETE, Problems, UserError, available_cores, command_parser, progress, run_command, say
+from ..storage.console import EXIT_INCOMPLETE, Problems, UserError, available_cores, command_parser, progress, run_command, say, show
 from ..storage.elsewhere import elsewhere, link
 from ..storage.feature_store import shard_files
 from ..storage.files import IMAGE_SUFFIXES, SOUND_SUFFIXES, VIDEO_SUFFIXES
@@ -183,7 +183,7 @@ def plan(place: Here, work: WorkList, todo: Sequence[tuple[VideoRecord, list[str
         say(f"note: {num_elsewhere:,} videos lie elsewhere; they are fetched only when they are extracted, and not counted here")
     paths = [(video.video_id, work.dataset.video_path(video)) for video, _ in todo if video not in to_render and not video.url]
     if not paths:
-        print(f"{work.dataset.path}: nothing is left to extract of {','.join(work.features)}")
+        show(f"{work.dataset.path}: nothing is left to extract of {','.join(work.features)}")
         return problems.exit_code()
     from .plan import planned_table
     from .probe import VideoError
@@ -201,13 +201,13 @@ def plan(place: Here, work: WorkList, todo: Sequence[tuple[VideoRecord, list[str
     probed = [video for _, video in answers if not isinstance(video, VideoError)]
     left_of = {name: {video.video_id for video, left in todo if name in left} for name in weights}
     for line in planned_table(probed, [PROFILES[name] for name in weights], left_of):
-        print(line)
-    print(f"{len(paths) - len(probed):,} of {len(paths):,} videos cannot be read")
+        show(line)
+    show(f"{len(paths) - len(probed):,} of {len(paths):,} videos cannot be read")
     if probed:
         speed, where = place.measure(work, probed, weights)
         hours = sum(video.duration_seconds for video in probed) / 3600
         takes = timedelta(seconds=round(3600 * hours / speed))
-        print(f"{hours:,.2f} hours of video, {speed:.2f} times as fast as they play on {where}: {takes} (h:mm:ss)")
+        show(f"{hours:,.2f} hours of video, {speed:.2f} times as fast as they play on {where}: {takes} (h:mm:ss)")
     return problems.exit_code()
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from ..storage.console import EXIT_DONE, EXIT_INCOMPLETE, UserError
+from ..storage.console import EXIT_DONE, EXIT_INCOMPLETE, UserError, show
 from ..storage.feature_store import FeatureStore
 from ..storage.foreign import read_features
 from ..storage.layout import DatasetFolder
@@ -160,25 +160,25 @@ def verify(dataset: DatasetFolder, videos: Sequence[VideoRecord], extractor: Ext
     """Prints a line a video and what was found; 0 where all rows are the same."""
     store, recipes = FeatureStore(dataset.features(extractor.profile.name)), Recipes(extractor)
     sample = rows_of_videos(store)
-    print(f"{'video':<28}{'rows':>8}{'theirs':>8}{'distance':>10}{'largest':>9}  verdict")
+    show(f"{'video':<28}{'rows':>8}{'theirs':>8}{'distance':>10}{'largest':>9}  verdict")
     num_same = 0
     for video in videos:
         if video.video_id not in store:
-            print(f"{video.video_id:<28}  no features of ours")
+            show(f"{video.video_id:<28}  no features of ours")
             continue
         try:
             found = _verified(dataset, video, store, sample, recipes, read_features(files[video.video_id]))
         except (UserError, VideoError) as error:
-            print(f"{video.video_id:<28}  {error}")
+            show(f"{video.video_id:<28}  {error}")
             continue
         num_same += found.same
         recipes.found += [found.cause] if found.cause and found.cause not in recipes.found else []
-        print(
+        show(
             f"{video.video_id:<28}{found.rows:>8,}{found.their_rows:>8,}{found.distance:>10.4f}{found.largest:>9.4f}  "
             f"{found.verdict}{': ' if found.remarks else ''}{'; '.join(found.remarks)}"
         )
-    print("distance: between rows that belong together; 1 is that of rows of different videos")
-    print(f"{num_same:,} of {len(videos):,} videos have the same rows")
+    show("distance: between rows that belong together; 1 is that of rows of different videos")
+    show(f"{num_same:,} of {len(videos):,} videos have the same rows")
     return EXIT_DONE if num_same == len(videos) else EXIT_INCOMPLETE
 
 

@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ..storage.console import Problems, UserError, available_cores, command_parser, run_command, say
+from ..storage.console import Problems, UserError, available_cores, command_parser, run_command, say, show
 from ..storage.layout import DatasetFolder
 from ..storage.records import Caption, VideoRecord
 from .census import format_summary
@@ -79,13 +79,13 @@ def prepare_captions(
     )
     if summary is None:
         return problems.exit_code()
-    print(format_summary(summary))
+    show(format_summary(summary))
     for name, value in about.items():
         if name in ("seed", "task", "steps") or value == "":  # asked for, for later commands; or a data set without protocols
             continue
-        print(f"{name}: {value:,}" if isinstance(value, int) else f"{name}: {value}")
+        show(f"{name}: {value:,}" if isinstance(value, int) else f"{name}: {value}")
     if args.word_vectors is not None:
-        print(format_coverage(prepare_word_vectors(dataset, args.word_vectors)))
+        show(format_coverage(prepare_word_vectors(dataset, args.word_vectors)))
     num_captions = sum(split["captions"] for split in summary["splits"].values())
     say(f"{dataset.captions}: {num_captions:,} captions" + (f"; {problems.count:,} problems, {problems.where}" if problems.count else ""))
     return problems.exit_code()

@@ -12,7 +12,7 @@ from typing import Any
 from ray.util.metrics import Gauge
 
 from ..extract.run import Outcome
-from ..storage.console import LOG_EVERY_SECONDS, say
+from ..storage.console import LOG_EVERY_SECONDS, harmless, say
 from .worker import Answer
 
 MEASURES = {
@@ -90,7 +90,7 @@ class Status:
         if sys.stderr.isatty():
             lines = self.table(figures)
             self._clear()
-            sys.stderr.write("\n".join(lines) + "\n")
+            sys.stderr.write("\n".join(map(harmless, lines)) + "\n")
             self._lines = len(lines)
         elif due:
             say(self.line(figures))

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from . import care
-from .console import EXIT_DONE, EXIT_INCOMPLETE, Parser, Problems, UserError, add_dataset, progress, run_command, say
+from .console import EXIT_DONE, EXIT_INCOMPLETE, Parser, Problems, UserError, add_dataset, harmless, progress, run_command, say, show
 from .elsewhere import link
 from .exchange import FORMS, export_store, import_features, read_durations, read_profile
 from .feature_store import FeatureStore, current_shards, shard_files, stores_in
@@ -67,9 +67,9 @@ def stores_of(args: argparse.Namespace) -> list[Path]:
 def info(args: argparse.Namespace) -> int:
     found = [care.describe(FeatureStore(folder)) for folder in stores_of(args)]
     if args.json:
-        print(json.dumps(found, indent=2, ensure_ascii=False))
+        show(json.dumps(found, indent=2))
     else:
-        print("\n\n".join("\n".join(info_lines(about)) for about in found))
+        show("\n\n".join("\n".join(info_lines(about)) for about in found))
     return EXIT_DONE
 
 
@@ -92,13 +92,13 @@ def info_lines(about: dict[str, Any]) -> list[str]:
 
 
 def ls(args: argparse.Namespace) -> int:
-    print("video_id\trows\tseconds\tdecoder\tpartial")
+    show("video_id\trows\tseconds\tdecoder\tpartial")
     for folder in stores_of(args):
         store = FeatureStore(folder)
         for video_id in store.video_ids():
             _, video = store.place(video_id)
             about = (video_id, video["num_rows"], f"{video['duration_seconds']:.2f}", video["decoder"].decode(), video["partial"].decode())
-            print(*about, sep="\t")
+            show("\t".join(harmless(str(value)).replace("\t", "\\t").replace("\n", "\\n") for value in about))
     return EXIT_DONE
 
 
@@ -117,7 +117,7 @@ def verify_stores(folders: list[Path], problems: Problems) -> None:
                 problems.add(finding.message)
         if left := care.unfinished(folder):
             say(f"note: {len(left):,} unfinished files in {folder}, of writers that were stopped; vlalign-store repair removes them")
-        print(
+        show(
             f"{folder}: {bad:,} of {total:,} shards are damaged; vlalign-store repair {folder} drops that, then run vlalign-extract again"
             if bad
             else f"{folder}: {total:,} shards, every byte as it was written"
@@ -131,7 +131,7 @@ def repair(args: argparse.Namespace) -> int:
             if done:
                 mended += 1
                 say(done)
-        print(f"{folder}: {mended:,} of {total:,} shards were not whole" + ("; now run vlalign-extract again" if mended else ""))
+        show(f"{folder}: {mended:,} of {total:,} shards were not whole" + ("; now run vlalign-extract again" if mended else ""))
     return EXIT_DONE
 
 
@@ -140,7 +140,7 @@ def compact(args: argparse.Namespace) -> int:
         before = len(shard_files(folder))
         for read, written in care.compact(folder):
             say(f"{folder}: {read:,} shards put into {written:,}")
-        print(f"{folder}: {before:,} shards before, {len(shard_files(folder)):,} now")
+        show(f"{folder}: {before:,} shards before, {len(shard_files(folder)):,} now")
     return EXIT_DONE
 
 
@@ -148,7 +148,7 @@ def link_(args: argparse.Namespace) -> int:
     folder = folder_of(args, args.store)
     sent = link(folder, args.url).send()
     brought = f"{sent:,} shards were brought there; " if sent else ""
-    print(f"{folder}: stands for {args.url}; {brought}{len(FeatureStore(folder)):,} videos there")
+    show(f"{folder}: stands for {args.url}; {brought}{len(FeatureStore(folder)):,} videos there")
     return EXIT_DONE
 
 
@@ -157,7 +157,7 @@ def merge(args: argparse.Namespace) -> int:
     into = folder_of(args, args.into)
     total = sum(len(current_shards(source)) for source in sources)
     copied = len(list(progress(care.merge(sources, into), total=total, what="merging", unit="shards")))
-    print(f"{into}: {copied:,} shards came in; {len(FeatureStore(into)):,} videos now")
+    show(f"{into}: {copied:,} shards came in; {len(FeatureStore(into)):,} videos now")
     return EXIT_DONE
 
 
@@ -166,7 +166,7 @@ def rm(args: argparse.Namespace) -> int:
     with problems_of(args) as problems:
         for video_id in care.remove(folder, video_ids):
             problems.add(f"{folder}: no video {video_id!r} in it")
-    print(f"{folder}: {len(video_ids) - problems.count:,} videos removed")
+    show(f"{folder}: {len(video_ids) - problems.count:,} videos removed")
     return problems.exit_code()
 
 
@@ -179,7 +179,7 @@ def import_(args: argparse.Namespace) -> int:
     weights = Weights(name=profile.weights, sha256="")
     with problems_of(args) as problems:
         count = import_features(args.source, folder, profile, weights, pattern=args.pattern, durations=durations, problems=problems)
-    print(f"{folder}: {count:,} videos came in, {problems.count:,} problems; their profile is as you stated it")
+    show(f"{folder}: {count:,} videos came in, {problems.count:,} problems; their profile is as you stated it")
     return problems.exit_code()
 
 
@@ -187,7 +187,7 @@ def export(args: argparse.Namespace) -> int:
     store = FeatureStore(find_store(args, args.store))
     with problems_of(args) as problems:
         count = export_store(store, args.folder, args.form, problems)
-    print(f"{args.folder}: {count:,} of {len(store):,} videos of {store.folder}")
+    show(f"{args.folder}: {count:,} of {len(store):,} videos of {store.folder}")
     return EXIT_INCOMPLETE if count < len(store) else problems.exit_code()
 
 

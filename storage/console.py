@@ -9,6 +9,7 @@ import signal
 import sys
 import threading
 import time
+import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -83,7 +84,7 @@ class Problems:
         say(f"warning: more like this; from here on they are only listed, in {self.file}")
 
     def _list(self, message: str) -> None:
-        self._lines.write(" ".join(message.splitlines()) + "\n")
+        self._lines.write(harmless(" ".join(message.splitlines())) + "\n")
 
     @property
     def where(self) -> str:
@@ -108,9 +109,26 @@ def available_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+JOINERS = "\u200c\u200d"
+"""Marks that are not seen themselves; some scripts and emoji need them."""
+
+
+def harmless(text: str) -> str:
+    """What a terminal shows and does not obey: control characters, and marks that turn the direction of writing, become escapes such as
+    ``\\x1b``. Lines and tabs stay."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c in "\n\t" or c in JOINERS or unicodedata.category(c) == "Zs" else repr(c)[1:-1] for c in text)
+
+
 def say(message: str) -> None:
     """One line on standard error, which keeps a progress bar whole; standard output is for results."""
-    tqdm.write(message, file=sys.stderr)
+    tqdm.write(harmless(message), file=sys.stderr)
+
+
+def show(result: str) -> None:
+    """A result, on standard output."""
+    print(harmless(result))
 
 
 @lru_cache(maxsize=1024)
@@ -345,7 +363,7 @@ def progress(
     ``size``: how many of ``total`` an item stands for. ``done``: how many were done before. ``note``: said behind the rate.
     """
     if sys.stderr.isatty():
-        with tqdm(total=total, initial=done, desc=what, unit=f" {unit}", dynamic_ncols=True, smoothing=0.05) as bar:
+        with tqdm(total=total, initial=done, desc=harmless(what), unit=f" {unit}", dynamic_ncols=True, smoothing=0.05) as bar:
             for item in items:
                 yield item
                 bar.set_postfix_str(note(), refresh=False)

@@ -93,3 +93,20 @@ def test_each_folder_is_installed_under_vlalign():
 
     assert Path(vlalign.storage.__file__).parent == TOP / "storage"
     assert Path(vlalign.extract.__file__).parent == TOP / "extract"
+
+
+PRINTERS = {"storage/console.py": {"print"}, "ray_jobs/status.py": {"write"}}
+"""Who writes to the terminal: what comes from elsewhere is made harmless there. The table of a job moves the cursor itself."""
+
+
+@pytest.mark.parametrize("path", [path for folder in FOLDERS for path in sorted((TOP / folder).rglob("*.py"))], ids=str)
+def test_one_place_prints(path):
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if not isinstance(node, ast.Call):
+            continue
+        if isinstance(node.func, ast.Name) and node.func.id == "print":
+            found.add("print")
+        elif isinstance(node.func, ast.Attribute) and node.func.attr == "write" and ast.unparse(node.func.value).startswith("sys.std"):
+            found.add("write")
+    assert found <= PRINTERS.get(str(path.relative_to(TOP)), set())

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ..storage.captions import choose_protocol, read_captions_about
-from ..storage.console import EXIT_DONE, EXIT_INCOMPLETE, Problems, UserError, command_parser, run_command, say
+from ..storage.console import EXIT_DONE, EXIT_INCOMPLETE, Problems, UserError, command_parser, run_command, say, show
 from ..storage.files import read_json, sha256_of
 from ..storage.layout import find_dataset
 from .config import HEADS, NORMALIZATIONS, TASKS, TrainConfig
@@ -87,11 +87,11 @@ def evaluate(args: argparse.Namespace) -> int:
         with Problems(file=on.problems("evaluate")) as problems:
             result = evaluate_run(run_folder, on, folder, question, problems, fingerprint)
     heading, *lines = SAY[result["task"]](result)
-    print("\n".join([heading, *(f"note: {note}" for note in result["not_comparable"]), *lines]))
+    show("\n".join([heading, *(f"note: {note}" for note in result["not_comparable"]), *lines]))
     if result["note"]:
-        print(f"note: {result['note']}")
-    print(f"metrics: {folder / METRICS_FILE}")
-    print(f"report:  {folder / REPORT_FILE}")
+        show(f"note: {result['note']}")
+    show(f"metrics: {folder / METRICS_FILE}")
+    show(f"report:  {folder / REPORT_FILE}")
     return EXIT_INCOMPLETE if result["left_out"] else EXIT_DONE
 
 

@@ -3,7 +3,7 @@
 import argparse
 
 from ..storage.captions import read_captions_about
-from ..storage.console import EXIT_DONE, UserError, command_parser, run_command
+from ..storage.console import EXIT_DONE, UserError, command_parser, run_command, show
 from .config import HEADS
 from .runs import asked_dataset, dataset_of, find_run, read_config, read_run
 
@@ -29,14 +29,14 @@ def search_command(args: argparse.Namespace) -> int:
     clips = searchable_clips(run)
     hits = search(run, args.query, clips, args.num_results, args.rerank)
     of = on.name if on is own else f"{on.name} ({on.path}), with the run {folder.name} of {own.name}"
-    print(f"{args.query!r} among {len(clips):,} clips of {of}")
+    show(f"{args.query!r} among {len(clips):,} clips of {of}")
     if read_captions_about(on.captions) is None:
-        print(f"note: {on.name} has no captions, which say where clips begin and end: whole videos were searched")
-    print(f"{'score':>8}  {'seconds':>15}  video")
+        show(f"note: {on.name} has no captions, which say where clips begin and end: whole videos were searched")
+    show(f"{'score':>8}  {'seconds':>15}  video")
     for hit in hits:
-        print(f"{hit.score:>8.2f}  {hit.start_seconds:>6.2f} - {hit.end_seconds:>6.2f}  {hit.video_id}")
+        show(f"{hit.score:>8.2f}  {hit.start_seconds:>6.2f} - {hit.end_seconds:>6.2f}  {hit.video_id}")
     if run.note:
-        print(f"note: {run.note}")
+        show(f"note: {run.note}")
     return EXIT_DONE
 
 

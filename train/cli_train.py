@@ -6,7 +6,7 @@ from dataclasses import fields
 from typing import Any
 
 from ..storage.captions import choose_protocol, read_captions_about
-from ..storage.console import EXIT_DONE, Problems, command_parser, run_command, say
+from ..storage.console import EXIT_DONE, Problems, command_parser, run_command, say, show
 from ..storage.layout import find_dataset
 from .config import ENCODERS, HEADS, LOSSES, NEGATIVES, PAIR_WEIGHTS, PRECISIONS, SCHEDULES, TrainConfig
 from .recipes import RECIPES, describe, make_config, usual_recipe
@@ -78,7 +78,7 @@ def train(args: argparse.Namespace) -> int:
     with Problems(quiet=not first, file=dataset.problems("train")) as problems:
         train_run(dataset, config, folder, device_name=args.device, init=init, problems=problems)
     if first:
-        print(f"trained {folder}; now: vlalign-evaluate {folder}")
+        show(f"trained {folder}; now: vlalign-evaluate {folder}")
     return problems.exit_code()
 
 
