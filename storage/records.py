@@ -152,11 +152,14 @@ class VideoRecord:
         return self.path if "://" in self.path else ""
 
 
+def is_text(value: Any) -> bool:
+    """Whether it is one that can be written: JSON and HDF5 may hold halves of letters."""
+    return isinstance(value, str) and value.encode(errors="ignore").decode() == value
+
+
 def _check_text(value: Any) -> None:
-    try:
-        value.encode()
-    except (AttributeError, UnicodeEncodeError):
-        raise ValueError(f"{value!r} is no text; expected valid Unicode") from None
+    if not is_text(value):
+        raise ValueError(f"{value!r} is no text; expected valid Unicode")
 
 
 @dataclass(frozen=True, kw_only=True)

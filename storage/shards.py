@@ -35,7 +35,7 @@ from zlib_ng.zlib_ng import crc32  # the same CRC-32 as zlib's, five times as fa
 from .console import UserError
 from .files import written_whole
 from .hdf5 import Layout, shard_path
-from .records import Profile, VideoFeatures, Weights
+from .records import Profile, VideoFeatures, Weights, is_text
 
 SCHEMA = 1
 EXTRACTED = "extracted"
@@ -150,6 +150,7 @@ def _parse(path: Path, fd: int) -> Shard:
     if len(block) != first_byte or f"{crc32(block[first.end() :]):08x}".encode() != first[3]:
         raise ValueError("its first block is damaged")
     about = json.loads(block[first.end() :])
+    _check_types(about)
     if about["num_bytes"] != size:
         raise ValueError(f"it has {size:,} of its {about['num_bytes']:,} bytes")
     index, attributes = about["videos"], about["attributes"]
@@ -159,8 +160,6 @@ def _parse(path: Path, fd: int) -> Shard:
     content = os.pread(fd, index["count"] * dtype.itemsize, index["offset"])
     if crc32(content) != index["crc32"]:
         raise ValueError("its index is damaged")
-    if not all(isinstance(text, str) for text in (attributes["origin"], *attributes["made_with"].values())):
-        raise TypeError("its attributes are no texts")
     profile = _profile(attributes["profile"])
     shard = Shard(
         path=path,
@@ -184,6 +183,17 @@ def _parse(path: Path, fd: int) -> Shard:
     if any(not first_byte <= first <= last <= size for first, last in _ranges(shard)):
         raise ValueError("its rows lie outside of it")
     return shard
+
+
+def _check_types(about: dict[str, Any]) -> None:
+    """Raises ``TypeError`` and ``KeyError`` where a value that is used without another look is of another type."""
+    index, attributes = about["videos"], about["attributes"]
+    texts = [attributes[name] for name in ("origin", "weights", "weights_sha256", "profile", "profile_hash")]
+    if not all(map(is_text, (*texts, *attributes["made_with"].keys(), *attributes["made_with"].values()))):
+        raise TypeError("its attributes are no texts")
+    numbers = [about["num_bytes"], about["num_rows"], about["rest_crc32"], index["count"], index["offset"], index["crc32"]]
+    if not all(type(number) is int and 0 <= number < 1 << 63 for number in (*numbers, *about["offsets"].values())):
+        raise TypeError("its numbers are no whole numbers")
 
 
 def places_in(block: bytes) -> tuple[int, int, int, int]:
