@@ -1,18 +1,20 @@
 """A run's report: one HTML file that needs nothing else."""
 
 import base64
+import functools
 import io
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import jinja2
 import numpy as np
 
-from ..storage.files import read_jsonl, write_text
+from ..storage.files import write_text
 from ..storage.thumbnails import ThumbnailStore
 from .checkpoint import Run
 from .metrics import RECALL_AT
+from .run_files import read_events
 from .runs import EVENTS_FILE, REPORT_FILE
 from .spoken import ROWS_OF_TOKEN
 
@@ -22,6 +24,24 @@ if TYPE_CHECKING:
     from .steps import LocalizedVideo
 
 
+T = TypeVar("T")
+
+
+def with_plain_texts(draw: Callable[..., T]) -> Callable[..., T]:
+    """Whatever a caption or a name is, a figure shows it as it is: Matplotlib would take what stands between two dollars for a formula,
+    and, where its settings say so, give every text to LaTeX."""
+
+    @functools.wraps(draw)
+    def drawn(*args: Any) -> T:
+        import matplotlib  # seconds to import
+
+        with matplotlib.rc_context({"text.parse_math": False, "text.usetex": False}):
+            return draw(*args)
+
+    return drawn
+
+
+@with_plain_texts
 def loss_curve(events: list[dict[str, Any]]) -> str:
     """An SVG of every term of the loss, and of what the validation split judges by, by training step."""
     from matplotlib.figure import Figure  # seconds to import
@@ -32,7 +52,8 @@ def loss_curve(events: list[dict[str, Any]]) -> str:
     others = ("step", "learning_rate", "codewords_in_use")
     terms = [name for name in events[0] if name not in others and not name.startswith("validation")]
     for name in terms:
-        left.plot(steps, [event[name] for event in events], label=name, linewidth=2 if name == "loss" else 1)
+        values = [np.nan if event.get(name) is None else event[name] for event in events]
+        left.plot(steps, values, label=name, linewidth=2 if name == "loss" else 1)
     left.set(xlabel="training step", ylabel="loss", ylim=(0, None))
     for name, unit in (("validation_mean_rank", "mean rank (1 is best)"), ("validation_error", "wrong, percent")):
         if validated := [e for e in events if e.get(name) is not None]:
@@ -49,6 +70,7 @@ def svg_of(figure: "Figure") -> str:
     return svg.getvalue()[svg.getvalue().index("<svg") :]
 
 
+@with_plain_texts
 def codebook_figures(codebook: dict[str, Any]) -> list[str]:
     """SVGs: P(verb | codeword) by clips above and by captions below (CMCM, Figure 3), and how far each codeword is one side's own
     (Figure 6)."""
@@ -71,6 +93,7 @@ def codebook_figures(codebook: dict[str, Any]) -> list[str]:
     return figures
 
 
+@with_plain_texts
 def spectrogram_figure(rows_TD: np.ndarray, heard: Sequence[bool]) -> str:
     """An SVG: a recording's log-mel rows, and, in colour, the tokens of 16 rows that a codeword replaces."""
     from matplotlib.figure import Figure
@@ -96,6 +119,7 @@ def grid_figure(lit: Sequence[bool], grid: tuple[int, int, int], pictures: Seque
     return figures
 
 
+@with_plain_texts
 def step_figure(video: "LocalizedVideo", steps: Sequence[str]) -> str:
     """An SVG: the scores of a video's seconds for its task's steps, where each step is shown, and where it was placed."""
     from matplotlib.figure import Figure
@@ -117,6 +141,7 @@ def step_figure(video: "LocalizedVideo", steps: Sequence[str]) -> str:
     return svg_of(figure)
 
 
+@with_plain_texts
 def segments_figure(found_T: np.ndarray, true_T: np.ndarray) -> str:
     """An SVG: two strips over time, what is shown above and what was found below; a colour a step, nothing for the background."""
     from matplotlib import colormaps
@@ -174,6 +199,6 @@ def render_report(
 
 
 def write_report(run: Run, result: dict[str, Any], shown: dict[str, Any], folder: Path) -> None:
-    events = read_jsonl(run.folder / EVENTS_FILE)
+    events = read_events(run.folder / EVENTS_FILE)
     html = render_report(run.folder.name, run.about, result, events, shown, ThumbnailStore(run.dataset.thumbnails))
     write_text(folder / REPORT_FILE, html)
