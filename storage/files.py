@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import fcntl
+import glob
 import hashlib
 import json
 import os
@@ -67,6 +68,14 @@ def one_at_a_time(path: Path) -> Iterator[None]:
         yield
 
 
+def remove_unfinished(path: Path) -> int:
+    """What ``written_whole`` left beside ``path`` where its process was killed, for one that nobody else writes; returns how many files."""
+    found = [*path.parent.glob(f".{glob.escape(path.name)}.*.partial")]
+    for partial in found:
+        partial.unlink()
+    return len(found)
+
+
 def write_text(path: Path, text: str) -> None:
     with written_whole(path) as partial:
         partial.write_text(text, encoding="utf-8")
@@ -79,7 +88,7 @@ def write_json(path: Path, value: Any) -> None:
 def read_json(path: Path) -> Any:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{path}: no JSON ({error}); remove it and run the command that makes it again") from None
 
 
@@ -98,7 +107,7 @@ def numbered_jsonl(path: Path) -> Iterator[tuple[int, dict]]:
                 if not text.strip():
                     continue
                 row = json.loads(text)
-            except ValueError as error:  # neither UTF-8 nor JSON
+            except (ValueError, RecursionError) as error:  # neither UTF-8 nor JSON
                 raise UserError(f"{path}, line {number}: no JSON in UTF-8 ({error}); expected one object a line") from None
             if not isinstance(row, dict):
                 raise UserError(f"{path}, line {number}: expected a JSON object, got {type(row).__name__}")

@@ -2,18 +2,20 @@
 
 import json
 import re
-import zipfile
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 
 from .console import UserError
 from .files import written_whole
+from .npz import open_npz
 
+NOT_READABLE = (OSError, EOFError, ValueError, LookupError, AttributeError, TypeError, MemoryError, RecursionError, BadZipFile, zlib.error)
 WORD = re.compile(r"[\w']+")
 
 
@@ -51,7 +53,10 @@ def read_word_vectors(path: Path) -> WordVectors:
     if not path.exists():
         raise UserError(f"{path}: not found; run vlalign-preprocess with --word-vectors FILE first")
     try:
-        with np.load(path) as arrays:
-            return WordVectors(arrays["words"].tolist(), arrays["vectors"], json.loads(arrays["about"].item()))
-    except (OSError, EOFError, ValueError, LookupError, AttributeError, TypeError, MemoryError, zipfile.BadZipFile, zlib.error) as error:
+        with open_npz(path) as arrays:
+            words, vectors, about = (arrays[name]() for name in ("words", "vectors", "about"))
+            if vectors.dtype.kind != "f" or words.dtype.kind != "U":
+                raise ValueError("they are no words and numbers")
+            return WordVectors(words.tolist(), vectors, json.loads(about.item()))
+    except NOT_READABLE as error:
         raise UserError(f"{path}: no word vectors ({error}); run vlalign-preprocess with --word-vectors FILE again") from None

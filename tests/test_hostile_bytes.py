@@ -24,13 +24,13 @@ def tried(reader: str, first: int, last: int, folder: Path) -> dict[str, int]:
     return counts
 
 
-@pytest.mark.parametrize("reader", sorted(READERS.keys() - {"run"}))
+@pytest.mark.parametrize("reader", READERS)
 def test_some_files_are_read_or_refused_in_a_line(tmp_path, reader):
     tried(reader, 0, NUM_FILES, tmp_path)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("reader", sorted(READERS.keys() - {"run"}))
+@pytest.mark.parametrize("reader", READERS)
 def test_five_thousand_files_are_read_or_refused_in_a_line(tmp_path, reader):
     if reader == "thumbnails":
         pytest.xfail("HDF5 itself does not return from reading the texts of one damaged file in 640")

@@ -5,6 +5,7 @@ import os
 import random
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -26,6 +27,7 @@ from vlalign.train.cli_search import main as search_main
 from vlalign.train.cli_train import main as train_main
 from vlalign.train.config import TrainConfig
 from vlalign.train.recipes import RECIPES, make_config, usual_recipe
+from vlalign.train.run_lock import training_in
 from vlalign.train.search import searchable_clips
 from vlalign.train.trainer import Trainer, backward
 from vlalign.train.workers import Workers
@@ -217,7 +219,8 @@ def test_an_unfinished_run_of_other_settings_is_refused(toy, tmp_path, capsys):
     assert "holds an unfinished run with other settings (recipe, num_negatives, batch_size" in capsys.readouterr().err
     (made.folder / "state.safetensors").write_bytes(b"cut short")
     assert train_main([*at(toy), *TRAIN, "--run-name", "half"]) == 2
-    assert "state.safetensors: not readable" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "state.safetensors: not as a training writes it (" in said and "; remove it, and the run begins anew" in said
 
 
 def test_a_loss_that_is_no_number_is_one_line_and_the_state_is_kept(toy, capsys):
@@ -415,3 +418,46 @@ def test_a_recipe_prints_itself_and_a_typo_is_refused(toy, capsys):
     with pytest.raises(SystemExit):
         train_main([*at(toy), "--features", "s3d", "--num-step", "3"])
     assert "nearest: --num-steps" in capsys.readouterr().err
+
+
+LOCK = """
+import sys, time
+from pathlib import Path
+from vlalign.train.run_lock import training_in
+with training_in(Path(sys.argv[1])):
+    print("has it", flush=True)
+    time.sleep(600)
+"""
+
+
+def test_a_second_training_in_a_runs_folder_is_refused_and_says_who_has_it(toy, capsys):
+    """Both wrote, and each lost half of its events to the other."""
+    folder = toy.runs / "two at once"
+    other = subprocess.Popen([sys.executable, "-c", LOCK, str(folder)], stdout=subprocess.PIPE)
+    try:
+        assert other.stdout.readline() == b"has it\n"
+        assert train_main([*at(toy), *TRAIN, "--run-name", folder.name]) == 2
+        said = (
+            f"error: {folder}: process {other.pid} on {socket.gethostname()} trains there; wait until it ends, or pass another --run-name"
+        )
+        assert said in capsys.readouterr().err
+    finally:
+        other.kill()
+        other.wait()
+    assert (folder / "train.lock").exists(), "it was killed"
+    with training_in(folder):
+        assert read_json(folder / "train.lock")["pid"] == os.getpid()
+    assert not folder.exists(), "nothing else was in it"
+
+
+def test_half_written_files_of_a_killed_training_are_removed(toy, capsys):
+    folder = toy.runs / "half written"
+    left = [folder / f".{name}.99-abcdef01.partial" for name in ("state.safetensors", "state.safetensors", "model.safetensors", "run.json")]
+    others = [folder / "mine.partial", folder / ".metrics.json.99-abcdef01.partial"]
+    folder.mkdir()
+    for path in (*left, *others):
+        path.write_bytes(bytes(1000))
+    assert train_main([*at(toy), *TRAIN, "--run-name", folder.name]) == 0
+    assert f"{folder}: 3 half-written files removed that a killed training left" in capsys.readouterr().err
+    assert [path for path in (*left, *others) if path.exists()] == others
+    assert not (folder / "train.lock").exists()

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from safetensors.torch import load_file, save
 from torch import nn
 
@@ -21,15 +21,15 @@ from .dual import GatedPair, QueryQueue, SharedCodebook
 from .heads import AnswerHead
 from .model import VideoTextModel
 from .objectives import OBJECTIVES, Model
+from .outside import BEGIN_ANEW, difference, read_shapes, refusing
+from .run_files import read_config
 from .runs import (
     LAST_MODEL_FILE,
     MODEL_FILE,
     STATE_FILE,
-    TEXT_FOLDER,
     dataset_of,
     features_note,
     open_stores,
-    read_config,
     read_labels,
     read_run,
 )
@@ -99,16 +99,23 @@ def load_state(
 ) -> tuple[int, dict[str, Any] | None]:
     """Puts back what ``save_state`` wrote; returns the step and the best one. Raises ``UserError`` for a run of other settings or data."""
     path = folder / STATE_FILE
-    try:
-        with safe_open(path, framework="pt") as file:
-            about = json.loads(file.metadata()["run"])
-        tensors = load_file(path)
-    except (OSError, SafetensorError, ValueError, KeyError, TypeError) as error:
-        raise UserError(f"{path}: not readable ({error}); remove it, and the run begins anew") from None
+    with refusing(path, BEGIN_ANEW):
+        return _load_state(path, model, optimizer, config, inputs)
+
+
+def _load_state(
+    path: Path, model: Model, optimizer: torch.optim.Optimizer, config: TrainConfig, inputs: dict[str, Any]
+) -> tuple[int, dict[str, Any] | None]:
+    with safe_open(path, framework="pt") as file:
+        about = json.loads(file.metadata()["run"])
+    step, best = about["step"], about["best"]
     if about["config"] != asdict(config) or about["inputs"] != json.loads(json.dumps(inputs)):
         changed = [name for name, value in asdict(config).items() if about["config"].get(name) != value]
         what = f"other settings ({', '.join(changed)})" if changed else "other features or captions"
-        raise UserError(f"{folder}: holds an unfinished run with {what}; pass another --run-name NAME, or remove that folder")
+        raise UserError(f"{path.parent}: holds an unfinished run with {what}; pass another --run-name NAME, or remove that folder")
+    if not isinstance(step, int) or not 0 <= step <= config.num_steps or not (best is None or isinstance(best, dict)):
+        raise ValueError("it is of no step of this run")
+    tensors = load_file(path)
     model.load_state_dict({name.removeprefix("model."): value for name, value in tensors.items() if name.startswith("model.")})
     states: dict[int, dict[str, torch.Tensor]] = {}
     for name, value in tensors.items():
@@ -116,7 +123,7 @@ def load_state(
             _, number, of_what = name.split(".")
             states.setdefault(int(number), {})[of_what] = value
     optimizer.load_state_dict({"state": states, "param_groups": optimizer.state_dict()["param_groups"]})
-    return about["step"], about["best"]
+    return step, best
 
 
 def load_init(folder: Path, model: Model) -> None:
@@ -141,10 +148,8 @@ def load_init(folder: Path, model: Model) -> None:
 
 
 def _read_model(folder: Path) -> dict[str, torch.Tensor]:
-    try:
+    with refusing(folder / MODEL_FILE):
         return load_file(folder / MODEL_FILE)
-    except (OSError, SafetensorError) as error:
-        raise UserError(f"{folder / MODEL_FILE}: not the run's model ({str(error).splitlines()[0]}); train the run again") from None
 
 
 def load_run(folder: Path, on: DatasetFolder | None = None, device_name: str = "cpu") -> Run:
@@ -163,14 +168,24 @@ def load_run(folder: Path, on: DatasetFolder | None = None, device_name: str = "
                 f"on {trained_on['profile_hash']} with {trained_on['weights']}; {todo} a new run on this store"
             )
     weights = TokenWeights(read_idf(trained.idf), config.pos_tags)  # of the captions that the run was trained on, wherever it is asked
-    text_inputs = saved_text_inputs(config, folder / TEXT_FOLDER, on or trained, weights)
+    text_inputs = saved_text_inputs(config, folder / MODEL_FILE, on or trained, weights)
     labels = read_labels(folder)
+    check_model(folder / MODEL_FILE, config, features.dim, text_inputs, len(labels))
     model = make_model(config, features.dim, text_inputs, len(labels))
-    try:
-        model.load_state_dict(_read_model(folder))
-    except RuntimeError as error:
-        raise UserError(f"{folder / MODEL_FILE}: not the run's model ({str(error).splitlines()[0]}); train the run again") from None
+    model.load_state_dict(_read_model(folder))
     return Run(folder, on or trained, about, Scorer(model.to(device).eval(), text_inputs, weights, features, config), labels)
+
+
+def check_model(path: Path, config: TrainConfig, feature_dim: int, text_inputs: TextInputs, num_labels: int) -> None:
+    """Raises ``UserError`` where the model of these settings is not the one in the file, before any of it is allocated."""
+    there = read_shapes(path)
+    with refusing(path):
+        if max(config.num_video_layers, config.num_fusion_layers) > len(there):
+            raise ValueError("the run's settings have more layers")
+        with torch.device("meta"):
+            model = make_model(config, feature_dim, text_inputs, num_labels)
+        if wrong := difference({name: tuple(value.shape) for name, value in model.state_dict().items()}, there):
+            raise ValueError(f"not the run's model, {wrong}")
 
 
 def make_model(config: TrainConfig, feature_dim: int, text_inputs: TextInputs, num_labels: int = 0) -> Model:

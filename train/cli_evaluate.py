@@ -18,6 +18,7 @@ from .metrics import (
     format_stages,
     format_steps,
 )
+from .run_files import read_config
 from .runs import (
     METRICS_FILE,
     MODEL_FILE,
@@ -28,7 +29,6 @@ from .runs import (
     find_run,
     open_recordings,
     open_stores,
-    read_config,
     read_run,
 )
 
@@ -76,7 +76,7 @@ def evaluate(args: argparse.Namespace) -> int:
         "inputs": describe_inputs(on, open_stores(on, config.features), recordings=open_recordings(on, config)),
     }
     known: dict[str, Any] = read_json(folder / METRICS_FILE) if (folder / METRICS_FILE).exists() else {}
-    counted = "num_captions_of_split" in known  # not in files from before this was said
+    counted = isinstance(known, dict) and "num_captions_of_split" in known  # not in files from before this was said
     if counted and known.get("fingerprint") == fingerprint and (folder / REPORT_FILE).exists():
         say(f"{folder}: evaluated before on the same data; nothing to do")
         result = known
@@ -86,13 +86,23 @@ def evaluate(args: argparse.Namespace) -> int:
         question = Question(task, args.split, args.ties, rerank, weights, args.normalize, temperature, args.device)
         with Problems(file=on.problems("evaluate")) as problems:
             result = evaluate_run(run_folder, on, folder, question, problems, fingerprint)
-    heading, *lines = SAY[result["task"]](result)
-    show("\n".join([heading, *(f"note: {note}" for note in result["not_comparable"]), *lines]))
-    if result["note"]:
-        show(f"note: {result['note']}")
+    try:
+        lines = say_result(result)
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
+        if result is not known:
+            raise
+        path = folder / METRICS_FILE
+        raise UserError(f"{path}: not as an evaluation writes it; remove it, and the same command evaluates again") from None
+    show("\n".join(lines))
     show(f"metrics: {folder / METRICS_FILE}")
     show(f"report:  {folder / REPORT_FILE}")
-    return EXIT_INCOMPLETE if result["left_out"] else EXIT_DONE
+    return EXIT_INCOMPLETE if result.get("left_out") else EXIT_DONE
+
+
+def say_result(result: dict[str, Any]) -> list[str]:
+    heading, *lines = SAY[result["task"]](result)
+    lines = [heading, *(f"note: {note}" for note in result["not_comparable"]), *lines]
+    return [*lines, f"note: {result['note']}"] if result["note"] else lines
 
 
 def choose_task(args: argparse.Namespace, config: TrainConfig, about: dict[str, Any]) -> str:

@@ -5,7 +5,8 @@ import argparse
 from ..storage.captions import read_captions_about
 from ..storage.console import EXIT_DONE, UserError, command_parser, run_command, show
 from .config import HEADS
-from .runs import asked_dataset, dataset_of, find_run, read_config, read_run
+from .run_files import read_config
+from .runs import asked_dataset, dataset_of, find_run, read_run
 
 
 def search_command(args: argparse.Namespace) -> int:

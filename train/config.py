@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from ..storage.console import UserError
 from ..storage.profiles import FRAME_MAPS
+from ..storage.records import DATASET_NAME
 
 UNIVERSAL_TAGS = [
     "ADJ",
@@ -197,6 +198,8 @@ class TrainConfig:
                 f"expected {MAX_TOKENS} or less together"
             )
         _ = self.pos_tags  # raises for what is no part of speech
+        if wrong := [name for name in self.features.split("+") if not DATASET_NAME.fullmatch(name)]:
+            raise UserError(f"--features {self.features}: {wrong[0]!r} names no store; expected letters, digits, '.', '_' and '-' only")
         if not (self.dropout < 1 and self.temperature > 0):
             raise UserError(f"--dropout {self.dropout} --temperature {self.temperature}: expected less than 1, and more than 0")
         if not self.learning_rate > 0:

@@ -14,8 +14,10 @@ from ..storage.feature_store import FeatureStore, stores_in
 from ..storage.files import read_json, sha256_of, write_json
 from ..storage.layout import DatasetFolder
 from ..storage.profiles import LOGMEL, split_features
+from ..storage.records import is_text
 from ..storage.shards import EXTRACTED
 from .config import TrainConfig
+from .run_files import check_run, read_config
 
 RUN_FILE = "run.json"
 MODEL_FILE = "model.safetensors"
@@ -103,14 +105,10 @@ def save_run(folder: Path, config: TrainConfig, inputs: dict[str, Any], result: 
 def read_labels(folder: Path) -> list[str]:
     """What a run can answer; empty where that is not one of a list. Raises ``UserError`` where it cannot be read."""
     path = folder / LABELS_FILE
-    try:
-        return [str(label) for label in read_json(path)] if path.exists() else []
-    except (OSError, ValueError, TypeError) as error:
-        raise UserError(f"{path}: not readable ({error}); train the run again") from None
-
-
-def read_config(about: dict[str, Any]) -> TrainConfig:
-    return TrainConfig(**about["config"])
+    labels = read_json(path) if path.exists() else []
+    if not isinstance(labels, list) or not all(map(is_text, labels)):
+        raise UserError(f"{path}: no list of labels; train the run again")
+    return labels
 
 
 def find_run(root: Path, dataset: str | None, name: str | None) -> Path:
@@ -156,15 +154,18 @@ def read_run(folder: Path) -> dict[str, Any]:
     """``run.json``. Raises ``UserError`` where it cannot be read."""
     try:
         about = read_json(folder / RUN_FILE)
-        read_config(about)
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        check_run(about)
+    except (OSError, ValueError, TypeError, RecursionError, UserError) as error:
         raise UserError(f"{folder / RUN_FILE}: not readable ({error}); train the run again") from None
     return about
 
 
 def dataset_of(folder: Path, config: TrainConfig) -> DatasetFolder:
     """The data set of a run, from where the run lies: ``<root>/<dataset>/runs/<run>``."""
-    return DatasetFolder(folder.resolve().parents[2], config.dataset, config.protocol)
+    parents = folder.resolve().parents
+    if len(parents) < 3:
+        raise UserError(f"{folder}: lies in no data set; expected <root>/<dataset>/runs/<run>")
+    return DatasetFolder(parents[2], config.dataset, config.protocol)
 
 
 def trained_before(folder: Path, config: TrainConfig, inputs: dict[str, Any]) -> bool:

@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -12,12 +13,24 @@ import numpy as np
 import torch
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 from torch import Tensor
-from transformers import AutoConfig, AutoModel, AutoTokenizer, BertConfig, BertModel, PreTrainedModel, PreTrainedTokenizerFast
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoTokenizer,
+    BertConfig,
+    BertModel,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    PreTrainedTokenizerFast,
+)
 
 from ..storage.captions import IdfEntry
 from ..storage.console import UserError
 from ..storage.records import Caption
 from ..storage.word_vectors import WordVectors, split_words, write_word_vectors
+from .saved_encoder import plain_config, read_encoder, without_pooler
+from .saved_tokenizer import SPECIAL as SPECIAL_NAMES
+from .saved_tokenizer import plain_tokenizer, read_tokenizer
 
 T = TypeVar("T")
 SMALL = "small"
@@ -47,23 +60,21 @@ def small_bert(vocabulary_size: int) -> BertModel:
     config = BertConfig(
         vocab_size=vocabulary_size, hidden_size=256, num_hidden_layers=2, num_attention_heads=4, intermediate_size=1024, pad_token_id=0
     )
-    return _without_pooler(BertModel(config))
-
-
-def _without_pooler(encoder: PreTrainedModel) -> PreTrainedModel:
-    """Only the tokens' vectors are used; BERT's pooling layer would be saved and never trained."""
-    encoder.pooler = None
-    return encoder
+    return without_pooler(BertModel(config))
 
 
 def new_text_encoder(name: str, train_captions: Iterable[str]) -> tuple[PreTrainedTokenizerFast, PreTrainedModel]:
-    """``small``: learned from the captions, nothing downloaded. Otherwise a BERT-like model by folder or hub name."""
+    """``small``: learned from the captions, nothing downloaded. Otherwise a BERT-like model by folder or hub name, of whose files none is
+    executed."""
     if name == SMALL:
         tokenizer = small_tokenizer(train_captions)
         return tokenizer, small_bert(len(tokenizer))
     try:
         with contextlib.redirect_stderr(io.StringIO()):  # transformers' own bars and notes
-            return AutoTokenizer.from_pretrained(name), _without_pooler(AutoModel.from_pretrained(name, use_safetensors=True))
+            config = plain_config(AutoConfig.from_pretrained(name, trust_remote_code=False).to_dict())
+            tokenizer = _fast_tokenizer(AutoTokenizer.from_pretrained(name, trust_remote_code=False))
+            encoder = AutoModel.from_pretrained(name, config=config, use_safetensors=True, trust_remote_code=False)
+            return tokenizer, without_pooler(encoder)
     except (OSError, ValueError) as error:
         raise UserError(
             f"text encoder {name!r}: not loadable ({str(error).splitlines()[0]}); expected 'small', a folder with config.json, "
@@ -71,9 +82,21 @@ def new_text_encoder(name: str, train_captions: Iterable[str]) -> tuple[PreTrain
         ) from None
 
 
-def saved_text_encoder(folder: Path) -> tuple[PreTrainedTokenizerFast, PreTrainedModel]:
-    """The tokenizer of a run, and its encoder's shape without weights."""
-    return AutoTokenizer.from_pretrained(folder), _without_pooler(AutoModel.from_config(AutoConfig.from_pretrained(folder)))
+def _fast_tokenizer(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerFast:
+    """The same as it will be read back."""
+    if not isinstance(tokenizer, PreTrainedTokenizerFast):
+        raise ValueError("its tokenizer does not say which letters a token covers")
+    special = {name: str(token) for name, token in tokenizer.special_tokens_map.items() if name in SPECIAL_NAMES}
+    return plain_tokenizer(json.loads(tokenizer.backend_tokenizer.to_str()), special)
+
+
+def saved_text_encoder(folder: Path, shapes: dict[str, tuple[int, ...]]) -> tuple[PreTrainedTokenizerFast, PreTrainedModel]:
+    """The tokenizer of a run, and its encoder's shape without weights. ``shapes``: of the encoder's tensors in the run's weights, by
+    name. Raises ``UserError`` where they are not of each other."""
+    tokenizer, encoder = read_tokenizer(folder), read_encoder(folder, shapes)
+    if max(tokenizer.get_vocab().values()) >= encoder.get_input_embeddings().num_embeddings:
+        raise UserError(f"{folder / 'tokenizer.json'}: has more tokens than the encoder; train the run again")
+    return tokenizer, encoder
 
 
 def average_words(vectors: WordVectors, texts: Iterable[str]) -> np.ndarray:

@@ -6,7 +6,8 @@ from pathlib import Path
 from ..storage.layout import DatasetFolder
 from ..storage.word_vectors import read_word_vectors
 from .config import TrainConfig
-from .runs import open_recordings
+from .outside import BEGIN_ANEW, read_shapes
+from .runs import STATE_FILE, TEXT_FOLDER, open_recordings
 from .spoken import Recordings
 from .text import WORDS_FILE, Pieces, TokenWeights, Words, new_text_encoder, saved_text_encoder
 
@@ -22,10 +23,16 @@ def new_text_inputs(config: TrainConfig, dataset: DatasetFolder, weights: TokenW
     return Pieces(*new_text_encoder(config.text_encoder, captions), weights, config.max_text_tokens)
 
 
-def saved_text_inputs(config: TrainConfig, folder: Path, dataset: DatasetFolder, weights: TokenWeights) -> TextInputs:
-    """Of a run that is there, from its folder ``text_encoder``; the encoder without weights. ``dataset``: whose captions are asked."""
+def saved_text_inputs(config: TrainConfig, tensors: Path, dataset: DatasetFolder, weights: TokenWeights) -> TextInputs:
+    """Of a run that is there, from its folder ``text_encoder``; the encoder without weights. ``tensors``: the run's file that has them;
+    ``dataset``: whose captions are asked."""
+    folder = tensors.parent / TEXT_FOLDER
     if config.encoder == "gated":
         return Words(read_word_vectors(folder / WORDS_FILE))
     if config.encoder == "spoken":
         return Recordings(open_recordings(dataset, config), config.max_text_tokens)
-    return Pieces(*saved_text_encoder(folder), weights, config.max_text_tokens)
+    if tensors.name == STATE_FILE:
+        shapes = read_shapes(tensors, "model.text_encoder.", BEGIN_ANEW)
+    else:
+        shapes = read_shapes(tensors, "text_encoder.")
+    return Pieces(*saved_text_encoder(folder, shapes), weights, config.max_text_tokens)

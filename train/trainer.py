@@ -1,5 +1,6 @@
 """The training loop."""
 
+import contextlib
 import json
 import math
 import random
@@ -18,7 +19,7 @@ from torch.utils.checkpoint import checkpoint
 
 from ..storage.captions import read_idf
 from ..storage.console import Problems, UserError, keeping, progress, say
-from ..storage.files import write_json, write_text
+from ..storage.files import remove_unfinished, write_json, write_text
 from ..storage.layout import DatasetFolder
 from .checkpoint import load_init, load_state, make_model, save_model, save_state
 from .config import TrainConfig
@@ -27,9 +28,13 @@ from .dual import GatedPair
 from .examples import Inputs, make_examples
 from .model import TextTokens, VideoTextModel, VideoTokens
 from .objectives import OBJECTIVES, Batch, Model
+from .run_lock import training_in
 from .runs import (
     EVENTS_FILE,
     LABELS_FILE,
+    LAST_MODEL_FILE,
+    MODEL_FILE,
+    RUN_FILE,
     STATE_FILE,
     TENSORBOARD_FOLDER,
     TEXT_FOLDER,
@@ -45,6 +50,8 @@ from .text import TokenWeights
 from .text_inputs import new_text_inputs, saved_text_inputs
 from .workers import Workers, join_workers
 
+WRITTEN = (STATE_FILE, MODEL_FILE, LAST_MODEL_FILE, EVENTS_FILE, LABELS_FILE, RUN_FILE)
+"""Files of a run that a training writes whole or not at all."""
 STATISTICS_CLIPS = 2000
 COLLAPSED = 2
 """Codewords in use in a step: so few tell nothing apart."""
@@ -146,7 +153,7 @@ class Trainer:
         torch.manual_seed(config.seed)
         goes_on = (folder / STATE_FILE).exists()
         if init is not None or goes_on:
-            text_inputs = saved_text_inputs(config, (folder if goes_on else init) / TEXT_FOLDER, dataset, weights)
+            text_inputs = saved_text_inputs(config, folder / STATE_FILE if goes_on else init / MODEL_FILE, dataset, weights)
         else:
             text_inputs = new_text_inputs(config, dataset, weights, self.examples.train_texts())
         self.model = make_model(config, features.dim, text_inputs, len(self.examples.labels))
@@ -277,15 +284,25 @@ def memory(device: torch.device) -> str:
     return f"{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20:.1f} GiB"
 
 
+def clean(folder: Path) -> None:
+    """Removes what a killed training left half written. Raises ``UserError`` where a training has ended there meanwhile."""
+    if (folder / RUN_FILE).exists():
+        raise UserError(f"{folder}: a training has just finished there; pass another --run-name NAME")
+    if number := sum(remove_unfinished(folder / name) for name in WRITTEN):
+        say(f"{folder}: {number} half-written files removed that a killed training left")
+
+
 def train_run(
     dataset: DatasetFolder, config: TrainConfig, folder: Path, *, device_name: str, init: Path | None = None, problems: Problems
 ) -> None:
     """Trains the model of ``config`` into ``folder``; goes on from where it stood if it was stopped.
 
-    Raises ``UserError`` where there is nothing to train on, where ``folder`` holds a run of other settings, and where the loss stops
-    being a number.
+    Raises ``UserError`` where there is nothing to train on, where ``folder`` holds a run of other settings or another process trains
+    there, and where the loss stops being a number.
     """
-    with join_workers(device_name) as (workers, device):
+    with join_workers(device_name) as (workers, device), training_in(folder) if workers.first else contextlib.nullcontext():
+        if workers.first:
+            clean(folder)
         trainer = Trainer(dataset, config, folder, workers, device, init, problems)
         if workers.first:
             train = trainer.examples.pairs["train"]

@@ -1,0 +1,64 @@
+"""Files of a run that anybody may have made: each is read, or refused in one line, in proportion to its size."""
+
+import contextlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from safetensors import safe_open
+
+from ..storage.console import UserError
+from ..storage.foreign import printable
+
+TRAIN_AGAIN = "train the run again"
+BEGIN_ANEW = "remove it, and the run begins anew"
+
+
+@contextlib.contextmanager
+def refusing(path: Path, todo: str = TRAIN_AGAIN) -> Iterator[None]:
+    """Whatever libraries make of a file that is not as it should be becomes one line, at whose end stands what to do."""
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:  # transformers, tokenizers, safetensors and torch raise nearly everything
+        raise _refused(path, error, todo) from None
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":  # where the Rust part of tokenizers gives up; its type can be imported from nowhere
+            raise
+        raise _refused(path, error, todo) from None
+
+
+def _refused(path: Path, error: BaseException, todo: str) -> UserError:
+    what = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    return UserError(f"{path}: not as a training writes it ({printable(what)[:300]}); {todo}")
+
+
+def read_object(path: Path, most_bytes: int) -> dict[str, Any]:
+    """The JSON object in a file. Raises ``ValueError`` for anything else, and for a file of more than ``most_bytes``."""
+    with path.open("rb") as file:
+        content = file.read(most_bytes + 1)
+    if len(content) > most_bytes:
+        raise ValueError(f"it has more than {most_bytes >> 20} MiB")
+    about = json.loads(content)
+    if not isinstance(about, dict):
+        raise ValueError(f"a {type(about).__name__}; expected an object")
+    return about
+
+
+def read_shapes(path: Path, prefix: str = "", todo: str = TRAIN_AGAIN) -> dict[str, tuple[int, ...]]:
+    """Of the tensors in a safetensors file whose names begin with ``prefix``, by the rest of the name. The library has held them against
+    the size of the file. Raises ``UserError`` where it is none."""
+    with refusing(path, todo), safe_open(path, framework="pt") as file:
+        names = [name for name in file.offset_keys() if name.startswith(prefix)]
+        return {name.removeprefix(prefix): tuple(file.get_slice(name).get_shape()) for name in names}
+
+
+def difference(expected: dict[str, tuple[int, ...]], there: dict[str, tuple[int, ...]]) -> str | None:
+    """In words: the first tensor that is not the same; None where all are."""
+    names = sorted(name for name in expected.keys() | there.keys() if expected.get(name) != there.get(name))
+    if not names:
+        return None
+    shapes = (list(shape) if (shape := tensors.get(names[0])) is not None else "none" for tensors in (expected, there))
+    return "{}: expected {}, there {}".format(names[0], *shapes)

@@ -1,0 +1,66 @@
+"""One training at a time in a run's folder."""
+
+import contextlib
+import fcntl
+import json
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TextIO
+
+from ..storage.console import UserError, say
+from ..storage.foreign import printable
+
+LOCK_FILE = "train.lock"
+"""Which process on which machine trains; there while it does. The lock itself is the system's, which ends it with the process."""
+
+
+@contextlib.contextmanager
+def training_in(folder: Path) -> Iterator[None]:
+    """Makes ``folder`` and has it for this process alone. Raises ``UserError``, which says who has it, where another one does.
+
+    A folder in which nothing else is at the end is removed.
+    """
+    path = folder / LOCK_FILE
+    while (file := _lock(path)) is None:
+        pass
+    with file:
+        file.truncate(0)
+        file.write(json.dumps({"pid": os.getpid(), "host": socket.gethostname()}))
+        file.flush()
+        try:
+            yield
+        finally:
+            with contextlib.suppress(OSError):  # a folder with something in it stays
+                path.unlink()
+                folder.rmdir()
+
+
+def _lock(path: Path) -> TextIO | None:
+    """The file, locked for as long as it is open; None where another process, which had it, has just removed it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        file = path.open("a+", encoding="utf-8")
+    except FileNotFoundError:  # with its folder
+        return None
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        with file:
+            raise UserError(f"{path.parent}: {_holder(file)} trains there; wait until it ends, or pass another --run-name NAME") from None
+    except OSError as error:
+        say(f"note: {path}: this file system has no locks ({error.strerror}); see to it that no other training writes there")
+    if path.exists() and os.path.samestat(os.fstat(file.fileno()), path.stat()):
+        return file
+    file.close()
+    return None
+
+
+def _holder(file: TextIO) -> str:
+    file.seek(0)
+    try:
+        about = json.loads(file.read(1000))
+        return printable(f"process {about['pid']} on {about['host']}")
+    except (ValueError, KeyError, TypeError, RecursionError):  # it has only just begun
+        return "another process"
