@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..storage.addresses import host_named
+from ..storage.allowed import allow_folder, refuse_other_folders
 from ..storage.console import EXIT_INCOMPLETE, Problems, UserError, available_cores, command_parser, progress, run_command, say, show
 from ..storage.elsewhere import elsewhere, link
 from ..storage.feature_store import shard_files
@@ -51,6 +52,8 @@ def choose_videos(args: argparse.Namespace, dataset: DatasetFolder, features: li
     """Those of ``--videos``, which are added to the data set's list, or else the whole list. Recordings without pictures are among
     them where nothing but sound is asked for; images are, where a folder has no videos: beside videos they are posters and the like."""
     listed = dataset.read_videos()
+    for folder in (*args.allow_folder, *([args.videos] if args.videos is not None else [])):
+        allow_folder(dataset, folder)
     if args.videos is not None:
         if features == [LOGMEL]:
             found = list_folder(args.videos, problems, suffixes=VIDEO_SUFFIXES + SOUND_SUFFIXES)
@@ -64,6 +67,7 @@ def choose_videos(args: argparse.Namespace, dataset: DatasetFolder, features: li
         raise UserError(
             f"{dataset.videos_file}: not found; run vlalign-preprocess --dataset {dataset.name} first, or pass your own: --videos FOLDER"
         )
+    refuse_other_folders(dataset, listed)
     return listed
 
 
@@ -268,6 +272,14 @@ def extract_parser(prog: str, description: str, example: str) -> argparse.Argume
         "--stores",
         metavar="ADDRESS",
         help="where features are to lie, each in a folder of its own, if not under --root: s3://bucket/folder, gs://...; once is enough",
+    )
+    parser.add_argument(
+        "--allow-folder",
+        action="append",
+        default=[],
+        type=Path,
+        metavar="FOLDER",
+        help="outside of --root, where videos that videos.jsonl lists may lie; once is enough, and --videos says it, too",
     )
     parser.add_argument(
         "--allow-host",

@@ -2,6 +2,7 @@
 
 import math
 import os
+import re
 from fractions import Fraction
 from pathlib import Path
 
@@ -19,6 +20,9 @@ RGB = {
 }
 OVERSAMPLING = 3  # shapes are drawn this much larger and averaged down: smooth edges
 SOUND_RATE_HZ = 22050
+MOST_SIDE_PX, MOST_SECONDS, MOST_FPS = 1920, 60, 120
+"""Of a scene: a list from elsewhere may ask for any."""
+FPS = re.compile(r"[1-9]\d{0,5}(/[1-9]\d{0,5})?", re.ASCII)
 PITCH_HZ = {"fall": (700, 300), "rise": (300, 700), "spin": (500, 520), "grow": (250, 350), "shrink": (600, 500), "bounce": (400, 800)}
 
 
@@ -106,6 +110,22 @@ def frame_times(scene: dict) -> tuple[list[int], Fraction]:
         keep = np.random.default_rng([scene["noise_seed"], 1]).random(num_frames) < 0.7
         ticks = [t for t in ticks if keep[t] or t in (0, num_frames - 1)]
     return ticks, 1 / fps
+
+
+def check_scene(scene: dict) -> None:
+    """Raises ``KeyError``, ``TypeError`` or ``ValueError`` for one that cannot be drawn, or that takes much more than the demo's do."""
+    width, height, seconds, fps = (scene[name] for name in ("width", "height", "duration_seconds", "fps"))
+    for side in (width, height):
+        if not isinstance(side, int) or not 16 <= side <= MOST_SIDE_PX or side % 2:
+            raise ValueError(f"{width!r} x {height!r} pixels; expected even numbers up to {MOST_SIDE_PX:,}")
+    if not 0 < seconds <= MOST_SECONDS:
+        raise ValueError(f"{seconds!r} seconds; expected up to {MOST_SECONDS}")
+    if not isinstance(fps, str) or not FPS.fullmatch(fps) or not 1 <= Fraction(fps) <= MOST_FPS:
+        raise ValueError(f"{fps!r} frames a second; expected a whole number, or two with a slash, up to {MOST_FPS}")
+    if scene["rotation_degrees"] not in (0, 90, 180, 270):
+        raise ValueError(f"turned by {scene['rotation_degrees']!r} degrees")
+    scene_frame(scene, 0.0, _background(scene, 16, 16))
+    bool(scene["variable_rate"])
 
 
 def _sound(scene: dict) -> np.ndarray:

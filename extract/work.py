@@ -48,8 +48,19 @@ def render_missing(dataset: DatasetFolder, videos: Sequence[VideoRecord]) -> Non
     missing = [video for video in videos if video.scene and not dataset.video_path(video).exists()]
     if not missing:
         return
-    from .render import render_video
+    from .render import check_scene, render_video
 
+    home = dataset.path.resolve()
+    for video in missing:
+        path = dataset.video_path(video)
+        if os.path.isabs(video.path) or not path.parent.resolve().is_relative_to(home):
+            raise UserError(f"{dataset.videos_file}: video {video.video_id!r} would be drawn at {path}; expected a path in {dataset.path}")
+        try:
+            check_scene(video.scene)
+        except (KeyError, TypeError, ValueError) as error:
+            raise UserError(
+                f"{dataset.videos_file}: video {video.video_id!r}: a scene that cannot be drawn ({error}); run vlalign-preprocess again"
+            ) from None
     for folder in {dataset.video_path(video).parent for video in missing}:
         folder.mkdir(parents=True, exist_ok=True)
     with worker_processes(available_cores()) as pool:

@@ -7,6 +7,7 @@ import glob
 import hashlib
 import json
 import os
+import stat
 import time
 import uuid
 from collections.abc import Iterable, Iterator
@@ -128,9 +129,13 @@ def sha256_of(path: Path) -> str:
 
 
 def file_identity(path: Path) -> str:
-    """Tells a changed file from the same one: its size, and a hash of its first and last 64 KiB. Empty where it cannot be read."""
+    """Tells a changed file from the same one: its size, and a hash of its first and last 64 KiB. Empty where it cannot be read, or is no
+    regular file: whoever opens a pipe waits for ever."""
     try:
-        size = path.stat().st_size
+        about = path.stat()
+        if not stat.S_ISREG(about.st_mode):
+            return ""
+        size = about.st_size
         with path.open("rb") as file:
             digest = hashlib.sha256(file.read(IDENTITY_BYTES))
             file.seek(max(size - IDENTITY_BYTES, 0))

@@ -1,11 +1,10 @@
 """Folders that stand for a store elsewhere: ``elsewhere.json`` in the folder says where, and a record outside of it that this user said so.
 
-Stores are passed around, so what lies in a folder is nobody's word. The records lie in ``$XDG_STATE_HOME/vlalign/links``, by default
-under ``~/.local/state``: a file for each folder, so that any number of processes may write some.
+Stores are passed around, so what lies in a folder is nobody's word. There is a record (``state.py``) for each folder, so that any number
+of processes may write some.
 """
 
 import contextlib
-import hashlib
 import json
 import os
 import shlex
@@ -15,6 +14,7 @@ from pathlib import Path
 from .addresses import scheme_of
 from .console import UserError, note_once
 from .files import write_json
+from .state import state_file
 
 LINK_FILE = "elsewhere.json"
 SCHEMES = ("s3", "gs", "gcs", "az", "abfs", "https", "http", "file")
@@ -66,7 +66,7 @@ def trust(folder: Path, url: str) -> None:
     if _recorded(folder, only_written=True) == url:
         return
     try:
-        write_json(_record(key), {"folder": key, "url": url})
+        write_json(state_file("links", key), {"folder": key, "url": url})
     except (OSError, RuntimeError) as error:  # no home folder, or one that may not be written
         note_once(f"note: {folder}: that it stands for {url} cannot be kept ({error}); the next command asks again; set XDG_STATE_HOME")
 
@@ -81,18 +81,12 @@ def trusted_links(parent: Path) -> dict[str, str]:
     return found
 
 
-def _record(key: str) -> Path:
-    state = Path(os.environ.get("XDG_STATE_HOME", ""))
-    state = state if state.is_absolute() else Path.home() / ".local" / "state"
-    return state / "vlalign" / "links" / f"{hashlib.sha256(os.fsencode(key)).hexdigest()[:32]}.json"
-
-
 def _recorded(folder: Path, *, only_written: bool = False) -> str | None:
     key = str(folder.resolve())
     if not only_written and key in _of_this_process:
         return _of_this_process[key]
     try:
-        record = json.loads(_record(key).read_text(encoding="utf-8"))
+        record = json.loads(state_file("links", key).read_text(encoding="utf-8"))
         return record["url"] if record["folder"] == key else None
     except (OSError, RuntimeError, ValueError, TypeError, KeyError):
         return None

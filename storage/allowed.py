@@ -1,0 +1,60 @@
+"""Folders outside of ``--root`` that a data set's videos may lie in: those that the user named on this machine.
+
+``videos.jsonl`` comes from anywhere, and may name any file. What the user names for a data set is kept (``state.py``).
+"""
+
+import json
+import os
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+
+from .console import UserError, note_once
+from .files import one_at_a_time, write_json
+from .layout import DatasetFolder
+from .records import VideoRecord
+from .state import state_file
+
+_of_this_process: dict[str, list[str]] = {}
+
+
+def allow_folder(dataset: DatasetFolder, folder: Path) -> None:
+    """Records that videos of a data set may lie in ``folder``. Raises ``UserError`` where there is no such folder."""
+    if not folder.is_dir():
+        raise UserError(f"{folder}: no such folder; expected one with videos of {dataset.name}")
+    key, named = str(dataset.path.resolve()), os.path.abspath(folder)
+    if named in _recorded(key):
+        return
+    _of_this_process.setdefault(key, []).append(named)
+    try:
+        path = state_file("videos", key)
+        with one_at_a_time(path):
+            write_json(path, {"dataset": key, "folders": [*_written(key), named]})
+    except (OSError, RuntimeError) as error:  # no home folder, or one that may not be written
+        note_once(f"note: {folder}: that videos may lie there cannot be kept ({error}); the next command asks again; set XDG_STATE_HOME")
+
+
+def refuse_other_folders(dataset: DatasetFolder, videos: Sequence[VideoRecord]) -> None:
+    """Raises ``UserError`` where videos lie neither under the root nor in a folder that the user named."""
+    folders = [str(dataset.root.absolute()), *_recorded(str(dataset.path.resolve()))]
+    allowed = tuple(folder.rstrip("/") + "/" for folder in folders)
+    files = (video.path for video in videos if os.path.isabs(video.path))
+    outside = [path for path in files if not os.path.normpath(path).startswith(allowed)]
+    if outside:
+        folder = os.path.commonpath([os.path.dirname(path) for path in outside])
+        raise UserError(
+            f"{dataset.videos_file}: {len(outside):,} of its videos lie outside of {dataset.root}, such as {outside[0]}; if you trust this "
+            f"list to have them read, pass --allow-folder {shlex.quote(folder)}, once"
+        )
+
+
+def _recorded(key: str) -> list[str]:
+    return [*_of_this_process.get(key, []), *_written(key)]
+
+
+def _written(key: str) -> list[str]:
+    try:
+        record = json.loads(state_file("videos", key).read_text(encoding="utf-8"))
+        return [str(folder) for folder in record["folders"]] if record["dataset"] == key else []
+    except (OSError, RuntimeError, ValueError, TypeError, KeyError):
+        return []
