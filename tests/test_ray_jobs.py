@@ -18,6 +18,7 @@ from vlalign.extract.work import render_missing
 from vlalign.preprocess.cli import main as preprocess_main
 from vlalign.preprocess.datasets import demo
 from vlalign.storage import FeatureStore, VideoRecord
+from vlalign.storage.allowed import allow_folder
 from vlalign.storage.cli import main as store_main
 from vlalign.storage.files import read_jsonl
 from vlalign.storage.layout import DatasetFolder
@@ -43,6 +44,7 @@ def without_features(dataset: DatasetFolder, root: Path) -> DatasetFolder:
     """The same videos under another root."""
     copy = DatasetFolder(root, dataset.name)
     copy.write_videos([VideoRecord(video_id=v.video_id, path=str(dataset.video_path(v))) for v in dataset.read_videos()])
+    allow_folder(copy, dataset.path)
     return copy
 
 

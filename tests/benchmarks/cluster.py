@@ -239,6 +239,7 @@ def loop(folder: Path) -> None:
     """The plain command against one worker on Ray, in turns, from the first video that is done to the last."""
     from vlalign.extract.work import render_missing
     from vlalign.preprocess.datasets import demo
+    from vlalign.storage.allowed import allow_folder
     from vlalign.storage.layout import DatasetFolder
     from vlalign.storage.records import VideoRecord
 
@@ -253,6 +254,7 @@ def loop(folder: Path) -> None:
             dataset = DatasetFolder(folder / f"{how}{turn}", "films")
             shutil.rmtree(dataset.path, ignore_errors=True)  # of an earlier call
             dataset.write_videos([VideoRecord(video_id=v.video_id, path=str(made.video_path(v))) for v in made.read_videos()])
+            allow_folder(dataset, made.path)
             ran = subprocess.run([sys.executable, __file__, str(dataset.root), f"{how}-turn"], check=True, capture_output=True, text=True)
             rates[how].append(float(ran.stdout.split()[-1]))
     plain, ray = (float(np.median(rates[how])) for how in ("plain", "ray"))
