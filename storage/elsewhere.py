@@ -191,6 +191,7 @@ class Elsewhere:
         def put() -> None:
             if not path.exists():  # another process was faster
                 return
+            self._files.invalidate_cache()
             if self._files.exists(self._there(path.name)):
                 self._fetch_stub(path.name)
                 path.unlink(missing_ok=True)

@@ -3,6 +3,7 @@
 import http.server
 import json
 import os
+import re
 import shlex
 import shutil
 import threading
@@ -15,6 +16,7 @@ from vlalign.storage import FeatureStore
 from vlalign.storage import elsewhere as module
 from vlalign.storage.cli import main
 from vlalign.storage.console import UserError
+from vlalign.storage.links import trust, trusted_links
 
 WINS = "9" * 20 + "-00000000.h5"
 """A shard's name, later than all others."""
@@ -237,3 +239,28 @@ def test_names_there_are_names_in_this_folder(tmp_path, capsys):
     error = capsys.readouterr().err
     assert "5 files there, " in error and "named like no shard; they are left out" in error and "\x1b" not in error
     assert len(list((tmp_path / "here").rglob("*.h5"))) == 1
+
+
+def test_the_users_word_goes_to_processes_with_another_home(tmp_path, monkeypatch):
+    """Those of a cluster, which share the root."""
+    features = tmp_path / "mine" / "features"
+    write(tmp_path / "there", video("a", 3))
+    assert main(["link", str(features / "s3d"), (tmp_path / "there").as_uri()]) == 0
+    given(features / "resnet152", "s3://bucket/x")
+    links = trusted_links(features)
+    assert links == {str(features / "s3d"): (tmp_path / "there").as_uri()}
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "other home"))
+    monkeypatch.setattr("vlalign.storage.links._of_this_process", {})
+    with pytest.raises(UserError, match="not confirmed on this machine"):
+        FeatureStore(features / "s3d")
+    for folder, url in links.items():
+        trust(Path(folder), url)
+    assert len(FeatureStore(features / "s3d")) == 1
+
+
+def test_no_version_of_fsspec_is_taken_that_runs_code_in_references():
+    top = Path(__file__).resolve().parents[1]
+    (bound,) = (line for line in (top / "pyproject.toml").read_text().splitlines() if '"fsspec' in line)
+    (pinned,) = (line for line in (top / "constraints.txt").read_text().splitlines() if line.startswith("fsspec=="))
+    assert re.match(r'\s*"fsspec>=2026\.6\.0"', bound), "2026.4.0 is the last that does"
+    assert tuple(map(int, re.findall(r"\d+", pinned))) >= (2026, 6, 0)
