@@ -13,6 +13,7 @@ from ray.util.metrics import Gauge
 
 from ..extract.run import Outcome
 from ..storage.console import LOG_EVERY_SECONDS, harmless, say
+from ..storage.files import errors_naming
 from .worker import Answer
 
 MEASURES = {
@@ -106,7 +107,7 @@ class Status:
             self._lines = 0
 
     def write(self, figures: dict[str, Any]) -> None:
-        with self.log.open("a", encoding="utf-8") as file:
+        with errors_naming(self.log), self.log.open("a", encoding="utf-8") as file:
             file.write(json.dumps(figures) + "\n")
 
     def line(self, figures: dict[str, Any]) -> str:

@@ -3,10 +3,12 @@
 import argparse
 import contextlib
 import difflib
+import errno
 import os
 import shlex
 import signal
 import sys
+import tempfile
 import threading
 import time
 import unicodedata
@@ -329,13 +331,20 @@ def _run(command: Callable[[argparse.Namespace], int], args: argparse.Namespace,
         say(f"{prog}: stopped" + (f"; {kept}, and the same command goes on from there" if kept else ""))
         return _code_of_stop(stop)
     except OSError as error:  # a full disk, a folder that may not be written: the system's own words say which
-        say(f"{prog}: error: {error}")
+        say(f"{prog}: error: {_words_of(error)}")
         return _code_of_stop(error) or EXIT_INCOMPLETE
     except Exception as error:
         if not (code := _code_of_stop(error)):
             raise
         say(f"{prog}: stopped")
         return code
+
+
+def _words_of(error: OSError) -> str:
+    """The system's own. A full disk of which it does not say where it is, is none that a data set's files are written to."""
+    if error.errno not in (errno.ENOSPC, errno.EDQUOT) or error.filename is not None:
+        return str(error)
+    return f"{error.strerror}: where standard output or a log goes, or in {tempfile.gettempdir()}; make room there"
 
 
 def _code_of_stop(error: BaseException) -> int:

@@ -26,26 +26,33 @@ SOUND_SUFFIXES = (".wav", ".mp3", ".flac", ".m4a", ".ogg", ".oga", ".opus", ".mk
 
 
 @contextmanager
+def errors_naming(path: Path) -> Iterator[None]:
+    """Has an ``OSError`` say which file it is about, as those of writing and flushing do not."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is None or error.filename is not None:
+            raise
+        advice = "; make room there" if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
+        raise OSError(error.errno, f"{error.strerror}{advice}", str(path)) from error
+
+
+@contextmanager
 def written_whole(path: Path) -> Iterator[Path]:
-    """A temporary path beside ``path``; what was written there gets its name once it is safely on disk. An ``OSError`` in between names
-    the file, which those of writing itself do not."""
+    """A temporary path beside ``path``; what was written there gets its name once it is safely on disk."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.{os.getpid()}-{uuid.uuid4().hex[:8]}.partial")
     try:
-        yield partial
-        with partial.open("rb") as file:
-            os.fsync(file.fileno())
+        with errors_naming(path):
+            yield partial
+            with partial.open("rb") as file:
+                os.fsync(file.fileno())
         os.replace(partial, path)
         folder = os.open(path.parent, os.O_RDONLY)
         try:
             os.fsync(folder)  # the name itself must survive a power cut, too
         finally:
             os.close(folder)
-    except OSError as error:
-        if error.errno is None or error.filename is not None:
-            raise
-        advice = "; make room there" if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
-        raise OSError(error.errno, f"{error.strerror}{advice}", str(path)) from error
     finally:
         with contextlib.suppress(OSError):  # a read-only file system: what went wrong before says so
             partial.unlink(missing_ok=True)
