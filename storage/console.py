@@ -15,7 +15,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
-from functools import lru_cache
+from functools import lru_cache, partial
 from multiprocessing import get_context
 from pathlib import Path
 from types import FrameType
@@ -30,6 +30,7 @@ T = TypeVar("T")
 EXIT_DONE, EXIT_INCOMPLETE, EXIT_MISTAKE, EXIT_SIGNAL = 0, 1, 2, 128
 """``EXIT_SIGNAL``: and the signal's number, 130 after Ctrl-C, 143 after SIGTERM."""
 LOG_EVERY_SECONDS = 15.0
+AGAIN_SECONDS = 0.05
 LEAVE_SECONDS = 3.0
 """Once all is said after a signal, threads that still compute or fetch are waited for so long."""
 
@@ -222,6 +223,15 @@ class _Signals:
             return
         raise Stopped(number)
 
+    def again(self, lost: "sys.UnraisableHookArgs", *, otherwise: Callable[..., object]) -> None:
+        """Python drops what is raised in a destructor or a weak reference's callback. A stop that fell into one is raised once more."""
+        if not isinstance(lost.exc_value, Stopped):
+            otherwise(lost)
+            return
+        self._since, number = None, lost.exc_value.number
+        signal.signal(signal.SIGALRM, lambda *_: self.take(number, None))
+        signal.setitimer(signal.ITIMER_REAL, AGAIN_SECONDS)  # and no thread: the code that was interrupted may hold any lock
+
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
         self._num_holds += 1
@@ -240,13 +250,17 @@ class _Signals:
             yield
             return
         before = {number: signal.getsignal(number) for number in self.NUMBERS}
+        hook = sys.unraisablehook
+        sys.unraisablehook = partial(self.again, otherwise=hook)
         try:
             self.take_over(number for number, handler in before.items() if handler != signal.SIG_IGN)
             yield
         finally:
-            for number, handler in before.items():
-                if handler is not None and not self.came:  # else the process is about to end, and a second one should not disturb that
-                    signal.signal(number, handler)
+            if not self.came:  # else the process is about to end, and a second one should not disturb that
+                sys.unraisablehook = hook
+                for number, handler in before.items():
+                    if handler is not None:
+                        signal.signal(number, handler)
 
     def take_over(self, numbers: Iterable[int] = NUMBERS) -> None:
         for number in numbers:
@@ -283,8 +297,8 @@ def keeping(what: Callable[[], str]) -> Iterator[None]:
     """``what`` says what is kept of the work done here where a signal stops it; empty: nothing."""
     try:
         yield
-    except KeyboardInterrupt as stop:
-        stop.kept = what()
+    except BaseException as error:  # what ends early may fail with another error than the signal's own
+        error.kept = what()
         raise
 
 
@@ -323,20 +337,20 @@ def run_command(command: Callable[[argparse.Namespace], int], parser: argparse.A
 def _run(command: Callable[[argparse.Namespace], int], args: argparse.Namespace, prog: str) -> int:
     try:
         return command(args)
-    except UserError as error:
-        say(f"{prog}: error: {error}")
-        return _code_of_stop(error) or EXIT_MISTAKE
-    except KeyboardInterrupt as stop:
-        kept = getattr(stop, "kept", "")
-        say(f"{prog}: stopped" + (f"; {kept}, and the same command goes on from there" if kept else ""))
-        return _code_of_stop(stop)
-    except OSError as error:  # a full disk, a folder that may not be written: the system's own words say which
-        say(f"{prog}: error: {_words_of(error)}")
-        return _code_of_stop(error) or EXIT_INCOMPLETE
-    except Exception as error:
-        if not (code := _code_of_stop(error)):
+    except (KeyboardInterrupt, Exception) as error:
+        code = _code_of_stop(error)
+        if isinstance(error, UserError):
+            say(f"{prog}: error: {error}")
+            failed = EXIT_MISTAKE
+        elif isinstance(error, OSError) and not (code and isinstance(error, ConnectionError)):
+            say(f"{prog}: error: {_words_of(error)}")  # a full disk, a folder that may not be written: the system's own words say which
+            failed = EXIT_INCOMPLETE
+        elif not code:
             raise
-        say(f"{prog}: stopped")
+        if not code:
+            return failed
+        kept = next((kept for each in _causes(error) if (kept := getattr(each, "kept", ""))), "")
+        say(f"{prog}: stopped" + (f"; {kept}, and the same command goes on from there" if kept else ""))
         return code
 
 
@@ -347,14 +361,18 @@ def _words_of(error: OSError) -> str:
     return f"{error.strerror}: where standard output or a log goes, or in {tempfile.gettempdir()}; make room there"
 
 
-def _code_of_stop(error: BaseException) -> int:
-    """The exit code where a signal is behind an error: what ends early fails in many ways. 0 where none is."""
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """The error, the one that was handled when it was raised, and so on."""
     cause: BaseException | None = error
     while cause is not None:
-        if isinstance(cause, KeyboardInterrupt):
-            return EXIT_SIGNAL + getattr(cause, "number", signal.SIGINT)
+        yield cause
         cause = cause.__context__
-    return 0
+
+
+def _code_of_stop(error: BaseException) -> int:
+    """The exit code where a signal is behind an error: what ends early fails in many ways. 0 where none is."""
+    stop = next((each for each in _causes(error) if isinstance(each, KeyboardInterrupt)), None)
+    return EXIT_SIGNAL + getattr(stop, "number", signal.SIGINT) if stop else 0
 
 
 def progress(

@@ -85,7 +85,7 @@ def test_a_data_set_of_addresses_is_extracted_like_one_of_files(tmp_path, served
     paths = {"here": str(short_video), "there": f"{address}/a.mp4", "gone": f"{address}/gone.mp4", "flaky": f"{address}/flaky.mp4?x=1"}
     dataset.write_videos([VideoRecord(video_id=video_id, path=path) for video_id, path in paths.items()])
     call = ["--root", str(dataset.root), "--dataset", "mine", "--features", "s3d", "--weights", "random"]
-    call += ["--allow-host", "127.0.0.1"]
+    call += ["--allow-host", "127.0.0.1", "--allow-folder", str(short_video.parent)]
     assert main(call) == 1
     store = FeatureStore(dataset.features("s3d"))
     assert sorted(store.video_ids()) == ["flaky", "here", "there"]

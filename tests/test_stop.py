@@ -105,6 +105,17 @@ CASES = {
         f"\n        try: {SLEEP}\n        finally: raise RuntimeError('a peer is gone')",
         "ready\nvlalign-test: stopped\n",
     ),
+    "a place where Python drops what is raised": (
+        "\n        class Held:"
+        "\n            def __del__(self): print('ready', flush=True); time.sleep(2)"
+        "\n        held = Held(); del held; time.sleep(1000)",
+        "ready\nvlalign-test: stopped\n",
+    ),
+    "another error in its place": (
+        "\n        with keeping(lambda: '3 videos are kept'):"
+        f"\n            try: {SLEEP}\n            finally: raise RuntimeError('a peer is gone')",
+        "ready\nvlalign-test: stopped; 3 videos are kept, and the same command goes on from there\n",
+    ),
     "a thread that does not end": (f"threading.Thread(target=time.sleep, args=(1000,)).start(); {SLEEP}", "ready\nvlalign-test: stopped\n"),
 }
 
