@@ -8,7 +8,7 @@ ROOT ?= vlalign_data
 RUN := taco-s3d-seed0
 AT := --root $(ROOT) --dataset demo
 
-.PHONY: demo test test-all check constraints clean
+.PHONY: demo test test-all check constraints audit clean
 
 demo: $(INSTALLED)
 	$(BIN)/vlalign-preprocess $(AT)
@@ -30,18 +30,26 @@ test-all: check
 check: $(INSTALLED)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/python .ci/audit.py
 
-# uv installs what constraints.txt pins; made again when either file changes.
+# uv installs what constraints.txt pins, and refuses a file whose hash is not there; made again when either file changes.
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 10) and 'vlalign needs Python 3.10 or newer: make PYTHON=python3.12 ...')"
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt uv
-	VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --quiet --constraint constraints.txt --editable ".[english,dev]"
+	sed -n '/^uv==/,/[^\\]$$/p' constraints.txt > $(VENV)/uv.txt
+	$(BIN)/python -m pip install --quiet --require-hashes --requirement $(VENV)/uv.txt
+	VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --quiet --constraint constraints.txt --build-constraint constraints.txt --editable ".[english,dev]"
 	touch $@
 
-# The pinned versions: for every supported Python and platform, without naming an index. To be run by hand when they should move.
-constraints:
-	$(BIN)/uv pip compile --universal --python-version 3.10 --all-extras --no-annotate --no-header --quiet pyproject.toml -o constraints.txt
+# The pinned versions and their files' hashes: for every supported Python and platform, without naming an index. It adds what is missing;
+# UPGRADE=--upgrade moves them all.
+constraints: $(INSTALLED)
+	$(BIN)/uv pip compile --universal --python-version 3.10 --all-extras --no-annotate --no-header --generate-hashes --quiet $(UPGRADE) pyproject.toml -o constraints.txt
+	$(MAKE) --no-print-directory audit
+
+# Asks the package index about known vulnerabilities of the pins; make check holds them against what it said, on any machine.
+audit: $(INSTALLED)
+	$(BIN)/python .ci/audit.py --refresh
 
 clean:
 	rm -rf $(VENV) vlalign_data

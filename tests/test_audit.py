@@ -1,0 +1,123 @@
+"""What is installed: each file's hash is pinned and checked, and the pins are held against known vulnerabilities."""
+
+import hashlib
+import http.server
+import json
+import os
+import re
+import subprocess
+import sys
+import threading
+import zipfile
+from datetime import date, timedelta
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+AUDIT = ROOT / ".ci" / "audit.py"
+ADVISORY = {"id": "PYSEC-2026-1", "aliases": ["CVE-2026-1"], "fixed_in": ["2.1"], "summary": "a crafted file runs code", "details": ""}
+
+
+def audit(folder: Path, *options: str, **environment: str) -> tuple[int, str]:
+    call = [sys.executable, AUDIT, "--constraints", folder / "constraints.txt", "--list", folder / "advisories.json", *options]
+    done = subprocess.run(list(map(str, call)), text=True, capture_output=True, env=os.environ | environment)
+    assert done.stderr == ""
+    return done.returncode, done.stdout
+
+
+def write(folder: Path, pins: dict[str, object], accepted: dict[str, str], *, days: int = 0) -> None:
+    (folder / "constraints.txt").write_text(
+        "safe==1.0 \\\n    --hash=sha256:00\nhurt==2.0 ; python_version < '3.11' \\\n    --hash=sha256:00\n"
+    )
+    made = (date.today() - timedelta(days)).isoformat()
+    (folder / "advisories.json").write_text(json.dumps({"made": made, "accepted": accepted, "pins": pins}))
+
+
+def test_a_pin_with_a_known_vulnerability_fails_until_it_is_accepted(tmp_path):
+    write(tmp_path, {"safe==1.0": [], "hurt==2.0": [ADVISORY]}, {})
+    code, said = audit(tmp_path)
+    assert code == 1 and "hurt==2.0: PYSEC-2026-1, CVE-2026-1: a crafted file runs code; fixed in 2.1" in said
+    write(tmp_path, {"safe==1.0": [], "hurt==2.0": [ADVISORY]}, {"PYSEC-2026-1": "no such file is read"})
+    code, said = audit(tmp_path)
+    assert code == 0 and "0 known vulnerabilities, 1 accepted" in said
+
+
+def test_a_pin_that_is_not_in_the_list_fails(tmp_path):
+    write(tmp_path, {"safe==1.0": [], "hurt==1.9": []}, {})
+    code, said = audit(tmp_path)
+    assert code == 1 and "1 pins are not in" in said and "hurt==2.0" in said
+
+
+def test_what_the_index_did_not_say_and_the_age_of_the_list_are_said(tmp_path):
+    write(tmp_path, {"safe==1.0": [], "hurt==2.0": None}, {}, days=91)
+    code, said = audit(tmp_path)
+    assert code == 0 and "did not say for 1" in said and "91 days old" in said
+
+
+@pytest.fixture
+def index():
+    """An index that knows a page of each version of one project, and of another only the project's."""
+    page = {"info": {"version": "2.0"}, "vulnerabilities": [ADVISORY, ADVISORY | {"id": "PYSEC-2026-2", "withdrawn": "2026-01-01"}]}
+    pages = {
+        "/pypi/hurt/2.0/json": page,
+        "/pypi/safe/json": {"info": {"version": "1.0"}, "vulnerabilities": []},
+        "/pypi/later/json": {"info": {"version": "9.0"}, "vulnerabilities": []},
+    }
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(200 if self.path in pages else 404)
+            self.end_headers()
+            self.wfile.write(json.dumps(pages.get(self.path)).encode())
+
+        def log_message(self, *_):
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+
+
+def test_the_list_is_made_anew_from_the_index_and_keeps_what_was_accepted(tmp_path, index):
+    write(tmp_path, {}, {"PYSEC-2020-1": "old"}, days=400)
+    with (tmp_path / "constraints.txt").open("a") as file:
+        file.write("later==8.0\n")
+    code, said = audit(tmp_path, "--refresh", UV_DEFAULT_INDEX=f"{index}/simple")
+    assert code == 1 and "PYSEC-2026-1" in said and "PYSEC-2026-2" not in said and "400 days" not in said
+    made = json.loads((tmp_path / "advisories.json").read_text())
+    assert made["accepted"] == {"PYSEC-2020-1": "old"} and made["made"] == date.today().isoformat()
+    assert made["pins"]["safe==1.0"] == [] and made["pins"]["later==8.0"] is None and len(made["pins"]["hurt==2.0"]) == 1
+
+
+def test_an_index_out_of_reach_leaves_the_list_as_it_was(tmp_path):
+    write(tmp_path, {"safe==1.0": []}, {})
+    before = (tmp_path / "advisories.json").read_text()
+    code, said = audit(tmp_path, "--refresh", UV_DEFAULT_INDEX="http://127.0.0.1:9/simple")
+    assert code == 2 and "cannot be asked" in said and (tmp_path / "advisories.json").read_text() == before
+
+
+def test_every_pin_has_the_hashes_of_its_files():
+    entries = re.split(r"\n(?=\S)", (ROOT / "constraints.txt").read_text().strip())
+    assert len(entries) > 100
+    assert [e.split()[0] for e in entries if not re.search(r"--hash=sha256:[0-9a-f]{64}$", e)] == []
+
+
+@pytest.mark.parametrize("is_right", [True, False])
+def test_a_file_with_another_hash_than_the_pinned_one_is_not_installed(tmp_path, is_right):
+    wheel = tmp_path / "tiny-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as file:
+        file.writestr("tiny.py", "")
+        file.writestr("tiny-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: tiny\nVersion: 1.0\n")
+        file.writestr("tiny-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        file.writestr("tiny-1.0.dist-info/RECORD", "")
+    pinned = hashlib.sha256(wheel.read_bytes()).hexdigest() if is_right else "0" * 64
+    (tmp_path / "constraints.txt").write_text(f"tiny==1.0 \\\n    --hash=sha256:{pinned}\n")
+    # as the Makefile does it
+    call = ["uv", "pip", "install", "--constraint", tmp_path / "constraints.txt", "--no-index", "--find-links", tmp_path, "--no-cache"]
+    done = subprocess.run(
+        [sys.executable, "-m", *map(str, call), "--target", str(tmp_path / "there"), "tiny"], text=True, capture_output=True
+    )
+    assert (tmp_path / "there" / "tiny.py").exists() == is_right == (done.returncode == 0), done.stderr
+    assert is_right or "Hash mismatch" in done.stderr
