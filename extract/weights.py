@@ -28,17 +28,17 @@ class PublishedFile:
     sources: tuple[str, ...]
     """URLs, tried in turn; none where the authors only offer a page to get it from by hand."""
     sha256: str | None = None
-    """All of it or its beginning, where the authors state it. Elsewhere the first file that comes is the one that counts."""
+    """Where anybody states it. Elsewhere the first file that comes is the one that counts, and that is said."""
     size_bytes: int | None = None
     page: str = ""
     """Where the authors offer it."""
 
 
 PUBLISHED = {
-    # The name has the beginning of the hash (``check_hash`` of torch.hub).
+    # The name has the beginning of the hash (``check_hash`` of torch.hub); several who have the file state all of it.
     "resnet152-394f9c45.pth": PublishedFile(
         ("https://download.pytorch.org/models/resnet152-394f9c45.pth",),
-        sha256="394f9c45",
+        sha256="394f9c45966e3651a89bbb78a48410a6755854ce4a5ab64927cf1c7247f85e58",
         page="https://docs.pytorch.org/vision/stable/models/generated/torchvision.models.resnet152.html (IMAGENET1K_V1)",
     ),
     "resnext101.pth": PublishedFile(
@@ -102,13 +102,18 @@ def _complaint(path: Path, name: str, published: PublishedFile) -> str | None:
     if not is_pickle and not zipfile.is_zipfile(path):
         return f"no whole PyTorch checkpoint; {again}"
     found = sha256_of(path)
-    if published.sha256 and not found.startswith(published.sha256):
-        return f"its SHA-256 is {found} instead of {published.sha256}...; {again}"
+    if published.sha256 and found != published.sha256:
+        return f"its SHA-256 is {found} instead of {published.sha256}; {again}"
     pins_file = cache_folder() / "sha256.json"
     pins = read_json(pins_file) if pins_file.exists() else {}
     if name not in pins:
         try:
             write_json(pins_file, pins | {name: found})
+            if not published.sha256:
+                say(
+                    f"note: nobody states the SHA-256 of {name}; this file's, first seen now, is {found}: "
+                    f"compare it if you can, another file of this name will be refused ({pins_file})"
+                )
         except PermissionError:
             say(f"note: {pins_file} may not be written, so that another {name} would not be noticed")
     elif pins[name] != found:

@@ -126,13 +126,14 @@ def test_every_profile_has_weights_with_a_page_or_no_network():
     for name, published in REGISTRY.items():
         assert published.page.startswith("https://"), name
         assert all(url.startswith("https://") and url.endswith(f"/{NAME_THERE.get(name, name)}") for url in published.sources), name
-    assert REGISTRY["resnet152-394f9c45.pth"].sha256 == "394f9c45"
+    assert REGISTRY["resnet152-394f9c45.pth"].sha256.startswith("394f9c45")
+    assert all(re.fullmatch("[0-9a-f]{64}", each.sha256) for each in REGISTRY.values() if each.sha256)
     assert REGISTRY["r3d152_K_200ep.pth"].sources == ()
 
 
 def test_a_download_lands_in_the_cache_whole_and_pinned(serve, cache):
     server = serve(Server())
-    register(server.url, size_bytes=len(CONTENT), sha256=sha256(CONTENT)[:8])
+    register(server.url, size_bytes=len(CONTENT), sha256=sha256(CONTENT))
     assert published_weights(NAME) == cache / NAME
     assert (cache / NAME).read_bytes() == CONTENT
     assert names_in(cache) == {NAME, "sha256.json"} and pins(cache) == {NAME: sha256(CONTENT)}
@@ -182,7 +183,7 @@ def test_a_partial_file_of_something_longer_is_begun_anew(serve, cache):
 @pytest.mark.parametrize(
     "about, complaint",
     [
-        ({"sha256": "0123abcd"}, f"its SHA-256 is {sha256(CONTENT)} instead of 0123abcd..."),
+        ({"sha256": "0123abcd"}, f"its SHA-256 is {sha256(CONTENT)} instead of 0123abcd;"),
         ({"size_bytes": 5}, f"has {len(CONTENT):,} bytes instead of 5"),
     ],
     ids=["hash", "size"],
@@ -263,6 +264,19 @@ def test_a_file_put_there_is_taken_and_pinned(cache):
     torch.testing.assert_close(extractor.network.fc.weight, model.fc.weight.detach(), rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("is_stated", [True, False])
+def test_a_file_whose_hash_nobody_states_is_said_to_be_the_first_seen_once(cache, capsys, is_stated):
+    register(**({"sha256": sha256(CONTENT)} if is_stated else {}))
+    cache.mkdir(parents=True)
+    (cache / NAME).write_bytes(CONTENT)
+    published_weights(NAME)
+    said = capsys.readouterr().err
+    assert said.count("\n") == (not is_stated)
+    assert is_stated or (f"nobody states the SHA-256 of {NAME}" in said and f"first seen now, is {sha256(CONTENT)}" in said)
+    published_weights(NAME)
+    assert capsys.readouterr().err == ""
+
+
 def test_another_file_of_the_same_name_is_refused_with_both_hashes(serve, cache):
     register()
     cache.mkdir(parents=True)
@@ -292,7 +306,7 @@ def test_another_file_of_the_same_name_is_refused_with_both_hashes(serve, cache)
         (b"version https://git-lfs.github.com/spec/v1\n", {}, "no whole PyTorch checkpoint"),
         (b"", {}, "no whole PyTorch checkpoint"),
         (CONTENT, {"size_bytes": 7}, f"has {len(CONTENT):,} bytes instead of 7"),
-        (CONTENT, {"sha256": "0123"}, f"its SHA-256 is {sha256(CONTENT)} instead of 0123..."),
+        (CONTENT, {"sha256": "0123"}, f"its SHA-256 is {sha256(CONTENT)} instead of 0123;"),
     ],
     ids=["half", "text", "empty", "size", "hash"],
 )
