@@ -1,0 +1,36 @@
+"""The page on licences names every package that is installed."""
+
+import importlib.metadata
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+
+def normalized(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def test_every_pinned_package_stands_under_one_licence():
+    pinned = {normalized(name) for name in re.findall(r"^([\w.-]+)==", (ROOT / "constraints.txt").read_text(), flags=re.MULTILINE)}
+    rows = re.findall(r"^\| [^|]+ \| ([^|]+) \|$", (ROOT / "docs" / "licences.md").read_text(), flags=re.MULTILINE)
+    named = [name for row in rows[1:] for name in row.split(", ")]
+    assert len(named) == len(set(named)) and set(named) == pinned
+
+
+@pytest.mark.parametrize(
+    "words, row",
+    [("GPL|General Public", "LGPL-2.1-only"), ("MPL|Mozilla", "MPL-2.0"), ("NVIDIA", "NVIDIA proprietary")],
+)
+def test_packages_that_call_themselves_copyleft_or_proprietary_stand_in_those_rows(words, row):
+    said = {}
+    for installed in importlib.metadata.distributions():
+        about = installed.metadata
+        classifiers = [each for each in about.get_all("Classifier", []) if each.startswith("License ::")]
+        said[normalized(about["Name"])] = " ".join([about.get("License-Expression") or "", (about.get("License") or "")[:80], *classifiers])
+    found = {name for name, licence in said.items() if re.search(words, licence)}
+    page = re.search(rf"^\| {re.escape(row)} \| (.+) \|$", (ROOT / "docs" / "licences.md").read_text(), flags=re.MULTILINE)[1]
+    pinned = (ROOT / "constraints.txt").read_text()
+    assert {name for name in found if re.search(rf"^{name}==", pinned, flags=re.MULTILINE)} <= set(page.split(", "))
