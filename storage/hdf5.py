@@ -10,6 +10,7 @@ from functools import lru_cache
 from pathlib import Path
 
 import h5py
+import numpy as np
 
 SHARD_NAME = re.compile(r"(\d{20})-[0-9a-f]{8}\.h5", re.ASCII)
 AHEAD_NS = 365 * 24 * 3600 * 10**9
@@ -73,6 +74,8 @@ MOST_TIMES_PACKED = 1100
 """A data set unpacks to so many times its size in the file at most: what deflate and LZF do at their best."""
 LEAST_BYTES = 1 << 20
 """Less is read however it is packed."""
+MOST_HEAP_BYTES = 1 << 26
+"""Of values of variable length. HDF5 makes heaps of 4 KB, or as large as one value needs."""
 
 
 def is_inside(group: h5py.Group, name: str) -> bool:
@@ -105,6 +108,74 @@ def check_size(dataset: h5py.Dataset, most_bytes: int) -> h5py.Dataset:
     if dataset.nbytes > LEAST_BYTES + MOST_TIMES_PACKED * stored:
         raise ValueError(f"its data set {dataset.name!r} has {stored:,} of its {dataset.nbytes:,} bytes in the file")
     return dataset
+
+
+class VlenReader:
+    """Values of variable length (texts, pictures), read past HDF5, whose own reader does not return from some damaged heaps.
+
+    Only of what vlalign writes: contiguous data sets in a file whose addresses and lengths have 8 bytes. Format: HDF5 File Format
+    Specification 3.0, III.E "Global Heap" and VIII.B "Dataset VL".
+    """
+
+    REFERENCE = np.dtype([("length", "<u4"), ("address", "<u8"), ("index", "<u4")])
+    """What stands in a data set in place of a value."""
+    _MOST_HEAPS = 16
+
+    def __init__(self, file: h5py.File, path: Path) -> None:
+        if file.id.get_create_plist().get_sizes() != (8, 8) or file.userblock_size:
+            raise ValueError("its addresses are not laid out as ours")
+        self._path = path
+        self._heaps: dict[int, tuple[bytes, dict[int, tuple[int, int]]]] = {}
+        """By their place: what each of the last ones holds, and by its index where each value in it begins and how long it is."""
+
+    def rows(self, dataset: h5py.Dataset, row: np.dtype) -> np.ndarray:
+        """A data set of one dimension as it lies in the file, with ``REFERENCE`` in place of values. Raises ``ValueError``."""
+        if not len(dataset):
+            return np.empty(0, row)
+        place, num_bytes = dataset.id.get_offset(), len(dataset) * row.itemsize
+        if place is None or dataset.id.get_storage_size() != num_bytes:
+            raise ValueError(f"its data set {dataset.name!r} is not laid out as ours")
+        return np.frombuffer(self._bytes(place, num_bytes), row)
+
+    def value(self, reference: np.void, most_bytes: int) -> bytes:
+        """Raises ``ValueError`` for one that is longer, or is not there."""
+        length, address, index = reference.item()
+        if not length:
+            return b""
+        if length > most_bytes:
+            raise ValueError(f"a value of more than {most_bytes:,} bytes")
+        if address not in self._heaps:
+            while len(self._heaps) >= self._MOST_HEAPS:
+                del self._heaps[next(iter(self._heaps))]
+            self._heaps[address] = self._heap(address)
+        content, places = self._heaps[address]
+        begin, size = places.get(index, (0, 0))
+        if size < length:
+            raise ValueError("a value is not in the heap that should have it")
+        return content[begin : begin + length]
+
+    def _heap(self, address: int) -> tuple[bytes, dict[int, tuple[int, int]]]:
+        head = self._bytes(address, 16)
+        size = int.from_bytes(head[8:], "little")
+        if head[:5] != b"GCOL\x01" or not 16 <= size <= MOST_HEAP_BYTES:
+            raise ValueError("a heap of values is damaged")
+        content, places, at = self._bytes(address, size), {}, 16
+        while at + 16 <= size:
+            index, length = int.from_bytes(content[at : at + 2], "little"), int.from_bytes(content[at + 8 : at + 16], "little")
+            whole = 16 + -(-length // 8) * 8 if index else length  # what is free counts its own head
+            if whole < 16 or at + whole > size:
+                raise ValueError("a heap of values is damaged")
+            if index:
+                places[index] = at + 16, length
+            at += whole
+        return content, places
+
+    def _bytes(self, place: int, num_bytes: int) -> bytes:
+        with self._path.open("rb") as file:
+            if place + num_bytes > os.fstat(file.fileno()).st_size:
+                raise ValueError("it ends too soon")
+            file.seek(place)
+            return file.read(num_bytes)
 
 
 class Layout:

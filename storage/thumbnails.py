@@ -14,17 +14,17 @@ from PIL import Image
 
 from .console import UserError, say
 from .files import written_whole
-from .hdf5 import check_size, in_order, new_hdf5, own_dataset, shard_path
+from .hdf5 import MOST_HEAP_BYTES, VlenReader, check_size, in_order, new_hdf5, own_dataset, shard_path
 
 THUMBNAIL_ROW = np.dtype([("video_id", h5py.string_dtype()), ("seconds", "f8"), ("source", h5py.string_dtype())])
+ROW_IN_FILE = np.dtype([("video_id", VlenReader.REFERENCE), ("seconds", "<f8"), ("source", VlenReader.REFERENCE)])
 MOST_PICTURES = 16
 """Of a video. Extraction makes three, of 360 x 90 pixels at most."""
 MOST_SIDE_PX, MOST_JPEG_BYTES = 2048, 1 << 20
-MOST_LETTERS = 4096
+MOST_TEXT_BYTES = 1 << 14
 """Of an id or a source."""
 MOST_BYTES = 1 << 30
 """Of a shard's table without its texts."""
-READ_BYTES = 1 << 28
 
 
 @dataclass(frozen=True)
@@ -57,10 +57,11 @@ class ThumbnailStore:
         self._told: set[Path] = set()
         for shard in (folder / name for name in in_order(path.name for path in folder.glob("*.h5"))):
             rows: dict[str, list[int]] = {}
-            with _opened(shard) as (table, _):
-                for index, (video_id, _, source) in enumerate(_rows(table, shard.stat().st_size)):
+            with _opened(shard) as (table, _, reader):
+                for index, row in enumerate(table):
+                    video_id = reader.value(row["video_id"], MOST_TEXT_BYTES).decode()
                     rows.setdefault(video_id, []).append(index)
-                    self._sources[video_id] = source
+                    self._sources[video_id] = reader.value(row["source"], MOST_TEXT_BYTES).decode()
             self._places |= {video_id: (shard, indices) for video_id, indices in rows.items()}
 
     def source(self, video_id: str) -> str | None:
@@ -72,9 +73,9 @@ class ThumbnailStore:
         if video_id not in self._places:
             return []
         shard, indices = self._places[video_id]
-        with _opened(shard) as (table, jpegs):
+        with _opened(shard) as (table, jpegs, reader):
             found = [
-                Thumbnail(video_id, float(table[index]["seconds"]), jpegs[index].tobytes(), self._sources[video_id])
+                Thumbnail(video_id, float(table[index]["seconds"]), reader.value(jpegs[index], MOST_HEAP_BYTES), self._sources[video_id])
                 for index in indices[:MOST_PICTURES]
             ]
         shown = [thumbnail for thumbnail in found if math.isfinite(thumbnail.seconds) and is_jpeg(thumbnail.jpeg)]
@@ -85,29 +86,21 @@ class ThumbnailStore:
 
 
 @contextmanager
-def _opened(shard: Path) -> Iterator[tuple[h5py.Dataset, h5py.Dataset]]:
-    """Its table and its pictures, a row a thumbnail."""
+def _opened(shard: Path) -> Iterator[tuple[np.ndarray, np.ndarray, VlenReader]]:
+    """Its table and its pictures, a row a thumbnail, and what reads the texts and pictures that they refer to."""
     try:
         with h5py.File(shard, "r") as file:
             table, jpegs = own_dataset(file, "thumbnails"), own_dataset(file, "jpegs")
-            if table.ndim != 1 or table.dtype.names != THUMBNAIL_ROW.names or table.dtype["seconds"] != THUMBNAIL_ROW["seconds"]:
+            if table.ndim != 1 or table.dtype != THUMBNAIL_ROW:
                 raise ValueError("its table has other columns")
             if jpegs.shape != table.shape or h5py.check_vlen_dtype(jpegs.dtype) != np.uint8:
                 raise ValueError("it has no picture for each row")
-            yield check_size(table, MOST_BYTES), check_size(jpegs, MOST_BYTES)
+            reader = VlenReader(file, shard)
+            rows = reader.rows(check_size(table, MOST_BYTES), ROW_IN_FILE)
+            yield rows, reader.rows(check_size(jpegs, MOST_BYTES), VlenReader.REFERENCE), reader
     except (OSError, KeyError, ValueError, TypeError, AttributeError, RuntimeError, MemoryError) as error:
         what = next(iter(str(error).splitlines()), type(error).__name__)
         raise UserError(f"{shard}: not a readable thumbnail file ({what}); remove it") from None
-
-
-def _rows(table: h5py.Dataset, num_bytes: int) -> Iterator[tuple[str, float, str]]:
-    """A few at a time: each text may be as long as the file, and be the text of all rows."""
-    step = max(1, READ_BYTES // num_bytes)
-    for first in range(0, len(table), step):
-        for video_id, seconds, source in table[first : first + step].tolist():
-            if len(video_id) > MOST_LETTERS or len(source) > MOST_LETTERS:
-                raise ValueError(f"an id or a source of more than {MOST_LETTERS:,} letters")
-            yield video_id.decode(), seconds, source.decode()
 
 
 def is_jpeg(content: bytes) -> bool:

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from stores import jpeg
 from vlalign.storage.console import UserError
-from vlalign.storage.thumbnails import MOST_PICTURES, THUMBNAIL_ROW, Thumbnail, ThumbnailStore, write_thumbnails
+from vlalign.storage.hdf5 import VlenReader
+from vlalign.storage.thumbnails import MOST_PICTURES, ROW_IN_FILE, THUMBNAIL_ROW, Thumbnail, ThumbnailStore, write_thumbnails
 
 SECRET = b"what nobody should see"
 PICTURES = h5py.vlen_dtype(np.uint8)
@@ -138,3 +139,36 @@ def test_another_table_is_a_line(tmp_path, table):
     with pytest.raises(UserError, match=r"1\.h5: not a readable thumbnail file \(.+\); remove it") as refused:
         ThumbnailStore(tmp_path)
     assert "\n" not in str(refused.value)
+
+
+def test_values_are_read_as_hdf5_reads_them(tmp_path):
+    chance = np.random.default_rng(0)
+    sizes = [0, 1, 7, 8, 9, 4000, 4096, 300_000, *chance.integers(1, 9000, size=200)]
+    names = ["", "ä", "視頻", "x" * 5000, *(f"v{n}" for n in range(len(sizes) - 4))]
+    write_thumbnails(tmp_path, [Thumbnail(name, 1.5, chance.bytes(size), name[::-1]) for name, size in zip(names, sizes, strict=True)])
+    (shard,) = tmp_path.glob("*.h5")
+    with h5py.File(shard) as file:
+        reader = VlenReader(file, shard)
+        table, jpegs = reader.rows(file["thumbnails"], ROW_IN_FILE), reader.rows(file["jpegs"], VlenReader.REFERENCE)
+        for row, expected in zip(table, file["thumbnails"][()], strict=True):
+            found = reader.value(row["video_id"], 1 << 20), float(row["seconds"]), reader.value(row["source"], 1 << 20)
+            assert found == expected.item()
+        for reference, expected in zip(jpegs, file["jpegs"][()], strict=True):
+            assert reader.value(reference, 1 << 20) == expected.tobytes()
+        with pytest.raises(ValueError, match="more than 100 bytes"):
+            reader.value(jpegs[7], 100)
+
+
+@pytest.mark.parametrize("length", [0, 15, 1 << 40, (1 << 64) - 1])
+def test_a_heap_whose_walk_would_not_end_is_refused(tmp_path, length):
+    write_thumbnails(tmp_path, [Thumbnail("v", 0.0, b"x", "s")])
+    (shard,) = tmp_path.glob("*.h5")
+    content = bytearray(shard.read_bytes())
+    heap = content.index(b"GCOL")
+    at = heap + 16
+    while int.from_bytes(content[at : at + 2], "little"):  # to what is free, whose length HDF5 goes on by
+        at += 16 + -(-int.from_bytes(content[at + 8 : at + 16], "little") // 8) * 8
+    content[at + 8 : at + 16] = length.to_bytes(8, "little")
+    shard.write_bytes(content)
+    with pytest.raises(UserError, match="a heap of values is damaged"):
+        ThumbnailStore(tmp_path)
