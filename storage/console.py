@@ -336,6 +336,8 @@ def run_command(command: Callable[[argparse.Namespace], int], parser: argparse.A
 
 def _run(command: Callable[[argparse.Namespace], int], args: argparse.Namespace, prog: str) -> int:
     try:
+        if (encoding := sys.getfilesystemencoding()) != "utf-8":
+            raise UserError(f"file names are read as {encoding} here, and others than those would be misread; set PYTHONUTF8=1")
         return command(args)
     except (KeyboardInterrupt, Exception) as error:
         code = _code_of_stop(error)

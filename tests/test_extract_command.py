@@ -3,6 +3,8 @@
 import json
 import os
 import shutil
+import subprocess
+import sys
 import time
 from argparse import Namespace
 from pathlib import Path
@@ -44,6 +46,29 @@ def test_a_file_name_that_is_no_text_is_left_out_and_said(tmp_path, capsys):
     assert [v.video_id for v in list_folder(tmp_path, problems)] == ["a"]
     assert problems.count == 2
     assert "characters that are not printable; left out" in capsys.readouterr().err
+
+
+def extraction_in(locale: dict[str, str], folder: Path) -> subprocess.CompletedProcess:
+    call = ["--root", str(folder / "root"), "--dataset", "mine", "--videos", str(folder), "--features", "logmel"]
+    command = [sys.executable, "-c", "import sys; from vlalign.extract.cli import main; sys.exit(main(sys.argv[1:]))", *call]
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("LC_", "LANG", "PYTHONUTF8", "PYTHONCOERCE"))}
+    return subprocess.run(command, env=kept | locale, capture_output=True, encoding="utf-8", check=False)
+
+
+def test_names_are_read_as_utf_8_without_a_locale(tmp_path, short_video):
+    shutil.copy(short_video, tmp_path / "größe 視頻.mp4")
+    done = extraction_in({"LC_ALL": "C"}, tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert list(FeatureStore(DatasetFolder(tmp_path / "root", "mine").features("logmel")).video_ids()) == ["größe 視頻"]
+
+
+def test_where_names_would_be_misread_nothing_is(tmp_path, short_video):
+    shutil.copy(short_video, tmp_path / "größe.mp4")
+    done = extraction_in({"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}, tmp_path)
+    assert done.returncode == 2 and not (tmp_path / "root").exists()
+    assert done.stderr == (
+        "vlalign-extract: error: file names are read as ascii here, and others than those would be misread; set PYTHONUTF8=1\n"
+    )
 
 
 def test_a_relative_folder_gives_absolute_paths(tmp_path, monkeypatch):
