@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from .console import UserError
-from .files import read_json, write_json, written_whole
+from .files import check_regular, read_json, write_json, written_whole
 from .layout import DatasetFolder
 from .records import Caption
 
@@ -102,6 +102,7 @@ def choose_protocol(dataset: DatasetFolder, protocol: str) -> DatasetFolder:
 
 @contextmanager
 def _reading(path: Path) -> Iterator[None]:
+    check_regular(path)
     try:
         yield
     except UserError:

@@ -93,7 +93,15 @@ def write_json(path: Path, value: Any) -> None:
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
 
 
+def check_regular(path: Path) -> None:
+    """Raises ``UserError`` for a pipe, a socket or a device: whoever opens one may wait for ever, or read without end."""
+    with contextlib.suppress(OSError):  # said by whoever opens it
+        if not stat.S_ISREG(mode := path.stat().st_mode) and not stat.S_ISDIR(mode):
+            raise UserError(f"{path}: no file, but a pipe, a socket or a device; remove it")
+
+
 def read_json(path: Path) -> Any:
+    check_regular(path)
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
@@ -108,6 +116,7 @@ def write_jsonl(path: Path, rows: Iterable[dict]) -> None:
 
 def numbered_jsonl(path: Path) -> Iterator[tuple[int, dict]]:
     """(line number, object) of every line. Blank lines are passed over; raises ``UserError`` for anything else that is no object."""
+    check_regular(path)
     with path.open("rb") as file:
         for number, line in enumerate(file, start=1):
             try:

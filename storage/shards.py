@@ -18,6 +18,7 @@ import mmap
 import os
 import re
 import shutil
+import stat
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -116,7 +117,7 @@ def read_shard(path: Path) -> Shard:
     """Checks block and index against their checksums, and that what they say is possible; the rows' own checksums are for whoever
     reads the rows. Raises ``OtherSchema``, ``Unreadable``, ``UserError`` for what is no shard or a damaged one, ``FileNotFoundError``."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe is not waited for
         try:
             return _parse(path, fd)
         finally:
@@ -135,7 +136,9 @@ def read_shard(path: Path) -> Shard:
 
 
 def _parse(path: Path, fd: int) -> Shard:
-    size = os.fstat(fd).st_size
+    mode, size = os.fstat(fd).st_mode, os.fstat(fd).st_size
+    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):  # reading a folder has its own error
+        raise ValueError("it is no file, but a pipe or a device")
     block = os.pread(fd, BLOCK_BYTES, 0)
     first = FIRST_LINE.match(block)
     if first is None:

@@ -13,7 +13,7 @@ import numpy as np
 from PIL import Image
 
 from .console import UserError, say
-from .files import written_whole
+from .files import check_regular, written_whole
 from .hdf5 import MOST_HEAP_BYTES, VlenReader, check_size, in_order, new_hdf5, own_dataset, shard_path
 
 THUMBNAIL_ROW = np.dtype([("video_id", h5py.string_dtype()), ("seconds", "f8"), ("source", h5py.string_dtype())])
@@ -88,6 +88,7 @@ class ThumbnailStore:
 @contextmanager
 def _opened(shard: Path) -> Iterator[tuple[np.ndarray, np.ndarray, VlenReader]]:
     """Its table and its pictures, a row a thumbnail, and what reads the texts and pictures that they refer to."""
+    check_regular(shard)
     try:
         with h5py.File(shard, "r") as file:
             table, jpegs = own_dataset(file, "thumbnails"), own_dataset(file, "jpegs")

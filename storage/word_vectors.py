@@ -12,7 +12,7 @@ from zipfile import BadZipFile
 import numpy as np
 
 from .console import UserError
-from .files import written_whole
+from .files import check_regular, written_whole
 from .npz import open_npz
 
 NOT_READABLE = (OSError, EOFError, ValueError, LookupError, AttributeError, TypeError, MemoryError, RecursionError, BadZipFile, zlib.error)
@@ -52,6 +52,7 @@ def read_word_vectors(path: Path) -> WordVectors:
     """Raises ``UserError`` where there is no such file, or another one."""
     if not path.exists():
         raise UserError(f"{path}: not found; run vlalign-preprocess with --word-vectors FILE first")
+    check_regular(path)
     try:
         with open_npz(path) as arrays:
             words, vectors, about = (arrays[name]() for name in ("words", "vectors", "about"))

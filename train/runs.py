@@ -11,7 +11,7 @@ from typing import Any
 from ..storage.captions import read_captions_about
 from ..storage.console import UserError
 from ..storage.feature_store import FeatureStore, stores_in
-from ..storage.files import read_json, sha256_of, write_json
+from ..storage.files import check_regular, read_json, sha256_of, write_json
 from ..storage.layout import DatasetFolder
 from ..storage.profiles import LOGMEL, split_features
 from ..storage.records import is_text
@@ -152,6 +152,8 @@ def asked_dataset(root: Path, name: str | None, own: DatasetFolder, having: str)
 
 def read_run(folder: Path) -> dict[str, Any]:
     """``run.json``. Raises ``UserError`` where it cannot be read."""
+    for path in folder.rglob("*"):  # libraries open some of them by their names
+        check_regular(path)
     try:
         about = read_json(folder / RUN_FILE)
         check_run(about)
