@@ -18,6 +18,7 @@ import socket
 import sys
 import traceback
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -28,23 +29,22 @@ from PIL import Image
 
 from . import backends, handed, sandbox
 from .answer import Answers, LeftToOthers, answer
+from .messages import Failed, Request
 from .probe import VideoError
 
 MEMORY_BYTES = 4 << 30
 MOST_WORDS_BYTES = 1 << 16
 DONE, LEFT = b"done", b"left"
-BY_PATH = {"elsewhere": True, "sound": False}
-"""What is left of a request that those who are handed the file could not answer: its sound was answered."""
 
 
-def respond(request: dict, answers: Answers, failure: VideoError | None = None) -> None:
+def respond(request: Request, answers: Answers, failure: VideoError | None = None) -> None:
     """Answers a request. ``failure``: of decoders that tried before, which had more to say. Raises ``LeftToOthers``."""
     try:
         answer(request, answers)
     except VideoError as error:
-        answers.send("failed", kind=(failure or error).kind, words=str(failure or error))
+        answers.send(Failed((failure or error).kind, str(failure or error)))
     except MemoryError:
-        answers.send("failed", kind="out_of_memory", words=f"it needs more than {MEMORY_BYTES >> 30} GB to be decoded")
+        answers.send(Failed("out_of_memory", f"it needs more than {MEMORY_BYTES >> 30} GB to be decoded"))
 
 
 def decode_handed(answers: Answers, orders: socket.socket) -> None:
@@ -52,9 +52,9 @@ def decode_handed(answers: Answers, orders: socket.socket) -> None:
     sandbox.confine()
     with Connection(orders.fileno()) as line:
         while True:
-            request = json.loads(line.recv_bytes())
+            request = Request.from_json(line.recv_bytes())
             _, descriptors, _, _ = socket.recv_fds(orders, 1, 1)
-            handed.take(Path(request["path"]), descriptors[0])
+            handed.take(Path(request.path), descriptors[0])
             try:
                 respond(request, answers)
             except LeftToOthers as error:
@@ -63,11 +63,11 @@ def decode_handed(answers: Answers, orders: socket.socket) -> None:
                 line.send_bytes(DONE)
 
 
-def decode_by_path(answers: Answers, request: dict, failure: VideoError | None) -> None:
+def decode_by_path(answers: Answers, request: Request, failure: VideoError | None) -> None:
     try:
-        sandbox.confine(Path(request["path"]), backends.ffmpeg_program())
+        sandbox.confine(Path(request.path), backends.ffmpeg_program())
     except OSError as error:
-        answers.send("failed", kind="missing", words=f"it was there a moment ago ({error.strerror})")
+        answers.send(Failed("missing", f"it was there a moment ago ({error.strerror})"))
     else:
         respond(request, answers, failure)
 
@@ -132,21 +132,22 @@ def serve(connection: Connection) -> None:
     ours, theirs = socket.socketpair()
     orders = Connection(os.dup(ours.fileno()))
     while True:
-        request = json.loads(connection.recv_bytes()) | {"elsewhere": False}
+        request = Request.from_json(connection.recv_bytes())
         try:
-            descriptor = handed.open_regular(Path(request["path"]))
+            descriptor = handed.open_regular(Path(request.path))
         except OSError as error:
             missing = isinstance(error, FileNotFoundError)
-            answers.send("failed", kind="missing" if missing else "unreadable", words="no such file" if missing else error.strerror)
+            answers.send(Failed("missing", "no such file") if missing else Failed("unreadable", error.strerror))
             continue
         helper = helper or Helper(partial(decode_handed, answers, theirs))
-        orders.send_bytes(json.dumps(request).encode())
+        orders.send_bytes(request.to_json())
         socket.send_fds(ours, [b"."], [descriptor])
         os.close(descriptor)
         helper.wait(ours)
         if (left := orders.recv_bytes(MOST_WORDS_BYTES)) != DONE:
             failure = json.loads(left[len(LEFT) :])
-            Helper(partial(decode_by_path, answers, request | BY_PATH, failure and VideoError(*map(str, failure)))).wait()
+            rest = replace(request, elsewhere=True, sound=False)  # the sound was answered
+            Helper(partial(decode_by_path, answers, rest, failure and VideoError(*map(str, failure)))).wait()
 
 
 def main() -> None:

@@ -1,14 +1,13 @@
 """The parent's side of a decoding child process."""
 
 import contextlib
-import json
 import os
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
-from dataclasses import asdict
+from multiprocessing import BufferTooShort
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -16,6 +15,7 @@ import numpy as np
 
 from . import sandbox
 from .decode import Wanted
+from .messages import Failed, Message, Nonsense, Request, parse
 from .probe import VideoError
 
 SILENCE_SECONDS = 60.0
@@ -57,28 +57,30 @@ class DecodeProcess:
         only_probe: bool = False,
     ) -> None:
         """Has a video decoded: the pictures ``wanted``, without the decoders ``without``, and its ``sound``; only the first ``seconds``.
-        Or has it only probed. Its last answer is "failed", "finished" (pictures), "probed" or, where only sound is asked for, "heard".
+        Or has it only probed. Its last answer: ``messages.LAST``.
         """
         self.num_videos += 1
         self._complaints.seek(0)
         self._complaints.truncate()
-        request = {
-            "path": str(path),
-            "wanted": [asdict(w) for w in wanted],
-            "sound": sound,
-            "without": list(without),
-            "seconds": seconds,
-            "only_probe": only_probe,
-        }
+        request = Request(str(path), wanted, sound, list(without), seconds, only_probe)
         with contextlib.suppress(BrokenPipeError):  # it is gone: its answer will say how
-            self.connection.send_bytes(json.dumps(request).encode())
+            self.connection.send_bytes(request.to_json())
 
-    def receive(self) -> dict:
-        """The next answer. Raises ``VideoError`` where the child said that the video failed, or is gone."""
-        message = json.loads(self.receive_bytes())
-        if message["what"] == "failed":
-            raise VideoError(message["kind"], message["words"])
+    def receive(self) -> Message:
+        """The next answer. Raises ``VideoError`` where the child said that the video failed, is gone, or answered nonsense."""
+        try:
+            message = parse(self.receive_bytes())
+        except Nonsense as error:
+            raise self.refused(error) from None
+        if isinstance(message, Failed):
+            raise VideoError(message.kind, message.words)
         return message
+
+    def refused(self, error: Nonsense) -> VideoError:
+        """Ends the child, which nothing is believed of any more; what then stands in place of its answer."""
+        self._process.kill()
+        self._process.wait()
+        return VideoError("crashed", f"its decoder answered what no decoder answers ({error})")
 
     def receive_bytes(self) -> bytes:
         try:
@@ -86,14 +88,17 @@ class DecodeProcess:
         except (EOFError, ConnectionError):
             raise self._epitaph() from None
         except OSError:  # longer, and the connection is closed
-            self._process.kill()
-            raise VideoError("crashed", f"its decoder wants to answer more than {MOST_ANSWER_BYTES >> 20} MB at once") from None
+            raise self.refused(Nonsense(f"more than {MOST_ANSWER_BYTES >> 20} MB at once")) from None
 
     def receive_into(self, array: np.ndarray) -> None:
         try:
-            self.connection.recv_bytes_into(memoryview(array).cast("B"))
+            num_bytes = self.connection.recv_bytes_into(memoryview(array).cast("B"))
         except (EOFError, ConnectionError):
             raise self._epitaph() from None
+        except BufferTooShort as error:
+            num_bytes = len(error.args[0])
+        if num_bytes != array.nbytes:
+            raise self.refused(Nonsense(f"{num_bytes:,} bytes in place of {array.nbytes:,}"))
 
     def _epitaph(self) -> VideoError:
         code = self._process.wait()

@@ -24,18 +24,21 @@ from ..storage.console import UserError, available_cores, stopping
 from ..storage.files import file_identity
 from ..storage.profiles import LOGMEL
 from ..storage.records import Profile, VideoFeatures
-from ..storage.thumbnails import Thumbnail
-from .decode import Wanted
+from ..storage.thumbnails import MOST_JPEG_BYTES, MOST_PICTURES, Thumbnail
+from .decode import BACKENDS, Finished, Started, Wanted
 from .decode_process import SILENCE_SECONDS, DecodeProcess
 from .extractor import Extractor
-from .probe import VideoError
-from .sampling import window_times
-from .sound import ROW, row_times
+from .messages import Nonsense, PictureFollows, RowFollows, SoundFollows, Unheard
+from .probe import LONGEST_VIDEO_SECONDS, VideoError
+from .sampling import num_windows, window_times
+from .sound import HOP, RATE, ROW, Heard, row_times
 
 POLL_SECONDS = 0.02
 """How often a source of jobs that has none at the moment is asked again."""
 END = object()
 """What a source of jobs is taken to say when it has ended; None says that it has none at the moment."""
+MOST_SOUND_ROWS = LONGEST_VIDEO_SECONDS * RATE // HOP + RATE
+"""Sound that begins before time zero, or lasts a little longer than a video may, has a few more."""
 ENDS_THE_DECODER = ("timeout", "out_of_memory", "crashed")
 """After these failures another decoder is tried. After the others the child has tried them all itself."""
 
@@ -69,7 +72,7 @@ class _Video:
 
     job: Job
     source: str
-    heard: dict | None = None
+    heard: Heard | None = None
     """What was said of its sound at the end of it. Of ``sound`` nothing more comes then, whatever becomes of the pictures."""
     unheard: VideoError | None = None
     """Why it has no sound."""
@@ -84,9 +87,14 @@ class _Video:
     """The batch of each place in ``pictured`` that is not full yet."""
     num_pending: int = 0
     thumbnails: list[Thumbnail] = field(default_factory=list)
-    finished: dict | None = None
+    finished: Finished | None = None
     failure: VideoError | None = None
     """Of the pictures. The first one; later decoders fare no better and have less to say."""
+
+    @cached_property
+    def wanted(self) -> list[Wanted]:
+        """What its pictures are wanted for, as ``pictured`` has it."""
+        return [wanted_of(extractor.profile) for extractor in self.pictured]
 
     @cached_property
     def pictured(self) -> list[Extractor]:
@@ -107,8 +115,7 @@ class _Video:
     def ask(self, decoder: DecodeProcess) -> None:
         if self.listening:
             self.sound.clear()
-        wanted = [wanted_of(e.profile) for e in self.pictured]
-        decoder.start(self.job.path, wanted, sound=self.listening, without=self.without, seconds=self.job.seconds)
+        decoder.start(self.job.path, self.wanted, sound=self.listening, without=self.without, seconds=self.job.seconds)
 
     def begin(self, decoder: str) -> None:
         self.started += 1
@@ -116,6 +123,22 @@ class _Video:
         self.filling.clear()
         self.rows = [[] for _ in self.pictured]
         self.thumbnails = []
+
+    def hear(self, heard: Heard) -> None:
+        """The end of its sound. Raises ``Nonsense`` where that is of other rows than those that came."""
+        if not self.sound or sum(map(len, self.sound)) != heard.num_rows or not 0 <= heard.duration_seconds <= LONGEST_VIDEO_SECONDS + 1:
+            raise Nonsense(f"{heard.num_rows:,} rows of sound")
+        self.heard = heard
+
+    def finish(self, finished: Finished) -> None:
+        """The end of its pictures. Raises ``Nonsense`` where that is of other rows than those that came."""
+        asked = zip(finished.num_frames, self.wanted, strict=False)
+        counts = [num_windows(frames, wanted.window, wanted.stride or wanted.window) for frames, wanted in asked]
+        if len(finished.num_frames) != len(self.wanted) or counts != [len(rows) for rows in self.rows]:
+            raise Nonsense("the end of another video")
+        if not 0 <= finished.duration_seconds <= LONGEST_VIDEO_SECONDS + 1:
+            raise Nonsense(f"a video of {finished.duration_seconds} s")
+        self.finished = finished
 
     def result(self) -> Extracted:
         features = {LOGMEL: self._heard_features()} if self.heard else {}
@@ -129,17 +152,17 @@ class _Video:
     def _heard_features(self) -> VideoFeatures:
         rows, heard = np.concatenate(self.sound), self.heard
         self.sound.clear()
-        starts, ends = row_times(heard["first_row"], len(rows))
+        starts, ends = row_times(heard.first_row, len(rows))
         return VideoFeatures(
             video_id=self.job.video_id,
             features=rows["features"],
             start_seconds=starts,
             end_seconds=ends,
             valid_frames=rows["valid"],
-            duration_seconds=heard["duration_seconds"],
+            duration_seconds=heard.duration_seconds,
             source=self.source,
-            decoder=heard["decoder"],
-            partial=heard["partial"],
+            decoder=heard.decoder,
+            partial=heard.partial,
         )
 
     def _seen_features(self) -> dict[str, VideoFeatures]:
@@ -147,7 +170,7 @@ class _Video:
         for place, extractor in enumerate(self.pictured):
             profile, done = extractor.profile, self.finished
             starts, ends, valid = window_times(
-                done["num_frames"][place], 0, profile.window, profile.fps, done["duration_seconds"], stride=profile.stride
+                done.num_frames[place], 0, profile.window, profile.fps, done.duration_seconds, stride=profile.stride
             )
             features[profile.name] = VideoFeatures(
                 video_id=self.job.video_id,
@@ -155,10 +178,10 @@ class _Video:
                 start_seconds=starts,
                 end_seconds=ends,
                 valid_frames=valid,
-                duration_seconds=done["duration_seconds"],
+                duration_seconds=done.duration_seconds,
                 source=self.source,
-                decoder=done["decoder"],
-                partial=done["partial"],
+                decoder=done.decoder,
+                partial=done.partial,
             )
         return features
 
@@ -392,27 +415,37 @@ class _Engine:
 
     def _take(self, decoder: DecodeProcess, video: _Video) -> None:
         message = decoder.receive()
-        if message["what"] == "started":
-            video.begin(message["decoder"])
-        elif message["what"] == "row":
-            place = message["wanted"]
-            decoder.receive_into(self._compute.place_for(video, place, message["shape"]))
-            self._compute.add(video, place)
-        elif message["what"] == "picture":
-            video.thumbnails.append(Thumbnail(video.job.video_id, message["seconds"], decoder.receive_bytes(), video.source))
-        elif message["what"] == "sound":
-            video.sound.append(np.empty(message["num_rows"], dtype=ROW))
-            decoder.receive_into(video.sound[-1].view(np.uint8))
-        elif message["what"] == "unheard":
-            video.unheard = VideoError(message["kind"], message["words"])
-        elif message["what"] == "heard":
-            video.heard = message
-            if not video.pictured:
+        try:
+            if isinstance(message, Started):
+                if message.decoder not in BACKENDS or message.decoder in video.without:  # else it could be begun without end
+                    raise Nonsense(f"beginning with {message.decoder[:20]!r}")
+                video.begin(message.decoder)
+            elif isinstance(message, RowFollows):
+                message.check(video.wanted[: len(video.rows)])  # none before it began
+                decoder.receive_into(self._compute.place_for(video, message.wanted, message.shape))
+                self._compute.add(video, message.wanted)
+            elif isinstance(message, PictureFollows):
+                thumbnail = Thumbnail(video.job.video_id, message.seconds, decoder.receive_bytes(), video.source)
+                if len(video.thumbnails) >= MOST_PICTURES or len(thumbnail.jpeg) > MOST_JPEG_BYTES:
+                    raise Nonsense("more pictures, or larger ones, than are made")
+                video.thumbnails.append(thumbnail)
+            elif isinstance(message, SoundFollows):
+                if not 0 < message.num_rows <= MOST_SOUND_ROWS - sum(map(len, video.sound)):
+                    raise Nonsense(f"{message.num_rows:,} more rows of sound")
+                video.sound.append(np.empty(message.num_rows, dtype=ROW))
+                decoder.receive_into(video.sound[-1].view(np.uint8))
+            elif isinstance(message, Unheard):
+                video.unheard = VideoError(message.kind, message.words)
+            elif isinstance(message, Heard):
+                video.hear(message)
+                if not video.pictured:
+                    self._release(decoder)
+            elif isinstance(message, Finished):
+                video.finish(message)
+                self._compute.start_rest(video)
                 self._release(decoder)
-        elif message["what"] == "finished":
-            video.finished = message
-            self._compute.start_rest(video)
-            self._release(decoder)
+        except Nonsense as error:
+            raise decoder.refused(error) from None
 
     def _failed(self, decoder: DecodeProcess, error: VideoError) -> Iterator[tuple[Job, Extracted | VideoError]]:
         """Has the next decoder try, where this one did not survive the video; else the video has failed, or all of it but its sound."""

@@ -12,6 +12,7 @@ from ..storage.records import Profile
 from .decode_process import DecodeProcess
 from .engine import Job, extract_videos, wanted_of
 from .extractor import Extractor
+from .messages import Nonsense, PicturesProbed, SoundProbed, Unheard
 from .probe import VideoError
 from .sampling import num_windows
 
@@ -80,15 +81,17 @@ class _Probing:
             if not self.heard.num_rows:
                 return error
             return replace(self.heard, failures={profile.name: error for profile in self.pictured})
-        if message["what"] == "unheard":
-            self.heard = replace(self.heard, failures={LOGMEL: VideoError(message["kind"], message["words"])})
-        elif message["what"] == "heard":
-            self.heard = replace(self.heard, duration_seconds=message["duration_seconds"], num_rows={LOGMEL: message["num_rows"]})
+        if isinstance(message, Unheard):
+            self.heard = replace(self.heard, failures={LOGMEL: VideoError(message.kind, message.words)})
+        elif isinstance(message, SoundProbed):
+            self.heard = replace(self.heard, duration_seconds=message.duration_seconds, num_rows={LOGMEL: message.num_rows})
             return None if self.pictured else self.heard
-        elif message["what"] == "probed":
-            rows = {p.name: num_windows(n, p.window, p.stride) for p, n in zip(self.pictured, message["num_frames"], strict=True)}
-            seconds, missing = message["duration_seconds"], message["missing"]
-            return replace(self.heard, duration_seconds=seconds, num_rows=self.heard.num_rows | rows, missing=missing)
+        elif isinstance(message, PicturesProbed):
+            if len(message.num_frames) != len(self.pictured):
+                return process.refused(Nonsense("frames of other features"))
+            rows = {p.name: num_windows(n, p.window, p.stride) for p, n in zip(self.pictured, message.num_frames, strict=True)}
+            seconds = message.duration_seconds
+            return replace(self.heard, duration_seconds=seconds, num_rows=self.heard.num_rows | rows, missing=message.missing)
         return None
 
 

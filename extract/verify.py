@@ -16,10 +16,11 @@ from ..storage.layout import DatasetFolder
 from ..storage.records import VideoFeatures, VideoRecord
 from .backends import LIBSWSCALE, LIBSWSCALE_BICUBIC, PILLOW
 from .compare import Alternatives, Comparison, Hypothesis, compare
-from .decode import Wanted
+from .decode import Finished, Started, Wanted
 from .decode_process import DecodeProcess
 from .engine import wanted_of
 from .extractor import Extractor
+from .messages import Nonsense, PictureFollows, RowFollows
 from .probe import VideoError
 
 OTHER_VIDEOS, OTHER_ROWS = 64, 4
@@ -58,22 +59,26 @@ def read_windows(path: Path, wanted: list[Wanted], places: Sequence[int]) -> tup
     """For each of ``wanted`` {place: frames of that row, uint8 [T, H, W, 3] or [H, W, 3]}, and how many rows there are in all.
     Raises ``VideoError``."""
     process = DecodeProcess()
+    windows, counts = [], []
     try:
         process.start(path, wanted)
         while True:
             message = process.receive()
-            if message["what"] == "started":
+            if isinstance(message, Started):
                 windows, counts = [{} for _ in wanted], [0] * len(wanted)
-            elif message["what"] == "row":
-                frames, which = np.empty(message["shape"], dtype=np.uint8), message["wanted"]
+            elif isinstance(message, RowFollows):
+                message.check(wanted[: len(counts)])
+                frames, which = np.empty(message.shape, dtype=np.uint8), message.wanted
                 process.receive_into(frames)
                 if counts[which] in places:
                     windows[which][counts[which]] = frames
                 counts[which] += 1
-            elif message["what"] == "picture":
+            elif isinstance(message, PictureFollows):
                 process.receive_bytes()
-            elif message["what"] == "finished":
+            elif isinstance(message, Finished):
                 return windows, counts
+    except Nonsense as error:
+        raise process.refused(error) from None
     finally:
         process.close()
 

@@ -37,6 +37,7 @@ from vlalign.extract.backends import LIBSWSCALE, LIBSWSCALE_BICUBIC, PILLOW, Dec
 from vlalign.extract.decode import Finished, Picture, Row, Started, Wanted, choose_backends, cut, decode_video
 from vlalign.extract.decode_process import DecodeProcess
 from vlalign.extract.engine import wanted_of
+from vlalign.extract.messages import PictureFollows, PicturesProbed, RowFollows
 from vlalign.extract.probe import LONGEST_SIDE, MOST_PIXELS, VideoError, VideoInfo, probe_video
 from vlalign.extract.render import frame_times, render_video
 from vlalign.extract.sampling import sample_frames, scaled_size
@@ -468,7 +469,7 @@ class Ended:
 
     rows: list[np.ndarray]
     begun: list[str]
-    finished: dict | None = None
+    finished: Finished | PicturesProbed | None = None
     failure: VideoError | None = None
 
 
@@ -483,14 +484,14 @@ def listen(process: DecodeProcess) -> Ended:
         while ended.finished is None:
             assert process.connection.poll(120), "it hangs"
             message = process.receive()
-            if message["what"] == "started":
-                ended.rows, ended.begun = [], [*ended.begun, message["decoder"]]
-            elif message["what"] == "row":
-                ended.rows.append(np.empty(message["shape"], dtype=np.uint8))
+            if isinstance(message, Started):
+                ended.rows, ended.begun = [], [*ended.begun, message.decoder]
+            elif isinstance(message, RowFollows):
+                ended.rows.append(np.empty(message.shape, dtype=np.uint8))
                 process.receive_into(ended.rows[-1])
-            elif message["what"] == "picture":
+            elif isinstance(message, PictureFollows):
                 assert process.receive_bytes()[:2] == b"\xff\xd8"
-            elif message["what"] in ("finished", "probed"):
+            elif isinstance(message, Finished | PicturesProbed):
                 ended.finished = message
     except VideoError as error:
         ended.failure = error
@@ -584,10 +585,10 @@ def test_zoo_files_that_are_whole(zoo, name):
     num_sampled, num_distinct = WHOLE[name]
     assert ended.failure is None
     assert (len(ended.rows), len({row.tobytes() for row in ended.rows})) == (num_sampled, num_distinct)
-    assert ended.finished["num_frames"] == [num_sampled]
-    assert (ended.finished["partial"] == "") == (name not in HIDDEN)
+    assert ended.finished.num_frames == [num_sampled]
+    assert (ended.finished.partial == "") == (name not in HIDDEN)
     if name in NOT_FOR_DECORD:
-        assert ended.finished["decoder"].startswith("PyAV") and ended.begun == ["PyAV"]
+        assert ended.finished.decoder.startswith("PyAV") and ended.begun == ["PyAV"]
 
 
 @pytest.mark.parametrize("name", PARTIAL)
@@ -597,8 +598,8 @@ def test_zoo_files_of_which_a_part_is_missing(zoo, name):
     assert ended.failure is None
     assert len({row.tobytes() for row in ended.rows}) in num_distinct
     assert len(ended.rows) < 76
-    assert re.match(words, ended.finished["partial"])
-    assert ended.finished["decoder"].startswith("PyAV")
+    assert re.match(words, ended.finished.partial)
+    assert ended.finished.decoder.startswith("PyAV")
 
 
 @pytest.mark.parametrize("name", FAILED)
@@ -637,7 +638,7 @@ def test_zoo_rotation_is_honoured(zoo):
 
 def test_zoo_damage_in_pictures_is_noted_whichever_decoders_there_are(zoo):
     ended = zoo("flip_mid.mp4")
-    assert re.fullmatch(r"\d+ frames or packets are damaged, says the decoder", ended.finished["partial"])
+    assert re.fullmatch(r"\d+ frames or packets are damaged, says the decoder", ended.finished.partial)
     assert len(ended.rows) == 120
 
 
@@ -1168,8 +1169,8 @@ def run_parent(lines: str, *arguments: object) -> subprocess.Popen:
         "from vlalign.extract.decode_process import DecodeProcess\n"
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # where tests run in the background, it is ignored
         "def answer(process):\n"
-        "    while (message := process.receive())['what'] == 'beat': pass\n"
-        "    return message['what']\n"
+        "    while (answer := type(process.receive()).__name__) == 'Beat': pass\n"
+        "    return answer\n"
     )
     command = [sys.executable, "-c", start + textwrap.dedent(lines), *map(str, arguments)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
@@ -1178,8 +1179,9 @@ def run_parent(lines: str, *arguments: object) -> subprocess.Popen:
 HANGING = """
 import time
 from vlalign.extract import decode_child
+from vlalign.extract.decode import Started
 def answer(request, answers):
-    answers.send("started")
+    answers.send(Started("PyAV"))
     time.sleep(1000)
 decode_child.answer = answer
 decode_child.main()
@@ -1225,7 +1227,7 @@ def test_ctrl_c_does_not_disturb_the_child(with_sound):
                 time.sleep(0.01)
         except KeyboardInterrupt:
             print("interrupted", flush=True)
-        while (what := answer(process)) != "finished":
+        while (what := answer(process)) != "Finished":
             process.receive_bytes()
         process._complaints.seek(0)
         print(what, process._complaints.read())
@@ -1233,10 +1235,10 @@ def test_ctrl_c_does_not_disturb_the_child(with_sound):
         """,
         with_sound,
     )
-    assert parent.stdout.readline() == "started\n"
+    assert parent.stdout.readline() == "Started\n"
     os.killpg(parent.pid, signal.SIGINT)
     out, err = parent.communicate(timeout=120)
-    assert (out, err) == ("interrupted\nfinished b''\n", "")
+    assert (out, err) == ("interrupted\nFinished b''\n", "")
 
 
 def test_ctrl_c_while_the_child_starts_prints_nothing_of_it():
@@ -1273,14 +1275,14 @@ def test_limits_that_the_machine_sets_itself_are_no_hindrance(with_sound):
         with_sound,
     )
     out, err = parent.communicate(timeout=120)
-    assert (out, err) == ("probed\n", "")
+    assert (out, err) == ("PicturesProbed\n", "")
 
 
 def test_a_child_is_replaced_after_many_videos(with_sound, monkeypatch):
     monkeypatch.setattr(decode_process, "VIDEOS_OF_A_CHILD", 2)
     with child(monkeypatch) as process:
-        assert ask(process, with_sound, want(24), only_probe=True).finished["num_frames"] == [58] and process.usable
-        assert ask(process, with_sound, want(1), only_probe=True).finished["num_frames"] == [2] and not process.usable
+        assert ask(process, with_sound, want(24), only_probe=True).finished.num_frames == [58] and process.usable
+        assert ask(process, with_sound, want(1), only_probe=True).finished.num_frames == [2] and not process.usable
 
 
 def test_only_probing_decodes_nothing(with_sound, process):
@@ -1288,7 +1290,7 @@ def test_only_probing_decodes_nothing(with_sound, process):
     assert (probed.begun, probed.rows) == ([], [])
     info = probe_video(with_sound)
     expected = {"codec": "h264", "width": WIDTH, "height": HEIGHT, "duration_seconds": info.duration_seconds, "missing": ""}
-    assert {name: probed.finished[name] for name in expected} == expected
+    assert {name: getattr(probed.finished, name) for name in expected} == expected
 
 
 # Files that want to harm

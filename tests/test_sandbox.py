@@ -13,8 +13,9 @@ from conftest import shared
 from mutations import MUTATIONS, mutate
 from videos import scene
 from vlalign.extract import decode_process, sandbox
-from vlalign.extract.decode import Wanted
+from vlalign.extract.decode import Finished, Wanted
 from vlalign.extract.decode_process import DecodeProcess
+from vlalign.extract.messages import LAST, Message, PictureFollows, RowFollows
 from vlalign.extract.probe import VideoError
 from vlalign.extract.render import render_video
 
@@ -65,14 +66,14 @@ decode_child.main()
 """
 
 
-def answers(process: DecodeProcess, path: Path, **asked: object) -> VideoError | list[dict]:
+def answers(process: DecodeProcess, path: Path, **asked: object) -> VideoError | list[Message]:
     """What comes of one frame a second of a video."""
     process.start(path, [Wanted(fps=1, window=1, short_side_px=48, crop_px=None, tail="none")], **asked)
     came = []
     try:
-        while not came or came[-1]["what"] not in ("finished", "probed"):
+        while not came or not isinstance(came[-1], LAST):
             came.append(process.receive())
-            if came[-1]["what"] in ("row", "picture"):
+            if isinstance(came[-1], RowFollows | PictureFollows):
                 process.receive_bytes()
     except VideoError as error:
         return error
@@ -149,7 +150,8 @@ def test_decoders_that_open_files_by_path_give_the_same_rows(video, monkeypatch)
         if backend == "ffmpeg" and shutil.which("ffmpeg") is None:
             assert isinstance(came, VideoError)
         else:
-            assert came[-1]["decoder"].startswith(backend) and sum(answer["what"] == "row" for answer in came) == came[-1]["num_frames"][0]
+            num_rows = sum(isinstance(answer, RowFollows) for answer in came)
+            assert came[-1].decoder.startswith(backend) and num_rows == came[-1].num_frames[0]
 
 
 def test_what_a_system_does_not_offer_is_said_and_videos_are_decoded(video, monkeypatch):
@@ -159,7 +161,7 @@ def test_what_a_system_does_not_offer_is_said_and_videos_are_decoded(video, monk
     monkeypatch.setattr(decode_process, "COMMAND", lame + "decode_child.main()")
     process = DecodeProcess()
     try:
-        assert answers(process, video)[-1]["what"] == "finished"
+        assert isinstance(answers(process, video)[-1], Finished)
     finally:
         process.close()
     monkeypatch.setattr(sandbox, "_landlock_version", lambda: 0)
@@ -178,7 +180,7 @@ def test_a_pipe_in_place_of_a_video_is_no_file(tmp_path, video):
     try:
         error = answers(process, tmp_path / "pipe.mp4")
         assert (error.kind, str(error)) == ("missing", "no such file")
-        assert answers(process, video)[-1]["what"] == "finished"
+        assert isinstance(answers(process, video)[-1], Finished)
     finally:
         process.close()
 

@@ -20,9 +20,11 @@ from pathlib import Path
 import numpy as np
 import torch
 from vlalign.extract import backends, load_extractor
+from vlalign.extract.decode import Finished
 from vlalign.extract.decode_process import DecodeProcess
 from vlalign.extract.engine import Job, extract_videos, wanted_of
 from vlalign.extract.extractor import Extractor
+from vlalign.extract.messages import PictureFollows, RowFollows
 from vlalign.extract.models import MODELS
 from vlalign.extract.probe import probe_video
 from vlalign.extract.sampling import sample_frames
@@ -47,12 +49,12 @@ def drain(paths: list[Path], extractors: list[Extractor]) -> tuple[float, list[l
     before, child_before = cpu_seconds(), child_cpu_seconds(process)
     for path in paths:
         process.start(path, wanted)
-        while (message := process.receive())["what"] != "finished":
-            if message["what"] == "row":
-                frames = np.empty(message["shape"], dtype=np.uint8)
+        while not isinstance(message := process.receive(), Finished):
+            if isinstance(message, RowFollows):
+                frames = np.empty(message.shape, dtype=np.uint8)
                 process.receive_into(frames)
-                windows[message["wanted"]].append(frames)
-            elif message["what"] == "picture":
+                windows[message.wanted].append(frames)
+            elif isinstance(message, PictureFollows):
                 process.receive_bytes()
     seconds = cpu_seconds() - before + child_cpu_seconds(process) - child_before
     process.close()

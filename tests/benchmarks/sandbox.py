@@ -9,6 +9,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from test_sandbox import answers
 from vlalign.extract import decode_process
+from vlalign.extract.decode import Finished
 from vlalign.extract.decode_process import DecodeProcess
 
 WITH = decode_process.COMMAND
@@ -37,7 +38,7 @@ def measure(command: str, paths: list[Path]) -> tuple[float, float]:
     try:
         used = []
         for path in [paths[0], *(paths * ROUNDS)]:
-            assert answers(process, path)[-1]["what"] == "finished"
+            assert isinstance(answers(process, path)[-1], Finished)
             used.append(sum(map(processor_seconds, descendants(process._process.pid))))
         return used[0], used[-1] - used[0]
     finally:
