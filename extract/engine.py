@@ -39,6 +39,8 @@ END = object()
 """What a source of jobs is taken to say when it has ended; None says that it has none at the moment."""
 MOST_SOUND_ROWS = LONGEST_VIDEO_SECONDS * RATE // HOP + RATE
 """Sound that begins before time zero, or lasts a little longer than a video may, has a few more."""
+MOST_SHAPES = 8
+"""Of frames, whose memory is kept for the next ones: profiles that do not crop have others for each video."""
 ENDS_THE_DECODER = ("timeout", "out_of_memory", "crashed")
 """After these failures another decoder is tried. After the others the child has tried them all itself."""
 
@@ -229,6 +231,8 @@ class _Compute:
         self._pool = ThreadPoolExecutor(num_batches, "compute", initializer=torch.set_num_threads, initargs=(1,))
         self._most = 2 * num_batches
         self._running: dict[Future, _Batch] = {}
+        self._spare: dict[tuple[tuple[int, ...], bool], list[Tensor]] = {}
+        """Frames of batches that are done, by their shape and whether they are pinned."""
         self._woken, self._wake = os.pipe()
 
     def place_for(self, video: _Video, place: int, shape: Sequence[int]) -> np.ndarray:
@@ -239,9 +243,16 @@ class _Compute:
             batch = None
         if batch is None:
             extractor = video.pictured[place]
-            frames = torch.empty((extractor.batch_size, *shape), dtype=torch.uint8, pin_memory=extractor.device.type == "cuda")
+            frames = self._buffer((extractor.batch_size, *shape), pinned=extractor.device.type == "cuda")
             batch = video.filling[place] = _Batch(video, place, frames, video.started, len(video.rows[place]))
         return batch.frames[batch.num_rows].numpy()
+
+    def _buffer(self, shape: tuple[int, ...], *, pinned: bool) -> Tensor:
+        """For a batch's frames: one of a batch that is done. Rows, which stay, would else be laid between frames, which go, and the
+        memory that frames leave would be too small for the next ones."""
+        if spare := self._spare.get((shape, pinned)):
+            return spare.pop()
+        return torch.empty(shape, dtype=torch.uint8, pin_memory=pinned)
 
     def add(self, video: _Video, place: int) -> None:
         """Takes the window that was written where ``place_for`` said."""
@@ -287,10 +298,13 @@ class _Compute:
             os.read(self._woken, 1)
             batch = self._running.pop(future)
             try:
-                features = future.result().numpy()
+                features = future.result().numpy().copy()  # by this thread: the other one's memory then holds nothing that stays
             except torch.OutOfMemoryError as error:
                 words = str(error).splitlines()[0]
                 raise UserError(f"{batch.extractor.profile.name}: {batch.extractor.device} ran out of memory ({words})") from None
+            if len(self._spare) > MOST_SHAPES:
+                self._spare.clear()
+            self._spare.setdefault((tuple(batch.frames.shape), batch.frames.is_pinned()), []).append(batch.frames)
             video = batch.video
             if video.started == batch.started:
                 video.rows[batch.place][batch.first_row : batch.first_row + batch.num_rows] = features
