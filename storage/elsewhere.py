@@ -234,9 +234,11 @@ class Elsewhere:
             return
 
         def fetch() -> None:
+            from .web import NoMoreThan  # with its libraries, only where something lies elsewhere
+
             self._make_room(path.stat().st_size)
             with written_whole(path) as partial:
-                self._files.get_file(self._there(path.name), str(partial))
+                self._files.get_file(self._there(path.name), str(partial), callback=NoMoreThan(path.stat().st_size))
 
         try:
             self._ask(fetch, f"{self.url}/{path.name}")

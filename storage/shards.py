@@ -47,6 +47,7 @@ SHORT_BYTES = [np.dtype(kind).itemsize for kind in ROW_TYPES.values()]
 BLOCK_BYTES = 4096
 """The user block; one power of two more where the profile says much."""
 MOST_BLOCK_BYTES = 1 << 20
+MOST_INDEX_BYTES = 1 << 28
 FIRST_LINE = re.compile(rb"vlalign feature shard, schema (\d+), HDF5 from byte (\d+), crc32 of this block from here on ([0-9a-f]{8})\n")
 READ_BYTES = 1 << 22
 GROUP_BYTES = 1 << 23
@@ -210,6 +211,8 @@ def places_in(block: bytes) -> tuple[int, int, int, int]:
     about = json.loads(block[first.end() :])
     index = about["videos"]
     length = index["count"] * _index_dtype(tuple((name, kind) for name, kind in index["dtype"])).itemsize
+    if length > MOST_INDEX_BYTES or not 0 <= index["offset"] <= index["offset"] + length <= about["num_bytes"]:
+        raise ValueError("its index lies outside of it, or is too large")
     return int(first[2]), index["offset"], index["offset"] + length, about["num_bytes"]
 
 

@@ -1,5 +1,7 @@
-"""What fsspec speaks HTTP with: aiohttp's client, which connects to allowed machines only and unpacks nothing."""
+"""What fsspec speaks HTTP with: aiohttp's client, which connects to allowed machines only, unpacks nothing and takes no more than it asked
+for."""
 
+import re
 import socket
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -7,10 +9,14 @@ from typing import Any
 
 import aiohttp
 from aiohttp.abc import AbstractResolver, ResolveResult
+from fsspec.callbacks import Callback
 
 from .addresses import refuse_numbers, refuse_private
+from .console import UserError
 
 CONNECT_SECONDS, SILENT_SECONDS = 30.0, 60.0
+MOST_ANSWER_BYTES = 1 << 30
+"""Of an answer that is held in memory: a listing, or a whole shard from a server that gives no parts."""
 
 
 @dataclass(frozen=True)
@@ -33,10 +39,28 @@ class GuardedClient:
             "connector": aiohttp.TCPConnector(resolver=_Resolver(self.allowed_hosts)),
             "timeout": aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS, sock_read=SILENT_SECONDS),
             "auto_decompress": False,
+            "response_class": BoundedResponse,
             "headers": {**settings.pop("headers", {}), "Accept-Encoding": "identity"},
             "middlewares": (*settings.pop("middlewares", ()), guard),
         }
         return aiohttp.ClientSession(**settings | fixed)
+
+
+class BoundedResponse(aiohttp.ClientResponse):
+    """Of what is read whole, no more is taken than was asked for. A file that is copied to disk is read in pieces, not by this."""
+
+    async def read(self) -> bytes:
+        if self._body is None:
+            asked = re.fullmatch(r"bytes=(\d+)-(\d+)", self.request_info.headers.get("Range", "")) if self.status == 206 else None
+            most = int(asked[2]) - int(asked[1]) + 1 if asked else MOST_ANSWER_BYTES
+            content = bytearray()
+            async for block in self.content.iter_any():
+                content += block
+                if len(content) > most:
+                    self.close()
+                    raise aiohttp.ClientPayloadError(f"the server sends more than the {most:,} bytes that it was asked for")
+            self._body = bytes(content)
+        return self._body
 
 
 class _Resolver(AbstractResolver):
@@ -52,3 +76,16 @@ class _Resolver(AbstractResolver):
 
     async def close(self) -> None:
         await self._resolver.close()
+
+
+class NoMoreThan(Callback):
+    """Ends a copy that becomes longer than the shard's first block said."""
+
+    def __init__(self, num_bytes: int) -> None:
+        super().__init__()
+        self._most = num_bytes
+
+    def relative_update(self, inc: int = 1) -> None:
+        super().relative_update(inc)
+        if self.value > self._most:
+            raise UserError(f"it is sent with more than its {self._most:,} bytes; remove it there")

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from stores import video, write
 from vlalign.extract.cli import main as extract_main
-from vlalign.storage import FeatureStore, VideoRecord, care
+from vlalign.storage import FeatureStore, VideoRecord, care, web
 from vlalign.storage import elsewhere as module
 from vlalign.storage.cli import main as store_main
 from vlalign.storage.console import UserError
@@ -177,6 +177,49 @@ def test_an_address_that_does_not_answer_is_one_line(tmp_path, capsys):
     assert store_main(["info", str(tmp_path / "here")]) == 1
     error = capsys.readouterr().err
     assert "http://127.0.0.1:9/s3d: does not answer as it should" in error and "tried 3 times" in error and error.count("\n") == 1
+
+
+MOST = 8 << 20
+ENDLESS = {"listing": "/s3d", "first block": ".h5", "whole shard": ".h5"}
+
+
+@pytest.fixture(params=ENDLESS)
+def endless(request, there) -> Iterator[tuple[str, str, list[int]]]:
+    """A server that does not stop sending, in answer to one kind of request: which, its address, and how many bytes it sent each time."""
+    sent: list[int] = []
+
+    class Handler(Quiet):
+        def do_GET(self):
+            is_part = "Range" in self.headers
+            if not self.path.rstrip("/").endswith(ENDLESS[request.param]) or is_part != (request.param == "first block"):
+                super().do_GET()
+                return
+            self.send_response(206 if is_part else 200)
+            self.end_headers()
+            sent.append(0)
+            try:
+                while sent[-1] < 1 << 30:
+                    sent[-1] += self.wfile.write(bytes(1 << 16))
+            except OSError:
+                pass  # it is not listened to any more
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Handler, directory=str(there.parent)))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield request.param, f"http://127.0.0.1:{server.server_port}/s3d", sent
+    server.shutdown()
+    server.server_close()
+
+
+def test_a_server_that_does_not_stop_sending_is_not_listened_to_for_ever(tmp_path, endless, monkeypatch):
+    what, address, sent = endless
+    monkeypatch.setattr(web, "MOST_ANSWER_BYTES", MOST)
+    link(tmp_path / "here", address)
+    with pytest.raises((UserError, OSError), match="more than") as refused:
+        store = FeatureStore(tmp_path / "here")
+        assert what == "whole shard"
+        store.get("video0")
+    assert "\n" not in str(refused.value) and sent and max(sent) < 4 * MOST
+    assert not list((tmp_path / "here").glob("*.partial"))
 
 
 def test_features_are_extracted_to_where_they_are_to_lie_and_not_twice(tmp_path, short_video, capsys):
