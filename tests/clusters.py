@@ -52,7 +52,7 @@ if any("decode_child" in word for word in sys.orig_argv):
             file.write(f"{{path}}\\n")
         return open_regular(path)
     def watched(request, answers):
-        name = os.path.basename(request["path"])
+        name = os.path.basename(request.path)
         if name.startswith("crash"):
             signal.raise_signal(signal.SIGSEGV)
         if name.startswith("hang"):
