@@ -39,7 +39,7 @@ def test_of_600_mutations_each_that_changes_rows_is_partial_or_fails(tmp_path):
         by_suffix.setdefault(Path(name).suffix, []).append(name)
     process, silent, count = DecodeProcess(), set(), 0
     undamaged = {(name, fps): ask(process, sources[name], RATES[fps]) for name in sources for fps in RATES}
-    assert {key: ended.finished["partial"] for key, ended in undamaged.items()} == dict.fromkeys(undamaged, "")
+    assert {key: ended.finished.partial for key, ended in undamaged.items()} == dict.fromkeys(undamaged, "")
     for suffix, names in by_suffix.items():
         for how in MUTATIONS:
             for seed in range(SEEDS):
@@ -51,7 +51,7 @@ def test_of_600_mutations_each_that_changes_rows_is_partial_or_fails(tmp_path):
                         process.close()
                         process = DecodeProcess()
                     ended = ask(process, path, wanted)
-                    quiet = ended.failure is None and not ended.finished["partial"]
+                    quiet = ended.failure is None and not ended.finished.partial
                     if quiet and largest_change(ended.rows, undamaged[name, fps].rows) > LARGEST_CHANGE:
                         silent.add((name, how, seed))
     process.close()
