@@ -7,9 +7,9 @@ stopped changes a byte of the result. A part that is there from the same caption
 import hashlib
 import importlib.metadata
 import json
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import FIRST_COMPLETED, Future, as_completed, wait
 from concurrent.futures.process import BrokenProcessPool
 from functools import partial
 from pathlib import Path
@@ -134,19 +134,19 @@ def _tag(
 
 
 def _in_processes(parts: Iterator[Part], num_workers: int) -> Iterator[int]:
-    """``make_part`` of each, by processes that are given no more than two parts ahead."""
+    """``make_part`` of each, in the order in which they are done, by processes that are given no more than two parts ahead."""
     if num_workers == 1:
         yield from map(make_part, parts)
         return
-    waiting: deque[Future] = deque()
+    waiting: set[Future[int]] = set()
     try:
         with worker_processes(num_workers) as pool:
             for part in parts:
-                waiting.append(pool.submit(make_part, part))
+                waiting.add(pool.submit(make_part, part))
                 if len(waiting) > 2 * num_workers:
-                    yield waiting.popleft().result()
-            while waiting:
-                yield waiting.popleft().result()
+                    done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
+                    yield from (future.result() for future in done)
+            yield from (future.result() for future in as_completed(waiting))
     except BrokenProcessPool:
         raise UserError(
             "a process that tagged captions was killed, perhaps for want of memory; the same call goes on, with --workers 1 in the least"
