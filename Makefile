@@ -32,6 +32,7 @@ check: $(INSTALLED)
 	$(BIN)/ruff format --check .
 	$(BIN)/python .ci/audit.py
 
+# Editors and type checkers find vlalign.* through links, since the folders lie at the top level (see [tool.basedpyright]).
 # uv installs what constraints.txt pins, and refuses a file whose hash is not there; made again when either file changes.
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 10) and 'vlalign needs Python 3.10 or newer: make PYTHON=python3.12 ...')"
@@ -39,6 +40,8 @@ $(INSTALLED): pyproject.toml constraints.txt
 	sed -n '/^uv==/,/[^\\]$$/p' constraints.txt > $(VENV)/uv.txt
 	$(BIN)/python -m pip install --quiet --require-hashes --requirement $(VENV)/uv.txt
 	VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --quiet --constraint constraints.txt --build-constraint constraints.txt --editable ".[english,dev]"
+	mkdir -p $(VENV)/editor/vlalign
+	for folder in extract preprocess ray_jobs storage train; do ln -sfn ../../../$$folder $(VENV)/editor/vlalign/$$folder; done
 	touch $@
 
 # The pinned versions and their files' hashes: for every supported Python and platform, without naming an index. It adds what is missing;

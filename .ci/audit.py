@@ -86,7 +86,9 @@ def check(constraints: Path, file: Path) -> int:
             f"audit: {pin}: {names}: {each['summary']}; fixed in {fixed}: move the pin, or say in {file} under 'accepted' why it may stay"
         )
     if missing:
-        print(f"audit: {len(missing)} pins are not in {file}, such as {', '.join(missing[:3])}: run make audit, where the package index is")
+        print(
+            f"audit: {len(missing)} pins are not in {file}, such as {', '.join(missing[:3])}: run make audit, where the package index is"
+        )
     said = f"audit: {len(pins)} pins, list of {content['made']}: {len(bad)} known vulnerabilities"
     said += f", {len(accepted)} accepted" * bool(accepted) + f"; the index did not say for {len(unsaid)}" * bool(unsaid)
     print(said + f"; the list is {days} days old: run make audit" * (days > MAX_DAYS))

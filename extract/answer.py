@@ -108,7 +108,9 @@ def answer_pictures(request: Request, answers: Answers) -> None:
     if request.only_probe:
         samples = [sample_frames(info.pts, info.end, info.time_base, w.fps) for w in request.wanted]
         num_frames = [len(indices) for indices in samples]
-        answers.send(PicturesProbed(info.codec, info.width, info.height, info.duration_seconds, info.missing, num_frames))
+        answers.send(
+            PicturesProbed(info.codec, info.width, info.height, info.duration_seconds, info.missing, num_frames)
+        )
         return
     for part in pictures(request, info, answers):
         if isinstance(part, Row):

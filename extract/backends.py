@@ -138,7 +138,9 @@ class _Scaler:
             graph.add("buffer", **source),
             *([graph.add(*TRANSPOSE[upright_degrees])] if upright_degrees else []),
             *([graph.add("vflip")] if upright_degrees == 180 else []),
-            graph.add("scale", f"{width}:{height}:flags={'bicubic' if self.size.resize == LIBSWSCALE_BICUBIC else 'bilinear'}"),
+            graph.add(
+                "scale", f"{width}:{height}:flags={'bicubic' if self.size.resize == LIBSWSCALE_BICUBIC else 'bilinear'}"
+            ),
             graph.add("format", "rgb24"),
             graph.add("buffersink"),
         ]
@@ -208,7 +210,13 @@ def _frames_in_order(
             time = in_ticks(frame.pts)
         elif info.delayed:
             # What comes after the last packet follows at the usual step.
-            time = in_ticks(frame.dts) if frame.dts is not None else decoding.delivered[-1] + step if decoding.delivered else 0
+            time = (
+                in_ticks(frame.dts)
+                if frame.dts is not None
+                else decoding.delivered[-1] + step
+                if decoding.delivered
+                else 0
+            )
         else:
             time = len(decoding.delivered)
         if frame.is_corrupt:
@@ -364,7 +372,9 @@ def _memory_file() -> BinaryIO:
 
 
 def ffmpeg_version() -> str:
-    answer = subprocess.run(["ffmpeg", "-version"], capture_output=True, text=True, check=False, **_apart()).stdout.split()
+    answer = subprocess.run(
+        ["ffmpeg", "-version"], capture_output=True, text=True, check=False, **_apart()
+    ).stdout.split()
     return answer[2] if len(answer) > 2 else "unknown"
 
 

@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING
 
 from ..storage.addresses import host_named
 from ..storage.allowed import allow_folder, refuse_other_folders
-from ..storage.console import EXIT_INCOMPLETE, Problems, UserError, available_cores, command_parser, progress, run_command, say, show
+from ..storage.common.command import command_parser, run_command
+from ..storage.common.errors import UserError
+from ..storage.common.exits import EXIT_INCOMPLETE
+from ..storage.common.problems import Problems
+from ..storage.common.processes import available_cores
+from ..storage.common.progress import progress
+from ..storage.common.terminal import say, show
 from ..storage.elsewhere import elsewhere, link
 from ..storage.feature_store import shard_files
 from ..storage.files import IMAGE_SUFFIXES, SOUND_SUFFIXES, VIDEO_SUFFIXES
@@ -48,7 +54,9 @@ def parse_weights(values: list[str], features: list[str]) -> dict[str, str]:
     return chosen
 
 
-def choose_videos(args: argparse.Namespace, dataset: DatasetFolder, features: list[str], problems: Problems) -> list[VideoRecord]:
+def choose_videos(
+    args: argparse.Namespace, dataset: DatasetFolder, features: list[str], problems: Problems
+) -> list[VideoRecord]:
     """Those of ``--videos``, which are added to the data set's list, or else the whole list. Recordings without pictures are among
     them where nothing but sound is asked for; images are, where a folder has no videos: beside videos they are posters and the like."""
     listed = dataset.read_videos()
@@ -77,14 +85,21 @@ class Here:
     def __init__(self, args: argparse.Namespace) -> None:
         self.args = args
 
-    def run(self, work: WorkList, todo: Sequence[tuple[VideoRecord, list[str]]], weights: dict[str, str], problems: Problems) -> None:
+    def run(
+        self, work: WorkList, todo: Sequence[tuple[VideoRecord, list[str]]], weights: dict[str, str], problems: Problems
+    ) -> None:
         """Extracts ``todo``, each video with the features that it needs. ``weights``: of all that are needed."""
-        from .run import extract_dataset  # torch, which neither a mistake in the call nor a finished data set need wait for
+        from .run import extract_dataset
 
-        extractors = {name: make_extractor(name, wanted, self.args, first_shard(work.dataset, name)) for name, wanted in weights.items()}
+        extractors = {
+            name: make_extractor(name, wanted, self.args, first_shard(work.dataset, name))
+            for name, wanted in weights.items()
+        }
         extract_dataset(work, todo, extractors, problems, allowed_hosts=self.args.allow_host)
 
-    def probe(self, videos: Sequence[tuple[str, Path]], features: Sequence[str]) -> "Iterator[tuple[str, Probed | VideoError]]":
+    def probe(
+        self, videos: Sequence[tuple[str, Path]], features: Sequence[str]
+    ) -> "Iterator[tuple[str, Probed | VideoError]]":
         from .plan import probe_videos
 
         return probe_videos(videos, [PROFILES[name] for name in features], available_cores())
@@ -96,12 +111,16 @@ class Here:
 
 def extract(args: argparse.Namespace, make_place: Callable[[argparse.Namespace], Here] = Here) -> int:
     if args.dataset is None:
-        raise UserError(f"--dataset is missing: the name of a data set under {args.root}, or a new one with --videos FOLDER")
+        raise UserError(
+            f"--dataset is missing: the name of a data set under {args.root}, or a new one with --videos FOLDER"
+        )
     args.allow_host = [host_named(text) for text in args.allow_host]
     features = split_features(args.features)
     if unknown := [name for name in features if name not in PROFILES]:
         names = " and ".join(map(repr, unknown))
-        raise UserError(f"--features {args.features}: features {names}: not known; expected {', '.join(PROFILES)} or {', '.join(ALIASES)}")
+        raise UserError(
+            f"--features {args.features}: features {names}: not known; expected {', '.join(PROFILES)} or {', '.join(ALIASES)}"
+        )
     weights = parse_weights(args.weights or [], features)
     dataset = DatasetFolder(args.root, args.dataset)
     with Problems(file=dataset.problems("extract")) as problems:
@@ -121,7 +140,9 @@ def extract_features(
         if not args.plan:
             link(folder, url)
         elif elsewhere(folder) is None:  # a plan changes nothing
-            say(f"note: {folder} does not stand for {url} yet; what may lie there already is planned again (vlalign-store link)")
+            say(
+                f"note: {folder} does not stand for {url} yet; what may lie there already is planned again (vlalign-store link)"
+            )
     for name in features if not args.plan else []:
         if there := elsewhere(dataset.features(name)):
             there.send()
@@ -142,9 +163,16 @@ def extract_features(
         make_place(args).run(work, todo, {name: weights[name] for name in needed}, problems)
         say(f"{dataset.path}: {len(todo):,} videos tried, {problems.count:,} problems")
     failed = {video.video_id for video in videos if any(video.video_id in work.failures[name] for name in features)}
-    say(f"{dataset.path}: features {','.join(features)} of {len(videos) - len(failed):,} of {len(videos):,} videos are there")
+    say(
+        f"{dataset.path}: features {','.join(features)} of {len(videos) - len(failed):,} of {len(videos):,} videos are there"
+    )
     stores = WorkList(dataset, features).stores.values() if todo else work.stores.values()
-    partial = {video.video_id for video in videos for store in stores if video.video_id in store and store.partial(video.video_id)}
+    partial = {
+        video.video_id
+        for video in videos
+        for store in stores
+        if video.video_id in store and store.partial(video.video_id)
+    }
     if partial:
         say(f"{len(partial):,} videos are partial or damaged; the stores say what is missing of them")
     if failed:
@@ -168,24 +196,40 @@ def videos_to_verify(
 ) -> list[VideoRecord]:
     """The videos that somebody else's folder has features of."""
     if len(features) > 1:
-        raise UserError(f"--verify-against {args.verify_against}: which features are these? Pass one of --features {' or '.join(features)}")
+        raise UserError(
+            f"--verify-against {args.verify_against}: which features are these? Pass one of --features {' or '.join(features)}"
+        )
     found = [video for video in videos if video.video_id in their_files]
     if not found:
         some = ", ".join(list(their_files)[:3])
-        raise UserError(f"--verify-against {args.verify_against}: none of its files ({some}, ...) is named like a video of {args.dataset}")
+        raise UserError(
+            f"--verify-against {args.verify_against}: none of its files ({some}, ...) is named like a video of {args.dataset}"
+        )
     if missing := len(their_files) - len(found):
         say(f"note: {missing:,} of its {len(their_files):,} files are named like no video of {args.dataset}")
     return found
 
 
-def plan(place: Here, work: WorkList, todo: Sequence[tuple[VideoRecord, list[str]]], weights: dict[str, str], problems: Problems) -> int:
+def plan(
+    place: Here,
+    work: WorkList,
+    todo: Sequence[tuple[VideoRecord, list[str]]],
+    weights: dict[str, str],
+    problems: Problems,
+) -> int:
     """``--plan``: prints what the call would do."""
     to_render = [video for video, _ in todo if video.scene and not work.dataset.video_path(video).exists()]
     if to_render:
         say(f"note: {len(to_render):,} videos are drawn only when they are extracted, and not counted here")
     if num_elsewhere := sum(bool(video.url) for video, _ in todo):
-        say(f"note: {num_elsewhere:,} videos lie elsewhere; they are fetched only when they are extracted, and not counted here")
-    paths = [(video.video_id, work.dataset.video_path(video)) for video, _ in todo if video not in to_render and not video.url]
+        say(
+            f"note: {num_elsewhere:,} videos lie elsewhere; they are fetched only when they are extracted, and not counted here"
+        )
+    paths = [
+        (video.video_id, work.dataset.video_path(video))
+        for video, _ in todo
+        if video not in to_render and not video.url
+    ]
     if not paths:
         show(f"{work.dataset.path}: nothing is left to extract of {','.join(work.features)}")
         return problems.exit_code()
@@ -215,7 +259,9 @@ def plan(place: Here, work: WorkList, todo: Sequence[tuple[VideoRecord, list[str
     return problems.exit_code()
 
 
-def measure_speed_of(args: argparse.Namespace, dataset: DatasetFolder, probed: "Sequence[Probed]", weights: dict[str, str]) -> float:
+def measure_speed_of(
+    args: argparse.Namespace, dataset: DatasetFolder, probed: "Sequence[Probed]", weights: dict[str, str]
+) -> float:
     """As ``measure_speed``, with random weights where the wanted ones are not to be had."""
     from .extractor import load_extractor
     from .plan import measure_speed
@@ -246,7 +292,9 @@ def make_extractor(name: str, weights: str, args: argparse.Namespace, made: Shar
                 published_weights(PROFILES[name].weights)
             except UserError as error:
                 say(f"note: {error}")
-                say(f"note: the demo goes on with seeded random weights for {name}; its numbers show that all parts work, no more")
+                say(
+                    f"note: the demo goes on with seeded random weights for {name}; its numbers show that all parts work, no more"
+                )
                 weights = "random"
     extractor = load_extractor(name, weights=weights, device=args.device, precision=args.precision)
     if made and (made.profile, made.weights) != (extractor.profile, extractor.weights):
@@ -261,7 +309,12 @@ def extract_parser(prog: str, description: str, example: str) -> argparse.Argume
     parser = command_parser(prog, description, example)
     known = ", ".join([*PROFILES, *(f"{alias} (= {name})" for alias, name in ALIASES.items())])
     parser.add_argument("--features", default="s3d", help=f"which, separated by commas or +: {known} (default: s3d)")
-    parser.add_argument("--videos", type=Path, metavar="FOLDER", help="your own video files, or images; their names become the video ids")
+    parser.add_argument(
+        "--videos",
+        type=Path,
+        metavar="FOLDER",
+        help="your own video files, or images; their names become the video ids",
+    )
     parser.add_argument(
         "--weights",
         action="append",
@@ -289,9 +342,15 @@ def extract_parser(prog: str, description: str, example: str) -> argparse.Argume
         help="on this machine or in a private network, which addresses of videos may name; others there are refused",
     )
     parser.add_argument("--device", default="cpu", help="cpu, cuda or cuda:N (default: cpu)")
-    parser.add_argument("--precision", default="fp32", choices=("fp32", "bf16", "fp16"), help="what networks compute in (default: fp32)")
+    parser.add_argument(
+        "--precision", default="fp32", choices=("fp32", "bf16", "fp16"), help="what networks compute in (default: fp32)"
+    )
     parser.add_argument("--retry-failed", action="store_true", help="try just those videos that failed before")
-    parser.add_argument("--plan", action="store_true", help="say what would be done, how long it takes and what cannot be read; do nothing")
+    parser.add_argument(
+        "--plan",
+        action="store_true",
+        help="say what would be done, how long it takes and what cannot be read; do nothing",
+    )
     parser.add_argument(
         "--verify-against",
         type=Path,

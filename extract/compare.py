@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..storage.console import UserError
+from ..storage.common.errors import UserError
 from ..storage.records import VideoFeatures
 
 SAME, DIFFERENT, NOT_TOLD = "same", "DIFFERENT", "CANNOT BE TOLD"
@@ -73,7 +73,11 @@ class Comparison:
 
 
 def compare(
-    ours: VideoFeatures, theirs: np.ndarray, others: np.ndarray, alternatives: Alternatives | None, known: Collection[str] = ()
+    ours: VideoFeatures,
+    theirs: np.ndarray,
+    others: np.ndarray,
+    alternatives: Alternatives | None,
+    known: Collection[str] = (),
 ) -> Comparison:
     """``theirs``: [T, D], or [D] for one row a video. ``others``: [N, D], rows of ours of other videos; the video's own rows stand in for
     them where there are none. ``alternatives``: None where nothing can be computed. ``known``: hypotheses that explained other videos
@@ -122,7 +126,9 @@ class _Rows:
         self.ours, self.num_rows, self.remarks = ours, len(raw), []
         self.theirs = np.atleast_2d(theirs)
         if self.theirs.shape[1] != raw.shape[1]:
-            raise UserError(f"their rows have {self.theirs.shape[1]:,} values, ours {raw.shape[1]:,}: another layer or another model")
+            raise UserError(
+                f"their rows have {self.theirs.shape[1]:,} values, ours {raw.shape[1]:,}: another layer or another model"
+            )
         if not np.isfinite(self.theirs).all():
             broken = (~np.isfinite(self.theirs)).any(axis=1).sum()
             raise UserError(f"{broken:,} of their {len(self.theirs):,} rows are not finite")
@@ -223,7 +229,9 @@ class _Rows:
             a, b = mine[max(-shift, 0) :], theirs[max(shift, 0) :]
             both = min(len(a), len(b))
             # Not the mean: a few rows that are others do not make the rest come earlier or later. Nor do a few that fit by chance.
-            found[f"rows {abs(shift)} places {'later' if shift > 0 else 'earlier'}"] = float(np.quantile(matched(a[:both], b[:both]), 0.8))
+            found[f"rows {abs(shift)} places {'later' if shift > 0 else 'earlier'}"] = float(
+                np.quantile(matched(a[:both], b[:both]), 0.8)
+            )
         found = {name: apart for name, apart in found.items() if NEARER**2 * apart <= np.median(self.apart)}
         if found or len(mine) != len(theirs):
             return dict([min(found.items(), key=lambda item: item[1])]) if found else {}
@@ -274,13 +282,19 @@ class _Rows:
         best, other = min(own, key=own.get), min(others, key=others.get, default="")
         if other and NEARER**2 * others[other] <= own[best]:
             alike = self.within(others, others[other], rounding)
-            named = f"theirs have {' or '.join(alike)} (distance {self.shown(others[other])}, ours {self.shown(own[best])})"
+            named = (
+                f"theirs have {' or '.join(alike)} (distance {self.shown(others[other])}, ours {self.shown(own[best])})"
+            )
             untold = [f"this video cannot tell these {len(alike)} apart"] if len(alike) > 1 else []
-            return self.verdict(DIFFERENT, named, *untold, *([] if other in rates else counted), cause="" if untold else other)
+            return self.verdict(
+                DIFFERENT, named, *untold, *([] if other in rates else counted), cause="" if untold else other
+            )
         if scaled := self.scaled():
             return self.verdict(DIFFERENT if count else SAME, *counted, scaled)
         nearest = min(own | others, key=(own | others).get)
-        hint = f"nearest is {nearest} (distance {self.shown(min(own[best], *others.values()) if others else own[best])})"
+        hint = (
+            f"nearest is {nearest} (distance {self.shown(min(own[best], *others.values()) if others else own[best])})"
+        )
         unclear = self.within(others, own[best], tolerance)
         if count == DROPPED and not unclear:
             return self.verdict(DIFFERENT, count)
@@ -292,8 +306,12 @@ class _Rows:
             return self.verdict(NOT_TOLD, "there are no other rows to compare with", hint)
         if max(own[best], self.apart.max() if best == OUR_RECIPE else 0) > CLOSE**2 * self.unrelated:
             return self.verdict(DIFFERENT, "no cause known here explains it", hint)
-        if unclear and own[best] <= max(tolerance, *(from_ours.get(name, 0) for name in own)):  # no more than rounding may do
-            return self.verdict(NOT_TOLD, f"theirs may be {best}, or have {' or '.join(unclear)}: as near, but for rounding", hint)
+        if unclear and own[best] <= max(
+            tolerance, *(from_ours.get(name, 0) for name in own)
+        ):  # no more than rounding may do
+            return self.verdict(
+                NOT_TOLD, f"theirs may be {best}, or have {' or '.join(unclear)}: as near, but for rounding", hint
+            )
         if unclear:
             return self.verdict(DIFFERENT, "no cause known here explains it", hint)
         return self.verdict(SAME, *([best] if best != OUR_RECIPE else []))
@@ -305,7 +323,9 @@ class _Rows:
 
     def odd_rows(self) -> list[str]:
         odd = np.flatnonzero(self.levels > ODD_ROW)
-        return [f"{len(odd):,} of {len(self.levels):,} rows differ, from row {odd[0]} on"] if self.most_are_equal else []
+        return (
+            [f"{len(odd):,} of {len(self.levels):,} rows differ, from row {odd[0]} on"] if self.most_are_equal else []
+        )
 
     def scaled(self) -> str:
         """Whether theirs are ours times a number."""

@@ -131,7 +131,11 @@ def decode_video(
             continue
         except VideoError as error:
             failures.append(error)
-    raise failures[0] if failures else VideoError("unreadable", f"no decoder is left to try ({', '.join(without)} failed)")
+    raise (
+        failures[0]
+        if failures
+        else VideoError("unreadable", f"no decoder is left to try ({', '.join(without)} failed)")
+    )
 
 
 class _Plan:
@@ -163,7 +167,9 @@ def _decode_with(backend: str, plan: _Plan, beat: Callable[[], None]) -> Iterato
         for _ in BACKENDS[backend](counting, np.arange(len(info.pts))):
             pass
         known = info.timed or info.delayed
-        there = np.unique(np.array(counting.delivered, dtype=np.int64)) if known else info.pts[: len(counting.delivered)]
+        there = (
+            np.unique(np.array(counting.delivered, dtype=np.int64)) if known else info.pts[: len(counting.delivered)]
+        )
         if len(there) == 0:
             raise VideoError("unreadable", f"none of its {len(info.pts):,} frames can be decoded ({backend})")
         if len(there) < len(info.pts):

@@ -151,7 +151,10 @@ def serve(connection: Connection) -> None:
 
 
 def main() -> None:
-    for number in (signal.SIGINT, signal.SIGTERM):  # those of a terminal or a batch system reach the parent, too, which ends this process
+    for number in (
+        signal.SIGINT,
+        signal.SIGTERM,
+    ):  # those of a terminal or a batch system reach the parent, too, which ends this process
         signal.signal(number, signal.SIG_IGN)
     sandbox.limit(resource.RLIMIT_AS, MEMORY_BYTES)
     sandbox.limit_files()

@@ -33,7 +33,11 @@ class DecodeProcess:
     def __init__(self) -> None:
         ours, theirs = socket.socketpair()
         self._complaints = tempfile.TemporaryFile()  # noqa: SIM115 (lives as long as the child)
-        environment = sandbox.environment(os.environ) | {"PYTHONSAFEPATH": "1", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+        environment = sandbox.environment(os.environ) | {
+            "PYTHONSAFEPATH": "1",
+            "OMP_NUM_THREADS": "1",
+            "OPENBLAS_NUM_THREADS": "1",
+        }
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, "-c", COMMAND, str(theirs.fileno())],
@@ -108,8 +112,12 @@ class DecodeProcess:
         if code == -signal.SIGXCPU:
             return VideoError("timeout", f"decoding took more processor time than a video may{last_words}")
         if code == -signal.SIGKILL:
-            return VideoError("out_of_memory", f"the system ended its decoder, as it does where memory runs out{last_words}")
-        return VideoError("crashed", f"its decoder ended with {f'signal {-code}' if code < 0 else f'exit code {code}'}{last_words}")
+            return VideoError(
+                "out_of_memory", f"the system ended its decoder, as it does where memory runs out{last_words}"
+            )
+        return VideoError(
+            "crashed", f"its decoder ended with {f'signal {-code}' if code < 0 else f'exit code {code}'}{last_words}"
+        )
 
     @property
     def usable(self) -> bool:

@@ -20,7 +20,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..storage.console import UserError, available_cores, stopping
+from ..storage.common.errors import UserError
+from ..storage.common.processes import available_cores
+from ..storage.common.signals import stopping
 from ..storage.files import file_identity
 from ..storage.profiles import LOGMEL
 from ..storage.records import Profile, VideoFeatures
@@ -65,7 +67,15 @@ class Extracted:
 
 
 def wanted_of(profile: Profile) -> Wanted:
-    return Wanted(profile.fps, profile.window, profile.short_side_px, profile.crop_px, profile.tail, profile.resize, profile.stride)
+    return Wanted(
+        profile.fps,
+        profile.window,
+        profile.short_side_px,
+        profile.crop_px,
+        profile.tail,
+        profile.resize,
+        profile.stride,
+    )
 
 
 @dataclass
@@ -128,7 +138,11 @@ class _Video:
 
     def hear(self, heard: Heard) -> None:
         """The end of its sound. Raises ``Nonsense`` where that is of other rows than those that came."""
-        if not self.sound or sum(map(len, self.sound)) != heard.num_rows or not 0 <= heard.duration_seconds <= LONGEST_VIDEO_SECONDS + 1:
+        if (
+            not self.sound
+            or sum(map(len, self.sound)) != heard.num_rows
+            or not 0 <= heard.duration_seconds <= LONGEST_VIDEO_SECONDS + 1
+        ):
             raise Nonsense(f"{heard.num_rows:,} rows of sound")
         self.heard = heard
 
@@ -238,7 +252,9 @@ class _Compute:
     def place_for(self, video: _Video, place: int, shape: Sequence[int]) -> np.ndarray:
         """Where the frames of a video's next window, for the extractor at ``place``, may be written."""
         batch = video.filling.get(place)
-        if batch is not None and batch.frames.shape[1:] != torch.Size(shape):  # the pictures' size changes within the video
+        if batch is not None and batch.frames.shape[1:] != torch.Size(
+            shape
+        ):  # the pictures' size changes within the video
             self._start(batch)
             batch = None
         if batch is None:
@@ -298,10 +314,14 @@ class _Compute:
             os.read(self._woken, 1)
             batch = self._running.pop(future)
             try:
-                features = future.result().numpy().copy()  # by this thread: the other one's memory then holds nothing that stays
+                features = (
+                    future.result().numpy().copy()
+                )  # by this thread: the other one's memory then holds nothing that stays
             except torch.OutOfMemoryError as error:
                 words = str(error).splitlines()[0]
-                raise UserError(f"{batch.extractor.profile.name}: {batch.extractor.device} ran out of memory ({words})") from None
+                raise UserError(
+                    f"{batch.extractor.profile.name}: {batch.extractor.device} ran out of memory ({words})"
+                ) from None
             if len(self._spare) > MOST_SHAPES:
                 self._spare.clear()
             self._spare.setdefault((tuple(batch.frames.shape), batch.frames.is_pinned()), []).append(batch.frames)
@@ -425,13 +445,17 @@ class _Engine:
                 yield video.job, video.result()
         for decoder in [d for d in self._decoding if time.monotonic() - self._heard[d] > SILENCE_SECONDS]:
             decoder.close()
-            yield from self._failed(decoder, VideoError("timeout", f"its decoder said nothing for {SILENCE_SECONDS:.0f} s"))
+            yield from self._failed(
+                decoder, VideoError("timeout", f"its decoder said nothing for {SILENCE_SECONDS:.0f} s")
+            )
 
     def _take(self, decoder: DecodeProcess, video: _Video) -> None:
         message = decoder.receive()
         try:
             if isinstance(message, Started):
-                if message.decoder not in BACKENDS or message.decoder in video.without:  # else it could be begun without end
+                if (
+                    message.decoder not in BACKENDS or message.decoder in video.without
+                ):  # else it could be begun without end
                     raise Nonsense(f"beginning with {message.decoder[:20]!r}")
                 video.begin(message.decoder)
             elif isinstance(message, RowFollows):

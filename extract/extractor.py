@@ -7,8 +7,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..storage.console import UserError
-from ..storage.device import find_device
+from ..storage.common.device import find_device
+from ..storage.common.errors import UserError
 from ..storage.profiles import LOGMEL, find_profile
 from ..storage.records import Profile, Weights
 from .backends import KERNELS
@@ -35,14 +35,21 @@ def check_extractable(profile: Profile) -> None:
         rules = {
             "fps": (isinstance(profile.fps, int), "a whole number"),
             "short_side_px": (profile.short_side_px > 0, "more than 0"),
-            "crop_px": (profile.crop_px is None or profile.crop_px <= profile.short_side_px, "no more than short_side_px"),
+            "crop_px": (
+                profile.crop_px is None or profile.crop_px <= profile.short_side_px,
+                "no more than short_side_px",
+            ),
             "resize": (profile.resize in KERNELS, " or ".join(map(repr, KERNELS))),
             "value_range": (profile.value_range in VALUE_RANGES, " or ".join(map(repr, VALUE_RANGES))),
             "std": (all(profile.std), "no 0 in it"),
             "tail": (profile.tail in tails, " or ".join(map(repr, tails))),
             "precision": (profile.precision in PRECISIONS, " or ".join(PRECISIONS)),
         }
-        wrong = [f"{name} is {getattr(profile, name)!r}, expected {expected}" for name, (right, expected) in rules.items() if not right]
+        wrong = [
+            f"{name} is {getattr(profile, name)!r}, expected {expected}"
+            for name, (right, expected) in rules.items()
+            if not right
+        ]
     if wrong:
         raise ValueError(f"profile {profile.name!r} cannot be extracted with: {'; '.join(wrong)}")
 
@@ -75,9 +82,16 @@ class Extractor:
                 raise ValueError(f"{profile.name}: samples must be floats [N], got {frames.dtype} {list(frames.shape)}")
             return torch.from_numpy(log_mel_of_all(frames.numpy()))
         window = () if profile.window == 1 else (profile.window,)
-        if frames.dtype != torch.uint8 or frames.ndim != 4 + len(window) or frames.shape[1:-3] != window or frames.shape[-1] != 3:
+        if (
+            frames.dtype != torch.uint8
+            or frames.ndim != 4 + len(window)
+            or frames.shape[1:-3] != window
+            or frames.shape[-1] != 3
+        ):
             wanted = ["B", *map(str, window), "H", "W", "3"]
-            raise ValueError(f"{profile.name}: frames must be uint8 [{', '.join(wanted)}], got {frames.dtype} {list(frames.shape)}")
+            raise ValueError(
+                f"{profile.name}: frames must be uint8 [{', '.join(wanted)}], got {frames.dtype} {list(frames.shape)}"
+            )
         values = frames.to(self.device, non_blocking=True).float()
         if (divisor := VALUE_RANGES[profile.value_range]) != 1:
             values /= divisor

@@ -16,7 +16,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from ..storage.addresses import HTTP, AddressRefused, file_system, scheme_of
-from ..storage.console import UserError, stopping
+from ..storage.common.errors import UserError
+from ..storage.common.signals import stopping
 from .engine import END, Job
 from .probe import VideoError
 
@@ -105,7 +106,9 @@ class Fetcher:
         try:
             files, path = file_system(url, self._allowed_hosts)
         except ImportError as error:
-            raise UserError(f"{url}: cannot be read without another package ({' '.join(str(error).split())}); install it") from None
+            raise UserError(
+                f"{url}: cannot be read without another package ({' '.join(str(error).split())}); install it"
+            ) from None
         declared = files.info(path).get("size")
         size = declared if isinstance(declared, int) and declared >= 0 else None
         self._take_room(local, size)
@@ -116,7 +119,11 @@ class Fetcher:
             while (block := theirs.read(BLOCK_BYTES)) and not self._closing:
                 received += len(block)
                 if received > (self._most_bytes if size is None else size):
-                    told = f"the {size:,} that it declared" if size is not None else f"{self._most_bytes:,}, for which there is room"
+                    told = (
+                        f"the {size:,} that it declared"
+                        if size is not None
+                        else f"{self._most_bytes:,}, for which there is room"
+                    )
                     raise _TooLarge(f"sends more bytes than {told}")
                 if time.monotonic() - started > PATIENCE_SECONDS + received / LEAST_BYTES_PER_SECOND:
                     raise TimeoutError(f"sends less than {LEAST_BYTES_PER_SECOND:,} bytes a second")

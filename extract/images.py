@@ -68,7 +68,9 @@ def read_image(path: Path) -> np.ndarray:
         try:
             image.load()
             upright = _upright(image)
-            if upright.mode.startswith("I"):  # 16 bits of grey, which Pillow's own conversion would make white above 255
+            if upright.mode.startswith(
+                "I"
+            ):  # 16 bits of grey, which Pillow's own conversion would make white above 255
                 upright = Image.fromarray((np.asarray(upright) >> 8).astype(np.uint8))
             return np.asarray(upright.convert("RGB"))
         except DAMAGED as error:
@@ -93,7 +95,9 @@ def _open_image(path: Path) -> Image.Image:
             warnings.simplefilter("error", Image.DecompressionBombWarning)
             image = Image.open(file, formats=("JPEG", "PNG"))
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):
-        raise VideoError("too_large", f"it has over {Image.MAX_IMAGE_PIXELS:,} pixels; at most {MOST_PIXELS:,} are taken") from None
+        raise VideoError(
+            "too_large", f"it has over {Image.MAX_IMAGE_PIXELS:,} pixels; at most {MOST_PIXELS:,} are taken"
+        ) from None
     except Image.UnidentifiedImageError:
         raise VideoError("unreadable", "its name is that of an image, but it is neither a JPEG nor a PNG") from None
     except DAMAGED as error:

@@ -97,7 +97,11 @@ class RowFollows:
         wanted = asked[self.wanted]
         *window, height, width, channels = self.shape if len(self.shape) > 2 else [0, 0, 0]
         short, long = min(height, width), max(height, width)
-        fits = (short, long) == (wanted.crop_px,) * 2 if wanted.crop_px else short == wanted.short_side_px and long <= LONGEST_SIDE * short
+        fits = (
+            (short, long) == (wanted.crop_px,) * 2
+            if wanted.crop_px
+            else short == wanted.short_side_px and long <= LONGEST_SIDE * short
+        )
         if window != [wanted.window] * (wanted.window > 1) or channels != 3 or not fits:
             raise Nonsense(f"frames of {self.shape}")
 
@@ -116,7 +120,19 @@ class SoundFollows:
     num_rows: int
 
 
-Message = Beat | Failed | Unheard | SoundProbed | PicturesProbed | Started | RowFollows | PictureFollows | SoundFollows | Heard | Finished
+Message = (
+    Beat
+    | Failed
+    | Unheard
+    | SoundProbed
+    | PicturesProbed
+    | Started
+    | RowFollows
+    | PictureFollows
+    | SoundFollows
+    | Heard
+    | Finished
+)
 LAST = Failed, Finished, PicturesProbed
 """One of these is the last answer, or, where only sound was asked for, ``Heard``, ``SoundProbed`` or ``Failed``."""
 _TYPES = {kind.__name__: kind for kind in Message.__args__}

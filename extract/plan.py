@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from multiprocessing.connection import wait
 from pathlib import Path
 
-from ..storage.console import progress
+from ..storage.common.progress import progress
 from ..storage.profiles import LOGMEL
 from ..storage.records import Profile
 from .decode_process import DecodeProcess
@@ -84,14 +84,21 @@ class _Probing:
         if isinstance(message, Unheard):
             self.heard = replace(self.heard, failures={LOGMEL: VideoError(message.kind, message.words)})
         elif isinstance(message, SoundProbed):
-            self.heard = replace(self.heard, duration_seconds=message.duration_seconds, num_rows={LOGMEL: message.num_rows})
+            self.heard = replace(
+                self.heard, duration_seconds=message.duration_seconds, num_rows={LOGMEL: message.num_rows}
+            )
             return None if self.pictured else self.heard
         elif isinstance(message, PicturesProbed):
             if len(message.num_frames) != len(self.pictured):
                 return process.refused(Nonsense("frames of other features"))
-            rows = {p.name: num_windows(n, p.window, p.stride) for p, n in zip(self.pictured, message.num_frames, strict=True)}
+            rows = {
+                p.name: num_windows(n, p.window, p.stride)
+                for p, n in zip(self.pictured, message.num_frames, strict=True)
+            }
             seconds = message.duration_seconds
-            return replace(self.heard, duration_seconds=seconds, num_rows=self.heard.num_rows | rows, missing=message.missing)
+            return replace(
+                self.heard, duration_seconds=seconds, num_rows=self.heard.num_rows | rows, missing=message.missing
+            )
         return None
 
 
@@ -101,7 +108,9 @@ def measure_speed(videos: Sequence[Probed], extractors: Sequence[Extractor]) -> 
     warm_up = Job("warm-up", videos[0].path, extractors, WARM_UP_SECONDS)
     jobs = [Job(videos[place].video_id, videos[place].path, extractors, SAMPLE_SECONDS) for place in places]
     started, seconds = None, 0.0
-    for job, result in progress(extract_videos([warm_up, *jobs], extractors), total=1 + len(jobs), what="measuring", unit="videos"):
+    for job, result in progress(
+        extract_videos([warm_up, *jobs], extractors), total=1 + len(jobs), what="measuring", unit="videos"
+    ):
         if job is warm_up:
             started = time.monotonic()
         elif not isinstance(result, VideoError):
@@ -113,7 +122,9 @@ def planned_table(probed: Sequence[Probed], profiles: Sequence[Profile], needed:
     """Lines that say what each profile will give. ``needed``: {features: ids of the videos that they are still missing of}."""
     lines = [f"{'features':<16}{'videos':>10}{'hours':>10}{'rows':>14}{'MB':>12}"]
     for profile in profiles:
-        chosen = [video for video in probed if video.video_id in needed[profile.name] and profile.name in video.num_rows]
+        chosen = [
+            video for video in probed if video.video_id in needed[profile.name] and profile.name in video.num_rows
+        ]
         rows = sum(video.num_rows[profile.name] for video in chosen)
         hours = sum(video.duration_seconds for video in chosen) / 3600
         megabytes = rows * (2 * profile.dimension + BYTES_OF_A_ROW) / 1e6

@@ -118,7 +118,9 @@ def check_size(width: int, height: int) -> None:
     if width * height > MOST_PIXELS:
         raise VideoError("too_large", f"its frames are {width}x{height}; at most {MOST_PIXELS:,} pixels are taken")
     if max(width, height) > LONGEST_SIDE * max(min(width, height), 1):
-        raise VideoError("too_large", f"its frames are {width}x{height}: one side is over {LONGEST_SIDE} times the other")
+        raise VideoError(
+            "too_large", f"its frames are {width}x{height}: one side is over {LONGEST_SIDE} times the other"
+        )
 
 
 def ticks_of_frame(stream: av.video.stream.VideoStream, rate: Fraction | None = None) -> int:
@@ -155,7 +157,9 @@ def probe_video(path: Path, beat: Callable[[], None] = lambda: None) -> VideoInf
                     continue
                 if packet.dts is not None:
                     if last_dts is not None and (last_dts - packet.dts) * time_base > 1:
-                        raise VideoError("bad_times", f"its clock jumps back by {float((last_dts - packet.dts) * time_base):.0f} s")
+                        raise VideoError(
+                            "bad_times", f"its clock jumps back by {float((last_dts - packet.dts) * time_base):.0f} s"
+                        )
                     last_dts = packet.dts
                 # As in FFmpeg, the last frame lasts as long as the packet that comes last in the file.
                 last_duration = packet.duration or last_duration
@@ -177,13 +181,18 @@ def probe_video(path: Path, beat: Callable[[], None] = lambda: None) -> VideoInf
         if timed:
             times, order = np.unique(np.array(pts, dtype=np.int64) - offset, return_index=True)
         elif delayed:
-            order, times = np.arange(len(pts)), times_given_out(dts, stream.codec_context.reorder_depth, last_duration or usual) - offset
+            order, times = (
+                np.arange(len(pts)),
+                times_given_out(dts, stream.codec_context.reorder_depth, last_duration or usual) - offset,
+            )
         else:  # a bare stream has no times: its frames follow each other at the rate that it states
             usual = ticks_of_frame(stream, stream.codec_context.framerate)
             order, times = np.arange(len(pts)), np.arange(len(pts), dtype=np.int64) * usual
         missing = ""
         # An AVI counts the places in which the frame before stays, too; its index lists frames alone.
-        stays = "avi" in containers and (last_dts or 0) + 1 >= stream.frames and len(stream.index_entries) <= num_packets
+        stays = (
+            "avi" in containers and (last_dts or 0) + 1 >= stream.frames and len(stream.index_entries) <= num_packets
+        )
         if stream.frames > num_packets and not stays:  # what an MP4's or AVI's index lists
             missing = f"{num_packets:,} of the {stream.frames:,} frames that it should have are in it"
         elif not stream.frames and container.duration:
@@ -258,9 +267,14 @@ def pause(pts: np.ndarray, time_base: Fraction) -> str:
 def _check_times(info: VideoInfo) -> None:
     late_seconds = float(info.pts[0] * info.time_base)
     if late_seconds > LONGEST_FRAME_SECONDS:
-        raise VideoError("bad_times", f"its pictures begin {late_seconds:.0f} s after its start (limit: {LONGEST_FRAME_SECONDS} s)")
+        raise VideoError(
+            "bad_times", f"its pictures begin {late_seconds:.0f} s after its start (limit: {LONGEST_FRAME_SECONDS} s)"
+        )
     longest_seconds = float(np.diff(info.pts, append=info.end).max() * info.time_base)
     if longest_seconds > LONGEST_FRAME_SECONDS:
         raise VideoError("bad_times", f"one of its {len(info.pts)} frames would be shown for {longest_seconds:.0f} s")
     if info.duration_seconds > LONGEST_VIDEO_SECONDS:
-        raise VideoError("too_long", f"it lasts {info.duration_seconds / 3600:.1f} h; at most {LONGEST_VIDEO_SECONDS // 3600} h are taken")
+        raise VideoError(
+            "too_long",
+            f"it lasts {info.duration_seconds / 3600:.1f} h; at most {LONGEST_VIDEO_SECONDS // 3600} h are taken",
+        )

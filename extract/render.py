@@ -23,7 +23,14 @@ SOUND_RATE_HZ = 22050
 MOST_SIDE_PX, MOST_SECONDS, MOST_FPS = 1920, 60, 120
 """Of a scene: a list from elsewhere may ask for any."""
 FPS = re.compile(r"[1-9]\d{0,5}(/[1-9]\d{0,5})?", re.ASCII)
-PITCH_HZ = {"fall": (700, 300), "rise": (300, 700), "spin": (500, 520), "grow": (250, 350), "shrink": (600, 500), "bounce": (400, 800)}
+PITCH_HZ = {
+    "fall": (700, 300),
+    "rise": (300, 700),
+    "spin": (500, 520),
+    "grow": (250, 350),
+    "shrink": (600, 500),
+    "bounce": (400, 800),
+}
 
 
 def _outline(shape: str, angle: float) -> list[tuple[float, float]]:
@@ -58,7 +65,10 @@ def _draw(canvas: np.ndarray, shape: str, colour: str, x: float, y: float, radiu
     if left >= right or top >= bottom:
         return
     big = Image.new("L", ((right - left) * OVERSAMPLING, (bottom - top) * OVERSAMPLING))
-    corners = [((x + radius * u - left) * OVERSAMPLING, (y + radius * v - top) * OVERSAMPLING) for u, v in _outline(shape, angle)]
+    corners = [
+        ((x + radius * u - left) * OVERSAMPLING, (y + radius * v - top) * OVERSAMPLING)
+        for u, v in _outline(shape, angle)
+    ]
     ImageDraw.Draw(big).polygon(corners, fill=255)
     mask = np.asarray(big.reduce(OVERSAMPLING), dtype=np.int32)[:, :, None]
     part = canvas[top:bottom, left:right]
@@ -73,7 +83,9 @@ def scene_frame(scene: dict, progress: float, background: np.ndarray) -> np.ndar
     other_radius = 0.25 * unit
     radius = {"small": 0.16, "large": 0.3}[scene["size"]] * unit
     # "beside" leaves a gap; "behind" and "in front of" overlap, so that which of the two covers the other can be seen.
-    offset = {"behind": 0.75 * radius, "in front of": 0.75 * radius, "beside": radius + other_radius + 0.02 * unit}[scene["relation"]]
+    offset = {"behind": 0.75 * radius, "in front of": 0.75 * radius, "beside": radius + other_radius + 0.02 * unit}[
+        scene["relation"]
+    ]
     x, y, angle = width / 2 + scene["side"] * offset / 2, height / 2, 0.0
     match scene["verb"]:
         case "fall":
@@ -89,7 +101,13 @@ def scene_frame(scene: dict, progress: float, background: np.ndarray) -> np.ndar
         case "bounce":
             y = height * (0.8 - 0.6 * abs(math.sin(2 * math.pi * progress)))
     mine = (scene["shape"], scene["colour"], x, y, radius, angle)
-    other = (scene["other_shape"], scene["other_colour"], width / 2 - scene["side"] * offset / 2, height / 2, other_radius)
+    other = (
+        scene["other_shape"],
+        scene["other_colour"],
+        width / 2 - scene["side"] * offset / 2,
+        height / 2,
+        other_radius,
+    )
     for drawn in (mine, other) if scene["relation"] == "behind" else (other, mine):
         _draw(canvas, *drawn)
     return canvas.astype(np.uint8)

@@ -6,7 +6,9 @@ from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 
-from ..storage.console import Problems, keeping, progress, uninterrupted
+from ..storage.common.problems import Problems
+from ..storage.common.progress import progress
+from ..storage.common.signals import keeping, uninterrupted
 from ..storage.elsewhere import elsewhere
 from ..storage.files import file_identity
 from ..storage.layout import DatasetFolder
@@ -81,14 +83,26 @@ class _Finished:
                 extractor = self.extractors[name]
                 folder = self.dataset.features(name)
                 there = elsewhere(folder)
-                shard = write_shard(there.outgoing if there else folder, extractor.profile, extractor.weights, videos, made_with=made_with)
+                shard = write_shard(
+                    there.outgoing if there else folder,
+                    extractor.profile,
+                    extractor.weights,
+                    videos,
+                    made_with=made_with,
+                )
                 if there:
                     there.put(shard)
                 videos.clear()
         if self.thumbnails:
             write_thumbnails(self.dataset.thumbnails, self.thumbnails)
             self.thumbnails.clear()
-        kept, self.video_ids, self.num_bytes, self.has_news, self.since = Kept(self.video_ids), [], 0, False, time.monotonic()
+        kept, self.video_ids, self.num_bytes, self.has_news, self.since = (
+            Kept(self.video_ids),
+            [],
+            0,
+            False,
+            time.monotonic(),
+        )
         return kept
 
 
@@ -119,7 +133,11 @@ def extract_into_stores(
             job, result = each
             finished.has_news = True
             path = job.url or str(job.path)
-            source = file_identity(job.path) if isinstance(result, VideoError) else next(iter(result.features.values())).source
+            source = (
+                file_identity(job.path)
+                if isinstance(result, VideoError)
+                else next(iter(result.features.values())).source
+            )
             asked = job.video_id, path, [e.profile.name for e in job.extractors]
             result = fetcher.done(job) or result
             try:
@@ -135,7 +153,9 @@ def extract_into_stores(
                 num_rows, num_bytes = sum(len(v.features) for v in made), sum(2 * v.features.size for v in made)
                 partial = "; ".join(dict.fromkeys(video.partial for video in made if video.partial))
                 failures = {name: _failure(job, path, source, error) for name, error in result.failures.items()}
-                yield Outcome(*asked, None, partial, max(v.duration_seconds for v in made), num_rows, num_bytes, failures)
+                yield Outcome(
+                    *asked, None, partial, max(v.duration_seconds for v in made), num_rows, num_bytes, failures
+                )
             if len(finished.video_ids) >= SHARD_VIDEOS or finished.num_bytes > SHARD_BYTES:
                 yield finished.write()
     finally:
@@ -190,7 +210,9 @@ def note_outcome(outcome: Outcome, work: WorkList, problems: Problems) -> None:
     if failure := outcome.failure:
         problems.add(f"{where}: {failure.kind}: {failure.message}; recorded in failures.jsonl, the others go on")
     for name, missing in outcome.failures.items():
-        problems.add(f"{where}: {name}: {missing.kind}: {missing.message}; recorded in failures.jsonl, its other features are there")
+        problems.add(
+            f"{where}: {name}: {missing.kind}: {missing.message}; recorded in failures.jsonl, its other features are there"
+        )
     if outcome.partial:
         problems.add(f"{where}: partial: {outcome.partial}; its features are those of what there is")
     for name in outcome.features:

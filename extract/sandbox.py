@@ -41,7 +41,9 @@ HANDING_CALLS = "recvmsg 47 212"
 OPENING_CALLS = "open 2 - · openat 257 56"
 """To read: ``_only_these`` refuses what would write."""
 CHECKED_CALLS = "clone 56 220 · tgkill 234 131 · prctl 157 167 · prlimit64 302 261 · ioctl 16 29"
-PROGRAM_CALLS = "execve 59 221 · wait4 61 260 · kill 62 129 · memfd_create 319 279 · fork 57 - · vfork 58 - · seccomp 317 277"
+PROGRAM_CALLS = (
+    "execve 59 221 · wait4 61 260 · kill 62 129 · memfd_create 319 279 · fork 57 - · vfork 58 - · seccomp 317 277"
+)
 NEWER_CALLS = 403
 """From this number on "no such call" is said, as an older kernel does: libraries then use the calls above."""
 
@@ -50,7 +52,9 @@ SECCOMP, SECCOMP_SET_FILTER, SECCOMP_IS_AVAILABLE = {"x86_64": 317, "aarch64": 2
 ALLOW, REFUSE = 0x7FFF0000, 0x00050000
 LOAD, EQUAL, AT_LEAST, ANY_BIT, RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 NUMBER_AT, ARCHITECTURE_AT, ARGUMENTS_AT = 0, 4, 16
-WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | 0o20000000  # the last one: O_TMPFILE, whatever Python knows of it
+WRITES = (
+    os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | 0o20000000
+)  # the last one: O_TMPFILE, whatever Python knows of it
 CLONE_THREAD, CLONE_NEWUSER, CLONE_NEWNET = 0x10000, 0x10000000, 0x40000000
 NEW_NAMESPACES = 0x7E020080
 PR_SET_PDEATHSIG, PR_SET_NAME, PR_SET_NO_NEW_PRIVS = 1, 15, 38
@@ -117,7 +121,13 @@ def confine(file: Path | None = None, program: str | None = None) -> None:
     _no_new_rights()
     if _landlock_version():
         folders = [*LIBRARIES, str(Path(program).resolve().parent.parent)] if program else []
-        _hide_files([place for place in [*folders, *([str(file)] if file else [])] if place == str(file) or os.path.exists(place)])
+        _hide_files(
+            [
+                place
+                for place in [*folders, *([str(file)] if file else [])]
+                if place == str(file) or os.path.exists(place)
+            ]
+        )
     if _has_seccomp():
         _set_filter(_only_these(opening=file is not None, programs=program is not None))
 
@@ -191,10 +201,18 @@ def _only_these(*, opening: bool, programs: bool) -> list[Instruction]:
             rules += _checked(number, 1 if name == "open" else 2, for_writing, ALLOW)
     checked = _numbers(CHECKED_CALLS)
     if programs:
-        rules += _checked(checked["clone"], 0, [(ANY_BIT, 0, 1, NEW_NAMESPACES), (RETURN, 0, 0, REFUSE | errno.EPERM)], ALLOW)
+        rules += _checked(
+            checked["clone"], 0, [(ANY_BIT, 0, 1, NEW_NAMESPACES), (RETURN, 0, 0, REFUSE | errno.EPERM)], ALLOW
+        )
     else:
-        rules += _checked(checked["clone"], 0, [(ANY_BIT, 0, 1, CLONE_THREAD), (RETURN, 0, 0, ALLOW)], REFUSE | errno.EPERM)
-    values = {"tgkill": (0, [me]), "prctl": (0, [PR_SET_PDEATHSIG, PR_SET_NAME, PR_SET_NO_NEW_PRIVS]), "prlimit64": (0, [0, me])}
+        rules += _checked(
+            checked["clone"], 0, [(ANY_BIT, 0, 1, CLONE_THREAD), (RETURN, 0, 0, ALLOW)], REFUSE | errno.EPERM
+        )
+    values = {
+        "tgkill": (0, [me]),
+        "prctl": (0, [PR_SET_PDEATHSIG, PR_SET_NAME, PR_SET_NO_NEW_PRIVS]),
+        "prlimit64": (0, [0, me]),
+    }
     for name, (argument, allowed) in (values | {"ioctl": (1, [TCGETS, FIOCLEX])}).items():
         tests = [step for value in allowed for step in ((EQUAL, 0, 1, value), (RETURN, 0, 0, ALLOW))]
         rules += _checked(checked[name], argument, tests, REFUSE | errno.EPERM)
@@ -210,15 +228,23 @@ def _checked(number: int, argument: int, tests: list[Instruction], otherwise: in
 def _no_new_processes() -> list[Instruction]:
     """Threads may be made; all other calls are as before."""
     numbers = _numbers("clone 56 220 · fork 57 - · vfork 58 - · clone3 435 435")
-    threads = _checked(numbers.pop("clone"), 0, [(ANY_BIT, 0, 1, CLONE_THREAD), (RETURN, 0, 0, ALLOW)], REFUSE | errno.EPERM)
+    threads = _checked(
+        numbers.pop("clone"), 0, [(ANY_BIT, 0, 1, CLONE_THREAD), (RETURN, 0, 0, ALLOW)], REFUSE | errno.EPERM
+    )
     clone3 = [(EQUAL, 0, 1, numbers.pop("clone3")), (RETURN, 0, 0, REFUSE | errno.ENOSYS)]
-    forks = [step for number in numbers.values() for step in ((EQUAL, 0, 1, number), (RETURN, 0, 0, REFUSE | errno.EPERM))]
+    forks = [
+        step for number in numbers.values() for step in ((EQUAL, 0, 1, number), (RETURN, 0, 0, REFUSE | errno.EPERM))
+    ]
     return [(LOAD, 0, 0, NUMBER_AT), *threads, *clone3, *forks, (RETURN, 0, 0, ALLOW)]
 
 
 def _set_filter(rules: list[Instruction]) -> None:
     machine = platform.machine()
-    own = [(LOAD, 0, 0, ARCHITECTURE_AT), (EQUAL, 1, 0, AUDIT_ARCHITECTURES[machine]), (RETURN, 0, 0, REFUSE | errno.EPERM)]
+    own = [
+        (LOAD, 0, 0, ARCHITECTURE_AT),
+        (EQUAL, 1, 0, AUDIT_ARCHITECTURES[machine]),
+        (RETURN, 0, 0, REFUSE | errno.EPERM),
+    ]
     steps = [*own, *rules, (RETURN, 0, 0, REFUSE | errno.EPERM)]
     packed = ctypes.create_string_buffer(b"".join(struct.pack("<HBBI", *step) for step in steps))
     program = struct.pack("@HP", len(steps), ctypes.addressof(packed))

@@ -118,7 +118,9 @@ class _Rows:
         self.num_rows = 0
         self._samples = np.zeros(1 + (BLOCK_ROWS - 1) * HOP + WINDOW, dtype=np.float32)
         self._real = np.zeros(len(self._samples), dtype=bool)
-        self._filled = 1 + first_sample - self.first_row * HOP  # the sample before the first window, and what its hop lacks
+        self._filled = (
+            1 + first_sample - self.first_row * HOP
+        )  # the sample before the first window, and what its hop lacks
         self._end = self._filled - 1
 
     def add(self, samples: np.ndarray, *, real: bool) -> Iterator[np.ndarray]:
@@ -290,7 +292,9 @@ def mean_of_channels(frame: av.AudioFrame) -> np.ndarray:
     return mono.astype(np.float32)
 
 
-def sound_rows(path: Path, *, seconds: float | None = None, beat: Callable[[], None] = lambda: None) -> Iterator[np.ndarray | Heard]:
+def sound_rows(
+    path: Path, *, seconds: float | None = None, beat: Callable[[], None] = lambda: None
+) -> Iterator[np.ndarray | Heard]:
     """Blocks [rows] of ``ROW``, in order, and ``Heard``. ``seconds``: only the first part of the file.
 
     There is a row for each hop from the one in which the sound begins to the one in which it ends, whatever the pictures do: none
@@ -313,7 +317,9 @@ def sound_rows(path: Path, *, seconds: float | None = None, beat: Callable[[], N
         except (av.FFmpegError, ValueError) as error:
             raise VideoError("unreadable", f"its sound cannot be decoded ({words_of(error)})") from None
         if rows is None and tally.num_damaged:
-            raise VideoError("unreadable", f"none of its sound can be decoded; {tally.num_damaged:,} packets are damaged")
+            raise VideoError(
+                "unreadable", f"none of its sound can be decoded; {tally.num_damaged:,} packets are damaged"
+            )
         if rows is None:
             raise VideoError("no_sound", "its sound stream is empty")
         yield from rows.finish()
@@ -346,7 +352,11 @@ def _pauses(signal: _Signal) -> list[str]:
 
 
 def _missing(
-    path: Path, container: av.container.InputContainer, stream: av.audio.stream.AudioStream, end_seconds: float, beat: Callable[[], None]
+    path: Path,
+    container: av.container.InputContainer,
+    stream: av.audio.stream.AudioStream,
+    end_seconds: float,
+    beat: Callable[[], None],
 ) -> str:
     """What a file says that it has of sound and has not. Where only its whole length is known, pictures may last longer."""
     if stream.duration:

@@ -9,7 +9,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from ..storage.console import EXIT_DONE, EXIT_INCOMPLETE, UserError, show
+from ..storage.common.errors import UserError
+from ..storage.common.exits import EXIT_DONE, EXIT_INCOMPLETE
+from ..storage.common.terminal import show
 from ..storage.feature_store import FeatureStore
 from ..storage.foreign import read_features
 from ..storage.layout import DatasetFolder
@@ -50,12 +52,16 @@ NORMALISATIONS = {
 FILLS = {
     "black frames": lambda frames, valid: np.zeros_like(frames[valid:]),
     "its frames again from the first": lambda frames, valid: frames[np.arange(valid, len(frames)) % valid],
-    "its last frame again and again": lambda frames, valid: np.repeat(frames[valid - 1 : valid], len(frames) - valid, axis=0),
+    "its last frame again and again": lambda frames, valid: np.repeat(
+        frames[valid - 1 : valid], len(frames) - valid, axis=0
+    ),
 }
 """{what fills a last window that is not full: (frames, how many are real) -> the others}."""
 
 
-def read_windows(path: Path, wanted: list[Wanted], places: Sequence[int]) -> tuple[list[dict[int, np.ndarray]], list[int]]:
+def read_windows(
+    path: Path, wanted: list[Wanted], places: Sequence[int]
+) -> tuple[list[dict[int, np.ndarray]], list[int]]:
     """For each of ``wanted`` {place: frames of that row, uint8 [T, H, W, 3] or [H, W, 3]}, and how many rows there are in all.
     Raises ``VideoError``."""
     process = DecodeProcess()
@@ -102,11 +108,19 @@ class Recipes:
         def alternatives(places: Sequence[int], num_rows: int) -> Iterator[Hypothesis]:
             profile, wanted = self.extractor.profile, wanted_of(self.extractor.profile)
             kernels = [kernel for kernel in (LIBSWSCALE, LIBSWSCALE_BICUBIC, PILLOW) if kernel != profile.resize]
-            rates = [r for r in RATES if r != profile.fps and abs(ours.duration_seconds * r / profile.stride - num_rows) < 2]
-            asked = [wanted, *(replace(wanted, resize=kernel) for kernel in kernels), *(replace(wanted, fps=rate) for rate in rates)]
+            rates = [
+                r for r in RATES if r != profile.fps and abs(ours.duration_seconds * r / profile.stride - num_rows) < 2
+            ]
+            asked = [
+                wanted,
+                *(replace(wanted, resize=kernel) for kernel in kernels),
+                *(replace(wanted, fps=rate) for rate in rates),
+            ]
             windows, counts = read_windows(path, asked, places)
             if counts[0] != len(ours.valid_frames):
-                raise VideoError("changed", f"its file gives {counts[0]:,} rows now, and {len(ours.valid_frames):,} are in the store")
+                raise VideoError(
+                    "changed", f"its file gives {counts[0]:,} rows now, and {len(ours.valid_frames):,} are in the store"
+                )
             frames = [windows[0][place] for place in places]
             tried = {name: (extractor, pictures) for name, extractor, pictures in self.other_inputs(frames)}
             rate_names = [f"{rate} frames a second" for rate in rates]
@@ -188,10 +202,17 @@ def verify(dataset: DatasetFolder, videos: Sequence[VideoRecord], extractor: Ext
 
 
 def _verified(
-    dataset: DatasetFolder, video: VideoRecord, store: FeatureStore, sample: dict[str, np.ndarray], recipes: Recipes, theirs: np.ndarray
+    dataset: DatasetFolder,
+    video: VideoRecord,
+    store: FeatureStore,
+    sample: dict[str, np.ndarray],
+    recipes: Recipes,
+    theirs: np.ndarray,
 ) -> Comparison:
     ours, network = store.get(video.video_id), recipes.extractor.network
-    others = np.concatenate([np.empty((0, ours.features.shape[1])), *(rows for v, rows in sample.items() if v != video.video_id)])
+    others = np.concatenate(
+        [np.empty((0, ours.features.shape[1])), *(rows for v, rows in sample.items() if v != video.video_id)]
+    )
     embedded = theirs.shape[-1] == 512 != ours.features.shape[1] and hasattr(network, "video_embedding")
     if embedded:
         ours = replace(ours, features=recipes.embedded(ours.features.astype(np.float32)))

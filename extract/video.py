@@ -9,7 +9,9 @@ from .extractor import Extractor
 from .probe import VideoError
 
 
-def extract_video(path: str | Path, extractors: Sequence[Extractor], *, video_id: str | None = None) -> dict[str, VideoFeatures]:
+def extract_video(
+    path: str | Path, extractors: Sequence[Extractor], *, video_id: str | None = None
+) -> dict[str, VideoFeatures]:
     """{features name: features of the video}. The video is decoded once for all of ``extractors``, and never held whole.
 
     Of a file without sound, ``logmel`` is left out, and of one without pictures all else. For many videos ``engine.extract_videos``

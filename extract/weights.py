@@ -14,7 +14,9 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from ..storage.console import UserError, progress, say
+from ..storage.common.errors import UserError
+from ..storage.common.progress import progress
+from ..storage.common.terminal import say
 from ..storage.files import read_json, sha256_of, write_json
 from ..storage.records import Weights
 
@@ -59,11 +61,14 @@ PUBLISHED = {
     ),
     # The name's last part is not checked by its authors' own code, nor here.
     "r2plus1d_34_clip32_ig65m_from_scratch-449a7af9.pth": PublishedFile(
-        ("https://github.com/moabitcoin/ig65m-pytorch/releases/download/v1.0.0/r2plus1d_34_clip32_ig65m_from_scratch-449a7af9.pth",),
+        (
+            "https://github.com/moabitcoin/ig65m-pytorch/releases/download/v1.0.0/r2plus1d_34_clip32_ig65m_from_scratch-449a7af9.pth",
+        ),
         page="https://github.com/moabitcoin/ig65m-pytorch",
     ),
     "r3d152_K_200ep.pth": PublishedFile(
-        (), page="https://drive.google.com/drive/folders/1xbYbZ7rpyjftI_KCk6YuL-XrfQDz7Yd4 (of kenshohara/3D-ResNets-PyTorch)"
+        (),
+        page="https://drive.google.com/drive/folders/1xbYbZ7rpyjftI_KCk6YuL-XrfQDz7Yd4 (of kenshohara/3D-ResNets-PyTorch)",
     ),
 }
 
@@ -129,7 +134,9 @@ def _download(url: str, path: Path, published: PublishedFile) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.partial")
     with (path.parent / ".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # of several processes that want the same file one downloads it, the others wait
+        fcntl.flock(
+            lock, fcntl.LOCK_EX
+        )  # of several processes that want the same file one downloads it, the others wait
         if path.exists():
             return
         _receive_all(url, partial, path.name)
@@ -169,7 +176,9 @@ def _receive(url: str, partial: Path, what: str) -> None:
     with answer, partial.open("ab" if answer.status == http.client.PARTIAL_CONTENT else "wb") as file:
         missing = int(answer.headers.get("Content-Length", 0))
         whole = file.tell() + missing
-        for block in progress(iter(lambda: answer.read(BLOCK_BYTES), b""), total=-(-missing // BLOCK_BYTES), what=what, unit="MB"):
+        for block in progress(
+            iter(lambda: answer.read(BLOCK_BYTES), b""), total=-(-missing // BLOCK_BYTES), what=what, unit="MB"
+        ):
             file.write(block)
         if file.tell() < whole:  # http.client takes an early end for the end
             raise ConnectionError(f"ended after {file.tell():,} of {whole:,} bytes")
@@ -182,10 +191,14 @@ def read_state(path: Path) -> dict[str, Tensor]:
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # torch raises what its unpickler or zip reader happens to
-        raise UserError(f"weights {path}: no PyTorch checkpoint ({str(error).splitlines()[0] if str(error) else error!r})") from None
+        raise UserError(
+            f"weights {path}: no PyTorch checkpoint ({str(error).splitlines()[0] if str(error) else error!r})"
+        ) from None
     if isinstance(content, dict) and isinstance(content.get("state_dict"), dict):
         content = content["state_dict"]
-    if not isinstance(content, dict) or not all(isinstance(n, str) and isinstance(v, Tensor) for n, v in content.items()):
+    if not isinstance(content, dict) or not all(
+        isinstance(n, str) and isinstance(v, Tensor) for n, v in content.items()
+    ):
         raise UserError(f"weights {path}: expected a dictionary of tensors, or one under 'state_dict'")
     return {name.removeprefix("module."): value for name, value in content.items()}
 
@@ -206,7 +219,11 @@ def load_published(model: nn.Module, path: Path, *, left_out: tuple[str, ...]) -
             expected[name] = weight.shape[:1] + expected[name][1:]
     missing = [n for n in expected if n not in state and not n.endswith("num_batches_tracked")]
     extra = [n for n in state if n not in expected]
-    wrong = [f"{n} {tuple(state[n].shape)} for {tuple(expected[n])}" for n in state if n in expected and state[n].shape != expected[n]]
+    wrong = [
+        f"{n} {tuple(state[n].shape)} for {tuple(expected[n])}"
+        for n in state
+        if n in expected and state[n].shape != expected[n]
+    ]
     complaints = [
         f"{what} {len(names)}: {', '.join(names[:3])}{', ...' if len(names) > 3 else ''}"
         for what, names in (("missing", missing), ("not known", extra), ("of another shape", wrong))

@@ -6,7 +6,11 @@ from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
 
-from ..storage.console import Problems, UserError, available_cores, progress, say, worker_processes
+from ..storage.common.errors import UserError
+from ..storage.common.problems import Problems
+from ..storage.common.processes import available_cores, worker_processes
+from ..storage.common.progress import progress
+from ..storage.common.terminal import say
 from ..storage.feature_store import FeatureStore, is_store
 from ..storage.files import VIDEO_SUFFIXES, file_identity, one_at_a_time, read_jsonl, write_jsonl
 from ..storage.hdf5 import written_at_ns
@@ -26,18 +30,26 @@ def list_folder(
         raise UserError(f"{folder}: no such folder; --videos expects one with video files")
     there = sorted(p for p in folder.rglob("*") if p.suffix.lower() in (*suffixes, *instead) and p.is_file())
     if not there:
-        raise UserError(f"{folder}: no video files in it; expected names ending in {' '.join(sorted((*suffixes, *instead)))}")
+        raise UserError(
+            f"{folder}: no video files in it; expected names ending in {' '.join(sorted((*suffixes, *instead)))}"
+        )
     files = [p for p in there if p.suffix.lower() in suffixes] or there
     if len(files) < len(there):
         left_out = len(there) - len(files)
-        say(f"note: {folder}: {left_out:,} images beside the videos are passed over; to extract images, pass a folder without videos")
+        say(
+            f"note: {folder}: {left_out:,} images beside the videos are passed over; to extract images, pass a folder without videos"
+        )
     videos: dict[str, VideoRecord] = {}
     for file in files:
         video_id = file.relative_to(folder).with_suffix("").as_posix()
-        if not str(file).isprintable():  # bytes that are no UTF-8, or control characters: no id that could be written down
+        if not str(
+            file
+        ).isprintable():  # bytes that are no UTF-8, or control characters: no id that could be written down
             problems.add(f"{str(file)!a}: a file name with characters that are not printable; left out; rename it")
         elif video_id in videos:
-            problems.add(f"{file}: has the same id, {video_id!r}, as {videos[video_id].path}; left out; rename one of them")
+            problems.add(
+                f"{file}: has the same id, {video_id!r}, as {videos[video_id].path}; left out; rename one of them"
+            )
         else:
             videos[video_id] = VideoRecord(video_id=video_id, path=str(file.absolute()))
     return list(videos.values())
@@ -54,7 +66,9 @@ def render_missing(dataset: DatasetFolder, videos: Sequence[VideoRecord]) -> Non
     for video in missing:
         path = dataset.video_path(video)
         if os.path.isabs(video.path) or not path.parent.resolve().is_relative_to(home):
-            raise UserError(f"{dataset.videos_file}: video {video.video_id!r} would be drawn at {path}; expected a path in {dataset.path}")
+            raise UserError(
+                f"{dataset.videos_file}: video {video.video_id!r} would be drawn at {path}; expected a path in {dataset.path}"
+            )
         try:
             check_scene(video.scene)
         except (KeyError, TypeError, ValueError) as error:
@@ -87,7 +101,9 @@ class _File:
     def is_still(self, source: str, since_ns: int) -> bool:
         """Whether it is what ``source`` was made from at that time: it has its size and is older, or else its content. A file that
         is gone since needs no features either."""
-        if self.stat is None or (self.stat.st_mtime_ns < since_ns - OLDER_NS and source.startswith(f"{self.stat.st_size}-")):
+        if self.stat is None or (
+            self.stat.st_mtime_ns < since_ns - OLDER_NS and source.startswith(f"{self.stat.st_size}-")
+        ):
             return True
         return self.identity in ("", source)
 

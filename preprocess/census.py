@@ -65,8 +65,13 @@ def format_summary(summary: dict[str, Any]) -> str:
     columns = list(next(iter(splits.values())))
     lines = [f"{'split':<12}" + "".join(f"{column.replace('_', ' '):>14}" for column in columns)]
     lines += [
-        f"{split:<12}" + "".join(f"{'-' if v is None else format(v, ','):>14}" for v in row.values()) for split, row in splits.items()
+        f"{split:<12}" + "".join(f"{'-' if v is None else format(v, ','):>14}" for v in row.values())
+        for split, row in splits.items()
     ]
     lines += [f"kept, but changed: {what}: {count:,}" for what, count in summary["changed"].items()]
-    lines += [f"videos in both {pair.replace(', ', ' and ')}: {count:,}" for pair, count in summary["videos_in_both"].items() if count]
+    lines += [
+        f"videos in both {pair.replace(', ', ' and ')}: {count:,}"
+        for pair, count in summary["videos_in_both"].items()
+        if count
+    ]
     return "\n".join(lines)

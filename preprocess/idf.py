@@ -18,7 +18,13 @@ def count_words(captions: Iterable[Caption]) -> Counter[tuple[str, str]]:
     counts: Counter[tuple[str, str]] = Counter()
     for caption in captions:
         if caption.split == "train":
-            counts.update({(word.lower(), tag) for word, tag in zip(caption.words, caption.pos_tags, strict=True) if tag not in NOT_WORDS})
+            counts.update(
+                {
+                    (word.lower(), tag)
+                    for word, tag in zip(caption.words, caption.pos_tags, strict=True)
+                    if tag not in NOT_WORDS
+                }
+            )
     return counts
 
 

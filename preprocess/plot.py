@@ -26,9 +26,14 @@ def plot_idf(entries: Sequence[IdfEntry], path: Path) -> None:
     for axes, (tag, name) in zip(figure.subplots(len(TAGS)), TAGS.items(), strict=True):
         words = evenly(entries, tag)
         axes.bar(range(len(words)), [e.idf for e in words], color="tab:blue" if tag == "NOUN" else "tab:orange")
-        axes.set_xticks(range(len(words)), [e.word for e in words], rotation=90, fontsize=8, parse_math=False, usetex=False)
+        axes.set_xticks(
+            range(len(words)), [e.word for e in words], rotation=90, fontsize=8, parse_math=False, usetex=False
+        )
         axes.set_ylabel("idf")
-        axes.set_title(f"{len(words):,} of {sum(e.part_of_speech == tag for e in entries):,} {name}, from rare to frequent", fontsize=10)
+        axes.set_title(
+            f"{len(words):,} of {sum(e.part_of_speech == tag for e in entries):,} {name}, from rare to frequent",
+            fontsize=10,
+        )
         axes.margins(x=0.01)
     with written_whole(path) as partial, warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph")  # words in a script that the font lacks are drawn as boxes

@@ -26,7 +26,12 @@ from ..storage.captions import (
     write_idf,
     write_part,
 )
-from ..storage.console import Problems, UserError, keeping, progress, say, worker_processes
+from ..storage.common.errors import UserError
+from ..storage.common.problems import Problems
+from ..storage.common.processes import worker_processes
+from ..storage.common.progress import progress
+from ..storage.common.signals import keeping
+from ..storage.common.terminal import say
 from ..storage.files import read_json, write_json
 from ..storage.layout import DatasetFolder
 from ..storage.records import Caption, VideoRecord
@@ -39,7 +44,18 @@ Part = tuple[Path, int, list[Caption], str, str]
 """Where to, its number, its captions, what tells it from another, and the tagger."""
 PART_CAPTIONS = 5000
 """Some 20 seconds of work for a core: what a stopped run does again at most, for each process."""
-KEY_FIELDS = ("video_id", "caption", "split", "start_seconds", "end_seconds", "task", "step", "answer", "question_type", "recording")
+KEY_FIELDS = (
+    "video_id",
+    "caption",
+    "split",
+    "start_seconds",
+    "end_seconds",
+    "task",
+    "step",
+    "answer",
+    "question_type",
+    "recording",
+)
 SUMMARY_NAME = "summary.json"
 
 
@@ -80,7 +96,11 @@ def prepare(
         return None
     if videos and dataset.read_videos() != videos:
         dataset.write_videos(videos)
-    made_from = {"tagger": tagger, "captions_sha256": hashlib.sha256("".join(keys).encode()).hexdigest(), **(about or {})}
+    made_from = {
+        "tagger": tagger,
+        "captions_sha256": hashlib.sha256("".join(keys).encode()).hexdigest(),
+        **(about or {}),
+    }
     folder, summary_file = dataset.captions, dataset.captions / SUMMARY_NAME
     left = {number: sizes[number] for number, key in enumerate(keys) if not _is_made(folder, number, key)}
     if not left and read_captions_about(folder) == made_from and dataset.idf.exists() and summary_file.exists():
@@ -90,7 +110,14 @@ def prepare(
         (folder / ABOUT_NAME).unlink(missing_ok=True)  # until all is there again
         if left:
             captions = _captions(read(Problems(quiet=True)), [])
-            _tag(folder, captions, keys, left, spacy_model, make_parts or partial(_in_processes, num_workers=min(num_workers, len(left))))
+            _tag(
+                folder,
+                captions,
+                keys,
+                left,
+                spacy_model,
+                make_parts or partial(_in_processes, num_workers=min(num_workers, len(left))),
+            )
         summary = _finish(dataset, census, len(keys), made_from, problems)
     report_missing_videos(dataset, census, problems)
     return summary
@@ -114,7 +141,9 @@ def _key(captions: Sequence[Caption], tagger: str) -> str:
 
 
 def _is_made(folder: Path, number: int, key: str) -> bool:
-    return read_part_about(part_path(folder, number)).get("key") == key and part_path(folder / "counts", number).exists()
+    return (
+        read_part_about(part_path(folder, number)).get("key") == key and part_path(folder / "counts", number).exists()
+    )
 
 
 def _tag(
@@ -129,7 +158,9 @@ def _tag(
     made = make_parts((folder, number, part, keys[number], model) for number, part in parts)
     num_made = 0
     with keeping(lambda: f"{num_made:,} captions tagged by this call are kept" if num_made else ""):
-        for count in progress(made, total=sum(left.values()), what="tagging", unit="captions", size=lambda count: count):
+        for count in progress(
+            made, total=sum(left.values()), what="tagging", unit="captions", size=lambda count: count
+        ):
             num_made += count
 
 
@@ -165,7 +196,9 @@ def make_part(part: Part) -> int:
     return len(tagged)
 
 
-def _finish(dataset: DatasetFolder, census: Census, num_parts: int, made_from: dict[str, Any], problems: Problems) -> dict[str, Any]:
+def _finish(
+    dataset: DatasetFolder, census: Census, num_parts: int, made_from: dict[str, Any], problems: Problems
+) -> dict[str, Any]:
     """What is made of all parts: the idf table, the summary, and last the note that all is there."""
     folder = dataset.captions
     counts: Counter[tuple[str, str]] = Counter()
@@ -179,7 +212,10 @@ def _finish(dataset: DatasetFolder, census: Census, num_parts: int, made_from: d
     idf = idf_table(census.num_captions["train"], counts)
     write_idf(dataset.idf, idf)
     plot_idf(idf, dataset.idf.with_suffix(".png"))
-    summary = census.summary() | {"changed": dict(problems.changed), "left_out": {"count": problems.count, "first": problems.messages}}
+    summary = census.summary() | {
+        "changed": dict(problems.changed),
+        "left_out": {"count": problems.count, "first": problems.messages},
+    }
     write_json(folder / SUMMARY_NAME, summary)
     write_captions_about(folder, made_from)
     return summary

@@ -8,7 +8,7 @@ from functools import lru_cache
 from itertools import islice
 from typing import TYPE_CHECKING, TypeVar
 
-from ..storage.console import UserError
+from ..storage.common.errors import UserError
 from ..storage.records import Caption
 
 if TYPE_CHECKING:
@@ -46,7 +46,9 @@ def load_pipeline(model: str) -> "Language":
     try:
         nlp = spacy.load(package)
     except (OSError, ImportError, TypeError, AttributeError) as error:  # a package, but no pipeline
-        raise UserError(f"spaCy model {model!r}: not loadable ({str(error).splitlines()[0]}); expected an installed pipeline") from None
+        raise UserError(
+            f"spaCy model {model!r}: not loadable ({str(error).splitlines()[0]}); expected an installed pipeline"
+        ) from None
     nlp.max_length = sys.maxsize  # spaCy's limit is for its parser and NER, which do not run here
     nlp.disable_pipes(*[name for name in nlp.pipe_names if name not in NEEDED_COMPONENTS])
     return nlp
@@ -83,8 +85,12 @@ def rule_of_single_words(nlp: "Language") -> Callable[[int, int], str] | None:
     if nlp.pipe_names[-1:] != [RULER]:
         return None
     ruler = nlp.get_pipe(RULER)
-    deciding = [tokens for rule in ruler.patterns if {"POS", "TAG"} & rule["attrs"].keys() for tokens in rule["patterns"]]
-    deciding = [tokens for tokens in deciding if not any(isinstance(token.get("DEP"), str) for token in tokens)]  # needs a parser
+    deciding = [
+        tokens for rule in ruler.patterns if {"POS", "TAG"} & rule["attrs"].keys() for tokens in rule["patterns"]
+    ]
+    deciding = [
+        tokens for tokens in deciding if not any(isinstance(token.get("DEP"), str) for token in tokens)
+    ]  # needs a parser
     if any(len(tokens) != 1 or not tokens[0].keys() <= OF_A_WORD for tokens in deciding):
         return None
 

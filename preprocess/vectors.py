@@ -12,7 +12,9 @@ import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
 from ..storage.captions import read_captions_about
-from ..storage.console import UserError, progress, say
+from ..storage.common.errors import UserError
+from ..storage.common.progress import progress
+from ..storage.common.terminal import say
 from ..storage.files import file_identity, sha256_of
 from ..storage.layout import DatasetFolder
 from ..storage.word_vectors import WordVectors, read_word_vectors, split_words, write_word_vectors
@@ -34,7 +36,11 @@ def prepare_word_vectors(dataset: DatasetFolder, source: Path) -> dict[str, Any]
     """Writes ``word_vectors.npz`` for the captions that are there; returns its note. One from the same file and captions is kept."""
     if not source.is_file():
         raise UserError(f"--word-vectors {source}: no such file; {EXPECTED}")
-    made_from = {"file": source.name, "identity": file_identity(source), "captions": read_captions_about(dataset.captions)}
+    made_from = {
+        "file": source.name,
+        "identity": file_identity(source),
+        "captions": read_captions_about(dataset.captions),
+    }
     if dataset.word_vectors.exists():
         about = read_word_vectors(dataset.word_vectors).about
         if {name: about.get(name) for name in made_from} == made_from:
@@ -89,7 +95,11 @@ def format_coverage(about: dict[str, Any]) -> str:
     for split, row in about["coverage"].items():
         shares = row["found"] / row["words"], row["distinct_found"] / row["distinct"]
         lines.append(f"{split:<12}{row['words']:>14,}{shares[0]:>10.1%}{row['distinct']:>14,}{shares[1]:>10.1%}")
-    lines += [f"most frequent without, {split}: {', '.join(row['missing'])}" for split, row in about["coverage"].items() if row["missing"]]
+    lines += [
+        f"most frequent without, {split}: {', '.join(row['missing'])}"
+        for split, row in about["coverage"].items()
+        if row["missing"]
+    ]
     return "\n".join(lines)
 
 
@@ -110,7 +120,9 @@ def select(path: Path, needed: set[str]) -> tuple[list[str], np.ndarray, int]:
         raise UserError(f"{path}: no vector of a word; {EXPECTED}")
     kept = np.stack(rows)
     if len(bad := np.flatnonzero(~np.isfinite(kept).all(axis=1))):
-        raise UserError(f"{path}: the vector of {list(words)[bad[0]]!r} has numbers that are not finite; get the file again")
+        raise UserError(
+            f"{path}: the vector of {list(words)[bad[0]]!r} has numbers that are not finite; get the file again"
+        )
     return list(words), kept, num_in_file
 
 
@@ -134,7 +146,9 @@ def _chunks(path: Path) -> Iterator[Chunk]:
         else:
             raise ValueError("its first line has no word with numbers after it")
     except (OSError, EOFError, ValueError, KeyError, AssertionError, MemoryError) as error:  # pyarrow's are among them
-        raise UserError(f"{path}: not readable as word vectors ({str(error)[:200] or type(error).__name__}); {EXPECTED}") from None
+        raise UserError(
+            f"{path}: not readable as word vectors ({str(error)[:200] or type(error).__name__}); {EXPECTED}"
+        ) from None
 
 
 def _is_number(field: bytes) -> bool:
@@ -173,7 +187,9 @@ def _from_text(path: Path, dimension: int, *, has_header: bool, ends_in_blank: b
                 null_values=[],
             ),
         )
-        for batch in progress(reader, total=path.stat().st_size, what="reading vectors", unit="bytes", size=_bytes_since(raw.tell)):
+        for batch in progress(
+            reader, total=path.stat().st_size, what="reading vectors", unit="bytes", size=_bytes_since(raw.tell)
+        ):
             words = [word.decode(errors="replace") for word in batch.column(0).to_pylist()]
             yield words, np.column_stack([column.to_numpy() for column in batch.columns[1:]])
 
@@ -194,5 +210,7 @@ def _from_npz(path: Path) -> Chunk:
         words = [name for name in arrays.files if arrays[name].dtype.kind in "US" and arrays[name].ndim == 1]
         vectors = [name for name in arrays.files if arrays[name].dtype.kind == "f" and arrays[name].ndim == 2]
         if len(words) != 1 or len(vectors) != 1 or len(arrays[words[0]]) != len(arrays[vectors[0]]):
-            raise ValueError(f"its arrays are {', '.join(f'{name} {list(arrays[name].shape)}' for name in arrays.files) or 'none'}")
+            raise ValueError(
+                f"its arrays are {', '.join(f'{name} {list(arrays[name].shape)}' for name in arrays.files) or 'none'}"
+            )
         return arrays[words[0]].astype(np.str_).tolist(), arrays[vectors[0]]

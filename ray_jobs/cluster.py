@@ -11,7 +11,8 @@ import ray
 from ray._private.state import state  # Ray has no public name for the machines that are to be drained
 from ray.exceptions import RayError
 
-from ..storage.console import UserError, take_signals_again
+from ..storage.common.errors import UserError
+from ..storage.common.signals import take_signals_again
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -23,7 +24,9 @@ GPU_WORKER_CPUS = 8.0
 def add_address(parser: argparse.ArgumentParser) -> None:
     """What every job takes. @FILE has more options: a shell that nobody quotes for stands before a submitted job."""
     parser.fromfile_prefix_chars = "@"
-    parser.add_argument("--address", help="of the Ray cluster (default: $RAY_ADDRESS, or the one on this machine, or a new one here)")
+    parser.add_argument(
+        "--address", help="of the Ray cluster (default: $RAY_ADDRESS, or the one on this machine, or a new one here)"
+    )
 
 
 def connect(args: argparse.Namespace) -> None:
@@ -37,7 +40,9 @@ def connect(args: argparse.Namespace) -> None:
         ray.init(address=address, namespace=NAMESPACE, logging_level=logging.WARNING, log_to_driver=True)
     except (ConnectionError, ValueError) as error:
         where = address or os.environ.get("RAY_ADDRESS") or "on this machine"
-        raise UserError(f"no Ray cluster {where} answers ({' '.join(str(error).split())}); start one with ray start --head") from None
+        raise UserError(
+            f"no Ray cluster {where} answers ({' '.join(str(error).split())}); start one with ray start --head"
+        ) from None
     take_signals_again()  # a Ray of this process's own takes SIGTERM
 
 
@@ -72,10 +77,15 @@ def share_of_a_worker(args: argparse.Namespace) -> Share:
     """As ``args`` say, or else a GPU and its part of the machine's cores, or, without a GPU, a whole machine."""
     num_gpus = args.gpus_per_worker if args.gpus_per_worker is not None else (0.0 if args.device == "cpu" else 1.0)
     if args.device != "cpu" and not num_gpus:
-        raise UserError(f"--gpus-per-worker 0: --device {args.device} needs some of a GPU; pass a part of 1, or --device cpu")
+        raise UserError(
+            f"--gpus-per-worker 0: --device {args.device} needs some of a GPU; pass a part of 1, or --device cpu"
+        )
     num_cpus = args.cpus_per_worker
     if num_cpus is None and num_gpus:
-        num_cpus = min((n.get("CPU", 0) * num_gpus / n["GPU"] for n in nodes() if n.get("GPU", 0) >= num_gpus), default=GPU_WORKER_CPUS)
+        num_cpus = min(
+            (n.get("CPU", 0) * num_gpus / n["GPU"] for n in nodes() if n.get("GPU", 0) >= num_gpus),
+            default=GPU_WORKER_CPUS,
+        )
     elif num_cpus is None:
         num_cpus = min((n["CPU"] for n in nodes() if n.get("CPU", 0) >= 1), default=1.0)
     for name, value in (("--cpus-per-worker", num_cpus), ("--workers", args.workers or 1)):
@@ -107,7 +117,9 @@ def spread(call: Callable[[T], R], items: Iterable[T], doing: str) -> Iterator[R
     except RayError as error:
         if isinstance(cause_of(error), UserError | OSError):
             raise cause_of(error) from None
-        raise UserError(f"{doing} ended on the cluster ({words_of(error)}); what was done is kept, and the same call goes on") from None
+        raise UserError(
+            f"{doing} ended on the cluster ({words_of(error)}); what was done is kept, and the same call goes on"
+        ) from None
 
 
 def cause_of(error: Exception) -> Exception:

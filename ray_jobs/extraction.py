@@ -28,12 +28,26 @@ from ..extract.plan import Probed, probe_videos
 from ..extract.probe import VideoError
 from ..extract.run import SHARD_SECONDS, Kept, Outcome, note_outcome
 from ..extract.work import WorkList
-from ..storage.console import Problems, UserError, keeping, run_command, say
+from ..storage.common.command import run_command
+from ..storage.common.errors import UserError
+from ..storage.common.problems import Problems
+from ..storage.common.signals import keeping
+from ..storage.common.terminal import say
 from ..storage.elsewhere import elsewhere
 from ..storage.files import file_identity
 from ..storage.profiles import PROFILES
 from ..storage.records import Failure, Profile, VideoRecord, Weights
-from .cluster import NAMESPACE, Share, add_address, cause_of, connect, draining_nodes, share_of_a_worker, spread, words_of
+from .cluster import (
+    NAMESPACE,
+    Share,
+    add_address,
+    cause_of,
+    connect,
+    draining_nodes,
+    share_of_a_worker,
+    spread,
+    words_of,
+)
 from .dispatch import MOST_ENDS, Dispatch
 from .status import Status
 from .worker import Answer, ExtractionWorker, Greeting
@@ -89,7 +103,14 @@ class ClusterRun:
         problems: Problems,
         share: Share,
     ) -> None:
-        self.args, self.work, self.todo, self.weights, self.problems, self.share = args, work, todo, weights, problems, share
+        self.args, self.work, self.todo, self.weights, self.problems, self.share = (
+            args,
+            work,
+            todo,
+            weights,
+            problems,
+            share,
+        )
         self.number_of = {video.video_id: number for number, (video, _) in enumerate(todo)}
         self.sizes = [_size(work, video) for video, _ in todo]
         self.dispatch = Dispatch(self.sizes)
@@ -112,11 +133,17 @@ class ClusterRun:
         """Until nothing is left. Raises ``UserError`` or ``OSError`` where workers end with that, one after the other."""
         slots: set[asyncio.Task] = set()
         try:
-            there = [each["name"] for each in ray.util.list_named_actors(all_namespaces=True) if each["namespace"] == NAMESPACE]
+            there = [
+                each["name"]
+                for each in ray.util.list_named_actors(all_namespaces=True)
+                if each["namespace"] == NAMESPACE
+            ]
             mine = [name for name in there if name.startswith(self._prefix)]
             taken_over = [worker for name in mine if (worker := await self._take_over(name))]
             await self._look_at_stores()  # what workers wrote that ended since the stores were read
-            slots = {asyncio.create_task(self._slot(worker)) for worker in taken_over}  # all are known before anything is given to one
+            slots = {
+                asyncio.create_task(self._slot(worker)) for worker in taken_over
+            }  # all are known before anything is given to one
             while self.dispatch.num_left:
                 self._leaving = draining_nodes()
                 while len(slots) < min(self.share.num_workers(), self.dispatch.num_left):
@@ -131,7 +158,9 @@ class ClusterRun:
                 task.cancel()
             await asyncio.gather(*slots, return_exceptions=True)
             for worker in self._workers.values():
-                if not (worker.loaded and self.dispatch.num_left):  # else it finishes what it has, and waits a while for another driver
+                if not (
+                    worker.loaded and self.dispatch.num_left
+                ):  # else it finishes what it has, and waits a while for another driver
                     _kill(worker)
             self.work.write_failures()
 
@@ -148,7 +177,9 @@ class ClusterRun:
                     break
                 await asyncio.sleep(DRIVER_AT_WORK_SECONDS)
             else:
-                raise UserError(f"{self.work.dataset.path}: another call extracts just this now; wait until it ends, or stop it first")
+                raise UserError(
+                    f"{self.work.dataset.path}: another call extracts just this now; wait until it ends, or stop it first"
+                )
         except (RayError, asyncio.TimeoutError):
             _kill(worker)
             return None
@@ -177,7 +208,9 @@ class ClusterRun:
     async def _look_at_stores(self) -> None:
         """What is on disk is done, though nobody said so."""
         found = await asyncio.to_thread(self._written.look)
-        there = ((self.number_of[video_id], features) for video_id, features in found.items() if video_id in self.number_of)
+        there = (
+            (self.number_of[video_id], features) for video_id, features in found.items() if video_id in self.number_of
+        )
         self.dispatch.on_disk(number for number, features in there if features >= set(self.todo[number][1]))
 
     def _let_go(self, worker: _Worker) -> None:
@@ -186,14 +219,23 @@ class ClusterRun:
 
     def _start(self) -> _Worker:
         name = f"{self._prefix}{os.urandom(4).hex()}"
-        options = {"num_cpus": self.share.num_cpus, "num_gpus": self.share.num_gpus, "max_restarts": 0, "max_task_retries": 0}
-        made = ray.remote(_Actor).options(name=name, namespace=NAMESPACE, lifetime="detached", max_concurrency=4, **options)
+        options = {
+            "num_cpus": self.share.num_cpus,
+            "num_gpus": self.share.num_gpus,
+            "max_restarts": 0,
+            "max_task_retries": 0,
+        }
+        made = ray.remote(_Actor).options(
+            name=name, namespace=NAMESPACE, lifetime="detached", max_concurrency=4, **options
+        )
         actor = made.remote(self.work.dataset, self.share.num_cores, self.args.shard_seconds)
         return _Worker(next(self._numbers), name, actor)
 
     async def _serve(self, worker: _Worker) -> None:
         """Gives a worker videos and hears what became of them, until nothing is left or its machine is to go."""
-        made = await worker.actor.load.remote(self.args, self.weights, self._urls)  # waits for room in the cluster, however long
+        made = await worker.actor.load.remote(
+            self.args, self.weights, self._urls
+        )  # waits for room in the cluster, however long
         worker.node = await worker.actor.__ray_call__.remote(lambda _: ray.get_runtime_context().get_node_id())
         worker.loaded = True
         self._check_made(worker, made)
@@ -247,7 +289,10 @@ class ClusterRun:
             video, features = self.todo[number]
             path, source = video.url, ""
             if not path:
-                path, source = str(self.work.dataset.video_path(video)), file_identity(self.work.dataset.video_path(video))
+                path, source = (
+                    str(self.work.dataset.video_path(video)),
+                    file_identity(self.work.dataset.video_path(video)),
+                )
             message = f"{MOST_ENDS} workers ended with it in hand; the last: {words}"
             failure = Failure(video_id=video.video_id, path=path, kind="worker_ended", message=message, source=source)
             self._note(Outcome(video.video_id, path, features, failure))
@@ -274,18 +319,24 @@ class OnCluster(Here):
         super().__init__(args)
         self.share = share_of_a_worker(args)
 
-    def run(self, work: WorkList, todo: Sequence[tuple[VideoRecord, list[str]]], weights: dict[str, str], problems: Problems) -> None:
+    def run(
+        self, work: WorkList, todo: Sequence[tuple[VideoRecord, list[str]]], weights: dict[str, str], problems: Problems
+    ) -> None:
         run = ClusterRun(self.args, work, todo, weights, problems, self.share)
         each = f"each worker has {self.share.num_cpus:g} cores and {self.share.num_gpus:g} GPUs"
         say(f"{work.dataset.path}: {len(todo):,} videos to do; {each}")
         try:
-            with keeping(lambda: f"{num_done:,} videos are on disk" if (num_done := len(todo) - run.dispatch.num_left) else ""):
+            with keeping(
+                lambda: f"{num_done:,} videos are on disk" if (num_done := len(todo) - run.dispatch.num_left) else ""
+            ):
                 asyncio.run(run.run())
         finally:
             for line in run.status.summary(run.dispatch.num_left):
                 say(line)
 
-    def probe(self, videos: Sequence[tuple[str, Path]], features: Sequence[str]) -> Iterator[tuple[str, Probed | VideoError]]:
+    def probe(
+        self, videos: Sequence[tuple[str, Path]], features: Sequence[str]
+    ) -> Iterator[tuple[str, Probed | VideoError]]:
         profiles = [PROFILES[name] for name in features]
         parts = (videos[first : first + PROBE_TOGETHER] for first in range(0, len(videos), PROBE_TOGETHER))
         return chain.from_iterable(spread(lambda part: list(probe_videos(part, profiles, 1)), parts, "probing"))
@@ -300,7 +351,9 @@ class OnCluster(Here):
 
         num_workers = self.share.num_workers()
         try:
-            speed = ray.get(ray.remote(measured).options(num_cpus=self.share.num_cpus, num_gpus=self.share.num_gpus).remote())
+            speed = ray.get(
+                ray.remote(measured).options(num_cpus=self.share.num_cpus, num_gpus=self.share.num_gpus).remote()
+            )
         except RayError as error:
             raise UserError(f"measuring ended on the cluster ({words_of(error)})") from None
         return num_workers * speed, f"{num_workers:,} workers of this cluster ({speed:.2f} times on one)"
@@ -316,7 +369,9 @@ def main(argv: list[str] | None = None) -> int:
     group = parser.add_argument_group("workers")
     group.add_argument("--workers", type=int, help="how many at most (default: as many as there is room for)")
     group.add_argument("--cpus-per-worker", type=float, help="cores of each (default: its part of the machine's)")
-    group.add_argument("--gpus-per-worker", type=float, help="GPUs of each, such as 0.5 (default: 1; 0 with --device cpu)")
+    group.add_argument(
+        "--gpus-per-worker", type=float, help="GPUs of each, such as 0.5 (default: 1; 0 with --device cpu)"
+    )
     group.add_argument(
         "--shard-seconds",
         type=float,

@@ -6,7 +6,7 @@ from functools import partial
 
 from ..preprocess.cli import preprocess, preprocess_parser
 from ..preprocess.prepare import make_part
-from ..storage.console import run_command
+from ..storage.common.command import run_command
 from .cluster import add_address, connect, spread
 
 

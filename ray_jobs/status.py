@@ -12,7 +12,8 @@ from typing import Any
 from ray.util.metrics import Gauge
 
 from ..extract.run import Outcome
-from ..storage.console import LOG_EVERY_SECONDS, harmless, say
+from ..storage.common.progress import LOG_EVERY_SECONDS
+from ..storage.common.terminal import harmless, say
 from ..storage.files import errors_naming
 from .worker import Answer
 
@@ -60,7 +61,9 @@ class Status:
 
     def figures(self, num_left: int, num_workers: int) -> dict[str, Any]:
         seconds = time.monotonic() - self.started
-        computed, there = (sum(values) for values in zip(*self._answers.values(), strict=True)) if self._answers else (0.0, 0.0)
+        computed, there = (
+            (sum(values) for values in zip(*self._answers.values(), strict=True)) if self._answers else (0.0, 0.0)
+        )
         share_done = self.bytes_read / self.total_bytes
         return {
             "time": datetime.now(timezone.utc).isoformat(timespec="seconds"),

@@ -11,7 +11,11 @@ from ray.train import FailureConfig, RunConfig, ScalingConfig
 from ray.train.torch import TorchConfig, TorchTrainer
 from ray.train.v2.api.exceptions import TrainingFailedError
 
-from ..storage.console import EXIT_INCOMPLETE, EXIT_MISTAKE, Stopped, UserError, command_parser, run_command, say
+from ..storage.common.command import command_parser, run_command
+from ..storage.common.errors import UserError
+from ..storage.common.exits import EXIT_INCOMPLETE, EXIT_MISTAKE
+from ..storage.common.signals import Stopped
+from ..storage.common.terminal import say
 from ..storage.links import trust, trusted_links
 from ..train.cli_train import main as train
 from ..train.workers import PATIENCE
@@ -39,7 +43,8 @@ def on_cluster(args: argparse.Namespace) -> int:
             num_workers=args.workers, use_gpu=args.device != "cpu", resources_per_worker={"CPU": args.cpus_per_worker}
         ),
         run_config=RunConfig(
-            storage_path=str(args.root / args.dataset / "jobs" / "ray_train"), failure_config=FailureConfig(max_failures=args.most_restarts)
+            storage_path=str(args.root / args.dataset / "jobs" / "ray_train"),
+            failure_config=FailureConfig(max_failures=args.most_restarts),
         ),
         torch_config=TorchConfig(timeout_s=int(PATIENCE.total_seconds())),
     )
@@ -66,7 +71,10 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--workers", type=int, default=1, help="processes that train one model together (default: 1)")
     parser.add_argument("--cpus-per-worker", type=float, default=1.0, help="cores of each (default: 1)")
     parser.add_argument(
-        "--most-restarts", type=int, default=10, help="how often to go on after a process or machine was lost (default: 10)"
+        "--most-restarts",
+        type=int,
+        default=10,
+        help="how often to go on after a process or machine was lost (default: 10)",
     )
     add_address(parser)
     parser.passes_on = True

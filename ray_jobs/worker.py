@@ -17,6 +17,7 @@ from ..extract.cli import first_shard, make_extractor
 from ..extract.engine import Job
 from ..extract.extractor import Extractor
 from ..extract.run import Kept, Outcome, extract_into_stores, job_of
+from ..storage.common.terminal import show_messages
 from ..storage.elsewhere import link
 from ..storage.layout import DatasetFolder
 from ..storage.records import Profile, VideoRecord, Weights
@@ -80,6 +81,7 @@ class _Stopwatch:
 
 class ExtractionWorker:
     def __init__(self, dataset: DatasetFolder, num_cores: int, shard_seconds: float) -> None:
+        show_messages()  # Ray carries them to the driver
         self._dataset, self._num_cores, self._shard_seconds = dataset, num_cores, shard_seconds
         self._extractors: dict[str, Extractor] = {}
         self._allowed_hosts: list[str] = []
@@ -95,7 +97,9 @@ class ExtractionWorker:
         self._hurry = False
         self._made_at = self._heard = self._moved = time.monotonic()
 
-    def load(self, args: Namespace, weights: dict[str, str], urls: dict[str, str]) -> dict[str, tuple[Profile, Weights]]:
+    def load(
+        self, args: Namespace, weights: dict[str, str], urls: dict[str, str]
+    ) -> dict[str, tuple[Profile, Weights]]:
         """Loads the extractors for ``args``, if they are not there. ``urls``: of stores that lie elsewhere. Raises ``UserError`` for
         weights that are not to be had, or not those of the stores."""
         if not self._extractors:
@@ -158,7 +162,9 @@ class ExtractionWorker:
 
     def _has_something_to_say(self) -> bool:
         kept = any(isinstance(event, Kept) for event in self._events)
-        return bool(self._error or kept or not self._running or (self._ask_at is not None and len(self._given) <= self._ask_at))
+        return bool(
+            self._error or kept or not self._running or (self._ask_at is not None and len(self._given) <= self._ask_at)
+        )
 
     def _jobs(self) -> Iterator[Job | None]:
         while True:

@@ -15,7 +15,9 @@ class Written:
     def __init__(self, work: WorkList, features: Iterable[str]) -> None:
         self._folders = {name: work.dataset.features(name) for name in features}
         stores = {name: work.stores.get(name) for name in self._folders}
-        self._known = {name: {shard.path for shard in store.shards} if store else set() for name, store in stores.items()}
+        self._known = {
+            name: {shard.path for shard in store.shards} if store else set() for name, store in stores.items()
+        }
         self._features: dict[str, set[str]] = {}
         self._one_at_a_time = threading.Lock()
 

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable
 from typing import Any
 from urllib.parse import urlsplit
 
-from .console import UserError
+from .common.errors import UserError
 
 HTTP = ("http", "https")
 NAMES_A_HOST = (*HTTP, "ftp", "sftp", "hdfs")
@@ -26,7 +26,9 @@ def host_named(text: str) -> str:
     """The host that the user names, as addresses have it. Raises ``UserError`` for what is none."""
     host = "" if "/" in text else urlsplit(f"//{text}" if text.count(":") < 2 else f"//[{text.strip('[]')}]").hostname
     if not host:
-        raise UserError(f"--allow-host {text}: expected the name of a host, or its number, such as nas.local or 10.0.0.5")
+        raise UserError(
+            f"--allow-host {text}: expected the name of a host, or its number, such as nas.local or 10.0.0.5"
+        )
     return host
 
 

@@ -9,7 +9,8 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from .console import UserError, note_once
+from .common.errors import UserError
+from .common.terminal import note_once
 from .files import one_at_a_time, write_json
 from .layout import DatasetFolder
 from .records import VideoRecord
@@ -31,7 +32,9 @@ def allow_folder(dataset: DatasetFolder, folder: Path) -> None:
         with one_at_a_time(path):
             write_json(path, {"dataset": key, "folders": [*_written(key), named]})
     except (OSError, RuntimeError) as error:  # no home folder, or one that may not be written
-        note_once(f"note: {folder}: that videos may lie there cannot be kept ({error}); the next command asks again; set XDG_STATE_HOME")
+        note_once(
+            f"note: {folder}: that videos may lie there cannot be kept ({error}); the next command asks again; set XDG_STATE_HOME"
+        )
 
 
 def refuse_other_folders(dataset: DatasetFolder, videos: Sequence[VideoRecord]) -> None:

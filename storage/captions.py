@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from .console import UserError
+from .common.errors import UserError
 from .files import check_regular, read_json, write_json, written_whole
 from .layout import DatasetFolder
 from .records import Caption
@@ -40,7 +40,9 @@ RECORD_SCHEMA = pa.schema([field for field in CAPTION_SCHEMA if field.name != "c
 """A record works ``clip_id`` out."""
 RECORDS = 4096
 """Made at a time where all are gone through."""
-IDF_SCHEMA = pa.schema([("word", pa.string()), ("part_of_speech", pa.string()), ("document_count", pa.int64()), ("idf", pa.float64())])
+IDF_SCHEMA = pa.schema(
+    [("word", pa.string()), ("part_of_speech", pa.string()), ("document_count", pa.int64()), ("idf", pa.float64())]
+)
 COUNT_SCHEMA = pa.schema([("word", pa.string()), ("part_of_speech", pa.string()), ("document_count", pa.int64())])
 ABOUT_NAME = "about.json"
 
@@ -96,7 +98,9 @@ def choose_protocol(dataset: DatasetFolder, protocol: str) -> DatasetFolder:
         return dataset
     chosen = replace(dataset, protocol=protocol)
     if read_captions_about(chosen.captions) is None:
-        raise UserError(f"{chosen.captions}: not found; run vlalign-preprocess --dataset {dataset.name} --protocol {protocol} first")
+        raise UserError(
+            f"{chosen.captions}: not found; run vlalign-preprocess --dataset {dataset.name} --protocol {protocol} first"
+        )
     return chosen
 
 
@@ -174,7 +178,9 @@ class CaptionTable(Sequence[Caption]):
         whole = pa.chunked_array([batch.column(column) for batch in self._batches], CAPTION_SCHEMA.field(column).type)
         parts = whole.dictionary_encode().unify_dictionaries().chunks
         texts = parts[0].dictionary.to_pylist() if parts else []
-        codes = np.concatenate([np.zeros(0, np.int32), *(part.indices.fill_null(-1).to_numpy() for part in parts)])[self._rows]
+        codes = np.concatenate([np.zeros(0, np.int32), *(part.indices.fill_null(-1).to_numpy() for part in parts)])[
+            self._rows
+        ]
         renumbered, firsts = by_appearance(codes, len(texts))
         return [texts[code] for code in codes[firsts]], renumbered
 
@@ -218,10 +224,14 @@ def read_idf(path: Path) -> list[IdfEntry]:
 
 def write_counts(folder: Path, number: int, counts: Mapping[tuple[str, str], int]) -> None:
     """In how many training captions of a part each (word, tag) occurs."""
-    rows = [{"word": word, "part_of_speech": tag, "document_count": count} for (word, tag), count in sorted(counts.items())]
+    rows = [
+        {"word": word, "part_of_speech": tag, "document_count": count} for (word, tag), count in sorted(counts.items())
+    ]
     _write(part_path(folder / "counts", number), pa.Table.from_pylist(rows, schema=COUNT_SCHEMA))
 
 
 def read_counts(path: Path) -> Counter[tuple[str, str]]:
     columns = _read(path, COUNT_SCHEMA.names).to_pydict()
-    return Counter(dict(zip(zip(columns["word"], columns["part_of_speech"], strict=True), columns["document_count"], strict=True)))
+    return Counter(
+        dict(zip(zip(columns["word"], columns["part_of_speech"], strict=True), columns["document_count"], strict=True))
+    )

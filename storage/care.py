@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from .console import UserError
+from .common.errors import UserError
 from .elsewhere import elsewhere, refuse_elsewhere
 from .feature_store import FeatureStore, current_shards, shard_files
 from .files import written_whole
@@ -60,7 +60,9 @@ def look_through(path: Path) -> Finding | None:
     try:
         shard = read_shard(path)
     except FileNotFoundError:
-        return Finding(path, f"{path}: a link that leads nowhere", foreign=True) if path.is_symlink() else None  # compacted meanwhile
+        return (
+            Finding(path, f"{path}: a link that leads nowhere", foreign=True) if path.is_symlink() else None
+        )  # compacted meanwhile
     except UserError as error:
         foreign = isinstance(error, OtherSchema | Unreadable) or not SHARD_NAME.fullmatch(path.name)
         return Finding(path, str(error), foreign=foreign)
@@ -70,7 +72,12 @@ def look_through(path: Path) -> Finding | None:
     if damaged:
         ids = [video_id.decode() for video_id in shard.videos["video_id"][damaged].tolist()]
         some = ", ".join(ids[:5]) + (f" and {len(ids) - 5:,} more" if len(ids) > 5 else "")
-        return Finding(path, f"{path}: the rows of {len(ids):,} of its {len(shard.videos):,} videos are damaged: {some}", shard, damaged)
+        return Finding(
+            path,
+            f"{path}: the rows of {len(ids):,} of its {len(shard.videos):,} videos are damaged: {some}",
+            shard,
+            damaged,
+        )
     if rest_is_damaged(shard):
         return Finding(path, f"{path}: HDF5's own records in it are damaged, its rows are not", shard)
     return None
@@ -224,11 +231,15 @@ def _write_again(folder: Path, parts: Sequence[tuple[Shard, np.ndarray]]) -> Non
         return columns, crc
 
     attributes = attributes_of(first.profile, first.weights, first.origin, first.made_with)
-    write_rows(shard_path(folder, in_place_of=last.path), attributes, first.profile.dimension, first.dtype.str, table, rows_of)
+    write_rows(
+        shard_path(folder, in_place_of=last.path), attributes, first.profile.dimension, first.dtype.str, table, rows_of
+    )
 
 
 def _widest(tables: Sequence[np.ndarray]) -> np.dtype:
-    return np.dtype([(name, max((t.dtype[name] for t in tables), key=lambda kind: kind.itemsize)) for name in tables[0].dtype.names])
+    return np.dtype(
+        [(name, max((t.dtype[name] for t in tables), key=lambda kind: kind.itemsize)) for name in tables[0].dtype.names]
+    )
 
 
 def describe(store: FeatureStore) -> dict[str, Any]:

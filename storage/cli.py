@@ -7,7 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from . import care
-from .console import EXIT_DONE, EXIT_INCOMPLETE, Parser, Problems, UserError, add_dataset, harmless, progress, run_command, say, show
+from .common.command import Parser, add_dataset, run_command
+from .common.errors import UserError
+from .common.exits import EXIT_DONE, EXIT_INCOMPLETE
+from .common.problems import Problems
+from .common.progress import progress
+from .common.terminal import harmless, say, show
 from .elsewhere import link
 from .exchange import FORMS, export_store, import_features, read_durations, read_profile
 from .feature_store import FeatureStore, current_shards, shard_files, stores_in
@@ -55,12 +60,16 @@ def names_in(args: argparse.Namespace, text: str) -> list[str]:
 def stores_of(args: argparse.Namespace) -> list[Path]:
     """Those that were asked for, or all of the data set."""
     if not args.stores and not args.dataset:
-        raise UserError("which store? Pass its folder, or --dataset and the name of its features (none: all of the data set)")
+        raise UserError(
+            "which store? Pass its folder, or --dataset and the name of its features (none: all of the data set)"
+        )
     names = args.stores or known_stores(args)
     if args.dataset:
         names = list(dict.fromkeys(name for text in names for name in names_in(args, text)))
     if not names:
-        raise UserError(f"{DatasetFolder(args.root, args.dataset).path / 'features'}: no feature stores there; run vlalign-extract first")
+        raise UserError(
+            f"{DatasetFolder(args.root, args.dataset).path / 'features'}: no feature stores there; run vlalign-extract first"
+        )
     return [find_store(args, name) for name in names]
 
 
@@ -83,7 +92,9 @@ def info_lines(about: dict[str, Any]) -> list[str]:
         "rows": f"{about['rows']:,} of {about['profile']['dimension']:,} values, {' and '.join(about['types'])}",
         "on disk": f"{about['shards']:,} shards, {about['bytes'] / 1e6:,.1f} MB, schema {about['schema']}",
         "origin": about["origin"],
-        "weights": f"{about['weights']} (sha256 {about['weights_sha256'] or 'not known'})" if about["weights"] != "none" else "none",
+        "weights": f"{about['weights']} (sha256 {about['weights_sha256'] or 'not known'})"
+        if about["weights"] != "none"
+        else "none",
         "made with": several({name: " and ".join(values) for name, values in about["made_with"].items()}),
         "decoders": several({name or "none": f"({count:,} videos)" for name, count in about["decoders"].items()}),
         "profile": about["profile_hash"],
@@ -97,7 +108,13 @@ def ls(args: argparse.Namespace) -> int:
         store = FeatureStore(folder)
         for video_id in store.video_ids():
             _, video = store.place(video_id)
-            about = (video_id, video["num_rows"], f"{video['duration_seconds']:.2f}", video["decoder"].decode(), video["partial"].decode())
+            about = (
+                video_id,
+                video["num_rows"],
+                f"{video['duration_seconds']:.2f}",
+                video["decoder"].decode(),
+                video["partial"].decode(),
+            )
             show("\t".join(harmless(str(value)).replace("\t", "\\t").replace("\n", "\\n") for value in about))
     return EXIT_DONE
 
@@ -116,7 +133,9 @@ def verify_stores(folders: list[Path], problems: Problems) -> None:
                 bad += 1
                 problems.add(finding.message)
         if left := care.unfinished(folder):
-            say(f"note: {len(left):,} unfinished files in {folder}, of writers that were stopped; vlalign-store repair removes them")
+            say(
+                f"note: {len(left):,} unfinished files in {folder}, of writers that were stopped; vlalign-store repair removes them"
+            )
         show(
             f"{folder}: {bad:,} of {total:,} shards are damaged; vlalign-store repair {folder} drops that, then run vlalign-extract again"
             if bad
@@ -131,7 +150,10 @@ def repair(args: argparse.Namespace) -> int:
             if done:
                 mended += 1
                 say(done)
-        show(f"{folder}: {mended:,} of {total:,} shards were not whole" + ("; now run vlalign-extract again" if mended else ""))
+        show(
+            f"{folder}: {mended:,} of {total:,} shards were not whole"
+            + ("; now run vlalign-extract again" if mended else "")
+        )
     return EXIT_DONE
 
 
@@ -172,13 +194,17 @@ def rm(args: argparse.Namespace) -> int:
 
 def import_(args: argparse.Namespace) -> int:
     if not args.dataset:
-        raise UserError(f"--dataset is missing: the name of a data set under {args.root}, or a new one, that the features are for")
+        raise UserError(
+            f"--dataset is missing: the name of a data set under {args.root}, or a new one, that the features are for"
+        )
     profile = read_profile(args.profile)
     folder = DatasetFolder(args.root, args.dataset).features(profile.name)
     durations = read_durations(args.durations) if args.durations else None
     weights = Weights(name=profile.weights, sha256="")
     with problems_of(args) as problems:
-        count = import_features(args.source, folder, profile, weights, pattern=args.pattern, durations=durations, problems=problems)
+        count = import_features(
+            args.source, folder, profile, weights, pattern=args.pattern, durations=durations, problems=problems
+        )
     show(f"{folder}: {count:,} videos came in, {problems.count:,} problems; their profile is as you stated it")
     return problems.exit_code()
 
@@ -191,7 +217,10 @@ def export(args: argparse.Namespace) -> int:
     return EXIT_INCOMPLETE if count < len(store) else problems.exit_code()
 
 
-STORES = ("stores", {"nargs": "*", "metavar": "STORE", "help": "a store's folder; with --dataset the name of its features (none: all)"})
+STORES = (
+    "stores",
+    {"nargs": "*", "metavar": "STORE", "help": "a store's folder; with --dataset the name of its features (none: all)"},
+)
 STORE = ("store", {"metavar": "STORE", "help": "the store's folder; with --dataset the name of its features"})
 ACTIONS: dict[str, tuple[Callable[[argparse.Namespace], int], str, str, list[tuple[str, dict]]]] = {
     "info": (
@@ -200,21 +229,51 @@ ACTIONS: dict[str, tuple[Callable[[argparse.Namespace], int], str, str, list[tup
         "vlalign-store info --dataset demo",
         [STORES, ("--json", {"action": "store_true", "help": "as JSON, for programs"})],
     ),
-    "ls": (ls, "lists the videos: id, rows, seconds, decoder, what is missing", "vlalign-store ls --dataset demo s3d", [STORES]),
+    "ls": (
+        ls,
+        "lists the videos: id, rows, seconds, decoder, what is missing",
+        "vlalign-store ls --dataset demo s3d",
+        [STORES],
+    ),
     "verify": (verify, "compares every byte with its checksum", "vlalign-store verify --dataset demo", [STORES]),
-    "repair": (repair, "drops what is damaged, so that the next run makes it again", "vlalign-store repair --dataset demo s3d", [STORES]),
-    "compact": (compact, "puts small shards together, and drops what was replaced", "vlalign-store compact --dataset demo s3d", [STORES]),
+    "repair": (
+        repair,
+        "drops what is damaged, so that the next run makes it again",
+        "vlalign-store repair --dataset demo s3d",
+        [STORES],
+    ),
+    "compact": (
+        compact,
+        "puts small shards together, and drops what was replaced",
+        "vlalign-store compact --dataset demo s3d",
+        [STORES],
+    ),
     "link": (
         link_,
         "has a folder stand for a store elsewhere; its rows are fetched when they are asked for",
         "vlalign-store link --dataset howto100m s3d s3://bucket/howto100m/s3d",
-        [STORE, ("url", {"metavar": "ADDRESS", "help": "of the store's folder: what fsspec reads, such as s3://, gs:// or https://"})],
+        [
+            STORE,
+            (
+                "url",
+                {
+                    "metavar": "ADDRESS",
+                    "help": "of the store's folder: what fsspec reads, such as s3://, gs:// or https://",
+                },
+            ),
+        ],
     ),
     "merge": (
         merge,
         "copies the shards of several stores of one profile into one",
         "vlalign-store merge machine1/s3d machine2/s3d --into vlalign_data/demo/features/s3d",
-        [STORES, ("--into", {"required": True, "metavar": "STORE", "help": "the store that takes them; made where there is none"})],
+        [
+            STORES,
+            (
+                "--into",
+                {"required": True, "metavar": "STORE", "help": "the store that takes them; made where there is none"},
+            ),
+        ],
     ),
     "rm": (
         rm,
@@ -228,7 +287,10 @@ ACTIONS: dict[str, tuple[Callable[[argparse.Namespace], int], str, str, list[tup
         "vlalign-store import FOLDER --dataset msrvtt --profile s3d\n"
         "  vlalign-store import rgb --dataset mine --profile i3d_rgb.json --pattern '{id}_rgb.npy'",
         [
-            ("source", {"type": Path, "metavar": "SOURCE", "help": "a folder with a file a video, or one file with all"}),
+            (
+                "source",
+                {"type": Path, "metavar": "SOURCE", "help": "a folder with a file a video, or one file with all"},
+            ),
             (
                 "--profile",
                 {
@@ -237,10 +299,19 @@ ACTIONS: dict[str, tuple[Callable[[argparse.Namespace], int], str, str, list[tup
                     "the fields that vlalign-store info --json shows",
                 },
             ),
-            ("--pattern", {"help": "which files, and where in their names the id is, such as '{id}_rgb.npy' (default: all files)"}),
+            (
+                "--pattern",
+                {
+                    "help": "which files, and where in their names the id is, such as '{id}_rgb.npy' (default: all files)"
+                },
+            ),
             (
                 "--durations",
-                {"type": Path, "metavar": "CSV", "help": "video_id,seconds: how long the videos are, where the rows do not say"},
+                {
+                    "type": Path,
+                    "metavar": "CSV",
+                    "help": "video_id,seconds: how long the videos are, where the rows do not say",
+                },
             ),
         ],
     ),

@@ -24,7 +24,9 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from .addresses import AddressRefused, file_system
-from .console import UserError, note_once, progress, say
+from .common.errors import UserError
+from .common.progress import progress
+from .common.terminal import note_once, say
 from .files import write_json, written_whole
 from .hdf5 import SHARD_NAME, in_order
 from .links import LINK_FILE, checked_address, linked_address, trust, trusted_address
@@ -46,12 +48,16 @@ def link(folder: Path, url: str) -> "Elsewhere":
     ``UserError`` where it stands for another one, or nobody reads such an address."""
     url, stated = checked_address(url, str(folder)), linked_address(folder)
     if stated not in (None, url):
-        raise UserError(f"{folder}: stands for {stated}, not for {url}; pass another --root, or remove {folder / LINK_FILE}")
+        raise UserError(
+            f"{folder}: stands for {stated}, not for {url}; pass another --root, or remove {folder / LINK_FILE}"
+        )
     there = Elsewhere(folder, url)
     if stated is None:
         mine = [folder / name for name in _names_in(folder)]
         if odd := [path for path in mine if not _is_own(path)]:
-            raise UserError(f"{odd[0]}: no shard that was written here (a link, or another name); remove it, then link the folder again")
+            raise UserError(
+                f"{odd[0]}: no shard that was written here (a link, or another name); remove it, then link the folder again"
+            )
         there.outgoing.mkdir(parents=True, exist_ok=True)
         for path in mine:
             path.rename(there.outgoing / path.name)
@@ -82,7 +88,9 @@ def _is_own(path: Path) -> bool:
 def refuse_elsewhere(folder: Path) -> None:
     """Raises ``UserError`` for what is done to files here and would not be done there."""
     if there := elsewhere(folder):
-        raise UserError(f"{folder}: its shards lie at {there.url}; do this to a copy that lies here (vlalign-store merge makes one)")
+        raise UserError(
+            f"{folder}: its shards lie at {there.url}; do this to a copy that lies here (vlalign-store merge makes one)"
+        )
 
 
 def is_stub(path: Path) -> bool:
@@ -94,11 +102,15 @@ class Elsewhere:
     def __init__(self, folder: Path, url: str) -> None:
         self.folder, self.url, self.outgoing = folder, url, folder / OUTGOING
         if self.outgoing.is_symlink():
-            raise UserError(f"{self.outgoing}: a link to another folder, from which nothing is brought anywhere; remove it")
+            raise UserError(
+                f"{self.outgoing}: a link to another folder, from which nothing is brought anywhere; remove it"
+            )
         try:
             self._files, self._path = file_system(url, [urlsplit(url).hostname or ""])
         except (ImportError, ValueError) as error:
-            raise UserError(f"{url}: cannot be reached from here ({' '.join(str(error).split())}); install what it names") from None
+            raise UserError(
+                f"{url}: cannot be reached from here ({' '.join(str(error).split())}); install what it names"
+            ) from None
 
     def names(self) -> list[str]:
         """Of the shards that are there."""
@@ -112,7 +124,9 @@ class Elsewhere:
 
         found = [name for name in self._ask(listed, self.url) if name.endswith(".h5") and not name.startswith(".")]
         if odd := [name for name in found if not PLAIN_NAME.fullmatch(name)]:
-            note_once(f"note: {self.url}: {len(odd):,} files there, {odd[0][:100]!a} for one, are named like no shard; they are left out")
+            note_once(
+                f"note: {self.url}: {len(odd):,} files there, {odd[0][:100]!a} for one, are named like no shard; they are left out"
+            )
         return [name for name in found if PLAIN_NAME.fullmatch(name)]
 
     def update(self) -> list[Path]:
@@ -124,11 +138,15 @@ class Elsewhere:
             )
         if gone := here - there:
             told = f"vlalign-store link {shlex.quote(str(self.folder))} {shlex.quote(self.url)}"
-            note_once(f"note: {self.folder}: {len(gone):,} shards in it are no longer at {self.url}; {told} removes them")
+            note_once(
+                f"note: {self.folder}: {len(gone):,} shards in it are no longer at {self.url}; {told} removes them"
+            )
         new = sorted(there - here)
         if new:
             with ThreadPoolExecutor(AT_ONCE) as pool:
-                for _ in progress(pool.map(self._fetch_stub, new), total=len(new), what=f"looking at {self.url}", unit="shards"):
+                for _ in progress(
+                    pool.map(self._fetch_stub, new), total=len(new), what=f"looking at {self.url}", unit="shards"
+                ):
                     pass
         return [self.folder / name for name in in_order(there)]
 
@@ -234,7 +252,7 @@ class Elsewhere:
             return
 
         def fetch() -> None:
-            from .web import NoMoreThan  # with its libraries, only where something lies elsewhere
+            from .web import NoMoreThan
 
             self._make_room(path.stat().st_size)
             with written_whole(path) as partial:

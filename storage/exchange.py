@@ -17,7 +17,9 @@ from typing import IO, Any
 
 import numpy as np
 
-from .console import Problems, UserError, progress
+from .common.errors import UserError
+from .common.problems import Problems
+from .common.progress import progress
 from .elsewhere import refuse_elsewhere
 from .feature_store import FeatureStore
 from .files import file_identity, written_whole
@@ -74,7 +76,9 @@ def import_features(
         for features in _new_features(videos, stored, profile, weights, durations or {}, problems):
             dtype = features.features.dtype.name
             batch = batches[dtype]
-            if batch and (len(batch) == BATCH_VIDEOS or sum(v.features.nbytes for v in (*batch, features)) > BATCH_BYTES):
+            if batch and (
+                len(batch) == BATCH_VIDEOS or sum(v.features.nbytes for v in (*batch, features)) > BATCH_BYTES
+            ):
                 write(dtype)
             batches[dtype].append(features)
             num_new += 1
@@ -143,23 +147,38 @@ def _weights_of(videos: Sequence[ForeignVideo], stated: Weights) -> Weights:
 def _said(exported: Mapping[str, Any], place: str) -> tuple[Profile, Weights]:
     try:
         weights = json.loads(str(exported["weights"]))
-        return Profile.from_json(str(exported["profile"])), Weights(name=str(weights["name"]), sha256=str(weights["sha256"]))
+        return Profile.from_json(str(exported["profile"])), Weights(
+            name=str(weights["name"]), sha256=str(weights["sha256"])
+        )
     except (KeyError, TypeError, ValueError, RecursionError) as error:
-        raise UserError(f"{place}: an export whose profile or weights cannot be read ({error}); export it again") from None
+        raise UserError(
+            f"{place}: an export whose profile or weights cannot be read ({error}); export it again"
+        ) from None
 
 
 def _check_exported(exported: Mapping[str, Any], profile: Profile, weights: Weights, place: str) -> None:
     said, said_weights = _said(exported, place)
     if said.hash != profile.hash:
         stated = asdict(profile)
-        differences = ", ".join(f"{name} {value} against {stated[name]}" for name, value in asdict(said).items() if value != stated[name])
-        raise OtherFeatures(f"{place}: says it has profile {said.hash}, not {profile.hash}: {differences}; state the one that it has")
+        differences = ", ".join(
+            f"{name} {value} against {stated[name]}" for name, value in asdict(said).items() if value != stated[name]
+        )
+        raise OtherFeatures(
+            f"{place}: says it has profile {said.hash}, not {profile.hash}: {differences}; state the one that it has"
+        )
     if said_weights != weights:
-        raise OtherFeatures(f"{place}: says it has {said_weights}, not {weights}; import what has the same weights, or state those")
+        raise OtherFeatures(
+            f"{place}: says it has {said_weights}, not {weights}; import what has the same weights, or state those"
+        )
 
 
 def _timed(
-    video: ForeignVideo, found: ForeignFeatures, source: str, profile: Profile, duration: float | None, problems: Problems
+    video: ForeignVideo,
+    found: ForeignFeatures,
+    source: str,
+    profile: Profile,
+    duration: float | None,
+    problems: Problems,
 ) -> VideoFeatures:
     """Raises ``UserError`` for rows that do not fit the profile, or that have no times."""
     num_rows = len(found.rows)
@@ -202,7 +221,9 @@ def _row_times(profile: Profile, num_rows: int, duration: float | None) -> dict[
 def _exported_times(exported: Mapping[str, Any]) -> dict[str, Any]:
     starts, ends = (np.asarray(exported[name], "f8") for name in ("start_seconds", "end_seconds"))
     duration = float(exported["duration_seconds"])
-    if not (np.isfinite(starts).all() and np.isfinite(ends).all() and (starts <= ends).all() and math.isfinite(duration)):
+    if not (
+        np.isfinite(starts).all() and np.isfinite(ends).all() and (starts <= ends).all() and math.isfinite(duration)
+    ):
         raise ValueError("times that are no times; export it again")
     return {
         "start_seconds": starts,
@@ -222,7 +243,9 @@ def read_profile(text: str) -> Profile:
         return find_profile(text)
     path = Path(text)
     if not path.is_file():
-        raise UserError(f"profile {text!r}: neither known nor a file; expected {', '.join((*PROFILES, *ALIASES))}, or a JSON file")
+        raise UserError(
+            f"profile {text!r}: neither known nor a file; expected {', '.join((*PROFILES, *ALIASES))}, or a JSON file"
+        )
     try:
         values = json.loads(path.read_bytes())
         if not isinstance(values, dict):
@@ -252,7 +275,11 @@ def read_durations(path: Path) -> dict[str, float]:
             for row in rows:
                 try:
                     seconds = float(row["seconds"])
-                    good = row["video_id"] and 0 < seconds < math.inf and durations.get(row["video_id"], seconds) == seconds
+                    good = (
+                        row["video_id"]
+                        and 0 < seconds < math.inf
+                        and durations.get(row["video_id"], seconds) == seconds
+                    )
                 except (TypeError, ValueError):
                     good = False
                 if good:
@@ -263,7 +290,9 @@ def read_durations(path: Path) -> dict[str, float]:
         raise UserError(f"{path}: no readable CSV ({error}); expected video_id,seconds in UTF-8") from None
     if bad:
         more = f" and {len(bad) - 5} more" if len(bad) > 5 else ""
-        raise UserError(f"{path}: line {', '.join(bad[:5])}{more}: expected a video's id, once, and its seconds above 0")
+        raise UserError(
+            f"{path}: line {', '.join(bad[:5])}{more}: expected a video's id, once, and its seconds above 0"
+        )
     return durations
 
 
@@ -282,7 +311,9 @@ def export_store(store: FeatureStore, target: Path, form: str, problems: Problem
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise UserError(f"{target}: something is there already; pass a new or empty folder")
     ids = sorted(store.video_ids())
-    videos = (store.get(video_id, dtype=None) for video_id in progress(ids, total=len(ids), what="exporting", unit="videos"))
+    videos = (
+        store.get(video_id, dtype=None) for video_id in progress(ids, total=len(ids), what="exporting", unit="videos")
+    )
     return FORMS[form](store, target, videos, problems)
 
 
@@ -299,7 +330,9 @@ def _export_files(suffix: str, write: Callable[..., None]) -> Callable[..., int]
             except OSError as error:
                 if error.errno not in (errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG):
                     raise
-                problems.add(f"video {video.video_id!r}: no file can have that name beside the others ({error.strerror}); left out")
+                problems.add(
+                    f"video {video.video_id!r}: no file can have that name beside the others ({error.strerror}); left out"
+                )
         return num_written
 
     return export
@@ -322,14 +355,22 @@ def _write_npy(file: IO[bytes], store: FeatureStore, video: VideoFeatures) -> No
 
 
 def _write_npz(file: IO[bytes], store: FeatureStore, video: VideoFeatures) -> None:
-    about = {name: json.dumps(value) if isinstance(value, dict) else value for name, value in _about(store, video).items()}
+    about = {
+        name: json.dumps(value) if isinstance(value, dict) else value for name, value in _about(store, video).items()
+    }
     np.savez(file, features=video.features, **{name: np.array(value) for name, value in about.items()})
 
 
 def _about(store: FeatureStore, video: VideoFeatures) -> dict[str, Any]:
     """The values of ``EXPORTED``, as arrays, numbers, texts and dicts."""
-    times = {name: getattr(video, name) for name in ("start_seconds", "end_seconds", "valid_frames", "duration_seconds")}
-    return times | {"profile": json.loads(store.profile.to_json()), "weights": asdict(store.weights), "partial": video.partial}
+    times = {
+        name: getattr(video, name) for name in ("start_seconds", "end_seconds", "valid_frames", "duration_seconds")
+    }
+    return times | {
+        "profile": json.loads(store.profile.to_json()),
+        "weights": asdict(store.weights),
+        "partial": video.partial,
+    }
 
 
 def _export_tars(store: FeatureStore, target: Path, videos: Iterable[VideoFeatures], problems: Problems) -> int:
@@ -337,7 +378,10 @@ def _export_tars(store: FeatureStore, target: Path, videos: Iterable[VideoFeatur
     sample = next(samples, None)
     num_tars = num_written = 0
     while sample is not None:
-        with written_whole(target / f"{num_tars:06d}.tar") as partial, tarfile.open(partial, "w", format=tarfile.PAX_FORMAT) as tar:
+        with (
+            written_whole(target / f"{num_tars:06d}.tar") as partial,
+            tarfile.open(partial, "w", format=tarfile.PAX_FORMAT) as tar,
+        ):
             num_before = num_written
             while sample is not None and (num_written == num_before or tar.offset + _tar_bytes(sample) <= TAR_BYTES):
                 for name, content in sample:
@@ -353,7 +397,9 @@ def _export_tars(store: FeatureStore, target: Path, videos: Iterable[VideoFeatur
 def _sample(store: FeatureStore, video: VideoFeatures) -> list[tuple[str, bytes]]:
     # Dots would end the key; slashes that no path has would be lost; WebDataset passes over names that begin with two underscores.
     key = re.sub(r"[.%\x00-\x1f\x7f]|^/|/$|(?<=/)/|^_(?=_)", lambda found: f"%{ord(found[0]):02X}", video.video_id)
-    about = {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in _about(store, video).items()}
+    about = {
+        name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in _about(store, video).items()
+    }
     rows = io.BytesIO()
     _write_npy(rows, store, video)
     text = json.dumps({"video_id": video.video_id} | about, ensure_ascii=False)

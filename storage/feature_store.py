@@ -11,7 +11,8 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import DTypeLike
 
-from .console import UserError, note_once
+from .common.errors import UserError
+from .common.terminal import note_once
 from .elsewhere import Elsewhere, elsewhere
 from .hdf5 import in_order, stamp_of
 from .records import VideoFeatures
@@ -37,7 +38,9 @@ def rows_of_clip(starts: np.ndarray, ends: np.ndarray, start_seconds: float | No
     """
     low, high = 0, len(starts)
     if start_seconds is not None:
-        low = high if high and start_seconds >= ends[-1] else max(int(starts.searchsorted(start_seconds, "right")) - 1, 0)
+        low = (
+            high if high and start_seconds >= ends[-1] else max(int(starts.searchsorted(start_seconds, "right")) - 1, 0)
+        )
     if end_seconds is not None:
         high = max(int(starts.searchsorted(end_seconds, "right")), low)
     return slice(low, high)
@@ -90,7 +93,11 @@ class FeatureStore:
     def rows_checksum(self) -> int:
         """Of all videos and their rows: the same for two stores that hold the same, however they lie in shards."""
         tables = [shard.videos[kept] for shard, kept in self.read_from()]
-        pairs = (pair for table in tables for pair in zip(table["video_id"].tolist(), table["checksum"].tolist(), strict=True))
+        pairs = (
+            pair
+            for table in tables
+            for pair in zip(table["video_id"].tolist(), table["checksum"].tolist(), strict=True)
+        )
         return sum(zlib.crc32(video_id, checksum) for video_id, checksum in pairs) % 2**63
 
     def source(self, video_id: str) -> str:
@@ -290,7 +297,9 @@ def _read_shards(folder: Path, there: Elsewhere | None) -> list[Shard]:
             absent = error.filename
             continue
         if not shards:
-            raise UserError(f"{folder}: no feature store (no *.h5); make it with vlalign-extract --features {folder.name}")
+            raise UserError(
+                f"{folder}: no feature store (no *.h5); make it with vlalign-extract --features {folder.name}"
+            )
         if there or shard_files(folder) == [shard.path for shard in shards]:
             return shards
 
@@ -317,7 +326,9 @@ def shard_files(folder: Path) -> list[Path]:
     """Those in a folder, in order: a later one counts more."""
     try:
         with os.scandir(folder) as entries:
-            names = in_order(entry.name for entry in entries if entry.name.endswith(".h5") and not entry.name.startswith("."))
+            names = in_order(
+                entry.name for entry in entries if entry.name.endswith(".h5") and not entry.name.startswith(".")
+            )
     except (FileNotFoundError, NotADirectoryError):
         return []
     return [folder / name for name in names]

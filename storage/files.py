@@ -15,12 +15,27 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from .console import UserError
+from .common.errors import UserError
 
 IDENTITY_BYTES = 1 << 16
 TURN_SECONDS, LOOK_SECONDS = 10.0, 0.02
 """Whose turn it is keeps it for less; after so long something else is wrong, such as a network file system without locks."""
-VIDEO_SUFFIXES = (".mp4", ".mkv", ".webm", ".avi", ".mov", ".m4v", ".mpg", ".mpeg", ".ts", ".flv", ".wmv", ".ogv", ".3gp", ".gif")
+VIDEO_SUFFIXES = (
+    ".mp4",
+    ".mkv",
+    ".webm",
+    ".avi",
+    ".mov",
+    ".m4v",
+    ".mpg",
+    ".mpeg",
+    ".ts",
+    ".flv",
+    ".wmv",
+    ".ogv",
+    ".3gp",
+    ".gif",
+)
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png")
 SOUND_SUFFIXES = (".wav", ".mp3", ".flac", ".m4a", ".ogg", ".oga", ".opus", ".mka")
 
@@ -125,7 +140,9 @@ def numbered_jsonl(path: Path) -> Iterator[tuple[int, dict]]:
                     continue
                 row = json.loads(text)
             except (ValueError, RecursionError) as error:  # neither UTF-8 nor JSON
-                raise UserError(f"{path}, line {number}: no JSON in UTF-8 ({error}); expected one object a line") from None
+                raise UserError(
+                    f"{path}, line {number}: no JSON in UTF-8 ({error}); expected one object a line"
+                ) from None
             if not isinstance(row, dict):
                 raise UserError(f"{path}, line {number}: expected a JSON object, got {type(row).__name__}")
             yield number, row

@@ -16,7 +16,7 @@ from urllib.parse import unquote
 import h5py
 import numpy as np
 
-from .console import UserError
+from .common.errors import UserError
 from .files import VIDEO_SUFFIXES
 from .hdf5 import check_size, is_inside, own_dataset, place_of
 from .npz import open_npz
@@ -58,7 +58,9 @@ def feature_files(folder: Path) -> dict[str, Path]:
     """{video id: file}: a file's path under ``folder`` without its suffixes is the id. Raises ``UserError`` where there is none."""
     files = _files(folder, FEATURE_SUFFIXES)
     if not files:
-        raise UserError(f"{folder}: no feature files there; expected one a video, named by its id, ending in {' '.join(FEATURE_SUFFIXES)}")
+        raise UserError(
+            f"{folder}: no feature files there; expected one a video, named by its id, ending in {' '.join(FEATURE_SUFFIXES)}"
+        )
     return {_video_id(file.relative_to(folder)): file for file in files}
 
 
@@ -128,7 +130,9 @@ def _reading(place: str) -> Iterator[None]:
 
 
 def _files(folder: Path, suffixes: Sequence[str]) -> list[Path]:
-    return sorted(p for p in folder.rglob("*") if p.suffix.lower() in suffixes and p.is_file()) if folder.is_dir() else []
+    return (
+        sorted(p for p in folder.rglob("*") if p.suffix.lower() in suffixes and p.is_file()) if folder.is_dir() else []
+    )
 
 
 def _video_id(relative: PurePath) -> str:
@@ -164,9 +168,13 @@ def _compiled(pattern: str | None) -> re.Pattern[str] | None:
     if pattern is None:
         return None
     if pattern.count("{id}") != 1:
-        raise UserError(f"pattern {pattern!r}: expected {{id}} once in it, where the video's id stands, as in '{{id}}_rgb.npy'")
+        raise UserError(
+            f"pattern {pattern!r}: expected {{id}} once in it, where the video's id stands, as in '{{id}}_rgb.npy'"
+        )
     parts = {"{id}": "(.+)", "*": "[^/]*"}
-    return re.compile("".join(parts.get(part, re.escape(part)) for part in re.split(r"(\{id\}|\*)", pattern)), re.DOTALL)
+    return re.compile(
+        "".join(parts.get(part, re.escape(part)) for part in re.split(r"(\{id\}|\*)", pattern)), re.DOTALL
+    )
 
 
 def _read_file(path: Path, name: str) -> ForeignFeatures:
@@ -235,13 +243,17 @@ def _in_tree(source: Path, tree: Tree, pattern: str | None) -> list[ForeignVideo
         videos = [(_video_id(PurePath(source.name)), "", tree)]
     else:
         videos = [(name, name, {name: found} if callable(found) else found) for name, found in tree.items()]
-    return [ForeignVideo(i, source, partial(_read_tree, arrays, f"{source}, {i!r}"), name) for i, name, arrays in videos]
+    return [
+        ForeignVideo(i, source, partial(_read_tree, arrays, f"{source}, {i!r}"), name) for i, name, arrays in videos
+    ]
 
 
 def _flat(tree: Tree) -> dict[str, Read]:
     arrays: dict[str, Read] = {}
     for name, found in tree.items():
-        arrays |= {name: found} if callable(found) else {f"{name}/{inner}": read for inner, read in _flat(found).items()}
+        arrays |= (
+            {name: found} if callable(found) else {f"{name}/{inner}": read for inner, read in _flat(found).items()}
+        )
     return arrays
 
 
@@ -265,7 +277,9 @@ def _choose(tree: Tree, place: str) -> np.ndarray:
     shape = list(array.shape)
     if array.ndim > 2:
         array = array.squeeze() if max(shape) > 1 else array.reshape(1, 1)
-    if array.ndim > 2 or (0 in shape and not (array.ndim == 2 and "profile" in tree)):  # our exports may have videos without rows
+    if array.ndim > 2 or (
+        0 in shape and not (array.ndim == 2 and "profile" in tree)
+    ):  # our exports may have videos without rows
         raise UserError(f"{place}: expected [rows, values], got {shape}")
     return array
 
@@ -301,14 +315,18 @@ def _in_tar(path: Path, pattern: str | None) -> list[ForeignVideo]:
 
 def _read_sample(path: Path, key: str, members: Mapping[str, tuple[int, int]]) -> ForeignFeatures:
     if f"{key}.json" not in members:
-        raise UserError(f"{path}: no {key}.json beside {key}.features.npy; expected a tar that an export of this package made")
+        raise UserError(
+            f"{path}: no {key}.json beside {key}.features.npy; expected a tar that an export of this package made"
+        )
     about = json.loads(_read_at(path, *members[f"{key}.json"]))
     if about["video_id"] != unquote(key):
         raise ValueError(f"its JSON says video {about['video_id']!r}")
     tree = {"features": partial(_npy_array, path, *members[f"{key}.features.npy"])}
     tree |= {name: partial(lambda value: value, about[name]) for name in EXPORTED}
     found = _read_tree(tree, str(path))
-    return ForeignFeatures(found.rows, found.exported | {name: json.dumps(about[name]) for name in ("profile", "weights")})
+    return ForeignFeatures(
+        found.rows, found.exported | {name: json.dumps(about[name]) for name in ("profile", "weights")}
+    )
 
 
 def _read_at(path: Path, offset: int, size: int) -> bytes:

@@ -64,7 +64,9 @@ def new_hdf5(path: Path) -> Iterator[h5py.File]:
         with h5py.File(path, "w", locking=False) as file:
             yield file
     except (RuntimeError, OSError) as error:
-        raise OSError(f"{path.parent}: HDF5 could not write there ({str(error).splitlines()[0]}); is the disk full?") from error
+        raise OSError(
+            f"{path.parent}: HDF5 could not write there ({str(error).splitlines()[0]}); is the disk full?"
+        ) from error
 
 
 # Files from elsewhere
@@ -161,7 +163,10 @@ class VlenReader:
             raise ValueError("a heap of values is damaged")
         content, places, at = self._bytes(address, size), {}, 16
         while at + 16 <= size:
-            index, length = int.from_bytes(content[at : at + 2], "little"), int.from_bytes(content[at + 8 : at + 16], "little")
+            index, length = (
+                int.from_bytes(content[at : at + 2], "little"),
+                int.from_bytes(content[at + 8 : at + 16], "little"),
+            )
             whole = 16 + -(-length // 8) * 8 if index else length  # what is free counts its own head
             if whole < 16 or at + whole > size:
                 raise ValueError("a heap of values is damaged")

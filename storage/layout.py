@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 
-from .console import UserError
+from .common.errors import UserError
 from .files import read_jsonl, write_jsonl
 from .records import DATASET_NAME, VideoRecord
 
@@ -19,9 +19,13 @@ class DatasetFolder:
 
     def __post_init__(self) -> None:
         if not DATASET_NAME.fullmatch(self.name):
-            raise UserError(f"data set name {self.name!r}: expected letters, digits, '.', '_' and '-' only; pass another --dataset")
+            raise UserError(
+                f"data set name {self.name!r}: expected letters, digits, '.', '_' and '-' only; pass another --dataset"
+            )
         if self.protocol and not DATASET_NAME.fullmatch(self.protocol):
-            raise UserError(f"protocol {self.protocol!r}: expected letters, digits, '.', '_' and '-' only; pass another --protocol")
+            raise UserError(
+                f"protocol {self.protocol!r}: expected letters, digits, '.', '_' and '-' only; pass another --protocol"
+            )
 
     @property
     def path(self) -> Path:
@@ -75,7 +79,9 @@ class DatasetFolder:
     def video_file(self, video: VideoRecord) -> str:
         """``video_path`` as text: of a million videos, making paths would take a minute."""
         if not os.path.isabs(video.path) and ".." in video.path.split("/"):
-            raise UserError(f"{self.videos_file}: video {video.video_id!r} has the path {video.path!r}, which leads out of {self.path}")
+            raise UserError(
+                f"{self.videos_file}: video {video.video_id!r} has the path {video.path!r}, which leads out of {self.path}"
+            )
         return os.path.join(self._absolute, video.path)
 
     @cached_property
@@ -90,7 +96,8 @@ def find_dataset(root: Path, name: str | None, *, having: str, hint: str) -> Dat
         if len(prepared) != 1:
             found = f"{len(prepared)} are there ({', '.join(prepared)})" if prepared else "there is none"
             raise UserError(
-                f"which data set? {found} with {having} under {root}; " + ("pass --dataset" if prepared else f"run {hint} first")
+                f"which data set? {found} with {having} under {root}; "
+                + ("pass --dataset" if prepared else f"run {hint} first")
             )
         name = prepared[0]
     dataset = DatasetFolder(root, name)

@@ -12,7 +12,8 @@ import stat
 from pathlib import Path
 
 from .addresses import scheme_of
-from .console import UserError, note_once
+from .common.errors import UserError
+from .common.terminal import note_once
 from .files import write_json
 from .state import state_file
 
@@ -27,7 +28,9 @@ def checked_address(url: str, where: str) -> str:
     """``url``, if it is one that a folder may stand for. Raises ``UserError`` with ``where`` it was given."""
     known = scheme_of(url) in SCHEMES or ("://" not in url and os.path.isabs(url))
     if not known or "::" in url or not url.isprintable():
-        raise UserError(f"{where}: the address {url[:200]!a}: expected one that begins with {', '.join(f'{s}://' for s in SCHEMES)}")
+        raise UserError(
+            f"{where}: the address {url[:200]!a}: expected one that begins with {', '.join(f'{s}://' for s in SCHEMES)}"
+        )
     return url.rstrip("/")
 
 
@@ -68,7 +71,9 @@ def trust(folder: Path, url: str) -> None:
     try:
         write_json(state_file("links", key), {"folder": key, "url": url})
     except (OSError, RuntimeError) as error:  # no home folder, or one that may not be written
-        note_once(f"note: {folder}: that it stands for {url} cannot be kept ({error}); the next command asks again; set XDG_STATE_HOME")
+        note_once(
+            f"note: {folder}: that it stands for {url} cannot be kept ({error}); the next command asks again; set XDG_STATE_HOME"
+        )
 
 
 def trusted_links(parent: Path) -> dict[str, str]:

@@ -17,7 +17,9 @@ class MemoryStore:
     Raises ``ValueError`` for features of another width than the profile's, and for ones that are not finite.
     """
 
-    def __init__(self, profile: Profile, weights: Weights, videos: Iterable[VideoFeatures], *, origin: str = EXTRACTED) -> None:
+    def __init__(
+        self, profile: Profile, weights: Weights, videos: Iterable[VideoFeatures], *, origin: str = EXTRACTED
+    ) -> None:
         self.profile, self.weights, self.origin = profile, weights, origin
         self._videos: dict[str, VideoFeatures] = {}
         for video in videos:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from .console import UserError
+from .common.errors import UserError
 
 MOST_BYTES = 2 << 30
 """Of one video's array: a small file may claim, or be packed from, more than any memory holds."""
@@ -51,12 +51,20 @@ class _Array:
         content = content.encode("latin1") if isinstance(content, str) else content
         if not isinstance(content, bytes) or math.prod(shape) * kind.itemsize != len(content):
             raise ValueError(f"an array whose content does not have its shape {list(shape)[:8]}")
-        return np.frombuffer(content, kind).reshape(shape, order="F" if fortran else "C") if content else np.empty(shape, kind)
+        return (
+            np.frombuffer(content, kind).reshape(shape, order="F" if fortran else "C")
+            if content
+            else np.empty(shape, kind)
+        )
 
 
 def _is_shape(shape: Any) -> bool:
     """Of few axes, and none so long that their product takes long."""
-    return isinstance(shape, tuple) and len(shape) <= MOST_AXES and all(isinstance(n, int) and 0 <= n < 1 << 63 for n in shape)
+    return (
+        isinstance(shape, tuple)
+        and len(shape) <= MOST_AXES
+        and all(isinstance(n, int) and 0 <= n < 1 << 63 for n in shape)
+    )
 
 
 class _Type:
@@ -72,7 +80,9 @@ class _Type:
 
     def numpy(self) -> np.dtype:
         if not re.fullmatch(r"[biuf]\d{1,2}|[SU]\d{1,6}", self.name) or self.order not in ("<", ">", "=", "|"):
-            raise ValueError(f"an array of {'Python objects' if self.name.startswith('O') else repr(self.name)}; expected numbers")
+            raise ValueError(
+                f"an array of {'Python objects' if self.name.startswith('O') else repr(self.name)}; expected numbers"
+            )
         return np.dtype(self.order + self.name)
 
 
@@ -119,7 +129,11 @@ _BUILDERS: dict[tuple[str, str], Callable[..., Any]] = {
             ("numeric", "_frombuffer", _from_buffer),
         )
     },
-    **{(module, kind.__name__): _no_more(kind) for module in ("builtins", "__builtin__") for kind in (dict, list, int, float, bytes)},
+    **{
+        (module, kind.__name__): _no_more(kind)
+        for module in ("builtins", "__builtin__")
+        for kind in (dict, list, int, float, bytes)
+    },
 }
 
 _OPCODES = """PROTO FRAME STOP MARK POP POP_MARK DUP NONE NEWTRUE NEWFALSE INT BININT BININT1 BININT2 LONG LONG1 LONG4 FLOAT BINFLOAT STRING
@@ -197,11 +211,16 @@ class _PlainUnpickler(pickle._Unpickler):
         self.refuse()
 
     def refuse(self) -> None:
-        raise UserError(f"{self.path}: has objects in it that are neither numpy arrays nor plain containers; only those are read")
+        raise UserError(
+            f"{self.path}: has objects in it that are neither numpy arrays nor plain containers; only those are read"
+        )
 
     dispatch = (
         dict.fromkeys(pickle._Unpickler.dispatch, refuse)
-        | {code[0]: pickle._Unpickler.dispatch[code[0]] for code in (getattr(pickle, name) for name in _OPCODES.split())}
+        | {
+            code[0]: pickle._Unpickler.dispatch[code[0]]
+            for code in (getattr(pickle, name) for name in _OPCODES.split())
+        }
         | {pickle.REDUCE[0]: reduce, pickle.BUILD[0]: build, pickle.DICT[0]: new_dict, pickle.SETITEM[0]: set_item}
         | {pickle.SETITEMS[0]: set_items, pickle.INST[0]: instance}
         # as bytes: a bytearray of the size that the file claims would be filled with zeros before the file is read
@@ -239,7 +258,9 @@ class _Sizes:
             return 0
         if id(value) not in self._known:
             is_group = isinstance(value, dict)
-            self._known[id(value)] = sum(8 + self.of(v, inside=True) for v in value.values()) if is_group else _size(value)
+            self._known[id(value)] = (
+                sum(8 + self.of(v, inside=True) for v in value.values()) if is_group else _size(value)
+            )
         return self._known[id(value)]
 
 
@@ -249,7 +270,10 @@ def _size(value: Any) -> int:
         return value.num_bytes
     if not isinstance(value, list | tuple):
         return 0
-    return sum(part.num_bytes if isinstance(part, _Array) else 8 * len(part) if isinstance(part, list | tuple) else 8 for part in value)
+    return sum(
+        part.num_bytes if isinstance(part, _Array) else 8 * len(part) if isinstance(part, list | tuple) else 8
+        for part in value
+    )
 
 
 def _too_often() -> None:

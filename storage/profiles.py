@@ -7,7 +7,7 @@ features below were published (before FFmpeg's commit 9f14396a). CLIP's go throu
 from collections.abc import Collection
 from dataclasses import replace
 
-from .console import UserError
+from .common.errors import UserError
 from .records import Profile
 
 # S3D-G of MIL-NCE (Miech et al. 2020): antoine77340/S3D_HowTo100M, README.md:33 (values in 0..1, nothing subtracted).
@@ -122,7 +122,9 @@ PROFILES = {
         replace(S3D, name="s3d_univl", fps=16),
         CLIP,
         # For CMCM's codes, which have a place in the frame (section 2.2, Figure 4): what CLIP4Clip makes of all tokens of a frame.
-        replace(CLIP, name="clip_vit_b32_map", layer="7 x 7 patch tokens, each projected, row by row", dimension=7 * 7 * 512),
+        replace(
+            CLIP, name="clip_vit_b32_map", layer="7 x 7 patch tokens, each projected, row by row", dimension=7 * 7 * 512
+        ),
         # Motion features of Support-Set Bottlenecks (Patrick et al. 2021), which NCL trains on (its appendix C); neither says which
         # frames. These are those of the weights' publisher: moabitcoin/ig65m-pytorch, ig65m/cli/extract.py (32 frames, short side 128,
         # the middle 112, Kinetics' mean and deviation), which takes a video's own frames, scales them without antialiasing and leaves out

@@ -24,14 +24,26 @@ def _whole(value: Any) -> bool:
 
 
 _COUNT = ("a whole number above 0", _whole)
-_COLOURS = ("three numbers", lambda value: isinstance(value, list | tuple) and len(value) == 3 and all(map(_number, value)))
+_COLOURS = (
+    "three numbers",
+    lambda value: isinstance(value, list | tuple) and len(value) == 3 and all(map(_number, value)),
+)
 _TEXT = ("a text", lambda value: isinstance(value, str))
 _PROFILE_FIELDS: dict[str, tuple[str, Callable[[Any], Any]]] = {
-    "name": ("letters, digits, '.', '_' and '-', as it names a folder", lambda v: isinstance(v, str) and DATASET_NAME.fullmatch(v)),
-    "fps": ("a number above 0, or null where rows are spread over the video", lambda v: v is None or (_number(v) and v > 0)),
+    "name": (
+        "letters, digits, '.', '_' and '-', as it names a folder",
+        lambda v: isinstance(v, str) and DATASET_NAME.fullmatch(v),
+    ),
+    "fps": (
+        "a number above 0, or null where rows are spread over the video",
+        lambda v: v is None or (_number(v) and v > 0),
+    ),
     "window": _COUNT,
     "stride": _COUNT,
-    "short_side_px": ("a whole number, 0 where it has no meaning", lambda value: _whole(value) or (_number(value) and value == 0)),
+    "short_side_px": (
+        "a whole number, 0 where it has no meaning",
+        lambda value: _whole(value) or (_number(value) and value == 0),
+    ),
     "crop_px": ("a whole number above 0, or null for the whole frame", lambda value: value is None or _whole(value)),
     "mean": _COLOURS,
     "std": _COLOURS,
@@ -142,9 +154,13 @@ class VideoRecord:
         if "\0" in self.path:
             raise ValueError(f"{self.path!r}: expected a path, and none has a zero byte")
         if self.scene is not None and not isinstance(self.scene, dict):
-            raise ValueError(f"the scene of video {self.video_id!r} is {self.scene!r}, expected what vlalign-preprocess wrote")
+            raise ValueError(
+                f"the scene of video {self.video_id!r} is {self.scene!r}, expected what vlalign-preprocess wrote"
+            )
         if self.url and (self.url.partition("://")[0] not in URL_SCHEMES or "::" in self.url):
-            raise ValueError(f"{self.path!r}: expected a path, or an address that begins with one of {', '.join(URL_SCHEMES)}")
+            raise ValueError(
+                f"{self.path!r}: expected a path, or an address that begins with one of {', '.join(URL_SCHEMES)}"
+            )
 
     @property
     def url(self) -> str:

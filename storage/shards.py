@@ -33,7 +33,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 from zlib_ng.zlib_ng import crc32  # the same CRC-32 as zlib's, five times as fast
 
-from .console import UserError
+from .common.errors import UserError
 from .files import written_whole
 from .hdf5 import Layout, shard_path
 from .records import Profile, VideoFeatures, Weights, is_text
@@ -48,7 +48,9 @@ BLOCK_BYTES = 4096
 """The user block; one power of two more where the profile says much."""
 MOST_BLOCK_BYTES = 1 << 20
 MOST_INDEX_BYTES = 1 << 28
-FIRST_LINE = re.compile(rb"vlalign feature shard, schema (\d+), HDF5 from byte (\d+), crc32 of this block from here on ([0-9a-f]{8})\n")
+FIRST_LINE = re.compile(
+    rb"vlalign feature shard, schema (\d+), HDF5 from byte (\d+), crc32 of this block from here on ([0-9a-f]{8})\n"
+)
 READ_BYTES = 1 << 22
 GROUP_BYTES = 1 << 23
 MOST_PARTS = 1024
@@ -146,7 +148,9 @@ def _parse(path: Path, fd: int) -> Shard:
         raise ValueError("its first line does not say so")
     schema, first_byte = int(first[1]), int(first[2])
     if schema != SCHEMA:
-        raise OtherSchema(f"{path}: schema {schema}, this vlalign reads {SCHEMA}; extract again with this version, or use that one")
+        raise OtherSchema(
+            f"{path}: schema {schema}, this vlalign reads {SCHEMA}; extract again with this version, or use that one"
+        )
     if not BLOCK_BYTES <= first_byte <= MOST_BLOCK_BYTES:
         raise ValueError("its block has no possible size")
     if first_byte > BLOCK_BYTES:
@@ -182,7 +186,11 @@ def _parse(path: Path, fd: int) -> Shard:
     lengths = shard.videos["num_rows"]
     if shard.dtype not in (np.float16, np.float32) or profile.hash != attributes["profile_hash"]:
         raise ValueError("its profile or type is not possible")
-    if (lengths < 0).any() or lengths.sum() != shard.num_rows or (np.cumsum(lengths) - lengths != shard.videos["first_row"]).any():
+    if (
+        (lengths < 0).any()
+        or lengths.sum() != shard.num_rows
+        or (np.cumsum(lengths) - lengths != shard.videos["first_row"]).any()
+    ):
         raise ValueError("its videos do not add up to its rows")
     if any(not first_byte <= first <= last <= size for first, last in _ranges(shard)):
         raise ValueError("its rows lie outside of it")
@@ -195,7 +203,14 @@ def _check_types(about: dict[str, Any]) -> None:
     texts = [attributes[name] for name in ("origin", "weights", "weights_sha256", "profile", "profile_hash")]
     if not all(map(is_text, (*texts, *attributes["made_with"].keys(), *attributes["made_with"].values()))):
         raise TypeError("its attributes are no texts")
-    numbers = [about["num_bytes"], about["num_rows"], about["rest_crc32"], index["count"], index["offset"], index["crc32"]]
+    numbers = [
+        about["num_bytes"],
+        about["num_rows"],
+        about["rest_crc32"],
+        index["count"],
+        index["offset"],
+        index["crc32"],
+    ]
     if not all(type(number) is int and 0 <= number < 1 << 63 for number in (*numbers, *about["offsets"].values())):
         raise TypeError("its numbers are no whole numbers")
 
@@ -219,7 +234,9 @@ def places_in(block: bytes) -> tuple[int, int, int, int]:
 @lru_cache(maxsize=1024)
 def _index_dtype(columns: tuple[tuple[str, str], ...]) -> np.dtype:
     kinds = dict(columns)
-    if kinds.keys() != INDEX_TYPES.keys() or not all(re.fullmatch(INDEX_TYPES[name], kind) for name, kind in kinds.items()):
+    if kinds.keys() != INDEX_TYPES.keys() or not all(
+        re.fullmatch(INDEX_TYPES[name], kind) for name, kind in kinds.items()
+    ):
         raise ValueError("its index has other columns")
     return np.dtype(list(kinds.items()))
 
@@ -250,17 +267,25 @@ class ShardRows:
         self.shard = shard
         with shard.path.open("rb", buffering=0) as file:
             if os.fstat(file.fileno()).st_size != shard.num_bytes:
-                raise UserError(f"{shard.path}: was changed since its index was read; run vlalign-store verify {shard.path.parent}")
+                raise UserError(
+                    f"{shard.path}: was changed since its index was read; run vlalign-store verify {shard.path.parent}"
+                )
             self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         self.columns = {}
         for name, offset in shard.offsets.items():
             dtype, shape = shard.row_type(name)
-            self.columns[name] = np.frombuffer(self._map, dtype, shard.num_rows * math.prod(shape), offset).reshape(-1, *shape)
+            self.columns[name] = np.frombuffer(self._map, dtype, shard.num_rows * math.prod(shape), offset).reshape(
+                -1, *shape
+            )
         self.features = self.columns["features"]
         self.first_rows, self.num_rows = shard.videos["first_row"].tolist(), shard.videos["num_rows"].tolist()
         self._features_at, self._row_bytes = shard.offsets["features"], _row_bytes(shard, "features")
-        times = [(shard.offsets[name], shard.offsets[name] + shard.num_rows * _row_bytes(shard, name)) for name in ROW_TYPES]
-        self._expect(min(start for start, _ in times), max(end for _, end in times))  # of all videos: they take little room
+        times = [
+            (shard.offsets[name], shard.offsets[name] + shard.num_rows * _row_bytes(shard, name)) for name in ROW_TYPES
+        ]
+        self._expect(
+            min(start for start, _ in times), max(end for _, end in times)
+        )  # of all videos: they take little room
 
     def expect(self, first: int, last: int) -> int:
         """Has the system fetch features [first, last), soon to be read: many at once take a disk less time than one after the other.
@@ -296,7 +321,9 @@ def rest_crc32(path: Path, first_byte: int, ranges: Sequence[tuple[int, int]]) -
     """CRC-32 of all from ``first_byte`` on that is in none of ``ranges``."""
     crc, size = 0, path.stat().st_size
     with path.open("rb") as file:
-        for first, last in zip([first_byte, *(last for _, last in ranges)], [*(first for first, _ in ranges), size], strict=True):
+        for first, last in zip(
+            [first_byte, *(last for _, last in ranges)], [*(first for first, _ in ranges), size], strict=True
+        ):
             file.seek(first)
             for start in range(first, last, READ_BYTES):
                 crc = crc32(file.read(min(READ_BYTES, last - start)), crc)
@@ -313,7 +340,9 @@ def rest_is_damaged(shard: Shard) -> bool:
 def check_storable(video: VideoFeatures, profile: Profile, dtype: DTypeLike = "float16") -> None:
     """Raises ``ValueError`` for features that are not as wide as the profile says, not finite, or that ``dtype`` cannot hold."""
     if video.features.shape[1] != profile.dimension:
-        raise ValueError(f"{video.video_id}: features of {video.features.shape[1]:,} values, the profile has {profile.dimension:,}")
+        raise ValueError(
+            f"{video.video_id}: features of {video.features.shape[1]:,} values, the profile has {profile.dimension:,}"
+        )
     if video.features.dtype == np.float16:
         # By their bits, as NumPy computes with halves one by one: what is not finite is the last of both signs. Many features have none
         # below zero, and are looked through once.
@@ -346,12 +375,19 @@ def write_shard(
 
     def prepared(video: VideoFeatures) -> tuple[list[np.ndarray], int]:
         check_storable(video, profile, dtype)
-        columns = [video.features.astype(dtype, copy=False), *(getattr(video, name).astype(t) for name, t in ROW_TYPES.items())]
+        columns = [
+            video.features.astype(dtype, copy=False),
+            *(getattr(video, name).astype(t) for name, t in ROW_TYPES.items()),
+        ]
         return columns, checksum(columns)
 
-    table = index_of([(v.video_id, len(v.features), v.duration_seconds, v.source, v.decoder, v.partial) for v in videos])
+    table = index_of(
+        [(v.video_id, len(v.features), v.duration_seconds, v.source, v.decoder, v.partial) for v in videos]
+    )
     attributes = attributes_of(profile, weights, origin, made_with)
-    return write_rows(shard_path(folder), attributes, profile.dimension, dtype, table, lambda number: prepared(videos[number]))
+    return write_rows(
+        shard_path(folder), attributes, profile.dimension, dtype, table, lambda number: prepared(videos[number])
+    )
 
 
 def attributes_of(profile: Profile, weights: Weights, origin: str, made_with: dict[str, str]) -> dict[str, Any]:
@@ -369,9 +405,15 @@ def attributes_of(profile: Profile, weights: Weights, origin: str, made_with: di
 def index_of(videos: Sequence[tuple[str, int, float, str, str, str]]) -> np.ndarray:
     """The ``videos`` table, of (video id, number of rows, seconds, source, decoder, partial) each; without checksums yet."""
     columns = dict(
-        zip(("video_id", "num_rows", "duration_seconds", "source", "decoder", "partial"), zip(*videos, strict=True), strict=False)
+        zip(
+            ("video_id", "num_rows", "duration_seconds", "source", "decoder", "partial"),
+            zip(*videos, strict=True),
+            strict=False,
+        )
     )
-    texts = {name: [text.encode() for text in columns.get(name, ())] for name, kind in INDEX_TYPES.items() if kind == TEXT}
+    texts = {
+        name: [text.encode() for text in columns.get(name, ())] for name, kind in INDEX_TYPES.items() if kind == TEXT
+    }
     for text in (text for column in texts.values() for text in column if b"\0" in text):
         raise ValueError(f"{text!r}: a zero byte in it, which no store holds")
     widths = {name: f"S{max(map(len, [b' ', *column]))}" for name, column in texts.items()}
@@ -429,7 +471,10 @@ def write_rows(
                 pool.shutdown(cancel_futures=True)
             for place, name in enumerate(ROW_TYPES):
                 _write_all(fd, [short[place] for short, _ in written], offsets[name])
-            ranges = sorted((offsets[n], offsets[n] + num_rows * size) for n, size in zip(COLUMNS, (row_bytes, *SHORT_BYTES), strict=True))
+            ranges = sorted(
+                (offsets[n], offsets[n] + num_rows * size)
+                for n, size in zip(COLUMNS, (row_bytes, *SHORT_BYTES), strict=True)
+            )
             table = table.copy()
             table["checksum"] = [crc for _, crc in written]
             _write_all(fd, [table], offsets["videos"])
@@ -460,10 +505,14 @@ def _groups(num_bytes: np.ndarray) -> list[range]:
     return [range(low, high) for low, high in pairwise(borders)]
 
 
-def _lay_out(attributes: dict[str, Any], dimension: int, dtype: str, num_rows: int, table: np.ndarray) -> tuple[Layout, dict[str, int]]:
+def _lay_out(
+    attributes: dict[str, Any], dimension: int, dtype: str, num_rows: int, table: np.ndarray
+) -> tuple[Layout, dict[str, int]]:
     """The file without its rows, as HDF5 lays it out, and where each data set begins."""
     layout, first_byte = Layout(), _block_bytes(attributes)
-    with h5py.File(layout, "w", userblock_size=first_byte, alignment_threshold=ALIGNMENT, alignment_interval=ALIGNMENT) as file:
+    with h5py.File(
+        layout, "w", userblock_size=first_byte, alignment_threshold=ALIGNMENT, alignment_interval=ALIGNMENT
+    ) as file:
         for name in COLUMNS:
             kind = np.dtype(ROW_TYPES.get(name, dtype)).newbyteorder("<")
             creation = h5py.h5p.create(h5py.h5p.DATASET_CREATE)

@@ -12,7 +12,8 @@ import h5py
 import numpy as np
 from PIL import Image
 
-from .console import UserError, say
+from .common.errors import UserError
+from .common.terminal import say
 from .files import check_regular, written_whole
 from .hdf5 import MOST_HEAP_BYTES, VlenReader, check_size, in_order, new_hdf5, own_dataset, shard_path
 
@@ -38,7 +39,9 @@ class Thumbnail:
 
 def write_thumbnails(folder: Path, thumbnails: list[Thumbnail]) -> None:
     with written_whole(shard_path(folder)) as partial, new_hdf5(partial) as file:
-        file.create_dataset("thumbnails", data=np.array([(t.video_id, t.seconds, t.source) for t in thumbnails], dtype=THUMBNAIL_ROW))
+        file.create_dataset(
+            "thumbnails", data=np.array([(t.video_id, t.seconds, t.source) for t in thumbnails], dtype=THUMBNAIL_ROW)
+        )
         jpegs = file.create_dataset("jpegs", shape=len(thumbnails), dtype=h5py.vlen_dtype(np.uint8))
         for index, thumbnail in enumerate(thumbnails):
             jpegs[index] = np.frombuffer(thumbnail.jpeg, dtype=np.uint8)
@@ -75,13 +78,20 @@ class ThumbnailStore:
         shard, indices = self._places[video_id]
         with _opened(shard) as (table, jpegs, reader):
             found = [
-                Thumbnail(video_id, float(table[index]["seconds"]), reader.value(jpegs[index], MOST_HEAP_BYTES), self._sources[video_id])
+                Thumbnail(
+                    video_id,
+                    float(table[index]["seconds"]),
+                    reader.value(jpegs[index], MOST_HEAP_BYTES),
+                    self._sources[video_id],
+                )
                 for index in indices[:MOST_PICTURES]
             ]
         shown = [thumbnail for thumbnail in found if math.isfinite(thumbnail.seconds) and is_jpeg(thumbnail.jpeg)]
         if len(shown) < len(found) and shard not in self._told:
             self._told.add(shard)
-            say(f"warning: {shard}: pictures in it, such as of video {video_id!r}, are no JPEGs of a thumbnail's size and are left out")
+            say(
+                f"warning: {shard}: pictures in it, such as of video {video_id!r}, are no JPEGs of a thumbnail's size and are left out"
+            )
         return sorted(shown, key=lambda thumbnail: thumbnail.seconds)
 
 

@@ -12,7 +12,7 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 from fsspec.callbacks import Callback
 
 from .addresses import refuse_numbers, refuse_private
-from .console import UserError
+from .common.errors import UserError
 
 CONNECT_SECONDS, SILENT_SECONDS = 30.0, 60.0
 MOST_ANSWER_BYTES = 1 << 30
@@ -32,7 +32,9 @@ class GuardedClient:
             response = await handler(request)
             if packed := response.headers.get("Content-Encoding", "").replace("identity", ""):
                 response.close()
-                raise aiohttp.ClientPayloadError(f"the server sends it packed ({packed[:20]!r}), though it was asked not to")
+                raise aiohttp.ClientPayloadError(
+                    f"the server sends it packed ({packed[:20]!r}), though it was asked not to"
+                )
             return response
 
         fixed = {
@@ -51,14 +53,20 @@ class BoundedResponse(aiohttp.ClientResponse):
 
     async def read(self) -> bytes:
         if self._body is None:
-            asked = re.fullmatch(r"bytes=(\d+)-(\d+)", self.request_info.headers.get("Range", "")) if self.status == 206 else None
+            asked = (
+                re.fullmatch(r"bytes=(\d+)-(\d+)", self.request_info.headers.get("Range", ""))
+                if self.status == 206
+                else None
+            )
             most = int(asked[2]) - int(asked[1]) + 1 if asked else MOST_ANSWER_BYTES
             content = bytearray()
             async for block in self.content.iter_any():
                 content += block
                 if len(content) > most:
                     self.close()
-                    raise aiohttp.ClientPayloadError(f"the server sends more than the {most:,} bytes that it was asked for")
+                    raise aiohttp.ClientPayloadError(
+                        f"the server sends more than the {most:,} bytes that it was asked for"
+                    )
             self._body = bytes(content)
         return self._body
 
@@ -69,7 +77,9 @@ class _Resolver(AbstractResolver):
     def __init__(self, allowed_hosts: Collection[str]) -> None:
         self._allowed, self._resolver = allowed_hosts, aiohttp.DefaultResolver()
 
-    async def resolve(self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET) -> list[ResolveResult]:
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
+    ) -> list[ResolveResult]:
         found = await self._resolver.resolve(host, port, family)
         refuse_private(host, [each["host"] for each in found], self._allowed)
         return found

@@ -11,11 +11,22 @@ from zipfile import BadZipFile
 
 import numpy as np
 
-from .console import UserError
+from .common.errors import UserError
 from .files import check_regular, written_whole
 from .npz import open_npz
 
-NOT_READABLE = (OSError, EOFError, ValueError, LookupError, AttributeError, TypeError, MemoryError, RecursionError, BadZipFile, zlib.error)
+NOT_READABLE = (
+    OSError,
+    EOFError,
+    ValueError,
+    LookupError,
+    AttributeError,
+    TypeError,
+    MemoryError,
+    RecursionError,
+    BadZipFile,
+    zlib.error,
+)
 WORD = re.compile(r"[\w']+")
 
 
@@ -45,7 +56,12 @@ class WordVectors:
 
 def write_word_vectors(path: Path, vectors: WordVectors) -> None:
     with written_whole(path) as partial, partial.open("wb") as file:
-        np.savez(file, words=np.array(vectors.words, dtype=np.str_), vectors=vectors.vectors, about=np.array(json.dumps(vectors.about)))
+        np.savez(
+            file,
+            words=np.array(vectors.words, dtype=np.str_),
+            vectors=vectors.vectors,
+            about=np.array(json.dumps(vectors.about)),
+        )
 
 
 def read_word_vectors(path: Path) -> WordVectors:
@@ -60,4 +76,6 @@ def read_word_vectors(path: Path) -> WordVectors:
                 raise ValueError("they are no words and numbers")
             return WordVectors(words.tolist(), vectors, json.loads(about.item()))
     except NOT_READABLE as error:
-        raise UserError(f"{path}: no word vectors ({error}); run vlalign-preprocess with --word-vectors FILE again") from None
+        raise UserError(
+            f"{path}: no word vectors ({error}); run vlalign-preprocess with --word-vectors FILE again"
+        ) from None

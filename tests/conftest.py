@@ -1,30 +1,28 @@
 """What tests share. Nothing here reaches a network: weights are random, caches are empty folders."""
 
+import os
 import random
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from videos import RECORDINGS, scene
+from helpers.videos import RECORDINGS, scene
 from vlalign.extract import load_extractor
 from vlalign.extract.cli import main as extract_main
 from vlalign.extract.extractor import Extractor
 from vlalign.extract.render import render_video
 from vlalign.preprocess.datasets import demo
 from vlalign.preprocess.prepare import prepare
-from vlalign.storage.console import Problems
+from vlalign.storage.common.problems import Problems
+from vlalign.storage.common.progress import TerminalProgress, report_progress_to
+from vlalign.storage.common.terminal import messages_on_terminal
 from vlalign.storage.layout import DatasetFolder
 
-SHARED = Path(__file__).resolve().parents[2] / "shared"
-"""Real data and golden values, where a checkout has them beside it."""
-
-
-def shared(path: str) -> Path:
-    """A file or folder of ``SHARED``; the test is skipped, and says so, where it is not there."""
-    if not (SHARED / path).exists():
-        pytest.skip(f"no {path} beside this checkout")
-    return SHARED / path
+TESTS = Path(__file__).parent
+IMPORT_PATH = [str(TESTS), str(TESTS / "extract"), str(TESTS / "train"), os.environ.get("PYTHONPATH", "")]
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, IMPORT_PATH))
+"""Programs that tests start import the same helpers."""
 
 
 def pytest_collection_modifyitems(items):
@@ -34,7 +32,8 @@ def pytest_collection_modifyitems(items):
 
 @pytest.fixture(autouse=True)
 def _no_surprises(monkeypatch, tmp_path):
-    """Fixed seeds, an empty cache, no root from the environment, no source of weights but a closed port; torch's threads as before."""
+    """Fixed seeds, an empty cache, no root from the environment, no source of weights but a
+    closed port; torch's threads as before. Messages and progress show as in a command."""
     random.seed(0)
     np.random.seed(0)
     torch.manual_seed(0)
@@ -46,7 +45,8 @@ def _no_surprises(monkeypatch, tmp_path):
     closed = {name: weights.PublishedFile(("http://127.0.0.1:9/" + name,), None) for name in weights.PUBLISHED}
     monkeypatch.setattr(weights, "PUBLISHED", closed)
     num_threads = torch.get_num_threads()  # sums depend on it in their last digits
-    yield
+    with messages_on_terminal(), report_progress_to(TerminalProgress()):
+        yield
     torch.set_num_threads(num_threads)
 
 

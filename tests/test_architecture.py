@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import shared
+from helpers.shared import shared
 
 TOP = Path(__file__).resolve().parents[1]
 FOLDERS = ("storage", "extract", "preprocess", "train", "ray_jobs")
@@ -73,7 +73,9 @@ def test_the_check_sees_what_is_forbidden():
     assert complaints("train", "vlalign.extract.decode.probe_video") == "may not import extract"
     assert complaints("train", "h5py") == "may not import h5py, which lives in storage"
     assert complaints("storage", "h5py") is None
-    assert complaints("extract", "transformers") == "may not import transformers, which lives in train", "but for the one exception"
+    assert complaints("extract", "transformers") == "may not import transformers, which lives in train", (
+        "but for the one exception"
+    )
     assert complaints("preprocess", "vlalign.storage.records.Caption") is None
     assert set(TABLE) == set(FOLDERS)
 
@@ -95,7 +97,7 @@ def test_each_folder_is_installed_under_vlalign():
     assert Path(vlalign.extract.__file__).parent == TOP / "extract"
 
 
-PRINTERS = {"storage/console.py": {"print"}, "ray_jobs/status.py": {"write"}}
+PRINTERS = {"storage/common/terminal.py": {"print"}, "ray_jobs/status.py": {"write"}}
 """Who writes to the terminal: what comes from elsewhere is made harmless there. The table of a job moves the cursor itself."""
 
 
@@ -107,6 +109,10 @@ def test_one_place_prints(path):
             continue
         if isinstance(node.func, ast.Name) and node.func.id == "print":
             found.add("print")
-        elif isinstance(node.func, ast.Attribute) and node.func.attr == "write" and ast.unparse(node.func.value).startswith("sys.std"):
+        elif (
+            isinstance(node.func, ast.Attribute)
+            and node.func.attr == "write"
+            and ast.unparse(node.func.value).startswith("sys.std")
+        ):
             found.add("write")
     assert found <= PRINTERS.get(str(path.relative_to(TOP)), set())

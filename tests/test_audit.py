@@ -16,11 +16,25 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 AUDIT = ROOT / ".ci" / "audit.py"
-ADVISORY = {"id": "PYSEC-2026-1", "aliases": ["CVE-2026-1"], "fixed_in": ["2.1"], "summary": "a crafted file runs code", "details": ""}
+ADVISORY = {
+    "id": "PYSEC-2026-1",
+    "aliases": ["CVE-2026-1"],
+    "fixed_in": ["2.1"],
+    "summary": "a crafted file runs code",
+    "details": "",
+}
 
 
 def audit(folder: Path, *options: str, **environment: str) -> tuple[int, str]:
-    call = [sys.executable, AUDIT, "--constraints", folder / "constraints.txt", "--list", folder / "advisories.json", *options]
+    call = [
+        sys.executable,
+        AUDIT,
+        "--constraints",
+        folder / "constraints.txt",
+        "--list",
+        folder / "advisories.json",
+        *options,
+    ]
     done = subprocess.run(list(map(str, call)), text=True, capture_output=True, env=os.environ | environment)
     assert done.stderr == ""
     return done.returncode, done.stdout
@@ -58,7 +72,10 @@ def test_what_the_index_did_not_say_and_the_age_of_the_list_are_said(tmp_path):
 @pytest.fixture
 def index():
     """An index that knows a page of each version of one project, and of another only the project's."""
-    page = {"info": {"version": "2.0"}, "vulnerabilities": [ADVISORY, ADVISORY | {"id": "PYSEC-2026-2", "withdrawn": "2026-01-01"}]}
+    page = {
+        "info": {"version": "2.0"},
+        "vulnerabilities": [ADVISORY, ADVISORY | {"id": "PYSEC-2026-2", "withdrawn": "2026-01-01"}],
+    }
     pages = {
         "/pypi/hurt/2.0/json": page,
         "/pypi/safe/json": {"info": {"version": "1.0"}, "vulnerabilities": []},
@@ -88,7 +105,9 @@ def test_the_list_is_made_anew_from_the_index_and_keeps_what_was_accepted(tmp_pa
     assert code == 1 and "PYSEC-2026-1" in said and "PYSEC-2026-2" not in said and "400 days" not in said
     made = json.loads((tmp_path / "advisories.json").read_text())
     assert made["accepted"] == {"PYSEC-2020-1": "old"} and made["made"] == date.today().isoformat()
-    assert made["pins"]["safe==1.0"] == [] and made["pins"]["later==8.0"] is None and len(made["pins"]["hurt==2.0"]) == 1
+    assert (
+        made["pins"]["safe==1.0"] == [] and made["pins"]["later==8.0"] is None and len(made["pins"]["hurt==2.0"]) == 1
+    )
 
 
 def test_an_index_out_of_reach_leaves_the_list_as_it_was(tmp_path):
@@ -110,14 +129,29 @@ def test_a_file_with_another_hash_than_the_pinned_one_is_not_installed(tmp_path,
     with zipfile.ZipFile(wheel, "w") as file:
         file.writestr("tiny.py", "")
         file.writestr("tiny-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: tiny\nVersion: 1.0\n")
-        file.writestr("tiny-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        file.writestr(
+            "tiny-1.0.dist-info/WHEEL",
+            "Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        )
         file.writestr("tiny-1.0.dist-info/RECORD", "")
     pinned = hashlib.sha256(wheel.read_bytes()).hexdigest() if is_right else "0" * 64
     (tmp_path / "constraints.txt").write_text(f"tiny==1.0 \\\n    --hash=sha256:{pinned}\n")
     # as the Makefile does it
-    call = ["uv", "pip", "install", "--constraint", tmp_path / "constraints.txt", "--no-index", "--find-links", tmp_path, "--no-cache"]
+    call = [
+        "uv",
+        "pip",
+        "install",
+        "--constraint",
+        tmp_path / "constraints.txt",
+        "--no-index",
+        "--find-links",
+        tmp_path,
+        "--no-cache",
+    ]
     done = subprocess.run(
-        [sys.executable, "-m", *map(str, call), "--target", str(tmp_path / "there"), "tiny"], text=True, capture_output=True
+        [sys.executable, "-m", *map(str, call), "--target", str(tmp_path / "there"), "tiny"],
+        text=True,
+        capture_output=True,
     )
     assert (tmp_path / "there" / "tiny.py").exists() == is_right == (done.returncode == 0), done.stderr
     assert is_right or "Hash mismatch" in done.stderr

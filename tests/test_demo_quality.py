@@ -31,7 +31,9 @@ def test_held_out_scenes_are_found_at_least_twenty_times_as_often_as_by_chance(t
     errors = {}
     for name in ("none", "ncl", "ncl-oracle"):
         assert evaluate_main([*call, "ncl-s3d-seed0", "--normalize", name]) == 0
-        errors[name] = read_json(tmp_path / "demo" / "runs" / "ncl-s3d-seed0" / "metrics.json")["normalization"]["error"]
+        errors[name] = read_json(tmp_path / "demo" / "runs" / "ncl-s3d-seed0" / "metrics.json")["normalization"][
+            "error"
+        ]
     print(f"normalisation errors (NCL, Eq. 5): {errors}")
     for way in ("text_to_video", "video_to_text"):
         assert errors["none"][way] > errors["ncl"][way] >= errors["ncl-oracle"][way], way

@@ -6,9 +6,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from hostile_bytes import READERS
+from helpers.hostile_bytes import READERS
 
-PROGRAM = Path(__file__).with_name("hostile_bytes.py")
+PROGRAM = Path(__file__).with_name("helpers") / "hostile_bytes.py"
 NUM_FILES, NUM_ALL_FILES = 40, 640
 """Of each reader: of eight, more than 5,000."""
 

@@ -14,7 +14,10 @@ def normalized(name: str) -> str:
 
 
 def test_every_pinned_package_stands_under_one_licence():
-    pinned = {normalized(name) for name in re.findall(r"^([\w.-]+)==", (ROOT / "constraints.txt").read_text(), flags=re.MULTILINE)}
+    pinned = {
+        normalized(name)
+        for name in re.findall(r"^([\w.-]+)==", (ROOT / "constraints.txt").read_text(), flags=re.MULTILINE)
+    }
     rows = re.findall(r"^\| [^|]+ \| ([^|]+) \|$", (ROOT / "docs" / "licences.md").read_text(), flags=re.MULTILINE)
     named = [name for row in rows[1:] for name in row.split(", ")]
     assert len(named) == len(set(named)) and set(named) == pinned
@@ -29,8 +32,12 @@ def test_packages_that_call_themselves_copyleft_or_proprietary_stand_in_those_ro
     for installed in importlib.metadata.distributions():
         about = installed.metadata
         classifiers = [each for each in about.get_all("Classifier", []) if each.startswith("License ::")]
-        said[normalized(about["Name"])] = " ".join([about.get("License-Expression") or "", (about.get("License") or "")[:80], *classifiers])
+        said[normalized(about["Name"])] = " ".join(
+            [about.get("License-Expression") or "", (about.get("License") or "")[:80], *classifiers]
+        )
     found = {name for name, licence in said.items() if re.search(words, licence)}
-    page = re.search(rf"^\| {re.escape(row)} \| (.+) \|$", (ROOT / "docs" / "licences.md").read_text(), flags=re.MULTILINE)[1]
+    page = re.search(
+        rf"^\| {re.escape(row)} \| (.+) \|$", (ROOT / "docs" / "licences.md").read_text(), flags=re.MULTILINE
+    )[1]
     pinned = (ROOT / "constraints.txt").read_text()
     assert {name for name in found if re.search(rf"^{name}==", pinned, flags=re.MULTILINE)} <= set(page.split(", "))

@@ -89,7 +89,10 @@ def test_a_run_records_what_it_was_made_with(trained):
 def test_the_same_seed_trains_the_same_model(trained):
     assert train_main([*at(trained), *TRAIN, "--run-name", "again"]) == 0
     assert train_main([*at(trained), *TRAIN, "--run-name", "other", "--seed", "1"]) == 0
-    losses = {name: [e["loss"] for e in read_jsonl(trained.runs / name / "events.jsonl")] for name in ("taco-s3d-seed0", "again", "other")}
+    losses = {
+        name: [e["loss"] for e in read_jsonl(trained.runs / name / "events.jsonl")]
+        for name in ("taco-s3d-seed0", "again", "other")
+    }
     assert losses["again"] == losses["taco-s3d-seed0"] != losses["other"]
 
 
@@ -98,7 +101,7 @@ def test_metrics_equal_a_count_over_what_search_finds(trained, capsys):
     from vlalign.storage import read_captions
     from vlalign.storage.captions import CaptionTable
     from vlalign.train.checkpoint import load_run
-    from vlalign.train.data import make_pairs
+    from vlalign.train.data.pairs import make_pairs
     from vlalign.train.scoring import stage_scores
 
     metrics = read_json(run_folder(trained) / "metrics.json")["metrics"]["text_to_video"]
@@ -161,7 +164,12 @@ def test_own_videos_and_captions(small_demo, tmp_path, capsys):
     splits = dict(zip(names, ["train", "train", "test", "test"], strict=True))
     rows = ["video_id,caption,start_seconds,end_seconds,split"]
     rows += [f"{n},a {n} moves,0,0.7,{splits[n]}" for n in names] + [f"{n},the {n} again,,,{splits[n]}" for n in names]
-    rows += ["ghost,nobody is here,,,test", "broken,a broken thing,,,train", "cat,,,,train", "dog,much too late,90,95,train"]
+    rows += [
+        "ghost,nobody is here,,,test",
+        "broken,a broken thing,,,train",
+        "cat,,,,train",
+        "dog,much too late,90,95,train",
+    ]
     captions = tmp_path / "captions.csv"
     captions.write_text("\n".join(rows), encoding="utf-8")
     root = ["--root", str(tmp_path / "root"), "--dataset", "mine"]
@@ -178,7 +186,9 @@ def test_own_videos_and_captions(small_demo, tmp_path, capsys):
 
     assert train_main([*root, *TRAIN]) == 1
     err = capsys.readouterr().err
-    assert "captions of video 'ghost': no features of it" in err and "captions of video 'broken': no features of it" in err
+    assert (
+        "captions of video 'ghost': no features of it" in err and "captions of video 'broken': no features of it" in err
+    )
     assert "caption dog#90.0-95.0: starts after the video's end" in err
     assert "Traceback" not in err
     assert evaluate_main(root) == 1
@@ -218,7 +228,10 @@ def test_a_mistake_in_the_call_gets_one_line(command, call, words, tmp_path, cap
 def test_training_without_features_or_captions_says_what_is_missing(small_demo, tmp_path, capsys):
     shutil.copytree(small_demo.path / "captions", tmp_path / "demo" / "captions")
     assert train_main(["--root", str(tmp_path), "--features", "s3d"]) == 2
-    assert "no store of 's3d' in" in (said := capsys.readouterr().err) and "run vlalign-extract --dataset demo --features s3d" in said
+    assert (
+        "no store of 's3d' in" in (said := capsys.readouterr().err)
+        and "run vlalign-extract --dataset demo --features s3d" in said
+    )
 
 
 @pytest.mark.parametrize("command", COMMANDS)

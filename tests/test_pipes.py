@@ -5,8 +5,8 @@ import signal
 from pathlib import Path
 
 import pytest
-from hostile_bytes import READERS, make_originals, originals
-from vlalign.storage.console import UserError
+from helpers.hostile_bytes import READERS, make_originals, originals
+from vlalign.storage.common.errors import UserError
 
 SECONDS = 20
 

@@ -12,8 +12,8 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from toy import make_toy
-from videos import scene
+from helpers.toy import make_toy
+from helpers.videos import scene
 from vlalign.extract.render import render_video
 from vlalign.storage import FeatureStore
 from vlalign.storage.captions import read_captions
@@ -85,7 +85,8 @@ def script(lines: str, *arguments: object) -> list[object]:
 
 COMMAND = """
     import sys, threading, time
-    from vlalign.storage.console import command_parser, keeping, run_command, uninterrupted
+    from vlalign.storage.common.command import command_parser, run_command
+    from vlalign.storage.common.signals import keeping, uninterrupted
     def command(args):
         {}
     sys.exit(run_command(command, command_parser("vlalign-test", "tests", "vlalign-test"), []))
@@ -116,11 +117,16 @@ CASES = {
         f"\n            try: {SLEEP}\n            finally: raise RuntimeError('a peer is gone')",
         "ready\nvlalign-test: stopped; 3 videos are kept, and the same command goes on from there\n",
     ),
-    "a thread that does not end": (f"threading.Thread(target=time.sleep, args=(1000,)).start(); {SLEEP}", "ready\nvlalign-test: stopped\n"),
+    "a thread that does not end": (
+        f"threading.Thread(target=time.sleep, args=(1000,)).start(); {SLEEP}",
+        "ready\nvlalign-test: stopped\n",
+    ),
 }
 
 
-@pytest.mark.parametrize("numbers", [[signal.SIGINT], [signal.SIGTERM], [signal.SIGTERM, signal.SIGINT, signal.SIGTERM]])
+@pytest.mark.parametrize(
+    "numbers", [[signal.SIGINT], [signal.SIGTERM], [signal.SIGTERM, signal.SIGINT, signal.SIGTERM]]
+)
 @pytest.mark.parametrize("case", CASES)
 def test_a_command_that_is_stopped_says_what_is_kept_and_exits_with_the_first_signal(tmp_path, case, numbers):
     body, said = CASES[case]
@@ -161,7 +167,18 @@ def videos(tmp_path_factory) -> Path:
 
 
 def extraction(root: Path, videos: Path) -> list[object]:
-    call = ["--root", root, "--dataset", "mine", "--videos", videos, "--features", "resnet152,logmel", "--weights", "random"]
+    call = [
+        "--root",
+        root,
+        "--dataset",
+        "mine",
+        "--videos",
+        videos,
+        "--features",
+        "resnet152,logmel",
+        "--weights",
+        "random",
+    ]
     return script(EXTRACT, *call)
 
 
@@ -179,7 +196,9 @@ def test_extraction_keeps_what_is_finished_and_goes_on(tmp_path, videos, numbers
     process.wait_for(lambda: any(dataset.features("resnet152").glob("*.h5")))
     assert process.stop(*numbers, group=group) == 128 + numbers[0]
     stores = [FeatureStore(dataset.features(name)) for name in ("resnet152", "logmel")]
-    kept = re.search(r"vlalign-extract: stopped; (\d+) videos of this call are kept, and the same command goes on", process.said)
+    kept = re.search(
+        r"vlalign-extract: stopped; (\d+) videos of this call are kept, and the same command goes on", process.said
+    )
     assert kept and 4 <= int(kept[1]) == len(stores[0]) == len(stores[1]) < NUM_VIDEOS
     assert "Traceback" not in process.said and "warning" not in process.said  # no video is to blame
     assert not list(tmp_path.rglob("failures.jsonl")) and not list(tmp_path.rglob("*.partial"))
@@ -193,7 +212,10 @@ def test_extraction_keeps_what_is_finished_and_goes_on(tmp_path, videos, numbers
 
 def test_extraction_that_has_finished_nothing_keeps_nothing(tmp_path, videos):
     call = extraction(tmp_path, videos)
-    process = Process(tmp_path, [*call[:2], "import sys; from vlalign.extract.cli import main; sys.exit(main(sys.argv[1:]))", *call[3:]])
+    process = Process(
+        tmp_path,
+        [*call[:2], "import sys; from vlalign.extract.cli import main; sys.exit(main(sys.argv[1:]))", *call[3:]],
+    )
     process.wait_for(lambda: process.maps("libtorch"))  # once there is work to do
     assert process.stop(signal.SIGTERM) == 143
     assert process.said.splitlines()[-1] == "vlalign-extract: stopped"
@@ -201,7 +223,20 @@ def test_extraction_that_has_finished_nothing_keeps_nothing(tmp_path, videos):
 
 
 def training(root: Path) -> list[object]:
-    call = ["--root", root, "--dataset", "toy", "--features", "s3d", "--run-name", "run", "--num-steps", 100_000, "--validate-every", 4]
+    call = [
+        "--root",
+        root,
+        "--dataset",
+        "toy",
+        "--features",
+        "s3d",
+        "--run-name",
+        "run",
+        "--num-steps",
+        100_000,
+        "--validate-every",
+        4,
+    ]
     return [sys.executable, "-m", "vlalign.train.cli_train", *call, "--batch-size", 4, "--num-negatives", 2]
 
 
@@ -214,7 +249,10 @@ def test_training_says_which_step_is_kept_and_goes_on_there(tmp_path):
     process = Process(tmp_path, call)
     process.wait_for((dataset.runs / "run" / "state.safetensors").exists)
     assert process.stop(signal.SIGTERM, signal.SIGTERM, group=True) == 143
-    kept = re.search(r"vlalign-train: stopped; the state of step (\d+) is kept, and the same command goes on from there", process.said)
+    kept = re.search(
+        r"vlalign-train: stopped; the state of step (\d+) is kept, and the same command goes on from there",
+        process.said,
+    )
     assert kept and int(kept[1]) % 4 == 0 and "Traceback" not in process.said
     again = Process(tmp_path, call)
     again.wait_for(lambda: "goes on after step" in again.said)
@@ -227,11 +265,23 @@ def test_training_says_which_step_is_kept_and_goes_on_there(tmp_path):
 def test_processes_of_torchrun_stop_together(tmp_path, group):
     dataset = make_toy(tmp_path)
     (tmp_path / "train.py").write_text(TRAIN)
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", 2, "--master-port", 29567, tmp_path / "train.py"]
+    torchrun = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--nproc-per-node",
+        2,
+        "--master-port",
+        29567,
+        tmp_path / "train.py",
+    ]
     process = Process(tmp_path, [*torchrun, *training(tmp_path)[3:]])
     process.wait_for((dataset.runs / "run" / "state.safetensors").exists)
     assert process.stop(signal.SIGTERM, group=group) != 0
-    assert process.said.count("vlalign-train: stopped; the state of step") == 1 and process.said.count("vlalign-train: stopped") == 2
+    assert (
+        process.said.count("vlalign-train: stopped; the state of step") == 1
+        and process.said.count("vlalign-train: stopped") == 2
+    )
 
 
 PREPROCESS = """
@@ -246,15 +296,30 @@ PREPROCESS = """
 
 @pytest.mark.parametrize("num_workers", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_preprocessing_keeps_the_parts_that_are_made_and_goes_on(tmp_path, num_workers):
-    rows = [f"v{n % 40},a person {['cuts', 'fries', 'stirs', 'peels'][n % 4]} the onion number {n} in a small pan" for n in range(4000)]
+    rows = [
+        f"v{n % 40},a person {['cuts', 'fries', 'stirs', 'peels'][n % 4]} the onion number {n} in a small pan"
+        for n in range(4000)
+    ]
     (tmp_path / "captions.csv").write_text("video_id,caption\n" + "\n".join(rows))
-    call = ["--root", tmp_path, "--dataset", "mine", "--annotations", tmp_path / "captions.csv", "--workers", num_workers]
+    call = [
+        "--root",
+        tmp_path,
+        "--dataset",
+        "mine",
+        "--annotations",
+        tmp_path / "captions.csv",
+        "--workers",
+        num_workers,
+    ]
     captions = DatasetFolder(tmp_path, "mine").captions
     process = Process(tmp_path, script(PREPROCESS, *call))
     # Two processes are given no more than five parts before the first is counted.
     process.wait_for(lambda: len(list((captions / "counts").glob("part-*.parquet"))) > 5)
     assert process.stop(signal.SIGTERM, group=True) == 143
-    kept = re.search(r"vlalign-preprocess: stopped; ([\d,]+) captions tagged by this call are kept, and the same command", process.said)
+    kept = re.search(
+        r"vlalign-preprocess: stopped; ([\d,]+) captions tagged by this call are kept, and the same command",
+        process.said,
+    )
     made = len(list(captions.glob("part-*.parquet")))
     assert kept and 0 < int(kept[1].replace(",", "")) <= 100 * made < 4000
     assert "Traceback" not in process.said

@@ -11,32 +11,23 @@ from safetensors.torch import load_file, save
 from torch import nn
 
 from ..storage.captions import read_idf
-from ..storage.console import UserError
-from ..storage.device import find_device
+from ..storage.common.device import find_device
+from ..storage.common.errors import UserError
 from ..storage.files import written_whole
 from ..storage.layout import DatasetFolder
 from .config import TrainConfig
-from .data import ClipFeatures
-from .dual import GatedPair, QueryQueue, SharedCodebook
-from .heads import AnswerHead
-from .model import VideoTextModel
+from .data.pairs import ClipFeatures
+from .data.text import TokenWeights, Words
+from .data.text_inputs import TextInputs, saved_text_inputs
+from .models.gated import GatedPair, QueryQueue, SharedCodebook
+from .models.heads import AnswerHead
+from .models.spoken import Recordings, SpokenPair
+from .models.transformer import VideoTextModel
 from .objectives import OBJECTIVES, Model
 from .outside import BEGIN_ANEW, difference, read_shapes, refusing
 from .run_files import read_config
-from .runs import (
-    LAST_MODEL_FILE,
-    MODEL_FILE,
-    STATE_FILE,
-    dataset_of,
-    features_note,
-    open_stores,
-    read_labels,
-    read_run,
-)
+from .runs import LAST_MODEL_FILE, MODEL_FILE, STATE_FILE, dataset_of, features_note, open_stores, read_labels, read_run
 from .scoring import Scorer
-from .spoken import Recordings, SpokenPair
-from .text import TokenWeights, Words
-from .text_inputs import TextInputs, saved_text_inputs
 
 
 @dataclass(frozen=True)
@@ -60,7 +51,9 @@ class Run:
 
     @property
     def note(self) -> str | None:
-        asked = [{"features": s.profile.name, "weights": s.weights.name, "origin": s.origin} for s in self.features.stores]
+        asked = [
+            {"features": s.profile.name, "weights": s.weights.name, "origin": s.origin} for s in self.features.stores
+        ]
         return features_note({"features": [*self.about["inputs"]["features"], *asked]})
 
 
@@ -112,11 +105,15 @@ def _load_state(
     if about["config"] != asdict(config) or about["inputs"] != json.loads(json.dumps(inputs)):
         changed = [name for name, value in asdict(config).items() if about["config"].get(name) != value]
         what = f"other settings ({', '.join(changed)})" if changed else "other features or captions"
-        raise UserError(f"{path.parent}: holds an unfinished run with {what}; pass another --run-name NAME, or remove that folder")
+        raise UserError(
+            f"{path.parent}: holds an unfinished run with {what}; pass another --run-name NAME, or remove that folder"
+        )
     if not isinstance(step, int) or not 0 <= step <= config.num_steps or not (best is None or isinstance(best, dict)):
         raise ValueError("it is of no step of this run")
     tensors = load_file(path)
-    model.load_state_dict({name.removeprefix("model."): value for name, value in tensors.items() if name.startswith("model.")})
+    model.load_state_dict(
+        {name.removeprefix("model."): value for name, value in tensors.items() if name.startswith("model.")}
+    )
     states: dict[int, dict[str, torch.Tensor]] = {}
     for name, value in tensors.items():
         if name.startswith("optimizer."):
@@ -135,7 +132,9 @@ def load_init(folder: Path, model: Model) -> None:
     unlike = [name for name, value in tensors.items() if name in own and own[name].shape != value.shape]
     if unlike:
         shapes = f"{list(tensors[unlike[0]].shape)}, here {list(own[unlike[0]].shape)}"
-        raise UserError(f"--init {folder}: its {unlike[0]} is {shapes}; expected a run with the same features, text encoder and layers")
+        raise UserError(
+            f"--init {folder}: its {unlike[0]} is {shapes}; expected a run with the same features, text encoder and layers"
+        )
     missing, unused = own.keys() - tensors.keys(), tensors.keys() - own.keys()
     for part, sign in (("fusion.", "fusion."), ("codebook.", "codebook.codewords"), ("head.", "head.")):
         if not any(name.startswith(sign) for name in tensors):
@@ -143,7 +142,9 @@ def load_init(folder: Path, model: Model) -> None:
         if not any(name.startswith(sign) for name in own):
             unused = {name for name in unused if not name.startswith(part)}
     if different := missing | unused:
-        raise UserError(f"--init {folder}: its layers are not the new run's, such as {min(different)}; expected a run with the same ones")
+        raise UserError(
+            f"--init {folder}: its layers are not the new run's, such as {min(different)}; expected a run with the same ones"
+        )
     model.load_state_dict({name: value for name, value in tensors.items() if name in own}, strict=False)
 
 
@@ -167,13 +168,17 @@ def load_run(folder: Path, on: DatasetFolder | None = None, device_name: str = "
                 f"{store.folder}: has profile {store.profile.hash} with weights {store.weights.name}; the run {folder.name} was trained "
                 f"on {trained_on['profile_hash']} with {trained_on['weights']}; {todo} a new run on this store"
             )
-    weights = TokenWeights(read_idf(trained.idf), config.pos_tags)  # of the captions that the run was trained on, wherever it is asked
+    weights = TokenWeights(
+        read_idf(trained.idf), config.pos_tags
+    )  # of the captions that the run was trained on, wherever it is asked
     text_inputs = saved_text_inputs(config, folder / MODEL_FILE, on or trained, weights)
     labels = read_labels(folder)
     check_model(folder / MODEL_FILE, config, features.dim, text_inputs, len(labels))
     model = make_model(config, features.dim, text_inputs, len(labels))
     model.load_state_dict(_read_model(folder))
-    return Run(folder, on or trained, about, Scorer(model.to(device).eval(), text_inputs, weights, features, config), labels)
+    return Run(
+        folder, on or trained, about, Scorer(model.to(device).eval(), text_inputs, weights, features, config), labels
+    )
 
 
 def check_model(path: Path, config: TrainConfig, feature_dim: int, text_inputs: TextInputs, num_labels: int) -> None:

@@ -5,7 +5,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from ..storage.captions import choose_protocol, read_captions_about
-from ..storage.console import EXIT_DONE, EXIT_INCOMPLETE, Problems, UserError, command_parser, run_command, say, show
+from ..storage.common.command import command_parser, run_command
+from ..storage.common.errors import UserError
+from ..storage.common.exits import EXIT_DONE, EXIT_INCOMPLETE
+from ..storage.common.problems import Problems
+from ..storage.common.terminal import say, show
 from ..storage.files import read_json, sha256_of
 from ..storage.layout import find_dataset
 from .config import HEADS, NORMALIZATIONS, TASKS, TrainConfig
@@ -52,14 +56,25 @@ def evaluate(args: argparse.Namespace) -> int:
         )
     if args.rerank is not None and args.rerank < 1:
         raise UserError(f"--rerank {args.rerank}: expected 1 or more")
-    given = {"sentence": args.sentence_weight, "token": args.token_weight, "fusion": args.fusion_weight, "fusion_token": args.token_weight}
-    weights = {stage: weight if given.get(stage) is None else given[stage] for stage, weight in config.score_weights.items()}
+    given = {
+        "sentence": args.sentence_weight,
+        "token": args.token_weight,
+        "fusion": args.fusion_weight,
+        "fusion_token": args.token_weight,
+    }
+    weights = {
+        stage: weight if given.get(stage) is None else given[stage] for stage, weight in config.score_weights.items()
+    }
     rerank = args.rerank if config.has_fusion else None
     if args.rerank is not None and not config.has_fusion:
         say(f"note: --rerank {args.rerank} changes nothing: {run_folder.name} has no fusion layers")
     for option in ("sentence", "token", "fusion"):
-        if getattr(args, f"{option}_weight") is not None and not {option, f"fusion_{option}"} & set(config.score_weights):
-            say(f"note: --{option}-weight changes nothing: the stages of {run_folder.name} are {', '.join(config.score_weights)}")
+        if getattr(args, f"{option}_weight") is not None and not {option, f"fusion_{option}"} & set(
+            config.score_weights
+        ):
+            say(
+                f"note: --{option}-weight changes nothing: the stages of {run_folder.name} are {', '.join(config.score_weights)}"
+            )
     temperature = config.temperature if args.temperature is None else args.temperature
     if temperature <= 0:
         raise UserError(f"--temperature {temperature}: expected more than 0")
@@ -81,7 +96,7 @@ def evaluate(args: argparse.Namespace) -> int:
         say(f"{folder}: evaluated before on the same data; nothing to do")
         result = known
     else:
-        from .evaluate import Question, evaluate_run  # torch and transformers, which a finished evaluation need not wait for
+        from .evaluate import Question, evaluate_run
 
         question = Question(task, args.split, args.ties, rerank, weights, args.normalize, temperature, args.device)
         with Problems(file=on.problems("evaluate")) as problems:
@@ -92,7 +107,9 @@ def evaluate(args: argparse.Namespace) -> int:
         if result is not known:
             raise
         path = folder / METRICS_FILE
-        raise UserError(f"{path}: not as an evaluation writes it; remove it, and the same command evaluates again") from None
+        raise UserError(
+            f"{path}: not as an evaluation writes it; remove it, and the same command evaluates again"
+        ) from None
     show("\n".join(lines))
     show(f"metrics: {folder / METRICS_FILE}")
     show(f"report:  {folder / REPORT_FILE}")
@@ -114,7 +131,9 @@ def choose_task(args: argparse.Namespace, config: TrainConfig, about: dict[str, 
     if own and task != own:
         raise UserError(f"--task {task}: the run was trained with --objective {own}, and can be asked for that alone")
     if task in HEADS and own != task:
-        raise UserError(f"--task {task}: is asked of a run that was trained with --objective {task}; this one's is {config.objective}")
+        raise UserError(
+            f"--task {task}: is asked of a run that was trained with --objective {task}; this one's is {config.objective}"
+        )
     if task != "retrieval":
         for name, usual in (("ties", "average"), ("rerank", None), ("normalize", "none"), ("temperature", None)):
             if getattr(args, name) != usual:
@@ -129,7 +148,9 @@ def of(result: dict[str, Any], name: str, called: str | None = None) -> str:
 
 
 def named(result: dict[str, Any]) -> str:
-    return result["run"] + (f" (trained on {result['trained_on']})" if result["trained_on"] != result["dataset"] else "")
+    return result["run"] + (
+        f" (trained on {result['trained_on']})" if result["trained_on"] != result["dataset"] else ""
+    )
 
 
 def say_retrieval(result: dict[str, Any]) -> Iterator[str]:
@@ -191,7 +212,9 @@ def main(argv: list[str] | None = None) -> int:
     tasks = "; ".join(f"{name}: {meaning}" for name, meaning in TASKS.items())
     parser.add_argument("--task", choices=TASKS, help=f"what is asked (default: what the data set is for). {tasks}")
     policies = "; ".join(f"{name}: {meaning}" for name, meaning in TIES.items())
-    parser.add_argument("--ties", default="average", choices=TIES, help=f"what becomes of equal scores (default: average). {policies}")
+    parser.add_argument(
+        "--ties", default="average", choices=TIES, help=f"what becomes of equal scores (default: average). {policies}"
+    )
     parser.add_argument(
         "--rerank",
         type=int,
@@ -199,11 +222,25 @@ def main(argv: list[str] | None = None) -> int:
         help="the fusion layers look only at the K best clips of each caption, and captions of each clip (default: at all pairs)",
     )
     ways = "; ".join(f"{name}: {meaning}" for name, meaning in NORMALIZATIONS.items())
-    parser.add_argument("--normalize", default="none", choices=NORMALIZATIONS, help=f"scores before they rank (default: none). {ways}")
     parser.add_argument(
-        "--temperature", type=float, metavar="T", help="by which scores become probabilities, for that (default: that of the run's loss)"
+        "--normalize", default="none", choices=NORMALIZATIONS, help=f"scores before they rank (default: none). {ways}"
     )
-    for name, what in (("sentence", "sentence's"), ("token", "tokens' (Figure 3 of TACo)"), ("fusion", "fusion layers'")):
-        parser.add_argument(f"--{name}-weight", type=float, metavar="W", help=f"of the {what} score in the fused one (default: the run's)")
+    parser.add_argument(
+        "--temperature",
+        type=float,
+        metavar="T",
+        help="by which scores become probabilities, for that (default: that of the run's loss)",
+    )
+    for name, what in (
+        ("sentence", "sentence's"),
+        ("token", "tokens' (Figure 3 of TACo)"),
+        ("fusion", "fusion layers'"),
+    ):
+        parser.add_argument(
+            f"--{name}-weight",
+            type=float,
+            metavar="W",
+            help=f"of the {what} score in the fused one (default: the run's)",
+        )
     parser.add_argument("--device", default="cpu", help="cpu, cuda or cuda:N (default: cpu)")
     return run_command(evaluate, parser, argv)

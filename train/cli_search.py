@@ -3,7 +3,10 @@
 import argparse
 
 from ..storage.captions import read_captions_about
-from ..storage.console import EXIT_DONE, UserError, command_parser, run_command, show
+from ..storage.common.command import command_parser, run_command
+from ..storage.common.errors import UserError
+from ..storage.common.exits import EXIT_DONE
+from ..storage.common.terminal import show
 from .config import HEADS
 from .run_files import read_config
 from .runs import asked_dataset, dataset_of, find_run, read_run
@@ -19,12 +22,14 @@ def search_command(args: argparse.Namespace) -> int:
     own = dataset_of(folder, read_config(read_run(folder)))
     on = asked_dataset(args.root, args.dataset, own, having="features")
 
-    from .checkpoint import load_run  # torch and transformers, which a mistake in the call need not wait for
-    from .search import search, searchable_clips
+    from .checkpoint import load_run
+    from .search.search import search, searchable_clips
 
     run = load_run(folder, on, args.device)
     if run.config.objective in HEADS:
-        raise UserError(f"run {folder.name}: was trained with --objective {run.config.objective}, and finds no videos by text")
+        raise UserError(
+            f"run {folder.name}: was trained with --objective {run.config.objective}, and finds no videos by text"
+        )
     if run.config.encoder == "spoken":
         raise UserError(f"run {folder.name}: hears recordings, and finds no videos by text")
     clips = searchable_clips(run)
@@ -51,6 +56,8 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("run", metavar="RUN", help="a run's folder or name")
     parser.add_argument("query", metavar="TEXT", help="what to look for")
     parser.add_argument("--num-results", type=int, default=5, help="(default: 5)")
-    parser.add_argument("--rerank", type=int, default=50, metavar="K", help="the fusion layers look at the K best clips (default: 50)")
+    parser.add_argument(
+        "--rerank", type=int, default=50, metavar="K", help="the fusion layers look at the K best clips (default: 50)"
+    )
     parser.add_argument("--device", default="cpu", help="cpu, cuda or cuda:N (default: cpu)")
     return run_command(search_command, parser, argv)

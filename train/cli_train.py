@@ -6,7 +6,10 @@ from dataclasses import fields
 from typing import Any
 
 from ..storage.captions import choose_protocol, read_captions_about
-from ..storage.console import EXIT_DONE, Problems, command_parser, run_command, say, show
+from ..storage.common.command import command_parser, run_command
+from ..storage.common.exits import EXIT_DONE
+from ..storage.common.problems import Problems
+from ..storage.common.terminal import say, show
 from ..storage.layout import find_dataset
 from .config import ENCODERS, HEADS, LOSSES, NEGATIVES, PAIR_WEIGHTS, PRECISIONS, SCHEDULES, TrainConfig
 from .recipes import RECIPES, describe, make_config, usual_recipe
@@ -15,7 +18,8 @@ from .runs import choose_features, describe_inputs, find_run, open_recordings, o
 HELP = {
     "text_encoder": "'small' (two layers, learned from the captions), or a BERT-like model by folder or hub name",
     "objective": f"one of {', '.join(LOSSES)}",
-    "losses": "terms of the loss, joined by +: " + "; ".join(f"{'+'.join(names)} ({name})" for name, names in LOSSES.items()),
+    "losses": "terms of the loss, joined by +: "
+    + "; ".join(f"{'+'.join(names)} ({name})" for name, names in LOSSES.items()),
     "encoder": "; ".join(f"{name}: {meaning}" for name, meaning in ENCODERS.items()),
     "embedding_size": "of the gated encoder",
     "margin": "by which a pair is to be ahead of others (SSML's delta, CMCM's M)",
@@ -28,9 +32,11 @@ HELP = {
     "captions_per_clip": "candidates of mil-nce: a clip's own caption and those next to it in time",
     "codebook_size": "codewords of cmcm; 0: none, its baseline",
     "code_loss_weight": "alpha of CMCM's section 2.3",
-    "schedule": "how the learning rate falls: " + "; ".join(f"{name}: {meaning}" for name, meaning in SCHEDULES.items()),
+    "schedule": "how the learning rate falls: "
+    + "; ".join(f"{name}: {meaning}" for name, meaning in SCHEDULES.items()),
     "temperature": "by which similarities are divided (TACo's tau, NCL's gamma)",
-    "negatives": "pairs for the fusion layers: " + "; ".join(f"{name}: {meaning}" for name, meaning in NEGATIVES.items()),
+    "negatives": "pairs for the fusion layers: "
+    + "; ".join(f"{name}: {meaning}" for name, meaning in NEGATIVES.items()),
     "num_negatives": "K' of TACo's section 3.3",
     "batch_size": "pairs that are contrasted with each other, in all processes together",
     "micro_batch_size": "so many pairs a process computes at once, for the same loss in less memory and more time; 0: all",
@@ -54,7 +60,9 @@ def usual_objective(about: dict[str, Any]) -> str:
 def train(args: argparse.Namespace) -> int:
     dataset = find_dataset(args.root, args.dataset, having="captions", hint="vlalign-preprocess")
     about = read_captions_about(choose_protocol(dataset, args.protocol or "").captions) or {}
-    recipe = args.recipe or usual_recipe(args.objective or usual_objective(about), dataset.name, about.get("protocol", ""), args.init or "")
+    recipe = args.recipe or usual_recipe(
+        args.objective or usual_objective(about), dataset.name, about.get("protocol", ""), args.init or ""
+    )
     dataset = choose_protocol(dataset, args.protocol or RECIPES.get(recipe, {}).get("protocol", ""))
     init = find_run(args.root, None, args.init) if args.init else None
     given = {f.name: getattr(args, f.name) for f in fields(TrainConfig) if getattr(args, f.name, None) is not None}
@@ -62,18 +70,22 @@ def train(args: argparse.Namespace) -> int:
         given["features"] = choose_features(dataset, given["features"])
     config = make_config(recipe, given | {"dataset": dataset.name, "protocol": dataset.protocol})
     begun_from = f"from-{init.name}" if init else ""
-    name = "-".join(filter(None, (config.objective, config.features, config.protocol, begun_from, f"seed{config.seed}")))
+    name = "-".join(
+        filter(None, (config.objective, config.features, config.protocol, begun_from, f"seed{config.seed}"))
+    )
     folder = dataset.runs / (args.run_name or name)
     first = os.environ.get("RANK", "0") == "0"
     if trained_before(
-        folder, config, describe_inputs(dataset, open_stores(dataset, config.features), init, open_recordings(dataset, config))
+        folder,
+        config,
+        describe_inputs(dataset, open_stores(dataset, config.features), init, open_recordings(dataset, config)),
     ):
         say(f"{folder}: trained before with the same settings on the same data; nothing to do")
         return EXIT_DONE
     if first:
         say("\n".join(["settings:", *describe(config, given)]))
 
-    from .trainer import train_run  # torch and transformers, which a mistake in the call need not wait for
+    from .trainer import train_run
 
     with Problems(quiet=not first, file=dataset.problems("train")) as problems:
         train_run(dataset, config, folder, device_name=args.device, init=init, problems=problems)
@@ -91,24 +103,40 @@ def main(argv: list[str] | None = None) -> int:
         "  torchrun --nproc-per-node 8 --no-python vlalign-train --recipe taco-howto100m --device cuda",
     )
     parser.add_argument(
-        "--recipe", help=f"where settings come from that are not given: one of {', '.join(RECIPES)} (default: the data set's)"
+        "--recipe",
+        help=f"where settings come from that are not given: one of {', '.join(RECIPES)} (default: the data set's)",
     )
     parser.add_argument(
-        "--features", help="the feature store to train on, such as s3d; several, separated by + or commas (default: the recipe's)"
+        "--features",
+        help="the feature store to train on, such as s3d; several, separated by + or commas (default: the recipe's)",
     )
-    parser.add_argument("--protocol", help="which splits and captions of the data set, as for vlalign-preprocess (default: the usual ones)")
+    parser.add_argument(
+        "--protocol",
+        help="which splits and captions of the data set, as for vlalign-preprocess (default: the usual ones)",
+    )
     parser.add_argument("--init", metavar="RUN", help="a run's folder or name, whose model training goes on from")
     parser.add_argument(
-        "--run-name", metavar="NAME", help="name of the run's folder (default: made of objective, features, protocol and seed)"
+        "--run-name",
+        metavar="NAME",
+        help="name of the run's folder (default: made of objective, features, protocol and seed)",
     )
-    parser.add_argument("--device", default="cpu", help="cpu, cuda or cuda:N (default: cpu); under torchrun, cuda is each process's own")
-    settings = parser.add_argument_group("settings", "Any of them; the defaults are taco-small's. A run keeps them all in run.json.")
+    parser.add_argument(
+        "--device", default="cpu", help="cpu, cuda or cuda:N (default: cpu); under torchrun, cuda is each process's own"
+    )
+    settings = parser.add_argument_group(
+        "settings", "Any of them; the defaults are taco-small's. A run keeps them all in run.json."
+    )
     for field in fields(TrainConfig):
         if field.name in ("dataset", "protocol", "features", "recipe", "init"):
             continue
-        name, told = f"--{field.name.replace('_', '-')}", f"{HELP.get(field.name, '')} (default: {field.default})".strip()
+        name, told = (
+            f"--{field.name.replace('_', '-')}",
+            f"{HELP.get(field.name, '')} (default: {field.default})".strip(),
+        )
         if field.type is bool:
             settings.add_argument(name, action=argparse.BooleanOptionalAction, default=None, help=told)
         else:
-            settings.add_argument(name, type=field.type, metavar=field.type.__name__.upper(), help=told.replace("%", "%%"))
+            settings.add_argument(
+                name, type=field.type, metavar=field.type.__name__.upper(), help=told.replace("%", "%%")
+            )
     return run_command(train, parser, argv)

@@ -3,7 +3,7 @@
 import re
 from dataclasses import dataclass
 
-from ..storage.console import UserError
+from ..storage.common.errors import UserError
 from ..storage.profiles import FRAME_MAPS
 from ..storage.records import DATASET_NAME
 
@@ -105,11 +105,38 @@ TASKS = {
 """{what a run can be asked: in words}"""
 PRECISIONS = ("fp32", "bf16")
 
-LEAST = {"num_steps": 1, "batch_size": 2, "max_video_tokens": 1, "max_text_tokens": 3, "num_negatives": 1, "validate_every": 1}
-LEAST |= {"warmup_steps": 0, "weight_decay": 0, "num_video_layers": 0, "num_fusion_layers": 1, "dropout": 0, "micro_batch_size": 0}
-LEAST |= {"embedding_size": 1, "density_neighbors": 1, "query_queue": 1, "clips_per_video": 0, "captions_per_clip": 1, "codebook_size": 0}
+LEAST = {
+    "num_steps": 1,
+    "batch_size": 2,
+    "max_video_tokens": 1,
+    "max_text_tokens": 3,
+    "num_negatives": 1,
+    "validate_every": 1,
+}
+LEAST |= {
+    "warmup_steps": 0,
+    "weight_decay": 0,
+    "num_video_layers": 0,
+    "num_fusion_layers": 1,
+    "dropout": 0,
+    "micro_batch_size": 0,
+}
+LEAST |= {
+    "embedding_size": 1,
+    "density_neighbors": 1,
+    "query_queue": 1,
+    "clips_per_video": 0,
+    "captions_per_clip": 1,
+    "codebook_size": 0,
+}
 LEAST |= {"margin": 0, "code_loss_weight": 0}
-KNOWN = {"objective": LOSSES, "negatives": NEGATIVES, "precision": PRECISIONS, "encoder": ENCODERS, "schedule": SCHEDULES}
+KNOWN = {
+    "objective": LOSSES,
+    "negatives": NEGATIVES,
+    "precision": PRECISIONS,
+    "encoder": ENCODERS,
+    "schedule": SCHEDULES,
+}
 KNOWN |= {"pair_weights": PAIR_WEIGHTS}
 MAX_TOKENS = 512
 """Of a text and a video together: positions that the layers know, as many as BERT. ActivityNet takes 256 and 256 (section 4.3)."""
@@ -199,9 +226,13 @@ class TrainConfig:
             )
         _ = self.pos_tags  # raises for what is no part of speech
         if wrong := [name for name in self.features.split("+") if not DATASET_NAME.fullmatch(name)]:
-            raise UserError(f"--features {self.features}: {wrong[0]!r} names no store; expected letters, digits, '.', '_' and '-' only")
+            raise UserError(
+                f"--features {self.features}: {wrong[0]!r} names no store; expected letters, digits, '.', '_' and '-' only"
+            )
         if not (self.dropout < 1 and self.temperature > 0):
-            raise UserError(f"--dropout {self.dropout} --temperature {self.temperature}: expected less than 1, and more than 0")
+            raise UserError(
+                f"--dropout {self.dropout} --temperature {self.temperature}: expected less than 1, and more than 0"
+            )
         if not self.learning_rate > 0:
             raise UserError(f"--learning-rate {self.learning_rate}: expected more than 0")
         if not 0 <= self.intra_video_rate <= 1:
@@ -211,15 +242,25 @@ class TrainConfig:
                 f"--batch-size {self.batch_size} --clips-per-video {self.clips_per_video}: expected a batch of whole groups of clips"
             )
         if self.encoder == "gated" and self.objective not in GATED:
-            raise UserError(f"--encoder gated --objective {self.objective}: needs tokens; expected one of {', '.join(GATED)}")
+            raise UserError(
+                f"--encoder gated --objective {self.objective}: needs tokens; expected one of {', '.join(GATED)}"
+            )
         if self.encoder == "spoken" and self.objective not in SPOKEN:
-            raise UserError(f"--encoder spoken --objective {self.objective}: it knows words; expected one of {', '.join(SPOKEN)}")
+            raise UserError(
+                f"--encoder spoken --objective {self.objective}: it knows words; expected one of {', '.join(SPOKEN)}"
+            )
         if self.encoder == "spoken" and self.micro_batch_size:
-            raise UserError("--micro-batch-size with --encoder spoken: its batch normalisation must see the whole batch; expected 0")
+            raise UserError(
+                "--micro-batch-size with --encoder spoken: its batch normalisation must see the whole batch; expected 0"
+            )
         if self.normalized_loss and self.objective in ("toco", "ssml", "mil-nce", *HEADS):
-            raise UserError(f"--normalized-loss --objective {self.objective}: its loss has no retrieval probabilities of its own batch")
+            raise UserError(
+                f"--normalized-loss --objective {self.objective}: its loss has no retrieval probabilities of its own batch"
+            )
         if self.pair_weights != "none" and self.objective in HEADS:
-            raise UserError(f"--pair-weights {self.pair_weights} --objective {self.objective}: it has no pairs of clips and captions")
+            raise UserError(
+                f"--pair-weights {self.pair_weights} --objective {self.objective}: it has no pairs of clips and captions"
+            )
         if self.objective in HEADS and self.losses != "all":
             raise UserError(f"--losses {self.losses} --objective {self.objective}: expected all")
         self._check_grid()
@@ -228,10 +269,14 @@ class TrainConfig:
     def _check_grid(self) -> None:
         maps = [name for name in self.features.split("+") if name in FRAME_MAPS]
         if maps and "+" in self.features:
-            raise UserError(f"--features {self.features}: {maps[0]} is a map of each frame, which cannot be joined; expected it alone")
+            raise UserError(
+                f"--features {self.features}: {maps[0]} is a map of each frame, which cannot be joined; expected it alone"
+            )
         if not self.grid:
             if maps and self.encoder != "gated":
-                raise UserError(f"--features {self.features}: a map of each frame; pass --video-grid TIMExHEIGHTxWIDTH, such as 2x2x2")
+                raise UserError(
+                    f"--features {self.features}: a map of each frame; pass --video-grid TIMExHEIGHTxWIDTH, such as 2x2x2"
+                )
             return
         if not maps or self.encoder == "gated" or self.objective == "segmentation":
             what = f"--features {self.features} --encoder {self.encoder} --objective {self.objective}"
@@ -252,11 +297,15 @@ class TrainConfig:
     def _check_losses(self) -> None:
         names, known = self.loss_names, LOSSES[self.objective]
         if unknown := [name for name in self.losses.split("+") if self.losses != "all" and name not in known]:
-            raise UserError(f"--losses {self.losses}: {unknown[0]!r} is no term of {self.objective}'s; expected all, or {'+'.join(known)}")
+            raise UserError(
+                f"--losses {self.losses}: {unknown[0]!r} is no term of {self.objective}'s; expected all, or {'+'.join(known)}"
+            )
         if self.objective == "toco" and not {"fusion", "token"} & set(names):
             raise UserError(f"--losses {self.losses}: trains no score of ToCo's; expected fusion or token among them")
         if self.objective == "taco" and names == ("fusion",) and self.negatives == "cascade":
-            raise UserError("--losses fusion --negatives cascade: no early loss finds the hard ones; expected random or all")
+            raise UserError(
+                "--losses fusion --negatives cascade: no early loss finds the hard ones; expected random or all"
+            )
         if self.objective == "cmcm" and "contrast" not in names:
             raise UserError(f"--losses {self.losses}: trains no score of CMCM's; expected contrast among them")
         if self.objective == "taco" and names == ("token",) and not self.pos_tags:
@@ -287,8 +336,14 @@ class TrainConfig:
         """
         if self.objective == "toco":
             weights = {"pooled": 0.0, "fusion": self.fusion_score_weight, "fusion_token": self.token_score_weight}
-            return {stage: weight for stage, weight in weights.items() if stage.removeprefix("fusion_") in self.loss_names}
+            return {
+                stage: weight for stage, weight in weights.items() if stage.removeprefix("fusion_") in self.loss_names
+            }
         if self.objective != "taco":
             return {"pair": 1.0}
-        weights = {"sentence": self.sentence_score_weight, "token": self.token_score_weight, "fusion": self.fusion_score_weight}
+        weights = {
+            "sentence": self.sentence_score_weight,
+            "token": self.token_score_weight,
+            "fusion": self.fusion_score_weight,
+        }
         return {stage: weights[stage] for stage in self.loss_names}

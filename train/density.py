@@ -57,13 +57,20 @@ def probability(similarity_NK: np.ndarray) -> np.ndarray:
 
 
 def nearest_pairs(
-    video: np.ndarray, text: np.ndarray, k: int, *, seed: int = 0, progress: Callable[[Iterable[int]], Iterable[int]] = iter
+    video: np.ndarray,
+    text: np.ndarray,
+    k: int,
+    *,
+    seed: int = 0,
+    progress: Callable[[Iterable[int]], Iterable[int]] = iter,
 ) -> Neighbours:
     """The ``k`` nearest of each pair by S of Eq. 1. ``progress`` gets the numbers of pairs that are done at a time."""
     if len(video) != len(text):
         raise ValueError(f"{len(video)} clips and {len(text)} captions: expected pairs")
     if not 1 <= k < len(video):
-        raise ValueError(f"k {k}: each of {len(video)} pairs has {max(len(video) - 1, 0)} others; expected 1 to so many")
+        raise ValueError(
+            f"k {k}: each of {len(video)} pairs has {max(len(video) - 1, 0)} others; expected 1 to so many"
+        )
     rng = np.random.default_rng(seed)
     sides = _Side(video, "clips"), _Side(text, "captions")
     size = len(video)
@@ -87,7 +94,9 @@ class _Side:
         self.vectors = torch.from_numpy(np.array(vectors, dtype=np.float32))
         lengths = self.vectors.norm(dim=1, keepdim=True)
         if not torch.isfinite(lengths).all():
-            raise ValueError(f"{int((~torch.isfinite(lengths)).sum())} of the {what}' vectors have a number that is none")
+            raise ValueError(
+                f"{int((~torch.isfinite(lengths)).sum())} of the {what}' vectors have a number that is none"
+            )
         self.vectors /= lengths.clamp(min=torch.finfo(torch.float32).tiny)
         self.moments_DD, self.mean, self.std = _moments(self.vectors)
 
@@ -99,7 +108,8 @@ class _Side:
         """The same, of each of ``rows`` [P] with that of ``others`` [P]."""
         step = max(BLOCK // self.vectors.shape[1], 1)
         parts = [
-            torch.einsum("pd,pd->p", self.vectors[r], self.vectors[o]) for r, o in zip(rows.split(step), others.split(step), strict=True)
+            torch.einsum("pd,pd->p", self.vectors[r], self.vectors[o])
+            for r, o in zip(rows.split(step), others.split(step), strict=True)
         ]
         return self.standardised(torch.cat(parts) if parts else torch.empty(0))
 
@@ -220,7 +230,10 @@ def _clusters(vectors: Tensor, number: int, rng: np.random.Generator) -> tuple[T
     middles = sample[:number].clone()
     for _ in range(CLUSTER_ROUNDS):
         of_sample = _nearest(sample, middles)
-        sums, sizes = torch.zeros_like(middles).index_add_(0, of_sample, sample), of_sample.bincount(minlength=number)[:, None]
+        sums, sizes = (
+            torch.zeros_like(middles).index_add_(0, of_sample, sample),
+            of_sample.bincount(minlength=number)[:, None],
+        )
         middles = torch.where(sizes > 0, sums / sizes.clamp(min=1), middles)
     return _nearest(vectors, middles), middles
 

@@ -24,7 +24,9 @@ def error_bound(k: int, num_pairs: int, num_concepts: int, noise: float, *, sepa
     T > 1 and 0 < eta < 1.
     """
     if not (1 <= k < num_pairs and num_concepts > 1 and 0 < noise < 1):
-        raise ValueError(f"K {k}, M {num_pairs}, T {num_concepts}, eta {noise}: expected 1 <= K < M, T > 1 and 0 < eta < 1")
+        raise ValueError(
+            f"K {k}, M {num_pairs}, T {num_concepts}, eta {noise}: expected 1 <= K < M, T > 1 and 0 < eta < 1"
+        )
     t = torch.arange(1, LARGEST_T + 1, dtype=torch.float64)
     others, both = num_pairs - 1, num_concepts * (num_concepts - 1)
     one_wrong = (num_concepts - 2) * noise / both
@@ -40,7 +42,9 @@ def _shared(others: int, k: int, both: float, one: float) -> Tensor:
     sharing_both = _at_most(_log_binomial(others, both, k), k)
     for number in range(k + 1):
         left = k - number
-        log_p[number, : left + 1] = sharing_both[number] + _at_most(_log_binomial(others - number, one / (1 - both), left), left)
+        log_p[number, : left + 1] = sharing_both[number] + _at_most(
+            _log_binomial(others - number, one / (1 - both), left), left
+        )
     return log_p
 
 

@@ -4,17 +4,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ..storage.console import Problems
+from ..storage.common.problems import Problems
 from ..storage.files import write_json, write_jsonl
 from ..storage.layout import DatasetFolder
 from .checkpoint import Run, load_run
-from .question import Answers, Question
-from .report import write_report
-from .retrieval import retrieve
 from .runs import METRICS_FILE, QUERIES_FILE
-from .segmentation import segment
-from .steps import localize
-from .vqa import answer
+from .tasks.question import Answers, Question
+from .tasks.report import write_report
+from .tasks.retrieval import retrieve
+from .tasks.segmentation import segment
+from .tasks.steps import localize
+from .tasks.vqa import answer
 
 ASK: dict[str, Callable[[Run, Question, Problems], Answers]] = {
     "retrieval": retrieve,
@@ -26,7 +26,12 @@ ASK: dict[str, Callable[[Run, Question, Problems], Answers]] = {
 
 
 def evaluate_run(
-    run_folder: Path, on: DatasetFolder, folder: Path, question: Question, problems: Problems, fingerprint: dict[str, Any]
+    run_folder: Path,
+    on: DatasetFolder,
+    folder: Path,
+    question: Question,
+    problems: Problems,
+    fingerprint: dict[str, Any],
 ) -> dict[str, Any]:
     """Asks a run about a split of ``on``; writes ``metrics.json`` (returned), ``queries.jsonl`` and ``report.html`` into ``folder``."""
     run = load_run(run_folder, on, question.device)

@@ -8,18 +8,28 @@ import torch
 from torch import Tensor
 
 from ..storage.captions import CaptionTable, read_captions
-from ..storage.console import Problems, UserError, say
+from ..storage.common.errors import UserError
+from ..storage.common.problems import Problems
+from ..storage.common.terminal import say
 from ..storage.layout import DatasetFolder
 from ..storage.records import Caption
-from .batches import Batches, make_batches
 from .config import TrainConfig
-from .data import ClipFeatures, Clips, Pairs, evenly, make_pairs, pad_rows, read_pairs, why_none
+from .data.batches import Batches, make_batches
+from .data.pair_weights import pair_weights
+from .data.pairs import ClipFeatures, Clips, Pairs, evenly, make_pairs, pad_rows, read_pairs, why_none
 from .metrics import retrieval_metrics
-from .pair_weights import pair_weights
 from .runs import open_recordings
 from .scoring import Scorer, stage_scores
-from .segmentation import frame_scores, label_frames, label_names, labels_of_rows, read_labelled, step_labels, windows
-from .vqa import answer_scores
+from .tasks.segmentation import (
+    frame_scores,
+    label_frames,
+    label_names,
+    labels_of_rows,
+    read_labelled,
+    step_labels,
+    windows,
+)
+from .tasks.vqa import answer_scores
 from .workers import Workers
 
 VALIDATION_PAIRS = 20_000
@@ -58,7 +68,9 @@ class PairExamples:
 
     judged_by = "validation_mean_rank"
 
-    def __init__(self, dataset: DatasetFolder, config: TrainConfig, features: ClipFeatures, workers: Workers, problems: Problems) -> None:
+    def __init__(
+        self, dataset: DatasetFolder, config: TrainConfig, features: ClipFeatures, workers: Workers, problems: Problems
+    ) -> None:
         self.config, self.features = config, features
         self.labels: list[str] = []
         """What can be answered, where that is one of a list."""
@@ -66,7 +78,9 @@ class PairExamples:
         train = self.pairs["train"]
         if len(train.clips) < 2:
             why = why_none(dataset, features, "train", open_recordings(dataset, config))
-            raise UserError(f"{dataset.captions}: {len(train.clips)} training clips, and contrast needs at least 2; {why}")
+            raise UserError(
+                f"{dataset.captions}: {len(train.clips)} training clips, and contrast needs at least 2; {why}"
+            )
         self.batches = self._batches(train)
         self.pair_weights = pair_weights(dataset, config, features, train, workers)
 
@@ -85,7 +99,11 @@ class PairExamples:
         train = self.pairs["train"]
         rows, mask = scorer.video_inputs([train.clips[n] for n in clips])
         texts = scorer.text_inputs(list(train.captions.take([n for of_clip in captions for n in of_clip])))
-        weights = None if self.pair_weights is None else torch.from_numpy(self.pair_weights[[of_clip[0] for of_clip in captions]])
+        weights = (
+            None
+            if self.pair_weights is None
+            else torch.from_numpy(self.pair_weights[[of_clip[0] for of_clip in captions]])
+        )
         each = self.config.clips_per_video  # of a video, one after the other
         video_of = torch.arange(self.batches.size)[share] // each if each > 1 else None
         return Inputs(texts, rows, mask, weights, video_of)
@@ -164,10 +182,14 @@ class SegmentExamples(PairExamples):
         self.labels = label_names(labels)
         self._place_of = {number: place for place, number in enumerate(labels, start=1)}
         self._videos = read_labelled(captions, self.features, problems)
-        self._segments: dict[str, list[Caption]] = {v.video_id: v.segments for of_split in self._videos.values() for v in of_split}
+        self._segments: dict[str, list[Caption]] = {
+            v.video_id: v.segments for of_split in self._videos.values() for v in of_split
+        }
         return {
             split: Pairs(
-                Clips.of(clip for v in videos for clip in windows(v.video_id, v.num_frames)), CaptionTable([]), np.zeros(0, dtype=int)
+                Clips.of(clip for v in videos for clip in windows(v.video_id, v.num_frames)),
+                CaptionTable([]),
+                np.zeros(0, dtype=int),
             )
             for split, videos in self._videos.items()
         }
@@ -184,7 +206,9 @@ class SegmentExamples(PairExamples):
         rows, mask = pad_rows([rows for rows, _ in found], self.features.dim)
         labels = torch.zeros(mask.shape, dtype=torch.int64)
         for number, (clip, (_, times)) in enumerate(zip(clips, found, strict=True)):
-            labels[number, : len(times)] = torch.from_numpy(labels_of_rows(times, self._segments[clip.video_id], self._place_of))
+            labels[number, : len(times)] = torch.from_numpy(
+                labels_of_rows(times, self._segments[clip.video_id], self._place_of)
+            )
         return Inputs({}, rows, mask, labels=labels)
 
     def validate(self, scorer: Scorer) -> dict[str, float]:

@@ -36,7 +36,12 @@ def token_similarity(video_BMD: Tensor, video_mask_BM: Tensor, tokens: Tensor) -
 
 
 def token_nce(
-    video_BMD: Tensor, video_mask_BM: Tensor, text_RND: Tensor, token_weights_RN: Tensor, temperature: float = 1.0, first: int = 0
+    video_BMD: Tensor,
+    video_mask_BM: Tensor,
+    text_RND: Tensor,
+    token_weights_RN: Tensor,
+    temperature: float = 1.0,
+    first: int = 0,
 ) -> Tensor:
     """TACo Eq. 4: each token of interest must pick its text's video, by its best match within a video.
 
@@ -45,7 +50,9 @@ def token_nce(
     """
     text_of_S, place_S = token_weights_RN.nonzero(as_tuple=True)
     similarity_SB = token_similarity(video_BMD, video_mask_BM, text_RND[text_of_S, place_S])
-    return weighted_nce(similarity_SB / temperature, first + text_of_S, token_weights_RN[text_of_S, place_S]) / len(text_RND)
+    return weighted_nce(similarity_SB / temperature, first + text_of_S, token_weights_RN[text_of_S, place_S]) / len(
+        text_RND
+    )
 
 
 def weighted_nce(logits_SB: Tensor, right_S: Tensor, weights_S: Tensor) -> Tensor:
@@ -116,7 +123,9 @@ def max_margin(similarity_BB: Tensor, margin: float = 0.1, negative_weights_BB: 
     return soft_max_margin(similarity_BB, similarity_BB.new_ones(len(similarity_BB)), margin, negative_weights_BB)
 
 
-def soft_max_margin(similarity_BB: Tensor, weights_B: Tensor, margin: float = 0.1, negative_weights_BB: Tensor | None = None) -> Tensor:
+def soft_max_margin(
+    similarity_BB: Tensor, weights_B: Tensor, margin: float = 0.1, negative_weights_BB: Tensor | None = None
+) -> Tensor:
     """SSML Eq. 4: ``max_margin``, of which the part of each pair counts as much as the pair's weight says, the probability that it is
     a correctly associated one."""
     own_B = similarity_BB.diagonal()
@@ -192,7 +201,9 @@ def sinkhorn_biases(
     iteration: the text biases (Eq. 10) come of the first one.
     """
     if num_iterations < 1:
-        raise ValueError(f"num_iterations {num_iterations}: expected 1 or more; without biases, leave the similarities as they are")
+        raise ValueError(
+            f"num_iterations {num_iterations}: expected 1 or more; without biases, leave the similarities as they are"
+        )
     logits_MN = similarity_MN / temperature
     shares = [_log_shares(*given) for given in zip((text_marginals_M, video_marginals_N), logits_MN.shape, strict=True)]
     log_r_M, log_c_N = (share.to(logits_MN) for share in shares)
@@ -219,7 +230,9 @@ def shares_of(weights_N: Tensor) -> Tensor:
     return weights_N / weights_N.sum()
 
 
-def pair_biases(similarity_BB: Tensor, temperature: float, weights_B: Tensor | None = None, *, num_iterations: int = 4) -> Biases:
+def pair_biases(
+    similarity_BB: Tensor, temperature: float, weights_B: Tensor | None = None, *, num_iterations: int = 4
+) -> Biases:
     """NCL's biases of a batch of pairs: a text and a video have the share of the probability that their pair has of the loss.
 
     With other marginals there is no similarity at which the gradient vanishes: the loss would pull each video towards its weight, and
@@ -230,13 +243,18 @@ def pair_biases(similarity_BB: Tensor, temperature: float, weights_B: Tensor | N
     return sinkhorn_biases(similarity_BB, temperature, **given)
 
 
-def normalized_nce(similarity_BB: Tensor, temperature: float, *, num_iterations: int = 4, weights_B: Tensor | None = None) -> Tensor:
+def normalized_nce(
+    similarity_BB: Tensor, temperature: float, *, num_iterations: int = 4, weights_B: Tensor | None = None
+) -> Tensor:
     """NCL Eq. 4 on the similarities of Eq. 12: each text must pick its video, and each video its text, after biases were added by which
     none of them is picked too often or too seldom. A scalar, the mean of both directions. ``num_iterations`` 0: without biases."""
     by_text = by_video = similarity_BB
     if num_iterations:
         biases = pair_biases(similarity_BB, temperature, weights_B, num_iterations=num_iterations)
-        by_text, by_video = similarity_BB + biases.video_N, similarity_BB + biases.text_M[:, None]  # the other one is the same for all
+        by_text, by_video = (
+            similarity_BB + biases.video_N,
+            similarity_BB + biases.text_M[:, None],
+        )  # the other one is the same for all
     by_text = nce(by_text / temperature, weights_R=weights_B)
     by_video = nce(by_video.T / temperature, weights_R=weights_B)
     return (by_text + by_video) / 2

@@ -57,7 +57,9 @@ def retrieval_metrics(
         raise ValueError(f"similarity must be [num_texts, num_videos] and not empty, got {similarity.shape}")
     num_texts, num_videos = similarity.shape
     if text_to_video is None and num_texts != num_videos:
-        raise ValueError(f"{num_texts} texts and {num_videos} videos: text_to_video must say which video each text belongs to")
+        raise ValueError(
+            f"{num_texts} texts and {num_videos} videos: text_to_video must say which video each text belongs to"
+        )
     right = np.arange(num_texts) if text_to_video is None else np.asarray(text_to_video)
     if right.shape != (num_texts,) or right.min() < 0 or right.max() >= num_videos:
         raise ValueError(f"text_to_video must hold {num_texts} numbers in 0..{num_videos - 1}")
@@ -77,7 +79,9 @@ def retrieval_metrics(
     best_caption[right[is_best[::-1]]] = is_best[::-1]  # the first of them
     queries = np.flatnonzero(num_captions)
     if ties == "clip4clip" and not one_each:
-        by_video = np.full((num_videos, num_videos), -np.inf, dtype=np.float32)  # [video of the captions, video that is asked]
+        by_video = np.full(
+            (num_videos, num_videos), -np.inf, dtype=np.float32
+        )  # [video of the captions, video that is asked]
         np.maximum.at(by_video, right, similarity)
         videos = count(lambda rows: by_video[:, queries[rows]].T, best_own[queries], queries, ties)
         num_candidates, num_right = len(queries), np.ones(len(queries), dtype=int)
@@ -173,7 +177,11 @@ def format_metrics(metrics: dict[str, dict]) -> str:
     lines = [f"{'':<16}" + "".join(f"{name.replace('_', ' '):>13}" for name in SHOWN) + f"{'tied':>13}"]
     for direction in ("text_to_video", "video_to_text"):
         row = metrics[direction]
-        lines.append(f"{direction.replace('_', ' '):<16}" + "".join(f"{row[name]:>13.1f}" for name in SHOWN) + f"{row['num_tied']:>13,}")
+        lines.append(
+            f"{direction.replace('_', ' '):<16}"
+            + "".join(f"{row[name]:>13.1f}" for name in SHOWN)
+            + f"{row['num_tied']:>13,}"
+        )
         lines.append(f"{'  chance':<16}" + "".join(f"{row['chance'][name]:>13.1f}" for name in SHOWN))
     return "\n".join(lines)
 
@@ -184,7 +192,9 @@ def format_stages(stages: dict[str, dict], weights: dict[str, float], rerank: in
     for stage, metrics in stages.items():
         row = metrics["text_to_video"]
         name = stage.replace("_", " ") + (f" of {rerank}" if rerank and stage.startswith("fusion") else "")
-        lines.append(f"{name:<16}" + "".join(f"{row[shown]:>13.1f}" for shown in SHOWN) + f"{weights.get(stage, 0):>13g}")
+        lines.append(
+            f"{name:<16}" + "".join(f"{row[shown]:>13.1f}" for shown in SHOWN) + f"{weights.get(stage, 0):>13g}"
+        )
     return "\n".join(lines)
 
 
@@ -202,7 +212,9 @@ def format_steps(steps: dict[str, Any]) -> str:
     names = {"recall": "recall", "recall_spans": "with spans", "chance": "chance", "ceiling": "in order"}
     lines = [f"{'recall, percent':<32}" + "".join(f"{name:>12}" for name in names.values()) + f"{'videos':>9}"]
     for title, row in [*steps["tasks"].items(), ("mean over tasks", steps)]:
-        lines.append(f"{title[:31]:<32}" + "".join(f"{row[name]:>12.1f}" for name in names) + f"{row['num_videos']:>9,}")
+        lines.append(
+            f"{title[:31]:<32}" + "".join(f"{row[name]:>12.1f}" for name in names) + f"{row['num_videos']:>9,}"
+        )
     lines.append(
         "with spans: a step may last, its hits are the part of its seconds that is right; in order: the most that the order allows"
     )
@@ -212,10 +224,18 @@ def format_steps(steps: dict[str, Any]) -> str:
 def format_answers(result: dict[str, Any]) -> str:
     """A table of ``vqa.answer``'s accuracies."""
     types = ["all", *result["num_of_type"]]
-    rows = {"accuracy": "accuracy", "question_only": "question alone", "most_frequent_answer": "usual answer", "answerable": "answerable"}
+    rows = {
+        "accuracy": "accuracy",
+        "question_only": "question alone",
+        "most_frequent_answer": "usual answer",
+        "answerable": "answerable",
+    }
     lines = [f"{'percent':<16}" + "".join(f"{name:>9}" for name in types)]
     lines += [f"{label:<16}" + "".join(f"{result[name][kind]:>9.2f}" for kind in types) for name, label in rows.items()]
-    lines.append(f"{'questions':<16}{result['num_questions']:>9,}" + "".join(f"{number:>9,}" for number in result["num_of_type"].values()))
+    lines.append(
+        f"{'questions':<16}{result['num_questions']:>9,}"
+        + "".join(f"{number:>9,}" for number in result["num_of_type"].values())
+    )
     usual = result["most_frequent_answer"]["answer"]
     lines.append(
         f"question alone: the same model without the video; usual answer: always {usual!r}; answerable: among those to choose from"
@@ -229,5 +249,7 @@ def format_segmentation(result: dict[str, Any]) -> str:
     lines = [f"{'percent':<16}" + "".join(f"{name.replace('_accuracy', ''):>10}" for name in names)]
     for label, row in (("segmentation", result["segmentation"]), ("all background", result["all_background"])):
         lines.append(f"{label:<16}" + "".join(f"{row[name]:>10.2f}" for name in names))
-    lines.append("accuracy: of all seconds, background included, as published; steps: of those that show one; macro: the mean over labels")
+    lines.append(
+        "accuracy: of all seconds, background included, as published; steps: of those that show one; macro: the mean over labels"
+    )
     return "\n".join(lines)

@@ -13,8 +13,6 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from .config import TrainConfig
-from .dual import GatedPair, SharedCodebook, unit
-from .heads import answer_terms, segment_terms
 from .losses import (
     cascade_scores,
     code_log_probabilities,
@@ -34,8 +32,10 @@ from .losses import (
     token_similarity,
     weighted_nce,
 )
-from .model import FusionScores, TextTokens, TokenBank, VideoTextModel, VideoTokens
-from .spoken import SpokenPair
+from .models.gated import GatedPair, SharedCodebook, unit
+from .models.heads import answer_terms, segment_terms
+from .models.spoken import SpokenPair
+from .models.transformer import FusionScores, TextTokens, TokenBank, VideoTextModel, VideoTokens
 from .workers import Workers
 
 Scores = dict[str, Tensor]
@@ -74,7 +74,11 @@ class Batch:
         return self.workers.rank * len(self.texts.mask_BN)
 
     def video_biases(
-        self, similarity_RB: Tensor, temperature: float, weights_R: Tensor | None = None, text_of_R: Tensor | None = None
+        self,
+        similarity_RB: Tensor,
+        temperature: float,
+        weights_R: Tensor | None = None,
+        text_of_R: Tensor | None = None,
     ) -> Tensor:
         """NCL's biases of the batch's videos, from the similarities of this process's rows, and the others', with them.
 
@@ -84,7 +88,9 @@ class Batch:
         similarity_RB = similarity_RB.detach()
         weights_R = similarity_RB.new_ones(len(similarity_RB)) if weights_R is None else weights_R.detach()
         text_of_R = torch.arange(len(similarity_RB), device=similarity_RB.device) if text_of_R is None else text_of_R
-        missing = self.workers.largest(len(weights_R)) - len(weights_R)  # rows are tokens, of which each process has another number
+        missing = self.workers.largest(len(weights_R)) - len(
+            weights_R
+        )  # rows are tokens, of which each process has another number
         similarity_SB = self.workers.gather(F.pad(similarity_RB, (0, 0, 0, missing)))
         weights_S = self.workers.gather(F.pad(weights_R, (0, missing)))
         right_S = self.workers.gather(F.pad(self.first + text_of_R, (0, missing), value=-1))
@@ -143,7 +149,9 @@ def best_matches(batch: Batch, videos: VideoTokens) -> tuple[Tensor, Tensor, Ten
         similarity_SB = token_similarity(*arguments, tokens_SD)
     else:  # products with every token of every video are many times what is kept of them
         parts = tokens_SD.split(batch.recompute)
-        similarity_SB = torch.cat([checkpoint(token_similarity, *arguments, part, use_reentrant=False) for part in parts])
+        similarity_SB = torch.cat(
+            [checkpoint(token_similarity, *arguments, part, use_reentrant=False) for part in parts]
+        )
     return text_of_S, weights_S, similarity_SB
 
 
@@ -157,10 +165,18 @@ def taco_terms(model: VideoTextModel, batch: Batch, config: TrainConfig) -> dict
     if "token" in config.loss_names:
         text_of_S, weights_S, similarity_SB = best_matches(batch, videos)
         counted_S = weights_S if batch.weights_R is None else weights_S * batch.weights_R[text_of_S]
-        bias_B = batch.video_biases(similarity_SB, config.temperature, counted_S, text_of_S) if config.normalized_loss else 0.0
+        bias_B = (
+            batch.video_biases(similarity_SB, config.temperature, counted_S, text_of_S)
+            if config.normalized_loss
+            else 0.0
+        )
         loss = weighted_nce((similarity_SB + bias_B) / config.temperature, batch.first + text_of_S, counted_S)
         terms["token"] = config.token_loss_weight * loss / len(batch.texts.mask_BN)
-        before_SB = similarity_SB.new_zeros(len(batch.texts.mask_BN), similarity_SB.shape[1]) if guidance_RB is None else guidance_RB
+        before_SB = (
+            similarity_SB.new_zeros(len(batch.texts.mask_BN), similarity_SB.shape[1])
+            if guidance_RB is None
+            else guidance_RB
+        )
         guidance_RB = cascade_scores(before_SB.detach(), similarity_SB.detach(), text_of_S)
     if "fusion" in config.loss_names:
         of_texts, of_videos = negatives(batch, guidance_RB, config)
@@ -246,10 +262,17 @@ def cmcm_terms(model: VideoTextModel, batch: Batch, config: TrainConfig) -> dict
     terms = {"contrast": both_ways(lambda s: masked_margin_softmax(s, config.margin, weights_B), text_BD @ video_BD.T)}
     if codebook.size and "codes" in config.loss_names:
         # Distances to the codewords as they are: they move by the tokens that they replace, not by the gradient (appendix A).
-        coded = (workers.gather(code_log_probabilities(side.tokens_BLD, side.mask_BL, codebook.codewords)) for side in (text, video))
-        terms["codes"] = config.code_loss_weight * both_ways(lambda s: nce(s, weights_R=weights_B), code_similarity(*coded))
+        coded = (
+            workers.gather(code_log_probabilities(side.tokens_BLD, side.mask_BL, codebook.codewords))
+            for side in (text, video)
+        )
+        terms["codes"] = config.code_loss_weight * both_ways(
+            lambda s: nce(s, weights_R=weights_B), code_similarity(*coded)
+        )
     if codebook.size:
-        codebook.update(torch.cat([side.tokens_BLD[side.mask_BL] for side in (text, video)]).detach(), workers, batch.generator)
+        codebook.update(
+            torch.cat([side.tokens_BLD[side.mask_BL] for side in (text, video)]).detach(), workers, batch.generator
+        )
     if model.queries is not None:
         model.queries.push(text_BD, video_BD)
     return terms
@@ -273,7 +296,9 @@ def coded_videos(codebook: SharedCodebook, videos: VideoTokens, workers: Workers
     return _code(codebook, "video", videos.mean_BD, videos.tokens_BMD, videos.mask_BM, workers)
 
 
-def _code(codebook: SharedCodebook, side: str, summary_BD: Tensor, tokens_BLD: Tensor, mask_BL: Tensor, workers: Workers) -> Coded:
+def _code(
+    codebook: SharedCodebook, side: str, summary_BD: Tensor, tokens_BLD: Tensor, mask_BL: Tensor, workers: Workers
+) -> Coded:
     tokens_BLD = codebook.tokens(side, tokens_BLD, mask_BL, workers) if codebook.size else None
     return Coded(codebook.vector(side, summary_BD, tokens_BLD, mask_BL), tokens_BLD, mask_BL)
 
@@ -299,7 +324,10 @@ def taco_late(fused: FusionScores, weights_PN: Tensor) -> Scores:
 
 def toco_late(fused: FusionScores, weights_PN: Tensor) -> Scores:
     """f, and f^t summed over the tokens of interest by their weights."""
-    return {"fusion": fused.pair_P, "fusion_token": (weights_PN[:, : fused.token_PN.shape[1]] * fused.token_PN).sum(dim=1)}
+    return {
+        "fusion": fused.pair_P,
+        "fusion_token": (weights_PN[:, : fused.token_PN.shape[1]] * fused.token_PN).sum(dim=1),
+    }
 
 
 TextVectors = Callable[[Model, TextTokens], Tensor]

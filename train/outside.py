@@ -8,7 +8,7 @@ from typing import Any
 
 from safetensors import safe_open
 
-from ..storage.console import UserError
+from ..storage.common.errors import UserError
 from ..storage.foreign import printable
 
 TRAIN_AGAIN = "train the run again"
@@ -25,7 +25,9 @@ def refusing(path: Path, todo: str = TRAIN_AGAIN) -> Iterator[None]:
     except Exception as error:  # transformers, tokenizers, safetensors and torch raise nearly everything
         raise _refused(path, error, todo) from None
     except BaseException as error:
-        if type(error).__name__ != "PanicException":  # where the Rust part of tokenizers gives up; its type can be imported from nowhere
+        if (
+            type(error).__name__ != "PanicException"
+        ):  # where the Rust part of tokenizers gives up; its type can be imported from nowhere
             raise
         raise _refused(path, error, todo) from None
 

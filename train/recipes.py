@@ -9,7 +9,7 @@ from dataclasses import fields
 from types import MappingProxyType
 from typing import Any
 
-from ..storage.console import UserError
+from ..storage.common.errors import UserError
 from ..storage.profiles import FRAME_MAPS
 from .config import TrainConfig
 
@@ -73,7 +73,14 @@ _SSML: Settings = {
     "num_steps": 500_000,
     "validate_every": 5_000,
 }
-_SSML_CLIPS = {**_SSML, "pair_weights": "none", "clips_per_video": 0, "batch_size": 256, "num_steps": 10_000, "validate_every": 500}
+_SSML_CLIPS = {
+    **_SSML,
+    "pair_weights": "none",
+    "clips_per_video": 0,
+    "batch_size": 256,
+    "num_steps": 10_000,
+    "validate_every": 500,
+}
 
 # NCL section 4 and appendices B and C. Its learning rate is CLIP's, which is trained on there; its features are fixed here, and its text
 # encoder is BERT.
@@ -175,14 +182,31 @@ RECIPES: Mapping[str, Settings] = MappingProxyType(
         "taco-msrvtt-split2-finetune": {**_TACO_FINETUNED, "protocol": "1k-A-7k"},
         "taco-activitynet": {**_TACO, **_PARAGRAPHS},
         "taco-activitynet-finetune": {**_TACO_FINETUNED, **_PARAGRAPHS},
-        "taco-howto100m": {**_TACO, "protocol": "merged", "num_video_layers": 4, "num_steps": 500_000, "batch_size": 64},
-        "toco-small": {"objective": "toco", "tokens_of_interest": "noun+verb+adj", "num_video_layers": 0, "num_negatives": 3},
+        "taco-howto100m": {
+            **_TACO,
+            "protocol": "merged",
+            "num_video_layers": 4,
+            "num_steps": 500_000,
+            "batch_size": 64,
+        },
+        "toco-small": {
+            "objective": "toco",
+            "tokens_of_interest": "noun+verb+adj",
+            "num_video_layers": 0,
+            "num_negatives": 3,
+        },
         "toco-youcook2": _TOCO,
         "toco-youcook2-finetune": _TOCO_FINETUNED,
         "toco-msrvtt": {**_TOCO, "protocol": "1k-A-7k"},
         "toco-msrvtt-finetune": {**_TOCO_FINETUNED, "protocol": "1k-A-7k"},
         "toco-howto100m": {**_TOCO, "num_steps": 1_000_000, "num_negatives": 16},
-        "ssml-small": {"objective": "ssml", "encoder": "gated", "embedding_size": 512, "schedule": "constant", "warmup_steps": 0},
+        "ssml-small": {
+            "objective": "ssml",
+            "encoder": "gated",
+            "embedding_size": 512,
+            "schedule": "constant",
+            "warmup_steps": 0,
+        },
         "ssml-howto100m": _SSML,
         "ssml-howto100m-baseline": {**_SSML, "pair_weights": "none"},  # HTM-PT of section 6.2
         "ssml-msrvtt": {**_SSML_CLIPS, "protocol": "1k-A"},  # HTM-no-PT
@@ -191,11 +215,35 @@ RECIPES: Mapping[str, Settings] = MappingProxyType(
         "ssml-msvd-finetune": _SSML_CLIPS,
         "ssml-lsmdc": _SSML_CLIPS,
         "ssml-lsmdc-finetune": _SSML_CLIPS,
-        "mil-nce-small": {"objective": "mil-nce", "encoder": "gated", "embedding_size": 512, "schedule": "constant", "warmup_steps": 0},
-        "ncl-small": {"objective": "ncl", "normalized_loss": True, "query_queue": 2048, "temperature": 0.05, "num_video_layers": 0},
-        "ncl-msrvtt": {**_NCL, "protocol": "1k-A", "num_steps": 7_000, "warmup_steps": 700, "max_video_tokens": 12},  # 5 epochs
+        "mil-nce-small": {
+            "objective": "mil-nce",
+            "encoder": "gated",
+            "embedding_size": 512,
+            "schedule": "constant",
+            "warmup_steps": 0,
+        },
+        "ncl-small": {
+            "objective": "ncl",
+            "normalized_loss": True,
+            "query_queue": 2048,
+            "temperature": 0.05,
+            "num_video_layers": 0,
+        },
+        "ncl-msrvtt": {
+            **_NCL,
+            "protocol": "1k-A",
+            "num_steps": 7_000,
+            "warmup_steps": 700,
+            "max_video_tokens": 12,
+        },  # 5 epochs
         "ncl-msvd": {**_NCL, "num_steps": 1_140, "warmup_steps": 0, "max_video_tokens": 12},  # 3 epochs
-        "ncl-activitynet": {**_NCL, "num_steps": 780, "warmup_steps": 78, "max_video_tokens": 64, "max_text_tokens": 64},  # 10 epochs
+        "ncl-activitynet": {
+            **_NCL,
+            "num_steps": 780,
+            "warmup_steps": 78,
+            "max_video_tokens": 64,
+            "max_text_tokens": 64,
+        },  # 10 epochs
         "cmcm-smit": _SMIT,
         "cmcm-smit-baseline": {**_SMIT, "codebook_size": 0},
         "cmcm-smit-finetune": {**_SMIT, "learning_rate": 1e-4},  # the "warm start" from the baseline
@@ -206,7 +254,13 @@ RECIPES: Mapping[str, Settings] = MappingProxyType(
         "vqa-msrvtt_qa-finetune": _VQA,
         "vqa-msvd_qa": _VQA,
         "vqa-msvd_qa-finetune": _VQA,
-        "vqa-small": {"objective": "vqa", "encoder": "gated", "embedding_size": 512, "schedule": "constant", "warmup_steps": 0},
+        "vqa-small": {
+            "objective": "vqa",
+            "encoder": "gated",
+            "embedding_size": 512,
+            "schedule": "constant",
+            "warmup_steps": 0,
+        },
         "segmentation-coin": _SEGMENTATION,
         "segmentation-coin-finetune": {**_SEGMENTATION, "num_steps": 20_000, "learning_rate": 2e-5},
         "segmentation-small": {"objective": "segmentation", "max_video_tokens": 49},
@@ -222,7 +276,11 @@ RECIPES: Mapping[str, Settings] = MappingProxyType(
 def usual_recipe(objective: str, dataset: str, protocol: str, init: str) -> str:
     """The name of the objective's recipe for a data set, and for its protocol if there is one; where its paper has none, of the small
     one."""
-    stems = [name for name in RECIPES if name.startswith(f"{objective}-{dataset}") and name.endswith("-finetune") == bool(init)]
+    stems = [
+        name
+        for name in RECIPES
+        if name.startswith(f"{objective}-{dataset}") and name.endswith("-finetune") == bool(init)
+    ]
     fitting = [name for name in stems if not protocol or RECIPES[name].get("protocol", protocol) == protocol]
     return [*fitting, *stems, f"{objective}-small"][0]
 
@@ -235,7 +293,9 @@ def make_config(name: str, given: Settings) -> TrainConfig:
     if "video_grid" not in given and given.get("features") not in (None, *FRAME_MAPS):
         settings.pop("video_grid", None)  # the recipe's features have places, these have none
     if "features" not in settings:
-        raise UserError(f"--features: not given, and the recipe {name} names none; expected a store's name, such as s3d, or several by +")
+        raise UserError(
+            f"--features: not given, and the recipe {name} names none; expected a store's name, such as s3d, or several by +"
+        )
     if name.endswith("-finetune") and not settings.get("init"):
         raise UserError(f"--recipe {name}: goes on from a trained run; pass --init RUN")
     return TrainConfig(**settings)
@@ -247,6 +307,8 @@ def describe(config: TrainConfig, given: Settings) -> list[str]:
     lines = []
     for field in fields(config):
         value = getattr(config, field.name)
-        source = "given" if field.name in given else f"recipe {config.recipe}" if recipe.get(field.name) == value else ""
+        source = (
+            "given" if field.name in given else f"recipe {config.recipe}" if recipe.get(field.name) == value else ""
+        )
         lines.append(f"  {field.name:<22} {value!s:<30} {source}".rstrip())
     return lines

@@ -6,7 +6,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from ..storage.console import UserError
+from ..storage.common.errors import UserError
 from ..storage.files import read_jsonl
 from ..storage.foreign import printable
 from .config import TrainConfig
@@ -22,13 +22,22 @@ def check_run(about: Any) -> None:
     for part in ("config", "inputs", "result", "software"):
         _expect(isinstance(about.get(part), dict), f"{part} is no object")
     config, stores = read_config(about), about["inputs"].get("features")
-    _expect(isinstance(stores, list) and all(isinstance(store, dict) for store in stores), "inputs.features is no list of objects")
-    _expect(len(stores) == len(config.features.split("+")), f"inputs.features has {len(stores)} stores; config.features {config.features}")
+    _expect(
+        isinstance(stores, list) and all(isinstance(store, dict) for store in stores),
+        "inputs.features is no list of objects",
+    )
+    _expect(
+        len(stores) == len(config.features.split("+")),
+        f"inputs.features has {len(stores)} stores; config.features {config.features}",
+    )
     for name in FEATURES:
         _expect(all(isinstance(store.get(name), str) for store in stores), f"inputs.features has no text for {name}")
     best = about["result"].get("best")
     _expect(isinstance(best, dict) and isinstance(best.get("step"), int), "result.best has no step")
-    _expect(all(value is None or _is_number(value) for value in best.values()), "result.best has something that is no number")
+    _expect(
+        all(value is None or _is_number(value) for value in best.values()),
+        "result.best has something that is no number",
+    )
     json.dumps(about, ensure_ascii=False).encode()  # raises for what is no text in any encoding
 
 
@@ -49,7 +58,9 @@ def read_events(path: Path) -> list[dict[str, Any]]:
     if not events or len(events[0]) > MOST_NAMES:
         raise UserError(wrong)
     for event in events:
-        if not isinstance(event.get("step"), int) or not all(value is None or _is_number(value) for value in event.values()):
+        if not isinstance(event.get("step"), int) or not all(
+            value is None or _is_number(value) for value in event.values()
+        ):
             raise UserError(wrong)
     return events
 

@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TextIO
 
-from ..storage.console import UserError, say
+from ..storage.common.errors import UserError
+from ..storage.common.terminal import say
 from ..storage.foreign import printable
 
 LOCK_FILE = "train.lock"
@@ -48,9 +49,13 @@ def _lock(path: Path) -> TextIO | None:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         with file:
-            raise UserError(f"{path.parent}: {_holder(file)} trains there; wait until it ends, or pass another --run-name NAME") from None
+            raise UserError(
+                f"{path.parent}: {_holder(file)} trains there; wait until it ends, or pass another --run-name NAME"
+            ) from None
     except OSError as error:
-        say(f"note: {path}: this file system has no locks ({error.strerror}); see to it that no other training writes there")
+        say(
+            f"note: {path}: this file system has no locks ({error.strerror}); see to it that no other training writes there"
+        )
     if path.exists() and os.path.samestat(os.fstat(file.fileno()), path.stat()):
         return file
     file.close()

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..storage.captions import read_captions_about
-from ..storage.console import UserError
+from ..storage.common.errors import UserError
 from ..storage.feature_store import FeatureStore, stores_in
 from ..storage.files import check_regular, read_json, sha256_of, write_json
 from ..storage.layout import DatasetFolder
@@ -36,13 +36,20 @@ LABELS_FILE = "labels.json"
 
 
 def describe_inputs(
-    dataset: DatasetFolder, stores: Sequence[FeatureStore], init: Path | None = None, recordings: FeatureStore | None = None
+    dataset: DatasetFolder,
+    stores: Sequence[FeatureStore],
+    init: Path | None = None,
+    recordings: FeatureStore | None = None,
 ) -> dict[str, Any]:
     """What a run was trained on, so that it can be told from one on other data. ``init``: the run whose model it goes on from;
     ``recordings``: of spoken captions, where it hears those."""
     begun = {} if init is None else {"init": {"run": init.name, "model_sha256": sha256_of(init / MODEL_FILE)}}
     heard = {} if recordings is None else {"recordings": _describe(recordings)}
-    return begun | heard | {"captions": read_captions_about(dataset.captions), "features": [_describe(store) for store in stores]}
+    return (
+        begun
+        | heard
+        | {"captions": read_captions_about(dataset.captions), "features": [_describe(store) for store in stores]}
+    )
 
 
 def _describe(store: FeatureStore) -> dict[str, Any]:
@@ -91,7 +98,9 @@ def features_note(inputs: dict[str, Any]) -> str | None:
     random = " and ".join(dict.fromkeys(f["features"] for f in inputs["features"] if f["weights"].startswith("random")))
     imported = " and ".join(dict.fromkeys(f["features"] for f in inputs["features"] if f["origin"] != EXTRACTED))
     if random:
-        notes.append(f"Features {random} come from seeded random weights, not from published ones: the numbers show that all parts work.")
+        notes.append(
+            f"Features {random} come from seeded random weights, not from published ones: the numbers show that all parts work."
+        )
     if imported:
         notes.append(f"Features {imported} were imported: how they were made is as stated then, not known.")
     return " ".join(notes) or None
@@ -99,7 +108,10 @@ def features_note(inputs: dict[str, Any]) -> str | None:
 
 def save_run(folder: Path, config: TrainConfig, inputs: dict[str, Any], result: dict[str, Any]) -> None:
     """Written last: a folder with it is a finished run."""
-    write_json(folder / RUN_FILE, {"config": asdict(config), "inputs": inputs, "result": result, "software": describe_software()})
+    write_json(
+        folder / RUN_FILE,
+        {"config": asdict(config), "inputs": inputs, "result": result, "software": describe_software()},
+    )
 
 
 def read_labels(folder: Path) -> list[str]:
@@ -124,7 +136,9 @@ def find_run(root: Path, dataset: str | None, name: str | None) -> Path:
     found = finished(glob.escape(dataset) if dataset else "*") or (finished("*") if name else [])
     if not found:
         where = f"{root / (dataset or '*') / 'runs' / (name or '*')}"
-        raise UserError(f"run {name or ''}: no finished run at {where}; expected a run's folder or name; train one with vlalign-train")
+        raise UserError(
+            f"run {name or ''}: no finished run at {where}; expected a run's folder or name; train one with vlalign-train"
+        )
     if name is not None and len(found) > 1:
         raise UserError(
             f"run {name}: there are {len(found)} of this name; pass --dataset: {', '.join(p.parts[-4] for p in found)}, or its folder"
@@ -177,4 +191,6 @@ def trained_before(folder: Path, config: TrainConfig, inputs: dict[str, Any]) ->
     about = read_run(folder)
     if about["inputs"] == inputs and read_config(about) == config:
         return True
-    raise UserError(f"{folder}: holds a finished run with other settings or data; pass another --run-name NAME, or remove that folder")
+    raise UserError(
+        f"{folder}: holds a finished run with other settings or data; pass another --run-name NAME, or remove that folder"
+    )

@@ -7,15 +7,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..storage.console import progress
+from ..storage.common.progress import progress
 from ..storage.records import Caption
 from .config import TrainConfig
-from .data import Clip, ClipFeatures
-from .model import TextTokens, VideoTokens
-from .normalization import Queries
+from .data.pairs import Clip, ClipFeatures
+from .data.text import TokenWeights
+from .data.text_inputs import TextInputs
+from .models.transformer import TextTokens, VideoTokens
 from .objectives import OBJECTIVES, Model
-from .text import TokenWeights
-from .text_inputs import TextInputs
+from .tasks.normalization import Queries
 
 TEXTS, CLIPS = 512, 64
 """So many are encoded and compared at once."""
@@ -46,7 +46,9 @@ class Scorer:
         return any(not stage.startswith("fusion") for stage in self.config.score_weights)
 
     def encode_texts(self, captions: Sequence[Caption]) -> TextTokens:
-        return self.model.encode_texts(**{name: value.to(self._device) for name, value in self.text_inputs(captions).items()})
+        return self.model.encode_texts(
+            **{name: value.to(self._device) for name, value in self.text_inputs(captions).items()}
+        )
 
     def encode_videos(self, clips: Sequence[Clip]) -> VideoTokens:
         return self.model.encode_videos(*(x.to(self._device) for x in self.video_inputs(clips)))
@@ -89,7 +91,9 @@ class StageScores:
     def guidance(self, weights: dict[str, float]) -> np.ndarray:
         """The early stages alone, by their weights; where all of those are 0, as in ToCo, their plain sum."""
         early = {stage: scores for stage, scores in self.stages.items() if not stage.startswith("fusion")}
-        return _weighted_sum(early, weights if any(weights.get(stage) for stage in early) else dict.fromkeys(early, 1.0))
+        return _weighted_sum(
+            early, weights if any(weights.get(stage) for stage in early) else dict.fromkeys(early, 1.0)
+        )
 
 
 def _weighted_sum(stages: dict[str, np.ndarray], weights: dict[str, float]) -> np.ndarray:
@@ -130,7 +134,9 @@ def stage_scores(
         encoded = scorer.encode_videos(clips[first : first + CLIPS])
         video_vectors.append(objective.video_vectors(scorer.model, encoded))
         for number, (text, vectors) in enumerate(zip(texts, text_vectors, strict=True)):
-            for stage, block in ({objective.stage: vectors @ video_vectors[-1].T} | objective.early(text, encoded)).items():
+            for stage, block in (
+                {objective.stage: vectors @ video_vectors[-1].T} | objective.early(text, encoded)
+            ).items():
                 if stage in stages:
                     rows = slice(number * TEXTS, number * TEXTS + len(block))
                     stages[stage][rows, first : first + CLIPS] = block.float().cpu().numpy()
@@ -211,4 +217,8 @@ def _fused_blocks(
         for text_of_P, clip_of_P in zip(texts_P[order].split(PAIRS), clips_P[order].split(PAIRS), strict=True):
             fused = model.fusion(bank, text_of_P, clip_of_P)
             late = objective.late(fused, text.weights_BN[text_of_P.to(text.weights_BN.device)])
-            yield begin + text_of_P.numpy(), clip_of_P.numpy(), {stage: x.float().cpu().numpy() for stage, x in late.items()}
+            yield (
+                begin + text_of_P.numpy(),
+                clip_of_P.numpy(),
+                {stage: x.float().cpu().numpy() for stage, x in late.items()},
+            )

@@ -18,15 +18,22 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from ..storage.captions import read_idf
-from ..storage.console import Problems, UserError, keeping, progress, say
+from ..storage.common.errors import UserError
+from ..storage.common.problems import Problems
+from ..storage.common.progress import progress
+from ..storage.common.signals import keeping
+from ..storage.common.terminal import say
 from ..storage.files import remove_unfinished, write_json, write_text
 from ..storage.layout import DatasetFolder
 from .checkpoint import load_init, load_state, make_model, save_model, save_state
 from .config import TrainConfig
-from .data import ClipFeatures, Pairs
-from .dual import GatedPair
+from .data.pairs import ClipFeatures, Pairs
+from .data.text import TokenWeights
+from .data.text_inputs import new_text_inputs, saved_text_inputs
 from .examples import Inputs, make_examples
-from .model import TextTokens, VideoTextModel, VideoTokens
+from .models.gated import GatedPair
+from .models.spoken import SpokenPair
+from .models.transformer import TextTokens, VideoTextModel, VideoTokens
 from .objectives import OBJECTIVES, Batch, Model
 from .run_lock import training_in
 from .runs import (
@@ -45,9 +52,6 @@ from .runs import (
     save_run,
 )
 from .scoring import Scorer
-from .spoken import SpokenPair
-from .text import TokenWeights
-from .text_inputs import new_text_inputs, saved_text_inputs
 from .workers import Workers, join_workers
 
 WRITTEN = (STATE_FILE, MODEL_FILE, LAST_MODEL_FILE, EVENTS_FILE, LABELS_FILE, RUN_FILE)
@@ -59,7 +63,9 @@ AHEAD = 2
 """Batches that are made while the model computes."""
 
 
-def set_feature_statistics(model: VideoTextModel | SpokenPair, features: ClipFeatures, pairs: Pairs, config: TrainConfig) -> None:
+def set_feature_statistics(
+    model: VideoTextModel | SpokenPair, features: ClipFeatures, pairs: Pairs, config: TrainConfig
+) -> None:
     """Mean and standard deviation of each feature over the rows of (at most 2,000) training clips."""
     clips = random.Random(config.seed).sample(pairs.clips, min(STATISTICS_CLIPS, len(pairs.clips)))
     rows = np.concatenate(features.rows(clips, config.max_video_tokens)).astype(np.float32)
@@ -121,7 +127,16 @@ def backward(model: Model, inputs: Inputs, config: TrainConfig, step: int, worke
     torch.manual_seed(random.Random(f"{config.seed} step {step} process {workers.rank}").getrandbits(63))
     texts, videos = encode(model, inputs, config.micro_batch_size)
     generator = torch.Generator().manual_seed(random.Random(f"{config.seed} step {step}").getrandbits(63))
-    batch = Batch(texts, videos, workers, generator, config.micro_batch_size or None, inputs.weights, inputs.video_of, inputs.labels)
+    batch = Batch(
+        texts,
+        videos,
+        workers,
+        generator,
+        config.micro_batch_size or None,
+        inputs.weights,
+        inputs.video_of,
+        inputs.labels,
+    )
     terms = OBJECTIVES[config.objective].terms(model, batch, config)
     model.zero_grad(set_to_none=True)
     (sum(terms.values()) / workers.size).backward()
@@ -153,7 +168,9 @@ class Trainer:
         torch.manual_seed(config.seed)
         goes_on = (folder / STATE_FILE).exists()
         if init is not None or goes_on:
-            text_inputs = saved_text_inputs(config, folder / STATE_FILE if goes_on else init / MODEL_FILE, dataset, weights)
+            text_inputs = saved_text_inputs(
+                config, folder / STATE_FILE if goes_on else init / MODEL_FILE, dataset, weights
+            )
         else:
             text_inputs = new_text_inputs(config, dataset, weights, self.examples.train_texts())
         self.model = make_model(config, features.dim, text_inputs, len(self.examples.labels))
@@ -167,7 +184,9 @@ class Trainer:
         # Decoupled weight decay: as a part of the gradient, Adam would scale it up to full steps for the rows of the vocabulary and of
         # the positions that no batch has, and a pretrained model would forget them.
         # Fused, it takes a ninth of its time on a CPU: it was a quarter of a step of the 1-D audio encoder.
-        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay, fused=True)
+        self.optimizer = torch.optim.AdamW(
+            self.model.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay, fused=True
+        )
         self.scorer = Scorer(self.model, text_inputs, weights, features, config)
         self.step, self.best, self.kept_step = 0, None, 0
         if goes_on:
@@ -221,7 +240,9 @@ class Trainer:
 
         started, num_steps = time.monotonic(), self.config.num_steps
         events = open_events(self.folder / EVENTS_FILE, self.step) if self.workers.first else None
-        board = SummaryWriter(self.folder / TENSORBOARD_FOLDER, purge_step=self.step + 1) if self.workers.first else None
+        board = (
+            SummaryWriter(self.folder / TENSORBOARD_FOLDER, purge_step=self.step + 1) if self.workers.first else None
+        )
         stream = self.inputs_from(self.step)
         steps = range(self.step, num_steps)
         for _ in self._shown(steps) if events else steps:
@@ -260,7 +281,14 @@ class Trainer:
             (self.folder / STATE_FILE).unlink(missing_ok=True)
 
     def _shown(self, steps: range) -> Iterable[int]:
-        return progress(steps, total=self.config.num_steps, what="training", unit="steps", done=self.step, note=lambda: memory(self.device))
+        return progress(
+            steps,
+            total=self.config.num_steps,
+            what="training",
+            unit="steps",
+            done=self.step,
+            note=lambda: memory(self.device),
+        )
 
     def _keep(self, event: dict[str, Any]) -> None:
         name = self.examples.judged_by  # less is better
@@ -293,14 +321,23 @@ def clean(folder: Path) -> None:
 
 
 def train_run(
-    dataset: DatasetFolder, config: TrainConfig, folder: Path, *, device_name: str, init: Path | None = None, problems: Problems
+    dataset: DatasetFolder,
+    config: TrainConfig,
+    folder: Path,
+    *,
+    device_name: str,
+    init: Path | None = None,
+    problems: Problems,
 ) -> None:
     """Trains the model of ``config`` into ``folder``; goes on from where it stood if it was stopped.
 
     Raises ``UserError`` where there is nothing to train on, where ``folder`` holds a run of other settings or another process trains
     there, and where the loss stops being a number.
     """
-    with join_workers(device_name) as (workers, device), training_in(folder) if workers.first else contextlib.nullcontext():
+    with (
+        join_workers(device_name) as (workers, device),
+        training_in(folder) if workers.first else contextlib.nullcontext(),
+    ):
         if workers.first:
             clean(folder)
         trainer = Trainer(dataset, config, folder, workers, device, init, problems)

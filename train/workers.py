@@ -10,8 +10,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from ..storage.console import UserError
-from ..storage.device import find_device
+from ..storage.common.device import find_device
+from ..storage.common.errors import UserError
 
 PATIENCE = timedelta(hours=6)
 """The others wait while the first one validates."""
@@ -116,7 +116,9 @@ def join_workers(device_name: str) -> Iterator[tuple[Workers, torch.device]]:
         return
     missing = [name for name in ("RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
     if missing and not dist.is_initialized():
-        raise UserError(f"WORLD_SIZE is set without {', '.join(missing)}; start the processes with torchrun, or unset it")
+        raise UserError(
+            f"WORLD_SIZE is set without {', '.join(missing)}; start the processes with torchrun, or unset it"
+        )
     if device_name.partition(":")[0] == "cuda":
         device_name = f"cuda:{os.environ['LOCAL_RANK']}"
     device = find_device(device_name, make_current=True)

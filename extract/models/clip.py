@@ -38,7 +38,9 @@ class ClipViTB32(nn.Module):
     def embed(self, tokens: Tensor) -> Tensor:
         """[..., 768] -> [..., 512] of the space that CLIP shares with texts, in float32 at least: not rounded at the very end."""
         norm, dtype = self.vision_model.post_layernorm, torch.promote_types(tokens.dtype, torch.float32)
-        normalised = F.layer_norm(tokens.to(dtype), norm.normalized_shape, norm.weight.to(dtype), norm.bias.to(dtype), norm.eps)
+        normalised = F.layer_norm(
+            tokens.to(dtype), norm.normalized_shape, norm.weight.to(dtype), norm.bias.to(dtype), norm.eps
+        )
         return F.linear(normalised, self.visual_projection.weight.to(dtype))
 
 

@@ -13,14 +13,18 @@ ONE_CALL_TYPES = {
 
 def fold(conv: nn.Module, norm: nn.Module) -> tuple[Tensor, Tensor]:
     """Weight [O, I, ...] and bias [O] of ``norm(conv(x))`` in evaluation mode."""
-    weight, bias = fuse_conv_bn_weights(conv.weight, conv.bias, norm.running_mean, norm.running_var, norm.eps, norm.weight, norm.bias)
+    weight, bias = fuse_conv_bn_weights(
+        conv.weight, conv.bias, norm.running_mean, norm.running_var, norm.eps, norm.weight, norm.bias
+    )
     return weight.detach(), bias.detach()
 
 
 def mean(x: Tensor, dim: tuple[int, ...]) -> Tensor:
     """The mean over ``dim`` (not the first) in float32 at least: a feature must not be rounded to bfloat16's 8 bits."""
     dtype = torch.promote_types(x.dtype, torch.float32)
-    if x.device.type == "cpu" and x.dtype != dtype:  # where a float32 copy is made of the whole: one by one these stay in the cache
+    if (
+        x.device.type == "cpu" and x.dtype != dtype
+    ):  # where a float32 copy is made of the whole: one by one these stay in the cache
         return torch.stack([part.mean([d - 1 for d in dim], dtype=dtype) for part in x])
     return x.mean(dim, dtype=dtype)
 
@@ -34,7 +38,14 @@ class FoldedConv(nn.Module):
     """
 
     def __init__(
-        self, weight: Tensor, bias: Tensor, *, stride: tuple[int, ...], padding: tuple[int, ...], groups: int = 1, relu: bool = True
+        self,
+        weight: Tensor,
+        bias: Tensor,
+        *,
+        stride: tuple[int, ...],
+        padding: tuple[int, ...],
+        groups: int = 1,
+        relu: bool = True,
     ) -> None:
         super().__init__()
         memory_format = torch.channels_last if weight.ndim == 4 else torch.channels_last_3d
@@ -61,12 +72,18 @@ class FoldedConv(nn.Module):
         relu = "relu" if self.relu else "none"
         if residual is None:
             return torch.ops.mkldnn._convolution_pointwise(x, weight, self.bias, *geometry, relu, [], "")
-        return torch.ops.mkldnn._convolution_pointwise_.binary(residual, x, weight, self.bias, *geometry, "add", 1.0, relu, [], "")
+        return torch.ops.mkldnn._convolution_pointwise_.binary(
+            residual, x, weight, self.bias, *geometry, "add", 1.0, relu, [], ""
+        )
 
     def _packed_for(self, shape: list[int]) -> Tensor:
         """Packed once, for the first input's shape; others run with it, too. ``to()`` makes a new weight, and that a new packing."""
         if self.packed is None or self.packed[0] is not self.weight:
-            reorder = torch._C._nn.mkldnn_reorder_conv2d_weight if self.weight.ndim == 4 else torch._C._nn.mkldnn_reorder_conv3d_weight
+            reorder = (
+                torch._C._nn.mkldnn_reorder_conv2d_weight
+                if self.weight.ndim == 4
+                else torch._C._nn.mkldnn_reorder_conv3d_weight
+            )
             plain = self.weight.contiguous().to_mkldnn()
             packed = reorder(plain, self.padding, self.stride, (1,) * len(self.stride), self.groups, shape)
             self.packed = self.weight, packed

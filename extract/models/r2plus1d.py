@@ -46,7 +46,12 @@ class R2Plus1D34(nn.Module):
     random_gain = 1.0  # residual branches add up
 
     def __init__(self) -> None:
-        from torchvision.models.video.resnet import BasicBlock, Conv2Plus1D, R2Plus1dStem, VideoResNet  # slow: only where it is wanted
+        from torchvision.models.video.resnet import (
+            BasicBlock,
+            Conv2Plus1D,
+            R2Plus1dStem,
+            VideoResNet,
+        )  # slow: only where it is wanted
 
         super().__init__()
         network = VideoResNet(BasicBlock, [Conv2Plus1D] * 4, [3, 4, 6, 3], R2Plus1dStem, num_classes=487)
@@ -56,7 +61,12 @@ class R2Plus1D34(nn.Module):
             if isinstance(module, nn.BatchNorm3d):
                 module.eps = BATCH_NORM_EPS
         self.stem, self.fc = network.stem, network.fc
-        self.layer1, self.layer2, self.layer3, self.layer4 = network.layer1, network.layer2, network.layer3, network.layer4
+        self.layer1, self.layer2, self.layer3, self.layer4 = (
+            network.layer1,
+            network.layer2,
+            network.layer3,
+            network.layer4,
+        )
 
     def fold(self) -> "R2Plus1D34":
         over_space, space_norm, _, over_time, time_norm, _ = self.stem

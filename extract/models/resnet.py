@@ -20,7 +20,9 @@ def fold_pair(parent: nn.Module, conv: str, norm: str, *, relu: bool = True) -> 
 class Bottleneck(nn.Module):
     """Pointwise, 3x3(x3) with the stride, pointwise; the shortcut is a pointwise convolution where the shape changes ("B")."""
 
-    def __init__(self, dimensions: int, num_in: int, num_inside: int, num_out: int, *, stride: int, groups: int) -> None:
+    def __init__(
+        self, dimensions: int, num_in: int, num_inside: int, num_out: int, *, stride: int, groups: int
+    ) -> None:
         super().__init__()
         conv, norm = CONV[dimensions], NORM[dimensions]
         self.conv1 = conv(num_in, num_inside, 1, bias=False)
@@ -54,7 +56,9 @@ class ResNet(nn.Module):
     classifier = "fc"
     random_gain = 1.0  # residual branches add up
 
-    def __init__(self, dimensions: int, num_blocks: tuple[int, int, int, int], *, width: int, groups: int, num_classes: int) -> None:
+    def __init__(
+        self, dimensions: int, num_blocks: tuple[int, int, int, int], *, width: int, groups: int, num_classes: int
+    ) -> None:
         """``width``: channels inside the blocks of layer 1; they double from layer to layer."""
         super().__init__()
         self.dimensions = dimensions

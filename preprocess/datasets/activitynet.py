@@ -32,7 +32,9 @@ def read(annotations: Annotations, protocol: str) -> Iterator[Record]:
             yield from captions
 
 
-def _paragraph(annotations: Annotations, path: Path, video_id: str, split: str, sentences: list[tuple[Any, Any]]) -> list[Caption]:
+def _paragraph(
+    annotations: Annotations, path: Path, video_id: str, split: str, sentences: list[tuple[Any, Any]]
+) -> list[Caption]:
     kept = []
     for number, (_, sentence) in enumerate(sentences, start=1):
         try:
@@ -53,7 +55,9 @@ def _clips(
     for number, ((start, end), sentence) in enumerate(sentences, start=1):
         try:
             times = {"start_seconds": seconds(start), "end_seconds": seconds(end)}
-            captions.append(annotations.within(Caption(video_id=video_id, caption=text(sentence), split=split, **times), duration))
+            captions.append(
+                annotations.within(Caption(video_id=video_id, caption=text(sentence), split=split, **times), duration)
+            )
         except ValueError as error:
             annotations.drop(path, f"video {video_id!r}, sentence {number}", str(error))
     return captions

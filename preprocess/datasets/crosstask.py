@@ -45,7 +45,9 @@ def tasks(path: Path) -> list[Task]:
     return found
 
 
-def draw_splits(videos: list[tuple[str, str]], validation: set[tuple[str, str]], seed: int = 0) -> dict[tuple[str, str], str]:
+def draw_splits(
+    videos: list[tuple[str, str]], validation: set[tuple[str, str]], seed: int = 0
+) -> dict[tuple[str, str], str]:
     """{(task, video): split}, of (task, video) in the order of ``videos.csv``."""
     splits = {video: "validation" if video in validation else "test" for video in videos}
     random = np.random.RandomState(seed)
@@ -60,16 +62,22 @@ def read(annotations: Annotations, protocol: str) -> Iterator[Record]:
     tasks_path, videos_path, validation_path, folder = annotations.find(TASKS, VIDEOS, VALIDATION, SEGMENTS)
     primary = {task.task_id: task for task in tasks(tasks_path)}
     videos = _read_videos(annotations, videos_path, primary)
-    validation = {(row["task"], row["video"]) for _, row in read_rows(validation_path, ("task", "video", "url"), header=False)}
+    validation = {
+        (row["task"], row["video"]) for _, row in read_rows(validation_path, ("task", "video", "url"), header=False)
+    }
     missing = []
-    for (task_id, video_id), split in sorted(draw_splits(videos, validation, SPLITS.index(protocol)).items(), key=lambda item: item[0][1]):
+    for (task_id, video_id), split in sorted(
+        draw_splits(videos, validation, SPLITS.index(protocol)).items(), key=lambda item: item[0][1]
+    ):
         path = folder / f"{task_id}_{video_id}.csv"
         if path.is_file():
             yield from _captions(annotations, path, video_id, split, primary[task_id])
         else:
             missing.append(path.name)
     if missing:
-        annotations.drop(folder, f"{len(missing):,} of {len(videos):,} videos", f"no {missing[0]}" + (", ..." if missing[1:] else ""))
+        annotations.drop(
+            folder, f"{len(missing):,} of {len(videos):,} videos", f"no {missing[0]}" + (", ..." if missing[1:] else "")
+        )
 
 
 def _read_videos(annotations: Annotations, path: Path, primary: dict[str, Task]) -> list[tuple[str, str]]:
@@ -113,5 +121,10 @@ def steps(annotations: Annotations) -> dict[str, list[str]]:
 
 
 DATASET = Dataset(
-    read, dict.fromkeys((TASKS, VIDEOS, VALIDATION, SEGMENTS), SOURCE), protocols=SPLITS, facts=facts, task="steps", steps=steps
+    read,
+    dict.fromkeys((TASKS, VIDEOS, VALIDATION, SEGMENTS), SOURCE),
+    protocols=SPLITS,
+    facts=facts,
+    task="steps",
+    steps=steps,
 )

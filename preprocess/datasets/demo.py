@@ -11,7 +11,8 @@ import random
 from collections.abc import Iterator
 from pathlib import Path
 
-from ...storage.console import Problems, UserError
+from ...storage.common.errors import UserError
+from ...storage.common.problems import Problems
 from ...storage.records import Caption, VideoRecord
 
 SIZES = ("small", "large")
@@ -88,7 +89,9 @@ def scene_captions(scene: dict) -> list[str]:
 def read(annotations: Path | None, seed: int, problems: Problems) -> Iterator[VideoRecord | Caption]:
     del problems
     if annotations is not None:
-        raise UserError(f"--annotations {annotations}: the demo makes its captions; leave it out, or name your --dataset otherwise")
+        raise UserError(
+            f"--annotations {annotations}: the demo makes its captions; leave it out, or name your --dataset otherwise"
+        )
     yield from records(plan_scenes(seed))
 
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
-from ...storage.console import UserError
+from ...storage.common.errors import UserError
 from ...storage.records import Caption
 from .sources import Annotations, Dataset, Record, as_published, seconds, text
 
@@ -108,7 +108,9 @@ def stream_object(path: Path) -> Iterator[tuple[str, Any]]:
                 if not more:
                     where = f"after {name!r}" if name is not None else "at its start"
                     what = getattr(error, "msg", error)  # without a place, which would be one in the buffer
-                    raise UserError(f"{path}: no JSON {where} ({what}); expected the file as its authors publish it") from None
+                    raise UserError(
+                        f"{path}: no JSON {where} ({what}); expected the file as its authors publish it"
+                    ) from None
                 buffer += more
                 continue
             if name is None:

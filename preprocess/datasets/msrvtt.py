@@ -46,7 +46,9 @@ def read(annotations: Annotations, protocol: str) -> Iterator[Record]:
     files = [path for name in (*SENTENCES, *BY_VIDEO, *FOLDS) if (path := annotations.find_optional(name))]
     captions: dict[str, list[Sentence]] = {}
     for path in files:
-        captions = _captions_of(annotations, path) | captions  # a clip's captions come from one file, the first that has some
+        captions = (
+            _captions_of(annotations, path) | captions
+        )  # a clip's captions come from one file, the first that has some
     for split, path in lists.items():
         of_list = _captions_of(annotations, path) if path.name == PAIRS else captions
         videos = _videos(path)
@@ -57,7 +59,9 @@ def read(annotations: Annotations, protocol: str) -> Iterator[Record]:
         if num_captions is None:
             lacks.append((of_folds, "have only their first caption, from MSRVTT_val_fold_*.csv"))
         if lacks := [f"{count:,} of {len(videos):,} videos {what}" for count, what in lacks if count]:
-            annotations.problems.add(f"{path}: {' and '.join(lacks)}; needs {SENTENCES[0]} ({annotations.published[SENTENCES[0]]})")
+            annotations.problems.add(
+                f"{path}: {' and '.join(lacks)}; needs {SENTENCES[0]} ({annotations.published[SENTENCES[0]]})"
+            )
         for video in videos:
             for sentence in of_list.get(video, [])[:num_captions]:
                 try:
@@ -78,7 +82,9 @@ def _lists(annotations: Annotations, protocol: str) -> dict[str, Path]:
 
 def _videos(path: Path) -> list[str]:
     """Each once."""
-    names = read_lines(path) if path.suffix == ".txt" else (row["video_id"] for _, row in read_rows(path, ("video_id",)))
+    names = (
+        read_lines(path) if path.suffix == ".txt" else (row["video_id"] for _, row in read_rows(path, ("video_id",)))
+    )
     return list(dict.fromkeys(names))
 
 
@@ -128,5 +134,7 @@ DATASET = Dataset(
         **dict.fromkeys(("train_list_full.txt", "val_list_full.txt", "test_list_full.txt"), EXPERTS),
     },
     protocols=tuple(LISTS),
-    facts=lambda annotations, protocol: {f"videos listed for {s}": n for s, n in list_sizes(annotations, protocol).items()},
+    facts=lambda annotations, protocol: {
+        f"videos listed for {s}": n for s, n in list_sizes(annotations, protocol).items()
+    },
 )

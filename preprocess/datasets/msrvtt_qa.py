@@ -31,7 +31,9 @@ def read(annotations: Annotations, protocol: str) -> Iterator[Record]:
         annotations.find(*OFFICIAL)
     for split, path, name in zip(SPLITS, paths, OFFICIAL, strict=True):
         if path is None:
-            annotations.problems.add(f"{annotations.folder}: no {name} ({annotations.published[name]}); no questions for {split}")
+            annotations.problems.add(
+                f"{annotations.folder}: no {name} ({annotations.published[name]}); no questions for {split}"
+            )
         else:
             yield from question_captions(annotations, path, split, _questions(annotations, path), _video)
 
@@ -89,6 +91,9 @@ def _video(number: Any) -> str:
 
 DATASET = Dataset(
     read,
-    dict.fromkeys(OFFICIAL, "https://data.mendeley.com/datasets/bvxhs33bw6, by https://github.com/xudejing/video-question-answering"),
+    dict.fromkeys(
+        OFFICIAL,
+        "https://data.mendeley.com/datasets/bvxhs33bw6, by https://github.com/xudejing/video-question-answering",
+    ),
     task="vqa",
 )

@@ -50,7 +50,9 @@ def _corpus(path: Path) -> dict[str, list[tuple[str, Any]]]:
     captions: dict[str, list[tuple[str, Any]]] = {}
     for line, row in read_rows(path, ("VideoID", "Start", "End", "Language", "Description")):
         if row["Language"] == "English":
-            captions.setdefault(f"{row['VideoID']}_{row['Start']}_{row['End']}", []).append((f"line {line}", row["Description"]))
+            captions.setdefault(f"{row['VideoID']}_{row['Start']}_{row['End']}", []).append(
+                (f"line {line}", row["Description"])
+            )
     return captions
 
 

@@ -35,7 +35,10 @@ DATASET = Dataset(
     read,
     {
         MAPPING: "https://www.cs.utexas.edu/~ml/clamp/videoDescription/",
-        **dict.fromkeys(OFFICIAL, "https://data.mendeley.com/datasets/h5j7cpwnvn, by https://github.com/xudejing/video-question-answering"),
+        **dict.fromkeys(
+            OFFICIAL,
+            "https://data.mendeley.com/datasets/h5j7cpwnvn, by https://github.com/xudejing/video-question-answering",
+        ),
     },
     task="vqa",
 )

@@ -15,7 +15,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from ...storage.console import Problems, UserError, say
+from ...storage.common.errors import UserError
+from ...storage.common.problems import Problems
+from ...storage.common.terminal import say
 from ...storage.files import IMAGE_SUFFIXES, SOUND_SUFFIXES, VIDEO_SUFFIXES
 from ...storage.records import Caption, VideoRecord
 from ..census import SPLITS
@@ -182,14 +184,20 @@ def _columns(path: Path, table: Table, note: Note) -> dict[str, _Column]:
     for meaning, same in found.items():
         if len(same) > 1:
             names = " and ".join(repr(column.name) for column in same)
-            raise UserError(f"{path}: columns {names} both mean {meaning}; rename or remove {'one' if len(same) == 2 else 'all but one'}")
+            raise UserError(
+                f"{path}: columns {names} both mean {meaning}; rename or remove {'one' if len(same) == 2 else 'all but one'}"
+            )
     columns = {meaning: same[0] for meaning, same in found.items() if same}
     _check_required(path, table, columns)
     _check_others(path, table, columns, others)
     if "start_seconds" in columns and not columns.keys() & {"end_seconds", "duration"}:
-        raise UserError(f"{path}: column {columns['start_seconds'].name!r} and none for the end; add end_seconds, or remove it")
+        raise UserError(
+            f"{path}: column {columns['start_seconds'].name!r} and none for the end; add end_seconds, or remove it"
+        )
     if "end_seconds" in columns and "start_seconds" not in columns:
-        raise UserError(f"{path}: column {columns['end_seconds'].name!r} and none for the start; add start_seconds, or remove it")
+        raise UserError(
+            f"{path}: column {columns['end_seconds'].name!r} and none for the start; add start_seconds, or remove it"
+        )
     taken = [
         f"{column.name!r} as {_said(meaning, column)}"
         for meaning, column in columns.items()
@@ -229,7 +237,9 @@ def _check_required(path: Path, table: Table, columns: Mapping[str, _Column]) ->
         ", ".join(repr(name) + ("" if name in KNOWN else _nearest(name, {})) for name in sorted(table.columns) if name)
         or "none with a name"
     )
-    header = "; is the first line a header?" if not columns and path.suffix.lower() not in (".jsonl", ".parquet") else ""
+    header = (
+        "; is the first line a header?" if not columns and path.suffix.lower() not in (".jsonl", ".parquet") else ""
+    )
     raise UserError(f"{path}: no column {' and no column '.join(missing)}; it has {there}; {EXPECTED}{header}")
 
 
@@ -244,7 +254,9 @@ def _check_others(path: Path, table: Table, columns: Mapping[str, _Column], othe
         is_near = meaning in TIMES and meaning != "duration"
         if "start_seconds" not in columns and (tells_time or is_near) and any(map(_may_be_time, values)):
             what = "does it say when clips start and end?" if tells_time else f"nearest: {meaning}"
-            raise UserError(f"{path}: column {column.name!r} is not known ({what}); {EXPECTED}; rename it, or remove it")
+            raise UserError(
+                f"{path}: column {column.name!r} is not known ({what}); {EXPECTED}; rename it, or remove it"
+            )
         if "split" not in columns and (meaning == "split" or any(isinstance(v, str) and len(v) > 2 for v in values)):
             named = {str(value).strip().casefold() for value in values}
             if named - {""} and named - {""} <= SPLIT_NAMES.keys():
@@ -271,7 +283,12 @@ class _Times:
 
     def __init__(self, table: Table, columns: Mapping[str, _Column]) -> None:
         self.columns = {meaning: column for meaning, column in columns.items() if meaning in TIMES}
-        texts = [row[c.place].strip() for _, row in table.rows for c in self.columns.values() if isinstance(row[c.place], str)]
+        texts = [
+            row[c.place].strip()
+            for _, row in table.rows
+            for c in self.columns.values()
+            if isinstance(row[c.place], str)
+        ]
         self.has_points = any("." in text and POINT.fullmatch(text) for text in texts)
         self.counts: Counter[str] = Counter()
         self.first: dict[str, str] = {}
@@ -331,7 +348,12 @@ def _clip_notes(captions: Sequence[Caption], columns: Mapping[str, _Column], tim
         yield "no columns start_seconds and end_seconds: each caption is about its whole video"
     elif len(lengths) < len(captions):
         yield f"{len(captions) - len(lengths):,} of {len(captions):,} captions have no times: they are about their whole video"
-    if lengths and not times.first and all(c.factor == 1 for c in times.columns.values()) and median(lengths) > LONG_CLIP_SECONDS:
+    if (
+        lengths
+        and not times.first
+        and all(c.factor == 1 for c in times.columns.values())
+        and median(lengths) > LONG_CLIP_SECONDS
+    ):
         yield (
             f"half of the clips last longer than {median(lengths):,.0f} s, taken as seconds; if these are milliseconds, name the columns "
             "start_ms and end_ms"
@@ -365,7 +387,13 @@ class _Rows:
         start, end = (self.times.read(row, meaning) for meaning in ("start_seconds", "end_seconds"))
         if start is not None and (length := self.times.read(row, "duration")) is not None:
             end = start + length
-        return Caption(video_id=video_id.strip(), caption=text.strip(), split=self._split(row), start_seconds=start, end_seconds=end)
+        return Caption(
+            video_id=video_id.strip(),
+            caption=text.strip(),
+            split=self._split(row),
+            start_seconds=start,
+            end_seconds=end,
+        )
 
     def _split(self, row: Sequence[Any]) -> str:
         column = self.columns.get("split")
@@ -382,7 +410,9 @@ class _Rows:
 
     def notes(self) -> Iterator[str]:
         if self.splits:
-            yield "splits are taken so: " + ", ".join(f"{old!r} as {new} ({n:,})" for (old, new), n in self.splits.items())
+            yield "splits are taken so: " + ", ".join(
+                f"{old!r} as {new} ({n:,})" for (old, new), n in self.splits.items()
+            )
         if self.without_split:
             yield f"{self.without_split:,} captions name no split: they go to train"
 
@@ -404,7 +434,9 @@ def _matched(captions: Sequence[Caption], videos: Sequence[VideoRecord], note: N
     matched = match_ids(given, videos)
     if matched:
         example = next(iter(matched.items()))
-        note(f"{len(matched):,} of {len(given):,} ids are matched to videos by their paths, such as {example[0]!r} to {example[1]!r}")
+        note(
+            f"{len(matched):,} of {len(given):,} ids are matched to videos by their paths, such as {example[0]!r} to {example[1]!r}"
+        )
     return [replace(c, video_id=matched[c.video_id]) if c.video_id in matched else c for c in captions]
 
 

@@ -51,4 +51,6 @@ def id_of(file: Any) -> str:
     return path.with_suffix("").as_posix()
 
 
-DATASET = Dataset(read, dict.fromkeys(FILES.values(), "https://groups.csail.mit.edu/sls/downloads/placesaudio, metadata/"))
+DATASET = Dataset(
+    read, dict.fromkeys(FILES.values(), "https://groups.csail.mit.edu/sls/downloads/placesaudio, metadata/")
+)

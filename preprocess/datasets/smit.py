@@ -31,7 +31,9 @@ def read(annotations: Annotations, protocol: str) -> Iterator[Record]:
         list_path, folder = annotations.find(LISTS["test"], TRANSCRIPTS)
         captions = list(_captions(annotations, list_path, folder, "test"))
         if len(captions) < DRAWN:
-            annotations.problems.add(f"{list_path}: {len(captions):,} captions are left of it, expected {DRAWN:,} to draw from it")
+            annotations.problems.add(
+                f"{list_path}: {len(captions):,} captions are left of it, expected {DRAWN:,} to draw from it"
+            )
         yield from draw(captions, protocol.removeprefix(DRAW))
         return
     if not any(map(annotations.find_optional, LISTS.values())):
@@ -41,7 +43,9 @@ def read(annotations: Annotations, protocol: str) -> Iterator[Record]:
         if list_path := annotations.find_optional(name):
             yield from _captions(annotations, list_path, folder, split)
         else:
-            annotations.problems.add(f"{annotations.folder}: no {name} ({annotations.published[name]}); no captions for {split}")
+            annotations.problems.add(
+                f"{annotations.folder}: no {name} ({annotations.published[name]}); no captions for {split}"
+            )
 
 
 def draw(captions: Sequence[Caption], seed: str) -> list[Caption]:

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from ...storage.console import Problems, UserError
+from ...storage.common.errors import UserError
+from ...storage.common.problems import Problems
 from ...storage.records import Caption, VideoRecord
 
 Record = VideoRecord | Caption
@@ -58,9 +59,13 @@ class Annotations:
         try:
             value = json.loads(path.read_text(encoding="utf-8-sig"), object_pairs_hook=once)
         except (ValueError, RecursionError) as error:
-            raise UserError(f"{path}: no JSON in UTF-8 ({error}); expected the file as its authors publish it") from None
+            raise UserError(
+                f"{path}: no JSON in UTF-8 ({error}); expected the file as its authors publish it"
+            ) from None
         if not isinstance(value, kind):
-            raise UserError(f"{path}: a JSON {type(value).__name__}, expected a {kind.__name__}, as its authors publish it")
+            raise UserError(
+                f"{path}: a JSON {type(value).__name__}, expected a {kind.__name__}, as its authors publish it"
+            )
         return value
 
     def drop(self, path: Path, row: str, why: str) -> None:
@@ -108,7 +113,9 @@ def as_published(path: Path, row: str = "") -> Iterator[None]:
         yield
     except (KeyError, IndexError, TypeError, AttributeError, ValueError) as error:
         what = f"no {error}" if isinstance(error, KeyError) else str(error)
-        raise UserError(f"{path}{', ' if row else ''}{row}: {what}; expected the file as its authors publish it") from None
+        raise UserError(
+            f"{path}{', ' if row else ''}{row}: {what}; expected the file as its authors publish it"
+        ) from None
 
 
 def read_rows(path: Path, columns: Sequence[str], *, header: bool = True) -> Iterator[tuple[int, dict[str, str]]]:

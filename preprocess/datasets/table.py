@@ -17,7 +17,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ...storage.console import UserError
+from ...storage.common.errors import UserError
 
 TEXT_SUFFIXES = (".csv", ".tsv", ".txt")
 SUFFIXES = ".csv, .tsv, .txt, .jsonl or .parquet file"
@@ -50,7 +50,13 @@ def read_table(path: Path, knows: Callable[[str], bool], note: Note) -> Table:
     if suffix == ".parquet":
         return _parquet(path)
     if suffix != ".jsonl" and suffix not in TEXT_SUFFIXES:
-        hint = f"; {SAVE_AS}" if suffix in (".xlsx", ".xls", ".ods") else "; write one object a line" if suffix == ".json" else ""
+        hint = (
+            f"; {SAVE_AS}"
+            if suffix in (".xlsx", ".xls", ".ods")
+            else "; write one object a line"
+            if suffix == ".json"
+            else ""
+        )
         raise UserError(f"{path}: expected a {SUFFIXES}{hint}")
     try:
         data = path.read_bytes()
@@ -118,7 +124,9 @@ def _csv(path: Path, text: str, knows: Callable[[str], bool], note: Note) -> Tab
         for row in reader:
             if columns is None:
                 columns = row or None
-            elif any(field.strip() for field in row):  # neither a blank line nor one of delimiters alone, as spreadsheets add
+            elif any(
+                field.strip() for field in row
+            ):  # neither a blank line nor one of delimiters alone, as spreadsheets add
                 rows.append((f"line {reader.line_num + skipped}", row + [None] * (len(columns) - len(row))))
             line = reader.line_num
     except csv.Error as error:
@@ -134,7 +142,9 @@ def _csv(path: Path, text: str, knows: Callable[[str], bool], note: Note) -> Tab
 def _names_known(text: str, delimiter: str, knows: Callable[[str], bool]) -> tuple[int, int]:
     """How many columns of the first row that is not blank are known, and how many it has."""
     try:
-        names = next(filter(None, csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, skipinitialspace=True)), [])
+        names = next(
+            filter(None, csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, skipinitialspace=True)), []
+        )
     except csv.Error:
         return 0, 0
     return sum(map(knows, names)), len(names)

@@ -40,7 +40,12 @@ def read(annotations: Annotations, protocol: str) -> Iterator[Record]:
 
 def _caption(video_id: str, split: str, start: Any, end: Any, sentence: Any, recipe: str) -> Caption:
     return Caption(
-        video_id=video_id, caption=text(sentence), split=split, start_seconds=seconds(start), end_seconds=seconds(end), task=recipe
+        video_id=video_id,
+        caption=text(sentence),
+        split=split,
+        start_seconds=seconds(start),
+        end_seconds=seconds(end),
+        task=recipe,
     )
 
 

@@ -1,7 +1,7 @@
 """What two busy neighbours cost: ``python tests/benchmarks/busy.py [train evaluate extract]``, on a machine with two cores, else quiet.
 
 Each part runs alone and beside two programs that never rest, by turns: with the threads' waiting as the libraries have it, as the
-commands set it (``storage/threads.py``), and with one thread. Two programs on two cores leave half of the machine: a ratio of 2 is
+commands set it (``storage/common/threads.py``), and with one thread. Two programs on two cores leave half of the machine: a ratio of 2 is
 what sharing it costs, and one thread, which gets two thirds of a core, can reach 2.4 where two threads are 1.6 times as fast.
 """
 
@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path[:0] = [str(Path(__file__).resolve().parents[1] / part) for part in ("", "extract", "train")]
 
 WAYS = {
     "as libraries have it": {"GOMP_SPINCOUNT": "300000"},
@@ -29,8 +29,8 @@ NEIGHBOUR = "while True: pass"
 def make_trainer():
     """Of the default recipe, on pairs as short as a demo's."""
     import torch
-    from toy import make_toy
-    from vlalign.storage.console import Problems
+    from helpers.toy import make_toy
+    from vlalign.storage.common.problems import Problems
     from vlalign.train.config import TrainConfig
     from vlalign.train.trainer import Trainer
     from vlalign.train.workers import Workers
@@ -59,7 +59,7 @@ def evaluation() -> Callable[[], None]:
 
 def extraction() -> Callable[[], None]:
     """S3D on two short videos, with their decoding."""
-    from videos import scene
+    from helpers.videos import scene
     from vlalign.extract import load_extractor
     from vlalign.extract.engine import Job, extract_videos
     from vlalign.extract.render import render_video
@@ -76,7 +76,7 @@ PARTS = {"train": training, "evaluate": evaluation, "extract": extraction}
 
 def child(part: str) -> None:
     """Prints the median seconds of a turn of ``part``."""
-    from vlalign.storage.threads import limit_spinning
+    from vlalign.storage.common.threads import limit_spinning
 
     limit_spinning()
     run, times = PARTS[part](), []
@@ -96,7 +96,9 @@ def measure(part: str, environment: dict[str, str], num_neighbours: int) -> floa
     neighbours = [subprocess.Popen(call, start_new_session=True) for _ in range(num_neighbours)]
     try:
         here = [sys.executable, __file__, "--child", part]
-        done = subprocess.run(here, env=os.environ | environment, capture_output=True, text=True, check=True, start_new_session=True)
+        done = subprocess.run(
+            here, env=os.environ | environment, capture_output=True, text=True, check=True, start_new_session=True
+        )
         return float(done.stdout.split()[-1])
     finally:
         for neighbour in neighbours:
@@ -115,7 +117,10 @@ def main(parts: list[str]) -> None:
         usual = min(quiet["as libraries have it"])
         for way in WAYS:
             alone, beside = min(quiet[way]), statistics.mean(busy[way])
-            print(f"{part:<10}{way:<24}{alone:>9.3f}{beside:>9.3f}{beside / usual:>12.2f}{alone / usual:>17.2f}", flush=True)
+            print(
+                f"{part:<10}{way:<24}{alone:>9.3f}{beside:>9.3f}{beside / usual:>12.2f}{alone / usual:>17.2f}",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

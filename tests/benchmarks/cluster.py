@@ -50,14 +50,18 @@ def simulate(_: Path) -> None:
     seconds = np.exp(SPREAD * rng.standard_normal(NUM_VIDEOS))
     seconds *= HOURS * 3600 / seconds.sum()
     times = seconds / SPEED * np.exp(SPREAD / 5 * rng.standard_normal(NUM_VIDEOS))
-    print(f"{NUM_VIDEOS:,} videos, {HOURS:,} hours, each worker {SPEED:g} hours an hour, {WORKERS_OF_A_NODE} workers a node")
+    print(
+        f"{NUM_VIDEOS:,} videos, {HOURS:,} hours, each worker {SPEED:g} hours an hour, {WORKERS_OF_A_NODE} workers a node"
+    )
     columns = ("ideal h", "took h", "of ideal", "failures", "again h", "exchanges/s", "books s", "MB")
     print(f"{'node fails every':>18}{'workers':>9}" + "".join(f"{column:>12}" for column in columns))
     for hours, num_workers in ((1000, 8), (1000, 64), (1000, 256), (1000, 1024), (10, 1024), (1, 1024)):
         _simulate(num_workers, float(hours), seconds, times, rng)
 
 
-def _simulate(num_workers: int, hours_to_failure: float, seconds: np.ndarray, times: np.ndarray, rng: np.random.Generator) -> None:
+def _simulate(
+    num_workers: int, hours_to_failure: float, seconds: np.ndarray, times: np.ndarray, rng: np.random.Generator
+) -> None:
     gc.collect()
     spent, num_exchanges, num_failures, lost = 0.0, 0, 0, 0.0
     started = time.perf_counter()
@@ -70,7 +74,9 @@ def _simulate(num_workers: int, hours_to_failure: float, seconds: np.ndarray, ti
     ask_at: list[int | None] = [0] * num_workers
     since = [0.0] * num_workers
     begun_at = [0.0] * num_workers
-    fails_at = rng.exponential(hours_to_failure * 3600, num_workers // WORKERS_OF_A_NODE).repeat(WORKERS_OF_A_NODE).tolist()
+    fails_at = (
+        rng.exponential(hours_to_failure * 3600, num_workers // WORKERS_OF_A_NODE).repeat(WORKERS_OF_A_NODE).tolist()
+    )
     names = list(range(num_workers))
     next_name = num_workers
     events = [(START_SECONDS, worker) for worker in range(num_workers)]
@@ -133,7 +139,9 @@ def _simulate(num_workers: int, hours_to_failure: float, seconds: np.ndarray, ti
     ideal = times.sum() / num_workers
     megabytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
     figures = (ideal / 3600, now / 3600, ideal / now, num_failures, lost / 3600, num_exchanges / now, spent, megabytes)
-    columns = "".join(f"{value:>12,.{digits}f}" for value, digits in zip(figures, (2, 2, 3, 0, 2, 1, 1, 0), strict=True))
+    columns = "".join(
+        f"{value:>12,.{digits}f}" for value, digits in zip(figures, (2, 2, 3, 0, 2, 1, 1, 0), strict=True)
+    )
     print(f"{hours_to_failure:>16,g} h{num_workers:>9,}{columns}", flush=True)
 
 
@@ -144,7 +152,13 @@ def _simulate(num_workers: int, hours_to_failure: float, seconds: np.ndarray, ti
 def on_ray(num_cpus: int) -> Iterator[None]:
     import ray
 
-    ray.init(num_cpus=num_cpus, include_dashboard=False, namespace="vlalign", log_to_driver=False, object_store_memory=80_000_000)
+    ray.init(
+        num_cpus=num_cpus,
+        include_dashboard=False,
+        namespace="vlalign",
+        log_to_driver=False,
+        object_store_memory=80_000_000,
+    )
     try:
         yield
     finally:
@@ -164,7 +178,7 @@ def overhead(folder: Path) -> None:
     from vlalign.extract.work import WorkList
     from vlalign.ray_jobs import extraction
     from vlalign.ray_jobs.worker import ExtractionWorker
-    from vlalign.storage.console import Problems
+    from vlalign.storage.common.problems import Problems
     from vlalign.storage.layout import DatasetFolder
     from vlalign.storage.records import VideoRecord
 
@@ -253,9 +267,13 @@ def loop(folder: Path) -> None:
         for how in rates:
             dataset = DatasetFolder(folder / f"{how}{turn}", "films")
             shutil.rmtree(dataset.path, ignore_errors=True)  # of an earlier call
-            dataset.write_videos([VideoRecord(video_id=v.video_id, path=str(made.video_path(v))) for v in made.read_videos()])
+            dataset.write_videos(
+                [VideoRecord(video_id=v.video_id, path=str(made.video_path(v))) for v in made.read_videos()]
+            )
             allow_folder(dataset, made.path)
-            ran = subprocess.run([sys.executable, __file__, str(dataset.root), f"{how}-turn"], check=True, capture_output=True, text=True)
+            ran = subprocess.run(
+                [sys.executable, __file__, str(dataset.root), f"{how}-turn"], check=True, capture_output=True, text=True
+            )
             rates[how].append(float(ran.stdout.split()[-1]))
     plain, ray = (float(np.median(rates[how])) for how in ("plain", "ray"))
     print(f"plain {plain:.3f} videos/s {rates['plain']}, on Ray {ray:.3f} {rates['ray']}: {ray / plain:.3f}")
@@ -292,7 +310,12 @@ def resume(folder: Path) -> None:
         shutil.rmtree(dataset.path, ignore_errors=True)
         files.mkdir(parents=True)
         profile, weights = replace(PROFILES["s3d"], dimension=4), Weights(name="none", sha256="0" * 64)
-        about = {"start_seconds": np.zeros(1), "end_seconds": np.ones(1), "valid_frames": np.full(1, 16), "duration_seconds": 402.0}
+        about = {
+            "start_seconds": np.zeros(1),
+            "end_seconds": np.ones(1),
+            "valid_frames": np.full(1, 16),
+            "duration_seconds": 402.0,
+        }
         flush, os.fsync = os.fsync, lambda _: None  # of files that nobody needs tomorrow
         with dataset.videos_file.with_name("new").open("w") as listed:
             for shard in range(NUM_KNOWN // 64):
@@ -306,8 +329,14 @@ def resume(folder: Path) -> None:
                     if number:
                         os.link(first, part / f"{number:02d}.mp4")
                     video_id = f"v{shard:05d}x{number:02d}abc"
-                    listed.write(json.dumps({"video_id": video_id, "path": f"files/{shard:05d}/{number:02d}.mp4"}) + "\n")
-                    videos.append(VideoFeatures(video_id=video_id, features=np.zeros((1, 4), np.float16), source=identity, **about))
+                    listed.write(
+                        json.dumps({"video_id": video_id, "path": f"files/{shard:05d}/{number:02d}.mp4"}) + "\n"
+                    )
+                    videos.append(
+                        VideoFeatures(
+                            video_id=video_id, features=np.zeros((1, 4), np.float16), source=identity, **about
+                        )
+                    )
                 write_shard(dataset.features("s3d"), profile, weights, videos[: 64 - (shard < 100)], made_with={})
         os.fsync = flush
         dataset.videos_file.with_name("new").rename(dataset.videos_file)
@@ -322,7 +351,9 @@ def decide(folder: Path) -> None:
         def run(self, work, todo: list, weights: dict, problems) -> None:
             peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
             took = time.perf_counter() - started
-            print(f"{len(todo):,} of {NUM_KNOWN:,} left to do, known after {took:.1f} s with {peak:,.0f} MB", flush=True)
+            print(
+                f"{len(todo):,} of {NUM_KNOWN:,} left to do, known after {took:.1f} s with {peak:,.0f} MB", flush=True
+            )
             os._exit(0)
 
     args = job_arguments(folder, "many")
@@ -355,7 +386,10 @@ def scale(folder: Path) -> None:
         network = model_cpu_seconds(extractor, some) * len(windows) / len(some)
         profile = extractor.profile
         plain = replace(extractor, network=MODELS[name]().eval().fold())
-        with FlopCounterMode(display=False) as counter, mock.patch.dict(layers.ONE_CALL_TYPES, clear=True):  # it knows no oneDNN calls
+        with (
+            FlopCounterMode(display=False) as counter,
+            mock.patch.dict(layers.ONE_CALL_TYPES, clear=True),
+        ):  # it knows no oneDNN calls
             plain.features(windows[0][None])
         exaflop = times * len(windows) * counter.get_total_flops() / 1e18
         gpu_hours = exaflop * 1e18 / 100e12 / 3600
@@ -364,7 +398,9 @@ def scale(folder: Path) -> None:
         terabytes = rows * (2 * profile.dimension + 20) / 1e12
         figures = (rows / 1e9, terabytes, times * decoding / 3600, times * network / 3600, exaflop, gpu_hours, cores)
         digits = (2, 2, 0, 0, 0, 0, 1)
-        print(f"{name:<16}" + "".join(f"{value:>12,.{n}f}" for value, n in zip(figures, digits, strict=True)), flush=True)
+        print(
+            f"{name:<16}" + "".join(f"{value:>12,.{n}f}" for value, n in zip(figures, digits, strict=True)), flush=True
+        )
 
 
 PARTS = {"simulate": simulate, "overhead": overhead, "loop": loop, "resume": resume}

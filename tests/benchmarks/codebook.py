@@ -27,7 +27,15 @@ CLIPS = {"train": 900, "validation": 100, "test": 200}
 WIDTH, NOISE, OWN = 128, 0.5, 1.0
 BANDS, SOUND_ROWS, SOUND_DB = 40, 24, 12.0
 PROFILE = replace(
-    PROFILES["s3d"], name="planted", model="none", weights="planted", fps=1, window=1, stride=1, layer="none", dimension=WIDTH
+    PROFILES["s3d"],
+    name="planted",
+    model="none",
+    weights="planted",
+    fps=1,
+    window=1,
+    stride=1,
+    layer="none",
+    dimension=WIDTH,
 )
 
 COMMON = "--recipe cmcm-small --features planted --warmup-steps 50 --codebook-size 64 --validate-every 500"
@@ -73,7 +81,9 @@ def make_data(dataset: DatasetFolder) -> None:
         clips.append(record(video_id, rows + NOISE * rng.normal(size=rows.shape) + OWN * rng.normal(size=WIDTH), 1.0))
         noise = [rng.normal(size=(rng.integers(2, 10), BANDS)) for _ in range(3)]
         sounds = [heard[one] + 2 * rng.normal(size=(SOUND_ROWS, BANDS)) for one in both]
-        recordings.append(record(recording, np.concatenate([noise[0], sounds[0], noise[1], sounds[1], noise[2]]) - 40, 0.01))
+        recordings.append(
+            record(recording, np.concatenate([noise[0], sounds[0], noise[1], sounds[1], noise[2]]) - 40, 0.01)
+        )
     write_shard(dataset.features(PROFILE.name), PROFILE, WEIGHTS, clips, made_with={"seed": "0"})
     write_shard(dataset.features(LOGMEL), PROFILES[LOGMEL], WEIGHTS, recordings, made_with={"seed": "0"})
     write_part(dataset.captions, 0, captions, {})
@@ -85,14 +95,18 @@ def make_data(dataset: DatasetFolder) -> None:
 def record(video_id: str, rows: np.ndarray, seconds: float) -> VideoFeatures:
     starts = seconds * np.arange(len(rows))
     times = {"start_seconds": starts, "end_seconds": starts + seconds, "duration_seconds": seconds * len(rows)}
-    return VideoFeatures(video_id=video_id, features=rows.astype(np.float16), valid_frames=np.ones(len(rows), np.int32), **times)
+    return VideoFeatures(
+        video_id=video_id, features=rows.astype(np.float16), valid_frames=np.ones(len(rows), np.int32), **times
+    )
 
 
 def run(dataset: DatasetFolder, setting: str, seed: int) -> dict[str, Any]:
     kind = dataset.name
     name = f"{setting.replace(', ', '-').replace(' ', '')}-seed{seed}"
     options = f"{COMMON} {KINDS[kind]} {SETTINGS[kind][setting]} --seed {seed} --run-name {name}"
-    options = options.replace("ENCODER", str(dataset.path / "encoder")).replace("INIT", f"{dataset.runs}/baseline-seed{seed}")
+    options = options.replace("ENCODER", str(dataset.path / "encoder")).replace(
+        "INIT", f"{dataset.runs}/baseline-seed{seed}"
+    )
     at = ["--root", str(dataset.root), "--dataset", dataset.name]
     log = dataset.path / f"{name}.log"
     call("train.cli_train", [*at, *options.split()], log)
@@ -118,7 +132,11 @@ def main() -> None:
     dataset, results = DatasetFolder(args.folder, args.kind), args.folder / f"{args.kind}.jsonl"
     args.folder.mkdir(parents=True, exist_ok=True)
     make_data(dataset)
-    wanted = [setting for setting in SETTINGS[args.kind] if not args.only or setting.replace(", ", " ") in args.only.split(",")]
+    wanted = [
+        setting
+        for setting in SETTINGS[args.kind]
+        if not args.only or setting.replace(", ", " ") in args.only.split(",")
+    ]
     known = {(row["setting"], row["seed"]): row for row in read_jsonl(results)} if results.exists() else {}
     for seed in map(int, args.seeds.split(",")):
         for setting in wanted:
@@ -131,7 +149,9 @@ def main() -> None:
     for setting in SETTINGS[args.kind]:
         rows = [row for (own, _), row in sorted(known.items()) if own == setting]
         if rows:
-            columns = "".join(f"{spread([row[name] for row in rows]):<18}" if name in rows[0] else f"{'':<18}" for name in names)
+            columns = "".join(
+                f"{spread([row[name] for row in rows]):<18}" if name in rows[0] else f"{'':<18}" for name in names
+            )
             print(f"{setting:<16}{len(rows):>5}  {columns}")
 
 

@@ -6,13 +6,13 @@ import json
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path[:0] = [str(Path(__file__).resolve().parents[1] / part) for part in ("", "extract", "train")]
 
+from helpers.toy import make_toy
 from test_dual_training import CASES as DUAL_CASES
 from test_spoken import SETTINGS as SPOKEN
 from test_spoken import make_spoken
 from test_tasks import QUESTIONS, SEGMENTS, make_questions, make_segments
-from toy import make_toy
 from vlalign.train.cli_train import main as train_main
 
 CASES = {"taco": ("toy", {}), "toco": ("toy", {"objective": "toco"})}
@@ -31,8 +31,23 @@ def options(settings: dict) -> list[str]:
 
 def curve(root: Path, dataset: str, settings: dict, name: str) -> list[dict[str, str]]:
     """Of each step every logged number, as hexadecimal digits."""
-    call = ["--root", str(root), "--dataset", dataset, "--features", FEATURES.get(dataset, "resnet152"), "--run-name", name]
-    call += ["--num-steps", str(NUM_STEPS), "--validate-every", "3", *options({"batch_size": 12, "num_negatives": 3} | settings)]
+    call = [
+        "--root",
+        str(root),
+        "--dataset",
+        dataset,
+        "--features",
+        FEATURES.get(dataset, "resnet152"),
+        "--run-name",
+        name,
+    ]
+    call += [
+        "--num-steps",
+        str(NUM_STEPS),
+        "--validate-every",
+        "3",
+        *options({"batch_size": 12, "num_negatives": 3} | settings),
+    ]
     assert train_main(call) == 0, f"{name} did not train"
     lines = (root / dataset / "runs" / name / "events.jsonl").read_text().splitlines()
     return [{key: float(value).hex() for key, value in json.loads(line).items() if value is not None} for line in lines]
@@ -41,14 +56,19 @@ def curve(root: Path, dataset: str, settings: dict, name: str) -> list[dict[str,
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path, help="for data and runs; empty or new")
-    parser.add_argument("--against", type=Path, metavar="OLDER", help="folder of an earlier call, by another version of the code")
+    parser.add_argument(
+        "--against", type=Path, metavar="OLDER", help="folder of an earlier call, by another version of the code"
+    )
     args = parser.parse_args()
     args.folder.mkdir(parents=True, exist_ok=True)
     make_toy(args.folder)
     make_questions(args.folder)
     make_segments(args.folder)
     make_spoken(args.folder)
-    curves = {case: curve(args.folder, dataset, settings, case.replace(" ", "-")) for case, (dataset, settings) in CASES.items()}
+    curves = {
+        case: curve(args.folder, dataset, settings, case.replace(" ", "-"))
+        for case, (dataset, settings) in CASES.items()
+    }
     (args.folder / "curves.json").write_text(json.dumps(curves, indent=1))
     older = json.loads((args.against / "curves.json").read_text()) if args.against else None
     for case, events in curves.items():

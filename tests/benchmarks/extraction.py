@@ -28,9 +28,9 @@ from vlalign.extract.messages import PictureFollows, RowFollows
 from vlalign.extract.models import MODELS
 from vlalign.extract.probe import probe_video
 from vlalign.extract.sampling import sample_frames
-from vlalign.storage.console import available_cores
+from vlalign.storage.common.processes import available_cores
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path[:0] = [str(Path(__file__).resolve().parents[1] / part) for part in ("", "extract", "train")]
 
 PROFILES = ("resnet152", "i3d_resnext101", "i3d_resnet152", "s3d")
 SECONDS_OF_WORK = 90
@@ -127,7 +127,9 @@ def together(paths: list[Path]) -> None:
         wholes.append(extraction_seconds(paths, extractors) * available_cores())
     decode, models, whole = min(decodes), min(models), min(wholes)
     ratio = whole / (models + decode)
-    print(f"b  three in one call {whole:.1f} core s, models {models:.1f} + one decode {decode:.1f}: ratio {ratio:.3f} (at most 1.08)")
+    print(
+        f"b  three in one call {whole:.1f} core s, models {models:.1f} + one decode {decode:.1f}: ratio {ratio:.3f} (at most 1.08)"
+    )
 
 
 def plain_network(name: str) -> Callable[[torch.Tensor], torch.Tensor]:
@@ -159,9 +161,16 @@ def network(paths: list[Path]) -> None:
             for _ in range(5):
                 slow.append(seconds_of(lambda plain=plain, values=values: plain(values)) / len(values))
                 time.sleep(0.5)  # until the threads of the plain network have stopped spinning
-                fast.append(seconds_of(lambda pool=pool, e=extractor, b=batches: list(pool.map(e.features, b))) / len(frames) / 2)
+                fast.append(
+                    seconds_of(lambda pool=pool, e=extractor, b=batches: list(pool.map(e.features, b)))
+                    / len(frames)
+                    / 2
+                )
         slow, fast = min(slow[1:]), min(fast[1:])
-        print(f"c  {name:<16} plain {1 / slow:6.2f}/s, best path ({precision}) {1 / fast:6.2f}/s: ratio {slow / fast:.2f}", flush=True)
+        print(
+            f"c  {name:<16} plain {1 / slow:6.2f}/s, best path ({precision}) {1 / fast:6.2f}/s: ratio {slow / fast:.2f}",
+            flush=True,
+        )
 
 
 def seconds_of(call: Callable[[], object]) -> float:
@@ -184,7 +193,9 @@ def skipping(paths: list[Path]) -> None:
         assert all(np.array_equal(a, b) for a, b in zip(pictures[True], pictures[False], strict=True))
     backends.SKIPPING_CODECS = codecs
     skipped, every = (min(seconds[skip]) for skip in (True, False))
-    print(f"d  1 fps: {skipped:.2f} CPU s, all frames decoded {every:.2f}: ratio {skipped / every:.2f}; pictures identical")
+    print(
+        f"d  1 fps: {skipped:.2f} CPU s, all frames decoded {every:.2f}: ratio {skipped / every:.2f}; pictures identical"
+    )
 
 
 def at_1_fps(path: Path) -> list[np.ndarray]:
@@ -204,7 +215,9 @@ print(json.dumps([own + children, time.monotonic() - started]))
 
 def measured(body: str) -> tuple[float, float]:
     """Peak MB of a process and its largest child, and its seconds."""
-    answer = subprocess.run([sys.executable, "-c", MEASURED.format(body=body)], capture_output=True, text=True, check=True).stdout
+    answer = subprocess.run(
+        [sys.executable, "-c", MEASURED.format(body=body)], capture_output=True, text=True, check=True
+    ).stdout
     return tuple(json.loads(answer.splitlines()[-1]))
 
 
@@ -232,7 +245,9 @@ def startup(paths: list[Path]) -> None:
     names = [str(path) for path in paths]
     apart = sum(measured(extract.format(paths=[name]))[1] for name in names)
     one = measured(extract.format(paths=names))[1]
-    print(f"f  resnet152 on {len(names)} videos: one process {one:.1f} s, a process each {apart:.1f} s: ratio {one / apart:.2f}")
+    print(
+        f"f  resnet152 on {len(names)} videos: one process {one:.1f} s, a process each {apart:.1f} s: ratio {one / apart:.2f}"
+    )
 
 
 BENCHMARKS = {f.__name__: f for f in (overlap, together, network, skipping, memory, startup)}
@@ -245,7 +260,9 @@ def main() -> None:
     args = parser.parse_args()
     paths = sorted(p for p in args.folder.rglob("*") if p.suffix in (".mp4", ".avi", ".mkv", ".webm"))
     seconds = sum(probe_video(path).duration_seconds for path in paths)
-    print(f"{len(paths)} videos, {seconds:.0f} s; {available_cores()} cores, {platform.machine()}, torch {torch.__version__}")
+    print(
+        f"{len(paths)} videos, {seconds:.0f} s; {available_cores()} cores, {platform.machine()}, torch {torch.__version__}"
+    )
     for name in args.which:
         BENCHMARKS[name](paths)
 

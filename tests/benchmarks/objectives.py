@@ -31,14 +31,15 @@ from planted import (
     visible_words,
 )
 from vlalign.storage import read_captions, write_shard
-from vlalign.storage.console import Problems, progress
+from vlalign.storage.common.problems import Problems
+from vlalign.storage.common.progress import progress
 from vlalign.storage.files import read_json
 from vlalign.storage.layout import DatasetFolder
 from vlalign.storage.word_vectors import read_word_vectors, split_words
 from vlalign.train.config import TrainConfig
+from vlalign.train.data.text import average_words
 from vlalign.train.density import nearest_pairs
 from vlalign.train.density_bound import error_bound
-from vlalign.train.text import average_words
 from vlalign.train.trainer import Trainer
 from vlalign.train.workers import Workers
 
@@ -71,7 +72,9 @@ def bound(folder: Path, _: Path | None) -> None:
         axes.axvline(limit, color="red", linestyle="--")
         axes.set(xlabel=name, ylabel="bound", ylim=(0, 1))
         print(
-            f"{name:<4}" + "  ".join(f"{v:g}: {b:.3f}" for v, b in zip(values, found, strict=True)) + f"   K T = M (1 - eta) at {limit:g}"
+            f"{name:<4}"
+            + "  ".join(f"{v:g}: {b:.3f}" for v, b in zip(values, found, strict=True))
+            + f"   K T = M (1 - eta) at {limit:g}"
         )
     figure.savefig(folder / "figure2.png", dpi=120)
 
@@ -88,7 +91,13 @@ def cost(folder: Path, annotations: Path | None) -> None:
     for normalized in seconds:
         run = folder / "cost" / str(normalized)
         shutil.rmtree(run, ignore_errors=True)
-        settings = {"objective": "ncl", "temperature": 0.05, "num_video_layers": 0, "normalized_loss": normalized, "batch_size": COST_BATCH}
+        settings = {
+            "objective": "ncl",
+            "temperature": 0.05,
+            "num_video_layers": 0,
+            "normalized_loss": normalized,
+            "batch_size": COST_BATCH,
+        }
         config = TrainConfig(dataset=dataset.name, features=NAME, **settings)
         trainers[normalized] = Trainer(dataset, config, run, Workers(), torch.device("cpu"), None, Problems(quiet=True))
     for step in range(COST_STEPS):
@@ -107,9 +116,7 @@ def cost(folder: Path, annotations: Path | None) -> None:
 SHUFFLED_NAME = "shuffled"
 CONCEPTS, CONCEPT_STRENGTH, SHUFFLED = 200, 20.0, 0.5
 SEEDS = (0, 1, 2)
-TRAIN_SHUFFLED = (
-    "--objective ssml --encoder gated --embedding-size 512 --num-steps 1500 --batch-size 128 --learning-rate 1e-3 --validate-every 1500"
-)
+TRAIN_SHUFFLED = "--objective ssml --encoder gated --embedding-size 512 --num-steps 1500 --batch-size 128 --learning-rate 1e-3 --validate-every 1500"
 
 
 def shuffled(folder: Path, annotations: Path | None) -> None:
@@ -120,7 +127,9 @@ def shuffled(folder: Path, annotations: Path | None) -> None:
         vectors = ["--word-vectors", str(annotations / "youcook2_vocab_glove.npz")]
         call("preprocess.cli", [*at(dataset), "--annotations", str(annotations), *vectors], folder / "preprocess.log")
     right = make_shuffled(dataset)
-    shutil.rmtree(dataset.path / "pair_weights", ignore_errors=True)  # perhaps of another version: they are worked out anew here
+    shutil.rmtree(
+        dataset.path / "pair_weights", ignore_errors=True
+    )  # perhaps of another version: they are worked out anew here
     (folder / "logs").mkdir(exist_ok=True)
     found: dict[str, list[float]] = {"density": [], "none": []}
     for seed in SEEDS:
@@ -138,7 +147,9 @@ def shuffled(folder: Path, annotations: Path | None) -> None:
         print(f"shuffled  AUC of right against shuffled {auc(arrays['probability'], right):.3f}")
     soft, plain = (np.array(found[weights]) for weights in found)
     more = soft - plain
-    print(f"shuffled  soft margin {soft.mean():.2f}, plain {plain.mean():.2f}: {more.mean():+.2f} ± {more.std(ddof=1):.2f}")
+    print(
+        f"shuffled  soft margin {soft.mean():.2f}, plain {plain.mean():.2f}: {more.mean():+.2f} ± {more.std(ddof=1):.2f}"
+    )
 
 
 def make_shuffled(dataset: DatasetFolder) -> np.ndarray:
@@ -152,7 +163,9 @@ def make_shuffled(dataset: DatasetFolder) -> np.ndarray:
     store = dataset.features(SHUFFLED_NAME)
     if store.exists():
         return right
-    concepts = concepts_of(average_words(read_word_vectors(dataset.word_vectors), [caption.caption for caption in captions]), rng)
+    concepts = concepts_of(
+        average_words(read_word_vectors(dataset.word_vectors), [caption.caption for caption in captions]), rng
+    )
     of_video: dict[str, list[int]] = {}
     chosen = choose_videos(captions)
     for number, caption in enumerate(captions):
@@ -164,13 +177,20 @@ def make_shuffled(dataset: DatasetFolder) -> np.ndarray:
     for video_id, numbers in of_video.items():
         own = [captions[number] for number in numbers]
         said = [
-            replace(captions[shows.get(number, number)], video_id=video_id, start_seconds=its.start_seconds, end_seconds=its.end_seconds)
+            replace(
+                captions[shows.get(number, number)],
+                video_id=video_id,
+                start_seconds=its.start_seconds,
+                end_seconds=its.end_seconds,
+            )
             for number, its in zip(numbers, own, strict=True)
         ]
         video = make_video(video_id, said, directions)
         for number in numbers:
             rows = slice(int(captions[number].start_seconds), int(captions[number].end_seconds) + 1)
-            video.features[rows] += (CONCEPT_STRENGTH * of_concept[concepts[shows.get(number, number)]]).astype(np.float16)
+            video.features[rows] += (CONCEPT_STRENGTH * of_concept[concepts[shows.get(number, number)]]).astype(
+                np.float16
+            )
         made.append(video)
     partial = store.with_name(f"{SHUFFLED_NAME}.partial")
     shutil.rmtree(partial, ignore_errors=True)
@@ -208,14 +228,19 @@ def million(folder: Path, annotations: Path | None) -> None:
     clips, texts, _ = spoken_pairs(folder, annotations, MILLION)
     start = time.perf_counter()
     found = nearest_pairs(
-        clips, texts, NEIGHBORS, progress=lambda parts: progress(parts, total=MILLION, what="density", unit="pairs", size=lambda n: n)
+        clips,
+        texts,
+        NEIGHBORS,
+        progress=lambda parts: progress(parts, total=MILLION, what="density", unit="pairs", size=lambda n: n),
     )
     seconds = time.perf_counter() - start
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
     rng = np.random.default_rng(1)
     rows = np.sort(rng.choice(len(clips), EXACT_SAMPLE, replace=False))
     recall = exact_recall(clips, texts, rows, found.number_NK[rows])
-    print(f"million  {len(clips):,} pairs: {seconds:.0f} s, peak {peak:.1f} GB, recall {recall:.3f} against exact on {EXACT_SAMPLE}")
+    print(
+        f"million  {len(clips):,} pairs: {seconds:.0f} s, peak {peak:.1f} GB, recall {recall:.3f} against exact on {EXACT_SAMPLE}"
+    )
 
 
 PART_OF, PART = 200_000, 20_000
@@ -231,7 +256,9 @@ def parts(folder: Path, annotations: Path | None) -> None:
             density[part] = nearest_pairs(clips[part], texts[part], NEIGHBORS).similarity_NK.mean(axis=1)
         densities[size] = density
         seconds, found = time.perf_counter() - start, auc(density, right)
-        print(f"parts    neighbours among {size:,} of {PART_OF:,}: {seconds:.0f} s, AUC of right pairs against wrong {found:.3f}")
+        print(
+            f"parts    neighbours among {size:,} of {PART_OF:,}: {seconds:.0f} s, AUC of right pairs against wrong {found:.3f}"
+        )
     print(f"parts    correlation of the two densities {np.corrcoef(*densities.values())[0, 1]:.3f}")
 
 
@@ -253,7 +280,9 @@ def spoken_pairs(folder: Path, annotations: Path, size: int) -> tuple[np.ndarray
     wrong = np.flatnonzero(rng.random(size) < 1 / 3)
     shows = np.arange(size)
     shows[wrong] = rng.permutation(wrong)
-    to_clips = rng.standard_normal((vectors.shape[1], 512), dtype=np.float32) / texts[:1000].std() / vectors.shape[1] ** 0.5
+    to_clips = (
+        rng.standard_normal((vectors.shape[1], 512), dtype=np.float32) / texts[:1000].std() / vectors.shape[1] ** 0.5
+    )
     nuisances = NUISANCE * rng.standard_normal((8, 512), dtype=np.float32)
     clips = np.empty((size, 512), np.float32)
     for first in range(0, size, 10_000):

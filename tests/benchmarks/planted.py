@@ -33,10 +33,12 @@ from vlalign.storage.captions import read_captions_about
 from vlalign.storage.files import read_json, read_jsonl
 from vlalign.storage.layout import DatasetFolder
 from vlalign.storage.profiles import PROFILES
-from vlalign.train.text import small_tokenizer
+from vlalign.train.data.text import small_tokenizer
 
 NAME = "planted"
-PROFILE = replace(PROFILES["s3d"], name=NAME, model="none", weights=NAME, fps=1, window=1, stride=1, layer="none", dimension=128)
+PROFILE = replace(
+    PROFILES["s3d"], name=NAME, model="none", weights=NAME, fps=1, window=1, stride=1, layer="none", dimension=128
+)
 WEIGHTS = Weights(name=NAME, sha256="0" * 64)
 DATA_SEED = 0
 SHARD_VIDEOS = 128
@@ -100,7 +102,9 @@ def make_video(video_id: str, captions: Sequence[Caption], directions: dict[str,
     num_rows = int(np.ceil(max(caption.end_seconds for caption in captions))) + 1
     features = NOISE * rng.standard_normal((num_rows, PROFILE.dimension))
     seconds, turns = np.arange(num_rows)[:, None], rng.uniform(0, 2 * np.pi, NUISANCES)
-    waves = 1 + 0.5 * np.sin(2 * np.pi * seconds / rng.uniform(20, 200, NUISANCES) + turns)  # slow: much the same for a whole clip
+    waves = 1 + 0.5 * np.sin(
+        2 * np.pi * seconds / rng.uniform(20, 200, NUISANCES) + turns
+    )  # slow: much the same for a whole clip
     strengths = NUISANCE_STRENGTH * rng.standard_normal(NUISANCES)
     features += (strengths * waves) @ unit(rng.standard_normal((NUISANCES, PROFILE.dimension)))
     for caption in captions:
@@ -147,9 +151,13 @@ def make_data(dataset: DatasetFolder, annotations: Path | None) -> None:
     make_text_encoder(dataset.root / "text_encoder", read_captions(dataset.captions))
     shutil.rmtree(partial, ignore_errors=True)  # of a call that was stopped
     videos = list(choose_videos(read_captions(dataset.captions)).items())
-    directions = {word: direction(word) for _, captions in videos for caption in captions for word in visible_words(caption)}
+    directions = {
+        word: direction(word) for _, captions in videos for caption in captions for word in visible_words(caption)
+    }
     for first in range(0, len(videos), SHARD_VIDEOS):
-        made = [make_video(video_id, captions, directions) for video_id, captions in videos[first : first + SHARD_VIDEOS]]
+        made = [
+            make_video(video_id, captions, directions) for video_id, captions in videos[first : first + SHARD_VIDEOS]
+        ]
         write_shard(partial, PROFILE, WEIGHTS, made, made_with={"seed": str(DATA_SEED)})
     partial.rename(store)
 
@@ -159,7 +167,9 @@ def make_text_encoder(folder: Path, captions: Sequence[Caption]) -> None:
     tokenizer = small_tokenizer(caption.caption for caption in captions if caption.split == "train")
     sizes = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 256}
     torch.manual_seed(DATA_SEED)
-    BertModel(BertConfig(vocab_size=len(tokenizer), pad_token_id=0, **sizes), add_pooling_layer=False).save_pretrained(folder)
+    BertModel(BertConfig(vocab_size=len(tokenizer), pad_token_id=0, **sizes), add_pooling_layer=False).save_pretrained(
+        folder
+    )
     tokenizer.save_pretrained(folder)
 
 
@@ -195,7 +205,11 @@ def train_and_evaluate(dataset: DatasetFolder, setting: str, seed: int) -> dict[
     folder, log = dataset.runs / name, dataset.root / "logs" / f"{name}.log"
     start = time.perf_counter()
     encoder = ["--text-encoder", str(dataset.root / "text_encoder")]
-    call("train.cli_train", [*at(dataset), *OPTIONS, *encoder, *SETTINGS[setting], "--seed", str(seed), "--run-name", name], log)
+    call(
+        "train.cli_train",
+        [*at(dataset), *OPTIONS, *encoder, *SETTINGS[setting], "--seed", str(seed), "--run-name", name],
+        log,
+    )
     call("train.cli_evaluate", [*at(dataset), name], log)
     metrics = read_json(folder / "metrics.json")["metrics"]["text_to_video"]
     kept = {key: metrics[key] for key in ("R@1", "R@5", "R@10", "median_rank", "mean_rank")}
@@ -217,12 +231,19 @@ def run(dataset: DatasetFolder, settings: Sequence[str], seeds: Sequence[int]) -
                 with (dataset.root / "results.jsonl").open("a", encoding="utf-8") as file:
                     file.write(json.dumps(row) + "\n")
                 recalls = "".join(f"{key} {row[key]:>5.1f}  " for key in ("R@1", "R@5", "R@10"))
-                print(f"{setting:<18}seed {seed}  {recalls}median {row['median_rank']:>5.1f}{row['seconds']:>8,.0f} s", flush=True)
+                print(
+                    f"{setting:<18}seed {seed}  {recalls}median {row['median_rank']:>5.1f}{row['seconds']:>8,.0f} s",
+                    flush=True,
+                )
 
 
 def spread(values: Sequence[float]) -> str:
     """Mean and standard deviation."""
-    return f"{np.mean(values):>7.2f} ± {np.std(values, ddof=1):<5.2f}" if len(values) > 1 else f"{np.mean(values):>7.2f}{'':<8}"
+    return (
+        f"{np.mean(values):>7.2f} ± {np.std(values, ddof=1):<5.2f}"
+        if len(values) > 1
+        else f"{np.mean(values):>7.2f}{'':<8}"
+    )
 
 
 def print_tables(results: Results) -> None:
@@ -243,7 +264,9 @@ def print_tables(results: Results) -> None:
     print(f"\n{'differences, seed by seed':<36}seeds  {'R@1':<16}{'mean rank':<16}by R@1")
     for first, relation, second in [(a, ">", b) for a, b in BETTER] + [(a, "not >", b) for a, b in NOT_BETTER]:
         if there := seeds_of(first, second):
-            recall, rank = (np.subtract(values(first, key, there), values(second, key, there)) for key in ("R@1", "mean_rank"))
+            recall, rank = (
+                np.subtract(values(first, key, there), values(second, key, there)) for key in ("R@1", "mean_rank")
+            )
             verdict = holds(recall if relation == ">" else -recall, strict=relation == ">")
             print(f"{f'{first} {relation} {second}':<36}{len(there):>5}{spread(recall)}  {spread(rank)}  {verdict}")
 

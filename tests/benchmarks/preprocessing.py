@@ -21,7 +21,8 @@ from pathlib import Path
 from vlalign.preprocess import prepare as preparing
 from vlalign.preprocess.prepare import prepare
 from vlalign.preprocess.tag import load_pipeline
-from vlalign.storage.console import Problems, available_cores
+from vlalign.storage.common.problems import Problems
+from vlalign.storage.common.processes import available_cores
 from vlalign.storage.layout import DatasetFolder
 from vlalign.storage.records import Caption
 
@@ -60,7 +61,9 @@ def speed(texts: list[str]) -> None:
                 if workers:
                     dataset = DatasetFolder(Path(folder), "mine")
                     problems = Problems(quiet=True)
-                    prepare(dataset, lambda _: captions_of(texts), spacy_model=MODEL, problems=problems, num_workers=workers)
+                    prepare(
+                        dataset, lambda _: captions_of(texts), spacy_model=MODEL, problems=problems, num_workers=workers
+                    )
                 else:
                     plain(texts)
                 seconds.setdefault(name, []).append(time.perf_counter() - start)
@@ -101,7 +104,9 @@ def memory(texts: list[str], count: int = 1_000_000) -> None:
         took = time.perf_counter() - start
     done.set()
     watching.join()
-    print(f"{count:,} captions: {took:,.0f} s, {count / took:,.0f} captions/s; peak {peak:.2f} GB, all processes together")
+    print(
+        f"{count:,} captions: {took:,.0f} s, {count / took:,.0f} captions/s; peak {peak:.2f} GB, all processes together"
+    )
 
 
 def children() -> list[int]:

@@ -24,7 +24,15 @@ from vlalign.storage.word_vectors import split_words
 
 WIDTH, ROWS, NOISE, STRENGTH = 512, 8, 1.0, 8.0
 PROFILE = replace(
-    PROFILES["s3d"], name="planted", model="none", weights="planted", fps=1, window=1, stride=1, layer="none", dimension=WIDTH
+    PROFILES["s3d"],
+    name="planted",
+    model="none",
+    weights="planted",
+    fps=1,
+    window=1,
+    stride=1,
+    layer="none",
+    dimension=WIDTH,
 )
 OPTIONS = (
     "--objective vqa --recipe vqa-small --features FEATURES --embedding-size 128 --num-steps 1200 --batch-size 256 --learning-rate 2e-3 "
@@ -44,7 +52,12 @@ def make_video(video_id: str, shows: str, answers: dict[str, list[str]]) -> Vide
     for word in sorted(set(answers[shows])):
         features[rng.random(ROWS) < 0.5] += STRENGTH * direction(word)
     starts = np.arange(ROWS, dtype=float)
-    times = {"start_seconds": starts, "end_seconds": starts + 1, "valid_frames": np.ones(ROWS, np.int32), "duration_seconds": float(ROWS)}
+    times = {
+        "start_seconds": starts,
+        "end_seconds": starts + 1,
+        "valid_frames": np.ones(ROWS, np.int32),
+        "duration_seconds": float(ROWS),
+    }
     return VideoFeatures(video_id=video_id, features=features.astype(np.float16), **times)
 
 
@@ -100,14 +113,24 @@ def main() -> None:
                 run, log = f"{features}-seed{seed}", dataset.root / f"{features}-seed{seed}.log"
                 call(
                     "train.cli_train",
-                    [*at(dataset), *OPTIONS.replace("FEATURES", features).split(), "--seed", str(seed), "--run-name", run],
+                    [
+                        *at(dataset),
+                        *OPTIONS.replace("FEATURES", features).split(),
+                        "--seed",
+                        str(seed),
+                        "--run-name",
+                        run,
+                    ],
                     log,
                 )
                 call("train.cli_evaluate", [*at(dataset), run], log)
                 result = read_json(dataset.runs / run / "metrics.json")
                 for key, values in found.items():
                     values.append(result[key]["all"])
-            print(f"{name:<10} {features:<9}" + "".join(f"  {key} {spread(values)}" for key, values in found.items()), flush=True)
+            print(
+                f"{name:<10} {features:<9}" + "".join(f"  {key} {spread(values)}" for key, values in found.items()),
+                flush=True,
+            )
             with (args.folder / "results.jsonl").open("a", encoding="utf-8") as file:
                 file.write(json.dumps({"dataset": name, "features": features} | found) + "\n")
 

@@ -5,7 +5,7 @@ import statistics
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path[:0] = [str(Path(__file__).resolve().parents[1] / part) for part in ("", "extract", "train")]
 
 from test_sandbox import answers
 from vlalign.extract import decode_process
@@ -53,7 +53,9 @@ def main(paths: list[Path]) -> None:
     first, rest = ({way: [times[i] for times in taken[way]] for way in WAYS} for i in range(2))
     for what, times in ("start and first video", first), (f"{ROUNDS * len(paths)} videos after it", rest):
         ratio = statistics.median(times["with"]) / statistics.median(times["without"])
-        print(f"{what}: {statistics.median(times['with']):.2f} / {statistics.median(times['without']):.2f} s = {ratio:.3f}")
+        print(
+            f"{what}: {statistics.median(times['with']):.2f} / {statistics.median(times['without']):.2f} s = {ratio:.3f}"
+        )
 
 
 if __name__ == "__main__":

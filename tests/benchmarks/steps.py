@@ -6,7 +6,7 @@
 import time
 
 import numpy as np
-from vlalign.train.steps import Ordered, order_steps
+from vlalign.train.tasks.steps import Ordered, order_steps
 
 VIDEOS, PLAIN_VIDEOS, FRAMES, STEPS = 1850, 185, 300, 8
 
@@ -44,9 +44,13 @@ def main() -> None:
     start = time.perf_counter()
     plainly = [plain(cost_TK) for cost_TK in costs[:PLAIN_VIDEOS]]
     plain_seconds = (time.perf_counter() - start) * VIDEOS / PLAIN_VIDEOS
-    same = all(np.array_equal(a.step_T, b.step_T) and np.isclose(a.cost, b.cost) for a, b in zip(ours, plainly, strict=False))
+    same = all(
+        np.array_equal(a.step_T, b.step_T) and np.isclose(a.cost, b.cost) for a, b in zip(ours, plainly, strict=False)
+    )
     print(f"{VIDEOS:,} videos of {FRAMES} s with {STEPS} steps: {seconds:.1f} s")
-    print(f"plain loops, worked out from {PLAIN_VIDEOS}: {plain_seconds:.1f} s, {plain_seconds / seconds:.1f} times as long")
+    print(
+        f"plain loops, worked out from {PLAIN_VIDEOS}: {plain_seconds:.1f} s, {plain_seconds / seconds:.1f} times as long"
+    )
     print(f"places and costs: {'the same' if same else 'DIFFERENT'}")
 
 

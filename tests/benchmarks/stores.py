@@ -18,8 +18,8 @@ from vlalign.preprocess.prepare import PART_CAPTIONS
 from vlalign.storage import Caption, FeatureStore, VideoFeatures, Weights, read_captions, write_shard
 from vlalign.storage.captions import write_captions_about, write_part
 from vlalign.storage.profiles import PROFILES
-from vlalign.train.batches import Batches
-from vlalign.train.data import make_pairs
+from vlalign.train.data.batches import Batches
+from vlalign.train.data.pairs import make_pairs
 
 PROFILE, WEIGHTS = PROFILES["s3d"], Weights(name="none", sha256="0" * 64)
 NUM_VIDEOS, NUM_ROWS, WINDOW, BATCH = 5000, 60, 48, 128
@@ -46,7 +46,9 @@ def make_layouts(folder: Path) -> None:
     """The same rows four times: a store, one .npy, a .npy a video, an HDF5 file with a data set a video and one contiguous."""
     rng = np.random.default_rng(0)
     (folder / "npy").mkdir(parents=True)
-    every = np.lib.format.open_memmap(folder / "all.npy", mode="w+", dtype=np.float16, shape=(NUM_VIDEOS * NUM_ROWS, PROFILE.dimension))
+    every = np.lib.format.open_memmap(
+        folder / "all.npy", mode="w+", dtype=np.float16, shape=(NUM_VIDEOS * NUM_ROWS, PROFILE.dimension)
+    )
     with h5py.File(folder / "videos.hdf5", "w") as by_video, h5py.File(folder / "flat.hdf5", "w") as flat:
         one = flat.create_dataset("features", shape=every.shape, dtype=np.float16)
         for first in range(0, NUM_VIDEOS, SHARD_VIDEOS):
@@ -67,7 +69,9 @@ def readers(folder: Path) -> Iterator[tuple[str, Callable[[list[tuple[int, int]]
     one = flat["features"]
 
     def from_store(windows: list[tuple[int, int]], batch: np.ndarray) -> None:
-        for place, rows in enumerate(store.get_rows([(f"video{v:06d}", first, first + WINDOW) for v, first in windows])):
+        for place, rows in enumerate(
+            store.get_rows([(f"video{v:06d}", first, first + WINDOW) for v, first in windows])
+        ):
             batch[place] = rows
 
     def from_clips(windows: list[tuple[int, int]], batch: np.ndarray) -> None:
@@ -109,7 +113,13 @@ def evict(folder: Path) -> None:
 
 def random_batches(rng: np.random.Generator, num_batches: int) -> list[list[tuple[int, int]]]:
     return [
-        list(zip(rng.integers(NUM_VIDEOS, size=BATCH).tolist(), rng.integers(NUM_ROWS - WINDOW + 1, size=BATCH).tolist(), strict=True))
+        list(
+            zip(
+                rng.integers(NUM_VIDEOS, size=BATCH).tolist(),
+                rng.integers(NUM_ROWS - WINDOW + 1, size=BATCH).tolist(),
+                strict=True,
+            )
+        )
         for _ in range(num_batches)
     ]
 
@@ -134,16 +144,22 @@ def rows(folder: Path) -> None:
             read(windows, batch)
     for _ in range(TURNS):
         for windows in random_batches(rng, 16):
-            for name in rng.permutation(list(opened)).tolist():  # whoever reads first has the others find it in the processor's cache
+            for name in rng.permutation(
+                list(opened)
+            ).tolist():  # whoever reads first has the others find it in the processor's cache
                 read = opened[name]
-                seconds.setdefault(("warm", name), []).append(seconds_of(lambda read=read, windows=windows: read(windows, batch)))
+                seconds.setdefault(("warm", name), []).append(
+                    seconds_of(lambda read=read, windows=windows: read(windows, batch))
+                )
     del opened, read  # what is mapped cannot be evicted
     for _ in range(TURNS):
         for name in [name for name, _ in readers(folder)]:
             evict(folder)
             read = dict(readers(folder))[name]
             for windows in random_batches(rng, 3):
-                seconds.setdefault(("cold", name), []).append(seconds_of(lambda read=read, windows=windows: read(windows, batch)))
+                seconds.setdefault(("cold", name), []).append(
+                    seconds_of(lambda read=read, windows=windows: read(windows, batch))
+                )
     for state in ("warm", "cold"):
         rate = {name: BATCH / float(np.median(values)) for (when, name), values in seconds.items() if when == state}
         for name, value in rate.items():
@@ -196,16 +212,25 @@ def index(folder: Path, num_videos: int = 1_200_000) -> None:
     """Seconds and memory to open a store of 1.2 million videos with a row each, in a process of its own, cold and warm."""
     if not folder.exists():
         profile, row = replace(PROFILE, dimension=4), np.zeros((1, 4), np.float16)
-        times = {"start_seconds": np.zeros(1), "end_seconds": np.ones(1), "valid_frames": np.full(1, 16), "duration_seconds": 402.0}
+        times = {
+            "start_seconds": np.zeros(1),
+            "end_seconds": np.ones(1),
+            "valid_frames": np.full(1, 16),
+            "duration_seconds": 402.0,
+        }
         about = times | {"source": "1234567-0123456789abcdef01234567", "decoder": "PyAV 18.1.0"}
         flush, os.fsync = os.fsync, lambda _: None  # of shards that nobody needs tomorrow
         for shard in range(num_videos // SHARD_VIDEOS):
-            videos = [VideoFeatures(video_id=f"v{shard:06d}x{n:04d}", features=row, **about) for n in range(SHARD_VIDEOS)]
+            videos = [
+                VideoFeatures(video_id=f"v{shard:06d}x{n:04d}", features=row, **about) for n in range(SHARD_VIDEOS)
+            ]
             write_shard(folder, profile, WEIGHTS, videos, made_with={"vlalign": "0.1.0", "torch": "2.15.0"})
         os.fsync = flush
     evict(folder)
     for state in ("cold", "warm"):
-        ran = subprocess.run([sys.executable, __file__, str(folder), "open"], check=True, capture_output=True, text=True)
+        ran = subprocess.run(
+            [sys.executable, __file__, str(folder), "open"], check=True, capture_output=True, text=True
+        )
         print(state, ran.stdout.strip(), flush=True)
 
 
@@ -218,7 +243,9 @@ def open_store(folder: Path) -> None:
     start = time.perf_counter()
     known = sum(store.source(video_id) != "" for video_id in store.video_ids())
     asked = time.perf_counter() - start
-    print(f"{len(store):,} videos, {len(store.shards):,} shards: {took:.1f} s, {megabytes:,.0f} MB; {known:,} sources: {asked:.1f} s")
+    print(
+        f"{len(store):,} videos, {len(store.shards):,} shards: {took:.1f} s, {megabytes:,.0f} MB; {known:,} sources: {asked:.1f} s"
+    )
 
 
 def captions(folder: Path) -> None:
@@ -244,7 +271,11 @@ def make_caption(number: int, vocabulary: np.ndarray, rng: np.random.Generator) 
     starts = np.cumsum([0, *(len(word) + 1 for word in words[:-1])]).tolist()
     start = 4.0 * (number % 110)
     times = {"start_seconds": start, "end_seconds": start + 4.0}
-    tagged = {"words": words, "word_starts": starts, "pos_tags": rng.choice(["NOUN", "VERB", "DET", "ADP"], len(words)).tolist()}
+    tagged = {
+        "words": words,
+        "word_starts": starts,
+        "pos_tags": rng.choice(["NOUN", "VERB", "DET", "ADP"], len(words)).tolist(),
+    }
     return Caption(video_id=f"v{number // 110:010d}", caption=" ".join(words), split="train", **times, **tagged)
 
 
@@ -273,7 +304,9 @@ def hold_captions(folder: Path, held: str) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", type=Path)
-    parser.add_argument("part", nargs="?", choices=["rows", "writing", "index", "captions", "open", "columns", "records"])
+    parser.add_argument(
+        "part", nargs="?", choices=["rows", "writing", "index", "captions", "open", "columns", "records"]
+    )
     args = parser.parse_args()
     if args.part == "open":
         return open_store(args.folder)

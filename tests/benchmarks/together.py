@@ -26,7 +26,12 @@ OBJECTIVES = {
     "taco": "--objective taco --losses sentence+token",
     "cmcm": "--objective cmcm --codebook-size 128 --margin 1e-3",
 }
-WITH = {"": "", "weights": "--pair-weights density", "biases": "--normalized-loss", "both": "--pair-weights density --normalized-loss"}
+WITH = {
+    "": "",
+    "weights": "--pair-weights density",
+    "biases": "--normalized-loss",
+    "both": "--pair-weights density --normalized-loss",
+}
 IMPOSSIBLE = {("margin", "biases"), ("margin", "both")}
 """A ranking loss has no retrieval probabilities."""
 SETTINGS = [(objective, more) for objective in OBJECTIVES for more in WITH if (objective, more) not in IMPOSSIBLE]
@@ -38,12 +43,18 @@ NORMALIZED = "R@1, --normalize ncl"
 
 def run(dataset: DatasetFolder, features: str, objective: str, more: str, seed: int) -> dict[str, float | str | int]:
     name, start = f"{features}-{objective}-{more or 'alone'}-seed{seed}", time.perf_counter()
-    options = f"{OPTIONS} --features {features} {OBJECTIVES[objective]} {WITH[more]} --seed {seed} --run-name {name}".split()
+    options = (
+        f"{OPTIONS} --features {features} {OBJECTIVES[objective]} {WITH[more]} --seed {seed} --run-name {name}".split()
+    )
     encoder, log = ["--text-encoder", str(dataset.root / "text_encoder")], dataset.root / "logs" / f"{name}.log"
     shutil.rmtree(dataset.runs / name, ignore_errors=True)
     call("train.cli_train", [*at(dataset), *options, *encoder], log)
     found = evaluate(dataset, name, log, normalized="--normalized-loss" in WITH[more])
-    return {"objective": objective, "with": more, "seed": seed} | found | {"seconds": round(time.perf_counter() - start, 1)}
+    return (
+        {"objective": objective, "with": more, "seed": seed}
+        | found
+        | {"seconds": round(time.perf_counter() - start, 1)}
+    )
 
 
 def evaluate(dataset: DatasetFolder, name: str, log: Path, normalized: bool) -> dict[str, float]:
@@ -66,14 +77,22 @@ def main() -> None:
     dataset, results = DatasetFolder(args.folder, "youcook2"), args.folder / f"together-{args.features}.jsonl"
 
     def known() -> dict[tuple[str, str, int], dict]:
-        return {(row["objective"], row["with"], row["seed"]): row for row in read_jsonl(results)} if results.exists() else {}
+        return (
+            {(row["objective"], row["with"], row["seed"]): row for row in read_jsonl(results)}
+            if results.exists()
+            else {}
+        )
 
     if not args.table:
         with lock(args.folder / "logs" / "data.lock", wait=True):
             make_data(dataset, args.annotations)
             if not dataset.word_vectors.exists():
                 vectors = ["--word-vectors", str(args.annotations / "youcook2_vocab_glove.npz")]
-                call("preprocess.cli", [*at(dataset), "--annotations", str(args.annotations), *vectors], args.folder / "vectors.log")
+                call(
+                    "preprocess.cli",
+                    [*at(dataset), "--annotations", str(args.annotations), *vectors],
+                    args.folder / "vectors.log",
+                )
             if args.features == SHUFFLED_NAME:
                 make_shuffled(dataset)
         for seed in SEEDS:
@@ -83,7 +102,10 @@ def main() -> None:
                         row = run(dataset, args.features, objective, more, seed)
                         with results.open("a", encoding="utf-8") as file:
                             file.write(json.dumps(row) + "\n")
-                        print(f"{objective:<10}{more:<10}seed {seed}  R@1 {row['R@1']:5.2f}  {row['seconds']:6.0f} s", flush=True)
+                        print(
+                            f"{objective:<10}{more:<10}seed {seed}  R@1 {row['R@1']:5.2f}  {row['seconds']:6.0f} s",
+                            flush=True,
+                        )
     rows = known()
     print(f"\n{args.features:<20}seeds  " + "".join(f"{name:<18}" for name in (*COLUMNS, NORMALIZED)))
     for objective, more in SETTINGS:

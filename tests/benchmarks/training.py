@@ -16,15 +16,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import BertConfig, BertModel
-from vlalign.storage.console import Problems
+from vlalign.storage.common.problems import Problems
 from vlalign.storage.layout import DatasetFolder
 from vlalign.train.config import TrainConfig
+from vlalign.train.data.text import small_tokenizer
 from vlalign.train.losses import cascade_scores, fusion_nce, hard_negatives, sentence_nce, token_nce, token_similarity
-from vlalign.train.model import TextTokens, VideoTextModel, VideoTokens
+from vlalign.train.models.transformer import TextTokens, VideoTextModel, VideoTokens
 from vlalign.train.objectives import OBJECTIVES, Batch
-from vlalign.train.retrieval import ranked
 from vlalign.train.scoring import stage_scores
-from vlalign.train.text import small_tokenizer
+from vlalign.train.tasks.retrieval import ranked
 from vlalign.train.trainer import Trainer
 from vlalign.train.workers import Workers
 
@@ -43,7 +43,9 @@ def make_inputs(annotations: Path, seed: int) -> Inputs:
     rng = np.random.default_rng(seed)
     chosen = [clips[n] for n in rng.choice(len(clips), K, replace=False)]
     tokenizer = small_tokenizer(clip["sentence"] for clip in clips)
-    encoded = tokenizer([c["sentence"] for c in chosen], truncation=True, max_length=MAX_TEXT, padding="max_length", return_tensors="pt")
+    encoded = tokenizer(
+        [c["sentence"] for c in chosen], truncation=True, max_length=MAX_TEXT, padding="max_length", return_tensors="pt"
+    )
     rows = [min(int(ROWS_A_SECOND * (c["segment"][1] - c["segment"][0])) + 1, MAX_VIDEO) for c in chosen]
     mask = torch.arange(MAX_VIDEO) < torch.tensor(rows)[:, None]
     weights = (torch.arange(MAX_TEXT) % 3 == 2) * encoded["attention_mask"].float()
@@ -58,7 +60,12 @@ def make_inputs(annotations: Path, seed: int) -> Inputs:
 
 def make_model() -> VideoTextModel:
     torch.manual_seed(0)
-    shape = {"hidden_size": WIDTH, "num_hidden_layers": TEXT_LAYERS, "num_attention_heads": HEADS, "intermediate_size": 4 * WIDTH}
+    shape = {
+        "hidden_size": WIDTH,
+        "num_hidden_layers": TEXT_LAYERS,
+        "num_attention_heads": HEADS,
+        "intermediate_size": 4 * WIDTH,
+    }
     config = BertConfig(**shape, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
     bert = BertModel(config, add_pooling_layer=False)
     return VideoTextModel(FEATURES, bert, num_video_layers=1, num_fusion_layers=2, dropout=0.0).train()
@@ -79,11 +86,17 @@ def encode(model: VideoTextModel, inputs: Inputs) -> tuple[TextTokens, VideoToke
     return texts, model.encode_videos(inputs["rows"], inputs["mask"])
 
 
-def naive_pairs(model: VideoTextModel, texts: TextTokens, videos: VideoTokens, text_of_P: Tensor, video_of_P: Tensor) -> Tensor:
+def naive_pairs(
+    model: VideoTextModel, texts: TextTokens, videos: VideoTokens, text_of_P: Tensor, video_of_P: Tensor
+) -> Tensor:
     """Scores of pairs, each [30 text tokens, 48 video tokens], through the whole of every layer."""
     fusion = model.fusion
     text = texts.tokens_BND / model.scale + fusion.types.weight[0] + fusion.positions.weight[:MAX_TEXT]
-    video = videos.tokens_BMD / model.scale + fusion.types.weight[1] + fusion.positions.weight[MAX_TEXT : MAX_TEXT + MAX_VIDEO]
+    video = (
+        videos.tokens_BMD / model.scale
+        + fusion.types.weight[1]
+        + fusion.positions.weight[MAX_TEXT : MAX_TEXT + MAX_VIDEO]
+    )
     x = fusion.norm(torch.cat([text[text_of_P], video[video_of_P]], dim=1))
     padding = ~torch.cat([texts.mask_BN[text_of_P], videos.mask_BM[video_of_P]], dim=1)
     for layer in fusion.layers:
@@ -105,9 +118,9 @@ def naive_fusion(model: VideoTextModel, texts: TextTokens, videos: VideoTokens) 
     videos_of = torch.cat([own, others.topk(NEGATIVES, dim=1).indices], dim=1)
     texts_of = torch.cat([own, others.T.topk(NEGATIVES, dim=1).indices], dim=1)
     beside = own.expand_as(videos_of).flatten()
-    scores = naive_pairs(model, texts, videos, torch.cat([beside, texts_of.flatten()]), torch.cat([videos_of.flatten(), beside])).view(
-        2, K, NEGATIVES + 1
-    )
+    scores = naive_pairs(
+        model, texts, videos, torch.cat([beside, texts_of.flatten()]), torch.cat([videos_of.flatten(), beside])
+    ).view(2, K, NEGATIVES + 1)
     right = torch.zeros(K, dtype=torch.long)
     return (F.cross_entropy(scores[0], right) + F.cross_entropy(scores[1], right)) / 2
 
@@ -154,7 +167,9 @@ def fusion(folder: Path, annotations: Path) -> None:
     losses = [naive_fusion(model, texts, videos).item(), our_fusion(model, texts, videos).item()]
     assert abs(losses[0] - losses[1]) < 1e-4, losses
     of_texts, of_videos = hard_negatives(guidance(texts, videos), NEGATIVES)
-    lengths = f"{texts.mask_BN.sum(1).float().mean():.1f} text and {videos.mask_BM.sum(1).float().mean():.1f} video tokens"
+    lengths = (
+        f"{texts.mask_BN.sum(1).float().mean():.1f} text and {videos.mask_BM.sum(1).float().mean():.1f} video tokens"
+    )
     print(f"fusion  {int((of_texts | of_videos).sum()):,} of {2 * K * (NEGATIVES + 1):,} pairs are distinct; {lengths}")
 
     def all_pairs() -> None:
@@ -193,7 +208,10 @@ def step(folder: Path, annotations: Path) -> None:
         loss().backward()
         optimizer.step()
 
-    print_ratios("step", seconds_by_turns({"vlalign": lambda: run(our_loss), "padded, cascade as it stands": lambda: run(naive_loss)}))
+    print_ratios(
+        "step",
+        seconds_by_turns({"vlalign": lambda: run(our_loss), "padded, cascade as it stands": lambda: run(naive_loss)}),
+    )
 
 
 def make_data(folder: Path, annotations: Path) -> DatasetFolder:
@@ -207,7 +225,9 @@ def make_data(folder: Path, annotations: Path) -> DatasetFolder:
 def loop(folder: Path, annotations: Path) -> None:
     """Which part of the time the model computes; the rest waits for data, and writes down what happened."""
     dataset = make_data(folder, annotations)
-    config = TrainConfig(dataset="youcook2", features=planted.NAME, batch_size=K, num_steps=40, num_fusion_layers=1, validate_every=40)
+    config = TrainConfig(
+        dataset="youcook2", features=planted.NAME, batch_size=K, num_steps=40, num_fusion_layers=1, validate_every=40
+    )
     trainer = Trainer(dataset, config, folder / "loop", Workers(), torch.device("cpu"), None, Problems(quiet=True))
     inside, compute = [], trainer.train_step
 
@@ -222,7 +242,9 @@ def loop(folder: Path, annotations: Path) -> None:
     trainer._keep = lambda event: setattr(trainer, "best", {"step": 0, "validation_mean_rank": None})
     start = time.perf_counter()
     trainer.run()
-    print(f"loop    {config.num_steps} steps of {K}: {sum(inside) / (time.perf_counter() - start):.3f} of the time in the model")
+    print(
+        f"loop    {config.num_steps} steps of {K}: {sum(inside) / (time.perf_counter() - start):.3f} of the time in the model"
+    )
 
 
 def rerank(folder: Path, annotations: Path) -> None:
@@ -231,7 +253,12 @@ def rerank(folder: Path, annotations: Path) -> None:
     dataset = make_data(folder, annotations)
     encoder = str(folder / "text_encoder")
     config = TrainConfig(
-        dataset="youcook2", features=planted.NAME, text_encoder=encoder, num_steps=200, learning_rate=2e-3, max_video_tokens=8
+        dataset="youcook2",
+        features=planted.NAME,
+        text_encoder=encoder,
+        num_steps=200,
+        learning_rate=2e-3,
+        max_video_tokens=8,
     )
     trainer = Trainer(dataset, config, folder / "rerank", Workers(), torch.device("cpu"), None, Problems(quiet=True))
     for inputs in trainer.inputs_from(0):

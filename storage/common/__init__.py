@@ -1,0 +1,1 @@
+"""What every part of vlalign shares and no part owns: errors, messages, progress, signals, command lines."""

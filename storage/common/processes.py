@@ -1,0 +1,41 @@
+"""Cores and child processes."""
+
+import contextlib
+import os
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+
+from .signals import leave_signals_to_the_parent, uninterrupted
+from .terminal import messages_are_shown, show_messages
+
+
+def available_cores() -> int:
+    """Return the number of cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@contextlib.contextmanager
+def worker_processes(number: int) -> Iterator[ProcessPoolExecutor]:
+    """Yield a pool of ``number`` processes; kill them at once where the block ends early.
+
+    For work that writes its results whole or not at all.
+    """
+    pool = ProcessPoolExecutor(
+        number, mp_context=get_context("spawn"), initializer=_begin_worker, initargs=(messages_are_shown(),)
+    )
+    try:
+        yield pool
+    except BaseException:
+        with uninterrupted():
+            for process in list((pool._processes or {}).values()):  # Python 3.14 has kill_workers() for it
+                process.kill()
+        raise
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _begin_worker(shows_messages: bool) -> None:
+    leave_signals_to_the_parent()
+    if shows_messages:
+        show_messages()

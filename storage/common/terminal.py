@@ -1,0 +1,83 @@
+"""Messages and results, without control characters.
+
+Messages go to the logger "vlalign": a command shows them on standard error, a caller from Python sees them where logging
+is set up. Results of commands go to standard output.
+"""
+
+import contextlib
+import logging
+import sys
+import unicodedata
+from collections.abc import Iterator
+from functools import lru_cache
+
+from tqdm import tqdm
+
+logger = logging.getLogger("vlalign")
+logger.addHandler(logging.NullHandler())  # a library prints nothing unless it is asked to
+
+JOINERS = "\u200c\u200d"
+"""Invisible characters that some scripts and emoji need."""
+
+
+def harmless(text: str) -> str:
+    """Return ``text`` with control characters and marks of writing direction escaped, such as ``\\x1b``.
+
+    Newlines and tabs stay.
+    """
+    if text.isprintable():
+        return text
+    return "".join(
+        c if c.isprintable() or c in "\n\t" or c in JOINERS or unicodedata.category(c) == "Zs" else repr(c)[1:-1]
+        for c in text
+    )
+
+
+def say(message: str) -> None:
+    """Log a message of one line. A command shows it on standard error; standard output is for results."""
+    logger.info("%s", harmless(message))
+
+
+def show(result: str) -> None:
+    """Print a result on standard output."""
+    print(harmless(result))
+
+
+@lru_cache(maxsize=1024)
+def note_once(message: str) -> None:
+    """Log a message once in a process, such as what is found each time a store is opened."""
+    say(message)
+
+
+class _StandardError(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        tqdm.write(record.getMessage(), file=sys.stderr)  # keeps a progress bar whole
+
+
+def messages_are_shown() -> bool:
+    """Return whether this process shows messages on standard error."""
+    return any(isinstance(each, _StandardError) for each in logger.handlers)
+
+
+def show_messages() -> None:
+    """Show all messages of this process on standard error from now on."""
+    if not messages_are_shown():
+        logger.addHandler(_StandardError())
+        logger.setLevel(logging.INFO)
+        logger.propagate = False
+
+
+@contextlib.contextmanager
+def messages_on_terminal() -> Iterator[None]:
+    """Show messages on standard error while the block runs."""
+    if messages_are_shown():  # a command that runs another one
+        yield
+        return
+    level, propagate = logger.level, logger.propagate
+    show_messages()
+    try:
+        yield
+    finally:
+        logger.handlers[:] = [each for each in logger.handlers if not isinstance(each, _StandardError)]
+        logger.setLevel(level)
+        logger.propagate = propagate

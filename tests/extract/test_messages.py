@@ -1,0 +1,171 @@
+"""What a decoding process answers: typed, and not believed. A decoder that a file has taken over says what that file likes."""
+
+import json
+import random
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from helpers.videos import scene
+from test_engine import run, stub
+from vlalign.extract import decode_process, load_extractor
+from vlalign.extract.decode import Finished, Started, Wanted
+from vlalign.extract.engine import Job
+from vlalign.extract.messages import (
+    Beat,
+    Failed,
+    Message,
+    Nonsense,
+    PictureFollows,
+    PicturesProbed,
+    Request,
+    RowFollows,
+    SoundFollows,
+    SoundProbed,
+    Unheard,
+    encode,
+    parse,
+)
+from vlalign.extract.probe import VideoError
+from vlalign.extract.render import render_video
+from vlalign.extract.sound import Heard
+
+MESSAGES: list[Message] = [
+    Beat(),
+    Failed("timeout", "so"),
+    Unheard("no_sound", ""),
+    SoundProbed(3, 1.5),
+    PicturesProbed("h264", 4, 3, 1, "", [3, 0]),
+    Started("PyAV"),
+    RowFollows(0, [16, 224, 224, 3]),
+    PictureFollows(0.5),
+    SoundFollows(1000),
+    Heard("PyAV 18", -3, 1000, 10.0, ""),
+    Finished("PyAV 18", 2.25, "cut", [54]),
+]
+CROPPED = Wanted(fps=24, window=16, short_side_px=224, crop_px=224, tail="loop")
+WHOLE = Wanted(fps=1, window=1, short_side_px=48, crop_px=None, tail="loop")
+
+
+def test_messages_and_requests_arrive_as_they_were():
+    assert {type(message) for message in MESSAGES} == set(Message.__args__)
+    assert [parse(encode(message)) for message in MESSAGES] == MESSAGES
+    request = Request("/x.mp4", [CROPPED, WHOLE], sound=True, without=["decord"], seconds=2.5)
+    assert Request.from_json(request.to_json()) == request
+
+
+def test_whatever_is_answered_is_a_message_or_nonsense():
+    chance, values = (
+        random.Random(0),
+        [None, True, -1, 2**60, 1e400, float("nan"), "", "x" * 70_000, [], [1.5], {}, [[1]]],
+    )
+    num_refused = 0
+    for _ in range(3000):
+        about = json.loads(encode(chance.choice(MESSAGES)))
+        for _ in range(chance.randrange(1, 3)):
+            name = chance.choice([*about, "other"])
+            if chance.random() < 0.2:
+                about.pop(name, None)
+            else:
+                about[name] = chance.choice(values)
+        content = json.dumps(about).encode()
+        if chance.random() < 0.2:
+            content = content[: chance.randrange(len(content))] + chance.randbytes(3)
+        try:
+            assert type(parse(content)) in Message.__args__
+        except Nonsense:
+            num_refused += 1
+    assert num_refused > 2000
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        RowFollows(2, [48, 64, 3]),
+        RowFollows(-1, [48, 64, 3]),
+        RowFollows(0, [15, 224, 224, 3]),
+        RowFollows(0, [16, 224, 225, 3]),
+        RowFollows(0, [16, 224, 224, 4]),
+        RowFollows(0, []),
+        RowFollows(1, [48, 64]),
+        RowFollows(1, [47, 64, 3]),
+        RowFollows(1, [48, 481, 3]),
+        RowFollows(1, [-48, 64, 3]),
+        RowFollows(1, [1, 48, 64, 3]),
+    ],
+)
+def test_a_row_that_was_not_asked_for_is_nonsense(row):
+    with pytest.raises(Nonsense):
+        row.check([CROPPED, WHOLE])
+    RowFollows(0, [16, 224, 224, 3]).check([CROPPED, WHOLE])
+    RowFollows(1, [480, 48, 3]).check([CROPPED, WHOLE])
+
+
+ROW, LAST = RowFollows(0, [224, 224, 3]), Finished("PyAV 18", 1.0, "", [1])
+FRAMES = bytes(224 * 224 * 3)
+LIES: dict[str, list[bytes]] = {
+    "no JSON": [b"\xff" * 100],
+    "no message": [b"[1]"],
+    "the same decoder again and again": [encode(Started("PyAV")), b""],
+    "a decoder that nobody knows": [encode(Started("another"))],
+    "a row before it began": [encode(ROW), FRAMES],
+    "a row of other frames": [encode(Started("PyAV")), encode(replace(ROW, shape=[1 << 20, 1 << 20, 3]))],
+    "fewer bytes than announced": [encode(Started("PyAV")), encode(ROW), FRAMES[:-1]],
+    "more bytes than announced": [encode(Started("PyAV")), encode(ROW), FRAMES + b"x"],
+    "an end before it began": [encode(LAST)],
+    "an end of more rows": [encode(Started("PyAV")), encode(ROW), FRAMES, encode(replace(LAST, num_frames=[2]))],
+    "an end of very many rows": [encode(Started("PyAV")), encode(replace(LAST, num_frames=[1 << 50]))],
+    "an end of other features": [
+        encode(Started("PyAV")),
+        encode(ROW),
+        FRAMES,
+        encode(replace(LAST, num_frames=[1, 1])),
+    ],
+    "an end in a million years": [
+        encode(Started("PyAV")),
+        encode(ROW),
+        FRAMES,
+        encode(replace(LAST, duration_seconds=3e13)),
+    ],
+    "an end without figures": [encode(LAST).replace(b"1.0", b"NaN")],
+    "pictures without end": [encode(PictureFollows(0.0)), b"x"] * 20,
+    "a picture of two megabytes": [encode(PictureFollows(0.0)), bytes(2 << 20)],
+    "sound without end": [encode(SoundFollows(1 << 40))],
+    "sound that ends before it began": [encode(Heard("PyAV 18", 0, 0, 1.0, ""))],
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_a_decoder_that_lies_costs_its_video_and_no_other(tmp_path, monkeypatch, lie):
+    for name in ("bad", "good"):
+        render_video(scene(1.1), tmp_path / f"{name}.mp4")
+    (tmp_path / "answers").write_bytes(b"|||".join(LIES[lie]))
+    hostile = (
+        "from pathlib import Path\nfrom vlalign.extract import decode_child\n"
+        "from vlalign.extract.messages import Request\n"
+        "whole = decode_child.serve\n"
+        "def serve(line):\n"
+        "    request = line.recv_bytes()\n"
+        "    if 'bad' in Request.from_json(request).path:\n"
+        f"        for each in Path({str(tmp_path)!r}, 'answers').read_bytes().split(b'|||'): line.send_bytes(each)\n"
+        "        line.recv_bytes()\n"
+        "    class Again:\n"
+        "        first = [request]\n"
+        "        def __getattr__(self, name): return getattr(line, name)\n"
+        "        def recv_bytes(self, *most): return self.first.pop() if self.first else line.recv_bytes(*most)\n"
+        "    whole(Again())\n"
+        "decode_child.serve = serve\n"
+        "decode_child.main()\n"
+    )
+    monkeypatch.setattr(decode_process, "COMMAND", hostile)
+    features = [stub("resnet152"), load_extractor("logmel")] if "sound" in lie else [stub("resnet152")]
+    made = run([Job(name, tmp_path / f"{name}.mp4", features) for name in ("bad", "good")], features)
+    bad = made["bad"]
+    error = bad if isinstance(bad, VideoError) else bad.failures["logmel"]
+    assert (
+        error.kind == "crashed"
+        and "its decoder answered what no decoder answers" in str(error)
+        and "\n" not in str(error)
+    )
+    good = made["good"].features["resnet152"]
+    assert len(good.features) == 1 and np.isfinite(good.features).all()

@@ -1,0 +1,177 @@
+"""Windows that overlap, and windows with frames left out between them, against a second implementation that holds the whole video."""
+
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from helpers.videos import scene
+from test_engine import stub
+from vlalign.extract import extract_video
+from vlalign.extract.decode import Row, Wanted, decode_video
+from vlalign.extract.engine import wanted_of
+from vlalign.extract.extractor import Extractor, check_extractable
+from vlalign.extract.plan import probe_videos
+from vlalign.extract.probe import probe_video
+from vlalign.extract.render import render_video
+from vlalign.extract.sampling import num_windows, window_times
+from vlalign.storage import Profile
+from vlalign.storage.profiles import PROFILES
+
+HASHES = {
+    "resnet152": "d0a40256e223eb16",
+    "i3d_resnext101": "d12017b0e7d0ca9e",
+    "i3d_resnet152": "2de03a3dad17c243",
+    "s3d": "b6a5d85a047bc82e",
+    "s3d_univl": "ee04ecbcd6922f9c",
+    "clip_vit_b32": "4362d8939c3b7537",
+    "clip_vit_b32_map": "6ef1ec765c1059ec",
+    "r2plus1d": "f21ced6c27c49257",
+    "logmel": "c7223358f2d09074",
+}
+SHAPES = [(16, 16), (16, 8), (16, 5), (16, 1), (16, 20), (16, 40), (1, 1), (1, 3), (4, 3), (4, 100), (100, 7)]
+
+
+def plain_windows(frames: np.ndarray, window: int, stride: int, tail: str) -> list[tuple[int, int, np.ndarray]]:
+    """(first frame, how many are real, frames) of each window."""
+    found, first = [], 0
+    while first < len(frames):
+        real = list(frames[first : first + window])
+        filled = [
+            real[n % len(real)] if n < len(real) or tail == "loop" else np.zeros_like(real[0]) for n in range(window)
+        ]
+        found.append((first, len(real), np.stack(filled)))
+        if first + window >= len(frames):
+            break
+        first += stride
+    return found
+
+
+@pytest.fixture(scope="module")
+def video(tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("video") / "v.mp4"
+    render_video(scene(2.1), path)
+    return path
+
+
+@pytest.mark.parametrize("tail", ["loop", "black frames"])
+def test_windows_are_those_of_a_plain_loop(video, tail):
+    info = probe_video(video)
+    every = Wanted(20, 1, 32, None, "none")
+    wanted = [every, *(Wanted(20, window, 32, None, tail, stride=stride) for window, stride in SHAPES)]
+    rows: list[list[np.ndarray]] = [[] for _ in wanted]
+    for part in decode_video(info, wanted):
+        if isinstance(part, Row):
+            rows[part.wanted].append(part.frames.copy())
+    frames = np.stack(rows[0])
+    assert len(frames) == 42
+    for (window, stride), made in zip(SHAPES, rows[1:], strict=True):
+        expected = plain_windows(frames, window, stride, tail)
+        assert len(made) == len(expected), (window, stride)
+        for one, (_, _, other) in zip(made, expected, strict=True):
+            np.testing.assert_array_equal(one, other[0] if window == 1 else other)
+
+
+def test_times_and_numbers_of_windows_are_those_of_a_plain_loop():
+    for num_frames in range(1, 60):
+        for window, stride in SHAPES:
+            expected = plain_windows(np.arange(num_frames), window, stride, "loop")
+            starts, ends, valid = window_times(num_frames, 3, window, 24, (num_frames + 2.5) / 24, stride=stride)
+            assert num_windows(num_frames, window, stride) == len(expected)
+            assert valid.tolist() == [real for _, real, _ in expected]
+            assert starts == pytest.approx([(3 + first) / 24 for first, _, _ in expected])
+            assert ends == pytest.approx([min(3 + first + window, 3 + num_frames) / 24 for first, _, _ in expected])
+
+
+@pytest.mark.parametrize("stride", [4, 16, 24])
+def test_the_store_the_plan_and_the_decoder_agree_about_the_rows(video, stride):
+    usual = stub("s3d")
+    extractor = replace(usual, profile=replace(usual.profile, stride=stride))
+    made = extract_video(video, [extractor])["s3d"]
+    ((_, planned),) = probe_videos([("v", video)], [extractor.profile], 1)
+    frames = 2.1 * 24
+    assert planned.num_rows == {"s3d": len(made.features)} == {"s3d": num_windows(round(frames), 16, stride)}
+    np.testing.assert_allclose(np.diff(made.start_seconds), stride / 24)
+    assert (made.valid_frames[:-1] == 16).all() and made.valid_frames[-1] == min(
+        16, round(frames) - stride * (len(made.features) - 1)
+    )
+    rows = [
+        part.frames.copy()
+        for part in decode_video(probe_video(video), [wanted_of(extractor.profile)])
+        if isinstance(part, Row)
+    ]
+    again = extractor.features(np.stack(rows)).numpy()
+    np.testing.assert_allclose(made.features, again, rtol=1e-5)
+
+
+# The profile
+
+
+def test_the_profiles_of_today_have_the_hashes_that_they_had():
+    assert {name: profile.hash for name, profile in PROFILES.items()} == HASHES
+    for profile in PROFILES.values():
+        check_extractable(profile)
+        assert Profile.from_json(profile.to_json()) == profile
+
+
+def test_all_that_is_wrong_with_a_profile_is_one_line():
+    wrong = {
+        "fps": -1,
+        "window": 0,
+        "stride": 1.5,
+        "short_side_px": None,
+        "crop_px": 0,
+        "mean": (1, 2),
+        "std": "none",
+        "tail": 3,
+    }
+    with pytest.raises(ValueError) as refused:
+        Profile(**asdict(PROFILES["s3d"]) | wrong)
+    assert "\n" not in str(refused.value) and all(f"field {name!r} is " in str(refused.value) for name in wrong)
+
+
+UNKNOWN = {
+    "fps": 2.5,
+    "resize": "area",
+    "value_range": "-1..1",
+    "tail": "mirror",
+    "precision": "int8",
+    "crop_px": 500,
+    "std": (1.0, 0.0, 1.0),
+}
+
+
+def test_what_cannot_be_extracted_with_can_be_read_and_is_refused_before_any_video():
+    profile = replace(PROFILES["s3d"], **UNKNOWN)
+    assert Profile.from_json(profile.to_json()) == profile
+    with pytest.raises(ValueError) as refused:
+        replace(stub("s3d"), profile=profile)
+    assert "\n" not in str(refused.value) and all(f"{name} is " in str(refused.value) for name in UNKNOWN)
+
+
+@pytest.mark.parametrize("field", sorted(UNKNOWN))
+def test_each_field_that_extraction_cannot_obey_is_refused(field):
+    with pytest.raises(ValueError, match=f"'s3d' cannot be extracted with: {field} is "):
+        check_extractable(replace(PROFILES["s3d"], **{field: UNKNOWN[field]}))
+
+
+def test_log_mel_features_are_computed_in_one_way():
+    with pytest.raises(ValueError, match="stride is 80, expected 160"):
+        check_extractable(replace(PROFILES["logmel"], stride=80))
+
+
+def test_bytes_are_divided_as_the_value_range_says():
+    seen = []
+
+    class Network(torch.nn.Module):
+        def forward(self, values: torch.Tensor) -> torch.Tensor:
+            seen.append(values)
+            return values.flatten(1)
+
+    frames = np.full((1, 2, 2, 3), 255, np.uint8)
+    for value_range, expected in (("0..1", 1.0), ("0..255", 255.0)):
+        profile = replace(PROFILES["resnet152"], value_range=value_range, mean=(0.0,) * 3, std=(1.0,) * 3)
+        replace(stub("resnet152"), profile=profile, network=Network()).features(frames)
+        assert (seen[-1] == expected).all()
+    assert isinstance(stub("resnet152"), Extractor)

@@ -1,0 +1,102 @@
+"""``videos.jsonl`` comes from anywhere: what it can have read and written."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from helpers.videos import scene
+from vlalign.extract.cli import main as extract_main
+from vlalign.extract.render import render_video
+from vlalign.storage import FeatureStore
+from vlalign.storage.files import file_identity
+from vlalign.storage.layout import DatasetFolder
+from vlalign.storage.records import VideoRecord
+
+
+@pytest.fixture
+def dataset(tmp_path) -> DatasetFolder:
+    return DatasetFolder(tmp_path / "root", "mine")
+
+
+@pytest.fixture(scope="module")
+def recordings(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("recordings")
+    for name in ("a", "b"):
+        render_video(scene(0.7), folder / f"{name}.mp4")
+    return folder
+
+
+def extract(dataset: DatasetFolder, *more: object) -> int:
+    call = ["--root", dataset.root, "--dataset", dataset.name, "--features", "resnet152", "--weights", "random", *more]
+    return extract_main(list(map(str, call)))
+
+
+def test_a_list_reads_no_file_outside_of_the_root_until_the_user_says_so(dataset, recordings, capsys):
+    dataset.write_videos([VideoRecord(video_id=name, path=str(recordings / f"{name}.mp4")) for name in ("a", "b")])
+    assert extract(dataset) == 2
+    assert capsys.readouterr().err == (
+        f"vlalign-extract: error: {dataset.videos_file}: 2 of its videos lie outside of {dataset.root}, such as {recordings}/a.mp4; if you "
+        f"trust this list to have them read, pass --allow-folder {recordings}, once\n"
+    )
+    assert extract(dataset, "--allow-folder", recordings.parent / "none") == 2
+    assert "no such folder" in capsys.readouterr().err
+    assert extract(dataset, "--allow-folder", recordings) == 0
+    assert sorted(FeatureStore(dataset.features("resnet152")).video_ids()) == ["a", "b"]
+    assert extract(dataset) == 0, "once is enough"
+    dataset.write_videos(
+        [*dataset.read_videos(), VideoRecord(video_id="c", path=f"{recordings}/../{recordings.name}x/c.mp4")]
+    )
+    assert extract(dataset) == 2
+    other = DatasetFolder(dataset.root, "other")
+    other.write_videos(dataset.read_videos()[:2])
+    assert extract(other) == 2, "what is said of one data set is not said of another"
+
+
+def test_videos_is_such_a_word(dataset, recordings):
+    assert extract(dataset, "--videos", recordings) == 0
+    assert extract(dataset) == 0
+
+
+@pytest.mark.parametrize("path", ["{outside}/drawn.mp4", "link/drawn.mp4"])
+def test_nothing_is_drawn_outside_of_the_data_sets_folder(dataset, tmp_path, capsys, path):
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    dataset.path.mkdir(parents=True)
+    os.symlink(outside, dataset.path / "link")
+    dataset.write_videos([VideoRecord(video_id="v", path=path.format(outside=outside), scene=scene(0.7))])
+    assert extract(dataset, "--allow-folder", outside) == 2
+    assert "would be drawn at" in capsys.readouterr().err
+    assert not list(outside.iterdir())
+
+
+SCENES = {
+    "too large": ({"width": 100_000}, "100000 x 180 pixels; expected even numbers up to 1,920"),
+    "too long": ({"duration_seconds": 1e9}, "1000000000.0 seconds; expected up to 60"),
+    "a rate that takes long": ({"fps": "1e999999999"}, "'1e999999999' frames a second; expected"),
+    "no rate": ({"fps": None}, "None frames a second; expected"),
+    "no colour": ({"colour": "black"}, "'black'"),
+    "no seed": ({"noise_seed": "x"}, "a scene that cannot be drawn"),
+}
+
+
+@pytest.mark.parametrize("changed, words", SCENES.values(), ids=SCENES)
+def test_a_scene_that_asks_for_too_much_is_one_line(dataset, capsys, changed, words):
+    dataset.write_videos([VideoRecord(video_id="v", path="videos/v.mp4", scene=scene(0.7) | changed)])
+    assert extract(dataset) == 2
+    err = capsys.readouterr().err
+    assert words in err and len(err.splitlines()) == 1
+
+
+def test_a_pipe_in_a_list_is_waited_for_by_nobody(dataset, recordings):
+    dataset.path.mkdir(parents=True)
+    os.mkfifo(dataset.path / "pipe.mp4")
+    assert file_identity(dataset.path / "pipe.mp4") == ""
+    (dataset.path / "b.mp4").write_bytes((recordings / "b.mp4").read_bytes())
+    dataset.write_videos([VideoRecord(video_id="p", path="pipe.mp4"), VideoRecord(video_id="b", path="b.mp4")])
+    call = ["--root", str(dataset.root), "--dataset", "mine", "--features", "resnet152", "--weights", "random"]
+    main = "import sys; from vlalign.extract.cli import main; sys.exit(main(sys.argv[1:]))"
+    done = subprocess.run([sys.executable, "-c", main, *call], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 1 and "video 'p'" in done.stderr and "no such file" in done.stderr
+    assert FeatureStore(dataset.features("resnet152")).video_ids() == ["b"]

@@ -1,0 +1,380 @@
+"""Damaged and made-up files for every reader: ``python tests/hostile_bytes.py READER FIRST LAST FOLDER`` tries these seeds, and prints a
+line of JSON for each that gave anything but a line for the user, or took too long or too much memory."""
+
+import contextlib
+import faulthandler
+import io
+import json
+import os
+import random
+import resource
+import shutil
+import signal
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import h5py
+import numpy as np
+from PIL import Image
+from vlalign.preprocess.datasets import own
+from vlalign.storage import FeatureStore
+from vlalign.storage.captions import read_captions, read_captions_about, read_idf
+from vlalign.storage.care import describe, look_through
+from vlalign.storage.common.errors import UserError
+from vlalign.storage.common.problems import Problems
+from vlalign.storage.exchange import read_durations, read_profile
+from vlalign.storage.foreign import foreign_videos
+from vlalign.storage.layout import DatasetFolder
+from vlalign.storage.thumbnails import Thumbnail, ThumbnailStore, write_thumbnails
+from vlalign.storage.word_vectors import read_word_vectors
+
+from helpers.toy import make_toy
+
+MOST_SECONDS, MOST_BYTES = 10, 2 << 30
+VALUES = [
+    None,
+    True,
+    0,
+    -1,
+    2**31,
+    2**63,
+    2**70,
+    1e308,
+    -0.5,
+    float("nan"),
+    "",
+    "x",
+    "../x",
+    "/etc/passwd",
+    "\x1b[2J",
+    "\ud800",
+    [],
+    {},
+    [[]],
+    [{}],
+]
+"""What may stand anywhere in a JSON file."""
+
+
+class TooLong(BaseException):
+    """Not an ``Exception``: no reader takes it for its own."""
+
+
+# Damage
+
+
+def damage(content: bytes, chance: random.Random) -> bytes:
+    """Bytes that are other ones, missing, there twice, or cut off; or nothing of the file but its first ones."""
+    changed = bytearray(content)
+    for _ in range(chance.choice([1, 1, 2, 5, 20])):
+        place = (
+            chance.randrange(len(changed) + 1)
+            if chance.random() < 0.5
+            else chance.randrange(min(len(changed), 600) + 1)
+        )
+        size = chance.choice([1, 1, 4, 8, 64])
+        how = chance.randrange(5)
+        if how == 0:
+            changed[place : place + size] = chance.randbytes(len(changed[place : place + size]))
+        elif how == 1:
+            changed[place : place + size] = bytes([chance.choice([0, 0xFF, 0x7F, 0x80])]) * len(
+                changed[place : place + size]
+            )
+        elif how == 2:
+            del changed[place : place + size]
+        elif how == 3:
+            changed[place:place] = changed[place : place + size] or chance.randbytes(size)
+        elif place < len(changed):
+            changed[place] ^= 1 << chance.randrange(8)
+    if chance.random() < 0.1:
+        changed = changed[: chance.randrange(len(changed) + 1)]
+    if chance.random() < 0.05:
+        changed = changed[:16] + chance.randbytes(chance.randrange(2000))
+    return bytes(changed)
+
+
+def damage_json(content: bytes, chance: random.Random, *, lines_of: bool = False) -> bytes:
+    """Values that are other ones, missing, or deeper than they should be. ``lines_of``: of JSON lines, one line is another."""
+    if lines_of:
+        lines = content.decode().splitlines()
+        place = chance.randrange(len(lines))
+        lines[place] = damage_json(lines[place].encode(), chance).decode(errors="surrogatepass")
+        return "\n".join(lines).encode(errors="surrogatepass")
+    value = json.loads(content)
+    for _ in range(chance.choice([1, 1, 3])):
+        value = _changed(value, chance)
+    return json.dumps(value).encode()
+
+
+def _changed(value: Any, chance: random.Random) -> Any:
+    if isinstance(value, dict | list) and value and chance.random() < 0.85:
+        changed = value.copy()
+        key = chance.choice(list(value) if isinstance(value, dict) else range(len(value)))
+        if chance.random() < 0.1:
+            del changed[key]
+        else:
+            changed[key] = _changed(value[key], chance)
+        return changed
+    if chance.random() < 0.05:
+        deep: Any = value
+        for _ in range(chance.choice([3, 400, 900])):
+            deep = [deep]
+        return deep
+    return chance.choice(VALUES)
+
+
+def made_up_hdf5(path: Path, chance: random.Random) -> None:
+    """Names of ours, with contents that are none of ours."""
+    names = ["features", "videos", "thumbnails", "jpegs", "index", "rows", "start_seconds", "a", "b"]
+    with h5py.File(path, "w") as file:
+        for place in [file, *(file.create_group(f"g{n}") for n in range(chance.randrange(3)))]:
+            for name in chance.sample(names, chance.randrange(4)):
+                _made_up(place, name, chance)
+            for name in ("profile", "weights", "format", "made_with"):
+                if chance.random() < 0.3:
+                    place.attrs[name] = chance.choice(["{}", "[]", 1, b"\xff", np.arange(3), "x" * 1000])
+
+
+def _made_up(place: h5py.Group, name: str, chance: random.Random) -> None:
+    how = chance.randrange(8)
+    if how == 0:
+        place.create_dataset(name, shape=(2**40, 4), dtype="f4", chunks=(1024, 4))
+    elif how == 1:
+        place.create_dataset(name, shape=(3, 2), dtype="f4", external=[("/etc/hostname", 0, 24)])
+    elif how == 2:
+        place[name] = h5py.ExternalLink("/etc/hostname", "/x")
+    elif how == 3:
+        place[name] = h5py.SoftLink(f"/{name}")
+    elif how == 4:
+        place.create_dataset(name, data=np.zeros((4, 3)), dtype="f2")
+    elif how == 5:
+        place[name] = np.array(
+            [("v", 1.0, "s")],
+            dtype=[("video_id", h5py.string_dtype()), ("seconds", "f8"), ("source", h5py.string_dtype())],
+        )
+    elif how == 6:
+        place.create_dataset(name, shape=(2,), dtype=h5py.vlen_dtype(np.uint8))
+    else:
+        place.create_group(name)
+
+
+# Readers
+
+
+def read_store(folder: Path, path: Path) -> None:
+    look_through(path)
+    store = FeatureStore(folder)
+    describe(store)
+    for video_id in store.video_ids()[:8]:
+        store.get(video_id)
+
+
+def read_thumbnails(folder: Path, path: Path) -> None:
+    store = ThumbnailStore(folder)
+    for video_id in ("v0", "v1", "v"):
+        store.get(video_id)
+
+
+def read_prepared(folder: Path, path: Path) -> None:
+    if path.name == "idf.parquet":
+        read_idf(path)
+        return
+    read_captions_about(folder)
+    for caption in read_captions(folder):
+        caption.caption.encode()
+
+
+def read_videos(folder: Path, path: Path) -> None:
+    dataset = DatasetFolder(folder.parent, folder.name)
+    for video in dataset.read_videos():
+        dataset.video_path(video)
+
+
+def read_table(folder: Path, path: Path) -> None:
+    list(own.read(path, 0, Problems(quiet=True)))
+
+
+def read_others(folder: Path, path: Path) -> None:
+    with foreign_videos(path) as videos:
+        for video in videos[:8]:
+            try:
+                video.read()
+            except UserError:
+                continue
+
+
+def read_words(folder: Path, path: Path) -> None:
+    read_word_vectors(path)
+
+
+def read_import_options(folder: Path, path: Path) -> None:
+    read_durations(path) if path.suffix == ".csv" else read_profile(str(path))
+
+
+def read_run(folder: Path, path: Path) -> None:
+    from vlalign.train.checkpoint import load_run
+    from vlalign.train.runs import features_note, read_labels, read_run
+
+    about = read_run(folder)
+    features_note(about["inputs"])
+    read_labels(folder)
+    load_run(folder)
+
+
+READERS: dict[str, Callable[[Path, Path], None]] = {
+    "store": read_store,
+    "thumbnails": read_thumbnails,
+    "prepared": read_prepared,
+    "videos": read_videos,
+    "table": read_table,
+    "import": read_others,
+    "words": read_words,
+    "run": read_run,
+}
+
+
+# Whole files, which damage is done to
+
+
+def originals(reader: str, folder: Path) -> list[Path]:
+    """Files in ``folder`` that the reader takes; what else it needs lies beside them."""
+    if reader == "run":
+        return [
+            path for path in sorted(folder.rglob("*")) if path.is_file() and path.suffix in (".json", ".safetensors")
+        ]
+    return [path for path in sorted(folder.rglob("*")) if path.is_file()]
+
+
+def make_originals(reader: str, folder: Path) -> Path:
+    """Returns the folder that the reader is given."""
+    folder.mkdir(parents=True)
+    rows = np.random.default_rng(0).normal(size=(5, 4)).astype(np.float32)
+    if reader in ("store", "prepared", "words", "run"):
+        toy = make_toy(folder / "toy", num_videos=8)
+        if reader == "run":
+            from vlalign.train.cli_train import main
+
+            call = [
+                "--root",
+                str(folder / "toy"),
+                "--dataset",
+                "toy",
+                "--features",
+                "s3d",
+                "--run-name",
+                "run",
+                "--num-steps",
+                "1",
+            ]
+            with contextlib.redirect_stdout(sys.stderr):
+                assert main([*call, "--batch-size", "2", "--num-negatives", "1", "--embedding-size", "8"]) == 0
+            return toy.runs / "run"
+        if reader == "store":
+            return toy.features("s3d")
+        shutil.move(toy.idf, toy.captions / "idf.parquet")
+        if reader == "prepared":
+            return toy.captions
+        only = folder / "words"
+        only.mkdir()
+        shutil.move(toy.word_vectors, only / "words.npz")
+        return only
+    if reader == "thumbnails":
+        jpeg = io.BytesIO()
+        Image.new("RGB", (16, 9)).save(jpeg, "jpeg")
+        write_thumbnails(folder, [Thumbnail(f"v{n}", float(n), jpeg.getvalue(), "s") for n in range(4)])
+    elif reader == "videos":
+        rows = [{"video_id": f"v{n}", "path": f"videos/v{n}.mp4"} for n in range(4)]
+        (folder / "videos.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    elif reader == "table":
+        lines = [
+            {"video_id": f"v{n}", "caption": f"a caption, {n}", "start": n, "end": f"{n}:05", "split": "train"}
+            for n in range(6)
+        ]
+        (folder / "a.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+        for suffix, comma in (".csv", ","), (".tsv", "\t"):
+            text = "\n".join(
+                [comma.join(lines[0]), *(comma.join(f'"{value}"' for value in line.values()) for line in lines)]
+            )
+            (folder / f"a{suffix}").write_text(text)
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        pq.write_table(pa.Table.from_pylist(lines), folder / "a.parquet")
+    elif reader == "import":
+        import pickle
+
+        np.save(folder / "a.npy", rows)
+        np.savez(folder / "a.npz", v0=rows, v1=rows[:2])
+        with h5py.File(folder / "a.h5", "w") as file:
+            file["v0"], file["g/features"] = rows, rows[:3]
+        for protocol in (2, 4):
+            (folder / f"a{protocol}.pkl").write_bytes(
+                pickle.dumps({"v0": rows, "v1": {"x": rows[:2]}, "v2": [rows[0]]}, protocol=protocol)
+            )
+    return folder
+
+
+# One try
+
+
+def inputs(reader: str, whole: Path, seeds: range, work: Path) -> Iterator[tuple[int, Path, Path]]:
+    """(seed, the folder to read, the file in it that is damaged)."""
+    files = originals(reader, whole)
+    for seed in seeds:
+        chance = random.Random(f"{reader} {seed}")
+        shutil.rmtree(work, ignore_errors=True)
+        shutil.copytree(whole, work)
+        target = work / chance.choice(files).relative_to(whole)
+        kind = target.suffix
+        if kind == ".h5" and chance.random() < 0.3:
+            target.unlink()
+            made_up_hdf5(target, chance)
+        elif kind in (".json", ".jsonl") and chance.random() < 0.7:
+            target.write_bytes(damage_json(target.read_bytes(), chance, lines_of=kind == ".jsonl"))
+        elif chance.random() < 0.05:
+            target.write_bytes(chance.randbytes(chance.randrange(5000)))
+        else:
+            target.write_bytes(damage(target.read_bytes(), chance))
+        yield seed, work, target
+
+
+def too_long(number: int, frame: FrameType | None) -> None:
+    raise TooLong
+
+
+def main(reader: str, first: int, last: int, folder: Path) -> None:
+    whole = make_originals(reader, folder / "whole")
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+    resource.setrlimit(resource.RLIMIT_AS, (used + MOST_BYTES, used + MOST_BYTES))
+    signal.signal(signal.SIGALRM, too_long)
+    work = whole.with_name("work")
+    for path in originals(reader, whole):
+        READERS[reader](whole, path)
+    refused = read = 0
+    for seed, place, target in inputs(reader, whole, range(first, last), work):
+        signal.alarm(MOST_SECONDS)
+        faulthandler.dump_traceback_later(2 * MOST_SECONDS, exit=True)  # a library that does not return to Python
+        print(f"seed {seed}", file=sys.stderr)
+        try:
+            READERS[reader](place, target)
+            read += 1
+        except (UserError, OSError):
+            refused += 1
+        except BaseException:
+            signal.alarm(0)
+            words = traceback.format_exc().splitlines()
+            print(
+                json.dumps({"seed": seed, "file": target.name, "error": words[-1], "where": words[-3].strip()}),
+                flush=True,
+            )
+        signal.alarm(0)
+    print(json.dumps({"read": read, "refused": refused}), flush=True)
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).parents[1]))
+    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4]))

@@ -1,0 +1,62 @@
+"""Real videos that tests make: one scene, recorded in many ways."""
+
+from fractions import Fraction
+from pathlib import Path
+
+import av
+import numpy as np
+from vlalign.extract import backends
+from vlalign.extract.backends import Decoding, Size
+from vlalign.extract.probe import probe_video
+from vlalign.preprocess.datasets.demo import plan_scenes
+
+STILL = {"width": 240, "height": 180, "variable_rate": False, "rotation_degrees": 0}
+RECORDINGS = {
+    "24000/1001": {"fps": "24000/1001"},
+    "25": {"fps": "25"},
+    "30": {"fps": "30", "width": 180, "height": 240},
+    "50": {"fps": "50"},
+    "variable rate": {"fps": "30", "variable_rate": True},
+    "rotated 90": {"fps": "25", "rotation_degrees": 90},
+    "rotated 180": {"fps": "25", "rotation_degrees": 180},
+    "rotated 270": {"fps": "25", "rotation_degrees": 270},
+    "rotated, variable rate": {"fps": "30", "variable_rate": True, "rotation_degrees": 90},
+}
+UPRIGHT = {"rotated 90": "25", "rotated 180": "25", "rotated 270": "25"}
+
+
+def scene(seconds: float = 0.8, **recording) -> dict:
+    return plan_scenes(0, {"train": 1})[0][1] | STILL | {"fps": "25", "duration_seconds": seconds} | recording
+
+
+def remux(
+    source: Path, target: Path, container_format: str, shift_seconds: Fraction = Fraction(0), sound: bool = True
+) -> Path:
+    """The same packets in another container; the video's ones later by ``shift_seconds``."""
+    with av.open(str(source)) as read, av.open(str(target), "w", format=container_format) as written:
+        streams = {s: written.add_stream_from_template(s) for s in read.streams if sound or s.type == "video"}
+        for packet in read.demux(*streams):
+            if packet.dts is None:
+                continue
+            if packet.stream.type == "video":
+                shift = int(shift_seconds / packet.time_base)
+                packet.pts, packet.dts = packet.pts + shift, packet.dts + shift
+            packet.stream = streams[packet.stream]
+            written.mux(packet)
+    return target
+
+
+def touch(folder: Path, *names: str) -> None:
+    for name in names:
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(name.encode())
+
+
+def all_frames(path: Path, backend: str = "pyav", short_side_px: int = 112) -> np.ndarray:
+    """Every frame of a video, brought to ``short_side_px`` by one of the decoders: uint8 [T, H, W, 3]."""
+    info = probe_video(path)
+    decoding = Decoding(info, [Size(short_side_px)])
+    return np.stack(
+        [sizes[0] for _, sizes in getattr(backends, f"{backend}_pictures")(decoding, np.arange(len(info.pts)))]
+    )

@@ -1,0 +1,212 @@
+"""Captions as people bring them: what is understood is said, what is not is refused or named, and nothing is silent."""
+
+import pytest
+from helpers.stores import video, write
+from vlalign.preprocess.cli import main
+from vlalign.preprocess.datasets import own
+from vlalign.storage import Caption, FeatureStore, VideoRecord, read_captions
+from vlalign.storage.captions import write_captions_about, write_part
+from vlalign.storage.common.errors import UserError
+from vlalign.storage.common.problems import Problems
+from vlalign.storage.layout import DatasetFolder
+from vlalign.train.data.pairs import ClipFeatures, read_pairs, why_none
+
+VIDEOS = [VideoRecord(video_id=name, path=f"/data/videos/{name}.mp4") for name in ("a", "b/c", "d")]
+MADE = "video_id,caption\n"
+READ = {
+    "Excel in a German locale": (
+        "c.csv",
+        "video_id;caption;start;end;split\na;Größe, messen;1,5;3,25;Training\n;;;;\nb/c;läuft;0,5;2;val\n".encode("cp1252"),
+        [("a", "Größe, messen", 1.5, 3.25, "train"), ("b/c", "läuft", 0.5, 2.0, "validation")],
+        ["Windows-1252", "'Größe'", "semicolons", "'start' as start_seconds", "'1,5' as 1.5 s", "'val' as validation (1)"],
+    ),
+    "pandas with an index": (
+        "c.tsv",
+        b"\tVideo ID\tSentence\tstartTime\tend_time (s)\n0\ta.mp4\tone\t0.5\t2\n1\tb/c.MP4\ttwo\t1\t2\n",
+        [("a", "one", 0.5, 2.0, "train"), ("b/c", "two", 1.0, 2.0, "train")],
+        ["'Video ID' as video_id", "'Sentence' as caption", "column '' is passed over", "2 of 2 ids", "'a.mp4' to 'a'"],
+    ),
+    "subtitles": (
+        "c.csv",
+        "file,Start Time,End Time,Text\na,00:00:01,500,1:05,x\n".replace("01,500", "01.500").encode("utf-16"),
+        [("a", "x", 1.5, 65.0, "train")],
+        ["UTF-16-LE", "'file' as video_id", "'00:00:01.500' as 1.5 s", "'1:05' as 65 s"],
+    ),
+    "UTF-16 without a mark": ("c.csv", (MADE + "a,x\n").encode("utf-16-be"), [("a", "x", None, None, "train")], ["UTF-16-BE"]),
+    "Windows paths": (
+        "c.csv",
+        b"path,caption,split\nC:\\my\\a.mp4,x,test\n.\\d.AVI,y,dev\n/data/videos/b/c.mp4,z,train\n",
+        [("a", "x", None, None, "test"), ("d", "y", None, None, "validation"), ("b/c", "z", None, None, "train")],
+        ["3 of 3 ids", "whole video", "'dev' as validation"],
+    ),
+    "milliseconds": ("c.csv", b"id,text,start_ms,end_ms\na,x,1500,2500\n", [("a", "x", 1.5, 2.5, "train")], ["in milliseconds"]),
+    "start and length": ("c.csv", b"id,text,start,duration\na,x,1,3\n", [("a", "x", 1.0, 4.0, "train")], ["'duration' as a clip's length"]),
+    "Excel's first line": ("c.csv", b"sep=;\r\nvideo_id;caption\r\na;x\r\n", [("a", "x", None, None, "train")], ["semicolons"]),
+    "trailing empty columns": ("c.csv", b"video_id,caption,,\na,x,,,\n", [("a", "x", None, None, "train")], []),
+    "other columns": (
+        "c.csv",
+        b"Unnamed: 0,id,video_id,caption,state,url\n0,7,a,x,CA,http\n",
+        [("a", "x", None, None, "train")],
+        ["'Unnamed: 0' is passed over", "'id' is passed over (nearest known: video_id)", "'state' is passed over", "'url' is passed over"],
+    ),
+    "JSONL": (
+        "c.jsonl",
+        '{"Filename": "a.mp4", "text": "café", "start": "0:05", "end": 7}\n'.encode("latin-1"),
+        [("a", "café", 5.0, 7.0, "train")],
+        ["Windows-1252", "'Filename' as video_id", "'0:05' as 5 s", "'a.mp4' to 'a'"],
+    ),
+    "perhaps milliseconds": ("c.csv", b"video_id,caption,start,end\na,x,1500,99000\n", [("a", "x", 1500, 99000, "train")], ["start_ms"]),
+    "minutes that a spreadsheet made hours": (
+        "c.csv", b"video_id,caption,start,end\na,x,01:30:00,02:10:00\n", [("a", "x", 5400, 7800, "train")], ["spreadsheets write mm:ss"],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", READ)
+def test_usual_files_are_understood_and_it_is_said(tmp_path, capsys, case):
+    name, data, expected, said = READ[case]
+    (tmp_path / name).write_bytes(data)
+    problems = Problems()
+    found = list(own.read(tmp_path / name, 0, problems, VIDEOS))
+    lines = capsys.readouterr().err.splitlines()
+    assert [(c.video_id, c.caption, c.start_seconds, c.end_seconds, c.split) for c in found] == expected
+    assert problems.count == 0 and all(line.startswith(f"note: {tmp_path / name}: ") for line in lines)
+    for words in said:
+        assert sum(words in line for line in lines) == 1, (words, lines)
+    list(own.read(tmp_path / name, 0, Problems(quiet=True), VIDEOS))
+    assert capsys.readouterr().err == ""  # the second reading says nothing again
+
+
+REFUSED = {
+    "the same name twice": (
+        "c.csv",
+        b"video_id,caption,caption\na,x,y\n",
+        "columns 'caption' and 'caption' both mean caption",
+    ),
+    "two of one meaning": (
+        "c.csv",
+        b"video_id,caption,start,start_seconds,end\na,x,1,1,2\n",
+        "'start' and 'start_seconds' both mean",
+    ),
+    "a slip in a time's name": (
+        "c.csv",
+        b"video_id,caption,strat,stpo\na,x,1,2\n",
+        "'strat' is not known (nearest: start_seconds)",
+    ),
+    "ranges": (
+        "c.csv",
+        b"video_id,caption,timestamp\na,x,0:05-0:10\n",
+        "'timestamp' is not known (does it say when clips start",
+    ),
+    "frames": ("c.csv", b"video_id,caption,start_frame\na,x,12\n", "'start_frame' is not known"),
+    "lists of times": (
+        "c.jsonl",
+        b'{"video_id": "a", "sentences": "x", "timestamps": [[0, 1]]}',
+        "'timestamps' is not known",
+    ),
+    "splits by another name": (
+        "c.csv",
+        b"video_id,caption,phase\na,x,train\nd,y,test\n",
+        "'phase' is not known (nearest: split",
+    ),
+    "no end": ("c.csv", b"video_id,caption,start\na,x,1\n", "column 'start' and none for the end"),
+    "HowTo100M's captions of one video": ("c.csv", b"start,end,text\n1,2,x\n", "no column video_id"),
+    "ActivityNet's": ("c.json", b'{"v": {"sentences": ["x"]}}', "write one object a line"),
+    "an open quote": (
+        "c.csv",
+        b'video_id,caption\na,"x\nd,y\n',
+        "line 2: no CSV (a quote that is opened here is never closed)",
+    ),
+    "a quote inside": ("c.csv", b'video_id,caption\na,"he "ran" off"\n', "line 2: no CSV"),
+    "Russian": (
+        "c.csv",
+        (MADE + "a,кошка идёт\n").encode("cp1251"),
+        "line 2: byte 0xea is no UTF-8, and its words are not written",
+    ),
+    "damaged UTF-8": ("c.csv", (MADE + "a,käse\n").encode() + b"d,k\xe4se\n", "line 3: byte 0xe4 is no UTF-8, though"),
+    "a workbook": ("c.csv", b"PK\x03\x04rest", "an Excel workbook"),
+    "a name twice in JSON": ("c.jsonl", b'{"video_id": "a", "caption": "x", "caption": "y"}', "a name occurs twice"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_would_change_the_meaning_is_refused_in_a_line(tmp_path, case):
+    name, data, said = REFUSED[case]
+    (tmp_path / name).write_bytes(data)
+    with pytest.raises(UserError) as refused:
+        list(own.read(tmp_path / name, 0, Problems(), VIDEOS))
+    assert said in str(refused.value) and str(tmp_path / name) in str(refused.value) and "\n" not in str(refused.value)
+
+
+def test_a_comma_beside_points_is_not_guessed(tmp_path, capsys):
+    (tmp_path / "c.csv").write_text("video_id;caption;start;end\na;x;1,500;2,5\na;y;1.5;2.5\n")
+    problems = Problems()
+    assert [c.caption for c in own.read(tmp_path / "c.csv", 0, problems)] == ["y"]
+    assert problems.count == 1 and "comma one of decimals or of thousands" in capsys.readouterr().err
+
+
+def test_ids_are_matched_only_where_one_video_can_be_meant():
+    videos = [VideoRecord(video_id=one, path=f"/v/{one}.mp4") for one in ("x/1", "y/1", "y/2", "3", "e.mp4")]
+    given = ["1", "1.mp4", "2.mkv", "train/3.mp4", "test/3.mp4", "y\\1.mp4", "e.mp4", "/v/x/1.mp4", "zz", "e.mp4.mp4"]
+    assert own.match_ids(given, videos) == {
+        "2.mkv": "y/2",
+        "y\\1.mp4": "y/1",
+        "/v/x/1.mp4": "x/1",
+        "e.mp4.mp4": "e.mp4",
+    }
+
+
+def test_where_no_caption_fits_a_video_nothing_is_replaced(tmp_path, capsys):
+    dataset = DatasetFolder(tmp_path, "mine")
+    dataset.write_videos(VIDEOS)
+    path = tmp_path / "c.csv"
+    argv = ["--root", str(tmp_path), "--dataset", "mine", "--annotations", str(path)]
+    path.write_text("Filename,Caption,start,end\na.mp4,a man cooks,0,2\n")
+    assert main(argv) == 0
+    before = {file: file.read_bytes() for file in dataset.path.rglob("*") if file.is_file()}
+    path.write_text("Filename,Caption,start,end\nother.mp4,a man cooks,0,2\n")
+    capsys.readouterr()
+    assert main(argv) == 1
+    err = capsys.readouterr().err
+    assert (
+        "lists none of the 1 videos that captions name, such as 'other.mp4'" in err
+        and "such as 'a'; nothing is written" in err
+    )
+    assert {file: file.read_bytes() for file in dataset.path.rglob("*") if file.is_file()} == before
+    [kept] = read_captions(dataset.captions)
+    assert (kept.video_id, kept.start_seconds, kept.end_seconds) == ("a", 0.0, 2.0)
+
+
+def unusable(tmp_path, *clips):
+    """A data set whose one video with features, v, is of 4 seconds; and those features."""
+    dataset = DatasetFolder(tmp_path, "mine")
+    write(dataset.features("s3d"), video("v", 6))
+    captions = [
+        Caption(video_id=one, caption="a man", split=split, start_seconds=s, end_seconds=e)
+        for one, split, s, e in clips
+    ]
+    write_part(dataset.captions, 0, captions, {})
+    write_captions_about(dataset.captions, {})
+    return dataset, ClipFeatures([FeatureStore(dataset.features("s3d"))])
+
+
+def test_captions_after_their_video_s_end_are_the_cause_that_is_named(tmp_path):
+    dataset, features = unusable(tmp_path, ("v", "test", 75, 80), ("v", "train", 90, 95))
+    with pytest.raises(UserError) as refused:
+        read_pairs(dataset, features, Problems())
+    message = str(refused.value)
+    assert "none of its 2 captions can be used: 2 start after their video's end" in message
+    assert "('v': caption from 75.0 to 80.0 s, video of 4.0 s" in message and "ids" not in message
+
+
+def test_every_cause_is_counted(tmp_path):
+    dataset, features = unusable(
+        tmp_path, ("v", "test", 75, 80), ("w", "test", 0, 1), ("x", "test", 0, 1), ("v", "train", 0, 1)
+    )
+    why = why_none(dataset, features, "test")
+    assert "none of its 3 captions with split 'test' can be used: 1 start after" in why
+    assert "2 are of videos without features in" in why and "('w'; it has 1 videos, such as 'v')" in why
+    assert (
+        why_none(dataset, features, "validation") == "none of its 4 captions has split 'validation' (test 3, train 1)"
+    )
+    assert len(read_pairs(dataset, features, Problems())["train"].clips) == 1

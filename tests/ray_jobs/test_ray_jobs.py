@@ -1,0 +1,335 @@
+"""The steps on real Ray clusters, held against the plain commands."""
+
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+from helpers.clusters import (
+    PORT,
+    SCRIPTS,
+    TOP,
+    cluster,
+    descendants,
+    environment,
+    job,
+    kill_all,
+    network,
+    rows_computed,
+    starts,
+    wait_for,
+)
+from vlalign.extract.cli import main as extract_main
+from vlalign.extract.work import render_missing
+from vlalign.preprocess.cli import main as preprocess_main
+from vlalign.preprocess.datasets import demo
+from vlalign.storage import FeatureStore, VideoRecord
+from vlalign.storage.allowed import allow_folder
+from vlalign.storage.cli import main as store_main
+from vlalign.storage.files import read_jsonl
+from vlalign.storage.layout import DatasetFolder
+
+__all__ = ["cluster", "environment", "network"]  # fixtures
+
+
+def compare(found: Path, expected: Path) -> None:
+    """Two stores, row for row. Networks give the same but for the order in which they add."""
+    one, other = FeatureStore(found), FeatureStore(expected)
+    assert sorted(one.video_ids()) == sorted(other.video_ids())
+    assert (one.profile, one.weights) == (other.profile, other.weights)
+    for video_id in other.video_ids():
+        a, b = one.get(video_id), other.get(video_id)
+        np.testing.assert_array_equal(a.start_seconds, b.start_seconds)
+        np.testing.assert_array_equal(a.end_seconds, b.end_seconds)
+        np.testing.assert_array_equal(a.valid_frames, b.valid_frames)
+        np.testing.assert_allclose(a.features, b.features, rtol=0.01, atol=0.002 * np.abs(b.features).max())
+        assert (a.source, a.partial) == (b.source, b.partial)
+
+
+def without_features(dataset: DatasetFolder, root: Path) -> DatasetFolder:
+    """The same videos under another root."""
+    copy = DatasetFolder(root, dataset.name)
+    copy.write_videos(
+        [VideoRecord(video_id=v.video_id, path=str(dataset.video_path(v))) for v in dataset.read_videos()]
+    )
+    allow_folder(copy, dataset.path)
+    return copy
+
+
+def test_a_cluster_of_its_own_gives_what_the_plain_loop_gives(small_demo, tmp_path, network, environment):
+    dataset = without_features(small_demo, tmp_path / "root")
+    (dataset.path / "broken.mp4").write_bytes(b"no video" * 1000)
+    dataset.write_videos([*dataset.read_videos(), VideoRecord(video_id="broken", path="broken.mp4")])
+    options = ["--root", str(dataset.root), "--dataset", "demo", "--features", "s3d", "--weights", "random"]
+    (tmp_path / "options.txt").write_text("\n".join(options[:4]) + "\n# the rest stands in the call\n")
+    log = tmp_path / "log.txt"
+    environment |= {"TMPDIR": "/tmp"}
+    asked = [f"@{tmp_path / 'options.txt'}", *options[4:], "--workers", "1"]
+    code = wait_for(job(network, environment, "extract_howto100m.py", *asked, log=log), log, 900)
+    printed = log.read_text()
+    assert code == 1, printed
+    assert "features s3d of 14 of 15 videos are there" in printed and "video 'broken'" in printed
+    compare(dataset.features("s3d"), small_demo.features("s3d"))
+    assert [failure["kind"] for failure in read_jsonl(dataset.features("s3d") / "failures.jsonl")] == ["unreadable"]
+    (events,) = (dataset.path / "jobs").glob("extract-*.jsonl")
+    last = [json.loads(line) for line in events.read_text().splitlines()][-1]
+    assert (last["videos"], last["videos_left"], last["failures"], last["finished"]) == (15, 0, {"unreadable": 1}, True)
+    assert extract_main(options) == 1, "the plain command has nothing left to do but says what failed"
+    assert starts(tmp_path).total() == 15
+
+
+@pytest.mark.slow
+def test_a_run_whose_workers_machines_and_driver_are_killed_loses_nothing(tmp_path, network, environment, cluster):
+    rng = random.Random(0)
+    dataset = DatasetFolder(tmp_path / "root", "demo")
+    scenes = demo.plan_scenes(0)
+    dataset.write_videos([record for record in demo.records(scenes) if isinstance(record, VideoRecord)])
+    render_missing(dataset, dataset.read_videos())
+    plain = without_features(dataset, tmp_path / "plain")
+    features = ["--features", "resnet152,s3d", "--weights", "random"]
+    assert extract_main(["--root", str(plain.root), "--dataset", "demo", *features]) == 0
+    num_videos = len(dataset.read_videos())
+
+    machines, log = cluster(3), tmp_path / "log.txt"
+    options = ["--address", f"127.0.0.1:{PORT}", "--root", str(dataset.root), "--dataset", "demo", *features]
+    options += ["--cpus-per-worker", "1", "--shard-seconds", "3"]
+
+    def start() -> subprocess.Popen:
+        return job(network, environment, "extract_howto100m.py", *options, log=log)
+
+    driver, kills = start(), []
+    while True:
+        until = time.monotonic() + 20
+        while driver.poll() is None and time.monotonic() < until:
+            time.sleep(0.5)
+        if driver.poll() is not None:
+            break
+        what = ("worker", "machine", "driver")[len(kills) % 3]
+        if what == "worker":
+            there = machines.workers()
+            kill_all([rng.choice(there)] if there else [])
+            what = what if there else "worker, but none was there"
+        elif what == "machine":
+            machines.kill_machine(rng.choice(machines.machines[1:]))  # the first one is the cluster's own
+            machines.add_machine()
+        else:
+            kill_all(descendants(driver.pid))
+            driver.wait()
+            driver = start()
+        kills.append(what)
+    counted = starts(tmp_path)
+    needed = sum(shard.num_rows for name in ("resnet152", "s3d") for shard in FeatureStore(plain.features(name)).shards)
+    again = rows_computed(tmp_path) / needed - 1
+    twice = sum(len(shard.videos) for shard in FeatureStore(dataset.features("s3d")).shards) - num_videos
+    begun = counted.total() / num_videos - 1
+    print(
+        f"{Counter(kills)}; {again:.1%} of the rows computed again, {begun:.1%} of the videos begun again, {twice} written twice"
+    )
+    print(log.read_text()[-3000:])
+    assert driver.returncode == 0, log.read_text()[-5000:]
+    assert len(kills) >= 12
+    for name in ("resnet152", "s3d"):
+        compare(dataset.features(name), plain.features(name))
+        assert store_main(["verify", str(dataset.features(name))]) == 0
+        assert len(FeatureStore(dataset.features(name)).video_ids()) == num_videos
+    assert set(counted) == {str(dataset.video_path(video)) for video in dataset.read_videos()}
+    assert twice == 0, "what is on disk is given to nobody again"
+    assert again <= 0.15
+
+
+@pytest.mark.slow
+def test_videos_that_crash_hang_and_grow_are_quarantined_and_a_hundred_others_done(
+    tmp_path, network, environment, cluster, short_video
+):
+    dataset = DatasetFolder(tmp_path / "root", "mine")
+    names = [f"good{i:03d}" for i in range(100)] + ["crash", "hang", "greedy"]
+    dataset.path.mkdir(parents=True)
+    for name in names:
+        os.link(short_video, dataset.path / f"{name}.mp4")
+    dataset.write_videos([VideoRecord(video_id=name, path=f"{name}.mp4") for name in names])
+    cluster(1)
+    log = tmp_path / "log.txt"
+    options = [
+        "--address",
+        f"127.0.0.1:{PORT}",
+        "--root",
+        str(dataset.root),
+        "--dataset",
+        "mine",
+        "--weights",
+        "random",
+    ]
+    code = wait_for(job(network, environment, "extract_howto100m.py", *options, log=log), log, 900)
+    assert code == 1, log.read_text()
+    assert sorted(FeatureStore(dataset.features("s3d")).video_ids()) == names[:100]
+    kinds = {failure["video_id"]: failure["kind"] for failure in read_jsonl(dataset.features("s3d") / "failures.jsonl")}
+    assert kinds == {"crash": "crashed", "hang": "timeout", "greedy": "out_of_memory"}
+
+
+@pytest.mark.slow
+def test_tagging_and_plans_of_a_cluster_are_those_of_one_machine(
+    small_demo, tmp_path, network, environment, cluster, capsys
+):
+    call = ["--dataset", "demo", "--seed", "3"]
+    here, there, log = tmp_path / "here", tmp_path / "there", tmp_path / "log.txt"
+    assert preprocess_main(["--root", str(here), *call]) == 0
+    cluster(2)
+    job_call = job(
+        network, environment, "preprocess.py", "--address", f"127.0.0.1:{PORT}", "--root", str(there), *call, log=log
+    )
+    assert wait_for(job_call, log, 400) == 0, log.read_text()
+    names = sorted(path.relative_to(here) for path in here.rglob("*") if path.is_file())
+    assert sorted(path.relative_to(there) for path in there.rglob("*") if path.is_file()) == names and len(names) >= 5
+    for name in names:
+        if name.suffix != ".png":  # which says when it was drawn
+            assert (here / name).read_bytes() == (there / name).read_bytes(), name
+
+    dataset = without_features(small_demo, tmp_path / "planned")
+    (dataset.path / "broken.mp4").write_bytes(b"no video" * 1000)
+    dataset.write_videos([*dataset.read_videos(), VideoRecord(video_id="broken", path="broken.mp4")])
+    call = [
+        "--root",
+        str(dataset.root),
+        "--dataset",
+        "demo",
+        "--features",
+        "resnet152,s3d",
+        "--weights",
+        "random",
+        "--plan",
+    ]
+    capsys.readouterr()
+    assert extract_main(call) == 1
+    table = capsys.readouterr().out.splitlines()[:4]
+    job_call = job(network, environment, "extract_howto100m.py", "--address", f"127.0.0.1:{PORT}", *call, log=log)
+    assert wait_for(job_call, log, 400) == 1, log.read_text()
+    assert "\n".join(table) in log.read_text() and table[3] == "1 of 15 videos cannot be read"
+    assert "on 2 workers of this cluster" in log.read_text()
+    assert not dataset.features("s3d").exists()
+
+
+@pytest.mark.slow
+def test_two_workers_of_ray_train_are_two_processes_of_torchrun(small_demo, tmp_path, network, environment, cluster):
+    root = tmp_path / "root"
+    shutil.copytree(small_demo.root, root)
+    call = [
+        "--root",
+        str(root),
+        "--dataset",
+        "demo",
+        "--features",
+        "s3d",
+        "--num-steps",
+        "7",
+        "--batch-size",
+        "8",
+        "--validate-every",
+        "3",
+    ]
+    torchrun = [str(Path(sys.executable).with_name("torchrun")), "--nproc-per-node", "2", "--no-python"]
+    command = [
+        *network,
+        *torchrun,
+        str(Path(sys.executable).with_name("vlalign-train")),
+        *call,
+        "--run-name",
+        "torchrun",
+    ]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=400, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    cluster(2)
+    log = tmp_path / "log.txt"
+    options = ["--address", f"127.0.0.1:{PORT}", "--workers", "2", *call, "--run-name", "ray"]
+    assert wait_for(job(network, environment, "train.py", *options, log=log), log, 400) == 0, log.read_text()
+    torchrun_events, ray_events = (
+        read_jsonl(root / "demo" / "runs" / name / "events.jsonl") for name in ("torchrun", "ray")
+    )
+    assert ray_events == torchrun_events and len(ray_events) == 7
+    # A mistake in the call is said once and not tried again.
+    assert wait_for(job(network, environment, "train.py", *options, "--objective", "taca", log=log), log, 200) == 2
+    assert "taca" in log.read_text()
+
+
+SSHD_CONFIG = """
+Port 22
+ListenAddress 127.0.0.1
+HostKey {folder}/hostkey
+PidFile {folder}/sshd.pid
+AuthorizedKeysFile {folder}/id.pub
+StrictModes no
+UsePAM no
+PermitRootLogin yes
+PasswordAuthentication no
+SetEnv UV_OFFLINE=1 UV_CACHE_DIR={cache} PIP_NO_INDEX=1 PIP_FIND_LINKS={folder}/wheels
+"""
+# A machine of its own, as far as the cluster's launcher can see: processes, network, users, home and Ray's folder. Its registry is what
+# uv has in its cache.
+MACHINE = """
+set -e
+ip link set lo up
+mount --bind {folder}/passwd /etc/passwd
+mkdir -p /tmp/ray /run/sshd
+mount --bind {folder}/ray /tmp/ray
+/usr/sbin/sshd -f {folder}/sshd_config
+export HOME={folder}/client PATH={bin}:$PATH
+unset RAY_AUTH_TOKEN RAY_AUTH_MODE
+cd {top}
+ray get-auth-token --generate > /dev/null
+run() {{ echo "\$ $*"; "$@" 2>&1; echo "exit code $?"; }}
+set +e
+run ray submit --start --disable-usage-stats --no-config-cache {folder}/one_machine.yaml ray_jobs/preprocess.py --dataset demo
+run ray submit --no-config-cache {folder}/one_machine.yaml ray_jobs/extract_howto100m.py --dataset demo --features s3d,resnet152
+run ray submit --no-config-cache {folder}/one_machine.yaml ray_jobs/extract_howto100m.py --dataset demo --features s3d,resnet152
+run ray down --yes {folder}/one_machine.yaml
+"""
+
+
+@pytest.mark.slow
+def test_ray_submit_installs_vlalign_on_a_machine_by_ssh_and_extracts_the_demo_set_there(tmp_path):
+    needed = ["/usr/sbin/sshd", "ssh", "ssh-keygen", "rsync", "unshare", "ip"]
+    if os.geteuid() != 0 or not all(map(shutil.which, needed)):
+        pytest.skip(f"needs root and {', '.join(needed)}")
+    folder = tmp_path / "m"
+    for name in ("home", "client", "ray", "wheels"):
+        (folder / name).mkdir(parents=True)
+    uv = str(Path(sys.executable).with_name("uv"))
+    about = {"folder": folder, "bin": Path(sys.executable).parent, "top": TOP}
+    cache = subprocess.run([uv, "cache", "dir"], capture_output=True, text=True, check=True).stdout.strip()
+    pip = [
+        sys.executable,
+        "-m",
+        "pip",
+        "download",
+        "--quiet",
+        "--no-deps",
+        "--constraint",
+        str(TOP / "constraints.txt"),
+    ]
+    subprocess.run([*pip, "--dest", str(folder / "wheels"), "uv"], check=True)
+    for name in ("id", "hostkey"):
+        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / name)], check=True)
+    (folder / "sshd_config").write_text(SSHD_CONFIG.format(**about, cache=cache))
+    users = Path("/etc/passwd").read_text()
+    (folder / "passwd").write_text(f"{users}vlray:*:0:0::{folder}/home:/bin/bash\n")
+    (folder / "home" / ".profile").write_text(f"export PATH={Path(sys.base_prefix) / 'bin'}:$PATH\n. ~/.bashrc\n")
+    told = (SCRIPTS / "one_machine.yaml").read_text().replace("MACHINE\n", "127.0.0.1\n").replace("USER\n", "vlray\n")
+    (folder / "one_machine.yaml").write_text(told.replace("~/.ssh/id_ed25519", str(folder / "id")))
+    (folder / "machine.sh").write_text(MACHINE.format(**about))
+    apart = ["unshare", "--net", "--mount", "--pid", "--fork", "--mount-proc", "--kill-child"]
+    with (tmp_path / "log.txt").open("wb") as log:
+        subprocess.run([*apart, "bash", str(folder / "machine.sh")], stdout=log, stderr=log, timeout=1500, check=False)
+    printed = (tmp_path / "log.txt").read_text(errors="replace")
+    assert printed.count("exit code 0") == 4, printed[-20000:]
+    data = folder / "home" / "vlalign_data"
+    dataset = DatasetFolder(data, "demo")
+    assert printed.count("features s3d,resnet152 of 310 of 310 videos are there") == 2
+    assert len(read_jsonl(dataset.videos_file)) == 310
+    for features in ("s3d", "resnet152"):
+        assert len(FeatureStore(dataset.features(features)).video_ids()) == 310

@@ -1,0 +1,182 @@
+"""A worker of an extraction by itself, without Ray: what it takes, what it says, and what it does when nobody asks any more."""
+
+import time
+from argparse import Namespace
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from helpers import stores
+from helpers.videos import scene
+from test_engine import stub
+from vlalign.extract.render import render_video
+from vlalign.extract.run import Kept, Outcome
+from vlalign.extract.work import WorkList
+from vlalign.ray_jobs import worker as module
+from vlalign.ray_jobs.worker import Answer, ExtractionWorker
+from vlalign.ray_jobs.written import Written
+from vlalign.storage import FeatureStore, VideoRecord
+from vlalign.storage.common.errors import UserError
+from vlalign.storage.layout import DatasetFolder
+
+FEATURES = ["s3d"]
+WEIGHTS = {"s3d": "random"}
+
+
+@pytest.fixture(scope="module")
+def films(tmp_path_factory) -> list[VideoRecord]:
+    folder = tmp_path_factory.mktemp("films")
+    for i in range(6):
+        render_video(scene(0.3 + 0.2 * i), folder / f"v{i}.mp4")
+    return [VideoRecord(video_id=f"v{i}", path=str(folder / f"v{i}.mp4")) for i in range(6)]
+
+
+@pytest.fixture
+def worker(tmp_path, monkeypatch) -> Iterator[ExtractionWorker]:
+    monkeypatch.setattr(module, "make_extractor", lambda *_: stub())
+    made = ExtractionWorker(DatasetFolder(tmp_path, "mine"), num_cores=2, shard_seconds=1000.0)
+    made.load(Namespace(device="cpu", allow_host=[]), WEIGHTS, {})
+    yield made
+    with suppress(OSError):
+        exchange_until(
+            made, is_idle
+        )  # what goes on in its thread would take cores and threads from the tests that follow
+
+
+def exchange_until(
+    worker: ExtractionWorker, enough, ask_at: int | None = None, seconds: float = 300.0
+) -> list[Outcome | Kept]:
+    events, until = [], time.monotonic() + seconds
+    while time.monotonic() < until:
+        answer = worker.exchange([], ask_at)
+        events += answer.events
+        if enough(answer, events):
+            return events
+    raise AssertionError(f"not within {seconds} s: {events}")
+
+
+def is_idle(answer: Answer, _: list) -> bool:
+    return answer.idle
+
+
+def outcomes(events: list[Outcome | Kept]) -> list[str]:
+    return [event.video_id for event in events if isinstance(event, Outcome)]
+
+
+def kept(events: list[Outcome | Kept]) -> list[str]:
+    return [video_id for event in events if isinstance(event, Kept) for video_id in event.video_ids]
+
+
+def test_videos_come_in_parts_and_all_that_is_finished_is_on_disk_when_no_more_follow(worker, films):
+    first = worker.exchange([(video, FEATURES) for video in films[:2]], 0)
+    events = first.events + exchange_until(
+        worker, lambda answer, events: len(outcomes(events)) + len(first.events) >= 2, ask_at=-1
+    )
+    assert sorted(outcomes(events)) == ["v0", "v1"] and kept(events) == [], "a shard takes longer to fill"
+    assert worker.greet().held == ["v0", "v1"]
+    events = worker.exchange([(video, FEATURES) for video in films[2:]], None).events
+    events += exchange_until(worker, is_idle)
+    assert sorted(outcomes(events)) == ["v2", "v3", "v4", "v5"] and sorted(kept(events)) == [f"v{i}" for i in range(6)]
+    greeting = worker.greet()
+    assert (greeting.held, sorted(greeting.kept)) == ([], [f"v{i}" for i in range(6)])
+    store = FeatureStore(worker._dataset.features("s3d"))
+    assert sorted(store.video_ids()) == [video.video_id for video in films]
+
+
+def test_its_rows_are_the_plain_loops(worker, films, tmp_path):
+    from vlalign.extract.engine import extract_videos
+
+    worker.exchange([(video, FEATURES) for video in films], None)
+    exchange_until(worker, is_idle)
+    store = FeatureStore(worker._dataset.features("s3d"))
+    jobs = [module.Job(video.video_id, worker._dataset.video_path(video), [stub()]) for video in films]
+    for job, made in extract_videos(jobs, [stub()]):
+        expected, found = made.features["s3d"], store.get(job.video_id)
+        np.testing.assert_allclose(found.features, expected.features.astype(np.float16), rtol=2e-3)
+        np.testing.assert_array_equal(found.start_seconds, expected.start_seconds)
+        assert (found.source, found.decoder, found.partial) == (expected.source, expected.decoder, expected.partial)
+
+
+def test_it_goes_on_after_it_was_idle(worker, films):
+    for video in films[:3]:
+        worker.exchange([(video, FEATURES)], None)
+        exchange_until(worker, is_idle)
+    assert worker.greet().kept == ["v0", "v1", "v2"]
+
+
+def test_a_broken_video_is_an_outcome_like_any_other(worker, films, tmp_path):
+    broken = VideoRecord(video_id="broken", path=str(tmp_path / "broken.mp4"))
+    (tmp_path / "broken.mp4").write_bytes(b"no video" * 1000)
+    events = worker.exchange([(broken, FEATURES), (films[0], FEATURES)], None).events + exchange_until(worker, is_idle)
+    failures = [event.failure.kind for event in events if isinstance(event, Outcome) and event.failure]
+    assert failures == ["unreadable"] and kept(events) == ["v0"]
+    assert worker.greet().held == []
+
+
+def test_a_machine_that_is_to_go_finishes_what_has_begun_and_takes_nothing_more(worker, films):
+    worker.exchange([(video, FEATURES) for video in films], 5)
+    events = worker.exchange([], 0, hurry=True).events
+    events += exchange_until(worker, is_idle, ask_at=0)
+    done = kept(events)
+    assert len(done) < len(films), "those that had not begun are left to others"
+    assert not done or set(FeatureStore(worker._dataset.features("s3d")).video_ids()) == set(done)
+    answer = worker.exchange([(films[5], FEATURES)], 0)
+    assert answer.idle and answer.events == []
+
+
+def test_it_asks_for_more_as_soon_as_few_enough_wait(worker, films):
+    answer = worker.exchange([(video, FEATURES) for video in films], 4)
+    assert answer.num_waiting <= 4 and not answer.idle
+    exchange_until(worker, is_idle)
+
+
+def test_what_ends_the_thread_is_told_and_not_swallowed(worker, films, monkeypatch):
+    def full(*_, **__):
+        raise OSError("no room there: a shard needs 1 MB")
+
+    monkeypatch.setattr("vlalign.extract.run.write_shard", full)
+    with pytest.raises(OSError, match="no room there"):
+        worker.exchange([(films[0], FEATURES)], None)
+        exchange_until(worker, is_idle)
+
+
+def test_without_a_driver_it_brings_to_disk_what_it_has_and_may_go(worker, films, monkeypatch):
+    monkeypatch.setattr(module, "DRIVER_SECONDS", 1.0)
+    worker.exchange([(video, FEATURES) for video in films], 0)
+    worker.wait_until_left_alone()
+    assert sorted(FeatureStore(worker._dataset.features("s3d")).video_ids()) == [v.video_id for v in films]
+    assert worker.greet().held == [] and worker.greet().since_driver_seconds > 1.0
+
+
+def test_what_is_on_disk_is_told_at_once(tmp_path, films, monkeypatch):
+    """And not only when the driver would be answered anyway: what it has not heard of is done again when the worker ends."""
+    monkeypatch.setattr(module, "make_extractor", lambda *_: stub())
+    monkeypatch.setattr(module, "ANSWER_SECONDS", 300.0)
+    made = ExtractionWorker(DatasetFolder(tmp_path, "mine"), num_cores=1, shard_seconds=0.0)
+    made.load(Namespace(device="cpu", allow_host=[]), WEIGHTS, {})
+    answer = made.exchange([(video, FEATURES) for video in films], -1)
+    assert kept(answer.events) and not answer.idle
+    made.exchange([], None)
+    exchange_until(made, is_idle)
+
+
+def test_what_comes_to_the_stores_is_seen_whoever_wrote_it(tmp_path):
+    dataset, names = DatasetFolder(tmp_path, "mine"), ["s3d", "resnet152"]
+    profiles = {name: replace(stores.PROFILE, name=name) for name in names}
+    stores.write(dataset.features("s3d"), stores.video("before", 2), profile=profiles["s3d"])
+    written = Written(WorkList(dataset, names), names)
+    assert written.look() == {}
+    stores.write(dataset.features("s3d"), stores.video("a", 2), stores.video("b", 1), profile=profiles["s3d"])
+    assert written.look() == {"a": {"s3d"}, "b": {"s3d"}}
+    stores.write(dataset.features("resnet152"), stores.video("b", 3), profile=profiles["resnet152"])
+    assert written.look() == {"b": {"s3d", "resnet152"}}
+    assert written.look() == {}
+
+
+def test_weights_that_are_not_to_be_had_are_a_mistake_in_the_call(tmp_path):
+    made = ExtractionWorker(DatasetFolder(tmp_path, "mine"), num_cores=1, shard_seconds=1.0)
+    args = Namespace(device="cpu", precision="fp32", dataset="mine", allow_host=[])
+    with pytest.raises(UserError, match=r"no such file|not found"):
+        made.load(args, {"s3d": str(tmp_path / "absent.pth")}, {})

@@ -1,0 +1,91 @@
+"""Shards whose block says anything: it has its checksum, so that only what it says can be wrong."""
+
+import json
+from pathlib import Path
+
+import pytest
+from helpers.any_json import ANY_JSON, places
+from helpers.stores import video, write
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from vlalign.storage import FeatureStore
+from vlalign.storage.care import describe
+from vlalign.storage.cli import main as store_main
+from vlalign.storage.common.errors import UserError
+from vlalign.storage.shards import BLOCK_BYTES, FIRST_LINE, crc32, read_shard
+
+
+def saying(content: bytes, about: dict) -> bytes:
+    """A shard with another block."""
+    first = FIRST_LINE.match(content)
+    text = json.dumps(about).encode().ljust(BLOCK_BYTES - first.end())
+    line = first[0].replace(first[3], f"{crc32(text):08x}".encode())
+    return line + text + content[BLOCK_BYTES:]
+
+
+def block_of(content: bytes) -> dict:
+    return json.loads(content[FIRST_LINE.match(content).end() : BLOCK_BYTES])
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory) -> bytes:
+    folder = tmp_path_factory.mktemp("whole")
+    write(folder, video("a", 3), video("b", 2))
+    [path] = folder.iterdir()
+    return path.read_bytes()
+
+
+def use(folder: Path) -> None:
+    """All that a reader asks."""
+    store = FeatureStore(folder)
+    for video_id in store.video_ids():
+        store.get(video_id)
+    json.dumps(describe(store), ensure_ascii=False).encode()
+    _ = store.weights.is_random, store.profile.name, hash(store.origin)
+
+
+@settings(deadline=None, max_examples=400)
+@given(data=st.data())
+def test_any_value_anywhere_in_a_block_is_used_or_refused_in_a_line(tmp_path_factory, whole, data):
+    about = block_of(whole)
+    place, value = data.draw(st.sampled_from(places(about)[1:])), data.draw(ANY_JSON)
+    target = about
+    for key in place[:-1]:
+        target = target[key]
+    target[place[-1]] = value
+    folder = tmp_path_factory.mktemp("hostile")
+    (folder / "1.h5").write_bytes(saying(whole, about))
+    try:
+        use(folder)
+    except UserError as error:
+        assert "\n" not in str(error) and str(folder) in str(error)
+
+
+@pytest.mark.parametrize(
+    "attributes, complaint",
+    [
+        ({"weights": 5}, "its attributes are no texts"),
+        ({"weights_sha256": {}}, "its attributes are no texts"),
+        ({"origin": "\ud800"}, "its attributes are no texts"),
+        ({"made_with": {"vlalign": []}}, "its attributes are no texts"),
+        ({"made_with": []}, "'list' object has no attribute 'keys'"),
+        ({"profile": {}}, "its attributes are no texts"),
+    ],
+)
+@pytest.mark.parametrize("command", ["info", "ls", "verify"])
+def test_hostile_attributes_are_a_line(tmp_path, whole, attributes, complaint, command, capsys):
+    about = block_of(whole)
+    about["attributes"] |= attributes
+    (tmp_path / "1.h5").write_bytes(saying(whole, about))
+    assert store_main([command, str(tmp_path)]) in (1, 2)
+    said = capsys.readouterr().err
+    assert f"{tmp_path / '1.h5'}: not a readable feature shard ({complaint})" in said and "Traceback" not in said
+
+
+@pytest.mark.parametrize("name", ["num_rows", "num_bytes", "rest_crc32"])
+@pytest.mark.parametrize("value", [None, "1", 1.0, True, [], {}, -1, 10**300], ids=repr)
+def test_a_number_of_a_block_is_a_number(tmp_path, whole, name, value):
+    about = block_of(whole) | {name: value}
+    (tmp_path / "1.h5").write_bytes(saying(whole, about))
+    with pytest.raises(UserError, match="not a readable feature shard"):
+        read_shard(tmp_path / "1.h5")

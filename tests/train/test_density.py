@@ -1,0 +1,165 @@
+"""SSML's probability that a clip and a caption belong together: against a plain loop, on the paper's toy data, and its bound."""
+
+import numpy as np
+import pytest
+import torch
+import vlalign.train.density as module
+from vlalign.train.density import nearest_pairs, pair_association_probability
+from vlalign.train.density_bound import error_bound
+
+
+def plain_probability(video: np.ndarray, text: np.ndarray, k: int) -> np.ndarray:
+    """Eq. 1 to 3 as they stand."""
+
+    def standardised(vectors):
+        size = len(vectors)
+        cosines = np.array([[a @ b / np.linalg.norm(a) / np.linalg.norm(b) for b in vectors] for a in vectors])
+        others = cosines[~np.eye(size, dtype=bool)]
+        return (cosines - others.mean()) / others.std()
+
+    similarity = np.minimum(standardised(video), standardised(text))
+    density = [np.mean(sorted(np.delete(row, i))[-k:]) for i, row in enumerate(similarity)]
+    return (np.array(density) - min(density)) / (max(density) - min(density))
+
+
+@pytest.mark.parametrize(("size", "k"), [(2, 1), (5, 4), (40, 3)])
+def test_pair_association_probability_is_equations_1_to_3(size, k):
+    rng = np.random.default_rng(size)
+    video, text = rng.standard_normal((size, 6)), 3 + rng.standard_normal((size, 4))
+    if size == 2:  # each is the other's only neighbour: the same density, and no variance
+        assert pair_association_probability(video, text, k).tolist() == [1, 1]
+        return
+    found = pair_association_probability(video, text, k)
+    assert found.dtype == np.float32 and found.min() == 0 and found.max() == 1
+    np.testing.assert_allclose(found, plain_probability(video, text, k), atol=1e-5)
+
+
+def test_k_without_so_many_others_and_numbers_that_are_none_are_refused():
+    vectors = np.ones((4, 3))
+    for k in (0, 4, 10):
+        with pytest.raises(ValueError, match=f"k {k}: each of 4 pairs has 3 others"):
+            pair_association_probability(vectors, vectors, k)
+    with pytest.raises(ValueError, match="4 clips and 3 captions"):
+        pair_association_probability(vectors, vectors[:3], 1)
+    with pytest.raises(ValueError, match="1 of the captions' vectors"):
+        pair_association_probability(vectors, np.vstack([vectors[:3], [[np.nan] * 3]]), 1)
+
+
+def test_vectors_without_variance_and_rows_of_zeros_say_nothing():
+    rng = np.random.default_rng(0)
+    text = rng.standard_normal((30, 5))
+    assert pair_association_probability(np.ones((30, 3)), np.ones((30, 3)), 2).tolist() == [1] * 30
+    one_side = pair_association_probability(np.ones((30, 3)), text, 2)
+    assert one_side.tolist() == [1] * 30, "no pair is nearer than the clips are, and those are all equally near"
+    text[:3] = 0  # captions without a word that is known
+    found = pair_association_probability(rng.standard_normal((30, 5)), text, 2)
+    assert np.isfinite(found).all()
+
+
+def toy(rng: np.random.Generator, *, concepts: int = 50, pairs: int = 1250, noise: float = 0.5, width: int = 128):
+    """Section 6.1: (clips, captions, which pairs are right). Its Sigma are covariances."""
+    means, variances = rng.uniform(0, 1, (2, concepts, width)), rng.uniform(0, 0.3, (2, concepts, width))
+    right = rng.random(pairs) >= noise
+    of_clip = rng.integers(concepts, size=pairs)
+    of_caption = np.where(right, of_clip, (of_clip + rng.integers(1, concepts, size=pairs)) % concepts)
+    clips, captions = (
+        means[side][of_side] + np.sqrt(variances[side][of_side]) * rng.standard_normal((pairs, width))
+        for side, of_side in enumerate((of_clip, of_caption))
+    )
+    return clips, captions, right
+
+
+def test_on_the_papers_toy_data_precision_and_recall_are_the_papers():
+    found = []
+    for seed in range(20):
+        clips, captions, right = toy(np.random.default_rng(seed))
+        taken = pair_association_probability(clips, captions, 4) > 0.48
+        found.append((right[taken].mean(), taken[right].mean()))
+    precision, recall = np.mean(found, axis=0)
+    print(f"precision {precision:.3f}, recall {recall:.3f} (SSML Figure 3b: about 0.9)")
+    assert min(precision, recall) >= 0.88
+
+
+def measured_error(k: int, pairs: int, concepts: int, noise: float, rng: np.random.Generator) -> float:
+    """The larger of both kinds of error at the best threshold, of pairs of scalars as Theorem 1 has them."""
+    right = rng.random(pairs) >= noise
+    a = rng.integers(concepts, size=pairs)
+    b = np.where(right, a, (a + rng.integers(1, concepts, size=pairs)) % concepts)
+    x, y = (6 * rng.permutation(concepts)[of] + rng.standard_normal(pairs) for of in (a, b))
+    similarity = -(np.abs(x[:, None] - x) + np.abs(y[:, None] - y)) / 2
+    np.fill_diagonal(similarity, -np.inf)
+    density = np.sort(similarity, axis=1)[:, -k:].mean(axis=1)
+    thresholds = np.sort(density)
+    return min(max((density[~right] >= t).mean(), (density[right] <= t).mean()) for t in thresholds)
+
+
+@pytest.mark.parametrize(
+    ("k", "pairs", "concepts", "noise"), [(4, 1250, 50, 0.5), (4, 600, 20, 0.3), (8, 1250, 50, 0.3), (2, 400, 20, 0.7)]
+)
+def test_the_bound_of_theorem_1_is_not_below_the_errors_of_a_simulation(k, pairs, concepts, noise):
+    bound = error_bound(k, pairs, concepts, noise)
+    errors = [measured_error(k, pairs, concepts, noise, np.random.default_rng(seed)) for seed in range(3)]
+    print(f"bound {bound:.4f}, measured {np.mean(errors):.4f}")
+    assert np.mean(errors) <= bound <= 1
+
+
+def test_the_bound_of_theorem_1_fails_where_a_concept_has_fewer_pairs_than_neighbours():
+    """Figure 2: it fails where K T passes M (1 - eta), whichever of the four is changed."""
+    assert error_bound(4, 1250, 50, 0.5) < 0.2
+    for k, pairs, concepts, noise in ((30, 1250, 50, 0.5), (4, 1250, 50, 0.95), (4, 150, 50, 0.5), (4, 1250, 400, 0.5)):
+        assert k * concepts > pairs * (1 - noise)
+        assert error_bound(k, pairs, concepts, noise) > 0.3
+    assert error_bound(4, 1250, 2, 0.5) > error_bound(4, 1250, 20, 0.5), (
+        "of few concepts, wrong pairs share both by chance"
+    )
+    with pytest.raises(ValueError, match="expected 1 <= K"):
+        error_bound(0, 10, 5, 0.5)
+
+
+def recall_of(found: np.ndarray, expected: np.ndarray) -> float:
+    return float(
+        np.mean([len(set(a) & set(b)) / len(b) for a, b in zip(found.tolist(), expected.tolist(), strict=True)])
+    )
+
+
+def test_a_search_in_clusters_finds_nearly_all_that_comparing_all_with_all_finds(monkeypatch):
+    clips, captions, _ = toy(np.random.default_rng(0), pairs=3000, concepts=200, width=48)
+    exact = nearest_pairs(clips, captions, 4)
+    monkeypatch.setattr(module, "EXACT_PAIRS", 1000)
+    monkeypatch.setattr(module, "SAMPLE", 200)
+    monkeypatch.setattr(module, "ROWS", 700)
+    done = []
+    found = nearest_pairs(clips, captions, 4, progress=lambda parts: done.extend(parts) or [])
+    assert sum(done) == 3000
+    assert recall_of(found.number_NK, exact.number_NK) > 0.93
+    assert (found.number_NK != np.arange(3000)[:, None]).all()
+    same = found.number_NK == exact.number_NK
+    np.testing.assert_allclose(found.similarity_NK[same], exact.similarity_NK[same], atol=1e-4)
+    again = nearest_pairs(clips, captions, 4)
+    np.testing.assert_array_equal(again.number_NK, found.number_NK)
+
+
+def test_neighbours_do_not_depend_on_how_many_are_looked_at_at_once(monkeypatch):
+    clips, captions, _ = toy(np.random.default_rng(0), pairs=100)
+    whole = nearest_pairs(clips, captions, 4)
+    monkeypatch.setattr(module, "BLOCK", 700)
+    parts = nearest_pairs(clips, captions, 4)
+    np.testing.assert_array_equal(parts.number_NK, whole.number_NK)
+    np.testing.assert_allclose(parts.similarity_NK, whole.similarity_NK, atol=1e-5)
+
+
+@pytest.mark.parametrize("columns", [3, 8 * module.GROUP, 8 * module.GROUP + 1, 20 * module.GROUP + 3, 1_000])
+def test_the_largest_of_each_row_are_those_of_sorting_it(columns):
+    torch.manual_seed(columns)
+    for values in (
+        torch.randn(5, columns),
+        torch.arange(float(columns)).expand(2, -1),
+        torch.zeros(2, columns),
+        torch.randint(0, 3, (5, columns)),
+    ):
+        found = module._largest(values, 8)
+        assert found.shape == (len(values), min(8, columns)) and all(
+            len(set(row.tolist())) == len(row) for row in found
+        )
+        expected = values.sort(dim=1, descending=True).values[:, :8]
+        torch.testing.assert_close(values.gather(1, found).sort(dim=1, descending=True).values, expected)

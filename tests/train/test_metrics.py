@@ -1,0 +1,203 @@
+"""Retrieval metrics against plain loops, and chance against draws."""
+
+import json
+from typing import Any, get_type_hints
+
+import numpy as np
+import pytest
+from helpers.shared import shared
+from vlalign.train.metrics import TIES, chance, format_metrics, retrieval_metrics
+
+
+def loop_ranks(similarity, right):
+    """Average rank over all orders of ties, text to video and best caption of each video, by sorting."""
+    text_ranks = []
+    for scores, answer in zip(similarity, right, strict=True):
+        places = [place for place, s in enumerate(sorted(scores, reverse=True), start=1) if s == scores[answer]]
+        text_ranks.append(sum(places) / len(places))
+    video_ranks = []
+    for video in range(similarity.shape[1]):
+        own = [i for i, answer in enumerate(right) if answer == video]
+        if own:
+            best = max(similarity[i, video] for i in own)
+            others = [similarity[i, video] for i in range(len(right)) if i not in own]
+            places = [place for place, s in enumerate(sorted([*others, best], reverse=True), start=1) if s == best]
+            video_ranks.append(sum(places) / len(places))
+    return text_ranks, video_ranks
+
+
+@pytest.mark.parametrize("decimals", [6, 1, 0], ids=["distinct", "some ties", "mostly ties"])
+@pytest.mark.parametrize("num_captions", [1, 3])
+def test_equal_to_plain_loops(decimals, num_captions):
+    rng = np.random.default_rng(0)
+    right = np.repeat(np.arange(20), num_captions)
+    similarity = rng.normal(size=(len(right), 20)).round(decimals).astype(np.float32)
+    metrics = retrieval_metrics(similarity, right)
+    for direction, ranks in zip(("text_to_video", "video_to_text"), loop_ranks(similarity, right), strict=True):
+        got = metrics[direction]
+        assert got["num_queries"] == len(ranks)
+        assert got["median_rank"] == pytest.approx(np.median(ranks))
+        assert got["mean_rank"] == pytest.approx(np.mean(ranks))
+        for k in (1, 5, 10, 50):
+            assert got[f"R@{k}"] == pytest.approx(100 * np.mean([rank < k + 1 for rank in ranks]))
+
+
+def test_perfect_scores():
+    metrics = retrieval_metrics(np.eye(30))
+    assert metrics["text_to_video"]["R@1"] == metrics["video_to_text"]["R@1"] == 100.0
+    assert metrics["text_to_video"]["median_rank"] == 1.0
+
+
+def test_constant_scores_are_no_success():
+    metrics = retrieval_metrics(np.zeros((10, 10)))["text_to_video"]
+    assert metrics["R@1"] == 0.0
+    assert metrics["median_rank"] == 5.5
+
+
+@pytest.mark.parametrize(("num_candidates", "num_right"), [(40, [1] * 10), (60, [3] * 5), (30, [1, 2, 5])])
+def test_chance_is_what_random_scores_give(num_candidates, num_right):
+    rng = np.random.default_rng(1)
+    ranks = np.array([1 + np.sort(rng.permutation(num_candidates)[:m])[0] for m in num_right for _ in range(20000)])
+    expected = chance(num_candidates, np.array(num_right))
+    for k in (1, 5, 10):
+        assert expected[f"R@{k}"] == pytest.approx(100 * np.mean(ranks <= k), abs=0.6)
+    assert expected["mean_rank"] == pytest.approx(ranks.mean(), rel=0.02)
+    assert abs(expected["median_rank"] - np.median(ranks)) <= 1
+
+
+def test_chance_of_one_right_answer_is_exact():
+    assert chance(100, np.array([1]))["R@1"] == pytest.approx(1.0)
+    assert chance(100, np.array([1]))["median_rank"] == 50.5
+    assert chance(3, np.array([1]))["R@50"] == pytest.approx(100.0)
+
+
+@pytest.mark.parametrize(
+    ("similarity", "right", "words"),
+    [
+        (np.full((2, 2), np.nan), None, "4 of the similarities are NaN"),
+        (np.zeros((3, 2)), None, "text_to_video must say"),
+        (np.zeros((2, 2)), [0, 2], "numbers in 0..1"),
+        (np.zeros((0, 2)), None, "not empty"),
+    ],
+)
+def test_what_cannot_be_scored_is_refused(similarity, right, words):
+    with pytest.raises(ValueError, match=words):
+        retrieval_metrics(similarity, right)
+
+
+def test_real_similarity_matrix():
+    """Text to video of a trained model on MSR-VTT 1k-A: R@1 48.0, R@5 73.0, R@10 82.9, median 2, mean 13.129; no ties."""
+    matrix = next(shared("data/msrvtt/sim_matrix").glob("*.npy"))
+    got = retrieval_metrics(np.load(matrix))["text_to_video"]
+    assert [got["R@1"], got["R@5"], got["R@10"], got["median_rank"]] == pytest.approx([48.0, 73.0, 82.9, 2.0])
+    assert got["mean_rank"] == pytest.approx(13.129)
+
+
+def test_table_for_people_names_chance():
+    lines = format_metrics(retrieval_metrics(np.eye(100))).splitlines()
+    assert lines[1].split() == ["text", "to", "video", "100.0", "100.0", "100.0", "100.0", "1.0", "1.0", "0"]
+    assert lines[2].split() == ["chance", "1.0", "5.0", "10.0", "50.0", "50.5", "50.5"]
+
+
+# What published evaluators make of ties: their own numbers, on their inputs and on a real matrix
+
+NAMES = {
+    "R1": "R@1",
+    "R5": "R@5",
+    "R10": "R@10",
+    "R50": "R@50",
+    "MR": "median_rank",
+    "MedR": "median_rank",
+    "MedianR": "median_rank",
+}
+NAMES |= {"MeanR": "mean_rank", "MdR": "median_rank", "MnR": "mean_rank"}
+COOT = {"r1": "R@1", "r5": "R@5", "r10": "R@10", "r50": "R@50", "medr": "median_rank", "meanr": "mean_rank"}
+
+
+def goldens():
+    inputs = np.load(shared("data/goldens/inputs.npz"))
+    return inputs, json.loads(shared("data/goldens/goldens.json").read_text())["retrieval"]
+
+
+def check(got: dict, golden: dict, names: dict = NAMES, percent: float = 1.0):
+    compared = 0
+    for name, value in golden.items():
+        if name in names:
+            scale = percent if names[name].startswith("R@") else 1.0
+            assert got[names[name]] == pytest.approx(scale * value, rel=1e-6), name
+            compared += 1
+    assert compared >= 5
+
+
+@pytest.mark.parametrize("name", ["square", "tied", "const"])
+def test_published_evaluators_on_square_matrices(name):
+    inputs, golden = goldens()
+    similarity = inputs[f"ret_{name}"]
+    check(retrieval_metrics(similarity, ties="clip4clip")["text_to_video"], golden[name]["clip4clip"])
+    for direction in ("t2v", "v2t"):
+        got = retrieval_metrics(similarity, ties="ce")["text_to_video" if direction == "t2v" else "video_to_text"]
+        check(got, golden[name][f"ce_{direction}"])
+    check(retrieval_metrics(similarity, ties="coot")["text_to_video"], golden[name]["coot"], COOT, percent=100.0)
+
+
+def test_published_evaluators_with_several_captions():
+    inputs, golden = goldens()
+    similarity, mask = inputs["ret_multicap"], inputs["ret_multicap_mask"].astype(bool)
+    right = np.repeat(np.arange(12), 5)
+    got = retrieval_metrics(similarity, right, ties="ce")
+    check(got["text_to_video"], golden["multicap"]["ce_t2v"])
+    check(got["video_to_text"], golden["multicap"]["ce_v2t"])
+    there = mask.ravel()
+    for ties, kind in (("ce", "masked"), ("clip4clip", "ragged")):
+        got = retrieval_metrics(similarity[there], right[there], ties=ties)
+        check(got["text_to_video"], golden["multicap"][f"{ties}_t2v_{kind}"])
+        check(got["video_to_text"], golden["multicap"][f"{ties}_v2t_{kind}"])
+
+
+def test_published_evaluators_and_policies_on_a_real_matrix():
+    golden = goldens()[1]["cap4video_video"]
+    similarity = np.load(shared("data/msrvtt/sim_matrix/msrvtt_video_matrix.npy"))
+    got = retrieval_metrics(similarity, ties="clip4clip")
+    check(got["text_to_video"], golden["t2v"])
+    check(got["video_to_text"], golden["v2t"])
+    got = retrieval_metrics(similarity, ties="ce")
+    check(got["text_to_video"], golden["ce_t2v"])
+    check(got["video_to_text"], golden["ce_v2t"])
+    for ties in ("average", "optimistic", "pessimistic"):
+        got = retrieval_metrics(similarity, ties=ties)["video_to_text"]
+        check(got, golden["v2t_policies"][ties])
+        assert got["num_tied"] == golden["v2t_rows_with_ties"]
+
+
+def test_policies_are_bounds_of_every_order_of_the_tied():
+    similarity = np.array([[1, 1, 0], [2, 2, 2], [0, 3, 4]], dtype=np.float32)
+    means = {
+        ties: retrieval_metrics(similarity, ties=ties)["text_to_video"]["mean_rank"]
+        for ties in TIES
+        if ties not in ("clip4clip", "coot")
+    }
+    assert means == pytest.approx({"optimistic": 1.0, "average": 1.5, "pessimistic": 2.0, "ce": 1.5})
+    assert retrieval_metrics(similarity)["text_to_video"]["num_tied"] == 2
+
+
+def test_what_a_policy_cannot_do_is_said():
+    with pytest.raises(ValueError, match="expected one of average, optimistic"):
+        retrieval_metrics(np.eye(3), ties="best")
+    with pytest.raises(ValueError, match="one caption a video"):
+        retrieval_metrics(np.zeros((4, 2)), [0, 0, 1, 1], ties="coot")
+
+
+def test_many_queries_are_counted_in_chunks(monkeypatch):
+    rng = np.random.default_rng(0)
+    right = rng.permutation(np.repeat(np.arange(70), 3))
+    similarity = rng.normal(size=(210, 70)).round(1).astype(np.float32)
+    whole = [retrieval_metrics(similarity, right, ties) for ties in TIES if ties != "coot"]
+    monkeypatch.setattr("vlalign.train.metrics.CHUNK", 11)
+    assert [retrieval_metrics(similarity, right, ties) for ties in TIES if ties != "coot"] == whole
+
+
+def test_the_return_type_is_true_of_all_that_is_returned():
+    hinted = get_type_hints(retrieval_metrics)["return"]
+    row = retrieval_metrics(np.eye(3))["text_to_video"]
+    assert isinstance(row["chance"], dict)
+    assert hinted == dict[str, dict[str, Any]]  # floats, whole numbers and, under "chance", another dict

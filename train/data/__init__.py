@@ -1,0 +1,1 @@
+"""From captions and feature stores to batches."""

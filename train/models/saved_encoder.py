@@ -1,0 +1,149 @@
+"""A run's text encoder without weights: of known kinds, of sizes that its weights have, and no code."""
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoModel, PreTrainedConfig, PreTrainedModel
+
+from ...storage.common.terminal import say
+from ...storage.foreign import printable
+from ..outside import difference, read_object, refusing
+
+MOST_CONFIG_BYTES = 1 << 20
+MODEL_TYPES = (
+    "albert",
+    "bert",
+    "camembert",
+    "deberta",
+    "deberta-v2",
+    "distilbert",
+    "electra",
+    "mpnet",
+    "roberta",
+    "xlm-roberta",
+)
+"""Encoders that give a vector for each token, and whose tokenizers say which letters it covers."""
+SIZES = (
+    "vocab_size",
+    "embedding_size",
+    "hidden_size",
+    "dim",
+    "num_hidden_layers",
+    "n_layers",
+    "num_hidden_groups",
+    "inner_group_num",
+    "num_attention_heads",
+    "n_heads",
+    "intermediate_size",
+    "hidden_dim",
+    "max_position_embeddings",
+    "type_vocab_size",
+    "pad_token_id",
+    "relative_attention_num_buckets",
+    "position_buckets",
+    "max_relative_positions",
+    "pooler_hidden_size",
+    "conv_kernel_size",
+    "conv_groups",
+)
+LAYERS = ("num_hidden_layers", "n_layers", "num_hidden_groups", "inner_group_num")
+RATES = (
+    "hidden_dropout_prob",
+    "attention_probs_dropout_prob",
+    "dropout",
+    "attention_dropout",
+    "pooler_dropout",
+    "initializer_range",
+    "layer_norm_eps",
+)
+SWITCHES = ("relative_attention", "position_biased_input", "share_att_key")
+ACTIVATIONS = ("gelu", "gelu_new", "gelu_fast", "gelu_pytorch_tanh", "gelu_python", "relu", "silu", "tanh")
+NAMES = dict.fromkeys(("hidden_act", "activation", "conv_act", "pooler_hidden_act"), ACTIVATIONS)
+NAMES |= {"norm_rel_ebd": ("none", "layer_norm"), "pos_att_type": ("c2p", "p2c")}
+WITHOUT_EFFECT = (
+    "model_type",
+    "architectures",
+    "transformers_version",
+    "_name_or_path",
+    "dtype",
+    "torch_dtype",
+    "use_cache",
+    "gradient_checkpointing",
+    "id2label",
+    "label2id",
+    "problem_type",
+    "position_embedding_type",
+    "bos_token_id",
+    "eos_token_id",
+    "output_past",
+)
+"""On an encoder in float32 whose tokens' vectors are taken."""
+
+
+def read_encoder(folder: Path, shapes: dict[str, tuple[int, ...]]) -> PreTrainedModel:
+    """Of a run's folder ``text_encoder``. ``shapes``: of the encoder's tensors in the run's weights, by name; nothing is allocated before
+    they are found to be the same. Raises ``UserError`` where they are not, or where the folder is not as a training writes it."""
+    path = folder / "config.json"
+    with refusing(path):
+        about = read_object(path, MOST_CONFIG_BYTES)
+        config = plain_config(about)
+        if max(getattr(config, name, 0) or 0 for name in LAYERS) > len(shapes):
+            raise ValueError("it has more layers than the run's weights")
+        with torch.device("meta"):
+            expected = {name: tuple(value.shape) for name, value in make_encoder(config).state_dict().items()}
+        if wrong := difference(expected, shapes):
+            raise ValueError(f"it is not of the run's weights, {wrong}")
+        if unused := _unused(about, config):
+            say(f"note: {path}: not used: {printable(', '.join(unused))}")
+        return make_encoder(config)
+
+
+def make_encoder(config: PreTrainedConfig) -> PreTrainedModel:
+    return without_pooler(AutoModel.from_config(config, trust_remote_code=False))
+
+
+def without_pooler(encoder: PreTrainedModel) -> PreTrainedModel:
+    """Only the tokens' vectors are used; BERT's pooling layer would be saved and never trained."""
+    encoder.pooler = None
+    return encoder
+
+
+def plain_config(about: Mapping[str, Any]) -> PreTrainedConfig:
+    """Of what a ``config.json`` says, the sizes and settings of an encoder of ``MODEL_TYPES``. Raises ``ValueError`` for another kind and
+    for impossible values."""
+    if about.get("model_type") not in MODEL_TYPES:
+        raise ValueError(f"its model_type is {about.get('model_type')!r}; expected one of {', '.join(MODEL_TYPES)}")
+    kept = {
+        name: value
+        for name, value in about.items()
+        if name in (*SIZES, *RATES, *SWITCHES, *NAMES) and value is not None
+    }
+    if wrong := [name for name, value in kept.items() if not _is_possible(name, value)]:
+        raise ValueError(f"its {wrong[0]} is {str(kept[wrong[0]])[:80]}")
+    return AutoConfig.for_model(about["model_type"], **kept)
+
+
+def _is_possible(name: str, value: Any) -> bool:
+    if name in SWITCHES:
+        return isinstance(value, bool)
+    if name in NAMES:
+        values = value.split("|") if isinstance(value, str) else value
+        return isinstance(values, list) and all(one in NAMES[name] for one in values)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return (
+        isinstance(value, int) and -1 <= value < 1 << 31 if name in SIZES else math.isfinite(value) and 0 <= value <= 1
+    )
+
+
+def _unused(about: Mapping[str, Any], config: PreTrainedConfig) -> list[str]:
+    """Names of what would change something elsewhere."""
+    usual = config.to_dict()
+    return [
+        name
+        for name, value in about.items()
+        if name not in WITHOUT_EFFECT and usual.get(name) != value and value is not None
+    ]

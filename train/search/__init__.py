@@ -1,0 +1,1 @@
+"""Free-text search of a data set."""
