@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
-from .errors import UserError
+from .errors import SettingError, UserError
 from .exits import EXIT_INCOMPLETE, EXIT_MISTAKE, EXIT_SIGNAL
 from .progress import TerminalProgress, report_progress_to
 from .signals import CommandSignals, command_signals, stopping
@@ -104,7 +104,7 @@ def _run(command: Callable[[argparse.Namespace], int], args: argparse.Namespace,
     except (KeyboardInterrupt, Exception) as error:
         code = _code_of_stop(error)
         if isinstance(error, UserError):
-            say(f"{prog}: error: {error}")
+            say(f"{prog}: error: {error.of_command() if isinstance(error, SettingError) else error}")
             failed = EXIT_MISTAKE
         elif isinstance(error, OSError) and not (code and isinstance(error, ConnectionError)):
             say(
