@@ -7,7 +7,6 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..storage.addresses import host_named
 from ..storage.allowed import allow_folder, refuse_other_folders
 from ..storage.common.command import command_parser, run_command
 from ..storage.common.errors import UserError
@@ -16,13 +15,14 @@ from ..storage.common.problems import Problems
 from ..storage.common.processes import available_cores
 from ..storage.common.progress import progress
 from ..storage.common.terminal import say, show
-from ..storage.elsewhere import elsewhere, link
+from ..storage.exchange.foreign import feature_files
 from ..storage.feature_store import shard_files
 from ..storage.files import IMAGE_SUFFIXES, SOUND_SUFFIXES, VIDEO_SUFFIXES
-from ..storage.foreign import feature_files
 from ..storage.layout import DatasetFolder
 from ..storage.profiles import ALIASES, LOGMEL, PROFILES, split_features
 from ..storage.records import VideoRecord
+from ..storage.remote.addresses import host_named
+from ..storage.remote.store import link_store, remote_store
 from ..storage.shards import Shard, read_shard
 from . import sandbox
 from .work import WorkList, list_folder, render_missing
@@ -138,13 +138,13 @@ def extract_features(
     for name in features if args.stores else []:
         folder, url = dataset.features(name), f"{args.stores}/{name}"
         if not args.plan:
-            link(folder, url)
-        elif elsewhere(folder) is None:  # a plan changes nothing
+            link_store(folder, url)
+        elif remote_store(folder) is None:  # a plan changes nothing
             say(
                 f"note: {folder} does not stand for {url} yet; what may lie there already is planned again (vlalign-store link)"
             )
     for name in features if not args.plan else []:
-        if there := elsewhere(dataset.features(name)):
+        if there := remote_store(dataset.features(name)):
             there.send()
     videos = choose_videos(args, dataset, features, problems)
     if args.verify_against is not None:

@@ -15,9 +15,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
-from ..storage.addresses import HTTP, AddressRefused, file_system, scheme_of
 from ..storage.common.errors import UserError
 from ..storage.common.signals import stopping
+from ..storage.remote.addresses import HTTP, AddressRefused, file_system, scheme_of
 from .engine import END, Job
 from .probe import VideoError
 

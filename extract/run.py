@@ -9,10 +9,10 @@ from pathlib import Path
 from ..storage.common.problems import Problems
 from ..storage.common.progress import progress
 from ..storage.common.signals import keeping, uninterrupted
-from ..storage.elsewhere import elsewhere
 from ..storage.files import file_identity
 from ..storage.layout import DatasetFolder
 from ..storage.records import Failure, VideoFeatures, VideoRecord
+from ..storage.remote.store import remote_store
 from ..storage.shards import check_storable, write_shard
 from ..storage.thumbnails import Thumbnail, ThumbnailStore, write_thumbnails
 from .engine import Extracted, Job, videos_and_pauses
@@ -82,7 +82,7 @@ class _Finished:
             if videos:
                 extractor = self.extractors[name]
                 folder = self.dataset.features(name)
-                there = elsewhere(folder)
+                there = remote_store(folder)
                 shard = write_shard(
                     there.outgoing if there else folder,
                     extractor.profile,

@@ -12,8 +12,8 @@ import torch
 from ..storage.common.errors import UserError
 from ..storage.common.exits import EXIT_DONE, EXIT_INCOMPLETE
 from ..storage.common.terminal import show
+from ..storage.exchange.foreign import read_features
 from ..storage.feature_store import FeatureStore
-from ..storage.foreign import read_features
 from ..storage.layout import DatasetFolder
 from ..storage.records import VideoFeatures, VideoRecord
 from .backends import LIBSWSCALE, LIBSWSCALE_BICUBIC, PILLOW

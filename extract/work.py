@@ -13,9 +13,9 @@ from ..storage.common.progress import progress
 from ..storage.common.terminal import say
 from ..storage.feature_store import FeatureStore, is_store
 from ..storage.files import VIDEO_SUFFIXES, file_identity, one_at_a_time, read_jsonl, write_jsonl
-from ..storage.hdf5 import written_at_ns
 from ..storage.layout import DatasetFolder
 from ..storage.records import Failure, VideoRecord
+from ..storage.shard_names import written_at_ns
 
 OLDER_NS = 3600 * 10**9
 """An hour: machines' clocks differ, and a video was read some time before its shard was written."""

@@ -33,10 +33,10 @@ from ..storage.common.errors import UserError
 from ..storage.common.problems import Problems
 from ..storage.common.signals import keeping
 from ..storage.common.terminal import say
-from ..storage.elsewhere import elsewhere
 from ..storage.files import file_identity
 from ..storage.profiles import PROFILES
 from ..storage.records import Failure, Profile, VideoRecord, Weights
+from ..storage.remote.store import remote_store
 from .cluster import (
     NAMESPACE,
     Share,
@@ -121,7 +121,7 @@ class ClusterRun:
         self._numbers = count()
         self._made = {name: (store.profile, store.weights) for name, store in work.stores.items()}
         """By what features are made: what is there already or else the first worker decides."""
-        there = {name: elsewhere(work.dataset.features(name)) for name in weights}
+        there = {name: remote_store(work.dataset.features(name)) for name in weights}
         self._urls = {name: each.url for name, each in there.items() if each}
         self._ends_in_a_row = 0
         self._leaving: set[str] = set()

@@ -16,7 +16,7 @@ from ..storage.common.errors import UserError
 from ..storage.common.exits import EXIT_INCOMPLETE, EXIT_MISTAKE
 from ..storage.common.signals import Stopped
 from ..storage.common.terminal import say
-from ..storage.links import trust, trusted_links
+from ..storage.remote.links import trust, trusted_links
 from ..train.cli_train import main as train
 from ..train.workers import PATIENCE
 from .cluster import add_address, connect

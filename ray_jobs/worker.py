@@ -18,9 +18,9 @@ from ..extract.engine import Job
 from ..extract.extractor import Extractor
 from ..extract.run import Kept, Outcome, extract_into_stores, job_of
 from ..storage.common.terminal import show_messages
-from ..storage.elsewhere import link
 from ..storage.layout import DatasetFolder
 from ..storage.records import Profile, VideoRecord, Weights
+from ..storage.remote.store import link_store
 
 ANSWER_SECONDS = 5.0
 """How long a driver waits for an answer at most. A thousand workers that answered more often would keep it busy. What is on disk it
@@ -105,7 +105,7 @@ class ExtractionWorker:
         if not self._extractors:
             self._loading, self._allowed_hosts = True, args.allow_host
             for name, url in urls.items():
-                link(self._dataset.features(name), url).send()
+                link_store(self._dataset.features(name), url).send()
             if args.device == "cpu":
                 torch.set_num_threads(self._num_cores)
             for name, wanted in weights.items():

@@ -16,25 +16,13 @@ from typing import Any
 import numpy as np
 
 from .common.errors import UserError
-from .elsewhere import elsewhere, refuse_elsewhere
 from .feature_store import FeatureStore, current_shards, shard_files
 from .files import written_whole
-from .hdf5 import SHARD_NAME, shard_path
-from .shards import (
-    SCHEMA,
-    OtherSchema,
-    Shard,
-    ShardRows,
-    Unreadable,
-    attributes_of,
-    checksum,
-    damaged_videos,
-    describe_key,
-    read_shard,
-    rest_is_damaged,
-    room_for,
-    write_rows,
-)
+from .remote.store import refuse_remote, remote_store
+from .shard_names import SHARD_NAME, shard_path
+from .shards.format import SCHEMA, OtherSchema, Shard, Unreadable, checksum, describe_key
+from .shards.read import ShardRows, damaged_videos, read_shard, rest_is_damaged
+from .shards.write import attributes_of, room_for, write_rows
 
 COMPACT_BYTES = 256 << 20
 UNFINISHED_SECONDS = 3600
@@ -66,7 +54,7 @@ def look_through(path: Path) -> Finding | None:
     except UserError as error:
         foreign = isinstance(error, OtherSchema | Unreadable) or not SHARD_NAME.fullmatch(path.name)
         return Finding(path, str(error), foreign=foreign)
-    there = elsewhere(path.parent)
+    there = remote_store(path.parent)
     rows = there.rows(shard) if there else ShardRows(shard)
     damaged = damaged_videos(rows)
     if damaged:
@@ -112,7 +100,7 @@ def repair(folder: Path) -> Iterator[tuple[Path, str | None]]:
 
     What is no shard of this store is left alone.
     """
-    refuse_elsewhere(folder)
+    refuse_remote(folder)
     for path in unfinished(folder):
         path.unlink(missing_ok=True)
     for path, finding in verify(folder):
@@ -135,7 +123,7 @@ def compact(folder: Path, *, shard_bytes: int = COMPACT_BYTES) -> Iterator[tuple
 
     Yields (shards read, shards written) for each new one.
     """
-    refuse_elsewhere(folder)
+    refuse_remote(folder)
     groups: dict[tuple, list[tuple[Shard, np.ndarray]]] = defaultdict(list)
     for shard, kept in FeatureStore(folder).read_from():
         if not len(kept):
@@ -171,7 +159,7 @@ def merge(sources: Sequence[Path], folder: Path) -> Iterator[Path]:
     Shards keep their names, so that of two with the same video the one that was made later counts, wherever it was made.
     Raises ``UserError`` where profiles, weights or origins differ, and for a damaged shard, before that one is copied.
     """
-    refuse_elsewhere(folder)
+    refuse_remote(folder)
     stores = [FeatureStore(source) for source in sources]
     if shard_files(folder):
         stores.insert(0, FeatureStore(folder))
@@ -197,7 +185,7 @@ def merge(sources: Sequence[Path], folder: Path) -> Iterator[Path]:
 
 def remove(folder: Path, video_ids: Collection[str]) -> list[str]:
     """Removes videos from every shard that has them; returns those that were not there, removed by an earlier call perhaps."""
-    refuse_elsewhere(folder)
+    refuse_remote(folder)
     store = FeatureStore(folder)
     gone = np.array([video_id.encode() for video_id in video_ids])
     for shard in store.shards:

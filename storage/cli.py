@@ -13,12 +13,14 @@ from .common.exits import EXIT_DONE, EXIT_INCOMPLETE
 from .common.problems import Problems
 from .common.progress import progress
 from .common.terminal import harmless, say, show
-from .elsewhere import link
-from .exchange import FORMS, export_store, import_features, read_durations, read_profile
+from .exchange.exports import FORMS, export_store
+from .exchange.imports import import_features
+from .exchange.stated import read_durations, read_profile
 from .feature_store import FeatureStore, current_shards, shard_files, stores_in
 from .layout import DatasetFolder
 from .profiles import split_features
 from .records import Weights
+from .remote.store import link_store
 
 
 def find_store(args: argparse.Namespace, name: str) -> Path:
@@ -168,7 +170,7 @@ def compact(args: argparse.Namespace) -> int:
 
 def link_(args: argparse.Namespace) -> int:
     folder = folder_of(args, args.store)
-    sent = link(folder, args.url).send()
+    sent = link_store(folder, args.url).send()
     brought = f"{sent:,} shards were brought there; " if sent else ""
     show(f"{folder}: stands for {args.url}; {brought}{len(FeatureStore(folder)):,} videos there")
     return EXIT_DONE

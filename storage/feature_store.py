@@ -13,10 +13,11 @@ from numpy.typing import DTypeLike
 
 from .common.errors import UserError
 from .common.terminal import note_once
-from .elsewhere import Elsewhere, elsewhere
-from .hdf5 import in_order, stamp_of
 from .records import VideoFeatures
-from .shards import Shard, ShardRows, checksum, describe_key, read_shard
+from .remote.store import RemoteStore, remote_store
+from .shard_names import in_order, stamp_of
+from .shards.format import Shard, checksum, describe_key
+from .shards.read import ShardRows, read_shard
 
 T = TypeVar("T")
 ROW_MASK = 0xFFFFFFFF
@@ -167,8 +168,8 @@ class _Snapshot:
 
     def __init__(self, folder: Path, most_open: int) -> None:
         self.folder, self.most_open = folder, most_open
-        self.elsewhere = elsewhere(folder)
-        self.shards = _read_shards(folder, self.elsewhere)
+        self.remote = remote_store(folder)
+        self.shards = _read_shards(folder, self.remote)
         if undated := [shard.path.name for shard in self.shards if not stamp_of(shard.path.name)]:
             told = f"{len(undated):,} shards, {undated[0]!a} for one, have names that say no possible time of writing"
             note_once(f"note: {folder}: {told}; they count as the oldest")
@@ -202,7 +203,7 @@ class _Snapshot:
         rows = self.open.get(number)
         if rows is None:
             shard = self.shards[number]
-            rows = self.open[number] = self.elsewhere.rows(shard) if self.elsewhere else ShardRows(shard)
+            rows = self.open[number] = self.remote.rows(shard) if self.remote else ShardRows(shard)
             while len(self.open) > self.most_open:
                 with contextlib.suppress(StopIteration, RuntimeError):  # another thread was faster
                     self.open.pop(next(iter(self.open)), None)  # closed once nobody has an array over it
@@ -216,9 +217,9 @@ class _Snapshot:
 
     def windows(self, clips: Sequence[Clip]) -> list[Window]:
         found = []
-        if self.elsewhere:  # several at once
+        if self.remote:  # several at once
             numbers = {self.places[video_id] >> 32 for video_id, _, _ in clips} - self.open.keys()
-            self.elsewhere.need(self.shards[number].path for number in numbers)
+            self.remote.need(self.shards[number].path for number in numbers)
         for video_id, _, _ in clips:
             self.rows(video_id)  # opened, and the times asked for, of all before any is waited for
         for video_id, start_seconds, end_seconds in clips:
@@ -285,7 +286,7 @@ class _Snapshot:
         return self.__dict__ | {"open": {}, "asked": {}}
 
 
-def _read_shards(folder: Path, there: Elsewhere | None) -> list[Shard]:
+def _read_shards(folder: Path, there: RemoteStore | None) -> list[Shard]:
     """Raises ``UserError`` where there is none. What is compacted between the listing and the reading is listed again."""
     absent = None
     while True:
@@ -307,7 +308,7 @@ def _read_shards(folder: Path, there: Elsewhere | None) -> list[Shard]:
 def is_store(folder: Path) -> bool:
     """Whether there is something to read in a folder, or where it stands for."""
     try:
-        return bool(shard_files(folder) or ((there := elsewhere(folder)) and there.names()))
+        return bool(shard_files(folder) or ((there := remote_store(folder)) and there.names()))
     except UserError:  # whoever opens it hears why it cannot be read
         return True
 
@@ -319,7 +320,7 @@ def stores_in(folder: Path) -> list[str]:
 
 def current_shards(folder: Path) -> list[Path]:
     """Those that count, in order: of a folder that stands for a store elsewhere, the ones that are there now."""
-    return there.update() if (there := elsewhere(folder)) else shard_files(folder)
+    return there.update() if (there := remote_store(folder)) else shard_files(folder)
 
 
 def shard_files(folder: Path) -> list[Path]:

@@ -8,7 +8,8 @@ from numpy.typing import DTypeLike
 
 from .feature_store import Clip, rows_of_clip
 from .records import Profile, VideoFeatures, Weights
-from .shards import EXTRACTED, check_storable
+from .shards.format import EXTRACTED
+from .shards.write import check_storable
 
 
 class MemoryStore:

@@ -15,7 +15,8 @@ from PIL import Image
 from .common.errors import UserError
 from .common.terminal import say
 from .files import check_regular, written_whole
-from .hdf5 import MOST_HEAP_BYTES, VlenReader, check_size, in_order, new_hdf5, own_dataset, shard_path
+from .hdf5 import MOST_HEAP_BYTES, VlenReader, check_size, new_hdf5, own_dataset
+from .shard_names import in_order, shard_path
 
 THUMBNAIL_ROW = np.dtype([("video_id", h5py.string_dtype()), ("seconds", "f8"), ("source", h5py.string_dtype())])
 ROW_IN_FILE = np.dtype([("video_id", VlenReader.REFERENCE), ("seconds", "<f8"), ("source", VlenReader.REFERENCE)])

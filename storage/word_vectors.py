@@ -12,8 +12,8 @@ from zipfile import BadZipFile
 import numpy as np
 
 from .common.errors import UserError
+from .exchange.npz import open_npz
 from .files import check_regular, written_whole
-from .npz import open_npz
 
 NOT_READABLE = (
     OSError,

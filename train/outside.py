@@ -9,7 +9,7 @@ from typing import Any
 from safetensors import safe_open
 
 from ..storage.common.errors import UserError
-from ..storage.foreign import printable
+from ..storage.common.terminal import one_line
 
 TRAIN_AGAIN = "train the run again"
 BEGIN_ANEW = "remove it, and the run begins anew"
@@ -34,7 +34,7 @@ def refusing(path: Path, todo: str = TRAIN_AGAIN) -> Iterator[None]:
 
 def _refused(path: Path, error: BaseException, todo: str) -> UserError:
     what = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
-    return UserError(f"{path}: not as a training writes it ({printable(what)[:300]}); {todo}")
+    return UserError(f"{path}: not as a training writes it ({one_line(what)[:300]}); {todo}")
 
 
 def read_object(path: Path, most_bytes: int) -> dict[str, Any]:

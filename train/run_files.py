@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from ..storage.common.errors import UserError
+from ..storage.common.terminal import one_line
 from ..storage.files import read_jsonl
-from ..storage.foreign import printable
 from .config import TrainConfig
 
 FEATURES = ("features", "profile_hash", "weights", "weights_sha256", "origin")
@@ -67,7 +67,7 @@ def read_events(path: Path) -> list[dict[str, Any]]:
 
 def _expect(holds: bool, otherwise: str) -> None:
     if not holds:
-        raise ValueError(printable(otherwise)[:200])
+        raise ValueError(one_line(otherwise)[:200])
 
 
 def _is_number(value: Any) -> bool:

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import TextIO
 
 from ..storage.common.errors import UserError
-from ..storage.common.terminal import say
-from ..storage.foreign import printable
+from ..storage.common.terminal import one_line, say
 
 LOCK_FILE = "train.lock"
 """Which process on which machine trains; there while it does. The lock itself is the system's, which ends it with the process."""
@@ -66,6 +65,6 @@ def _holder(file: TextIO) -> str:
     file.seek(0)
     try:
         about = json.loads(file.read(1000))
-        return printable(f"process {about['pid']} on {about['host']}")
+        return one_line(f"process {about['pid']} on {about['host']}")
     except (ValueError, KeyError, TypeError, RecursionError):  # it has only just begun
         return "another process"

@@ -33,6 +33,11 @@ def harmless(text: str) -> str:
     )
 
 
+def one_line(text: str) -> str:
+    """Return the first 1,000 characters of ``text`` in one line, with everything that is not printable escaped."""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text[:1000])
+
+
 def say(message: str) -> None:
     """Log a message of one line. A command shows it on standard error; standard output is for results."""
     logger.info("%s", harmless(message))

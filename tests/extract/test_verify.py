@@ -25,7 +25,7 @@ from vlalign.extract.render import render_video
 from vlalign.extract.verify import Recipes, read_windows
 from vlalign.storage import FeatureStore, VideoFeatures
 from vlalign.storage.common.errors import UserError
-from vlalign.storage.foreign import feature_files, read_features
+from vlalign.storage.exchange.foreign import feature_files, read_features
 
 # Files that other tools made
 

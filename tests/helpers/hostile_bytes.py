@@ -26,8 +26,8 @@ from vlalign.storage.captions import read_captions, read_captions_about, read_id
 from vlalign.storage.care import describe, look_through
 from vlalign.storage.common.errors import UserError
 from vlalign.storage.common.problems import Problems
-from vlalign.storage.exchange import read_durations, read_profile
-from vlalign.storage.foreign import foreign_videos
+from vlalign.storage.exchange.foreign import foreign_videos
+from vlalign.storage.exchange.stated import read_durations, read_profile
 from vlalign.storage.layout import DatasetFolder
 from vlalign.storage.thumbnails import Thumbnail, ThumbnailStore, write_thumbnails
 from vlalign.storage.word_vectors import read_word_vectors

@@ -15,10 +15,10 @@ from vlalign.extract.cli import main
 from vlalign.extract.engine import Job
 from vlalign.extract.fetch import Fetcher
 from vlalign.storage import FeatureStore, VideoRecord
-from vlalign.storage.addresses import AddressRefused, host_named, refuse_private
 from vlalign.storage.common.errors import UserError
 from vlalign.storage.files import read_jsonl
 from vlalign.storage.layout import DatasetFolder
+from vlalign.storage.remote.addresses import AddressRefused, host_named, refuse_private
 
 SIZE = 1_000_000
 PACKED = gzip.compress(bytes(50 * SIZE))

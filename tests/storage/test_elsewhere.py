@@ -12,12 +12,13 @@ import numpy as np
 import pytest
 from helpers.stores import video, write
 from vlalign.extract.cli import main as extract_main
-from vlalign.storage import FeatureStore, VideoRecord, care, web
-from vlalign.storage import elsewhere as module
+from vlalign.storage import FeatureStore, VideoRecord, care
 from vlalign.storage.cli import main as store_main
 from vlalign.storage.common.errors import UserError
-from vlalign.storage.elsewhere import is_stub, link
 from vlalign.storage.layout import DatasetFolder
+from vlalign.storage.remote import store as module
+from vlalign.storage.remote import web
+from vlalign.storage.remote.store import is_stub, link_store
 
 
 @pytest.fixture(autouse=True)
@@ -68,7 +69,7 @@ def assert_same(one: FeatureStore, other: FeatureStore) -> None:
 @pytest.mark.parametrize("by", ["http", "file"])
 def test_what_a_store_elsewhere_holds_is_known_without_its_rows(tmp_path, there, served, by):
     here = tmp_path / "here"
-    link(here, served if by == "http" else there.as_uri())
+    link_store(here, served if by == "http" else there.as_uri())
     store = FeatureStore(here, check_rows=True)
     assert len(store) == 6 and whole(here) == 0
     assert sum(path.stat().st_blocks for path in here.glob("*.h5")) < sum(
@@ -85,7 +86,7 @@ def test_what_a_store_elsewhere_holds_is_known_without_its_rows(tmp_path, there,
 def test_where_the_disk_has_little_room_whole_shards_become_stubs_again(tmp_path, there, monkeypatch):
     monkeypatch.setattr(module, "FREE_SHARE", 2.0)  # which no disk has
     here = tmp_path / "here"
-    link(here, there.as_uri())
+    link_store(here, there.as_uri())
     store = FeatureStore(here)
     views = store.get_rows([(video_id, 0, 2) for video_id in store.video_ids()])
     assert whole(here) == 1
@@ -97,7 +98,7 @@ def test_where_the_disk_has_little_room_whole_shards_become_stubs_again(tmp_path
 
 def test_what_changes_there_is_seen_when_the_store_is_opened(tmp_path, there):
     here = tmp_path / "here"
-    link(here, there.as_uri())
+    link_store(here, there.as_uri())
     FeatureStore(here).get("video0")
     put(there, 6)
     assert "video6" in FeatureStore(here)
@@ -105,13 +106,13 @@ def test_what_changes_there_is_seen_when_the_store_is_opened(tmp_path, there):
     assert "video0" not in FeatureStore(here), "though its shard was whole here"
     assert_same(FeatureStore(here), FeatureStore(there))
     before = {path.name for path in here.glob("*.h5")}
-    link(here, there.as_uri()).send()
+    link_store(here, there.as_uri()).send()
     assert {path.name for path in here.glob("*.h5")} == {path.name for path in there.glob("*.h5")} < before
 
 
 def test_a_store_that_is_compacted_there_while_it_is_open_is_read_on(tmp_path, there):
     here = tmp_path / "here"
-    link(here, there.as_uri())
+    link_store(here, there.as_uri())
     store = FeatureStore(here)
     list(care.remove(there, ["video0"]))
     np.testing.assert_array_equal(store.get("video1").features, FeatureStore(there).get("video1").features)
@@ -123,10 +124,10 @@ def test_a_store_that_is_compacted_there_while_it_is_open_is_read_on(tmp_path, t
 
 def test_what_was_written_here_and_did_not_arrive_is_brought_there_the_next_time(tmp_path, there):
     here = tmp_path / "here"
-    link(here, there.as_uri())
+    link_store(here, there.as_uri())
     shard = put(here / module.OUTGOING, 9)
     assert "video9" not in FeatureStore(here) and shard.exists(), "reading brings nothing anywhere"
-    link(here, there.as_uri()).send()
+    link_store(here, there.as_uri()).send()
     store = FeatureStore(here)
     assert (there / shard.name).exists() and is_stub(here / shard.name) and not shard.exists()
     assert "video9" in FeatureStore(there)
@@ -136,7 +137,7 @@ def test_what_was_written_here_and_did_not_arrive_is_brought_there_the_next_time
 
 def test_a_store_that_lies_here_is_brought_there(tmp_path, there):
     before = FeatureStore(there)
-    link(there, (tmp_path / "bucket").as_uri()).send()
+    link_store(there, (tmp_path / "bucket").as_uri()).send()
     assert len(FeatureStore(there)) == 6 and whole(there) == 0
     assert_same(FeatureStore(tmp_path / "bucket"), FeatureStore(there))
     assert before.rows_checksum() == FeatureStore(there).rows_checksum()
@@ -162,20 +163,20 @@ def test_a_damaged_shard_there_is_found(tmp_path, there, capsys):
     content = bytearray(shard.read_bytes())
     content[4096 + len(content) // 2] ^= 1
     shard.write_bytes(content)
-    link(tmp_path / "here", there.as_uri())
+    link_store(tmp_path / "here", there.as_uri())
     assert store_main(["verify", str(tmp_path / "here")]) == 1
     assert shard.name in capsys.readouterr().err
 
 
 def test_what_is_no_shard_there_is_named(tmp_path, there):
     (there / "notes.h5").write_bytes(b"no shard")
-    link(tmp_path / "here", there.as_uri())
+    link_store(tmp_path / "here", there.as_uri())
     with pytest.raises(UserError, match=r"s3d/notes.h5: no feature shard"):
         FeatureStore(tmp_path / "here")
 
 
 def test_an_address_that_does_not_answer_is_one_line(tmp_path, capsys):
-    link(tmp_path / "here", "http://127.0.0.1:9/s3d")
+    link_store(tmp_path / "here", "http://127.0.0.1:9/s3d")
     assert store_main(["info", str(tmp_path / "here")]) == 1
     error = capsys.readouterr().err
     assert (
@@ -221,7 +222,7 @@ def endless(request, there) -> Iterator[tuple[str, str, list[int]]]:
 def test_a_server_that_does_not_stop_sending_is_not_listened_to_for_ever(tmp_path, endless, monkeypatch):
     what, address, sent = endless
     monkeypatch.setattr(web, "MOST_ANSWER_BYTES", MOST)
-    link(tmp_path / "here", address)
+    link_store(tmp_path / "here", address)
     with pytest.raises((UserError, OSError), match="more than") as refused:
         store = FeatureStore(tmp_path / "here")
         assert what == "whole shard"

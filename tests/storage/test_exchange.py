@@ -24,9 +24,11 @@ from hypothesis import strategies as st
 from vlalign.storage import FeatureStore, VideoFeatures, Weights, write_shard
 from vlalign.storage.common.errors import UserError
 from vlalign.storage.common.problems import Problems
-from vlalign.storage.exchange import FORMS, IMPORTED, export_store, import_features, read_durations, read_profile
+from vlalign.storage.exchange.exports import FORMS, export_store
+from vlalign.storage.exchange.foreign import foreign_videos
+from vlalign.storage.exchange.imports import IMPORTED, import_features
+from vlalign.storage.exchange.stated import read_durations, read_profile
 from vlalign.storage.files import file_identity
-from vlalign.storage.foreign import foreign_videos
 from vlalign.storage.profiles import PROFILES, S3D
 
 PROFILE = replace(S3D, name="theirs", fps=4, window=2, stride=1, dimension=3)
@@ -465,7 +467,7 @@ def test_an_hdf5_file_makes_no_other_be_opened(tmp_path):
 
 def test_a_small_file_does_not_fill_the_memory(tmp_path, monkeypatch):
     for module in ("foreign", "npz"):
-        monkeypatch.setattr(f"vlalign.storage.{module}.MOST_BYTES", 1 << 20)
+        monkeypatch.setattr(f"vlalign.storage.exchange.{module}.MOST_BYTES", 1 << 20)
     np.savez_compressed(tmp_path / "x.npz", features=np.zeros((1 << 9, 1 << 10), "f4"))
     with h5py.File(tmp_path / "y.h5", "w") as file:
         file.create_dataset("features", shape=(1 << 9, 1 << 10), dtype="f4", chunks=(8, 8))
@@ -754,7 +756,7 @@ def test_an_export_has_the_same_bytes_each_time_and_readers_of_their_own(tmp_pat
 
 
 def test_tars_have_a_most_size(tmp_path, monkeypatch):
-    monkeypatch.setattr("vlalign.storage.exchange.TAR_BYTES", 50_000)
+    monkeypatch.setattr("vlalign.storage.exchange.exports.TAR_BYTES", 50_000)
     store = make_store(tmp_path / "store", [f"v{i:02d}" for i in range(30)])
     export_store(store, tmp_path / "out", "webdataset", Problems())
     tars = sorted((tmp_path / "out").iterdir())

@@ -17,7 +17,8 @@ from helpers.stores import DIMENSION, PROFILE, WEIGHTS, in_forked_child, jpeg, v
 from vlalign.storage import FeatureStore, Profile, Weights, write_shard
 from vlalign.storage.common.errors import UserError
 from vlalign.storage.files import written_whole
-from vlalign.storage.shards import FIRST_LINE, ShardRows
+from vlalign.storage.shards.format import FIRST_LINE
+from vlalign.storage.shards.read import ShardRows
 from vlalign.storage.thumbnails import Thumbnail, ThumbnailStore, write_thumbnails
 
 

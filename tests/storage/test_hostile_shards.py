@@ -12,7 +12,8 @@ from vlalign.storage import FeatureStore
 from vlalign.storage.care import describe
 from vlalign.storage.cli import main as store_main
 from vlalign.storage.common.errors import UserError
-from vlalign.storage.shards import BLOCK_BYTES, FIRST_LINE, crc32, read_shard
+from vlalign.storage.shards.format import BLOCK_BYTES, FIRST_LINE, crc32
+from vlalign.storage.shards.read import read_shard
 
 
 def saying(content: bytes, about: dict) -> bytes:

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 from helpers.stores import video, write
 from vlalign.storage import FeatureStore
-from vlalign.storage import elsewhere as module
 from vlalign.storage.cli import main
 from vlalign.storage.common.errors import UserError
-from vlalign.storage.links import trust, trusted_links
+from vlalign.storage.remote import store as module
+from vlalign.storage.remote.links import trust, trusted_links
 
 WINS = "9" * 20 + "-00000000.h5"
 """A shard's name, later than all others."""
@@ -233,9 +233,9 @@ def test_a_link_holds_for_this_folder_and_this_address_alone(tmp_path, monkeypat
     assert "has it stand for https://example.org/s3d" in refused(["info", str(here)], capsys)
     (here / "elsewhere.json").write_text(json.dumps({"url": there.as_uri()}))
     assert main(["info", str(here)]) == 0
-    monkeypatch.setattr("vlalign.storage.links._of_this_process", {})
+    monkeypatch.setattr("vlalign.storage.remote.links._of_this_process", {})
     assert main(["info", str(here)]) == 0, "another process of this user"
-    monkeypatch.setattr("vlalign.storage.links._of_this_process", {})
+    monkeypatch.setattr("vlalign.storage.remote.links._of_this_process", {})
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "of another user"))
     capsys.readouterr()
     refused(["info", str(here)], capsys)
@@ -273,7 +273,7 @@ def test_the_users_word_goes_to_processes_with_another_home(tmp_path, monkeypatc
     links = trusted_links(features)
     assert links == {str(features / "s3d"): (tmp_path / "there").as_uri()}
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "other home"))
-    monkeypatch.setattr("vlalign.storage.links._of_this_process", {})
+    monkeypatch.setattr("vlalign.storage.remote.links._of_this_process", {})
     with pytest.raises(UserError, match="not confirmed on this machine"):
         FeatureStore(features / "s3d")
     for folder, url in links.items():

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from vlalign.storage import FeatureStore, care
 from vlalign.storage.cli import main
-from vlalign.storage.hdf5 import AHEAD_NS, in_order, shard_path, stamp_of, written_at_ns
+from vlalign.storage.shard_names import AHEAD_NS, in_order, shard_path, stamp_of, written_at_ns
 from vlalign.storage.thumbnails import Thumbnail, ThumbnailStore, write_thumbnails
 
 DAY_NS = 24 * 3600 * 10**9

@@ -31,8 +31,10 @@ from helpers.stores import DIMENSION, PROFILE, WEIGHTS, in_forked_child, video, 
 from vlalign.storage import FeatureStore, Weights, care, write_shard
 from vlalign.storage.common.errors import UserError
 from vlalign.storage.feature_store import shard_files
-from vlalign.storage.hdf5 import shard_path
-from vlalign.storage.shards import COLUMNS, ROW_TYPES, attributes_of, checksum, index_of, read_shard, write_rows
+from vlalign.storage.shard_names import shard_path
+from vlalign.storage.shards.format import COLUMNS, ROW_TYPES, checksum
+from vlalign.storage.shards.read import read_shard
+from vlalign.storage.shards.write import attributes_of, index_of, write_rows
 
 SHARD_VIDEOS = 4
 PAGE = 4096

@@ -8,8 +8,7 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoModel, PreTrainedConfig, PreTrainedModel
 
-from ...storage.common.terminal import say
-from ...storage.foreign import printable
+from ...storage.common.terminal import one_line, say
 from ..outside import difference, read_object, refusing
 
 MOST_CONFIG_BYTES = 1 << 20
@@ -97,7 +96,7 @@ def read_encoder(folder: Path, shapes: dict[str, tuple[int, ...]]) -> PreTrained
         if wrong := difference(expected, shapes):
             raise ValueError(f"it is not of the run's weights, {wrong}")
         if unused := _unused(about, config):
-            say(f"note: {path}: not used: {printable(', '.join(unused))}")
+            say(f"note: {path}: not used: {one_line(', '.join(unused))}")
         return make_encoder(config)
 
 

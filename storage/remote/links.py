@@ -11,11 +11,11 @@ import shlex
 import stat
 from pathlib import Path
 
+from ..common.errors import UserError
+from ..common.terminal import note_once
+from ..files import write_json
+from ..state import state_file
 from .addresses import scheme_of
-from .common.errors import UserError
-from .common.terminal import note_once
-from .files import write_json
-from .state import state_file
 
 LINK_FILE = "elsewhere.json"
 SCHEMES = ("s3", "gs", "gcs", "az", "abfs", "https", "http", "file")

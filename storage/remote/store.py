@@ -23,14 +23,15 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from ..common.errors import UserError
+from ..common.progress import progress
+from ..common.terminal import note_once, say
+from ..files import write_json, written_whole
+from ..shard_names import SHARD_NAME, in_order
+from ..shards.format import BLOCK_BYTES, Shard
+from ..shards.read import ShardRows, places_in, read_shard
 from .addresses import AddressRefused, file_system
-from .common.errors import UserError
-from .common.progress import progress
-from .common.terminal import note_once, say
-from .files import write_json, written_whole
-from .hdf5 import SHARD_NAME, in_order
 from .links import LINK_FILE, checked_address, linked_address, trust, trusted_address
-from .shards import BLOCK_BYTES, Shard, ShardRows, places_in, read_shard
 
 PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*\.h5")
 """What a shard there may be called: it names a file in the folder here, and in no other."""
@@ -43,7 +44,7 @@ FREE_SHARE = 0.1
 TRIES, PAUSE_SECONDS = 3, 2.0
 
 
-def link(folder: Path, url: str) -> "Elsewhere":
+def link_store(folder: Path, url: str) -> "RemoteStore":
     """Has ``folder`` stand for the store at ``url``, by the user's word; ``send`` then brings the shards there that are in it. Raises
     ``UserError`` where it stands for another one, or nobody reads such an address."""
     url, stated = checked_address(url, str(folder)), linked_address(folder)
@@ -51,7 +52,7 @@ def link(folder: Path, url: str) -> "Elsewhere":
         raise UserError(
             f"{folder}: stands for {stated}, not for {url}; pass another --root, or remove {folder / LINK_FILE}"
         )
-    there = Elsewhere(folder, url)
+    there = RemoteStore(folder, url)
     if stated is None:
         mine = [folder / name for name in _names_in(folder)]
         if odd := [path for path in mine if not _is_own(path)]:
@@ -66,10 +67,10 @@ def link(folder: Path, url: str) -> "Elsewhere":
     return there
 
 
-def elsewhere(folder: Path) -> "Elsewhere | None":
+def remote_store(folder: Path) -> "RemoteStore | None":
     """What ``folder`` stands for; None for a store that lies here. Raises ``UserError`` where only the folder says so, not the user."""
     url = trusted_address(folder)
-    return None if url is None else Elsewhere(folder, url)
+    return None if url is None else RemoteStore(folder, url)
 
 
 def _names_in(folder: Path) -> list[str]:
@@ -85,9 +86,9 @@ def _is_own(path: Path) -> bool:
     return bool(SHARD_NAME.fullmatch(path.name)) and path.is_file() and not path.is_symlink()
 
 
-def refuse_elsewhere(folder: Path) -> None:
+def refuse_remote(folder: Path) -> None:
     """Raises ``UserError`` for what is done to files here and would not be done there."""
-    if there := elsewhere(folder):
+    if there := remote_store(folder):
         raise UserError(
             f"{folder}: its shards lie at {there.url}; do this to a copy that lies here (vlalign-store merge makes one)"
         )
@@ -98,7 +99,7 @@ def is_stub(path: Path) -> bool:
     return path.stat().st_mtime == 0
 
 
-class Elsewhere:
+class RemoteStore:
     def __init__(self, folder: Path, url: str) -> None:
         self.folder, self.url, self.outgoing = folder, url, folder / OUTGOING
         if self.outgoing.is_symlink():

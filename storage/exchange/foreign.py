@@ -16,9 +16,10 @@ from urllib.parse import unquote
 import h5py
 import numpy as np
 
-from .common.errors import UserError
-from .files import VIDEO_SUFFIXES
-from .hdf5 import check_size, is_inside, own_dataset, place_of
+from ..common.errors import UserError
+from ..common.terminal import one_line
+from ..files import VIDEO_SUFFIXES
+from ..hdf5 import check_size, is_inside, own_dataset, place_of
 from .npz import open_npz
 from .pickles import MOST_BYTES, Read, Tree, pickle_tree
 
@@ -46,7 +47,7 @@ class ForeignVideo:
 
     @property
     def place(self) -> str:
-        return printable(f"{self.path}, {self.name!r}" if self.name else str(self.path))
+        return one_line(f"{self.path}, {self.name!r}" if self.name else str(self.path))
 
     def read(self) -> ForeignFeatures:
         """Raises ``UserError`` for anything that is not [rows, values] of numbers."""
@@ -107,23 +108,18 @@ def foreign_videos(source: Path, pattern: str | None = None) -> Iterator[list[Fo
         yield videos
 
 
-def printable(text: str) -> str:
-    """In one line, and with nothing in it that a terminal obeys."""
-    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text[:1000])
-
-
 @contextmanager
 def _reading(place: str) -> Iterator[None]:
     """Whatever the libraries make of a file becomes one line that says where."""
     try:
         yield
     except UserError as error:
-        raise UserError(printable(str(error))) from None
+        raise UserError(one_line(str(error))) from None
     except Exception as error:  # NumPy, zipfile, tarfile, HDF5 and pickle raise nearly everything on damaged files
         what = next(iter(str(error).splitlines()), "")
         if not what or not isinstance(error, OSError | ValueError | pickle.UnpicklingError):
             what = f"{type(error).__name__} {what}".strip()
-        raise UserError(printable(f"{place}: no readable feature file ({what})")) from None
+        raise UserError(one_line(f"{place}: no readable feature file ({what})")) from None
 
 
 # Folders

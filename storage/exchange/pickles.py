@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from .common.errors import UserError
+from ..common.errors import UserError
 
 MOST_BYTES = 2 << 30
 """Of one video's array: a small file may claim, or be packed from, more than any memory holds."""

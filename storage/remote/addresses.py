@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable
 from typing import Any
 from urllib.parse import urlsplit
 
-from .common.errors import UserError
+from ..common.errors import UserError
 
 HTTP = ("http", "https")
 NAMES_A_HOST = (*HTTP, "ftp", "sftp", "hdfs")

@@ -11,8 +11,8 @@ import aiohttp
 from aiohttp.abc import AbstractResolver, ResolveResult
 from fsspec.callbacks import Callback
 
+from ..common.errors import UserError
 from .addresses import refuse_numbers, refuse_private
-from .common.errors import UserError
 
 CONNECT_SECONDS, SILENT_SECONDS = 30.0, 60.0
 MOST_ANSWER_BYTES = 1 << 30

@@ -1,0 +1,1 @@
+"""Features from other programs into stores, and stores into files that other programs read."""

@@ -1,0 +1,1 @@
+"""Stores and files on other machines, and which addresses may be opened."""
