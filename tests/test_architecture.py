@@ -1,95 +1,111 @@
-"""Every import of the package is one that the table in the README allows, and that table is the design's."""
+"""Imports follow the tables in docs/architecture.md, and nothing but the terminal module prints."""
 
 import ast
+import importlib.util
 import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from helpers.shared import shared
 
 TOP = Path(__file__).resolve().parents[1]
+PAGE = (TOP / "docs" / "architecture.md").read_text(encoding="utf-8")
 FOLDERS = ("storage", "extract", "preprocess", "train", "ray_jobs")
-
-
-def read_table(text: str) -> dict[str, tuple[set[str], set[str]]]:
-    """{folder: (folders it may import, libraries that live only there)} from a Markdown table."""
-    table = {}
-    for line in text.splitlines():
-        cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
-        name = cells[0].strip("`/")
-        if len(cells) == 5 and name in FOLDERS:
-            ours = set(FOLDERS) - {name} if cells[3] == "all" else set(re.findall(r"\w+", cells[3])) - {"nothing"}
-            table[name] = ours, {library.strip() for library in re.sub(r"\([^)]*\)", "", cells[4]).split(",")}
-    return table
-
-
-TABLE = read_table((TOP / "README.md").read_text(encoding="utf-8"))
-
-
-def imports_of(path: Path) -> list[tuple[int, str]]:
-    """(line, absolute module) of every import in a file, those inside functions included."""
-    package = ["vlalign", *path.relative_to(TOP).parts[:-1]]
-    found = []
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Import):
-            found += [(node.lineno, alias.name) for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            base = package[: len(package) - node.level + 1] if node.level else []
-            stem = [*base, *((node.module or "").split(".") if node.module else [])]
-            found += [(node.lineno, ".".join([*stem, alias.name])) for alias in node.names]
-    return found
-
-
-EXCEPTIONS = {("extract/models/clip.py", "transformers")}
-"""CLIP's features are what transformers' own vision tower gives, and no copy of it here would stay the same for long. It is imported
-where a network is made: see the test below."""
-
-
-def complaints(folder: str, module: str) -> str | None:
-    ours, _ = TABLE[folder]
-    first, *rest = module.split(".")
-    if first == "vlalign":
-        return None if rest[0] == folder or rest[0] in ours else f"may not import {rest[0]}"
-    for other, (_, libraries) in TABLE.items():
-        if other != folder and first in libraries:
-            return f"may not import {first}, which lives in {other}"
-    return None
-
-
 FILES = sorted(path for folder in FOLDERS for path in (TOP / folder).rglob("*.py"))
 
 
+def load_structure():
+    """Load the script that measures the structure; it knows how to follow imports."""
+    spec = importlib.util.spec_from_file_location("structure", TOP / ".ci" / "structure.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+structure = load_structure()
+MODULES = structure.read_modules(TOP)
+ARROWS = {name: structure.imports_of(module, MODULES) for name, module in MODULES.items()}
+"""{module: our modules that it imports}, without imports for type checkers."""
+
+
+def table_rows(text: str, num_cells: int) -> list[list[str]]:
+    """Return the cells of all Markdown table rows with that many cells."""
+    rows = [[cell.strip() for cell in line.strip().strip("|").split("|")] for line in text.splitlines() if "|" in line]
+    return [cells for cells in rows if len(cells) == num_cells]
+
+
+# Between the folders
+
+
+def read_folder_table(text: str) -> dict[str, tuple[set[str], set[str]]]:
+    """Read {folder: (folders that it may import, libraries that only it imports)} from the page."""
+    table = {}
+    for name, _, _, ours, libraries in table_rows(text, 5):
+        folder = name.strip("`/")
+        if folder in FOLDERS:
+            allowed = set(FOLDERS) - {folder} if ours == "all" else set(re.findall(r"\w+", ours)) - {"nothing"}
+            table[folder] = allowed, {name.strip() for name in re.sub(r"\([^)]*\)", "", libraries).split(",")}
+    return table
+
+
+TABLE = read_folder_table(PAGE)
+EXCEPTIONS = {("extract/models/clip.py", "transformers")}
+"""CLIP's features are defined by transformers' own vision tower; a copy of it here would soon differ."""
+
+
+def absolute_imports(path: Path) -> list[tuple[int, str]]:
+    """Return (line, absolute module name) of every import in a file, including those inside functions."""
+    package = ["vlalign", *path.relative_to(TOP).parts[:-1]]
+    imports = []
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            imports += [(node.lineno, alias.name) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            stem = [*base, *((node.module or "").split(".") if node.module else [])]
+            imports += [(node.lineno, ".".join([*stem, alias.name])) for alias in node.names]
+    return imports
+
+
+def violation(folder: str, module: str) -> str | None:
+    """Say why ``folder`` may not import ``module``; None if it may."""
+    allowed, _ = TABLE[folder]
+    first, *rest = module.split(".")
+    if first == "vlalign":
+        return None if rest[0] == folder or rest[0] in allowed else f"may not import {rest[0]}"
+    for other, (_, libraries) in TABLE.items():
+        if other != folder and first in libraries:
+            return f"may not import {first}, which only {other} imports"
+    return None
+
+
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(TOP)))
-def test_imports_follow_the_table(path):
+def test_imports_follow_the_table_of_folders(path):
     name, folder = str(path.relative_to(TOP)), path.relative_to(TOP).parts[0]
-    imported = [(line, m) for line, m in imports_of(path) if (name, m.split(".")[0]) not in EXCEPTIONS]
-    found = [f"{name}:{line} {why}; see README" for line, m in imported if (why := complaints(folder, m))]
-    assert not found, "\n".join(found)
+    imports = [(line, m) for line, m in absolute_imports(path) if (name, m.split(".")[0]) not in EXCEPTIONS]
+    violations = [
+        f"{name}:{line} {why}; see docs/architecture.md" for line, m in imports if (why := violation(folder, m))
+    ]
+    assert not violations, "\n".join(violations)
 
 
-def test_the_check_sees_what_is_forbidden():
-    assert complaints("train", "vlalign.extract.decode.probe_video") == "may not import extract"
-    assert complaints("train", "h5py") == "may not import h5py, which lives in storage"
-    assert complaints("storage", "h5py") is None
-    assert complaints("extract", "transformers") == "may not import transformers, which lives in train", (
-        "but for the one exception"
-    )
-    assert complaints("preprocess", "vlalign.storage.records.Caption") is None
+def test_forbidden_imports_between_folders_are_noticed():
     assert set(TABLE) == set(FOLDERS)
+    assert violation("train", "vlalign.extract.decode.probe_video") == "may not import extract"
+    assert violation("train", "h5py") == "may not import h5py, which only storage imports"
+    assert violation("extract", "transformers") == "may not import transformers, which only train imports"
+    assert violation("storage", "h5py") is None
+    assert violation("preprocess", "vlalign.storage.records.Caption") is None
 
 
-def test_the_table_is_the_designs():
-    assert read_table(shared("design.md").read_text(encoding="utf-8")) == TABLE
-
-
-def test_what_only_some_networks_need_is_imported_only_for_those():
+def test_libraries_that_only_some_networks_need_are_imported_with_those():
     program = "import sys, vlalign.extract.models; sys.exit(bool({'transformers', 'torchvision'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 
 
-def test_each_folder_is_installed_under_vlalign():
+def test_folders_are_installed_under_vlalign():
     import vlalign.extract
     import vlalign.storage
 
@@ -97,22 +113,76 @@ def test_each_folder_is_installed_under_vlalign():
     assert Path(vlalign.extract.__file__).parent == TOP / "extract"
 
 
+# Inside the folders
+
+
+def read_layers(text: str) -> list[set[str]]:
+    """Read the layers of train/ from the page, from top to bottom: sets of module names and rooms (``tasks/``)."""
+    return [set(re.findall(r"`([\w/]+)`", modules)) for number, _, modules in table_rows(text, 3) if number.isdecimal()]
+
+
+def layer_of(module: str, layers: list[set[str]]) -> list[int]:
+    """Return the indexes of all layers that list ``module``, such as ``train.tasks.steps``, by name or by its room."""
+    _, first, *rest = module.split(".")
+    is_room = bool(rest) or (f"train.{first}" in MODULES and MODULES[f"train.{first}"].path.name == "__init__.py")
+    listed = f"{first}/" if is_room else first
+    return [index for index, names in enumerate(layers) if listed in names]
+
+
+def upward_imports(arrows: dict[str, set[str]], layers: list[set[str]]) -> list[str]:
+    """Return the imports from a layer of train/ into one above it."""
+    return [
+        f"{name} imports {target}, which stands above it in docs/architecture.md"
+        for name, targets in sorted(arrows.items())
+        for target in sorted(targets)
+        if name.startswith("train.")
+        and target.startswith("train.")
+        and layer_of(target, layers) < layer_of(name, layers)
+    ]
+
+
+LAYERS = read_layers(PAGE)
+
+
+def test_upward_imports_are_noticed():
+    layers = [{"trainer"}, {"tasks/"}, {"config"}]
+    down = {"train.trainer": {"train.tasks.steps"}, "train.tasks.steps": {"train.config", "train.tasks.vqa"}}
+    assert upward_imports(down, layers) == []
+    assert upward_imports({"train.config": {"train.tasks.steps"}}, layers) == [
+        "train.config imports train.tasks.steps, which stands above it in docs/architecture.md"
+    ]
+
+
+def test_circles_are_noticed(tmp_path):
+    for folder in FOLDERS:
+        (tmp_path / folder).mkdir()
+    lines = {
+        "a": "from .b import x",
+        "b": "def f():\n    from . import c",
+        "c": "from .a import y",
+        "d": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from .e import z",
+        "e": "from .d import w",
+    }
+    for name, text in lines.items():
+        (tmp_path / "train" / f"{name}.py").write_text(text, encoding="utf-8")
+    modules = structure.read_modules(tmp_path)
+    arrows = {name: structure.imports_of(module, modules) for name, module in modules.items()}
+    assert structure.circles(arrows) == [["train.a", "train.b", "train.c"]]
+
+
+# Printing
+
 PRINTERS = {"storage/common/terminal.py": {"print"}, "ray_jobs/status.py": {"write"}}
-"""Who writes to the terminal: what comes from elsewhere is made harmless there. The table of a job moves the cursor itself."""
+"""The only modules that write to the terminal. The first escapes control characters; the second moves the cursor."""
 
 
-@pytest.mark.parametrize("path", [path for folder in FOLDERS for path in sorted((TOP / folder).rglob("*.py"))], ids=str)
-def test_one_place_prints(path):
-    found = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if not isinstance(node, ast.Call):
-            continue
-        if isinstance(node.func, ast.Name) and node.func.id == "print":
-            found.add("print")
-        elif (
-            isinstance(node.func, ast.Attribute)
-            and node.func.attr == "write"
-            and ast.unparse(node.func.value).startswith("sys.std")
-        ):
-            found.add("write")
-    assert found <= PRINTERS.get(str(path.relative_to(TOP)), set())
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(TOP)))
+def test_only_the_terminal_module_prints(path):
+    calls = [node.func for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, ast.Call)]
+    prints = {"print" for call in calls if isinstance(call, ast.Name) and call.id == "print"}
+    writes = {
+        "write"
+        for call in calls
+        if isinstance(call, ast.Attribute) and call.attr == "write" and ast.unparse(call.value).startswith("sys.std")
+    }
+    assert prints | writes <= PRINTERS.get(str(path.relative_to(TOP)), set())

@@ -154,7 +154,7 @@ def test_search_prints_the_best_clips_with_times_and_scores(trained, capsys):
 
 
 def test_own_videos_and_captions(small_demo, tmp_path, capsys):
-    """The README's five lines: a folder of videos and a CSV, with clips, a broken video and captions of one that is not there."""
+    """The README's five lines, with clips, a damaged video and captions of a video that does not exist."""
     folder = tmp_path / "videos"
     folder.mkdir()
     names = ["cat", "dog", "fish", "bird"]

@@ -46,7 +46,7 @@ STORED_GOLDEN = ["resnet152", *RESNETS_3D, "s3d"]
 NETWORKS = [*STORED_GOLDEN, "clip_vit_b32", "clip_vit_b32_map", "r2plus1d"]
 """Each once; ``s3d_univl`` is ``s3d`` at another frame rate."""
 CLIPS = ["clip_vit_b32", "clip_vit_b32_map"]
-README = Path(__file__).resolve().parents[2] / "README.md"
+EXTRACTION_PAGE = Path(__file__).resolve().parents[2] / "docs" / "extraction.md"
 
 
 def random_state(model: torch.nn.Module, gain: float, seed: int = 0) -> dict[str, torch.Tensor]:
@@ -464,9 +464,9 @@ def assert_golden(rows: torch.Tensor, entry: str) -> None:
     assert (error < GOLDEN_TOLERANCE).all(), error
 
 
-def test_every_profile_has_a_network_and_a_row_in_the_readme():
+def test_every_profile_has_a_network_and_a_row_in_the_docs():
     assert list(MODELS) == [name for name in PROFILES if name != LOGMEL]
-    _, _, table = README.read_text(encoding="utf-8").partition("\n| features | model, weights |")
+    _, _, table = EXTRACTION_PAGE.read_text(encoding="utf-8").partition("\n| features | model, weights |")
     lines = [
         [cell.strip(" `") for cell in line.split("|")[1:-1]] for line in table.partition("\n\n")[0].splitlines()[2:]
     ]
