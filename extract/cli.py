@@ -24,13 +24,13 @@ from ..storage.records import VideoRecord
 from ..storage.remote.addresses import host_named
 from ..storage.remote.store import link_store, remote_store
 from ..storage.shards import Shard, read_shard
-from . import sandbox
+from .decoding import sandbox
 from .work import WorkList, list_folder, render_missing
 
 if TYPE_CHECKING:
+    from .decoding.probe import VideoError
     from .extractor import Extractor
     from .plan import Probed
-    from .probe import VideoError
 
 PRETRAINED = "pretrained"
 DEMO = "demo"
@@ -179,7 +179,7 @@ def extract_features(
         where = next(work.failures_file(name) for name in features if failed & work.failures[name].keys())
         say(f"{len(failed):,} videos failed; why stands in {where}; --retry-failed tries them again")
     if args.verify_against is not None:
-        from .verify import verify
+        from .verification.verify import verify
 
         extractor = make_extractor(features[0], weights[features[0]], args, first_shard(dataset, features[0]))
         return verify(dataset, videos, extractor, their_files)
@@ -233,8 +233,8 @@ def plan(
     if not paths:
         show(f"{work.dataset.path}: nothing is left to extract of {','.join(work.features)}")
         return problems.exit_code()
+    from .decoding.probe import VideoError
     from .plan import planned_table
-    from .probe import VideoError
 
     answers = list(progress(place.probe(paths, list(weights)), total=len(paths), what="probing", unit="videos"))
     path_of = dict(paths)

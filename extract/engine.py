@@ -27,13 +27,13 @@ from ..storage.files import file_identity
 from ..storage.profiles import LOGMEL
 from ..storage.records import Profile, VideoFeatures
 from ..storage.thumbnails import MOST_JPEG_BYTES, MOST_PICTURES, Thumbnail
-from .decode import BACKENDS, Finished, Started, Wanted
-from .decode_process import SILENCE_SECONDS, DecodeProcess
+from .decoding.decode import BACKENDS, Finished, Started, Wanted
+from .decoding.messages import Nonsense, PictureFollows, RowFollows, SoundFollows, Unheard
+from .decoding.probe import LONGEST_VIDEO_SECONDS, VideoError
+from .decoding.process import SILENCE_SECONDS, DecodeProcess
+from .decoding.sampling import num_windows, window_times
+from .decoding.sound import HOP, RATE, ROW, Heard, row_times
 from .extractor import Extractor
-from .messages import Nonsense, PictureFollows, RowFollows, SoundFollows, Unheard
-from .probe import LONGEST_VIDEO_SECONDS, VideoError
-from .sampling import num_windows, window_times
-from .sound import HOP, RATE, ROW, Heard, row_times
 
 POLL_SECONDS = 0.02
 """How often a source of jobs that has none at the moment is asked again."""

@@ -11,10 +11,10 @@ from ..storage.common.device import find_device
 from ..storage.common.errors import UserError
 from ..storage.profiles import LOGMEL, find_profile
 from ..storage.records import Profile, Weights
-from .backends import KERNELS
-from .decode import TAILS
+from .decoding.backends import KERNELS
+from .decoding.decode import TAILS
+from .decoding.sound import log_mel_of_all
 from .models import MODELS
-from .sound import log_mel_of_all
 from .weights import load_published, load_random, published_weights
 
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}

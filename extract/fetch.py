@@ -18,8 +18,8 @@ from pathlib import Path
 from ..storage.common.errors import UserError
 from ..storage.common.signals import stopping
 from ..storage.remote.addresses import HTTP, AddressRefused, file_system, scheme_of
+from .decoding.probe import VideoError
 from .engine import END, Job
-from .probe import VideoError
 
 FILES_AHEAD = 8
 MOST_BYTES = 20 << 30

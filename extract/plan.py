@@ -9,12 +9,12 @@ from pathlib import Path
 from ..storage.common.progress import progress
 from ..storage.profiles import LOGMEL
 from ..storage.records import Profile
-from .decode_process import DecodeProcess
+from .decoding.messages import Nonsense, PicturesProbed, SoundProbed, Unheard
+from .decoding.probe import VideoError
+from .decoding.process import DecodeProcess
+from .decoding.sampling import num_windows
 from .engine import Job, extract_videos, wanted_of
 from .extractor import Extractor
-from .messages import Nonsense, PicturesProbed, SoundProbed, Unheard
-from .probe import VideoError
-from .sampling import num_windows
 
 BYTES_OF_A_ROW = 8 + 8 + 4
 """Beside its float16 features: start, end, valid frames."""

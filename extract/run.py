@@ -15,10 +15,10 @@ from ..storage.records import Failure, VideoFeatures, VideoRecord
 from ..storage.remote.store import remote_store
 from ..storage.shards import check_storable, write_shard
 from ..storage.thumbnails import Thumbnail, ThumbnailStore, write_thumbnails
+from .decoding.probe import VideoError
 from .engine import Extracted, Job, videos_and_pauses
 from .extractor import Extractor
 from .fetch import Fetcher
-from .probe import VideoError
 from .work import WorkList
 
 SHARD_VIDEOS = 64

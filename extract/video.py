@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..storage.records import VideoFeatures
+from .decoding.probe import VideoError
 from .engine import Job, extract_videos
 from .extractor import Extractor
-from .probe import VideoError
 
 
 def extract_video(

@@ -24,8 +24,8 @@ from ray.actor import ActorHandle
 from ray.exceptions import RayError
 
 from ..extract.cli import Here, extract, extract_parser, measure_speed_of
+from ..extract.decoding.probe import VideoError
 from ..extract.plan import Probed, probe_videos
-from ..extract.probe import VideoError
 from ..extract.run import SHARD_SECONDS, Kept, Outcome, note_outcome
 from ..extract.work import WorkList
 from ..storage.common.command import run_command

@@ -147,7 +147,7 @@ PROFILES = {
             layer="layer4, mean over time and space",
             dimension=512,
         ),
-        # The sound's log-mel spectrogram: CMCM, appendix B; what is not stated there, and why it is so, in extract/sound.py.
+        # The sound's log-mel spectrogram: CMCM, appendix B; what is not stated there, and why it is so, in extract/decoding/sound.py.
         Profile(
             name=LOGMEL,
             model="log-mel spectrogram",

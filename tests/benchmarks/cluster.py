@@ -369,8 +369,8 @@ def scale(folder: Path) -> None:
     from extraction import PROFILES, drain, model_cpu_seconds
     from torch.utils.flop_counter import FlopCounterMode
     from vlalign.extract import load_extractor
+    from vlalign.extract.decoding.probe import probe_video
     from vlalign.extract.models import MODELS, layers
-    from vlalign.extract.probe import probe_video
 
     torch.set_num_threads(1)
     paths = sorted(path for path in folder.iterdir() if path.suffix in (".mp4", ".webm", ".mkv"))

@@ -19,15 +19,16 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from vlalign.extract import backends, load_extractor
-from vlalign.extract.decode import Finished
-from vlalign.extract.decode_process import DecodeProcess
+from vlalign.extract import load_extractor
+from vlalign.extract.decoding import backends
+from vlalign.extract.decoding.decode import Finished
+from vlalign.extract.decoding.messages import PictureFollows, RowFollows
+from vlalign.extract.decoding.probe import probe_video
+from vlalign.extract.decoding.process import DecodeProcess
+from vlalign.extract.decoding.sampling import sample_frames
 from vlalign.extract.engine import Job, extract_videos, wanted_of
 from vlalign.extract.extractor import Extractor
-from vlalign.extract.messages import PictureFollows, RowFollows
 from vlalign.extract.models import MODELS
-from vlalign.extract.probe import probe_video
-from vlalign.extract.sampling import sample_frames
 from vlalign.storage.common.processes import available_cores
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[1] / part) for part in ("", "extract", "train")]

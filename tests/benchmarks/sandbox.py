@@ -8,13 +8,13 @@ from pathlib import Path
 sys.path[:0] = [str(Path(__file__).resolve().parents[1] / part) for part in ("", "extract", "train")]
 
 from test_sandbox import answers
-from vlalign.extract import decode_process
-from vlalign.extract.decode import Finished
-from vlalign.extract.decode_process import DecodeProcess
+from vlalign.extract.decoding import process as decode_process
+from vlalign.extract.decoding.decode import Finished
+from vlalign.extract.decoding.process import DecodeProcess
 
 WITH = decode_process.COMMAND
 NOTHING = """
-from vlalign.extract import sandbox
+from vlalign.extract.decoding import sandbox
 sandbox.confine = sandbox.leave_network = sandbox.limit_files = lambda *arguments: None
 """
 WAYS = {"without": NOTHING + WITH, "with": WITH}

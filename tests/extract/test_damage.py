@@ -12,9 +12,9 @@ from helpers.mutations import MUTATIONS, largest_change, make_sources, mutate, t
 from helpers.shared import shared
 from helpers.videos import remux
 from test_decode import ask, constant, moving_picture, take, want
-from vlalign.extract import backends, probe
-from vlalign.extract.decode_process import DecodeProcess
-from vlalign.extract.probe import VideoError, ends_early, open_video, probe_video
+from vlalign.extract.decoding import backends, probe
+from vlalign.extract.decoding.probe import VideoError, ends_early, open_video, probe_video
+from vlalign.extract.decoding.process import DecodeProcess
 
 needs_program = pytest.mark.skipif(shutil.which("ffmpeg") is None, reason="the ffmpeg program is not installed")
 SEEDS, LARGEST_CHANGE = 40, 0.01

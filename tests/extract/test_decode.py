@@ -32,8 +32,9 @@ from helpers.videos import RECORDINGS, UPRIGHT, all_frames, remux, scene
 from PIL import Image
 from test_sampling import FPS, LENGTHS_SECONDS, RATES
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
-from vlalign.extract import backends, decode_process
-from vlalign.extract.backends import (
+from vlalign.extract.decoding import backends
+from vlalign.extract.decoding import process as decode_process
+from vlalign.extract.decoding.backends import (
     LIBSWSCALE,
     LIBSWSCALE_BICUBIC,
     PILLOW,
@@ -42,13 +43,13 @@ from vlalign.extract.backends import (
     Size,
     decord_reads_well,
 )
-from vlalign.extract.decode import Finished, Picture, Row, Started, Wanted, choose_backends, cut, decode_video
-from vlalign.extract.decode_process import DecodeProcess
+from vlalign.extract.decoding.decode import Finished, Picture, Row, Started, Wanted, choose_backends, cut, decode_video
+from vlalign.extract.decoding.messages import PictureFollows, PicturesProbed, RowFollows
+from vlalign.extract.decoding.probe import LONGEST_SIDE, MOST_PIXELS, VideoError, VideoInfo, probe_video
+from vlalign.extract.decoding.process import DecodeProcess
+from vlalign.extract.decoding.sampling import sample_frames, scaled_size
 from vlalign.extract.engine import wanted_of
-from vlalign.extract.messages import PictureFollows, PicturesProbed, RowFollows
-from vlalign.extract.probe import LONGEST_SIDE, MOST_PIXELS, VideoError, VideoInfo, probe_video
 from vlalign.extract.render import frame_times, render_video
-from vlalign.extract.sampling import sample_frames, scaled_size
 from vlalign.storage.profiles import LOGMEL, PROFILES
 
 needs_decord = pytest.mark.skipif(backends.decord is None, reason="decord is not built for this processor")
@@ -1209,7 +1210,7 @@ def child(monkeypatch, **constants: int) -> Iterator[DecodeProcess]:
     settings = [
         f"{'child' if name == 'MEMORY_BYTES' else 'answer'}.{name} = {value}" for name, value in constants.items()
     ]
-    command = "; ".join(["from vlalign.extract import answer, decode_child as child", *settings, "child.main()"])
+    command = "; ".join(["from vlalign.extract.decoding import answer, child", *settings, "child.main()"])
     monkeypatch.setattr(decode_process, "COMMAND", command)
     process = DecodeProcess()
     try:
@@ -1268,8 +1269,8 @@ def alive(pid: int) -> bool:
 def run_parent(lines: str, *arguments: object) -> subprocess.Popen:
     """A Python process of its own that has a DecodeProcess."""
     start = (
-        "import os, signal, sys, time\nfrom pathlib import Path\nfrom vlalign.extract.decode import Wanted\n"
-        "from vlalign.extract.decode_process import DecodeProcess\n"
+        "import os, signal, sys, time\nfrom pathlib import Path\nfrom vlalign.extract.decoding.decode import Wanted\n"
+        "from vlalign.extract.decoding.process import DecodeProcess\n"
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # where tests run in the background, it is ignored
         "def answer(process):\n"
         "    while (answer := type(process.receive()).__name__) == 'Beat': pass\n"
@@ -1281,13 +1282,13 @@ def run_parent(lines: str, *arguments: object) -> subprocess.Popen:
 
 HANGING = """
 import time
-from vlalign.extract import decode_child
-from vlalign.extract.decode import Started
+from vlalign.extract.decoding import child
+from vlalign.extract.decoding.decode import Started
 def answer(request, answers):
     answers.send(Started("PyAV"))
     time.sleep(1000)
-decode_child.answer = answer
-decode_child.main()
+child.answer = answer
+child.main()
 """
 
 
@@ -1295,7 +1296,7 @@ decode_child.main()
 def test_the_child_does_not_outlive_its_parent(laborious, hangs):
     parent = run_parent(
         """
-        from vlalign.extract import decode_process
+        from vlalign.extract.decoding import process as decode_process
         decode_process.COMMAND = sys.argv[2] or decode_process.COMMAND
         process = DecodeProcess()
         process.start(Path(sys.argv[1]), [Wanted(24, 1, 48, None, "none")])
@@ -1596,8 +1597,8 @@ def test_a_trace_shows_that_only_the_file_itself_is_opened(bait, listener, tmp_p
     shutil.copy(bait / "secret.mp4", good)
     asked = [*lists, good]
     program = (
-        "import sys\nfrom pathlib import Path\nfrom vlalign.extract.decode import Wanted, decode_video\n"
-        "from vlalign.extract.probe import VideoError, probe_video\n"
+        "import sys\nfrom pathlib import Path\nfrom vlalign.extract.decoding.decode import Wanted, decode_video\n"
+        "from vlalign.extract.decoding.probe import VideoError, probe_video\n"
         "for path in sys.argv[1:]:\n"
         "    try:\n"
         "        for _ in decode_video(probe_video(Path(path)), [Wanted(24, 1, 48, None, 'none')]): pass\n"

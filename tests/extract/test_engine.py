@@ -16,12 +16,13 @@ import torch
 from helpers.shared import shared
 from helpers.videos import scene
 from torch import nn
-from vlalign.extract import decode_process, engine, extract_video, load_extractor
+from vlalign.extract import engine, extract_video, load_extractor
 from vlalign.extract import run as run_module
+from vlalign.extract.decoding import process as decode_process
+from vlalign.extract.decoding.probe import VideoError
 from vlalign.extract.engine import Extracted, Job, extract_videos
 from vlalign.extract.extractor import Extractor
 from vlalign.extract.models.s3d import S3D
-from vlalign.extract.probe import VideoError
 from vlalign.extract.render import render_video
 from vlalign.extract.run import Outcome, extract_into_stores
 from vlalign.storage import FeatureStore, VideoFeatures, Weights, write_shard
@@ -228,7 +229,7 @@ def test_real_videos_in_bf16(name, monkeypatch):
 
 REFUSING = """
 import os, signal, time
-from vlalign.extract import backends, decode, decode_child
+from vlalign.extract.decoding import backends, child, decode
 
 def failing(backend):
     def pictures(decoding, wanted):
@@ -239,7 +240,7 @@ def failing(backend):
     return pictures
 
 decode.BACKENDS = {{name: failing(name) for name in decode.BACKENDS}}
-decode_child.main()
+child.main()
 """
 ENDS = {
     "crash": "signal.raise_signal(signal.SIGSEGV)",
@@ -298,7 +299,7 @@ def children() -> set[int]:
     lines = subprocess.run(
         ["ps", "-o", "pid=,args=", "--ppid", str(os.getpid())], capture_output=True, text=True, check=False
     ).stdout
-    return {int(line.split()[0]) for line in lines.splitlines() if "decode_child" in line}
+    return {int(line.split()[0]) for line in lines.splitlines() if "decoding.child" in line}
 
 
 def test_no_process_is_left_when_a_run_ends_early(videos):

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from helpers.videos import scene
 from test_engine import run, stub
-from vlalign.extract import decode_process, load_extractor
-from vlalign.extract.decode import Finished, Started, Wanted
-from vlalign.extract.engine import Job
-from vlalign.extract.messages import (
+from vlalign.extract import load_extractor
+from vlalign.extract.decoding import process as decode_process
+from vlalign.extract.decoding.decode import Finished, Started, Wanted
+from vlalign.extract.decoding.messages import (
     Beat,
     Failed,
     Message,
@@ -26,9 +26,10 @@ from vlalign.extract.messages import (
     encode,
     parse,
 )
-from vlalign.extract.probe import VideoError
+from vlalign.extract.decoding.probe import VideoError
+from vlalign.extract.decoding.sound import Heard
+from vlalign.extract.engine import Job
 from vlalign.extract.render import render_video
-from vlalign.extract.sound import Heard
 
 MESSAGES: list[Message] = [
     Beat(),
@@ -141,9 +142,9 @@ def test_a_decoder_that_lies_costs_its_video_and_no_other(tmp_path, monkeypatch,
         render_video(scene(1.1), tmp_path / f"{name}.mp4")
     (tmp_path / "answers").write_bytes(b"|||".join(LIES[lie]))
     hostile = (
-        "from pathlib import Path\nfrom vlalign.extract import decode_child\n"
-        "from vlalign.extract.messages import Request\n"
-        "whole = decode_child.serve\n"
+        "from pathlib import Path\nfrom vlalign.extract.decoding import child\n"
+        "from vlalign.extract.decoding.messages import Request\n"
+        "whole = child.serve\n"
         "def serve(line):\n"
         "    request = line.recv_bytes()\n"
         "    if 'bad' in Request.from_json(request).path:\n"
@@ -154,8 +155,8 @@ def test_a_decoder_that_lies_costs_its_video_and_no_other(tmp_path, monkeypatch,
         "        def __getattr__(self, name): return getattr(line, name)\n"
         "        def recv_bytes(self, *most): return self.first.pop() if self.first else line.recv_bytes(*most)\n"
         "    whole(Again())\n"
-        "decode_child.serve = serve\n"
-        "decode_child.main()\n"
+        "child.serve = serve\n"
+        "child.main()\n"
     )
     monkeypatch.setattr(decode_process, "COMMAND", hostile)
     features = [stub("resnet152"), load_extractor("logmel")] if "sound" in lie else [stub("resnet152")]

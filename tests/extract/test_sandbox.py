@@ -12,11 +12,12 @@ import pytest
 from helpers.mutations import MUTATIONS, mutate
 from helpers.shared import shared
 from helpers.videos import scene
-from vlalign.extract import decode_process, sandbox
-from vlalign.extract.decode import Finished, Wanted
-from vlalign.extract.decode_process import DecodeProcess
-from vlalign.extract.messages import LAST, Message, PictureFollows, RowFollows
-from vlalign.extract.probe import VideoError
+from vlalign.extract.decoding import process as decode_process
+from vlalign.extract.decoding import sandbox
+from vlalign.extract.decoding.decode import Finished, Wanted
+from vlalign.extract.decoding.messages import LAST, Message, PictureFollows, RowFollows
+from vlalign.extract.decoding.probe import VideoError
+from vlalign.extract.decoding.process import DecodeProcess
 from vlalign.extract.render import render_video
 
 LACKING = sandbox.lacks()
@@ -24,8 +25,8 @@ linux = pytest.mark.skipif(bool(LACKING), reason=f"this system has {' and '.join
 
 ATTACK = """
 import os, pathlib, signal, socket, subprocess, threading
-from vlalign.extract import decode, decode_child
-from vlalign.extract.probe import VideoError
+from vlalign.extract.decoding import child, decode
+from vlalign.extract.decoding.probe import VideoError
 
 def attempt(what):
     try:
@@ -62,7 +63,7 @@ def nothing(decoding, wanted):
     yield
 
 decode.BACKENDS = {{name: attack if name == {backend!r} else nothing for name in decode.BACKENDS}}
-decode_child.main()
+child.main()
 """
 
 
@@ -121,7 +122,7 @@ def test_the_program_reads_the_video_and_no_other_file(hostile):
         import os, subprocess, sys
         from functools import partial
         from pathlib import Path
-        from vlalign.extract import sandbox
+        from vlalign.extract.decoding import sandbox
         sandbox.confine(Path({str(hostile)!r}), "/bin/sh")
         for command in (["head", "-c", "8", {str(hostile)!r}], ["cat", {str(secret)!r}], ["sh", "-c", "cat {secret}; true"]):
             apart = dict(preexec_fn=partial(sandbox.confine_program, os.getpid()), restore_signals=False)
@@ -137,11 +138,11 @@ def test_the_program_reads_the_video_and_no_other_file(hostile):
 
 def test_decoders_that_open_files_by_path_give_the_same_rows(video, monkeypatch):
     """Those that PyAV leaves a video to."""
-    only = "from vlalign.extract import decode, decode_child\ndef no(d, w):\n    raise decode.NotTrusted\n    yield\n"
+    only = "from vlalign.extract.decoding import child, decode\ndef no(d, w):\n    raise decode.NotTrusted\n    yield\n"
     for backend in ("decord", "ffmpeg"):
         without = [name for name in ("PyAV", "decord", "ffmpeg") if name != backend]
         lines = "".join(f"decode.BACKENDS[{name!r}] = no\n" for name in without)
-        monkeypatch.setattr(decode_process, "COMMAND", f"{only}{lines}decode_child.main()")
+        monkeypatch.setattr(decode_process, "COMMAND", f"{only}{lines}child.main()")
         process = DecodeProcess()
         try:
             came = answers(process, video)
@@ -155,8 +156,8 @@ def test_decoders_that_open_files_by_path_give_the_same_rows(video, monkeypatch)
 
 
 def test_what_a_system_does_not_offer_is_said_and_videos_are_decoded(video, monkeypatch):
-    lame = "from vlalign.extract import decode_child, sandbox\nsandbox._landlock_version = lambda: 0\nsandbox._has_seccomp = lambda: False\n"
-    monkeypatch.setattr(decode_process, "COMMAND", lame + "decode_child.main()")
+    lame = "from vlalign.extract.decoding import child, sandbox\nsandbox._landlock_version = lambda: 0\nsandbox._has_seccomp = lambda: False\n"
+    monkeypatch.setattr(decode_process, "COMMAND", lame + "child.main()")
     process = DecodeProcess()
     try:
         assert isinstance(answers(process, video)[-1], Finished)

@@ -17,12 +17,23 @@ from helpers.shared import shared
 from helpers.videos import remux
 from test_engine import stub
 from transformers import audio_utils
-from vlalign.extract import decode_process, extract_video, load_extractor, sound
+from vlalign.extract import extract_video, load_extractor
 from vlalign.extract.cli import main
+from vlalign.extract.decoding import process as decode_process
+from vlalign.extract.decoding import sound
+from vlalign.extract.decoding.probe import VideoError, probe_video
+from vlalign.extract.decoding.sound import (
+    HOP,
+    NUM_BANDS,
+    RATE,
+    WINDOW,
+    log_mel_of_all,
+    planned_sound,
+    row_times,
+    sound_rows,
+)
 from vlalign.extract.engine import Job, extract_videos
 from vlalign.extract.extractor import Extractor
-from vlalign.extract.probe import VideoError, probe_video
-from vlalign.extract.sound import HOP, NUM_BANDS, RATE, WINDOW, log_mel_of_all, planned_sound, row_times, sound_rows
 from vlalign.storage import FeatureStore, VideoFeatures
 from vlalign.storage.common.errors import UserError
 from vlalign.storage.files import read_jsonl
@@ -590,7 +601,7 @@ def test_what_a_file_does_not_have_is_left_out_and_the_rest_is_there(clips, logm
 
 ENDING = """
 import os, signal, time
-from vlalign.extract import answer, decode_child, sound
+from vlalign.extract.decoding import answer, child, sound
 
 def ending(*args, **how):
     for part in sound.sound_rows(*args, **how):
@@ -598,7 +609,7 @@ def ending(*args, **how):
         yield part
 
 answer.sound_rows = ending
-decode_child.main()
+child.main()
 """
 
 
@@ -627,7 +638,7 @@ LONG_RUN = """
 import sys
 from pathlib import Path
 from vlalign.extract import extract_video, load_extractor
-from vlalign.extract.sound import sound_rows
+from vlalign.extract.decoding.sound import sound_rows
 path = Path(sys.argv[2])
 if sys.argv[1] == "decoding":
     print(sum(getattr(part, "num_rows", 0) for part in sound_rows(path)))

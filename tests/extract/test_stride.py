@@ -9,13 +9,13 @@ import torch
 from helpers.videos import scene
 from test_engine import stub
 from vlalign.extract import extract_video
-from vlalign.extract.decode import Row, Wanted, decode_video
+from vlalign.extract.decoding.decode import Row, Wanted, decode_video
+from vlalign.extract.decoding.probe import probe_video
+from vlalign.extract.decoding.sampling import num_windows, window_times
 from vlalign.extract.engine import wanted_of
 from vlalign.extract.extractor import Extractor, check_extractable
 from vlalign.extract.plan import probe_videos
-from vlalign.extract.probe import probe_video
 from vlalign.extract.render import render_video
-from vlalign.extract.sampling import num_windows, window_times
 from vlalign.storage import Profile
 from vlalign.storage.profiles import PROFILES
 

@@ -16,13 +16,13 @@ from helpers.shared import shared
 from helpers.videos import scene
 from test_models import GOLDEN, golden_state
 from vlalign.extract import extract_video, load_extractor
-from vlalign.extract.backends import LIBSWSCALE_BICUBIC, PILLOW
 from vlalign.extract.cli import main
-from vlalign.extract.compare import DIFFERENT, NOT_TOLD, SAME, Alternatives, Hypothesis, compare
+from vlalign.extract.decoding.backends import LIBSWSCALE_BICUBIC, PILLOW
 from vlalign.extract.engine import wanted_of
 from vlalign.extract.extractor import Extractor
 from vlalign.extract.render import render_video
-from vlalign.extract.verify import Recipes, read_windows
+from vlalign.extract.verification.compare import DIFFERENT, NOT_TOLD, SAME, Alternatives, Hypothesis, compare
+from vlalign.extract.verification.verify import Recipes, read_windows
 from vlalign.storage import FeatureStore, VideoFeatures
 from vlalign.storage.common.errors import UserError
 from vlalign.storage.exchange.foreign import feature_files, read_features

@@ -9,10 +9,10 @@ import pytest
 from helpers.videos import all_frames, scene
 from PIL import Image
 from vlalign.extract import extract_video, load_extractor
+from vlalign.extract.decoding.probe import VideoInfo, probe_video
+from vlalign.extract.decoding.sampling import centre_crop, sample_frames, window_times
 from vlalign.extract.engine import Job, extract_videos
-from vlalign.extract.probe import VideoInfo, probe_video
 from vlalign.extract.render import render_video
-from vlalign.extract.sampling import centre_crop, sample_frames, window_times
 from vlalign.preprocess.datasets.demo import plan_scenes
 from vlalign.storage import VideoFeatures
 from vlalign.storage.files import file_identity

@@ -44,9 +44,9 @@ class AfterImport:
         return spec
 
 sys.meta_path.insert(0, AfterImport())
-if any("decode_child" in word for word in sys.orig_argv):
-    from vlalign.extract import decode_child, handed
-    open_regular, answer = handed.open_regular, decode_child.answer
+if any("decoding.child" in word for word in sys.orig_argv):
+    from vlalign.extract.decoding import child, handed
+    open_regular, answer = handed.open_regular, child.answer
     def logged(path):
         with open({log!r}, "a") as file:
             file.write(f"{{path}}\\n")
@@ -62,7 +62,7 @@ if any("decode_child" in word for word in sys.orig_argv):
             while True:
                 eaten.append(bytearray(1 << 26))
         answer(request, answers)
-    decode_child.answer, handed.open_regular = watched, logged
+    child.answer, handed.open_regular = watched, logged
 """
 
 

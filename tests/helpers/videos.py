@@ -5,9 +5,9 @@ from pathlib import Path
 
 import av
 import numpy as np
-from vlalign.extract import backends
-from vlalign.extract.backends import Decoding, Size
-from vlalign.extract.probe import probe_video
+from vlalign.extract.decoding import backends
+from vlalign.extract.decoding.backends import Decoding, Size
+from vlalign.extract.decoding.probe import probe_video
 from vlalign.preprocess.datasets.demo import plan_scenes
 
 STILL = {"width": 240, "height": 180, "variable_rate": False, "rotation_degrees": 0}

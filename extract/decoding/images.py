@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 from PIL import ExifTags, Image
 
-from ..storage.files import IMAGE_SUFFIXES
+from ...storage.files import IMAGE_SUFFIXES
 from .handed import open_file
 from .probe import MOST_PIXELS, VideoError, VideoInfo, check_size, words_of
 

@@ -9,21 +9,21 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from ..storage.common.errors import UserError
-from ..storage.common.exits import EXIT_DONE, EXIT_INCOMPLETE
-from ..storage.common.terminal import show
-from ..storage.exchange.foreign import read_features
-from ..storage.feature_store import FeatureStore
-from ..storage.layout import DatasetFolder
-from ..storage.records import VideoFeatures, VideoRecord
-from .backends import LIBSWSCALE, LIBSWSCALE_BICUBIC, PILLOW
+from ...storage.common.errors import UserError
+from ...storage.common.exits import EXIT_DONE, EXIT_INCOMPLETE
+from ...storage.common.terminal import show
+from ...storage.exchange.foreign import read_features
+from ...storage.feature_store import FeatureStore
+from ...storage.layout import DatasetFolder
+from ...storage.records import VideoFeatures, VideoRecord
+from ..decoding.backends import LIBSWSCALE, LIBSWSCALE_BICUBIC, PILLOW
+from ..decoding.decode import Finished, Started, Wanted
+from ..decoding.messages import Nonsense, PictureFollows, RowFollows
+from ..decoding.probe import VideoError
+from ..decoding.process import DecodeProcess
+from ..engine import wanted_of
+from ..extractor import Extractor
 from .compare import Alternatives, Comparison, Hypothesis, compare
-from .decode import Finished, Started, Wanted
-from .decode_process import DecodeProcess
-from .engine import wanted_of
-from .extractor import Extractor
-from .messages import Nonsense, PictureFollows, RowFollows
-from .probe import VideoError
 
 OTHER_VIDEOS, OTHER_ROWS = 64, 4
 """How many videos, and rows of each, stand for unrelated rows."""

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..storage.common.errors import UserError
-from ..storage.records import VideoFeatures
+from ...storage.common.errors import UserError
+from ...storage.records import VideoFeatures
 
 SAME, DIFFERENT, NOT_TOLD = "same", "DIFFERENT", "CANNOT BE TOLD"
 NEARER = 2

@@ -24,7 +24,7 @@ VIDEOS_OF_A_CHILD = 500
 """Then a new one takes its place: libraries that decode for days leak."""
 MOST_ANSWER_BYTES = 64 << 20
 """Of a message other than frames, whose size is known."""
-COMMAND = "from vlalign.extract.decode_child import main; main()"
+COMMAND = "from vlalign.extract.decoding.child import main; main()"
 
 
 class DecodeProcess:

@@ -1,0 +1,1 @@
+"""Video, image and sound files -> pictures and samples, in child processes that hold no rights."""

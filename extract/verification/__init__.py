@@ -1,0 +1,1 @@
+"""Compare feature files made by others with ours, and find out how they were made."""
