@@ -1,1 +1,1 @@
-"""What every part of vlalign shares and no part owns: errors, messages, progress, signals, command lines."""
+"""What all parts of vlalign share: errors, messages, progress, signals, processes, command lines."""

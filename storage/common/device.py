@@ -1,4 +1,4 @@
-"""Where models run."""
+"""Choice of the device that a model runs on."""
 
 import torch
 
@@ -6,10 +6,15 @@ from .errors import UserError
 
 
 def find_device(name: str, *, make_current: bool = False) -> torch.device:
-    """The device called ``name``. Raises ``UserError`` where this machine has none such.
+    """Return the device called ``name``.
 
-    ``make_current``: "cuda" means this GPU from now on, set before anything else touches CUDA. The first touch makes a context of
-    hundreds of MiB on the current GPU, which is number 0 in every process until another one is set.
+    Args:
+        name: ``cpu``, ``cuda`` or ``cuda:N``.
+        make_current: Make a CUDA device the current one, before anything else touches CUDA. The first use of CUDA
+            creates a context of hundreds of MiB on the current GPU, which is number 0 by default in every process.
+
+    Raises:
+        UserError: This machine has no such device.
     """
     try:
         device = torch.device(name)
@@ -18,6 +23,6 @@ def find_device(name: str, *, make_current: bool = False) -> torch.device:
         torch.empty(1, device=device)
     except (RuntimeError, AssertionError) as error:
         raise UserError(
-            f"--device {name}: not to be had here ({str(error).splitlines()[0]}); expected cpu, cuda or cuda:N"
+            f"--device {name}: not available here ({str(error).splitlines()[0]}); expected cpu, cuda or cuda:N"
         ) from None
     return device

@@ -1,33 +1,69 @@
-"""Errors that a user can fix."""
+"""Exceptions of vlalign, and the one line that a damaged file becomes."""
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+from .terminal import one_line
+
+READ_ERRORS: tuple[type[Exception], ...] = (
+    OSError,
+    EOFError,
+    ValueError,
+    TypeError,
+    AttributeError,
+    LookupError,
+    ArithmeticError,
+    RuntimeError,
+    MemoryError,
+)
+"""What libraries raise when a file is not what its name says."""
+MAX_REASON_CHARACTERS = 300
 
 
-class UserError(Exception):
-    """Something that the user can fix. The message says what, where, what was expected and what to do, in one line."""
+class VlalignError(Exception):
+    """Base class of the errors that vlalign itself raises."""
 
 
-class SettingError(UserError):
-    """A setting has a value that cannot be used here.
+class UserError(VlalignError):
+    """A mistake or an input that the user can fix.
 
-    Library code names the setting as Python does (``num_results 0: expected 1 or more``). A command names its option
-    (``--num-results 0: expected 1 or more``).
+    The message is one line: what happened, where, what was expected and what to do.
     """
 
-    def __init__(self, setting: str, value: object, problem: str) -> None:
-        """Say what is wrong with a value.
 
-        Args:
-            setting: Name of the argument or field, such as "num_results".
-            value: What it was set to.
-            problem: What was expected, or why the value cannot be used.
-        """
-        super().__init__(setting, value, problem)  # all three, so that the error can be pickled
-        self.setting = setting
-        self.value = value
-        self.problem = problem
+def reason_of(error: BaseException) -> str:
+    """Return the first line of an error's message; the name of its type if that is empty or the message alone is unclear.
 
-    def __str__(self) -> str:
-        return f"{self.setting} {self.value}: {self.problem}"
+    >>> reason_of(ValueError("no rows")), reason_of(KeyError("rows"))
+    ('no rows', "KeyError 'rows'")
+    """
+    message = next((line for line in str(error).splitlines() if line.strip()), "")
+    if not message or not isinstance(error, OSError | ValueError | VlalignError):
+        message = f"{type(error).__name__} {message}".strip()
+    return one_line(message)[:MAX_REASON_CHARACTERS]
 
-    def of_command(self) -> str:
-        """Return the message with the name of the command's option."""
-        return f"--{self.setting.replace('_', '-')} {self.value}: {self.problem}"
+
+def unreadable(where: str | Path, what: str, error: BaseException, todo: str = "") -> UserError:
+    """Return the error for an input that cannot be read: ``WHERE: WHAT (REASON); TODO``.
+
+    Args:
+        where: The file, and the place in it.
+        what: What is wrong, such as "not a readable Parquet file".
+        error: What the reading code raised.
+        todo: What the user can do.
+    """
+    return UserError(one_line(f"{where}: {what} ({reason_of(error)})") + (f"; {todo}" if todo else ""))
+
+
+@contextlib.contextmanager
+def refuse_unreadable(
+    where: str | Path, what: str, todo: str = "", errors: tuple[type[Exception], ...] = READ_ERRORS
+) -> Iterator[None]:
+    """Turn ``errors`` of the block into one ``UserError`` (see ``unreadable``). A ``UserError`` passes as it is."""
+    try:
+        yield
+    except UserError:
+        raise
+    except errors as error:
+        raise unreadable(where, what, error, todo) from None

@@ -1,4 +1,4 @@
-"""Inputs that were left out while the rest went on."""
+"""Inputs that were skipped while the rest of the work went on."""
 
 from collections import Counter
 from pathlib import Path
@@ -10,23 +10,34 @@ from .terminal import harmless, say
 
 
 class Problems:
-    """Single inputs that were left out while the rest went on: a line each as they come. Where there are many, the first ones are said, all
-    are listed in a file, and their number is said at the end of the ``with`` statement that this is used in."""
+    """Inputs that were skipped while the rest of the work went on.
+
+    Each is logged as a line. If there are more than ``MAX_LINES``, the rest is only listed in a file, and the total is
+    logged at the end of the ``with`` block that this object is used in.
+    """
 
     MAX_LINES, MAX_KEPT = 20, 1000
 
     def __init__(self, *, strict: bool = False, quiet: bool = False, file: Path | None = None) -> None:
-        """``strict``: the first one stops the command. ``quiet``: they were said before. ``file``: where all are listed if they are more
-        than ``MAX_LINES``, in place of those of an earlier call; without a file, all are said."""
+        """Start with no problems.
+
+        Args:
+            strict: Raise ``UserError`` at the first problem.
+            quiet: Count only, because another caller logs the same problems.
+            file: File that lists all problems if there are more than ``MAX_LINES``; replaces the list of an earlier
+                call. Without a file, all are logged.
+        """
         self.strict, self.quiet, self.file = strict, quiet, file
         self._lines: TextIO | None = None
         self.count = 0
+        """Number of problems so far."""
         self.messages: list[str] = []
-        """The first ``MAX_KEPT``."""
+        """The first ``MAX_KEPT`` problems."""
         self.changed: Counter[str] = Counter()
-        """Inputs that were kept, but not as they were: what was changed, and how often."""
+        """Inputs that were kept in a changed form: what was changed, and how often."""
 
     def add(self, message: str) -> None:
+        """Count a problem and log it, or list it in the file."""
         if self.strict:
             raise UserError(f"{message} (--strict stops here)")
         self.count += 1
@@ -34,34 +45,31 @@ class Problems:
             self.messages.append(message)
         if self.quiet:
             return
-        if self.count <= self.MAX_LINES or self.file is None:
+        lines = None
+        if self.count > self.MAX_LINES and self.file is not None:
+            lines = self._lines or self._begin_list(self.file)
+        if lines is None:
             say(f"warning: {message}")
-            return
-        if self._lines is None:
-            self._begin_list()
-        if self._lines is not None:
-            self._list(message)
         else:
-            say(f"warning: {message}")
+            _write_line(lines, message)
 
-    def _begin_list(self) -> None:
+    def _begin_list(self, file: Path) -> TextIO | None:
+        """Open ``file`` and list the problems so far; return None if it cannot be written."""
         try:
-            self.file.parent.mkdir(parents=True, exist_ok=True)
-            self._lines = self.file.open("w", encoding="utf-8", errors="backslashreplace", buffering=1)
+            file.parent.mkdir(parents=True, exist_ok=True)
+            self._lines = file.open("w", encoding="utf-8", errors="backslashreplace", buffering=1)
         except OSError as error:
-            say(f"note: problems cannot be listed in a file ({error}); all are said here")
+            say(f"note: problems cannot be listed in a file ({error}); all are shown here")
             self.file = None
-            return
+            return None
         for message in self.messages[: self.MAX_LINES]:
-            self._list(message)
-        say(f"warning: more like this; from here on they are only listed, in {self.file}")
-
-    def _list(self, message: str) -> None:
-        self._lines.write(harmless(" ".join(message.splitlines())) + "\n")
+            _write_line(self._lines, message)
+        say(f"warning: more problems follow; they are only listed in {file}")
+        return self._lines
 
     @property
     def where(self) -> str:
-        """In words: where to read all of them."""
+        """Where all problems can be read, in words."""
         return f"all listed in {self.file}" if self._lines is not None else "see above"
 
     def __enter__(self) -> "Problems":
@@ -74,4 +82,9 @@ class Problems:
             self._lines.close()
 
     def exit_code(self) -> int:
+        """Return the exit code of a command with these problems."""
         return EXIT_INCOMPLETE if self.count else EXIT_DONE
+
+
+def _write_line(lines: TextIO, message: str) -> None:
+    lines.write(harmless(" ".join(message.splitlines())) + "\n")

@@ -1,4 +1,4 @@
-"""Cores and child processes."""
+"""CPU cores and child processes."""
 
 import contextlib
 import os
@@ -11,31 +11,31 @@ from .terminal import messages_are_shown, show_messages
 
 
 def available_cores() -> int:
-    """Return the number of cores that this process may use."""
+    """Return the number of CPU cores available to this process."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @contextlib.contextmanager
-def worker_processes(number: int) -> Iterator[ProcessPoolExecutor]:
-    """Yield a pool of ``number`` processes; kill them at once where the block ends early.
+def worker_processes(num_processes: int) -> Iterator[ProcessPoolExecutor]:
+    """Yield a pool of ``num_processes`` processes; kill them at once if the block ends early.
 
-    For work that writes its results whole or not at all.
+    Use it for work that writes its results whole or not at all.
     """
     pool = ProcessPoolExecutor(
-        number, mp_context=get_context("spawn"), initializer=_begin_worker, initargs=(messages_are_shown(),)
+        num_processes, mp_context=get_context("spawn"), initializer=_begin_process, initargs=(messages_are_shown(),)
     )
     try:
         yield pool
     except BaseException:
         with uninterrupted():
-            for process in list((pool._processes or {}).values()):  # Python 3.14 has kill_workers() for it
+            for process in list((pool._processes or {}).values()):  # Python 3.14 has kill_workers() for this
                 process.kill()
         raise
     finally:
         pool.shutdown(cancel_futures=True)
 
 
-def _begin_worker(shows_messages: bool) -> None:
+def _begin_process(shows_messages: bool) -> None:
     leave_signals_to_the_parent()
     if shows_messages:
         show_messages()

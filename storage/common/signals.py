@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: each stops a command in the same way."""
+"""Ctrl-C and SIGTERM: both stop a command in the same way."""
 
 import contextlib
 import signal
@@ -9,24 +9,28 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from types import FrameType
 
-AGAIN_SECONDS = 0.05
+RAISE_AGAIN_SECONDS = 0.05
 
 
 class Stopped(KeyboardInterrupt):
-    """A signal asked the command to stop. ``KeyboardInterrupt``, so that whatever lets Ctrl-C through lets this through."""
+    """A signal asked the command to stop.
+
+    It is a ``KeyboardInterrupt``, so that code that lets Ctrl-C through lets it through, too.
+    """
 
     def __init__(self, number: int) -> None:
         super().__init__(signal.Signals(number).name)
         self.number = number
+        """Number of the signal."""
 
 
 class CommandSignals:
-    """Ctrl-C and SIGTERM, each of which stops a command in the same way."""
+    """The handler of Ctrl-C and SIGTERM while a command runs."""
 
     NUMBERS = signal.SIGINT, signal.SIGTERM
-    TOGETHER_SECONDS = 10.0
-    """Signals that come so soon after the first are about the same stop (a terminal, torchrun and a batch system may each send one): they
-    must not disturb it."""
+    SAME_STOP_SECONDS = 10.0
+    """A signal that follows the first one within this time belongs to the same stop and is ignored: a terminal, torchrun and
+    a batch system may each send one."""
 
     def __init__(self) -> None:
         self._since: float | None = None
@@ -35,10 +39,12 @@ class CommandSignals:
 
     @property
     def came(self) -> bool:
+        """True after the first signal."""
         return self._since is not None
 
     def take(self, number: int, _: FrameType | None) -> None:
-        if self.came and time.monotonic() - self._since < self.TOGETHER_SECONDS:
+        """Handle a signal: raise ``Stopped``, or remember the signal if it is held back."""
+        if self._since is not None and time.monotonic() - self._since < self.SAME_STOP_SECONDS:
             return
         self._since = time.monotonic()
         if self._num_holds:
@@ -46,19 +52,22 @@ class CommandSignals:
             return
         raise Stopped(number)
 
-    def again(self, lost: "sys.UnraisableHookArgs", *, otherwise: Callable[..., object]) -> None:
-        """Python drops what is raised in a destructor or a weak reference's callback. A stop that fell into one is raised once more."""
+    def raise_again(self, lost: "sys.UnraisableHookArgs", *, otherwise: Callable[..., object]) -> None:
+        """Raise a lost ``Stopped`` once more, shortly after.
+
+        Python drops exceptions that are raised in a destructor or in the callback of a weak reference.
+        """
         if not isinstance(lost.exc_value, Stopped):
             otherwise(lost)
             return
         self._since, number = None, lost.exc_value.number
         signal.signal(signal.SIGALRM, lambda *_: self.take(number, None))
-        signal.setitimer(
-            signal.ITIMER_REAL, AGAIN_SECONDS
-        )  # and no thread: the code that was interrupted may hold any lock
+        # A timer rather than a thread, because the interrupted code may hold any lock.
+        signal.setitimer(signal.ITIMER_REAL, RAISE_AGAIN_SECONDS)
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
+        """Hold signals back until the block ends."""
         self._num_holds += 1
         try:
             yield
@@ -70,24 +79,25 @@ class CommandSignals:
 
     @contextlib.contextmanager
     def taken(self) -> Iterator[None]:
-        """While a command runs in the main thread of a process, where its caller does not ignore them."""
+        """Handle signals while the block runs in the main thread; a signal that the caller ignores stays ignored."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        before = {number: signal.getsignal(number) for number in self.NUMBERS}
+        handlers = {number: signal.getsignal(number) for number in self.NUMBERS}
         hook = sys.unraisablehook
-        sys.unraisablehook = partial(self.again, otherwise=hook)
+        sys.unraisablehook = partial(self.raise_again, otherwise=hook)
         try:
-            self.take_over(number for number, handler in before.items() if handler != signal.SIG_IGN)
+            self.take_over(number for number, handler in handlers.items() if handler != signal.SIG_IGN)
             yield
         finally:
-            if not self.came:  # else the process is about to end, and a second one should not disturb that
+            if not self.came:  # after a signal the process is about to end, which a second signal must not disturb
                 sys.unraisablehook = hook
-                for number, handler in before.items():
+                for number, handler in handlers.items():
                     if handler is not None:
                         signal.signal(number, handler)
 
     def take_over(self, numbers: Iterable[int] = NUMBERS) -> None:
+        """Install this handler for ``numbers``."""
         for number in numbers:
             signal.signal(number, self.take)
 
@@ -96,32 +106,44 @@ command_signals = CommandSignals()
 
 
 def take_signals_again() -> None:
-    """After a library has put its own handlers in the place of ours."""
+    """Install the handlers again, after a library replaced them."""
     if threading.current_thread() is threading.main_thread():
         command_signals.take_over()
 
 
 def stopping() -> bool:
-    """Whether a signal came: nothing is then worth waiting for but what is being written."""
+    """Return True once a signal came: from then on, wait for nothing but files that are being written."""
     return command_signals.came
 
 
 def uninterrupted() -> contextlib.AbstractContextManager[None]:
-    """What is begun here is finished: a signal to stop counts from its end."""
+    """Finish the block even if a signal comes; the signal counts from the end of the block."""
     return command_signals.held()
 
 
 def leave_signals_to_the_parent() -> None:
-    """In a child process: those of a terminal or a batch system reach it, too, but the parent ends it in its own way."""
+    """Ignore signals in a child process.
+
+    A terminal or a batch system sends them to the child, too, but the parent ends it in its own way.
+    """
     for number in CommandSignals.NUMBERS:
         signal.signal(number, signal.SIG_IGN)
 
 
 @contextlib.contextmanager
 def keeping(what: Callable[[], str]) -> Iterator[None]:
-    """``what`` says what is kept of the work done here where a signal stops it; empty: nothing."""
+    """Tell a stopped command what it keeps of the work in the block.
+
+    Args:
+        what: Returns a phrase such as "12 videos of this call are kept"; an empty string if nothing is kept.
+    """
     try:
         yield
-    except BaseException as error:  # what ends early may fail with another error than the signal's own
-        error.kept = what()
+    except BaseException as error:  # interrupted code may fail with another error than the signal's own
+        error.__dict__["kept"] = what()
         raise
+
+
+def what_is_kept(error: BaseException) -> str:
+    """Return the phrase that ``keeping`` attached to an error; empty without one."""
+    return str(error.__dict__.get("kept", ""))

@@ -114,9 +114,7 @@ def test_a_full_disk_behind_standard_output_is_named(tmp_path):
         made = subprocess.run(
             [sys.executable, "-c", program], stdout=full, stderr=subprocess.PIPE, text=True, check=False
         )
-    assert made.stderr.splitlines()[0].startswith(
-        "t: error: No space left on device: where standard output or a log goes, or in /"
-    )
+    assert made.stderr.splitlines()[0].startswith("t: error: No space left on device: standard output or a log, or /")
 
 
 def test_videos_of_a_list_are_still_left_as_before(tmp_path):

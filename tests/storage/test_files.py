@@ -497,7 +497,7 @@ def test_problems_print_a_few_lines_and_list_and_count_all(tmp_path, capsys, num
         shown = min(num, Problems.MAX_LINES)
         expected = [f"warning: row {call}{number}" for number in range(shown)]
         if num > shown:
-            expected += [f"warning: more like this; from here on they are only listed, in {file}"]
+            expected += [f"warning: more problems follow; they are only listed in {file}"]
             expected += [f"{num:,} problems, all listed in {file}"]
             assert file.read_text().splitlines() == [f"row {call}{number}" for number in range(num)]
         out, err = capsys.readouterr()

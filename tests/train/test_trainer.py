@@ -318,7 +318,7 @@ def test_search_agrees_with_evaluation_and_reranks(toy, whole, capsys):
     assert search_main(["--root", str(toy.root), "whole", "cut the onion", "--rerank", "0"]) == 2
     assert "--rerank 0: expected 1 or more" in capsys.readouterr().err
     assert search_main(["--root", str(toy.root), "whole", "cut the onion", "--device", "cuda:77"]) == 2
-    assert "--device cuda:77: not to be had here" in capsys.readouterr().err
+    assert "--device cuda:77: not available here" in capsys.readouterr().err
 
 
 def test_only_the_fusion_layers_are_trained_without_a_shortlist(toy, capsys):
