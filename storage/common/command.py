@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
-from .errors import UserError
+from .errors import SettingError, UserError
 from .exits import EXIT_INCOMPLETE, EXIT_MISTAKE, EXIT_SIGNAL
 from .progress import TerminalProgress, report_progress_to
 from .signals import CommandSignals, command_signals, stopping, what_is_kept
@@ -125,7 +125,7 @@ def _run(command: Command, args: argparse.Namespace, prog: str) -> int:
     except (KeyboardInterrupt, Exception) as error:
         stop_code = _stop_code(error)
         if isinstance(error, UserError):
-            say(f"{prog}: error: {error}")
+            say(f"{prog}: error: {error.of_command() if isinstance(error, SettingError) else error}")
             error_code = EXIT_MISTAKE
         elif isinstance(error, OSError) and not (stop_code and isinstance(error, ConnectionError)):
             say(f"{prog}: error: {_system_message(error)}")
