@@ -1,4 +1,4 @@
-"""Inverse document frequency of the words of the training captions (TACo, Appendix A)."""
+"""Inverse document frequency of the words in the training captions."""
 
 import math
 from collections import Counter
@@ -8,12 +8,14 @@ from ..storage.captions import IdfEntry
 from ..storage.records import Caption
 
 NOT_WORDS = {"PUNCT", "SPACE", "SYM", "X"}
+"""Part-of-speech tags of tokens that are not counted."""
 
 
 def count_words(captions: Iterable[Caption]) -> Counter[tuple[str, str]]:
-    """In how many of the training captions each (word, tag) occurs. Counts of parts add up to those of the whole.
+    """Return the number of training captions that contain each (word, tag).
 
-    A word is its lower-cased text with its tag: "cook" the noun and "cook" the verb are two.
+    A word is its lower-cased text together with its tag: "cook" as a noun and "cook" as a verb are two words. Counts
+    of parts of the captions add up to those of all captions.
     """
     counts: Counter[tuple[str, str]] = Counter()
     for caption in captions:
@@ -29,10 +31,20 @@ def count_words(captions: Iterable[Caption]) -> Counter[tuple[str, str]]:
 
 
 def idf_table(num_captions: int, counts: Mapping[tuple[str, str], int]) -> list[IdfEntry]:
-    """Eq. 7: idf = log(|D| / (1 + number of captions with the word)), over the ``num_captions`` of the training split.
+    """Return the IDF of each word: log(num_captions / (1 + number of captions with the word)).
 
-    What occurs in all captions but one has an idf of 0, what occurs in all a little below, and both are kept so: a weight below 0
-    would reward what does not fit, so who weighs by it takes 0 for it (``TokenWeights``). Sorted by word and tag.
+    A word in all captions but one has an IDF of 0, and a word in all captions one slightly below 0. Negative values
+    are kept here. Whoever uses them as weights clips them to 0 (``TokenWeights``), because a negative weight would
+    reward a mismatch.
+
+    Args:
+        num_captions: Number of training captions.
+        counts: Number of training captions with each (word, tag), as from ``count_words``.
+
+    Returns:
+        Entries sorted by word and tag.
+
+    Source: TACo, Eq. 7.
     """
     return [
         IdfEntry(word=word, part_of_speech=tag, document_count=count, idf=math.log(num_captions / (1 + count)))

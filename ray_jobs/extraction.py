@@ -1,8 +1,10 @@
-"""Extraction on a Ray cluster: ``python ray_jobs/extract_howto100m.py --dataset demo --features s3d``, with all that vlalign-extract takes.
+"""Extraction on a Ray cluster: ``python ray_jobs/extract_howto100m.py --dataset demo --features s3d``, with all that
+vlalign-extract takes.
 
-The driver knows what is left and gives it out; each worker decodes, computes and writes shards of its own, so that through Ray go
-paths and what became of them, never a frame. What is done is read from the stores: whatever ends a worker, a machine, the driver or
-the cluster, the same call goes on. Workers outlive their driver for a minute, in which another driver takes them over.
+The driver knows what is left and gives it out; each worker decodes, computes and writes shards of its own, so that
+through Ray go paths and what became of them, never a frame. What is done is read from the stores: whatever ends a
+worker, a machine, the driver or the cluster, the same call goes on. Workers outlive their driver for a minute, in
+which another driver takes them over.
 """
 
 import argparse
@@ -44,9 +46,9 @@ from .cluster import (
     cause_of,
     connect,
     draining_nodes,
-    share_of_a_worker,
+    reason_of,
+    share_of_worker,
     spread,
-    words_of,
 )
 from .dispatch import MOST_ENDS, Dispatch
 from .status import Status
@@ -58,8 +60,8 @@ LOOK_SECONDS = 5.0
 PAUSE_SECONDS = 2.0
 """Before a worker takes the place of one that ended."""
 MOST_ENDS_IN_A_ROW = 3
-"""So many workers that end with nothing done between are no accident, and the run stops with the last one's words: so many in all where
-they say what is wrong, so many in each place where they just end, as those of a lost machine do."""
+"""So many workers that end with nothing done between are no accident, and the run stops with the last one's words: so
+many in all where they say what is wrong, so many in each place where they just end, as those of a lost machine do."""
 STALLED_SECONDS = 2 * 3600.0
 """A worker from which nothing came for so long hangs: decoding has its own, shorter bounds."""
 ANSWER_WITHIN_SECONDS = 300.0
@@ -130,7 +132,8 @@ class ClusterRun:
         self._prefix = f"extract-{hashlib.sha256(repr(said).encode()).hexdigest()[:16]}-"
 
     async def run(self) -> None:
-        """Until nothing is left. Raises ``UserError`` or ``OSError`` where workers end with that, one after the other."""
+        """Until nothing is left. Raises ``UserError`` or ``OSError`` where workers end with that, one after the
+        other."""
         slots: set[asyncio.Task] = set()
         try:
             there = [
@@ -281,7 +284,7 @@ class ClusterRun:
 
     def _ended(self, worker: _Worker, error: Exception) -> None:
         """Its videos go to others; those that have seen too many workers end are failures."""
-        words = words_of(error)
+        words = reason_of(error)
         self.status.num_ended += 1
         self._ends_in_a_row += 1
         self.status.say(f"note: a worker ended ({words}); its videos go to others")
@@ -317,7 +320,12 @@ def _size(work: WorkList, video: VideoRecord) -> int:
 class OnCluster(Here):
     def __init__(self, args: argparse.Namespace) -> None:
         super().__init__(args)
-        self.share = share_of_a_worker(args)
+        self.share = share_of_worker(
+            device=args.device,
+            workers=args.workers,
+            cpus_per_worker=args.cpus_per_worker,
+            gpus_per_worker=args.gpus_per_worker,
+        )
 
     def run(
         self, work: WorkList, todo: Sequence[tuple[VideoRecord, list[str]]], weights: dict[str, str], problems: Problems
@@ -355,7 +363,7 @@ class OnCluster(Here):
                 ray.remote(measured).options(num_cpus=self.share.num_cpus, num_gpus=self.share.num_gpus).remote()
             )
         except RayError as error:
-            raise UserError(f"measuring ended on the cluster ({words_of(error)})") from None
+            raise UserError(f"measuring ended on the cluster ({reason_of(error)})") from None
         return num_workers * speed, f"{num_workers:,} workers of this cluster ({speed:.2f} times on one)"
 
 
@@ -380,7 +388,8 @@ def main(argv: list[str] | None = None) -> int:
     )
 
     def on_cluster(args: argparse.Namespace) -> int:
-        connect(args)
+        args.root = args.root.absolute()
+        connect(args.address)
         return extract(args, OnCluster)
 
     return run_command(on_cluster, parser, argv)

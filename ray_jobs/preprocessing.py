@@ -1,25 +1,89 @@
-"""Tagging and counting on a Ray cluster: ``python ray_jobs/preprocess.py --dataset howto100m``, with all that
-vlalign-preprocess takes. A part of the captions that is on disk is not made again, whatever ended the call before."""
+"""Preparing captions on a Ray cluster: ``python ray_jobs/preprocess.py --dataset howto100m``, with the options of
+vlalign-preprocess.
+
+Parts of the captions that are on disk are not made again, however an earlier call ended.
+"""
 
 import argparse
 from functools import partial
+from pathlib import Path
 
-from ..preprocess.cli import preprocess, preprocess_parser
-from ..preprocess.prepare import make_part
+from ..preprocess.cli import check_preprocess_options, preprocess_parser, show_prepared
+from ..preprocess.parts import make_part
+from ..preprocess.prepare import SPACY_MODEL, PreparedCaptions, prepare_captions
 from ..storage.common.command import run_command
+from ..storage.common.progress import Listener
 from .cluster import add_address, connect, spread
 
 
+def prepare_captions_on_cluster(
+    name: str,
+    *,
+    root: Path | str = "vlalign_data",
+    annotations: Path | str | None = None,
+    protocol: str | None = None,
+    spacy_model: str = SPACY_MODEL,
+    word_vectors: Path | str | None = None,
+    seed: int = 0,
+    strict: bool = False,
+    address: str | None = None,
+    on_progress: Listener | None = None,
+) -> PreparedCaptions:
+    """Do what ``prepare_captions`` does, with one core of a Ray cluster for each part of the captions.
+
+    Args:
+        name: Name of a data set, as for ``prepare_captions``.
+        root: Folder of all data sets; all machines must see it.
+        annotations: Folder with the official files, or the file with your own captions.
+        protocol: Choice of splits and captions.
+        spacy_model: spaCy pipeline that is installed on all machines.
+        word_vectors: File of word vectors.
+        seed: Decides the demo's scenes, and the splits of your own captions if they have none.
+        strict: Raise an error at the first row that cannot be used.
+        address: Address of the cluster, as for ``connect``.
+        on_progress: Called with the progress of each stage.
+
+    Raises:
+        UserError: As for ``prepare_captions``; or no cluster answers, or it could not do the work.
+    """
+    connect(address)
+    return prepare_captions(
+        name,
+        root=Path(root).absolute(),  # workers run in other folders
+        annotations=annotations,
+        protocol=protocol,
+        spacy_model=spacy_model,
+        word_vectors=word_vectors,
+        seed=seed,
+        strict=strict,
+        make_parts=partial(spread, make_part, doing="tagging"),
+        on_progress=on_progress,
+    )
+
+
+def preprocess(args: argparse.Namespace) -> int:
+    """Run the command."""
+    check_preprocess_options(args)
+    prepared = prepare_captions_on_cluster(
+        args.dataset,
+        root=args.root,
+        annotations=args.annotations,
+        protocol=args.protocol,
+        spacy_model=args.spacy_model,
+        word_vectors=args.word_vectors,
+        seed=args.seed,
+        strict=args.strict,
+        address=args.address,
+    )
+    return show_prepared(prepared)
+
+
 def main(argv: list[str] | None = None) -> int:
+    """Run the command ``preprocess.py`` and return its exit code."""
     parser = preprocess_parser(
         "preprocess",
-        "Does on a Ray cluster what vlalign-preprocess does on one machine. --root is a folder that all machines see.",
+        "Do on a Ray cluster what vlalign-preprocess does on one machine. --root is a folder that all machines see.",
         "ray submit ray_jobs/extract_howto100m.yaml ray_jobs/preprocess.py --root /mnt/vlalign --dataset howto100m",
     )
     add_address(parser)
-
-    def on_cluster(args: argparse.Namespace) -> int:
-        connect(args)
-        return preprocess(args, partial(spread, make_part, doing="tagging"))
-
-    return run_command(on_cluster, parser, argv)
+    return run_command(preprocess, parser, argv)

@@ -1,5 +1,5 @@
-"""What is going on in a run over many machines: a table that is drawn anew on a terminal, lines elsewhere, JSON lines in a file, and
-metrics for Ray's dashboard."""
+"""What is going on in a run over many machines: a table that is drawn anew on a terminal, lines elsewhere, JSON lines
+in a file, and metrics for Ray's dashboard."""
 
 import json
 import sys

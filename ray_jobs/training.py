@@ -1,6 +1,6 @@
 """Training on a Ray cluster: ``python ray_jobs/train.py --workers 8 --dataset howto100m --device cuda``, and all that
-vlalign-train takes. Ray Train starts the processes, one a GPU, and starts them again where one is lost; what they run is
-vlalign-train itself, which goes on from the state that it kept last in the run's folder."""
+vlalign-train takes. Ray Train starts the processes, one a GPU, and starts them again where one is lost; what they run
+is vlalign-train itself, which goes on from the state that it kept last in the run's folder."""
 
 import argparse
 import signal
@@ -23,7 +23,8 @@ from .cluster import add_address, connect
 
 
 def _train(told: dict[str, Any]) -> int:
-    """In each process. Its exit code is the call's: a mistake, which would be the same the next time, is no reason to start again."""
+    """In each process. Its exit code is the call's: a mistake, which would be the same the next time, is no reason to
+    start again."""
     for folder, url in told["links"].items():  # the user's word, on a machine with another home folder
         trust(Path(folder), url)
     return train(told["argv"])
@@ -34,7 +35,8 @@ def on_cluster(args: argparse.Namespace) -> int:
         raise UserError(f"--dataset is missing: the name of a data set under {args.root}")
     if args.workers < 1:
         raise UserError(f"--workers {args.workers}: expected 1 or more")
-    connect(args)
+    args.root = args.root.absolute()
+    connect(args.address)
     argv = ["--root", str(args.root), "--dataset", args.dataset, "--device", args.device, *args.passed_on]
     trainer = TorchTrainer(
         _train,

@@ -1,6 +1,8 @@
-"""One worker of an extraction: extractors on their device, and a thread in which videos go through them without a pause.
+"""One worker of an extraction: extractors on their device, and a thread in which videos go through them without a
+pause.
 
-It knows no Ray: it gets videos and says what became of them when it is asked, by ``exchange``, and lives on where nobody asks.
+It knows no Ray: it gets videos and says what became of them when it is asked, by ``exchange``, and lives on where
+nobody asks.
 """
 
 import threading
@@ -23,10 +25,11 @@ from ..storage.records import Profile, VideoRecord, Weights
 from ..storage.remote.store import link_store
 
 ANSWER_SECONDS = 5.0
-"""How long a driver waits for an answer at most. A thousand workers that answered more often would keep it busy. What is on disk it
-hears at once, for what it has not heard of is done again when the worker ends."""
+"""How long a driver waits for an answer at most. A thousand workers that answered more often would keep it busy. What
+is on disk it hears at once, for what it has not heard of is done again when the worker ends."""
 DRIVER_SECONDS = 60.0
-"""A worker whose driver says nothing for so long finishes what it has and ends; until then another driver may take it over."""
+"""A worker whose driver says nothing for so long finishes what it has and ends; until then another driver may take it
+over."""
 
 
 @dataclass
@@ -100,8 +103,8 @@ class ExtractionWorker:
     def load(
         self, args: Namespace, weights: dict[str, str], urls: dict[str, str]
     ) -> dict[str, tuple[Profile, Weights]]:
-        """Loads the extractors for ``args``, if they are not there. ``urls``: of stores that lie elsewhere. Raises ``UserError`` for
-        weights that are not to be had, or not those of the stores."""
+        """Loads the extractors for ``args``, if they are not there. ``urls``: of stores that lie elsewhere. Raises
+        ``UserError`` for weights that are not to be had, or not those of the stores."""
         if not self._extractors:
             self._loading, self._allowed_hosts = True, args.allow_host
             for name, url in urls.items():
@@ -126,9 +129,9 @@ class ExtractionWorker:
     def exchange(self, videos: list[tuple[VideoRecord, list[str]]], ask_at: int | None, hurry: bool = False) -> Answer:
         """Takes videos with the features that each needs, and says what became of those before.
 
-        ``ask_at``: answers as soon as only so many wait to be begun. None: no others follow for now; what is in work is finished and
-        brought to disk. ``hurry``: the machine will be gone soon; what is finished is brought to disk at once, and nothing more is
-        begun. Raises what ended the thread that extracts, if something did.
+        ``ask_at``: answers as soon as only so many wait to be begun. None: no others follow for now; what is in work
+        is finished and brought to disk. ``hurry``: the machine will be gone soon; what is finished is brought to disk
+        at once, and nothing more is begun. Raises what ended the thread that extracts, if something did.
         """
         with self._changed:
             self._heard = time.monotonic()

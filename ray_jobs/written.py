@@ -22,7 +22,8 @@ class Written:
         self._one_at_a_time = threading.Lock()
 
     def look(self) -> dict[str, set[str]]:
-        """{video: the features of it that came to the stores since the call began}, of those that had some since the last look."""
+        """{video: the features of it that came to the stores since the call began}, of those that had some since the
+        last look."""
         new: set[str] = set()
         with self._one_at_a_time:
             for name, folder in self._folders.items():

@@ -13,7 +13,7 @@ from vlalign.extract.cli import main as extract_main
 from vlalign.extract.extractor import Extractor
 from vlalign.extract.render import render_video
 from vlalign.preprocess.datasets import demo
-from vlalign.preprocess.prepare import prepare
+from vlalign.preprocess.prepare import prepare_records
 from vlalign.storage.common.problems import Problems
 from vlalign.storage.common.progress import TerminalProgress, report_progress_to
 from vlalign.storage.common.terminal import messages_on_terminal
@@ -55,7 +55,7 @@ def small_demo(tmp_path_factory) -> DatasetFolder:
     """A demo set of 14 videos, prepared and extracted by the real stages. Tests that change it copy it first."""
     dataset = DatasetFolder(tmp_path_factory.mktemp("root"), "demo")
     planned = demo.plan_scenes(0, {"train": 8, "validation": 3, "test": 3})
-    prepare(dataset, lambda _: demo.records(planned), spacy_model="en_core_web_sm", problems=Problems())
+    prepare_records(dataset, lambda _: demo.records(planned), spacy_model="en_core_web_sm", problems=Problems())
     call = ["--root", str(dataset.root), "--dataset", "demo", "--features", "resnet152,s3d", "--weights", "random"]
     assert extract_main(call) == 0
     return dataset

@@ -1,4 +1,8 @@
-"""The data sets whose official files are read. A user's own captions (``own``) and the demo (``demo``) are read otherwise."""
+"""The data sets that are read from their authors' files.
+
+To add one, write a module with a ``Dataset`` here and add a row to ``DATASETS``. A user's own caption files
+(``custom``) and the generated demo (``demo``) have no official files and are not in the table.
+"""
 
 from . import activitynet, coin, crosstask, howto100m, lsmdc, msrvtt, msrvtt_qa, msvd, msvd_qa, places, smit, youcook2
 from .sources import Dataset

@@ -1,15 +1,19 @@
-"""ActivityNet Captions (Krishna et al. 2017): videos of human activities, a sentence for each event.
+"""ActivityNet Captions (Krishna et al. 2017): videos of human activities, with a sentence for each event.
 
-Training videos are in ``train.json``, test videos in ``val_1.json``. ``val_2.json`` is not read: it has 4,885 of the same 4,917
-videos with other captions, and what TACo and CE report is on val_1.
+``train.json`` has the training videos and ``val_1.json`` the test videos. ``val_2.json`` is not read: it has other
+captions for 4,885 of the same 4,917 videos, and TACo and CE report their results on val_1.
 
-Protocols: ``paragraphs`` (TACo, after Zhang et al. 2018 and CE) is the retrieval of a whole video by all its sentences, in the file's
-order, as in the paragraphs that others made of it (it is not that of their starts in 376 videos); ``clips`` has a caption for each
-sentence. An end after the video, by 0.01 s in the published files, is cut and counted.
-Ids begin with ``v_``, as the names of the video files do.
+Protocols:
+
+- ``paragraphs`` (TACo, after Zhang et al. 2018 and CE): one caption per video, its sentences joined in the order of
+  the file. Published paragraphs use the same order, which differs from the order of start times in 376 videos.
+- ``clips``: one caption per sentence. If a clip ends after its video (by 0.01 s in the published files), it is cut
+  and counted.
+
+Video ids begin with ``v_``, like the names of the video files.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +25,7 @@ SOURCE = "https://cs.stanford.edu/people/ranjaykrishna/densevid/captions.zip"
 
 
 def read(annotations: Annotations, protocol: str) -> Iterator[Record]:
+    """Yield the captions of both splits."""
     for path, split in zip(annotations.find(TRAIN, TEST), ("train", "test"), strict=True):
         for video_id, video in annotations.read_json(path).items():
             with as_published(path, f"video {video_id!r}"):
@@ -33,7 +38,7 @@ def read(annotations: Annotations, protocol: str) -> Iterator[Record]:
 
 
 def _paragraph(
-    annotations: Annotations, path: Path, video_id: str, split: str, sentences: list[tuple[Any, Any]]
+    annotations: Annotations, path: Path, video_id: str, split: str, sentences: Sequence[tuple[Any, Any]]
 ) -> list[Caption]:
     kept = []
     for number, (_, sentence) in enumerate(sentences, start=1):
@@ -49,15 +54,20 @@ def _paragraph(
 
 
 def _clips(
-    annotations: Annotations, path: Path, video_id: str, split: str, sentences: list[tuple[Any, Any]], duration: Any
+    annotations: Annotations, path: Path, video_id: str, split: str, sentences: Sequence[tuple[Any, Any]], duration: Any
 ) -> list[Caption]:
     captions = []
     for number, ((start, end), sentence) in enumerate(sentences, start=1):
         try:
-            times = {"start_seconds": seconds(start), "end_seconds": seconds(end)}
-            captions.append(
-                annotations.within(Caption(video_id=video_id, caption=text(sentence), split=split, **times), duration)
+            start_seconds, end_seconds = seconds(start), seconds(end)
+            caption = Caption(
+                video_id=video_id,
+                caption=text(sentence),
+                split=split,
+                start_seconds=start_seconds,
+                end_seconds=end_seconds,
             )
+            captions.append(annotations.cut_at_end(caption, duration))
         except ValueError as error:
             annotations.drop(path, f"video {video_id!r}, sentence {number}", str(error))
     return captions

@@ -1,6 +1,6 @@
-"""COIN (Tang et al. 2019): instructional videos of 180 tasks, a segment for each step that is shown.
+"""COIN (Tang et al. 2019): instructional videos of 180 tasks, with a segment for each step that is shown.
 
-Its captions are the labels of the 778 steps; several tasks have a step of the same words under another number.
+The captions are the labels of the 778 steps. Some tasks have a step with the same words under another number.
 """
 
 import math
@@ -16,7 +16,8 @@ SPLITS = {"training": "train", "testing": "test"}
 
 
 def read(annotations: Annotations, protocol: str) -> Iterator[Record]:
-    del protocol  # the only one
+    """Yield a caption for each segment."""
+    del protocol  # there is only one
     (path,) = annotations.find(COIN)
     for video_id, video in _database(annotations, path).items():
         with as_published(path, f"video {video_id!r}"):
@@ -25,9 +26,10 @@ def read(annotations: Annotations, protocol: str) -> Iterator[Record]:
 
 
 def background_share(annotations: Annotations) -> float:
-    """Of the testing videos' frames at 1 fps, the share without a step: what a model gets right that never sees one (58.53 %).
+    """Return the share of the test videos' frames, at 1 fps, that show no step.
 
-    A video has floor(duration) frames, 394,030 in all; a segment covers those from floor(start) up to, not with, ceil(end).
+    A model that predicts no step at all labels this share correctly: 58.53 %. A video has floor(duration) frames,
+    394,030 in total. A segment covers the frames from floor(start) up to but excluding ceil(end).
     """
     (path,) = annotations.find(COIN)
     num_frames = num_background = 0
@@ -65,13 +67,14 @@ def _captions(annotations: Annotations, path: Path, video_id: str, video: Mappin
                 task=task,
                 step=int(segment["id"]),
             )
-            captions.append(annotations.within(caption, video["duration"]))
+            captions.append(annotations.cut_at_end(caption, video["duration"]))
         except ValueError as error:
             annotations.drop(path, f"video {video_id!r}, segment {number}", str(error))
     return captions
 
 
-def facts(annotations: Annotations, protocol: str) -> dict[str, str]:
+def facts(annotations: Annotations, protocol: str) -> dict[str, int | str]:
+    """Return the share of background frames as text."""
     del protocol
     return {"background at 1 fps, testing videos": f"{background_share(annotations):.2%}"}
 

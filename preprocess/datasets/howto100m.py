@@ -1,10 +1,14 @@
-"""HowTo100M (Miech et al. 2019): 1.2 million narrated videos, 136 million captions of what is said, by speech recognition.
+"""HowTo100M (Miech et al. 2019): 1.2 million narrated videos with 136 million captions from speech recognition.
 
-Protocols: ``captions`` (SSML, section 5.1) has a clip for each caption, of 5 s at least; ``merged`` (TACo, section 4.3) joins adjacent
-captions until there are 10 words at least. Both read ``caption.json``, which has no stop words; ``raw-captions`` and ``raw-merged``
-read ``raw_caption.json``, which has all words, and captions that repeat those before. All is train.
+Protocols:
 
-Clips overlap, and may end after the video. The files have texts that are empty or NaN: left out, and counted.
+- ``captions`` (SSML, section 5.1): one clip per caption, extended to at least 5 s.
+- ``merged`` (TACo, section 4.3): adjacent captions are joined until they have at least 10 words.
+- ``raw-captions`` and ``raw-merged``: the same from ``raw_caption.json``, which has all words, and captions that repeat
+  earlier ones. The first two read ``caption.json``, which has no stop words.
+
+All captions are train. Clips overlap and can end after their video. Texts that are empty or NaN are left out and
+counted.
 """
 
 import json
@@ -15,24 +19,32 @@ from typing import Any, NamedTuple, TextIO
 
 from ...storage.common.errors import UserError
 from ...storage.records import Caption
-from .sources import Annotations, Dataset, Record, as_published, seconds, text
+from .sources import EXPECTED, Annotations, Dataset, Record, as_published, seconds, text
 
 FILES = {"": "caption.json", "raw-": "raw_caption.json"}
 LEAST_SECONDS = 5.0
 LEAST_WORDS = 10
 CHUNK = 1 << 20
 LONGEST = 1 << 24
-"""Characters of a video's captions. What goes on for longer is no file of captions, and would fill the memory."""
+"""Characters that the captions of one video can have at most. Anything longer is not a file of captions; reading on
+would fill the memory."""
 
 
 class Clip(NamedTuple):
+    """A caption with its times, before it is extended or merged."""
+
     start_seconds: float
     end_seconds: float
     text: str
 
 
 def extend(clips: Iterable[Clip], least_seconds: float = LEAST_SECONDS) -> list[Clip]:
-    """A shorter clip grows alike at both ends; where it would begin before 0, it begins at 0 and is as long (as in MIL-NCE's code)."""
+    """Return the clips, with each shorter one extended to ``least_seconds``.
+
+    A clip grows equally at both ends. If it would start before 0, it starts at 0 and keeps its length.
+
+    Source: the code of MIL-NCE.
+    """
     extended = []
     for start, end, words in clips:
         if (missing := least_seconds - (end - start)) > 0:
@@ -43,17 +55,20 @@ def extend(clips: Iterable[Clip], least_seconds: float = LEAST_SECONDS) -> list[
 
 
 def merge(clips: Iterable[Clip], least_words: int = LEAST_WORDS) -> list[Clip]:
-    """Clips in time order, joined until each has enough words; what is left at the end joins the one before, if there is one."""
+    """Return the clips in time order, joined until each has at least ``least_words`` words.
+
+    Remaining clips at the end join the last merged one, if there is one.
+    """
     merged: list[Clip] = []
-    open_clips: list[Clip] = []
+    pending: list[Clip] = []
     for clip in sorted(clips, key=lambda clip: clip.start_seconds):
-        open_clips.append(clip)
-        if sum(len(clip.text.split()) for clip in open_clips) >= least_words:
-            merged.append(_join(open_clips))
-            open_clips = []
-    if open_clips:
+        pending.append(clip)
+        if sum(len(clip.text.split()) for clip in pending) >= least_words:
+            merged.append(_join(pending))
+            pending = []
+    if pending:
         before = [merged.pop()] if merged else []
-        merged.append(_join(before + open_clips))
+        merged.append(_join(before + pending))
     return merged
 
 
@@ -62,6 +77,7 @@ def _join(clips: list[Clip]) -> Clip:
 
 
 def read(annotations: Annotations, protocol: str) -> Iterator[Record]:
+    """Yield the captions of one video after the other; the file is never in memory as a whole."""
     (path,) = annotations.find(FILES["raw-" if protocol.startswith("raw-") else ""])
     shape = merge if protocol.endswith("merged") else extend
     seen = set()
@@ -84,7 +100,7 @@ def _clips(annotations: Annotations, path: Path, video_id: str, video: Any) -> l
     for number, (start, end, words) in enumerate(rows, start=1):
         try:
             clip = Clip(seconds(start), seconds(end), text(words))
-            if not 0 <= clip.start_seconds <= clip.end_seconds:  # some have no length: they are extended or merged
+            if not 0 <= clip.start_seconds <= clip.end_seconds:  # clips of length 0 will be extended or merged
                 raise ValueError(f"from {start} to {end} seconds, expected 0 <= start <= end")
             clips.append(clip)
         except ValueError as error:
@@ -93,64 +109,75 @@ def _clips(annotations: Annotations, path: Path, video_id: str, video: Any) -> l
 
 
 def stream_object(path: Path) -> Iterator[tuple[str, Any]]:
-    """(name, value) of each entry of a JSON object of any size, one in memory at a time. Raises ``UserError`` where it is none.
+    """Yield (key, value) for each entry of a JSON object of any size, with one entry in memory at a time.
 
-    By Python's own parser, since the published files have NaN, which is no JSON: ijson refuses it.
+    Uses Python's parser, because the published files contain NaN, which ijson rejects.
+
+    Raises:
+        UserError: The file is not a JSON object in UTF-8.
     """
-    buffer, at, before, name = "", 0, "{", None
+    buffer, position, separator, key = "", 0, "{", None
     with path.open(encoding="utf-8-sig") as file:
         while True:
             try:
-                name, value, at = _next_entry(buffer, at, before)
-            except (ValueError, RecursionError) as error:  # no JSON, or more of it is to be read
-                buffer, at = buffer[at:], 0
+                key, value, position = _next_entry(buffer, position, separator)
+            except (ValueError, RecursionError) as error:  # not JSON, or the entry continues in the next chunk
+                buffer, position = buffer[position:], 0
                 more = _read(file, path, max(CHUNK, len(buffer))) if len(buffer) < LONGEST else ""
                 if not more:
-                    where = f"after {name!r}" if name is not None else "at its start"
-                    what = getattr(error, "msg", error)  # without a place, which would be one in the buffer
-                    raise UserError(
-                        f"{path}: no JSON {where} ({what}); expected the file as its authors publish it"
-                    ) from None
+                    where = f"after {key!r}" if key is not None else "at its start"
+                    reason = getattr(error, "msg", error)  # without the position, which refers to the buffer
+                    raise UserError(f"{path}: not valid JSON {where} ({reason}); {EXPECTED}") from None
                 buffer += more
                 continue
-            if name is None:
+            if key is None:
                 break
-            before = ","
-            yield name, value
-        if (buffer[at:] + _read(file, path, CHUNK)).strip():
-            raise UserError(f"{path}: more after the JSON's end; expected the file as its authors publish it")
+            separator = ","
+            yield key, value
+        if (buffer[position:] + _read(file, path, CHUNK)).strip():
+            raise UserError(f"{path}: text after the end of the JSON object; {EXPECTED}")
 
 
 def _read(file: TextIO, path: Path, size: int) -> str:
     try:
         return file.read(size)
     except UnicodeDecodeError as error:
-        raise UserError(f"{path}: no JSON in UTF-8 ({error}); expected the file as its authors publish it") from None
+        raise UserError(f"{path}: not valid JSON in UTF-8 ({error}); {EXPECTED}") from None
 
 
 PARSE = json.JSONDecoder().raw_decode
-BLANKS = re.compile(r"[ \t\r\n]*")
+NOT_BLANK = re.compile(r"[^ \t\r\n]")
 
 
-def _next_entry(buffer: str, at: int, before: str) -> tuple[str | None, Any, int]:
-    """Name, value and end of ``before "name": value``; None for the name at the object's end. Raises where neither is (all) there."""
+def _skip_blanks(buffer: str, position: int) -> int:
+    match = NOT_BLANK.search(buffer, position)
+    return match.start() if match else len(buffer)
 
-    def after(character: str, at: int) -> int:
-        at = BLANKS.match(buffer, at).end()
-        if (there := buffer[at : at + 1]) != character:
-            raise ValueError(f"{there!r}, expected {character!r}")
-        return BLANKS.match(buffer, at + 1).end()
 
-    at = BLANKS.match(buffer, at).end()
-    if before == "{" or buffer[at : at + 1] != "}":
-        at = after(before, at)
-    if buffer[at : at + 1] == "}":
-        return None, None, at + 1
-    name, at = PARSE(buffer, at)
-    if not isinstance(name, str):
-        raise ValueError(f"{name!r} is no name")
-    value, at = PARSE(buffer, after(":", at))
-    return name, value, at
+def _skip(character: str, buffer: str, position: int) -> int:
+    """Return the position after ``character`` and the blanks around it."""
+    position = _skip_blanks(buffer, position)
+    if (actual := buffer[position : position + 1]) != character:
+        raise ValueError(f"{actual!r}, expected {character!r}")
+    return _skip_blanks(buffer, position + 1)
+
+
+def _next_entry(buffer: str, position: int, separator: str) -> tuple[str | None, Any, int]:
+    """Return the key, the value and the end of ``separator "key": value``; the key is None at the end of the object.
+
+    Raises:
+        ValueError: The buffer does not contain all of an entry here.
+    """
+    position = _skip_blanks(buffer, position)
+    if separator == "{" or buffer[position : position + 1] != "}":
+        position = _skip(separator, buffer, position)
+    if buffer[position : position + 1] == "}":
+        return None, None, position + 1
+    key, position = PARSE(buffer, position)
+    if not isinstance(key, str):
+        raise ValueError(f"{key!r} is not a key")
+    value, position = PARSE(buffer, _skip(":", buffer, position))
+    return key, value, position
 
 
 DATASET = Dataset(

@@ -1,8 +1,9 @@
-"""LSMDC (Rohrbach et al. 2015, 2017): clips of 200 movies, with what their audio description says.
+"""LSMDC (Rohrbach et al. 2015, 2017): clips of 200 movies, with sentences from their audio descriptions.
 
-101,079 sentences to train on, 7,408 for validation; the test is the 1,000 clips of the 2016 retrieval challenge, as in all papers.
-A clip is a file of its own, so that there are no times; in training several sentences can have the same clip. The files are
-separated by tabs and have neither header nor quotes: a CSV reader that expects them loses the first clip, or a sentence in quotes.
+There are 101,079 training and 7,408 validation sentences. The test set is the 1,000 clips of the 2016 retrieval
+challenge, as in all papers. Each clip is a file of its own, so captions have no times. Several training sentences can
+describe the same clip. The files are separated by tabs and have neither header nor quotes: a CSV reader that expects
+them loses the first clip, or a sentence in quotes.
 """
 
 from collections.abc import Iterator
@@ -19,7 +20,8 @@ FILES = {
 
 
 def read(annotations: Annotations, protocol: str) -> Iterator[Record]:
-    del protocol
+    """Yield the captions of all splits, ordered by clip."""
+    del protocol  # there is only one
     for split, path in zip(FILES, annotations.find(*FILES.values()), strict=True):
         for clip, line, sentence in sorted(_rows(path)):
             try:
@@ -31,7 +33,7 @@ def read(annotations: Annotations, protocol: str) -> Iterator[Record]:
 
 
 def _rows(path: Path) -> Iterator[tuple[str, int, str]]:
-    """(clip, line, sentence)"""
+    """Yield (clip, line number, sentence)."""
     with as_published(path), path.open(encoding="utf-8-sig") as file:
         for number, line in enumerate(file, start=1):
             if line.strip():

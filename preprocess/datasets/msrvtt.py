@@ -1,13 +1,17 @@
-"""MSR-VTT (Xu et al. 2016): 10,000 web clips, 20 captions each.
+"""MSR-VTT (Xu et al. 2016): 10,000 web clips with 20 captions each.
 
-Protocols: ``1k-A`` trains on 9,000 clips and tests on 1,000 pairs (Yu et al. 2018, JSFusion; TACo's split1); ``1k-A-7k`` has the same
-test and trains on the authors' 7,010 training and validation clips (Miech et al. 2019; TACo's split2); ``1k-B`` is another list of
-6,656 and 1,000 (Miech et al. 2018), tested with the first caption of each (CE, MMT); ``full`` is the authors' own, all captions.
+Protocols:
 
-1k-B trains on 453 test clips of 1k-A: a model of the one cannot be tested by the other.
+- ``1k-A``: trains on 9,000 clips and tests on 1,000 pairs (Yu et al. 2018, JSFusion; TACo's split1).
+- ``1k-A-7k``: the same test set; trains on the 7,010 official training and validation clips (Miech et al. 2019;
+  TACo's split2).
+- ``1k-B``: other lists of 6,656 and 1,000 clips (Miech et al. 2018), tested with the first caption of each (CE, MMT).
+- ``full``: the official splits, all captions.
+
+The training split of 1k-B contains 453 test clips of 1k-A: do not test a model of one protocol with the other.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,7 +21,7 @@ from .sources import Annotations, Dataset, Record, as_published, read_lines, rea
 SENTENCES = ("MSRVTT_data.json", "train_val_videodatainfo.json", "test_videodatainfo.json")
 BY_VIDEO = ("sgn_train.json", "sgn_val.json", "sgn_test.json")
 FOLDS = tuple(f"MSRVTT_val_fold_{number}.csv" for number in range(1, 5))
-"""The first caption of each of 1k-A's training clips."""
+"""Have the first caption of each training clip of 1k-A."""
 PAIRS = "MSRVTT_JSFUSION_test.csv"
 
 LISTS: dict[str, dict[str, tuple[str, ...]]] = {
@@ -30,49 +34,63 @@ LISTS: dict[str, dict[str, tuple[str, ...]]] = {
         "test": ("test_list_full.txt", "MSRVTT_test.full.csv"),
     },
 }
-"""{protocol: {split: names of the same list}}"""
+"""For each protocol and split, the names under which its list of clips is published."""
 
 
 class Sentence(NamedTuple):
+    """A caption as it stands in a file."""
+
     path: Path
     row: str
+    """Where it stands, for messages."""
     number: int
     sentence: Any
 
 
 def read(annotations: Annotations, protocol: str) -> Iterator[Record]:
-    """Clips of a list without captions, or with fewer than there are, are one problem a list."""
+    """Yield the captions of the listed clips. Listed clips with missing captions are one problem per list."""
     lists = _lists(annotations, protocol)
     files = [path for name in (*SENTENCES, *BY_VIDEO, *FOLDS) if (path := annotations.find_optional(name))]
     captions: dict[str, list[Sentence]] = {}
-    for path in files:
-        captions = (
-            _captions_of(annotations, path) | captions
-        )  # a clip's captions come from one file, the first that has some
+    for path in files:  # all captions of a clip come from one file: the first that has any
+        captions = _read_captions(annotations, path) | captions
     for split, path in lists.items():
-        of_list = _captions_of(annotations, path) if path.name == PAIRS else captions
-        videos = _videos(path)
+        available = _read_captions(annotations, path) if path.name == PAIRS else captions
+        videos = _read_list(path)
         num_captions = 1 if (protocol, split) == ("1k-B", "test") else None
-        missing = sum(video not in of_list for video in videos)
-        of_folds = sum(video in of_list and of_list[video][0].path.name in FOLDS for video in videos)
-        lacks = [(missing, f"have no captions in {', '.join(file.name for file in files) or 'any file there'}")]
-        if num_captions is None:
-            lacks.append((of_folds, "have only their first caption, from MSRVTT_val_fold_*.csv"))
-        if lacks := [f"{count:,} of {len(videos):,} videos {what}" for count, what in lacks if count]:
-            annotations.problems.add(
-                f"{path}: {' and '.join(lacks)}; needs {SENTENCES[0]} ({annotations.published[SENTENCES[0]]})"
-            )
+        _report_missing(annotations, path, videos, available, files, first_is_enough=num_captions is not None)
         for video in videos:
-            for sentence in of_list.get(video, [])[:num_captions]:
+            for sentence in available.get(video, [])[:num_captions]:
                 try:
                     yield _caption(video, split, sentence)
                 except ValueError as error:
                     annotations.drop(sentence.path, sentence.row, str(error))
 
 
+def _report_missing(
+    annotations: Annotations,
+    path: Path,
+    videos: list[str],
+    captions: Mapping[str, list[Sentence]],
+    files: Iterable[Path],
+    *,
+    first_is_enough: bool,
+) -> None:
+    """Report how many clips of the list at ``path`` lack captions."""
+    num_without = sum(video not in captions for video in videos)
+    num_first_only = sum(video in captions and captions[video][0].path.name in FOLDS for video in videos)
+    lacks = [(num_without, f"have no captions in {', '.join(file.name for file in files) or 'any file there'}")]
+    if not first_is_enough:
+        lacks.append((num_first_only, "have only their first caption, from MSRVTT_val_fold_*.csv"))
+    if reasons := [f"{count:,} of {len(videos):,} videos {reason}" for count, reason in lacks if count]:
+        annotations.problems.add(
+            f"{path}: {' and '.join(reasons)}; needs {SENTENCES[0]} ({annotations.published[SENTENCES[0]]})"
+        )
+
+
 def list_sizes(annotations: Annotations, protocol: str) -> dict[str, int]:
-    """Videos of each split, with captions or without."""
-    return {split: len(_videos(path)) for split, path in _lists(annotations, protocol).items()}
+    """Return the number of clips listed for each split, with or without captions."""
+    return {split: len(_read_list(path)) for split, path in _lists(annotations, protocol).items()}
 
 
 def _lists(annotations: Annotations, protocol: str) -> dict[str, Path]:
@@ -80,16 +98,15 @@ def _lists(annotations: Annotations, protocol: str) -> dict[str, Path]:
     return dict(zip(names, annotations.find(*names.values()), strict=True))
 
 
-def _videos(path: Path) -> list[str]:
-    """Each once."""
-    names = (
-        read_lines(path) if path.suffix == ".txt" else (row["video_id"] for _, row in read_rows(path, ("video_id",)))
-    )
-    return list(dict.fromkeys(names))
+def _read_list(path: Path) -> list[str]:
+    """Return the ids in a list of clips, without duplicates."""
+    if path.suffix == ".txt":
+        return list(dict.fromkeys(read_lines(path)))
+    return list(dict.fromkeys(row["video_id"] for _, row in read_rows(path, ("video_id",))))
 
 
-def _captions_of(annotations: Annotations, path: Path) -> dict[str, list[Sentence]]:
-    """Of each video, in the order of their numbers, which is not the order in every file."""
+def _read_captions(annotations: Annotations, path: Path) -> dict[str, list[Sentence]]:
+    """Return the captions of each clip, ordered by their numbers; not every file is."""
     if path.suffix == ".csv":
         captions: dict[str, list[Sentence]] = {}
         for line, row in read_rows(path, ("video_id", "sentence")):
@@ -99,9 +116,9 @@ def _captions_of(annotations: Annotations, path: Path) -> dict[str, list[Sentenc
     with as_published(path):
         content = annotations.read_json(path)
         rows = content["sentences"] if path.name in SENTENCES else _by_video(content)
-        for place, row in enumerate(rows, start=1):
-            with as_published(path, f"sentence {place} of the file"):
-                number = int(str(row["sen_id"]))  # an infinite one is a ValueError, too
+        for position, row in enumerate(rows, start=1):
+            with as_published(path, f"sentence {position} of the file"):
+                number = int(str(row["sen_id"]))  # through text, so that infinity is a ValueError, too
                 sentence = Sentence(path, f"sentence {number}", number, row["caption"])
                 of_video = numbered.setdefault(row["video_id"], {})
                 if number in of_video:
@@ -123,6 +140,11 @@ def _caption(video_id: str, split: str, sentence: Sentence) -> Caption:
     return Caption(video_id=video_id, caption=text(sentence.sentence), split=split)
 
 
+def facts(annotations: Annotations, protocol: str) -> dict[str, int | str]:
+    """Return the sizes of the lists."""
+    return {f"videos listed for {split}": size for split, size in list_sizes(annotations, protocol).items()}
+
+
 CLIP4CLIP = "https://github.com/ArrowLuo/CLIP4Clip/releases/download/v0.0/msrvtt_data.zip"
 EXPERTS = "https://github.com/albanie/collaborative-experts, misc/datasets/msrvtt/"
 DATASET = Dataset(
@@ -134,7 +156,5 @@ DATASET = Dataset(
         **dict.fromkeys(("train_list_full.txt", "val_list_full.txt", "test_list_full.txt"), EXPERTS),
     },
     protocols=tuple(LISTS),
-    facts=lambda annotations, protocol: {
-        f"videos listed for {s}": n for s, n in list_sizes(annotations, protocol).items()
-    },
+    facts=facts,
 )

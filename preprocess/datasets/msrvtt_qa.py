@@ -1,12 +1,13 @@
-"""MSRVTT-QA (Xu et al. 2017): questions with one word for an answer, on the clips and authors' splits of MSR-VTT.
+"""MSRVTT-QA (Xu et al. 2017): questions with one-word answers about the clips of MSR-VTT, in its official splits.
 
-158,581 / 12,278 / 72,821 questions, made by a program from the captions. Besides the authors' files those of ClipBERT (``train.jsonl``)
-and HQGA (``hqga_train.csv``) are read; of the kinds there, the one with the most splits. HQGA's questions have no question mark.
+A program made the 158,581 / 12,278 / 72,821 questions from the captions. Besides the authors' files, those of
+ClipBERT (``train.jsonl``) and HQGA (``hqga_train.csv``) can be read. If several kinds exist, the one with the most
+splits is used. HQGA's questions have no question mark.
 """
 
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ...storage.files import numbered_jsonl
 from ...storage.records import Caption
@@ -16,15 +17,22 @@ SPLITS = ("train", "validation", "test")
 OFFICIAL = ("train_qa.json", "val_qa.json", "test_qa.json")
 KINDS = (OFFICIAL, ("train.jsonl", "val.jsonl", "test.jsonl"), ("hqga_train.csv", "hqga_val.csv", "hqga_test.csv"))
 TYPES = ("what", "who", "how", "when", "where")
-"""As the benchmark groups them: by the first word, "how many" with "how"."""
+"""Groups of the benchmark: the first word of a question. "how many" belongs to "how"."""
 
-Question = tuple[str, Any, Any, Any]
-"""(row, video, question, answer)"""
+
+class Question(NamedTuple):
+    """A question as it stands in a file."""
+
+    row: str
+    """Where it stands, for messages."""
+    video: Any
+    question: Any
+    answer: Any
 
 
 def read(annotations: Annotations, protocol: str) -> Iterator[Record]:
-    """A split without a file is one problem, unless all are."""
-    del protocol
+    """Yield the questions of all splits. A split without a file is one problem, unless no split has one."""
+    del protocol  # there is only one
     kinds = sorted(KINDS, key=lambda names: sum(annotations.find_optional(name) is None for name in names))
     paths = [next(filter(None, map(annotations.find_optional, names)), None) for names in zip(*kinds, strict=True)]
     if not any(paths):
@@ -35,39 +43,48 @@ def read(annotations: Annotations, protocol: str) -> Iterator[Record]:
                 f"{annotations.folder}: no {name} ({annotations.published[name]}); no questions for {split}"
             )
         else:
-            yield from question_captions(annotations, path, split, _questions(annotations, path), _video)
+            yield from question_captions(annotations, path, split, _questions(annotations, path), _video_id)
 
 
 def question_captions(
     annotations: Annotations, path: Path, split: str, questions: Iterable[Question], video_of: Callable[[Any], str]
 ) -> Iterator[Caption]:
-    """Those of a video together. ``video_of`` gives its id, or raises ``ValueError``."""
-    for row, video, question, answer in sorted(questions, key=lambda item: str(item[1]).removeprefix("video")):
+    """Yield the questions as captions, ordered by video. Report and leave out those that cannot be used.
+
+    Args:
+        annotations: Receives the problems.
+        path: File of the questions, for messages.
+        split: Split of all questions.
+        questions: Questions as they stand in the file.
+        video_of: Returns the id of a question's video; raises ``ValueError`` if it cannot.
+    """
+    for question in sorted(questions, key=lambda question: str(question.video).removeprefix("video")):
         try:
-            words = text(question)
+            words = text(question.question)
             kind = words.split()[0].lower()
-            if not isinstance(answer, str) or not answer.strip():
-                raise ValueError(f"the answer is {answer!r}, expected a word")
+            if not isinstance(question.answer, str) or not question.answer.strip():
+                raise ValueError(f"the answer is {question.answer!r}, expected a word")
             yield Caption(
-                video_id=video_of(video),
+                video_id=video_of(question.video),
                 caption=words,
                 split=split,
-                answer=text(answer),
+                answer=text(question.answer),
                 question_type=kind if kind in TYPES else None,
             )
         except ValueError as error:
-            annotations.drop(path, row, str(error))
+            annotations.drop(path, question.row, str(error))
 
 
 def json_questions(annotations: Annotations, path: Path) -> Iterator[Question]:
+    """Yield the questions in an official file. Report and leave out those with the id of an earlier one."""
     seen = set()
-    for place, row in enumerate(annotations.read_json(path, list), start=1):
-        with as_published(path, f"question {place} of the file"):
+    for position, row in enumerate(annotations.read_json(path, list), start=1):
+        with as_published(path, f"question {position} of the file"):
             if row["id"] in seen:
-                annotations.drop(path, f"question {place} of the file", f"the second with the id {row['id']!r}")
+                annotations.drop(path, f"question {position} of the file", f"the second with the id {row['id']!r}")
                 continue
             seen.add(row["id"])
-            yield f"question {row['id']}", row["video_id"], row["question"], row["answer"]
+            yield Question(f"question {row['id']}", row["video_id"], row["question"], row["answer"])
 
 
 def _questions(annotations: Annotations, path: Path) -> Iterator[Question]:
@@ -76,13 +93,13 @@ def _questions(annotations: Annotations, path: Path) -> Iterator[Question]:
     elif path.suffix == ".jsonl":
         for line, row in numbered_jsonl(path):
             with as_published(path, f"line {line}"):
-                yield f"line {line}", row["video_id"], row["question"], row["answer"]
+                yield Question(f"line {line}", row["video_id"], row["question"], row["answer"])
     else:
         for line, row in read_rows(path, ("video", "question", "answer")):
-            yield f"line {line}", row["video"], row["question"], row["answer"]
+            yield Question(f"line {line}", row["video"], row["question"], row["answer"])
 
 
-def _video(number: Any) -> str:
+def _video_id(number: Any) -> str:
     digits = str(number).removeprefix("video")
     if not digits.isdecimal():
         raise ValueError(f"the video is {number!r}, expected a number")

@@ -1,12 +1,12 @@
-"""MSVD (Chen & Dolan 2011): 1,970 YouTube clips, 18 to 81 captions each, with the splits of Venugopalan et al. 2015.
+"""MSVD (Chen & Dolan 2011): 1,970 YouTube clips with 18 to 81 captions each, in the splits of Venugopalan et al. 2015.
 
-All captions of a clip are kept, also those that it has twice. The authors' corpus has more clips and languages than the lists: only
-its English rows count, and a clip is called VideoID_Start_End.
+All captions of a clip are kept, including duplicates. The authors' corpus has more clips and languages than the
+lists: only its English rows are read. A clip is named VideoID_Start_End.
 """
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ...storage.records import Caption
 from .sources import Annotations, Dataset, Record, as_published, read_lines, read_rows, text
@@ -16,12 +16,20 @@ CORPUS = "video_corpus.csv"
 LISTS = {"train": "train_list.txt", "validation": "val_list.txt", "test": "test_list.txt"}
 
 
+class Sentence(NamedTuple):
+    """A caption as it stands in a file."""
+
+    row: str
+    """Where it stands, for messages."""
+    sentence: Any
+
+
 def read(annotations: Annotations, protocol: str) -> Iterator[Record]:
-    """Clips of a list without captions are one problem a list."""
-    del protocol
-    in_corpus = annotations.find_optional(CORPUS) and not annotations.find_optional(CAPTIONS)
-    path, *lists = annotations.find(CORPUS if in_corpus else CAPTIONS, *LISTS.values())
-    captions = _corpus(path) if in_corpus else _captions(annotations, path)
+    """Yield the captions of the listed clips. Listed clips without captions are one problem per list."""
+    del protocol  # there is only one
+    use_corpus = annotations.find_optional(CORPUS) and not annotations.find_optional(CAPTIONS)
+    path, *lists = annotations.find(CORPUS if use_corpus else CAPTIONS, *LISTS.values())
+    captions = _read_corpus(path) if use_corpus else _read_captions(annotations, path)
     for split, list_path in zip(LISTS, lists, strict=True):
         videos = list(dict.fromkeys(read_lines(list_path)))
         if missing := sum(not captions.get(video) for video in videos):
@@ -34,25 +42,26 @@ def read(annotations: Annotations, protocol: str) -> Iterator[Record]:
                     annotations.drop(path, row, str(error))
 
 
-def _captions(annotations: Annotations, path: Path) -> dict[str, list[tuple[str, Any]]]:
-    """{video: [(row, caption)]}"""
+def _read_captions(annotations: Annotations, path: Path) -> dict[str, list[Sentence]]:
     with as_published(path):
         content = annotations.read_json(path)
-        if odd := [video for video, sentences in content.items() if not isinstance(sentences, list)]:
-            raise TypeError(f"the captions of video {odd[0]!r} are no list")
+        if wrong := [video for video, sentences in content.items() if not isinstance(sentences, list)]:
+            raise TypeError(f"the captions of video {wrong[0]!r} are not a list")
     return {
-        video: [(f"video {video!r}, caption {number}", sentence) for number, sentence in enumerate(sentences, start=1)]
+        video: [
+            Sentence(f"video {video!r}, caption {number}", sentence)
+            for number, sentence in enumerate(sentences, start=1)
+        ]
         for video, sentences in content.items()
     }
 
 
-def _corpus(path: Path) -> dict[str, list[tuple[str, Any]]]:
-    captions: dict[str, list[tuple[str, Any]]] = {}
+def _read_corpus(path: Path) -> dict[str, list[Sentence]]:
+    captions: dict[str, list[Sentence]] = {}
     for line, row in read_rows(path, ("VideoID", "Start", "End", "Language", "Description")):
         if row["Language"] == "English":
-            captions.setdefault(f"{row['VideoID']}_{row['Start']}_{row['End']}", []).append(
-                (f"line {line}", row["Description"])
-            )
+            video = f"{row['VideoID']}_{row['Start']}_{row['End']}"
+            captions.setdefault(video, []).append(Sentence(f"line {line}", row["Description"]))
     return captions
 
 

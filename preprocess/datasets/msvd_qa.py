@@ -1,7 +1,7 @@
-"""MSVD-QA (Xu et al. 2017): questions with one word for an answer, on the clips of MSVD; 30,933 / 6,415 / 13,157.
+"""MSVD-QA (Xu et al. 2017): questions with one-word answers about the clips of MSVD; 30,933 / 6,415 / 13,157 questions.
 
-The questions number the clips; ``youtube_mapping.txt`` has their names. The splits (1,161 / 245 / 504 clips) are not those of MSVD:
-questions for validation are on clips of its test, too.
+The questions refer to clips by number; ``youtube_mapping.txt`` maps the numbers to names. The splits (1,161 / 245 /
+504 clips) are not those of MSVD: some validation questions are about clips of MSVD's test split.
 """
 
 from collections.abc import Iterator
@@ -14,18 +14,19 @@ MAPPING = "youtube_mapping.txt"
 
 
 def read(annotations: Annotations, protocol: str) -> Iterator[Record]:
-    del protocol
+    """Yield the questions of all splits."""
+    del protocol  # there is only one
     mapping, *paths = annotations.find(MAPPING, *OFFICIAL)
-    names: dict[str, str] = {}
+    name_of_number: dict[str, str] = {}
     for line in read_lines(mapping):
         with as_published(mapping, repr(line)):
             name, number = line.split()
-            names[number] = name
+            name_of_number[number] = name
 
     def video_of(number: Any) -> str:
-        if f"vid{number}" not in names:
+        if f"vid{number}" not in name_of_number:
             raise ValueError(f"video {number!r} is not in {mapping}")
-        return names[f"vid{number}"]
+        return name_of_number[f"vid{number}"]
 
     for split, path in zip(SPLITS, paths, strict=True):
         yield from question_captions(annotations, path, split, json_questions(annotations, path), video_of)

@@ -1,17 +1,20 @@
-"""Places Audio Captions 400k (Harwath et al. 2017, 2018): images of Places205, described aloud, and transcribed by speech recognition.
+"""Places Audio Captions 400k (Harwath et al. 2017, 2018): spoken descriptions of Places205 images, with automatic
+transcripts.
 
-The corpus has ``metadata/train.json`` and ``val.json``: an object with ``image_base_path``, ``audio_base_path`` and ``data``, a list of
-objects with ``uttid``, ``speaker``, ``asr_text``, ``wav`` and ``image``. The loaders of dharwath/DAVEnet-pytorch and wnhsu/ResDAVEnet-VQ
-(dataloaders/image_caption_dataset.py) read ``wav`` and ``image``, relative to the two paths, which each user puts in and which mean
-nothing here. No public code was found that reads ``asr_text``. Other splits (``train_2020.json``, ...) are not read.
+The corpus has ``metadata/train.json`` and ``val.json``: an object with ``image_base_path``, ``audio_base_path`` and
+``data``, a list of objects with ``uttid``, ``speaker``, ``asr_text``, ``wav`` and ``image``. ``wav`` and ``image``
+are relative to the two base paths, which each user sets and which are ignored here (see
+dataloaders/image_caption_dataset.py in dharwath/DAVEnet-pytorch and wnhsu/ResDAVEnet-VQ). We found no public code
+that reads ``asr_text``. Other splits (``train_2020.json``, ...) are not read.
 
-An image's id is its file's path below the images' folder without the suffix, a recording's the same below the corpus's folder
-(``wavs/...``): as vlalign-extract names files. The test is ``val.json``, 1,000 pairs, as in all papers; there is no other validation.
+The id of an image is the path of its file below the image folder, without the suffix. The id of a recording is the
+same below the folder of the corpus (``wavs/...``). vlalign-extract gives files the same ids. The test split is
+``val.json``, 1,000 pairs, as in all papers; there is no validation split.
 """
 
 from collections.abc import Iterator
-from pathlib import PurePosixPath
-from typing import Any
+from pathlib import Path, PurePosixPath
+from typing import Any, NamedTuple
 
 from ...storage.records import Caption
 from .sources import Annotations, Dataset, Record, as_published, text
@@ -19,32 +22,52 @@ from .sources import Annotations, Dataset, Record, as_published, text
 FILES = {"train": "train.json", "test": "val.json"}
 
 
+class Entry(NamedTuple):
+    """An entry of ``data`` in a file."""
+
+    row: str
+    """Where it stands, for messages."""
+    image: Any
+    wav: Any
+    transcript: Any
+
+
 def read(annotations: Annotations, protocol: str) -> Iterator[Record]:
-    """A caption without a transcript is left out, though its recording may be whole: captions are texts everywhere else."""
-    del protocol
+    """Yield the captions of all splits. A caption without a transcript is left out, even if its recording is whole."""
+    del protocol  # there is only one
     for split, path in zip(FILES, annotations.find(*FILES.values()), strict=True):
-        of_image: dict[Any, list[tuple[str, dict[str, Any]]]] = {}
-        with as_published(path):
-            for place, row in enumerate(annotations.read_json(path)["data"], start=1):
-                with as_published(path, f"entry {place} of data"):
-                    of_image.setdefault(row["image"], []).append((f"entry {place} of data", row))
         recordings = set()
-        for place, row in (item for rows in of_image.values() for item in rows):
-            with as_published(path, place):
-                image, wav, transcript = row["image"], row["wav"], row["asr_text"]
+        for entry in _entries(annotations, path):
             try:
-                caption = Caption(video_id=id_of(image), caption=text(transcript), split=split, recording=id_of(wav))
-                if caption.recording in recordings:
-                    raise ValueError(f"the second with the recording {wav!r}")
+                image, transcript, recording = id_of(entry.image), text(entry.transcript), id_of(entry.wav)
+                caption = Caption(video_id=image, caption=transcript, split=split, recording=recording)
+                if recording in recordings:
+                    raise ValueError(f"the second with the recording {entry.wav!r}")
             except ValueError as error:
-                annotations.drop(path, place, str(error))
+                annotations.drop(path, entry.row, str(error))
                 continue
-            recordings.add(caption.recording)
+            recordings.add(recording)
             yield caption
 
 
+def _entries(annotations: Annotations, path: Path) -> Iterator[Entry]:
+    """Yield the entries of a file, those of an image together."""
+    of_image: dict[Any, list[Entry]] = {}
+    with as_published(path):
+        for position, row in enumerate(annotations.read_json(path)["data"], start=1):
+            with as_published(path, f"entry {position} of data"):
+                entry = Entry(f"entry {position} of data", row["image"], row["wav"], row["asr_text"])
+                of_image.setdefault(entry.image, []).append(entry)
+    for entries in of_image.values():
+        yield from entries
+
+
 def id_of(file: Any) -> str:
-    """As vlalign-extract names a file. Raises ``ValueError`` for what is no path in a folder."""
+    """Return the id that vlalign-extract gives to a file.
+
+    Raises:
+        ValueError: ``file`` is not a relative path that stays in its folder.
+    """
     path = PurePosixPath(file) if isinstance(file, str) else PurePosixPath()
     if not path.name or path.is_absolute() or ".." in path.parts:
         raise ValueError(f"the file is {file!r}, expected a path below the data set's folder")

@@ -1,15 +1,17 @@
-"""Spoken Moments in Time (S-MiT, Monfort et al. 2021): 500,000 clips of 3 s, described aloud, and transcribed by speech recognition.
+"""Spoken Moments in Time (S-MiT, Monfort et al. 2021): 500,000 clips of 3 s, spoken descriptions with automatic
+transcripts.
 
-The authors give the files to those who ask. What public code shows of them (google-research/scenic, projects/densevoc/tools/
-build_smit_tfrecord.py): ``train_set.txt`` has the name of a clip on each line, ``videos/NAME.mp4`` is the clip, and the first line of
-``transcriptions/NAME.txt`` the transcript; names have the clip's action for a folder. What it does not show, and stands here by analogy:
+The authors give the files on request. This much is known from public code (google-research/scenic,
+projects/densevoc/tools/build_smit_tfrecord.py): ``train_set.txt`` has the name of a clip on each line,
+``videos/NAME.mp4`` is the clip, and the first line of ``transcriptions/NAME.txt`` is the transcript. Names begin with
+the clip's action as a folder. The rest is assumed by analogy:
 
-- the other lists, here ``val_set.txt`` and ``test_set.txt``;
-- where the recordings lie. Their ids here are ``audio/NAME``: not the clip's own, which has a sound, too. vlalign-extract gives them
-  these ids where they lie as ``audio/NAME.wav`` (or .mp3, ...) in the folder that it is given.
+- the other lists are ``val_set.txt`` and ``test_set.txt``;
+- recordings have the ids ``audio/NAME``, unlike their clips, which have sound of their own. vlalign-extract gives
+  these ids to files ``audio/NAME.wav`` (or .mp3, ...) in the folder that it reads.
 
-Protocols: ``full`` has all of it. Results are means over five sets of 1,000 test pairs, drawn at random (the paper's section 5.1; CMCM's
-4.1), and which these were is not published: ``test-1k-1`` to ``-5`` are five such draws, with no training captions.
+Protocols: ``full`` has all captions. Papers report means over five random sets of 1,000 test pairs (section 5.1; CMCM,
+section 4.1), which are not published. ``test-1k-1`` to ``test-1k-5`` are five such draws, without training captions.
 """
 
 import hashlib
@@ -26,14 +28,15 @@ DRAWN, NUM_DRAWS = 1000, 5
 
 
 def read(annotations: Annotations, protocol: str) -> Iterator[Record]:
-    """A caption without a transcript is left out, though its recording may be whole; a split without a list is one problem."""
+    """Yield the captions of a protocol. A caption without a transcript is left out, even if its recording is whole.
+
+    A split without a list is one problem, unless no split has one.
+    """
     if protocol != FULL:
         list_path, folder = annotations.find(LISTS["test"], TRANSCRIPTS)
         captions = list(_captions(annotations, list_path, folder, "test"))
         if len(captions) < DRAWN:
-            annotations.problems.add(
-                f"{list_path}: {len(captions):,} captions are left of it, expected {DRAWN:,} to draw from it"
-            )
+            annotations.problems.add(f"{list_path}: only {len(captions):,} captions can be used, expected {DRAWN:,}")
         yield from draw(captions, protocol.removeprefix(DRAW))
         return
     if not any(map(annotations.find_optional, LISTS.values())):
@@ -49,7 +52,7 @@ def read(annotations: Annotations, protocol: str) -> Iterator[Record]:
 
 
 def draw(captions: Sequence[Caption], seed: str) -> list[Caption]:
-    """``DRAWN`` of them, by a hash of seed and clip: the same whatever the order of the list."""
+    """Return ``DRAWN`` captions, chosen by a hash of seed and clip, so that the order of the list does not matter."""
     return sorted(captions, key=lambda caption: hashlib.sha256(f"{seed}:{caption.video_id}".encode()).digest())[:DRAWN]
 
 
@@ -57,7 +60,7 @@ def _captions(annotations: Annotations, list_path: Path, folder: Path, split: st
     for name in dict.fromkeys(read_lines(list_path)):
         try:
             if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
-                raise ValueError("leads out of the folder")  # a list from elsewhere names no other file of this machine
+                raise ValueError("leads out of the folder")  # a list must not open other files of this machine
             with (folder / f"{name}.txt").open(encoding="utf-8-sig") as file:
                 transcript = text(file.readline())
             yield Caption(video_id=name, caption=transcript, split=split, recording=f"audio/{name}")

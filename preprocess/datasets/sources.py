@@ -1,4 +1,4 @@
-"""The files that a data set's authors publish: found by their names, read with errors that say file and row."""
+"""What a reader of official files needs: find the files, read them, and report errors with file and row."""
 
 import csv
 import json
@@ -15,146 +15,188 @@ from ...storage.records import Caption, VideoRecord
 
 Record = VideoRecord | Caption
 
-csv.field_size_limit(1 << 27)  # a caption may be long; Python's own limit is 128 KiB
+EXPECTED = "expected the file as its authors publish it"
+
+csv.field_size_limit(1 << 27)  # captions can be long; Python's default limit is 128 KiB
 
 
 @dataclass(frozen=True)
 class Annotations:
-    """What a reader reads from."""
+    """The annotation files of a data set, as a reader sees them."""
 
     folder: Path
+    """Folder to search, with all folders below it."""
     published: Mapping[str, str]
-    """{official file name: where its authors publish it}"""
+    """Maps each official file name to where its authors publish it."""
     problems: Problems
-    """For rows that are left out: one line each, with file and row."""
+    """Receives one line, with file and row, for each row that is left out."""
 
     def find(self, *names: str) -> list[Path]:
-        """Official files, in ``folder`` or anywhere below. Raises ``UserError`` that lists all that are missing, with their sources."""
-        found = [self.find_optional(name) for name in names]
-        if missing := [name for name, path in zip(names, found, strict=True) if path is None]:
+        """Return the paths of official files, in the order of ``names``.
+
+        Raises:
+            UserError: Files are missing. The message lists all of them and where they are published.
+        """
+        paths = {name: path for name in names if (path := self.find_optional(name))}
+        if missing := [name for name in names if name not in paths]:
             sources = "; ".join(f"{name} ({self.published[name]})" for name in missing)
             raise UserError(f"{self.folder}: missing {sources}; put them there, or pass --annotations DIR")
-        return found
+        return [paths[name] for name in names]
 
     def find_optional(self, name: str) -> Path | None:
-        """The file nearest to the top, None where there is none. ``name`` may have folders before it."""
-        found = sorted(self.folder.rglob(name), key=lambda path: (len(path.parts), path))
-        return found[0] if found else None
+        """Return the file nearest to the top of the folder, or None. ``name`` may contain folders."""
+        return min(self.folder.rglob(name), key=lambda path: (len(path.parts), path), default=None)
 
     def read_json(self, path: Path, kind: type = dict) -> Any:
-        """A name that an object has twice is reported, and its first value kept; a BOM is passed over.
+        """Return the content of a JSON file in UTF-8, with or without a byte order mark.
 
-        Raises ``UserError`` where the file is no JSON in UTF-8, or another kind of value at the top.
+        If an object has the same key twice, the second value is left out and reported.
+
+        Args:
+            path: File to read.
+            kind: Type that the top-level value must have: ``dict`` or ``list``.
+
+        Raises:
+            UserError: The file is not valid JSON in UTF-8, or its top-level value has another type.
         """
 
-        def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        def without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
             values: dict[str, Any] = {}
-            for name, value in pairs:
-                if name in values:
-                    self.drop(path, f"entry {name!r}", "the second of this name")
+            for key, value in pairs:
+                if key in values:
+                    self.drop(path, f"entry {key!r}", "duplicate of an earlier entry")
                 else:
-                    values[name] = value
+                    values[key] = value
             return values
 
         try:
-            value = json.loads(path.read_text(encoding="utf-8-sig"), object_pairs_hook=once)
+            value = json.loads(path.read_text(encoding="utf-8-sig"), object_pairs_hook=without_duplicates)
         except (ValueError, RecursionError) as error:
-            raise UserError(
-                f"{path}: no JSON in UTF-8 ({error}); expected the file as its authors publish it"
-            ) from None
+            raise UserError(f"{path}: not valid JSON in UTF-8 ({error}); {EXPECTED}") from None
         if not isinstance(value, kind):
-            raise UserError(
-                f"{path}: a JSON {type(value).__name__}, expected a {kind.__name__}, as its authors publish it"
-            )
+            raise UserError(f"{path}: the top level is a {type(value).__name__}, not a {kind.__name__}; {EXPECTED}")
         return value
 
-    def drop(self, path: Path, row: str, why: str) -> None:
-        """Reports a row that is left out."""
-        self.problems.add(f"{path}, {row}: {why}; left out")
+    def drop(self, path: Path, row: str, reason: str) -> None:
+        """Report a row that is left out."""
+        self.problems.add(f"{path}, {row}: {reason}; left out")
 
-    def within(self, caption: Caption, duration_seconds: Any) -> Caption:
-        """The caption, its clip cut at the video's end where it goes on after it, which is counted.
+    def cut_at_end(self, caption: Caption, duration_seconds: Any) -> Caption:
+        """Return the caption with its clip cut at the end of the video; count it if that changes the clip.
 
-        Raises ``ValueError`` where it also starts there, or where the duration is no number.
+        Args:
+            caption: Any caption, with or without times.
+            duration_seconds: Duration of the video, as it stands in the file.
+
+        Raises:
+            ValueError: The duration is not a number, or the clip starts after the end of the video.
         """
         last = round(seconds(duration_seconds), 2)  # 70.29 is published as 70.28999999999999
         if caption.end_seconds is None or caption.end_seconds <= last:
             return caption
         cut = replace(caption, end_seconds=last)
-        self.note("ends after the video, cut at its duration")
+        self.count_change("ends after the video, cut at its duration")
         return cut
 
-    def note(self, change: str) -> None:
-        """Counts a row that is kept, but not as it stands in the file."""
+    def count_change(self, change: str) -> None:
+        """Count a row that is kept with a changed value. The counts are shown in the summary."""
         self.problems.changed[change] += 1
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """A row of ``DATASETS``."""
+    """How to read a data set: one row of ``DATASETS``."""
 
     read: Callable[[Annotations, str], Iterator[Record]]
-    """From the files and the name of a protocol. All captions of a video come together; videos need not be listed."""
+    """Yields the records, given the files and the name of a protocol. All captions of a video in a split come together.
+    Videos need not be listed."""
     published: Mapping[str, str]
+    """Maps each official file name to where its authors publish it."""
     protocols: Sequence[str] = field(default=("",))
-    """Which splits and captions; the first one is usual."""
-    facts: Callable[[Annotations, str], dict[str, Any]] | None = None
-    """What else there is to be said of the files: {what: number}."""
+    """Names of the choices of splits and captions; the first is the default. One empty name if there is no choice."""
+    facts: Callable[[Annotations, str], Mapping[str, int | str]] | None = None
+    """Returns more to print and to keep about the files, such as the number of tasks."""
     task: str = "retrieval"
-    """What runs are asked on it: kept with the captions, for ``vlalign-train`` and ``vlalign-evaluate``."""
+    """Default task of ``vlalign-train`` and ``vlalign-evaluate`` on this data set; kept with the captions."""
     steps: Callable[[Annotations], dict[str, list[str]]] | None = None
-    """{task: its steps in order}, whether shown in a video or not; kept with the captions."""
+    """Returns the steps of each instructional task in order, including those that no video shows; kept with the
+    captions."""
 
 
 @contextmanager
 def as_published(path: Path, row: str = "") -> Iterator[None]:
-    """Whatever cannot be found in a file of another shape becomes one line: ``UserError``."""
+    """Turn the errors of code that expects the published structure of a file into a ``UserError`` of one line.
+
+    Args:
+        path: File that is being read.
+        row: Which part of it, such as ``video 'x'``.
+    """
     try:
         yield
     except (KeyError, IndexError, TypeError, AttributeError, ValueError) as error:
-        what = f"no {error}" if isinstance(error, KeyError) else str(error)
-        raise UserError(
-            f"{path}{', ' if row else ''}{row}: {what}; expected the file as its authors publish it"
-        ) from None
+        reason = f"no {error}" if isinstance(error, KeyError) else str(error)
+        raise UserError(f"{path}{', ' if row else ''}{row}: {reason}; {EXPECTED}") from None
 
 
 def read_rows(path: Path, columns: Sequence[str], *, header: bool = True) -> Iterator[tuple[int, dict[str, str]]]:
-    """(line, row) of a CSV file in UTF-8 that has at least ``columns``; without a header, just those. Raises ``UserError``."""
+    """Yield (line number, row) for each row of a CSV file in UTF-8.
+
+    Args:
+        path: File to read.
+        columns: Columns that the file must have. Without a header, these are all of its columns, in order.
+        header: Whether the first line names the columns.
+
+    Raises:
+        UserError: The file is not CSV in UTF-8, lacks a column, or has a row with another number of fields.
+    """
     with path.open(newline="", encoding="utf-8-sig") as file:
         try:
             reader = csv.DictReader(file, fieldnames=None if header else columns, strict=True)
-            if missing := [name for name in columns if name not in (reader.fieldnames or ())]:
-                raise UserError(f"{path}: no column {', '.join(missing)}; expected the file as its authors publish it")
+            existing = list(reader.fieldnames or ())
+            if missing := [name for name in columns if name not in existing]:
+                raise UserError(f"{path}: no column {', '.join(missing)}; {EXPECTED}")
             for row in reader:
                 if None in row or None in row.values():
-                    raise UserError(f"{path}, line {reader.line_num}: expected {len(reader.fieldnames)} fields")
+                    raise UserError(f"{path}, line {reader.line_num}: expected {len(existing)} fields")
                 yield reader.line_num, row
         except (csv.Error, UnicodeDecodeError) as error:
-            raise UserError(f"{path}: no CSV in UTF-8 ({error}); expected the file as its authors publish it") from None
+            raise UserError(f"{path}: not valid CSV in UTF-8 ({error}); {EXPECTED}") from None
 
 
 def read_lines(path: Path) -> list[str]:
-    """Without blank ones. Raises ``UserError`` where the file is no text in UTF-8."""
+    """Return the lines of a text file, stripped, without blank ones.
+
+    Raises:
+        UserError: The file is not valid UTF-8.
+    """
     try:
         return [line.strip() for line in path.read_text(encoding="utf-8-sig").splitlines() if line.strip()]
     except UnicodeDecodeError as error:
-        raise UserError(f"{path}: no text in UTF-8 ({error}); expected the file as its authors publish it") from None
+        raise UserError(f"{path}: not valid UTF-8 ({error}); {EXPECTED}") from None
 
 
 def seconds(value: Any) -> float:
-    """Raises ``ValueError`` for what is no finite number."""
+    """Return a time in seconds.
+
+    Raises:
+        ValueError: ``value`` is not a finite number or its text.
+    """
     try:
         number = float(value)
     except (TypeError, ValueError, OverflowError):
         number = math.nan
     if not math.isfinite(number):
-        raise ValueError(f"{value!r} is no time, expected seconds")
+        raise ValueError(f"{value!r} is not a time; expected seconds")
     return number
 
 
 def text(value: Any) -> str:
-    """A caption: on one line, without blanks around it. Raises ``ValueError`` for what is empty or none."""
+    """Return the text of a caption on one line, with runs of white space replaced by one space.
+
+    Raises:
+        ValueError: ``value`` is not text, is blank, or contains half of a surrogate pair.
+    """
     if not isinstance(value, str) or not (clean := " ".join(value.split())):
         raise ValueError(f"the caption is {value!r}, expected a sentence")
-    clean.encode()  # half of a surrogate pair is a ValueError, too
+    clean.encode()  # raises UnicodeEncodeError, a ValueError, for half of a surrogate pair
     return clean

@@ -1,7 +1,8 @@
-"""YouCook2 (Zhou et al. 2018): cooking videos, a sentence for each step.
+"""YouCook2 (Zhou et al. 2018): cooking videos, with a sentence for each step.
 
-Protocols: ``retrieval`` tests on the 3,350 clips of ``validation_youcook.csv`` (Miech et al. 2019; TACo's Table 5), which leaves out
-videos that are also in HowTo100M or gone; ``all`` tests on all 3,492 clips of the validation videos.
+Protocols: ``retrieval`` tests on the 3,350 clips of ``validation_youcook.csv`` (Miech et al. 2019; TACo's Table 5),
+which leaves out videos that are in HowTo100M or no longer available. ``all`` tests on all 3,492 clips of the
+validation videos.
 """
 
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ SPLITS = {"training": "train", "validation": "test"}
 
 
 def read(annotations: Annotations, protocol: str) -> Iterator[Record]:
+    """Yield a caption for each clip."""
     path, *retrieval = annotations.find(ANNOTATIONS, *([RETRIEVAL] if protocol == "retrieval" else []))
     with as_published(path):
         videos = annotations.read_json(path)["database"].items()
@@ -26,7 +28,7 @@ def read(annotations: Annotations, protocol: str) -> Iterator[Record]:
                 try:
                     start, end = clip["segment"]
                     caption = _caption(video_id, split, start, end, clip["sentence"], video["recipe_type"])
-                    yield annotations.within(caption, video["duration"])
+                    yield annotations.cut_at_end(caption, video["duration"])
                 except ValueError as error:
                     annotations.drop(path, f"video {video_id!r}, clip {clip['id']}", str(error))
     for path in retrieval:

@@ -19,7 +19,7 @@ from multiprocessing import get_context
 from pathlib import Path
 
 from vlalign.preprocess import prepare as preparing
-from vlalign.preprocess.prepare import prepare
+from vlalign.preprocess.prepare import prepare_records
 from vlalign.preprocess.tag import load_pipeline
 from vlalign.storage.common.problems import Problems
 from vlalign.storage.common.processes import available_cores
@@ -61,8 +61,12 @@ def speed(texts: list[str]) -> None:
                 if workers:
                     dataset = DatasetFolder(Path(folder), "mine")
                     problems = Problems(quiet=True)
-                    prepare(
-                        dataset, lambda _: captions_of(texts), spacy_model=MODEL, problems=problems, num_workers=workers
+                    prepare_records(
+                        dataset,
+                        lambda _: captions_of(texts),
+                        spacy_model=MODEL,
+                        problems=problems,
+                        num_processes=workers,
                     )
                 else:
                     plain(texts)
@@ -100,7 +104,7 @@ def memory(texts: list[str], count: int = 1_000_000) -> None:
     with tempfile.TemporaryDirectory() as folder:
         start = time.perf_counter()
         dataset = DatasetFolder(Path(folder), "mine")
-        prepare(dataset, read, spacy_model=MODEL, problems=Problems(), num_workers=available_cores())
+        prepare_records(dataset, read, spacy_model=MODEL, problems=Problems(), num_processes=available_cores())
         took = time.perf_counter() - start
     done.set()
     watching.join()

@@ -20,7 +20,7 @@ from typing import Any
 import h5py
 import numpy as np
 from PIL import Image
-from vlalign.preprocess.datasets import own
+from vlalign.preprocess.datasets import custom
 from vlalign.storage import FeatureStore
 from vlalign.storage.captions import read_captions, read_captions_about, read_idf
 from vlalign.storage.care import describe, look_through
@@ -195,7 +195,7 @@ def read_videos(folder: Path, path: Path) -> None:
 
 
 def read_table(folder: Path, path: Path) -> None:
-    list(own.read(path, 0, Problems(quiet=True)))
+    list(custom.read(path, 0, Problems(quiet=True)))
 
 
 def read_others(folder: Path, path: Path) -> None:

@@ -3,7 +3,8 @@
 import pytest
 from helpers.stores import video, write
 from vlalign.preprocess.cli import main
-from vlalign.preprocess.datasets import own
+from vlalign.preprocess.datasets import custom
+from vlalign.preprocess.datasets.custom.ids import match_ids
 from vlalign.storage import Caption, FeatureStore, VideoRecord, read_captions
 from vlalign.storage.captions import write_captions_about, write_part
 from vlalign.storage.common.errors import UserError
@@ -24,7 +25,7 @@ READ = {
         "c.tsv",
         b"\tVideo ID\tSentence\tstartTime\tend_time (s)\n0\ta.mp4\tone\t0.5\t2\n1\tb/c.MP4\ttwo\t1\t2\n",
         [("a", "one", 0.5, 2.0, "train"), ("b/c", "two", 1.0, 2.0, "train")],
-        ["'Video ID' as video_id", "'Sentence' as caption", "column '' is passed over", "2 of 2 ids", "'a.mp4' to 'a'"],
+        ["'Video ID' as video_id", "'Sentence' as caption", "column '' is ignored", "2 of 2 ids", "'a.mp4' to 'a'"],
     ),
     "subtitles": (
         "c.csv",
@@ -47,7 +48,7 @@ READ = {
         "c.csv",
         b"Unnamed: 0,id,video_id,caption,state,url\n0,7,a,x,CA,http\n",
         [("a", "x", None, None, "train")],
-        ["'Unnamed: 0' is passed over", "'id' is passed over (nearest known: video_id)", "'state' is passed over", "'url' is passed over"],
+        ["'Unnamed: 0' is ignored", "'id' is ignored (nearest known: video_id)", "'state' is ignored", "'url' is ignored"],
     ),
     "JSONL": (
         "c.jsonl",
@@ -67,13 +68,13 @@ def test_usual_files_are_understood_and_it_is_said(tmp_path, capsys, case):
     name, data, expected, said = READ[case]
     (tmp_path / name).write_bytes(data)
     problems = Problems()
-    found = list(own.read(tmp_path / name, 0, problems, VIDEOS))
+    found = list(custom.read(tmp_path / name, 0, problems, VIDEOS))
     lines = capsys.readouterr().err.splitlines()
     assert [(c.video_id, c.caption, c.start_seconds, c.end_seconds, c.split) for c in found] == expected
     assert problems.count == 0 and all(line.startswith(f"note: {tmp_path / name}: ") for line in lines)
     for words in said:
         assert sum(words in line for line in lines) == 1, (words, lines)
-    list(own.read(tmp_path / name, 0, Problems(quiet=True), VIDEOS))
+    list(custom.read(tmp_path / name, 0, Problems(quiet=True), VIDEOS))
     assert capsys.readouterr().err == ""  # the second reading says nothing again
 
 
@@ -91,41 +92,41 @@ REFUSED = {
     "a slip in a time's name": (
         "c.csv",
         b"video_id,caption,strat,stpo\na,x,1,2\n",
-        "'strat' is not known (nearest: start_seconds)",
+        "unknown column 'strat' (nearest: start_seconds)",
     ),
     "ranges": (
         "c.csv",
         b"video_id,caption,timestamp\na,x,0:05-0:10\n",
-        "'timestamp' is not known (does it say when clips start",
+        "unknown column 'timestamp' (does it say when clips start",
     ),
-    "frames": ("c.csv", b"video_id,caption,start_frame\na,x,12\n", "'start_frame' is not known"),
+    "frames": ("c.csv", b"video_id,caption,start_frame\na,x,12\n", "unknown column 'start_frame'"),
     "lists of times": (
         "c.jsonl",
         b'{"video_id": "a", "sentences": "x", "timestamps": [[0, 1]]}',
-        "'timestamps' is not known",
+        "unknown column 'timestamps'",
     ),
     "splits by another name": (
         "c.csv",
         b"video_id,caption,phase\na,x,train\nd,y,test\n",
-        "'phase' is not known (nearest: split",
+        "unknown column 'phase' (nearest: split",
     ),
-    "no end": ("c.csv", b"video_id,caption,start\na,x,1\n", "column 'start' and none for the end"),
+    "no end": ("c.csv", b"video_id,caption,start\na,x,1\n", "column 'start' but none for the end"),
     "HowTo100M's captions of one video": ("c.csv", b"start,end,text\n1,2,x\n", "no column video_id"),
-    "ActivityNet's": ("c.json", b'{"v": {"sentences": ["x"]}}', "write one object a line"),
+    "ActivityNet's": ("c.json", b'{"v": {"sentences": ["x"]}}', "write one object per line"),
     "an open quote": (
         "c.csv",
         b'video_id,caption\na,"x\nd,y\n',
-        "line 2: no CSV (a quote that is opened here is never closed)",
+        "line 2: not valid CSV (a quote that is opened here is never closed)",
     ),
-    "a quote inside": ("c.csv", b'video_id,caption\na,"he "ran" off"\n', "line 2: no CSV"),
+    "a quote inside": ("c.csv", b'video_id,caption\na,"he "ran" off"\n', "line 2: not valid CSV"),
     "Russian": (
         "c.csv",
         (MADE + "a,кошка идёт\n").encode("cp1251"),
-        "line 2: byte 0xea is no UTF-8, and its words are not written",
+        "line 2: byte 0xea is not UTF-8, and its words do not look",
     ),
-    "damaged UTF-8": ("c.csv", (MADE + "a,käse\n").encode() + b"d,k\xe4se\n", "line 3: byte 0xe4 is no UTF-8, though"),
-    "a workbook": ("c.csv", b"PK\x03\x04rest", "an Excel workbook"),
-    "a name twice in JSON": ("c.jsonl", b'{"video_id": "a", "caption": "x", "caption": "y"}', "a name occurs twice"),
+    "damaged UTF-8": ("c.csv", (MADE + "a,käse\n").encode() + b"d,k\xe4se\n", "line 3: byte 0xe4 is not UTF-8, though"),
+    "a workbook": ("c.csv", b"PK\x03\x04rest", "is an Excel workbook"),
+    "a name twice in JSON": ("c.jsonl", b'{"video_id": "a", "caption": "x", "caption": "y"}', "the same key twice"),
 }
 
 
@@ -134,21 +135,21 @@ def test_what_would_change_the_meaning_is_refused_in_a_line(tmp_path, case):
     name, data, said = REFUSED[case]
     (tmp_path / name).write_bytes(data)
     with pytest.raises(UserError) as refused:
-        list(own.read(tmp_path / name, 0, Problems(), VIDEOS))
+        list(custom.read(tmp_path / name, 0, Problems(), VIDEOS))
     assert said in str(refused.value) and str(tmp_path / name) in str(refused.value) and "\n" not in str(refused.value)
 
 
 def test_a_comma_beside_points_is_not_guessed(tmp_path, capsys):
     (tmp_path / "c.csv").write_text("video_id;caption;start;end\na;x;1,500;2,5\na;y;1.5;2.5\n")
     problems = Problems()
-    assert [c.caption for c in own.read(tmp_path / "c.csv", 0, problems)] == ["y"]
-    assert problems.count == 1 and "comma one of decimals or of thousands" in capsys.readouterr().err
+    assert [c.caption for c in custom.read(tmp_path / "c.csv", 0, problems)] == ["y"]
+    assert problems.count == 1 and "decimal comma or a thousands separator" in capsys.readouterr().err
 
 
 def test_ids_are_matched_only_where_one_video_can_be_meant():
     videos = [VideoRecord(video_id=one, path=f"/v/{one}.mp4") for one in ("x/1", "y/1", "y/2", "3", "e.mp4")]
     given = ["1", "1.mp4", "2.mkv", "train/3.mp4", "test/3.mp4", "y\\1.mp4", "e.mp4", "/v/x/1.mp4", "zz", "e.mp4.mp4"]
-    assert own.match_ids(given, videos) == {
+    assert match_ids(given, videos) == {
         "2.mkv": "y/2",
         "y\\1.mp4": "y/1",
         "/v/x/1.mp4": "x/1",

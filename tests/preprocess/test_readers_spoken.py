@@ -112,8 +112,8 @@ def test_places_bad_rows_are_left_out_with_their_place(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        ("", "no JSON in UTF-8"),
-        ("[]", "a JSON list, expected a dict"),
+        ("", "not valid JSON in UTF-8"),
+        ("[]", "the top level is a list, not a dict"),
         ("{}", "no 'data'"),
         ('{"data": 7}', "not iterable"),
         ('{"data": {"a": 7}}', "entry 1 of data: "),
@@ -235,9 +235,7 @@ def test_smit_draws_a_thousand_test_pairs_of_its_own(tmp_path, number):
 def test_smit_says_where_there_are_too_few_to_draw_from(tmp_path, capsys):
     captions, problems = captions_of(smit, smit_files(tmp_path, SETS, SAID), "test-1k-2")
     assert {c.video_id for c in captions} == {"fly/d", "run/e"} and problems == 1
-    assert warnings(capsys) == [
-        f"{tmp_path / 'test_set.txt'}: 2 captions are left of it, expected 1,000 to draw from it"
-    ]
+    assert warnings(capsys) == [f"{tmp_path / 'test_set.txt'}: only 2 captions can be used, expected 1,000"]
 
 
 # Both

@@ -13,6 +13,7 @@ from helpers.shared import shared
 from hypothesis import given
 from hypothesis import strategies as st
 from vlalign.preprocess.datasets import activitynet, coin, crosstask, howto100m, youcook2
+from vlalign.preprocess.datasets.crosstask import TaskVideo
 from vlalign.preprocess.datasets.howto100m import Clip, extend, merge, stream_object
 from vlalign.preprocess.datasets.sources import Annotations
 from vlalign.storage.common.errors import UserError
@@ -327,7 +328,7 @@ def test_activitynet_bad_sentences_are_left_out(tmp_path):
         problems,
         (at.format(1), "0 <= start < end"),
         (at.format(2), "0 <= start < end"),
-        (at.format(3), "'x' is no time"),
+        (at.format(3), "'x' is not a time"),
         (at.format(4), "0 <= start < end"),
         (at.format(5), "''"),
         (at.format(7), "None"),
@@ -404,7 +405,7 @@ def test_crosstask_segments(tmp_path):
 
 def test_crosstask_tasks(tmp_path):
     path = write(tmp_path, {"tasks_primary.txt": TASKS}) / "tasks_primary.txt"
-    assert crosstask.tasks(path) == [
+    assert crosstask.read_tasks(path) == [
         ("23", "Make Tea", ["boil water", "add tea", "pour water"]),
         ("7", "Fix a Tyre", ["find hole", "glue patch"]),
     ]
@@ -414,7 +415,7 @@ def test_crosstask_tasks(tmp_path):
     ("tasks", "said"),
     [
         pytest.param(
-            TASKS.replace("\n3\n", "\n4\n"), "record 1: task 23 has 3 steps and says 4", id="another number of steps"
+            TASKS.replace("\n3\n", "\n4\n"), "record 1: task 23 lists 3 steps, expected 4", id="another number of steps"
         ),
         pytest.param(TASKS.replace("\n3\n", "\nx\n"), "record 1", id="no number of steps"),
         pytest.param(TASKS.strip().rsplit("\n", 1)[0], "record 2", id="cut off"),
@@ -438,7 +439,7 @@ def test_crosstask_bad_rows_are_left_out(tmp_path):
         ("23_a.csv, line 2:", "step 0, expected 1 to 3"),
         ("23_a.csv, line 3:", "step 4, expected 1 to 3"),
         ("23_a.csv, line 4:", "'x'"),
-        ("23_a.csv, line 5:", "'soon' is no time"),
+        ("23_a.csv, line 5:", "'soon' is not a time"),
         ("23_a.csv, line 6:", "0 <= start < end"),
         ("annotations, 2 of 3 videos: no 23_gone.csv, ...",),
     )
@@ -466,7 +467,7 @@ def authors_split(videos, validation):
 def test_crosstask_split_is_that_of_the_authors_code():
     rng = np.random.RandomState(5)
     videos = [
-        (task, f"{task}{number:02d}")
+        TaskVideo(task, f"{task}{number:02d}")
         for task, count in (("b", 70), ("a", 45), ("c", 31), ("d", 30), ("e", 2))
         for number in range(count)
     ]
@@ -494,9 +495,9 @@ def test_crosstask_split_does_not_depend_on_what_is_there(tmp_path):
 
 def test_crosstask_real():
     folder = shared("data/crosstask/crosstask_release")
-    tasks = crosstask.tasks(folder / "tasks_primary.txt")
+    tasks = crosstask.read_tasks(folder / "tasks_primary.txt")
     assert (len(tasks), sum(len(task.steps) for task in tasks)) == (18, 133)
-    assert len(crosstask.tasks(folder / "tasks_related.txt")) == 65
+    assert len(crosstask.read_tasks(folder / "tasks_related.txt")) == 65
     captions, problems = captions_of(crosstask, folder)
     assert {split: videos for split, (videos, _) in counts(captions).items()} == {
         "train": 540,
@@ -561,7 +562,7 @@ def test_coin_bad_segments_are_left_out(tmp_path):
         (at.format(2), "values"),
         (at.format(3), "'x'"),
         (at.format(4), "' '"),
-        (at.format(5), "'a' is no time"),
+        (at.format(5), "'a' is not a time"),
     )
 
 
@@ -589,7 +590,7 @@ def test_an_id_that_comes_again_is_left_out_and_the_first_is_kept(tmp_path):
     write(tmp_path, {"COIN.json": f'{{"database": {{"a": {first}, "b": {second}, "a": {second}}}}}'})
     captions, problems = captions_of(coin, tmp_path)
     assert [(c.video_id, c.caption) for c in captions] == [("a", "first"), ("b", "second")]
-    left_out(problems, ("COIN.json, entry 'a'", "second of this name"))
+    left_out(problems, ("COIN.json, entry 'a'", "duplicate of an earlier entry"))
 
 
 @pytest.mark.parametrize("video_id", ["", "  ", "half \ud83d"])
@@ -832,9 +833,9 @@ def test_howto100m_bad_captions_are_left_out(tmp_path, protocol):
         "''",
         "None",
         "0 <= start <= end",
-        "nan is no time",
+        "nan is not a time",
         "0 <= start <= end",
-        "'2s' is no time",
+        "'2s' is not a time",
         "surrogate",
     )
     left_out(problems, *((f"caption.json, video 'a', caption {n}:", words) for n, words in enumerate(said, start=1)))
@@ -925,8 +926,8 @@ def test_streamed_objects_may_be_empty(tmp_path):
         pytest.param('{"a": {}, 5: {}}', "after 'a'", id="a number for a name"),
         pytest.param('{"a": {},, "b": {}}', "after 'a'", id="a comma too many"),
         pytest.param('{"a": {"b": [1, x]}, "c": {}}', "at its start", id="a bare word"),
-        pytest.param('{"a": {}}{"b": {}}', "more after", id="two objects"),
-        pytest.param('{"a": {}}]', "more after", id="a bracket too many"),
+        pytest.param('{"a": {}}{"b": {}}', "text after the end", id="two objects"),
+        pytest.param('{"a": {}}]', "text after the end", id="a bracket too many"),
         pytest.param('{"a": ' + "[" * 200_000, "at its start", id="deep"),
         pytest.param(b'{"a": {"b": "caf\xe9"}}', "UTF-8", id="Latin-1"),
         pytest.param('{"a": {}}'.encode("utf-16"), "UTF-8", id="UTF-16"),
@@ -946,7 +947,7 @@ def test_streams_that_are_no_object_are_refused(tmp_path, small_chunks, chunk, t
 def test_what_never_ends_is_not_read_to_its_end(tmp_path, small_chunks):
     small_chunks(100, longest=1000)
     path = write(tmp_path, {"x.json": '{"a": {"b": "' + "x" * 100_000 + '"}}'}) / "x.json"
-    with pytest.raises(UserError, match="no JSON at its start"):
+    with pytest.raises(UserError, match="not valid JSON at its start"):
         list(stream_object(path))
     small_chunks(100, longest=200_000)
     assert len(dict(stream_object(path))["a"]["b"]) == 100_000

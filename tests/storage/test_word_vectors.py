@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 from gensim.models import KeyedVectors
 from helpers.shared import shared
-from vlalign.preprocess import vectors as word_vectors
+from vlalign.preprocess import vector_files
 from vlalign.preprocess.cli import main
-from vlalign.preprocess.vectors import select
+from vlalign.preprocess.vector_files import select_vectors
+from vlalign.preprocess.vectors import Coverage, prepare_word_vectors
 from vlalign.storage import Caption
 from vlalign.storage.captions import write_captions_about, write_part
 from vlalign.storage.common.errors import UserError
@@ -71,7 +72,7 @@ def save(path, form: str):
     "form", ["binary", "binary.gz", "text", "blanks", "glove", "glove.crlf", "glove.gz", "glove.bz2", "npz"]
 )
 def test_each_form_gives_what_was_written(tmp_path, form):
-    words, vectors, num_in_file = select(save(tmp_path, form), set())
+    words, vectors, num_in_file = select_vectors(save(tmp_path, form), set())
     assert words == WORDS and num_in_file == len(WORDS)
     np.testing.assert_array_equal(vectors, VECTORS)
     assert vectors.dtype == np.float32
@@ -79,19 +80,19 @@ def test_each_form_gives_what_was_written(tmp_path, form):
 
 @pytest.mark.parametrize("form", ["binary", "glove", "npz"])
 def test_the_needed_and_the_most_frequent_are_kept(tmp_path, form, monkeypatch):
-    monkeypatch.setattr(word_vectors, "MOST_FREQUENT", 2)
-    words, vectors, num_in_file = select(save(tmp_path, form), {"onion", "absent"})
+    monkeypatch.setattr(vector_files, "MOST_FREQUENT", 2)
+    words, vectors, num_in_file = select_vectors(save(tmp_path, form), {"onion", "absent"})
     assert words == ["</s>", "the", "onion"] and num_in_file == len(WORDS)
     np.testing.assert_array_equal(vectors, VECTORS[[0, 1, WORDS.index("onion")]])
 
 
 def test_many_blocks_of_text(tmp_path, monkeypatch):
-    monkeypatch.setattr(word_vectors, "BLOCK", 1 << 14)
+    monkeypatch.setattr(vector_files, "BLOCK", 1 << 14)
     vectors = np.random.default_rng(1).normal(size=(3000, 20)).astype(np.float32)
     words = [f"word{n}" for n in range(len(vectors))]
     path = tmp_path / "glove.txt"
     path.write_text(glove(words, vectors))
-    read, rows, _ = select(path, set())
+    read, rows, _ = select_vectors(path, set())
     assert read == words
     np.testing.assert_array_equal(rows, vectors)
     rows_by_gensim = KeyedVectors.load_word2vec_format(str(path), no_header=True)
@@ -101,14 +102,14 @@ def test_many_blocks_of_text(tmp_path, monkeypatch):
 def test_words_with_blanks_as_in_glove_840b_are_passed_over_and_a_word_keeps_its_first_vector(tmp_path):
     path = tmp_path / "glove.txt"
     path.write_text(glove(["the", ". . .", "at name@domain.com", "the", "onion"], VECTORS[:5]))
-    words, vectors, _ = select(path, set())
+    words, vectors, _ = select_vectors(path, set())
     assert words == ["the", "onion"]
     np.testing.assert_array_equal(vectors, VECTORS[[0, 4]])
 
 
 def refused(path) -> str:
     with pytest.raises(UserError) as caught:
-        select(path, set())
+        select_vectors(path, set())
     message = str(caught.value)
     assert "\n" not in message and str(path) in message
     return message
@@ -119,7 +120,7 @@ def refused(path) -> str:
     [
         pytest.param(b"", "not readable", id="empty"),
         pytest.param(b"PK\x03\x04 glove.txt", "zip archive; unpack it", id="zip"),
-        pytest.param(b"some words of prose\nand more\n", "no word with numbers", id="prose"),
+        pytest.param(b"some words of prose\nand more\n", "not a word followed by numbers", id="prose"),
         pytest.param(glove().encode()[:-50], "Expected 13 columns", id="last line cut"),
         pytest.param(glove().replace(repr(float(VECTORS[3, 3])), "x1").encode(), "invalid value 'x1'", id="no number"),
         pytest.param(glove().replace(repr(float(VECTORS[3, 3])), "nan").encode(), "vector of 'for'", id="not finite"),
@@ -173,38 +174,35 @@ def write_captions(dataset):
 
 
 def test_coverage_and_what_is_written(tmp_path, monkeypatch):
-    monkeypatch.setattr(word_vectors, "MOST_FREQUENT", 0)
+    monkeypatch.setattr(vector_files, "MOST_FREQUENT", 0)
     dataset = DatasetFolder(tmp_path, "mine")
     write_captions(dataset)
-    about = word_vectors.prepare_word_vectors(dataset, save(tmp_path, "binary"))
-    assert about["coverage"] == {
-        "train": {
-            "words": 10,
-            "found": 6,
-            "distinct": 7,
-            "distinct_found": 3,
-            "missing": ["QUUX", "and", "quux", "zork"],
-        },
-        "test": {"words": 2, "found": 2, "distinct": 2, "distinct_found": 2, "missing": []},
+    about = prepare_word_vectors(dataset, save(tmp_path, "binary"))
+    missing = ["QUUX", "and", "quux", "zork"]
+    assert about.coverage == {
+        "train": Coverage(words=10, found=6, distinct=7, distinct_found=3, missing=missing),
+        "test": Coverage(words=2, found=2, distinct=2, distinct_found=2, missing=[]),
     }
     stored = read_word_vectors(dataset.word_vectors)
-    assert stored.words == ["the", "in", "Paris", "cook", "onion"] and stored.about == json.loads(json.dumps(about))
+    assert stored.words == ["the", "in", "Paris", "cook", "onion"] and stored.about == json.loads(
+        json.dumps(about.to_json())
+    )
     np.testing.assert_array_equal(stored.vectors, VECTORS[[WORDS.index(word) for word in stored.words]])
-    assert about["sha256"] and about["words_in_file"] == len(WORDS)
+    assert about.sha256 and about.words_in_file == len(WORDS)
 
 
 def test_made_once_from_a_file_and_captions(tmp_path, capsys):
     dataset = DatasetFolder(tmp_path, "mine")
     write_captions(dataset)
     source = save(tmp_path, "glove")
-    first = word_vectors.prepare_word_vectors(dataset, source)
+    first = prepare_word_vectors(dataset, source)
     assert "nothing to do" not in capsys.readouterr().err
-    assert word_vectors.prepare_word_vectors(dataset, source) == json.loads(json.dumps(first))
+    assert prepare_word_vectors(dataset, source) == first
     assert "nothing to do" in capsys.readouterr().err
     source.write_text(glove(WORDS[:14], VECTORS[:14] + 1))
-    assert word_vectors.prepare_word_vectors(dataset, source)["words_in_file"] == 14
+    assert prepare_word_vectors(dataset, source).words_in_file == 14
     write_captions_about(dataset.captions, {"tagger": "another"})
-    word_vectors.prepare_word_vectors(dataset, source)
+    prepare_word_vectors(dataset, source)
     assert "nothing to do" not in capsys.readouterr().err
 
 

@@ -1,0 +1,89 @@
+"""Video ids as users write them, matched to the ids of the videos that exist."""
+
+import re
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
+
+from ....storage.files import IMAGE_SUFFIXES, SOUND_SUFFIXES, VIDEO_SUFFIXES
+from ....storage.records import Caption, VideoRecord
+from .table import Note
+
+MEDIA_SUFFIXES = (*VIDEO_SUFFIXES, *SOUND_SUFFIXES, *IMAGE_SUFFIXES)
+
+
+def with_video_ids(captions: Sequence[Caption], videos: Sequence[VideoRecord], note: Note) -> list[Caption]:
+    """Return the captions with the ids of ``videos``, where it is clear which video is meant; report how many
+    changed."""
+    given = list(dict.fromkeys(caption.video_id for caption in captions))
+    if not videos:
+        like_files = [name for name in given if _looks_like_file(name)]
+        if like_files:
+            note(
+                f"{len(like_files):,} of {len(given):,} ids look like file names, such as {like_files[0]!r}, and no videos are "
+                "known yet to match them to; run vlalign-extract --videos FOLDER, and then this command again"
+            )
+        return list(captions)
+    matches = match_ids(given, videos)
+    if matches:
+        name, video_id = next(iter(matches.items()))
+        note(
+            f"{len(matches):,} of {len(given):,} ids are matched to videos by their paths, such as {name!r} to "
+            f"{video_id!r}"
+        )
+    return [replace(c, video_id=matches[c.video_id]) if c.video_id in matches else c for c in captions]
+
+
+def match_ids(given: Sequence[str], videos: Sequence[VideoRecord]) -> dict[str, str]:
+    """Map ids as users write them to the ids of videos. Ids that need no change, or match no video, are not in the
+    result.
+
+    A given id can have a suffix, backslashes, ``./`` or more folders than the video's id, or lack folders that the
+    video's id has. It is matched only if it can mean exactly one video and no different path is matched to that video.
+    """
+    known = {video.video_id: video.path for video in videos}
+    of_path = {path: video_id for video_id, path in known.items()}
+    of_tail: dict[str, set[str]] = defaultdict(set)
+    for video_id in known:
+        for tail in _tails(video_id):
+            of_tail[tail].add(video_id)
+    matches: dict[str, str] = {}
+    names_of: dict[str, set[str]] = defaultdict(set)
+    """For each video, the different paths that are matched to it."""
+    for text in given:
+        if text in known:
+            names_of[text].add(text)
+            continue
+        path = _as_path(text)
+        name = path if path in known else _without_suffix(path)
+        if text in of_path:
+            candidates = {of_path[text]}
+        elif name in known:
+            candidates = {name}
+        else:
+            candidates = {tail for tail in _tails(name) if tail in known} or of_tail.get(name, set())
+        if len(candidates) == 1:
+            (video_id,) = candidates
+            matches[text] = video_id
+            names_of[video_id].add(name if video_id != of_path.get(text) else video_id)
+    return {text: video_id for text, video_id in matches.items() if len(names_of[video_id]) == 1}
+
+
+def _looks_like_file(name: str) -> bool:
+    return _without_suffix(name) != name or "\\" in name or name.startswith(("/", "./"))
+
+
+def _as_path(text: str) -> str:
+    path = re.sub(r"^[A-Za-z]:", "", text.strip().replace("\\", "/"))
+    return "/".join(part for part in path.split("/") if part not in ("", "."))
+
+
+def _without_suffix(name: str) -> str:
+    stem, point, suffix = name.rpartition(".")
+    return stem if stem and point + suffix.lower() in MEDIA_SUFFIXES else name
+
+
+def _tails(path: str) -> list[str]:
+    """Return the path, then the path without its first folder, and so on."""
+    parts = path.split("/")
+    return ["/".join(parts[first:]) for first in range(len(parts))]

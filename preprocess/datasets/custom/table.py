@@ -1,0 +1,209 @@
+"""The rows of a user's table: text with unknown encoding and delimiter (CSV), JSON Lines, or Parquet.
+
+Whatever the file does not state and is inferred from its bytes is reported in one line. ``csv.Sniffer`` is not used: it
+mistakes letters in captions for delimiters.
+"""
+
+import codecs
+import csv
+import io
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ....storage.common.errors import UserError
+
+TEXT_SUFFIXES = (".csv", ".tsv", ".txt")
+SUFFIXES = ".csv, .tsv, .txt, .jsonl or .parquet file"
+DELIMITERS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
+BYTE_ORDER_MARKS = (
+    (codecs.BOM_UTF8, "utf-8"),
+    (codecs.BOM_UTF32_LE, "utf-32-le"),  # before UTF-16, whose mark it begins with
+    (codecs.BOM_UTF32_BE, "utf-32-be"),
+    (codecs.BOM_UTF16_LE, "utf-16-le"),
+    (codecs.BOM_UTF16_BE, "utf-16-be"),
+)
+ARCHIVES = (b"PK\x03\x04", b"\xd0\xcf\x11\xe0")
+"""First bytes of Excel workbooks, new and old."""
+MOST_ACCENTS = 0.5
+"""Largest share of non-ASCII letters in the words that have any. French words have some among others; a Russian text in
+Windows-1251 has nothing else."""
+SAVE_AS = "save it as CSV UTF-8"
+
+Note = Callable[[str], None]
+"""Reports one line about the file."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """The content of a table."""
+
+    columns: list[str]
+    rows: list[tuple[str, list[Any]]]
+    """For each row, where it stands in the file and its values: one for each column (None if it has none), followed
+    by the fields that are more than the columns."""
+
+
+def read_table(path: Path, is_known: Callable[[str], bool], note: Note) -> Table:
+    """Return the content of a file.
+
+    Args:
+        path: File to read.
+        is_known: Returns whether a column has a known name; used to find the delimiter.
+        note: Reports what was inferred from the bytes of the file.
+
+    Raises:
+        UserError: The file cannot be read as a table.
+    """
+    suffix = path.suffix.lower()
+    if suffix == ".parquet":
+        return _parquet(path)
+    if suffix != ".jsonl" and suffix not in TEXT_SUFFIXES:
+        hint = ""
+        if suffix in (".xlsx", ".xls", ".ods"):
+            hint = f"; {SAVE_AS}"
+        elif suffix == ".json":
+            hint = "; write one object per line"
+        raise UserError(f"{path}: expected a {SUFFIXES}{hint}")
+    try:
+        data = path.read_bytes()
+    except IsADirectoryError:
+        raise UserError(f"{path}: is a folder, expected a {SUFFIXES}") from None
+    text = decode(data, path, note)
+    return _json_lines(path, text) if suffix == ".jsonl" else _csv(path, text, is_known, note)
+
+
+def decode(data: bytes, path: Path, note: Note) -> str:
+    """Return the text of a file in UTF-8, UTF-16, UTF-32 or, if its bytes are not UTF-8, a western 8-bit encoding.
+
+    Args:
+        data: Content of the file.
+        path: Its path, for messages.
+        note: Reports an encoding other than UTF-8.
+
+    Raises:
+        UserError: The content is not text, or its encoding cannot be determined.
+    """
+    if data.startswith(ARCHIVES):
+        raise UserError(f"{path}: is an Excel workbook or another archive, expected text; {SAVE_AS}")
+    mark, encoding = next(((mark, name) for mark, name in BYTE_ORDER_MARKS if data.startswith(mark)), (b"", "utf-8"))
+    if not mark:
+        start = data[:64]
+        even, odd = start[::2].count(0), start[1::2].count(0)
+        if max(even, odd) > len(start) // 4 and min(even, odd) <= len(start) // 16:
+            encoding = "utf-16-be" if even > odd else "utf-16-le"
+    try:
+        text = data[len(mark) :].decode(encoding)
+    except UnicodeDecodeError as error:
+        if encoding != "utf-8":
+            raise UserError(
+                f"{path}: begins like {encoding.upper()} but is not valid ({error.reason}); {SAVE_AS}"
+            ) from None
+        return _decode_western(data, path, error.start, note)
+    if "\0" in text:
+        raise UserError(f"{path}: contains zero bytes, expected text; {SAVE_AS}")
+    if encoding != "utf-8":
+        note(f"read as {encoding.upper()}, {'as its byte order mark says' if mark else 'as its zero bytes suggest'}")
+    return text
+
+
+def _decode_western(data: bytes, path: Path, bad: int, note: Note) -> str:
+    """Decode Windows-1252, or Latin-1 if it has bytes that Windows-1252 lacks. ``bad``: position of the first byte
+    that is not UTF-8."""
+    where = f"line {data.count(10, 0, bad) + 1}: byte 0x{data[bad]:02x} is not UTF-8"
+    if any(character > "\x7f" and character != "\ufffd" for character in data.decode("utf-8", "replace")):
+        raise UserError(f"{path}, {where}, though other characters are: damaged, or in two encodings; {SAVE_AS}")
+    words = [word for word in re.findall(rb"[A-Za-z\x80-\xff]{3,}", data) if not word.isascii()]
+    if sum(byte > 0x7F for word in words for byte in word) > MOST_ACCENTS * sum(map(len, words)):
+        raise UserError(f"{path}, {where}, and its words do not look like a western encoding; {SAVE_AS}")
+    try:
+        text, name = data.decode("cp1252"), "Windows-1252"
+    except UnicodeDecodeError:
+        text, name = data.decode("latin-1"), "Latin-1"
+    if "\0" in text:
+        raise UserError(f"{path}: contains zero bytes, expected text; {SAVE_AS}")
+    match = re.search(r"\w*[^\x00-\x7f]\w*", text)
+    example = f", in which it contains {match[0]!r}" if match else ""
+    note(f"{where}; read as {name}{example}; if that is wrong, {SAVE_AS}")
+    return text
+
+
+def _csv(path: Path, text: str, is_known: Callable[[str], bool], note: Note) -> Table:
+    lines, skipped = io.StringIO(text, newline=""), 0
+    stated = re.match(r'"?sep=(.)"?[;,\t]*\r?\n', text, re.IGNORECASE)  # Excel's extra first line
+    if stated:
+        lines.readline()
+        skipped, delimiter = 1, stated[1]
+    else:
+        delimiter = max(DELIMITERS, key=lambda candidate: _count_known(text, candidate, is_known))
+    reader = csv.reader(lines, delimiter=delimiter, strict=True, skipinitialspace=True)
+    columns: list[str] | None = None
+    rows: list[tuple[str, list[Any]]] = []
+    line = 0
+    try:
+        for row in reader:
+            if columns is None:
+                columns = row or None
+            elif any(field.strip() for field in row):  # skips lines with nothing but delimiters, as spreadsheets add
+                rows.append((f"line {reader.line_num + skipped}", row + [None] * (len(columns) - len(row))))
+            line = reader.line_num
+    except csv.Error as error:
+        reason = "a quote that is opened here is never closed" if "unexpected end" in str(error) else str(error)
+        raise UserError(
+            f"{path}, line {line + 1 + skipped}: not valid CSV ({reason}); put captions in quotes, and double the "
+            "quotes in them"
+        ) from None
+    if columns and delimiter != ("\t" if path.suffix.lower() == ".tsv" else ","):
+        note(f"columns are separated by {DELIMITERS.get(delimiter, repr(delimiter))}")
+    return Table(columns or [], rows)
+
+
+def _count_known(text: str, delimiter: str, is_known: Callable[[str], bool]) -> tuple[int, int]:
+    """Return how many known columns, and how many columns, the first row that is not blank has with this delimiter."""
+    rows = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, skipinitialspace=True)
+    try:
+        names = next(filter(None, rows), [])
+    except csv.Error:
+        return 0, 0
+    return sum(map(is_known, names)), len(names)
+
+
+def _json_lines(path: Path, text: str) -> Table:
+    columns: dict[str, None] = {}
+    objects: list[tuple[str, dict[str, Any]]] = []
+    for number, line in enumerate(text.split("\n"), start=1):
+        if not line.strip():
+            continue
+        try:
+            pairs = json.loads(line, object_pairs_hook=_Pairs)
+        except (ValueError, RecursionError) as error:
+            raise UserError(f"{path}, line {number}: not valid JSON ({error}); expected one object per line") from None
+        if not isinstance(pairs, _Pairs):
+            raise UserError(f"{path}, line {number}: expected a JSON object, got {type(pairs).__name__}")
+        row = dict(pairs)
+        if len(row) < len(pairs):
+            raise UserError(f"{path}, line {number}: the same key twice in one object; expected each key once")
+        columns |= dict.fromkeys(row)
+        objects.append((f"line {number}", row))
+    return Table(list(columns), [(where, [row.get(name) for name in columns]) for where, row in objects])
+
+
+class _Pairs(list):
+    """A JSON object as a list of (key, value), including duplicate keys."""
+
+
+def _parquet(path: Path) -> Table:
+    try:
+        table = pq.read_table(path)
+        table.validate(full=True)
+        rows = [list(row) for row in zip(*(column.to_pylist() for column in table.columns), strict=True)]
+    except (OSError, ValueError, KeyError, MemoryError, pa.ArrowException) as error:
+        reason = (str(error) or "it needs too much memory").splitlines()[0]
+        raise UserError(f"{path}: not a readable Parquet file ({reason})") from None
+    return Table(table.column_names, [(f"row {number}", row) for number, row in enumerate(rows, start=1)])

@@ -1,0 +1,104 @@
+"""Which reader gives the records of a data set: official files, the demo, or a user's own table."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from ..storage.common.errors import SettingError, UserError
+from ..storage.common.problems import Problems
+from ..storage.layout import DatasetFolder
+from .datasets import DATASETS, custom, demo
+from .datasets.sources import Annotations, Dataset, Record
+
+DEMO = "demo"
+
+Read = Callable[[Problems], Iterator[Record]]
+"""Yields the records of a data set, the same ones in each call."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Origin:
+    """What decides the captions besides the annotation files; kept with them in ``about.json``."""
+
+    seed: int | None = None
+    """Of the demo's scenes, or of the splits of a user's captions."""
+    protocol: str | None = None
+    """None unless official files are read; empty if the data set has no choice."""
+    facts: Mapping[str, int | str] = field(default_factory=dict)
+    """Facts about the official files that are shown and kept."""
+    task: str | None = None
+    steps: Mapping[str, list[str]] | None = None
+    """Steps of each instructional task."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values, without those that are None."""
+        values = {"seed": self.seed, "protocol": self.protocol, **self.facts, "task": self.task, "steps": self.steps}
+        return {name: value for name, value in values.items() if value is not None}
+
+
+@dataclass(frozen=True)
+class Reader:
+    """How to read a data set, and where to write it."""
+
+    dataset: DatasetFolder
+    read: Read
+    origin: Origin
+
+
+def known_datasets() -> str:
+    """Return the names of the data sets with a reader of their own, for messages."""
+    return ", ".join([DEMO, *DATASETS])
+
+
+def choose_reader(root: Path, name: str, *, annotations: Path | None, protocol: str | None, seed: int) -> Reader:
+    """Return the reader of a data set.
+
+    Args:
+        root: Folder of all data sets.
+        name: Name of a data set in ``DATASETS``, "demo", or any other name for a user's own captions.
+        annotations: Folder of official files, by default ``annotations/`` in the data set's folder; or the file with
+            a user's own captions.
+        protocol: Choice of splits and captions; by default the data set's first.
+        seed: Of the demo's scenes, or of the splits of a user's captions.
+
+    Raises:
+        UserError: Files do not exist, or the data set has no such protocol.
+    """
+    spec = DATASETS.get(name)
+    if protocol is not None and (spec is None or protocol not in spec.protocols):
+        has_protocols = spec is not None and any(spec.protocols)
+        expected = f"expected one of {', '.join(spec.protocols)}" if spec and has_protocols else "it has no protocols"
+        raise SettingError("protocol", protocol, f"not a protocol of data set {name!r}; {expected}")
+    if spec is not None:
+        return _official_reader(root, name, spec, annotations, protocol)
+    dataset, origin = DatasetFolder(root, name), Origin(seed=seed)
+    if name == DEMO:
+        return Reader(dataset, partial(demo.read, annotations, seed), origin)
+    if annotations is None:
+        raise UserError(
+            f"data set {name!r}: not one of {known_datasets()}; for your own captions pass --annotations FILE, "
+            f"a {custom.SUFFIXES} with the columns {', '.join(custom.REQUIRED)}"
+        )
+    if not annotations.exists():
+        raise SettingError("annotations", annotations, f"no such file; expected a {custom.SUFFIXES} with captions")
+    return Reader(dataset, partial(custom.read, annotations, seed, videos=dataset.read_videos()), origin)
+
+
+def _official_reader(root: Path, name: str, spec: Dataset, annotations: Path | None, protocol: str | None) -> Reader:
+    default = spec.protocols[0]
+    chosen = protocol or default
+    dataset = DatasetFolder(root, name, "" if chosen == default else chosen)
+    folder = annotations or dataset.path / "annotations"
+    if not folder.is_dir():
+        files = "; ".join(f"{file} ({source})" for file, source in spec.published.items())
+        raise UserError(f"{folder}: no such folder; put the published files of {name} there: {files}")
+    quiet = Annotations(folder, spec.published, Problems(quiet=True))
+    origin = Origin(
+        protocol=chosen,
+        facts=spec.facts(quiet, chosen) if spec.facts else {},
+        task=spec.task,
+        steps=spec.steps(quiet) if spec.steps else None,
+    )
+    return Reader(dataset, lambda problems: spec.read(Annotations(folder, spec.published, problems), chosen), origin)

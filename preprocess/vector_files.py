@@ -1,0 +1,160 @@
+"""Word vectors in the file formats in which they are published: word2vec, GloVe and npz."""
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv as pa_csv
+
+from ..storage.common.errors import UserError
+from ..storage.common.progress import progress
+from ..storage.common.terminal import say
+
+MOST_FREQUENT = 50_000
+"""Number of words at the start of a file that are always kept. Files list frequent words first, and people search for
+them whether or not the captions contain them."""
+HEADER = re.compile(rb"(\d+) (\d+)\s*\n")
+BLOCK = 1 << 22
+EXPECTED = "expected word2vec's binary or text form, GloVe's text, or an npz with an array of words and one of vectors"
+
+
+class Chunk(NamedTuple):
+    """Consecutive words of a file with their vectors."""
+
+    words: list[str]
+    vectors: np.ndarray
+    """[n, D]"""
+
+
+class Selection(NamedTuple):
+    """The words of a file that are kept, with their vectors, in the order of the file."""
+
+    words: list[str]
+    vectors: np.ndarray
+    """[V, D], float32"""
+    num_in_file: int
+    """Number of words in the file."""
+
+
+def select_vectors(path: Path, needed: set[str]) -> Selection:
+    """Return the vectors of the needed words and of the most frequent ones. A duplicate word keeps its first vector.
+
+    Args:
+        path: word2vec (binary or text), GloVe or npz file; ``.gz`` and ``.bz2`` are unpacked.
+        needed: Words to keep if the file has them.
+
+    Raises:
+        UserError: The file has another format, is truncated, or has non-finite values.
+    """
+    words: dict[str, None] = {}
+    rows, num_in_file = [], 0
+    for chunk in _chunks(path):
+        for index, word in enumerate(chunk.words):
+            if (word in needed or num_in_file + index < MOST_FREQUENT) and word not in words:
+                words[word] = None
+                rows.append(chunk.vectors[index].astype(np.float32))
+        num_in_file += len(chunk.words)
+    if not rows:
+        raise UserError(f"{path}: contains no vector of a word; {EXPECTED}")
+    vectors = np.stack(rows)
+    if len(bad := np.flatnonzero(~np.isfinite(vectors).all(axis=1))):
+        word = list(words)[bad[0]]
+        raise UserError(f"{path}: the vector of {word!r} has numbers that are not finite; download the file again")
+    return Selection(list(words), vectors, num_in_file)
+
+
+def _chunks(path: Path) -> Iterator[Chunk]:
+    try:
+        if path.suffix == ".npz":
+            yield _from_npz(path)
+            return
+        with pa.input_stream(str(path)) as file:  # unpacks .gz and .bz2
+            head = file.read(BLOCK)
+        if head.startswith(b"PK"):
+            raise UserError(f"{path}: is a zip archive; unpack it, and pass the file of vectors in it")
+        header = HEADER.match(head)
+        first = head[header.end() if header else 0 :].split(b"\n")[0]
+        fields = first.rstrip().split(b" ")
+        dimension = int(header[2]) if header else len(fields) - 1
+        if dimension >= 1 and len(fields) == dimension + 1 and all(map(_is_number, fields[1:])):
+            yield from _from_text(path, dimension, has_header=header is not None, ends_in_blank=first.endswith(b" "))
+        elif header:
+            yield _from_binary(path)
+        else:
+            raise ValueError("its first line is not a word followed by numbers")
+    except (OSError, EOFError, ValueError, KeyError, AssertionError, MemoryError) as error:  # includes pyarrow's errors
+        reason = str(error)[:200] or type(error).__name__
+        raise UserError(f"{path}: not readable as word vectors ({reason}); {EXPECTED}") from None
+
+
+def _is_number(field: bytes) -> bool:
+    try:
+        float(field)
+    except ValueError:
+        return False
+    return True
+
+
+def _from_binary(path: Path) -> Chunk:
+    from gensim.models import KeyedVectors  # takes seconds to import
+
+    say(f"reading {path}: all of it is held in memory")
+    vectors = KeyedVectors.load_word2vec_format(str(path), binary=True, unicode_errors="replace")
+    return Chunk(vectors.index_to_key, vectors.vectors)
+
+
+def _from_text(path: Path, dimension: int, *, has_header: bool, ends_in_blank: bool) -> Iterator[Chunk]:
+    """Yield the words of a text file in blocks.
+
+    Skips words that contain a blank, which glove.840B has: captions contain no such words. gensim fails on them.
+    """
+    names = [str(index) for index in range(dimension + 1 + ends_in_blank)]
+    kept = names[: dimension + 1]
+
+    def skip_blank_words(row: pa_csv.InvalidRow) -> str:
+        return "skip" if row.actual_columns > row.expected_columns else "error"
+
+    with path.open("rb") as raw:
+        stream = pa.input_stream(raw, compression={".gz": "gzip", ".bz2": "bz2"}.get(path.suffix))
+        reader = pa_csv.open_csv(
+            stream,
+            pa_csv.ReadOptions(column_names=names, skip_rows=int(has_header), block_size=BLOCK),
+            pa_csv.ParseOptions(
+                delimiter=" ", quote_char=False, double_quote=False, invalid_row_handler=skip_blank_words
+            ),
+            pa_csv.ConvertOptions(
+                column_types={kept[0]: pa.binary()} | dict.fromkeys(kept[1:], pa.float32()),
+                include_columns=kept,
+                null_values=[],
+            ),
+        )
+        total = path.stat().st_size
+        size = _bytes_since(raw.tell)
+        for batch in progress(reader, total=total, what="reading vectors", unit="bytes", size=size):
+            words = [word.decode(errors="replace") for word in batch.column(0).to_pylist()]
+            yield Chunk(words, np.column_stack([column.to_numpy() for column in batch.columns[1:]]))
+
+
+def _bytes_since(tell: Callable[[], int]) -> Callable[[Any], int]:
+    """Return a function that returns how far a file was read since its last call."""
+    last = 0
+
+    def since(_: Any) -> int:
+        nonlocal last
+        before, last = last, tell()
+        return last - before
+
+    return since
+
+
+def _from_npz(path: Path) -> Chunk:
+    with np.load(path) as arrays:
+        words = [name for name in arrays.files if arrays[name].dtype.kind in "US" and arrays[name].ndim == 1]
+        vectors = [name for name in arrays.files if arrays[name].dtype.kind == "f" and arrays[name].ndim == 2]
+        if len(words) != 1 or len(vectors) != 1 or len(arrays[words[0]]) != len(arrays[vectors[0]]):
+            shapes = ", ".join(f"{name} {list(arrays[name].shape)}" for name in arrays.files)
+            raise ValueError(f"its arrays are {shapes or 'none'}")
+        return Chunk(arrays[words[0]].astype(np.str_).tolist(), arrays[vectors[0]])
