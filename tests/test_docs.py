@@ -1,5 +1,6 @@
 """What the documentation names exists: pages, sections, files, commands, options, data sets and objectives."""
 
+import ast
 import contextlib
 import importlib
 import io
@@ -94,6 +95,15 @@ def test_calls_use_options_that_exist(page):
         action = words[:1] if command == "vlalign-store" else []
         known = set(re.findall(r"--[a-z][a-z-]*", help_of(command, *action)))
         assert {word.split("=")[0] for word in words if word.startswith("--")} <= known, (command, words)
+
+
+@each_page
+def test_examples_import_names_that_exist(page):
+    blocks = re.findall(r"^```python\n(.*?)^```", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    imports = [node for block in blocks for node in ast.walk(ast.parse(block)) if isinstance(node, ast.ImportFrom)]
+    ours = [node for node in imports if node.level == 0 and node.module.startswith("vlalign")]
+    names = [(node.module, alias.name) for node in ours for alias in node.names]
+    assert [(m, name) for m, name in names if not hasattr(importlib.import_module(m), name)] == []
 
 
 def test_calls_are_found_in_code_blocks():
