@@ -194,7 +194,7 @@ def test_own_videos_and_captions(small_demo, tmp_path, capsys):
     assert evaluate_main(root) == 1
     assert evaluate_main([*root, "--split", "validation"]) == 2
     err = capsys.readouterr().err
-    assert "captions has split 'validation' (" in err and "; pass another --split (train, test)" in err
+    assert "captions has split 'validation' (" in err and "; pass another split (train, test)" in err
     assert search_main([*root, "taco-s3d-seed0", "a fish"]) == 0
     out = capsys.readouterr().out
     assert "among 8 clips of mine" in out and "0.00 -   0.70" in out

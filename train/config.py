@@ -87,22 +87,6 @@ NEGATIVES = {
     "all": "every other pair of the batch",
 }
 """{how the pairs for the fusion layers are chosen: in words}"""
-NORMALIZATIONS = {
-    "none": "scores as they are",
-    "ncl": "inductive: NCL's biases, from training queries that the run kept",
-    "ncl-oracle": "transductive: NCL's biases, from the test queries themselves, and how many captions each clip has (its upper bound)",
-    "dsl": "transductive: CAMoE's dual softmax over the test queries",
-    "qbnorm": "inductive: QB-Norm's dynamic inverted softmax, over training queries that the run kept",
-}
-"""{how scores are normalised before they rank: in words}"""
-NEEDS_QUERIES = ("ncl", "qbnorm")
-TASKS = {
-    "retrieval": "clips by caption, and captions by clip",
-    "steps": "when each step of its task is done in a video (CrossTask)",
-    "vqa": "questions about videos (MSRVTT-QA, MSVD-QA), of a run with --objective vqa",
-    "segmentation": "which step each second of a video shows (COIN), of a run with --objective segmentation",
-}
-"""{what a run can be asked: in words}"""
 PRECISIONS = ("fp32", "bf16")
 
 LEAST = {

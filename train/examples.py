@@ -12,16 +12,12 @@ from ..storage.common.errors import UserError
 from ..storage.common.problems import Problems
 from ..storage.common.terminal import say
 from ..storage.layout import DatasetFolder
-from ..storage.records import Caption
 from .config import TrainConfig
 from .data.batches import Batches, make_batches
 from .data.pair_weights import pair_weights
 from .data.pairs import ClipFeatures, Clips, Pairs, evenly, make_pairs, pad_rows, read_pairs, why_none
-from .metrics import retrieval_metrics
-from .runs import open_recordings
-from .scoring import Scorer, stage_scores
-from .tasks.segmentation import (
-    frame_scores,
+from .data.segments import (
+    Segment,
     label_frames,
     label_names,
     labels_of_rows,
@@ -29,7 +25,11 @@ from .tasks.segmentation import (
     step_labels,
     windows,
 )
-from .tasks.vqa import answer_scores
+from .metrics import retrieval_metrics
+from .runs import open_recordings
+from .scoring import Scorer, stage_scores
+from .tasks.ask_segmentation import frame_scores
+from .tasks.ask_vqa import answer_scores
 from .workers import Workers
 
 VALIDATION_PAIRS = 20_000
@@ -182,7 +182,7 @@ class SegmentExamples(PairExamples):
         self.labels = label_names(labels)
         self._place_of = {number: place for place, number in enumerate(labels, start=1)}
         self._videos = read_labelled(captions, self.features, problems)
-        self._segments: dict[str, list[Caption]] = {
+        self._segments: dict[str, list[Segment]] = {
             v.video_id: v.segments for of_split in self._videos.values() for v in of_split
         }
         return {

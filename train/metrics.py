@@ -1,255 +1,256 @@
-"""Retrieval metrics, and what chance would give.
+"""Retrieval metrics, and what scores drawn at random would give.
 
-A score level with the right one's is a tie, and what becomes of it moves published numbers by half a point (two captions that are
-the same are always level). ``TIES`` names what can be made of them: three policies, and the ways of three published evaluators.
+Several candidates may have the same score as the right one (two clips with the same caption always tie). How such ties
+are counted moves published figures by half a point. ``TIES`` names the ways: three policies, and three published
+evaluators.
 """
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypedDict
 
 import numpy as np
 
-from .config import NORMALIZATIONS
-
 RECALL_AT = (1, 5, 10, 50)
 CHUNK = 256
-SHOWN = ("R@1", "R@5", "R@10", "R@50", "median_rank", "mean_rank")
+"""Number of queries that are compared with all candidates at once."""
 TIES = {
-    "average": "a tied one counts half (the mean rank over all orders of what is tied)",
-    "optimistic": "the right one comes first",
-    "pessimistic": "the right one comes last",
-    "ce": "as CE, MMT and Frozen: half, but R@1 asks for nothing tied; video to text also among the video's own captions",
-    "clip4clip": "as CLIP4Clip, HowTo100M, MIL-NCE and UniVL: a query for each tied place; with several captions a video, by index, "
-    "the lower median, and video to text among videos, each by its best caption",
-    "coot": "as COOT: in the order in which numpy.argsort happens to leave them; the median is rounded down. One caption a video only",
+    "average": "a tied candidate counts half (the mean rank over all orders of the tied ones)",
+    "optimistic": "the right candidate comes first among the tied ones",
+    "pessimistic": "the right candidate comes last among the tied ones",
+    "ce": "as CE, MMT and Frozen: a tie counts half, but R@1 requires that nothing ties; from video to text, a video's "
+    "other captions count as rivals too",
+    "clip4clip": "as CLIP4Clip, HowTo100M, MIL-NCE and UniVL: one query for each tied rank; with several captions for "
+    "a video: ties in order of index, the lower median, and video to text among videos, each by its best caption",
+    "coot": "as COOT: ties in the order that numpy.argsort leaves, the median rounded down; one caption for each video "
+    "only",
 }
-"""{what is made of ties: in words}"""
+"""How ties are counted: {name: description}."""
+
+Chance = TypedDict(
+    "Chance",
+    {"R@1": float, "R@5": float, "R@10": float, "R@50": float, "median_rank": float, "mean_rank": float},
+)
+"""What scores drawn at random give on average. Recalls are in percent, rank 1 is the best."""
+
+DirectionMetrics = TypedDict(
+    "DirectionMetrics",
+    {
+        "R@1": float,
+        "R@5": float,
+        "R@10": float,
+        "R@50": float,
+        "median_rank": float,
+        "mean_rank": float,
+        "num_queries": int,
+        "num_candidates": int,
+        "num_tied": int,
+        "chance": Chance,
+    },
+)
+"""Metrics of one direction.
+
+R@k is the percentage of queries whose right candidate is among the first k. Rank 1 is the best. ``num_tied`` is the
+number of queries where another candidate ties with the right one.
+"""
 
 
-class Counts(NamedTuple):
-    """Of each query: candidates above the right one, and others level with it, before and behind it: by index, or, for COOT, as sorted."""
+class RetrievalMetrics(TypedDict):
+    """Metrics of both directions."""
+
+    text_to_video: DirectionMetrics
+    video_to_text: DirectionMetrics
+
+
+class Rivals(NamedTuple):
+    """For each query, the number of wrong candidates before the right one, or tied with it. Each array is [Q]."""
 
     above: np.ndarray
+    """Candidates with a higher score."""
     before: np.ndarray
+    """Tied candidates with a lower index. For the policy "coot": those that numpy.argsort puts first."""
     behind: np.ndarray
+    """All other tied candidates."""
 
     @property
     def tied(self) -> np.ndarray:
+        """Number of tied candidates [Q]."""
         return self.before + self.behind
 
 
 def retrieval_metrics(
-    similarity: np.ndarray, text_to_video: Sequence[int] | None = None, ties: str = "average"
-) -> dict[str, dict[str, Any]]:
-    """Ranks of the right answers in ``similarity`` [num_texts, num_videos], both ways.
+    similarity: np.ndarray, text_to_video: Sequence[int] | np.ndarray | None = None, ties: str = "average"
+) -> RetrievalMetrics:
+    """Rank the right candidate of each query in both directions.
 
-    ``text_to_video``: the right video of each text; by default text i belongs to video i. Text to video, every text is a query.
-    Video to text, every video is one, and the rank is that of its best caption among the captions of other videos; a video without
-    a caption is no query. ``ties``: one of ``TIES``. Returns, for "text_to_video" and "video_to_text":
-    R@1, R@5, R@10, R@50 in percent, median_rank and mean_rank (1 is best), num_queries, num_candidates, num_tied (queries) and, under
-    "chance", what scores drawn at random give on average. Raises ``ValueError`` for NaN and for shapes that do not fit.
+    From text to video, every text is a query. From video to text, every video that has a text is a query; its rank is
+    that of its best text among the texts of other videos.
+
+    Args:
+        similarity: [num_texts, num_videos]; higher is more similar.
+        text_to_video: [num_texts], index of the right video of each text. By default text i belongs to video i.
+        ties: How tied scores are counted; a key of ``TIES``.
+
+    Returns:
+        Recalls, ranks and counts of "text_to_video" and "video_to_text", each with what chance gives.
+
+    Raises:
+        ValueError: The similarities contain NaN, shapes do not fit, or ``ties`` is unknown or cannot be used here.
     """
+    similarity, video_of_text = _checked(similarity, text_to_video, ties)
+    num_texts, num_videos = similarity.shape
+    num_captions = np.bincount(video_of_text, minlength=num_videos)
+    ragged = bool((num_captions != 1).any())
+    if ties == "coot" and ragged:
+        raise ValueError(
+            "ties 'coot': needs exactly one caption for each video; pass another policy, such as 'average'"
+        )
+    right_scores = similarity[np.arange(num_texts), video_of_text]
+    texts = count_rivals(lambda rows: similarity[rows], right_scores, video_of_text, ties)
+    return {
+        "text_to_video": _summary(texts, ties, num_videos, np.ones(num_texts, dtype=int), ragged=ragged),
+        "video_to_text": _video_to_text(similarity, video_of_text, right_scores, num_captions, ties),
+    }
+
+
+def _checked(
+    similarity: np.ndarray, text_to_video: Sequence[int] | np.ndarray | None, ties: str
+) -> tuple[np.ndarray, np.ndarray]:
     similarity = np.asarray(similarity, dtype=np.float32)
     if ties not in TIES:
         raise ValueError(f"ties {ties!r}: expected one of {', '.join(TIES)}")
     if similarity.ndim != 2 or similarity.size == 0:
-        raise ValueError(f"similarity must be [num_texts, num_videos] and not empty, got {similarity.shape}")
+        raise ValueError(f"similarity: expected [num_texts, num_videos], not empty; got shape {similarity.shape}")
     num_texts, num_videos = similarity.shape
     if text_to_video is None and num_texts != num_videos:
         raise ValueError(
-            f"{num_texts} texts and {num_videos} videos: text_to_video must say which video each text belongs to"
+            f"{num_texts} texts and {num_videos} videos: pass text_to_video, the index of each text's video"
         )
-    right = np.arange(num_texts) if text_to_video is None else np.asarray(text_to_video)
-    if right.shape != (num_texts,) or right.min() < 0 or right.max() >= num_videos:
-        raise ValueError(f"text_to_video must hold {num_texts} numbers in 0..{num_videos - 1}")
+    video_of_text = np.arange(num_texts) if text_to_video is None else np.asarray(text_to_video)
+    if video_of_text.shape != (num_texts,) or video_of_text.min() < 0 or video_of_text.max() >= num_videos:
+        raise ValueError(f"text_to_video: expected {num_texts} indices in 0..{num_videos - 1}")
     if np.isnan(similarity.min()):
-        raise ValueError(f"{int(np.isnan(similarity).sum())} of the similarities are NaN")
-    num_captions = np.bincount(right, minlength=num_videos)
-    one_each = bool((num_captions == 1).all())
-    if ties == "coot" and not one_each:
-        raise ValueError("ties 'coot' is for one caption a video; expected another, such as 'average'")
+        raise ValueError(f"similarity: {int(np.isnan(similarity).sum())} values are NaN")
+    return similarity, video_of_text
 
-    own = similarity[np.arange(num_texts), right]
-    texts = count(lambda rows: similarity[rows], own, right, ties)
-    best_own = np.full(num_videos, -np.inf, dtype=np.float32)
-    np.maximum.at(best_own, right, own)
-    is_best = np.flatnonzero(own == best_own[right])
-    best_caption = np.zeros(num_videos, dtype=int)
-    best_caption[right[is_best[::-1]]] = is_best[::-1]  # the first of them
+
+def _video_to_text(
+    similarity: np.ndarray, video_of_text: np.ndarray, right_scores: np.ndarray, num_captions: np.ndarray, ties: str
+) -> DirectionMetrics:
+    num_texts, num_videos = similarity.shape
+    best_scores = np.full(num_videos, -np.inf, dtype=np.float32)
+    np.maximum.at(best_scores, video_of_text, right_scores)
     queries = np.flatnonzero(num_captions)
-    if ties == "clip4clip" and not one_each:
-        by_video = np.full(
-            (num_videos, num_videos), -np.inf, dtype=np.float32
-        )  # [video of the captions, video that is asked]
-        np.maximum.at(by_video, right, similarity)
-        videos = count(lambda rows: by_video[:, queries[rows]].T, best_own[queries], queries, ties)
-        num_candidates, num_right = len(queries), np.ones(len(queries), dtype=int)
-    else:
-        videos = count(lambda rows: similarity[:, queries[rows]].T, best_own[queries], best_caption[queries], ties)
-        num_candidates, num_right = num_texts, num_captions[queries]
-        if ties != "ce":
-            # A video's other captions score no higher than its best one; those that tie with it are no rivals.
-            own_ties = np.bincount(right[is_best], minlength=num_videos)[queries] - 1
-            videos = videos._replace(behind=videos.behind - own_ties)  # the best is the first of them
-    return {
-        "text_to_video": _summary(texts, ties, num_videos, np.ones(num_texts, dtype=int), ragged=not one_each),
-        "video_to_text": _summary(videos, ties, num_candidates, num_right, ragged=False),
-    }
+    if ties == "clip4clip" and (num_captions != 1).any():
+        best_of_videos = np.full((num_videos, num_videos), -np.inf, dtype=np.float32)  # [video of the texts, query]
+        np.maximum.at(best_of_videos, video_of_text, similarity)
+        rivals = count_rivals(lambda rows: best_of_videos[:, queries[rows]].T, best_scores[queries], queries, ties)
+        return _summary(rivals, ties, len(queries), np.ones(len(queries), dtype=int), ragged=False)
+    is_best = np.flatnonzero(right_scores == best_scores[video_of_text])
+    best_text = np.zeros(num_videos, dtype=int)
+    best_text[video_of_text[is_best[::-1]]] = is_best[::-1]  # of tied texts, the one with the lowest index
+    rivals = count_rivals(lambda rows: similarity[:, queries[rows]].T, best_scores[queries], best_text[queries], ties)
+    if ties != "ce":
+        # A video's other captions are no rivals. None has a higher score than the best; those that tie come behind it.
+        tied_captions = np.bincount(video_of_text[is_best], minlength=num_videos)[queries] - 1
+        rivals = rivals._replace(behind=rivals.behind - tied_captions)
+    return _summary(rivals, ties, num_texts, num_captions[queries], ragged=False)
 
 
-def count(scores_of: Callable[[slice], np.ndarray], own: np.ndarray, own_index: np.ndarray, ties: str) -> Counts:
-    """``scores_of`` gives the [q, num_candidates] scores of some of the queries; ``own`` [Q] and ``own_index`` [Q] are the right one's."""
+def count_rivals(
+    scores_of: Callable[[slice], np.ndarray], right_scores: np.ndarray, right_index: np.ndarray, ties: str
+) -> Rivals:
+    """Count the candidates that come before the right one, or tie with it.
+
+    Args:
+        scores_of: Returns the scores [q, num_candidates] of a slice of the queries.
+        right_scores: [Q], score of each query's right candidate.
+        right_index: [Q], index of each query's right candidate.
+        ties: A key of ``TIES``; "coot" orders tied candidates in its own way.
+    """
     counts = []
-    for first in range(0, len(own), CHUNK):
+    for first in range(0, len(right_scores), CHUNK):
         rows = slice(first, first + CHUNK)
-        scores, level, index = scores_of(rows), own[rows, None], own_index[rows, None]
-        above, equal = (scores > level).sum(axis=1), scores == level
+        scores, right, index = scores_of(rows), right_scores[rows, None], right_index[rows, None]
+        above, equal = (scores > right).sum(axis=1), scores == right
         if ties == "coot":
             before = np.argmax(np.argsort(scores, axis=1)[:, ::-1] == index, axis=1) - above
         else:
             before = (equal & (np.arange(scores.shape[1]) < index)).sum(axis=1)
         counts.append((above, before, equal.sum(axis=1) - before - 1))
-    return Counts(*map(np.concatenate, zip(*counts, strict=True)))
+    above, before, behind = (np.concatenate(column) for column in zip(*counts, strict=True))
+    return Rivals(above, before, behind)
 
 
-def _ranks(counts: Counts, ties: str, *, ragged: bool) -> np.ndarray:
-    """From 1; one for each query, but for CLIP4Clip's, which are more where there are ties."""
-    first = 1 + counts.above
+def _ranks(rivals: Rivals, ties: str, *, ragged: bool) -> np.ndarray:
+    """Return the rank of each query, from 1. "clip4clip" returns several for a query with ties."""
+    first = 1 + rivals.above
     if ties in ("average", "ce"):
-        return first + counts.tied / 2
+        return first + rivals.tied / 2
     if ties == "pessimistic":
-        return first + counts.tied
+        return first + rivals.tied
     if ties == "coot" or (ties == "clip4clip" and ragged):
-        return first + counts.before
+        return first + rivals.before
     if ties == "clip4clip":
-        places = counts.tied + 1
-        return np.repeat(first, places) + np.arange(places.sum()) - np.repeat(np.cumsum(places) - places, places)
+        num_ranks = rivals.tied + 1
+        starts = np.cumsum(num_ranks) - num_ranks
+        return np.repeat(first, num_ranks) + np.arange(num_ranks.sum()) - np.repeat(starts, num_ranks)
     return first
 
 
-def _summary(counts: Counts, ties: str, num_candidates: int, num_right: np.ndarray, *, ragged: bool) -> dict[str, Any]:
-    ranks = _ranks(counts, ties, ragged=ragged)
+def _summary(
+    rivals: Rivals, ties: str, num_candidates: int, num_right: np.ndarray, *, ragged: bool
+) -> DirectionMetrics:
+    ranks = _ranks(rivals, ties, ragged=ragged)
     median = float(np.median(ranks))
     if ties == "coot":
         median = float(math.floor(median))
     elif ties == "clip4clip" and ragged:
         median = float(np.sort(ranks)[(len(ranks) - 1) // 2])
-    recall = {f"R@{k}": float(100 * np.mean(ranks < k + 1)) for k in RECALL_AT}
-    if ties == "ce":
-        recall["R@1"] = float(100 * np.mean(ranks == 1))
+
+    def percent(right: np.ndarray) -> float:
+        return float(100 * np.mean(right))
+
     return {
-        **recall,
+        "R@1": percent(ranks == 1 if ties == "ce" else ranks < 2),
+        "R@5": percent(ranks < 6),
+        "R@10": percent(ranks < 11),
+        "R@50": percent(ranks < 51),
         "median_rank": median,
         "mean_rank": float(ranks.mean()),
-        "num_queries": len(counts.above),
+        "num_queries": len(rivals.above),
         "num_candidates": num_candidates,
-        "num_tied": int((counts.tied > 0).sum()),
+        "num_tied": int((rivals.tied > 0).sum()),
         "chance": chance(num_candidates, num_right),
     }
 
 
-def chance(num_candidates: int, num_right: np.ndarray) -> dict[str, float]:
-    """Metrics of scores drawn at random, where query i has ``num_right[i]`` right answers among the candidates.
+def chance(num_candidates: int, num_right: np.ndarray) -> Chance:
+    """Return what scores drawn at random give on average.
 
-    The best of m right ones among n is within the first k with probability 1 - C(n-m, k) / C(n, k).
+    The best of m right candidates among n is within the first k with probability 1 - C(n-m, k) / C(n, k). With 100
+    candidates and one right one: R@1 is 1.0, R@10 10.0 and the median rank 50.5.
 
-    n 100, m 1  ->  R@1 1.0, R@10 10.0, median rank 50.5
+    Args:
+        num_candidates: Number of candidates of each query.
+        num_right: [Q], number of right candidates of each query.
     """
-    kinds, counts = np.unique(num_right, return_counts=True)
+    distinct, num_queries = np.unique(num_right, return_counts=True)
 
     def within(k: int) -> float:
         n, k = num_candidates, min(k, num_candidates)
-        misses = [math.comb(n - int(m), k) / math.comb(n, k) for m in kinds]
-        return 1 - float(np.average(misses, weights=counts))
+        misses = [math.comb(n - int(m), k) / math.comb(n, k) for m in distinct]
+        return 1 - float(np.average(misses, weights=num_queries))
 
-    low, high = 0, num_candidates  # the first rank that at least half of the queries reach
+    low, high = 0, num_candidates  # find the first rank that at least half of the queries reach
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (low, middle) if within(middle) >= 0.5 else (middle, high)
-    median = high + 0.5 if math.isclose(within(high), 0.5) else float(high)
-    mean = float(np.average((num_candidates + 1) / (kinds + 1), weights=counts))
-    return {**{f"R@{k}": 100 * within(k) for k in RECALL_AT}, "median_rank": median, "mean_rank": mean}
-
-
-def format_metrics(metrics: dict[str, dict]) -> str:
-    """A table for people: each direction, with chance under it."""
-    lines = [f"{'':<16}" + "".join(f"{name.replace('_', ' '):>13}" for name in SHOWN) + f"{'tied':>13}"]
-    for direction in ("text_to_video", "video_to_text"):
-        row = metrics[direction]
-        lines.append(
-            f"{direction.replace('_', ' '):<16}"
-            + "".join(f"{row[name]:>13.1f}" for name in SHOWN)
-            + f"{row['num_tied']:>13,}"
-        )
-        lines.append(f"{'  chance':<16}" + "".join(f"{row['chance'][name]:>13.1f}" for name in SHOWN))
-    return "\n".join(lines)
-
-
-def format_stages(stages: dict[str, dict], weights: dict[str, float], rerank: int | None) -> str:
-    """A table for people: text to video by each stage of the score alone (TACo's Table 11)."""
-    lines = [f"{'alone':<16}" + "".join(f"{name.replace('_', ' '):>13}" for name in SHOWN) + f"{'weight':>13}"]
-    for stage, metrics in stages.items():
-        row = metrics["text_to_video"]
-        name = stage.replace("_", " ") + (f" of {rerank}" if rerank and stage.startswith("fusion") else "")
-        lines.append(
-            f"{name:<16}" + "".join(f"{row[shown]:>13.1f}" for shown in SHOWN) + f"{weights.get(stage, 0):>13g}"
-        )
-    return "\n".join(lines)
-
-
-def format_normalization(about: dict) -> str:
-    """Lines for people: the normalisation error of both directions (NCL Eq. 5), and what was done to the scores."""
-    name, errors = about["name"], about["error"]
-    line = f"normalisation error at temperature {about['temperature']:g}: {errors['text_to_video']:.4f} text to video, "
-    line += f"{errors['video_to_text']:.4f} video to text"
-    done = [] if name == "none" else [f"normalised by {name}, {NORMALIZATIONS[name]}"]
-    return "\n".join([*done, *(f"note: {note}" for note in about["notes"]), line])
-
-
-def format_steps(steps: dict[str, Any]) -> str:
-    """A table of ``steps.localize_steps``'s metrics, a line a task and one for their mean."""
-    names = {"recall": "recall", "recall_spans": "with spans", "chance": "chance", "ceiling": "in order"}
-    lines = [f"{'recall, percent':<32}" + "".join(f"{name:>12}" for name in names.values()) + f"{'videos':>9}"]
-    for title, row in [*steps["tasks"].items(), ("mean over tasks", steps)]:
-        lines.append(
-            f"{title[:31]:<32}" + "".join(f"{row[name]:>12.1f}" for name in names) + f"{row['num_videos']:>9,}"
-        )
-    lines.append(
-        "with spans: a step may last, its hits are the part of its seconds that is right; in order: the most that the order allows"
-    )
-    return "\n".join(lines)
-
-
-def format_answers(result: dict[str, Any]) -> str:
-    """A table of ``vqa.answer``'s accuracies."""
-    types = ["all", *result["num_of_type"]]
-    rows = {
-        "accuracy": "accuracy",
-        "question_only": "question alone",
-        "most_frequent_answer": "usual answer",
-        "answerable": "answerable",
+    return {
+        "R@1": 100 * within(1),
+        "R@5": 100 * within(5),
+        "R@10": 100 * within(10),
+        "R@50": 100 * within(50),
+        "median_rank": high + 0.5 if math.isclose(within(high), 0.5) else float(high),
+        "mean_rank": float(np.average((num_candidates + 1) / (distinct + 1), weights=num_queries)),
     }
-    lines = [f"{'percent':<16}" + "".join(f"{name:>9}" for name in types)]
-    lines += [f"{label:<16}" + "".join(f"{result[name][kind]:>9.2f}" for kind in types) for name, label in rows.items()]
-    lines.append(
-        f"{'questions':<16}{result['num_questions']:>9,}"
-        + "".join(f"{number:>9,}" for number in result["num_of_type"].values())
-    )
-    usual = result["most_frequent_answer"]["answer"]
-    lines.append(
-        f"question alone: the same model without the video; usual answer: always {usual!r}; answerable: among those to choose from"
-    )
-    return "\n".join(lines)
-
-
-def format_segmentation(result: dict[str, Any]) -> str:
-    """A table of ``segmentation.segmentation_metrics``, and of what calling everything background would give."""
-    names = ("accuracy", "steps_accuracy", "macro_accuracy", "edit", "F1@10", "F1@25", "F1@50")
-    lines = [f"{'percent':<16}" + "".join(f"{name.replace('_accuracy', ''):>10}" for name in names)]
-    for label, row in (("segmentation", result["segmentation"]), ("all background", result["all_background"])):
-        lines.append(f"{label:<16}" + "".join(f"{row[name]:>10.2f}" for name in names))
-    lines.append(
-        "accuracy: of all seconds, background included, as published; steps: of those that show one; macro: the mean over labels"
-    )
-    return "\n".join(lines)

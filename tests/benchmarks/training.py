@@ -24,7 +24,7 @@ from vlalign.train.losses import cascade_scores, fusion_nce, hard_negatives, sen
 from vlalign.train.models.transformer import TextTokens, VideoTextModel, VideoTokens
 from vlalign.train.objectives import OBJECTIVES, Batch
 from vlalign.train.scoring import stage_scores
-from vlalign.train.tasks.retrieval import ranked
+from vlalign.train.tasks.ask_retrieval import rank_both_ways
 from vlalign.train.trainer import Trainer
 from vlalign.train.workers import Workers
 
@@ -268,9 +268,11 @@ def rerank(folder: Path, annotations: Path) -> None:
     recall, taken = {}, {}
     for name, number in (("vlalign", 50), ("all pairs", None)):
         start = time.perf_counter()
-        scores = stage_scores(trainer.scorer, pairs.captions, pairs.clips, rerank=number, both_ways=True, show=True)
+        scores = stage_scores(
+            trainer.scorer, pairs.captions, pairs.clips, rerank=number, both_ways=True, show_progress=True
+        )
         taken[name] = time.perf_counter() - start
-        recall[name] = ranked(scores.fused(config.score_weights), pairs.clip_of_caption, "average")
+        recall[name] = rank_both_ways(scores.fused(config.score_weights), pairs.clip_of_caption, "average")
     print(f"rerank  {len(pairs.captions):,} captions, {len(pairs.clips):,} clips; 50 best of each query, and all pairs")
     for name, metrics in recall.items():
         recalls = [f"{metrics[way]['R@1']:.2f} {way.replace('_', ' ')}" for way in ("text_to_video", "video_to_text")]

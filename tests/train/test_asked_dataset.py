@@ -122,5 +122,5 @@ def test_options_that_change_nothing_are_said(root, capsys):
     capsys.readouterr()
     assert evaluate_main([*call, "early", "--rerank", "3", "--token-weight", "2"]) == 0
     said = capsys.readouterr().err
-    assert "--rerank 3 changes nothing: early has no fusion layers" in said
-    assert "--token-weight changes nothing: the stages of early are sentence" in said
+    assert "rerank 3 changes nothing: early has no fusion layers" in said
+    assert "the token weight changes nothing: the stages of early are sentence" in said

@@ -370,7 +370,7 @@ def test_metrics_that_are_none_are_a_line(run, change, capsys):
     write_json(run / "metrics.json", read_json(run / "metrics.json") | change)
     assert evaluate_main(call) == 2
     assert (
-        "metrics.json: not as an evaluation writes it; remove it, and the same command evaluates again"
+        "metrics.json: not as an evaluation writes it; remove it and run the evaluation again"
         in capsys.readouterr().err
     )
 

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 import torch
 from helpers.shared import shared
-from vlalign.train.config import NORMALIZATIONS
 from vlalign.train.losses import sinkhorn_biases
 from vlalign.train.metrics import retrieval_metrics
-from vlalign.train.tasks.normalization import Queries, biased, normalization_error, normalization_errors, normalize
+from vlalign.train.scores import QuerySimilarities
+from vlalign.train.tasks.normalization import biased, normalization_error, normalization_errors, normalize
+from vlalign.train.tasks.retrieval import NORMALIZATIONS
 
 OWN = np.arange(1000)
 GAMMA = 0.01
@@ -93,7 +94,7 @@ def hubs(num_pairs: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarr
 @pytest.mark.parametrize("name", [n for n in NORMALIZATIONS if n != "none"])
 def test_hubs_are_undone_both_ways(name):
     scores, texts, videos = hubs(200, np.random.default_rng(0))
-    found = normalize(name, scores, 0.05, np.arange(200), Queries(texts, videos))
+    found = normalize(name, scores, 0.05, np.arange(200), QuerySimilarities(texts, videos))
     before = retrieval_metrics(scores)
     by_caption, by_clip = (
         retrieval_metrics(found.by_caption)["text_to_video"],
@@ -107,7 +108,7 @@ def test_biases_of_many_queries_are_added_whole_and_come_near_the_oracle():
     scores, texts, videos = hubs(200, np.random.default_rng(0))
     errors = {
         name: normalization_error(
-            normalize(name, scores, 0.05, np.arange(200), Queries(texts, videos)).by_caption, 0.05
+            normalize(name, scores, 0.05, np.arange(200), QuerySimilarities(texts, videos)).by_caption, 0.05
         )
         for name in ("none", "ncl", "ncl-oracle")
     }
@@ -128,7 +129,7 @@ def test_captions_of_a_clip_have_their_share_in_the_oracle():
 def test_one_query_and_one_candidate():
     one = np.ones((1, 1), dtype=np.float32)
     for name in NORMALIZATIONS:
-        found = normalize(name, one, 0.05, np.zeros(1, dtype=int), Queries(one, one))
+        found = normalize(name, one, 0.05, np.zeros(1, dtype=int), QuerySimilarities(one, one))
         assert np.isfinite(found.by_caption).all() and np.isfinite(found.by_clip).all()
 
 

@@ -7,8 +7,11 @@ import pytest
 from matplotlib import rc_context
 from vlalign.preprocess.plot import plot_idf
 from vlalign.storage import IdfEntry
-from vlalign.train.tasks.report import codebook_figures, loss_curve, step_figure
-from vlalign.train.tasks.steps import LocalizedVideo, Ordered
+from vlalign.train.tasks.ask_steps import LocalizedVideo
+from vlalign.train.tasks.codeword_figures import codebook_figures
+from vlalign.train.tasks.report import loss_curve
+from vlalign.train.tasks.step_order import Ordered
+from vlalign.train.tasks.steps import step_figure
 
 FORMULA = r"$\frac{$ \input{secret}"
 

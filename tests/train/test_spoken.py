@@ -155,7 +155,7 @@ def test_a_run_that_hears_goes_on_and_is_evaluated(spoken, monkeypatch, capsys):
     assert 'viewBox="0 0 230.4 93.6"' in report  # a spectrogram
     capsys.readouterr()
     assert search_main([*at(spoken), "whole", "thing1"]) == 2
-    assert "hears recordings, and finds no videos by text" in capsys.readouterr().err
+    assert "was trained on spoken captions, and finds no videos by text" in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -20,7 +20,8 @@ from vlalign.storage.layout import DatasetFolder
 from vlalign.storage.profiles import PROFILES
 from vlalign.train.cli_evaluate import main as evaluate_main
 from vlalign.train.cli_train import main as train_main
-from vlalign.train.tasks.steps import StepVideo, Task, found_steps, localize_steps, order_steps
+from vlalign.train.tasks.ask_steps import StepTask, StepVideo, localize_steps
+from vlalign.train.tasks.step_order import found_steps, order_steps
 
 
 @pytest.mark.parametrize("size", ["12x3", "30x5", "80x11", "5x5"])
@@ -92,7 +93,7 @@ def test_recall_is_counted_as_by_hand():
 
     def scored(right: float):
         for title, many in (("one", 3), ("two", 1)):
-            task = Task(title, [Caption(video_id="query", caption=str(n), split="") for n in range(3)], [])
+            task = StepTask(title, [Caption(video_id="query", caption=str(n), split="") for n in range(3)], [])
             for number in range(many):
                 yield (
                     task,
@@ -108,7 +109,7 @@ def test_recall_is_counted_as_by_hand():
 
 
 def test_a_video_with_fewer_seconds_than_steps_is_said_and_left_out():
-    task = Task("t", [Caption(video_id="query", caption=str(n), split="") for n in range(3)], [])
+    task = StepTask("t", [Caption(video_id="query", caption=str(n), split="") for n in range(3)], [])
     short, whole = StepVideo("t", "short", np.ones((2, 3), bool)), StepVideo("t", "whole", np.ones((3, 3), bool))
     problems = Problems(quiet=True)
     metrics, videos = localize_steps([(task, short, np.zeros((2, 3))), (task, whole, np.zeros((3, 3)))], problems)
@@ -116,14 +117,14 @@ def test_a_video_with_fewer_seconds_than_steps_is_said_and_left_out():
     assert "short: 2 s" in problems.messages[0] and [v.video_id for v in videos] == ["whole"]
 
 
-def real_tasks(split: str) -> list[Task]:
+def real_tasks(split: str) -> list[StepTask]:
     """CrossTask's own annotations, each video a frame a second up to the end of its last segment."""
     folder = shared("data/crosstask/crosstask_release")
     annotations = Annotations(folder, crosstask.DATASET.published, Problems(quiet=True))
     steps = crosstask.steps(annotations)
     captions = [c for c in crosstask.DATASET.read(annotations, "official") if c.split == split]
     tasks = {
-        title: Task(title, [Caption(video_id="query", caption=text, split="") for text in texts], [])
+        title: StepTask(title, [Caption(video_id="query", caption=text, split="") for text in texts], [])
         for title, texts in steps.items()
     }
     for (title, video_id), its in itertools.groupby(captions, key=lambda c: (c.task, c.video_id)):
@@ -228,7 +229,7 @@ def test_a_run_is_asked_for_steps_where_the_data_set_has_them(tmp_path, objectiv
     assert evaluate_main([*call, "r", "--task", "retrieval"]) == 0
     assert read_json(folder / "metrics.json")["task"] == "retrieval"
     assert evaluate_main([*call, "r", "--ties", "coot"]) == 2
-    assert "--ties coot: is for --task retrieval" in capsys.readouterr().err
+    assert "--ties coot: applies to the task retrieval" in capsys.readouterr().err
 
 
 def test_captions_without_steps_and_videos_without_features_are_said(tmp_path, capsys):
@@ -257,4 +258,4 @@ def test_captions_without_steps_and_videos_without_features_are_said(tmp_path, c
     assert "steps of video 'gone': no features of it" in capsys.readouterr().err
     write_captions_about(dataset.captions, {"protocol": "official"})
     assert evaluate_main([*call, "r", "--task", "steps"]) == 2
-    assert "says nothing about the steps of tasks" in capsys.readouterr().err
+    assert "do not name the steps of tasks" in capsys.readouterr().err

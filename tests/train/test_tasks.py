@@ -24,17 +24,9 @@ from vlalign.storage.word_vectors import WordVectors, write_word_vectors
 from vlalign.train.cli_evaluate import main as evaluate_main
 from vlalign.train.cli_search import main as search_main
 from vlalign.train.cli_train import main as train_main
-from vlalign.train.tasks.segmentation import (
-    LabelledVideo,
-    edit_score,
-    label_frames,
-    labels_of_rows,
-    matches,
-    runs_of,
-    segmentation_metrics,
-    windows,
-)
-from vlalign.train.tasks.vqa import accuracies
+from vlalign.train.data.segments import LabelledVideo, label_frames, labels_of_rows, segments_of, windows
+from vlalign.train.tasks.ask_vqa import accuracies
+from vlalign.train.tasks.segment_metrics import edit_score, match_segments, segmentation_metrics, stretches_of
 from vlalign.train.trainer import Trainer
 
 THINGS, ACTS = ["onion", "bread", "fish", "rice"], ["cut", "fry", "wash"]
@@ -271,7 +263,7 @@ def test_questions_are_answered_better_with_the_video_than_without(asked, encode
     assert "what is done with" in report and "(not to choose from)" in report
 
     for wrong, words in (
-        (["--task", "retrieval"], "can be asked for that alone"),
+        (["--task", "retrieval"], "can be asked for vqa only"),
         (["--split", "validation", "--rerank", "3"], "--rerank 3"),
     ):
         assert evaluate_main([*at(asked), f"vqa-{encoder}", *wrong]) == 2
@@ -399,7 +391,7 @@ def test_a_data_set_that_has_nothing_of_the_kind_is_one_line(asked, segmented, t
     write_captions_about(other.captions, {"protocol": "", "task": "segmentation"})
     shutil.copytree(other.path, segmented.root / "other")
     assert evaluate_main(["--root", str(segmented.root), str(segmented.runs / "short"), "--on", "other"]) == 2
-    assert "none of its 1 steps is one of those that short was trained on" in capsys.readouterr().err
+    assert "none of its 1 steps is one that short was trained on" in capsys.readouterr().err
     shutil.rmtree(segmented.root / "other")
 
 
@@ -431,7 +423,7 @@ def test_edit_score_and_segments_are_those_of_plain_loops(both):
             place += length
         return made
 
-    assert [(label, set(range(start, end))) for label, start, end in runs_of(true)] == stretches(both[1])
+    assert [(label, set(range(start, end))) for label, start, end in stretches_of(true)] == stretches(both[1])
     for overlap in (0.1, 0.25, 0.5):
         right, taken = 0, []
         for label, frames in stretches(both[0]):
@@ -443,7 +435,7 @@ def test_edit_score_and_segments_are_those_of_plain_loops(both):
             if best >= overlap and which not in taken:
                 taken.append(which)
                 right += 1
-        assert matches(found, true, overlap) == (
+        assert match_segments(found, true, overlap) == (
             right,
             len(stretches(both[0])) - right,
             len(stretches(both[1])) - right,
@@ -469,6 +461,7 @@ def test_seconds_rows_and_windows_are_labelled_by_their_times():
         Caption(video_id="v", caption="a", split="test", start_seconds=start, end_seconds=end, step=step)
         for start, end, step in ((1.5, 4.2, 7), (4.0, 6.0, 8), (9.0, 30.0, 7))
     ]
+    segments = segments_of(segments)
     video = LabelledVideo("v", 10, segments)
     assert label_frames(video, {7: 1, 8: 2}).tolist() == [
         0,
@@ -499,7 +492,7 @@ def test_the_background_of_the_real_coin_is_as_published():
     true = []
     for video_id, video in database.items():
         if video["subset"] == "testing":
-            segments = coin._captions(annotations, folder, video_id, video)
+            segments = segments_of(coin._captions(annotations, folder, video_id, video))
             true.append(
                 label_frames(
                     LabelledVideo(video_id, int(video["duration"]), segments), {c.step: c.step for c in segments}

@@ -276,7 +276,7 @@ def test_reranking_looks_at_few_pairs_and_all_of_them_where_k_is_large(toy, whol
 
 
 def test_what_was_not_looked_at_comes_behind_in_its_early_order():
-    from vlalign.train.scoring import StageScores
+    from vlalign.train.scores import Shortlist, StageScores
 
     rng = np.random.default_rng(0)
     early, late = rng.normal(size=(2, 5, 7)).astype(np.float32)
@@ -285,7 +285,7 @@ def test_what_was_not_looked_at_comes_behind_in_its_early_order():
         looked_at[0, i, np.argsort(-early[i])[:3]] = True
     for j in range(7):
         looked_at[1, np.argsort(-early[:, j])[:2], j] = True
-    by_caption, by_clip = StageScores({"sentence": early, "fusion": late}, (looked_at[0], looked_at[1])).fused(
+    by_caption, by_clip = StageScores({"sentence": early, "fusion": late}, Shortlist(looked_at[0], looked_at[1])).fused(
         {"sentence": 1, "fusion": 2}
     )
     total = early + 2 * late
@@ -303,16 +303,16 @@ def test_what_was_not_looked_at_comes_behind_in_its_early_order():
 def test_search_agrees_with_evaluation_and_reranks(toy, whole, capsys):
     from vlalign.train.checkpoint import load_run
     from vlalign.train.scoring import stage_scores
-    from vlalign.train.search.search import search, searchable_clips
+    from vlalign.train.search.search import best_clips, searchable_clips
 
     run = load_run(whole)
     clips = searchable_clips(run)
     caption = run.scorer.weights.tag_query("cut the onion")
     every = stage_scores(run.scorer, [caption], clips)
-    hits = search(run, "cut the onion", clips, num_results=len(clips), rerank=1)
+    hits = best_clips(run, "cut the onion", clips, num_results=len(clips), rerank=1)
     scores = every.fused(run.config.score_weights)[0][0]
     assert [hit.video_id for hit in hits] == [clips[i].video_id for i in np.argsort(-scores)]
-    few = search(run, "cut the onion", clips, num_results=3, rerank=4)
+    few = best_clips(run, "cut the onion", clips, num_results=3, rerank=4)
     shortlist = np.argsort(-every.guidance(run.config.score_weights)[0])[:4]
     assert [hit.video_id for hit in few] == [clips[i].video_id for i in sorted(shortlist, key=lambda i: -scores[i])[:3]]
     assert search_main(["--root", str(toy.root), "whole", "cut the onion", "--rerank", "0"]) == 2

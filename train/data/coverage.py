@@ -1,7 +1,8 @@
-"""How much of a split was used, why the rest was not, and whether the numbers can be compared with published ones."""
+"""How much of a split was used, why the rest was not, and whether figures can be compared with published ones."""
 
+import hashlib
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,43 +10,52 @@ import numpy as np
 
 from ...storage.captions import CaptionTable
 from ...storage.feature_store import FeatureStore
+from ...storage.records import Caption
 from .pairs import ClipFeatures, find_faults, make_pairs
 
-FEWEST = 100
-"""Of clips or videos. With fewer, one of them moves recall by more than a point."""
+MIN_COMPARABLE = 100
+"""Number of clips or videos. With fewer, a single one moves recall by more than a point."""
 NO_FEATURES, NO_RECORDING, TOO_LATE = "video without features", "no recording", "starts after the video's end"
 OTHER = "for another reason"
 
 
 @dataclass(frozen=True)
 class Coverage:
-    """What of a split was used. Captions are questions, steps or segments where those are asked for."""
+    """What of a split was used. In some tasks captions are questions, steps or segments."""
 
     used: dict[str, int]
-    """Numbers of captions, clips and videos."""
+    """Number of "captions", "clips" and "videos" that were used."""
     of_split: dict[str, int]
+    """The same numbers of the whole split."""
     unused: dict[str, int]
-    """{reason: captions}"""
+    """{reason: number of captions}"""
 
-    def result(self, *, caption: str = "captions", item: str = "clips") -> dict[str, Any]:
-        """Fields of ``metrics.json``. ``caption``: what captions are called here; ``item``: which number must not be small."""
+    def figures(self, caption_name: str, item_name: str) -> dict[str, Any]:
+        """Return the fields of ``metrics.json``: counts, reasons, and notes on what makes figures not comparable.
+
+        Args:
+            caption_name: What captions are called in this task.
+            item_name: "clips" or "videos": of which ``MIN_COMPARABLE`` are needed.
+        """
         notes = []
         if self.unused:
-            reasons = ", ".join(f"{reason}: {number:,}" for reason, number in self.unused.items())
+            reasons = ", ".join(f"{reason}: {count:,}" for reason, count in self.unused.items())
             used, whole = f"{self.used['captions']:,}", f"{self.of_split['captions']:,}"
             notes.append(
-                f"only {used} of {whole} {caption} of the split were used ({reasons}); not comparable with published numbers"
+                f"only {used} of {whole} {caption_name} of the split were used ({reasons}); "
+                "not comparable with published numbers"
             )
-        if self.used[item] < FEWEST:
+        if self.used[item_name] < MIN_COMPARABLE:
             notes.append(
-                f"only {self.used[item]:,} {item}, fewer than {FEWEST}: too few to compare with published numbers"
+                f"only {self.used[item_name]:,} {item_name}, fewer than {MIN_COMPARABLE}: "
+                "too few to compare with published numbers"
             )
-        counts = {f"num_{name}_of_split": number for name, number in self.of_split.items()}
-        return (
-            {f"num_{name}": number for name, number in self.used.items()}
-            | counts
-            | {"unused": self.unused, "not_comparable": notes}
-        )
+        return {
+            **{f"num_{name}": count for name, count in self.used.items()},
+            **{f"num_{name}_of_split": count for name, count in self.of_split.items()},
+            "unused": self.unused,
+            "not_comparable": notes,
+        }
 
 
 def measure(
@@ -55,13 +65,29 @@ def measure(
     recordings: FeatureStore | None = None,
     unused_videos: Mapping[str, str] | None = None,
 ) -> Coverage:
-    """``listed``: all captions of a split; ``used``: those that were asked. ``unused_videos``: {video id: reason}, of a task's own."""
-    counts = _counts(listed), _counts(used)
-    missing = len(listed) - len(used)
-    reasons = _reasons(listed, features, recordings, unused_videos or {}) if missing else Counter()
-    if other := missing - sum(reasons.values()):
-        reasons[OTHER] = other
-    return Coverage(counts[1], counts[0], dict(reasons.most_common()))
+    """Return how much of a split was used, and why the rest was not.
+
+    Args:
+        listed: All captions of the split.
+        used: The captions that the run was asked.
+        features: Of the run's data set.
+        recordings: Store of the spoken captions, for a run that uses them.
+        unused_videos: {video id: reason} of videos that the task itself left out.
+    """
+    num_unused = len(listed) - len(used)
+    reasons = _reasons(listed, features, recordings, unused_videos or {}) if num_unused else Counter()
+    if num_other := num_unused - sum(reasons.values()):
+        reasons[OTHER] = num_other
+    return Coverage(_counts(used), _counts(listed), dict(reasons.most_common()))
+
+
+def split_checksum(captions: Iterable[Caption]) -> str:
+    """Return 16 hexadecimal digits of a SHA-256 over what is asked.
+
+    It is the same for the same captions, questions with answers, or recordings of the same clips, in any order.
+    """
+    rows = sorted("\t".join(filter(None, (c.clip_id, c.caption, c.answer, c.recording))) + "\n" for c in captions)
+    return hashlib.sha256("".join(rows).encode()).hexdigest()[:16]
 
 
 def _counts(captions: CaptionTable) -> dict[str, int]:
@@ -72,17 +98,19 @@ def _counts(captions: CaptionTable) -> dict[str, int]:
 def _reasons(
     listed: CaptionTable, features: ClipFeatures, recordings: FeatureStore | None, unused_videos: Mapping[str, str]
 ) -> Counter[str]:
-    """The first reason that holds for each caption."""
+    """Count captions by the first reason that applies."""
     faults = find_faults(listed, features, recordings)
-    found = Counter({NO_RECORDING: np.count_nonzero(faults.silent), NO_FEATURES: np.count_nonzero(faults.unseen)})
-    ids, video = listed.codes("video_id")
-    there, late = (
-        np.bincount(video[chosen], minlength=len(ids)).tolist()
-        for chosen in (~(faults.silent | faults.unseen), faults.late)
+    counts = Counter(
+        {NO_RECORDING: int(np.count_nonzero(faults.silent)), NO_FEATURES: int(np.count_nonzero(faults.unseen))}
     )
-    for video_id, number, num_late in zip(ids, there, late, strict=True):
+    ids, video = listed.codes("video_id")
+    num_present, num_late = (
+        np.bincount(video[mask], minlength=len(ids)).tolist()
+        for mask in (~(faults.silent | faults.unseen), faults.late)
+    )
+    for video_id, present, late in zip(ids, num_present, num_late, strict=True):
         if video_id in unused_videos:
-            found[unused_videos[video_id]] += number
+            counts[unused_videos[video_id]] += present
         else:
-            found[TOO_LATE] += num_late
-    return Counter({reason: int(number) for reason, number in found.items() if number})
+            counts[TOO_LATE] += late
+    return Counter({reason: count for reason, count in counts.items() if count})

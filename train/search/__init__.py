@@ -1,1 +1,1 @@
-"""Free-text search of a data set."""
+"""Search in the clips of a data set."""

@@ -1,1 +1,12 @@
-"""What a run can be asked: one file each, with its page of the report beside it."""
+"""What a trained run can be asked. A new task is a file in this folder, its page beside it, and a row in ``TASKS``."""
+
+from typing import Any
+
+from .base import Task
+from .retrieval import Retrieval
+from .segmentation import Segmentation
+from .steps import Steps
+from .vqa import Vqa
+
+TASKS: dict[str, Task[Any]] = {task.name: task for task in (Retrieval(), Steps(), Vqa(), Segmentation())}
+"""{name: task}. The first one is asked if nothing says what else."""

@@ -1,149 +1,162 @@
-"""Retrieval on a split: metrics, and what was retrieved."""
+"""Retrieval: rank the clips of a split for each caption, and the captions for each clip."""
 
-from collections.abc import Iterator
-from dataclasses import replace
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from ...storage.captions import read_captions
-from ...storage.common.errors import UserError
+from ...storage.common.errors import SettingError
 from ...storage.common.problems import Problems
-from ..checkpoint import Run
-from ..config import NEEDS_QUERIES
-from ..data.coverage import measure
-from ..data.pairs import Pairs, evenly, of_split, read_pairs, why_none
-from ..metrics import count, retrieval_metrics
-from ..objectives import OBJECTIVES
-from ..runs import open_recordings
-from ..scoring import StageScores, stage_scores
-from .codewords import read_codebook
-from .normalization import Normalized, normalization_errors, normalize
-from .question import Answers, Question, split_checksum
+from ...storage.common.terminal import say
+from ..config import TrainConfig
+from ..metrics import RECALL_AT, TIES
+from .base import Figures, Question, Task, TaskResult, counted, option
 
-GALLERY_QUERIES = 8
-GALLERY_RESULTS = 5
+if TYPE_CHECKING:
+    from ..checkpoint import Run
 
-
-def gallery(scores: np.ndarray, pairs: Pairs) -> list[dict[str, Any]]:
-    """The best clips for a few captions of clips spread evenly over the split."""
-    chosen = evenly(len(pairs.clips), GALLERY_QUERIES)
-    queries = []
-    for clip, captions in enumerate(pairs.captions_of_clips()):
-        if clip not in chosen:
-            continue
-        row = scores[captions[0]]
-        best = np.argsort(-row, kind="stable")[:GALLERY_RESULTS]
-        queries.append(
-            {
-                "caption": pairs.captions[captions[0]].caption,
-                "rank_of_right": int((row > row[clip]).sum()) + 1,
-                "results": [{**vars(pairs.clips[i]), "score": float(row[i]), "right": bool(i == clip)} for i in best],
-            }
-        )
-    return queries
+NORMALIZATIONS = {
+    "none": "scores as they are",
+    "ncl": "inductive: NCL's biases, from training queries that the run kept",
+    "ncl-oracle": "transductive: NCL's biases, from the test queries and the number of captions of each clip "
+    "(NCL's upper bound)",
+    "dsl": "transductive: CAMoE's dual softmax over the test queries",
+    "qbnorm": "inductive: QB-Norm's dynamic inverted softmax, over training queries that the run kept",
+}
+"""Ways to normalise scores before they are ranked: {name: description}."""
+NEEDS_QUERIES = ("ncl", "qbnorm")
+"""Normalisations that need the training queries that a run kept."""
+COLUMNS = (*(f"R@{k}" for k in RECALL_AT), "median_rank", "mean_rank")
 
 
-def answers(scores: np.ndarray, pairs: Pairs) -> Iterator[dict[str, Any]]:
-    """Each caption with its clip, that clip's rank (a tied one counts half), and the clip that came first."""
-    right = pairs.clip_of_caption
-    counts = count(lambda rows: scores[rows], scores[np.arange(len(right)), right], right, "average")
-    for number, caption in enumerate(pairs.captions):
-        best = int(scores[number].argmax())
-        yield {
-            "caption": caption.caption,
-            "clip": vars(pairs.clips[right[number]]),
-            "rank": 1 + counts.above[number].item() + counts.tied[number].item() / 2,
-            "score": scores[number, right[number]].item(),
-            "first": vars(pairs.clips[best]),
-            "first_score": scores[number, best].item(),
-        }
+def _listed(descriptions: Mapping[str, str]) -> str:
+    return "; ".join(f"{name}: {description}" for name, description in descriptions.items())
 
 
-def stage_metrics(scores: StageScores, right: np.ndarray, question: Question) -> dict[str, dict[str, Any]]:
-    """{stage: metrics of its score alone} (TACo's Table 11). Where not all pairs were fused, a late stage orders what was."""
-    return {stage: ranked(scores.fused({stage: 1.0}), right, question.ties) for stage in scores.stages}
+@dataclass(frozen=True)
+class RetrievalSettings:
+    """How retrieval is scored and ranked."""
 
-
-def ranked(fused: tuple[np.ndarray, np.ndarray], right: np.ndarray, ties: str) -> dict[str, Any]:
-    """Metrics of ``StageScores.fused``."""
-    by_caption, by_clip = fused
-    metrics = retrieval_metrics(by_caption, right, ties)
-    return (
-        metrics
-        if by_clip is by_caption
-        else metrics | {"video_to_text": retrieval_metrics(by_clip, right, ties)["video_to_text"]}
+    ties: str = option("average", f"how equal scores are counted (default: average). {_listed(TIES)}", choices=TIES)
+    rerank: int | None = option(
+        None,
+        "the fusion layers score only the K best clips of each caption, and the K best captions of each clip "
+        "(default: all pairs)",
+        parse=int,
+        metavar="K",
+    )
+    normalize: str = option(
+        "none",
+        f"how scores are normalised before they are ranked (default: none). {_listed(NORMALIZATIONS)}",
+        choices=NORMALIZATIONS,
+    )
+    temperature: float | None = option(
+        None,
+        "temperature that turns scores into probabilities, for --normalize (default: that of the run's loss)",
+        parse=float,
+        metavar="T",
     )
 
+    def __post_init__(self) -> None:
+        for name, known in (("ties", TIES), ("normalize", NORMALIZATIONS)):
+            if getattr(self, name) not in known:
+                raise SettingError(name, getattr(self, name), f"expected one of {', '.join(known)}")
+        if self.rerank is not None and self.rerank < 1:
+            raise SettingError("rerank", self.rerank, "expected 1 or more")
+        if self.temperature is not None and not self.temperature > 0:
+            raise SettingError("temperature", self.temperature, "expected more than 0")
 
-def normalized(scores: StageScores, right: np.ndarray, stage: str, question: Question) -> Normalized:
-    """The fused scores, normalised as it was asked. Raises ``UserError`` where there is nothing to do it with.
 
-    Training queries are known to the stage ``stage`` alone, by their vectors: NCL's biases are added to that part of the score.
+class Retrieval(Task[RetrievalSettings]):
+    """Clips by caption, and captions by clip.
+
+    ``metrics.json`` has the ``metrics`` of both directions (``RetrievalMetrics``), those of each of the ``stages``
+    alone, the ``weights`` of the stages, ``ties``, ``rerank`` and ``normalization`` (name, temperature, error of both
+    directions and notes); for a run with a codebook also ``codebook``.
     """
-    by_caption, by_clip = scores.fused(question.weights)
-    name, gamma, weight = question.normalize, question.temperature, question.weights.get(stage, 0.0)
-    if name in NEEDS_QUERIES:
-        if scores.queries is None or not len(scores.queries.texts):
-            raise UserError(
-                f"--normalize {name}: the run kept no training queries; train one with --normalized-loss, or pass another way"
-            )
-        others = [other for other, w in question.weights.items() if w and other != stage]
-        if not weight or (others and name == "qbnorm"):
-            alone = " ".join(f"--{other.removeprefix('fusion_')}-weight 0" for other in others)
-            raise UserError(
-                f"--normalize {name}: is for the {stage} score{f'; pass {alone}' if alone else ', which weighs 0'}"
-            )
-        own = scores.stages[stage]
-        found = normalize(name, own, gamma, right, scores.queries)
-        if not others:
-            return found
-        changed = by_caption + weight * (found.by_caption - own), by_clip + weight * (found.by_clip - own)
-        return Normalized(*changed, found.notes)
-    found = normalize(name, by_caption, gamma, right)
-    return found if by_clip is by_caption else replace(found, by_clip=normalize(name, by_clip, gamma, right).by_clip)
+
+    name = "retrieval"
+    description = "clips by caption, and captions by clip"
+    settings_type = RetrievalSettings
+
+    def page_functions(self) -> Mapping[str, Callable[..., Any]]:
+        """Return what draws the codebook."""
+        from .codeword_figures import codebook_figures, grid_figure, spectrogram_figure
+
+        return {
+            "codebook_figures": codebook_figures,
+            "grid_figure": grid_figure,
+            "spectrogram_figure": spectrogram_figure,
+        }
+
+    def resolve(self, settings: RetrievalSettings, config: TrainConfig, run_name: str) -> RetrievalSettings:
+        """Fill in the run's temperature, and drop ``rerank`` for a run without fusion layers."""
+        if settings.rerank is not None and not config.has_fusion:
+            say(f"note: rerank {settings.rerank} changes nothing: {run_name} has no fusion layers")
+            settings = replace(settings, rerank=None)
+        temperature = config.temperature if settings.temperature is None else settings.temperature
+        return replace(settings, temperature=temperature)
+
+    def ask(self, run: "Run", question: Question[RetrievalSettings], problems: Problems) -> TaskResult:
+        """Score every caption of a split with every clip."""
+        from .ask_retrieval import retrieve
+
+        return retrieve(run, question, problems)
+
+    def count(self, figures: Figures) -> str:
+        """Return how many captions and clips were ranked."""
+        return f"{counted(figures, 'captions')} and {counted(figures, 'clips')}"
+
+    def summary(self, figures: Figures) -> Iterator[str]:
+        """Yield the tables of metrics and stages, and what was done to the scores."""
+        yield metrics_table(figures["metrics"])
+        if len(figures["stages"]) > 1:
+            yield stages_table(figures["stages"], figures["weights"], figures["rerank"])
+        yield from _normalization_lines(figures["normalization"])
+        if codebook := figures.get("codebook"):
+            shared = f"{100 * codebook['joint']:.0f} % by clips and captions both"
+            in_use = f"{codebook['live']:,} of {codebook['size']:,} codewords in use"
+            yield f"codebook: {in_use}, {shared}; the report shows what they stand for"
+        yield f"ties: {figures['ties']}; checksum of the split's clips and captions: {figures['split_checksum']}"
 
 
-def retrieve(run: Run, question: Question, problems: Problems) -> Answers:
-    """Scores every caption of a split against every clip."""
-    if question.rerank is not None and run.scorer.has_late and not run.scorer.has_early:
-        raise UserError(
-            f"--rerank {question.rerank}: {run.folder.name} was trained without an early loss that could find candidates"
-        )
-    recordings = open_recordings(run.dataset, run.config)
-    usable = read_pairs(run.dataset, run.features, problems, recordings)
-    pairs = usable[question.split]
-    if not pairs.clips:
-        there = ", ".join(name for name in usable if usable[name].clips)
-        why = why_none(run.dataset, run.features, question.split, recordings)
-        raise UserError(f"{run.dataset.captions}: {why}; pass another --split ({there})")
-    if question.ties == "coot" and len(pairs.captions) != len(pairs.clips):
-        raise UserError(
-            f"--ties coot: is for one caption a clip; {question.split} has {len(pairs.captions):,} captions of {len(pairs.clips):,} clips"
-        )
-    scores = stage_scores(run.scorer, pairs.captions, pairs.clips, rerank=question.rerank, both_ways=True, show=True)
-    right = pairs.clip_of_caption
-    found = normalized(scores, right, OBJECTIVES[run.config.objective].stage, question)
-    fused = found.by_caption, found.by_clip
-    result = {
-        **measure(
-            of_split(read_captions(run.dataset.captions), question.split), pairs.captions, run.features, recordings
-        ).result(),
-        "split_checksum": split_checksum(pairs.captions),
-        "ties": question.ties,
-        "rerank": question.rerank if run.scorer.has_late else None,
-        "weights": question.weights,
-        "normalization": {
-            "name": question.normalize,
-            "temperature": question.temperature,
-            "error": normalization_errors(*fused, question.temperature, right),
-            "notes": found.notes,
-        },
-        "metrics": ranked(fused, right, question.ties),
-        "stages": stage_metrics(scores, right, question),
-    }
-    codebook = None
-    if run.config.objective == "cmcm" and run.config.codebook_size:
-        codebook = read_codebook(run.scorer, pairs)
-        result["codebook"] = codebook["sharing"] | {"table": codebook["table"]}
-    return Answers(result, answers(fused[0], pairs), {"queries": gallery(fused[0], pairs), "codebook": codebook})
+def metrics_table(metrics: Mapping[str, Any]) -> str:
+    """Return a table of ``RetrievalMetrics``: a row for each direction, with chance below it."""
+    lines = [_header("") + f"{'tied':>13}"]
+    for direction in ("text_to_video", "video_to_text"):
+        row = metrics[direction]
+        lines.append(_row(direction.replace("_", " "), row) + f"{row['num_tied']:>13,}")
+        lines.append(_row("  chance", row["chance"]))
+    return "\n".join(lines)
+
+
+def stages_table(stages: Mapping[str, Any], weights: Mapping[str, float], rerank: int | None) -> str:
+    """Return a table of the text-to-video metrics of each stage of the score alone (TACo's Table 11).
+
+    Args:
+        stages: {stage: ``RetrievalMetrics``}
+        weights: {stage: weight in the fused score}
+        rerank: Number of candidates that the fusion layers scored, or None for all.
+    """
+    lines = [_header("alone") + f"{'weight':>13}"]
+    for stage, metrics in stages.items():
+        label = stage.replace("_", " ") + (f" of {rerank}" if rerank and stage.startswith("fusion") else "")
+        lines.append(_row(label, metrics["text_to_video"]) + f"{weights.get(stage, 0):>13g}")
+    return "\n".join(lines)
+
+
+def _header(label: str) -> str:
+    return f"{label:<16}" + "".join(f"{name.replace('_', ' '):>13}" for name in COLUMNS)
+
+
+def _row(label: str, values: Mapping[str, float]) -> str:
+    return f"{label:<16}" + "".join(f"{values[name]:>13.1f}" for name in COLUMNS)
+
+
+def _normalization_lines(about: Mapping[str, Any]) -> Iterator[str]:
+    name, errors = about["name"], about["error"]
+    if name != "none":
+        yield f"normalised by {name}, {NORMALIZATIONS[name]}"
+    for note in about["notes"]:
+        yield f"note: {note}"
+    both = f"{errors['text_to_video']:.4f} text to video, {errors['video_to_text']:.4f} video to text"
+    yield f"normalisation error at temperature {about['temperature']:g}: {both}"

@@ -1,0 +1,270 @@
+"""Asking a run about a split, and writing its figures and a report. ``vlalign-evaluate`` wraps ``evaluate``."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..storage.captions import choose_protocol, read_captions_about
+from ..storage.common.errors import SettingError, UserError
+from ..storage.common.problems import Problems
+from ..storage.common.progress import Listener, report_progress_to
+from ..storage.common.terminal import say
+from ..storage.files import read_json, sha256_of, write_json, write_jsonl
+from ..storage.layout import DatasetFolder, find_dataset
+from .config import TrainConfig
+from .run_files import read_config
+from .runs import (
+    METRICS_FILE,
+    MODEL_FILE,
+    QUERIES_FILE,
+    REPORT_FILE,
+    asked_dataset,
+    dataset_of,
+    describe_inputs,
+    find_run,
+    open_recordings,
+    open_stores,
+    read_run,
+)
+from .tasks import TASKS
+from .tasks.base import Figures, Question, Task
+from .tasks.retrieval import Retrieval, RetrievalSettings
+
+SPLITS = ("train", "validation", "test")
+SCORES = {"sentence": ("sentence",), "token": ("token", "fusion_token"), "fusion": ("fusion",)}
+"""Parts of the score whose weight can be set: {name: stages}."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationSettings:
+    """What a run is asked."""
+
+    task: str | None = None
+    """A key of ``TASKS``. None: what the run and the data set are for."""
+    split: str = "test"
+    """"train", "validation" or "test"."""
+    score_weights: Mapping[str, float] = field(default_factory=dict)
+    """Weights of "sentence", "token" and "fusion" in the fused score, in place of the run's."""
+    task_settings: object | None = None
+    """The task's own settings, such as ``RetrievalSettings(ties="ce")``. None: its defaults."""
+    device: str = "cpu"
+    """"cpu", "cuda" or "cuda:N"."""
+
+    def __post_init__(self) -> None:
+        if self.task is not None and self.task not in TASKS:
+            raise SettingError("task", self.task, f"expected one of {', '.join(TASKS)}")
+        if self.split not in SPLITS:
+            raise SettingError("split", self.split, f"expected one of {', '.join(SPLITS)}")
+        if unknown := [name for name in self.score_weights if name not in SCORES]:
+            raise SettingError("score_weights", unknown[0], f"expected some of {', '.join(SCORES)}")
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The result of an evaluation."""
+
+    figures: dict[str, Any]
+    """Contents of ``metrics.json``. ``tasks/`` describes the fields of each task."""
+    folder: Path
+    """Where ``metrics.json``, ``queries.jsonl`` and ``report.html`` are."""
+    summary: list[str]
+    """Lines and tables for people."""
+
+    @property
+    def metrics_file(self) -> Path:
+        """Return the path of ``metrics.json``."""
+        return self.folder / METRICS_FILE
+
+    @property
+    def report_file(self) -> Path:
+        """Return the path of the report."""
+        return self.folder / REPORT_FILE
+
+    @property
+    def is_complete(self) -> bool:
+        """Return whether nothing was left out."""
+        return not self.figures.get("left_out")
+
+
+def evaluate(
+    run: Path | str | None = None,
+    *,
+    root: Path = Path("vlalign_data"),
+    dataset: str | None = None,
+    on: str | None = None,
+    protocol: str | None = None,
+    settings: EvaluationSettings | None = None,
+    on_progress: Listener | None = None,
+) -> Evaluation:
+    """Ask a run about a split of a data set, and write ``metrics.json``, ``queries.jsonl`` and ``report.html``.
+
+    The files go into the run's folder, or into ``on/<data set>`` within it for another data set than the run's. If
+    the same was evaluated before, nothing is computed.
+
+    Args:
+        run: Folder of a run, or its name. None: the last one finished.
+        root: Folder of all data sets, where names are looked up.
+        dataset: The data set to ask about, and where the run's name is looked up first. None: the run's own.
+        on: The same as ``dataset``, but always another data set than the run's (zero-shot).
+        protocol: Splits and captions of that other data set. None: the usual ones.
+        settings: What to ask. None: the defaults.
+        on_progress: Called with the progress of long work.
+
+    Raises:
+        UserError: The run or the data set cannot be found or read, or the run cannot be asked this.
+    """
+    settings = settings or EvaluationSettings()
+    run_folder = find_run(root, dataset, None if run is None else str(run))
+    config = read_config(read_run(run_folder))
+    asked, folder = _asked_about(run_folder, config, root, dataset, on, protocol)
+    weights = _score_weights(settings, config, run_folder.name)
+    task = _choose_task(settings.task, config, asked)
+    question = Question(settings.split, weights, _task_settings(task, settings, config, run_folder.name))
+    stores, recordings = open_stores(asked, config.features), open_recordings(asked, config)
+    fingerprint = {
+        "task": task.name,
+        "split": settings.split,
+        "weights": weights,
+        **asdict(Retrieval().resolve(RetrievalSettings(), config, run_folder.name)),  # in the file of every task
+        **asdict(question.settings),
+        "model_sha256": sha256_of(run_folder / MODEL_FILE),
+        "inputs": describe_inputs(asked, stores, recordings=recordings),
+    }
+    if (figures := _evaluated_before(folder, fingerprint)) is not None:
+        say(f"{folder}: evaluated before on the same data; nothing to do")
+        return Evaluation(figures, folder, _summary_of_file(folder, figures))
+    with report_progress_to(on_progress), Problems(file=asked.problems("evaluate")) as problems:
+        figures = _ask(run_folder, asked, folder, task, question, settings.device, problems, fingerprint)
+    return Evaluation(figures, folder, list(_summary(figures)))
+
+
+def _asked_about(
+    run_folder: Path, config: TrainConfig, root: Path, dataset: str | None, on: str | None, protocol: str | None
+) -> tuple[DatasetFolder, Path]:
+    """Return the data set to ask about, and the folder for the results."""
+    own = dataset_of(run_folder, config)
+    asked = asked_dataset(root, dataset, own, having="captions")
+    if on is not None and asked is not own:
+        problem = f"the run is of {own.name}, and dataset is {dataset}; pass only the data set to ask about"
+        raise SettingError("on", on, problem)
+    if on is None and asked is own:
+        if protocol is not None:
+            problem = "applies to another data set than the run's; the run keeps the protocol of its training"
+            raise SettingError("protocol", protocol, problem)
+        return own, run_folder
+    other = asked if on is None else find_dataset(own.root, on, having="captions", hint="vlalign-preprocess")
+    asked = choose_protocol(other, protocol or "")
+    return asked, run_folder / "on" / "-".join(filter(None, (asked.name, asked.protocol)))
+
+
+def _score_weights(settings: EvaluationSettings, config: TrainConfig, run_name: str) -> dict[str, float]:
+    """Return the weight of each stage that the run has. Log weights that change nothing."""
+    weights = dict(config.score_weights)
+    for name, weight in settings.score_weights.items():
+        stages = [stage for stage in SCORES[name] if stage in weights]
+        weights |= dict.fromkeys(stages, weight)
+        if not stages:
+            say(f"note: the {name} weight changes nothing: the stages of {run_name} are {', '.join(weights)}")
+    return weights
+
+
+def task_of_objective(config: TrainConfig) -> Task[Any] | None:
+    """Return the only task that a run can be asked, if its objective decides that."""
+    return next((task for task in TASKS.values() if task.objective == config.objective), None)
+
+
+def _choose_task(name: str | None, config: TrainConfig, asked: DatasetFolder) -> Task[Any]:
+    """Return the task that is named, or else what the run and the data set are for."""
+    only = task_of_objective(config)
+    if name is None:
+        usual = (read_captions_about(asked.captions) or {}).get("task", next(iter(TASKS)))
+        if only is None and (not isinstance(usual, str) or usual not in TASKS):
+            raise UserError(f"{asked.captions}: are for the task {usual!r}; expected one of {', '.join(TASKS)}")
+        return only or (next(iter(TASKS.values())) if TASKS[usual].objective else TASKS[usual])
+    task = TASKS[name]
+    if only is not None and task is not only:
+        problem = f"the run was trained with the objective {config.objective}, and can be asked for {only.name} only"
+        raise SettingError("task", name, problem)
+    if task.objective is not None and only is None:
+        problem = f"needs a run that was trained with the objective {task.objective}; this one has {config.objective}"
+        raise SettingError("task", name, problem)
+    return task
+
+
+def _task_settings(task: Task[Any], settings: EvaluationSettings, config: TrainConfig, run_name: str) -> Any:
+    given = task.settings_type() if settings.task_settings is None else settings.task_settings
+    if not isinstance(given, task.settings_type):
+        raise _wrong_settings(given, task)
+    return task.resolve(given, config, run_name)
+
+
+def _wrong_settings(given: object, task: Task[Any]) -> SettingError:
+    """Return an error that names the first setting that is not at its default."""
+    owner = next((other for other in TASKS.values() if type(given) is other.settings_type), None)
+    if owner is None:
+        return SettingError("task_settings", given, f"expected {task.settings_type.__name__} for the task {task.name}")
+    usual, values = asdict(owner.settings_type()), asdict(owner.settings_type(**vars(given)))
+    name = next((name for name in usual if values[name] != usual[name]), "task_settings")
+    problem = f"applies to the task {owner.name}; the task here is {task.name}"
+    return SettingError(name, values.get(name, type(given).__name__), problem)
+
+
+def _evaluated_before(folder: Path, fingerprint: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the figures of an earlier evaluation of the same question, model and data."""
+    path = folder / METRICS_FILE
+    figures = read_json(path) if path.exists() else {}
+    has_counts = isinstance(figures, dict) and "num_captions_of_split" in figures  # older versions did not count
+    is_same = has_counts and figures.get("fingerprint") == fingerprint and (folder / REPORT_FILE).exists()
+    return figures if is_same else None
+
+
+def _ask(
+    run_folder: Path,
+    asked: DatasetFolder,
+    folder: Path,
+    task: Task[Any],
+    question: Question[Any],
+    device: str,
+    problems: Problems,
+    fingerprint: Mapping[str, Any],
+) -> dict[str, Any]:
+    from .checkpoint import load_run  # torch takes seconds to import
+    from .tasks.report import write_report
+
+    run = load_run(run_folder, asked, device)
+    result = task.ask(run, question, problems)
+    figures = {
+        "run": run_folder.name,
+        "trained_on": run.config.dataset,
+        "dataset": run.dataset.name,
+        "protocol": run.dataset.protocol,
+        "task": task.name,
+        "split": question.split,
+        "note": run.note,
+        **result.figures,
+        "left_out": problems.count,
+        "fingerprint": fingerprint,
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    write_jsonl(folder / QUERIES_FILE, result.rows)
+    write_report(run, task, figures, result.page, folder)
+    write_json(folder / METRICS_FILE, figures)  # last: it shows that the other two are complete
+    return figures
+
+
+def _summary(figures: Figures) -> Iterator[str]:
+    task = TASKS[figures["task"]]
+    yield task.heading(figures)
+    yield from (f"note: {note}" for note in figures["not_comparable"])
+    yield from task.summary(figures)
+    if figures["note"]:
+        yield f"note: {figures['note']}"
+
+
+def _summary_of_file(folder: Path, figures: Figures) -> list[str]:
+    try:
+        return list(_summary(figures))
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):  # anybody may have changed the file
+        path = folder / METRICS_FILE
+        raise UserError(f"{path}: not as an evaluation writes it; remove it and run the evaluation again") from None

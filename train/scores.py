@@ -1,0 +1,88 @@
+"""Scores of captions and clips, by stage of the score, and how stages make one ranking."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class QuerySimilarities:
+    """Similarities of training queries to the candidates, in place of test queries, which are not known in advance."""
+
+    texts: np.ndarray
+    """float32 [num_queries, num_clips]: training texts and the clips that are searched."""
+    videos: np.ndarray
+    """float32 [num_queries, num_captions]: training videos and the captions that are searched."""
+
+
+class Shortlist(NamedTuple):
+    """The pairs that the fusion layers scored, where they did not score all."""
+
+    clips_of_captions: np.ndarray
+    """bool [num_captions, num_clips]: the clip is among the best of the caption."""
+    captions_of_clips: np.ndarray
+    """bool [num_captions, num_clips]: the caption is among the best of the clip."""
+
+    @property
+    def pairs(self) -> np.ndarray:
+        """bool [num_captions, num_clips]: the pair is scored."""
+        return self.clips_of_captions | self.captions_of_clips
+
+
+class TotalScores(NamedTuple):
+    """Weighted sums of the stages. With a shortlist, both differ in what lies behind it."""
+
+    by_caption: np.ndarray
+    """float32 [num_captions, num_clips], for ranking clips by caption."""
+    by_clip: np.ndarray
+    """float32 [num_captions, num_clips], for ranking captions by clip."""
+
+
+@dataclass(frozen=True)
+class StageScores:
+    """Scores of each stage that the model was trained with."""
+
+    stages: dict[str, np.ndarray]
+    """{stage: float32 [num_captions, num_clips]}"""
+    shortlist: Shortlist | None
+    """None: the fusion layers scored all pairs, or there are none. Late scores of other pairs are 0."""
+    queries: QuerySimilarities | None = None
+    """Set if the model keeps training queries."""
+
+    def fused(self, weights: Mapping[str, float]) -> TotalScores:
+        """Return the weighted sum of the stages.
+
+        Pairs outside the shortlist come behind it, in the order of the early stages.
+
+        Args:
+            weights: {stage: weight}; a stage that is missing weighs 0.
+        """
+        total = _weighted_sum(self.stages, weights)
+        has_late = any(weights.get(stage) for stage in self.stages if stage.startswith("fusion"))
+        if self.shortlist is None or not has_late:
+            return TotalScores(total, total)
+        early = self.guidance(weights)
+        by_caption = _behind(total, early, self.shortlist.clips_of_captions)
+        return TotalScores(by_caption, _behind(total.T, early.T, self.shortlist.captions_of_clips.T).T)
+
+    def guidance(self, weights: Mapping[str, float]) -> np.ndarray:
+        """Return the weighted sum of the early stages, or their plain sum if all of them weigh 0 (ToCo)."""
+        early = {stage: scores for stage, scores in self.stages.items() if not stage.startswith("fusion")}
+        has_weight = any(weights.get(stage) for stage in early)
+        return _weighted_sum(early, weights if has_weight else dict.fromkeys(early, 1.0))
+
+
+def _weighted_sum(stages: Mapping[str, np.ndarray], weights: Mapping[str, float]) -> np.ndarray:
+    total = np.zeros_like(next(iter(stages.values())))
+    for stage, scores in stages.items():
+        total += np.float32(weights.get(stage, 0.0)) * scores
+    return total
+
+
+def _behind(scores: np.ndarray, early: np.ndarray, chosen: np.ndarray) -> np.ndarray:
+    """Return ``scores`` where ``chosen``, and below all of these in each row the rest, in its early order."""
+    lowest = np.where(chosen, scores, np.inf).min(axis=1, keepdims=True)
+    highest = np.where(chosen, -np.inf, early).max(axis=1, keepdims=True, initial=-np.inf)
+    return np.where(chosen, scores, early - highest + lowest - 1).astype(np.float32)

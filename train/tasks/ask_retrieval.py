@@ -1,0 +1,211 @@
+"""Asking a run for retrieval: scores, metrics, and the best clips of some captions."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from ...storage.captions import read_captions
+from ...storage.common.errors import SettingError, UserError
+from ...storage.common.problems import Problems
+from ...storage.feature_store import FeatureStore
+from ..checkpoint import Run
+from ..data.coverage import measure, split_checksum
+from ..data.pairs import Pairs, evenly, of_split, read_pairs, why_none
+from ..metrics import RECALL_AT, RetrievalMetrics, count_rivals, retrieval_metrics
+from ..objectives import OBJECTIVES
+from ..runs import open_recordings
+from ..scores import StageScores, TotalScores
+from ..scoring import stage_scores
+from .base import Question, TaskResult
+from .codewords import read_codebook
+from .normalization import Normalized, normalization_errors, normalize
+from .retrieval import NEEDS_QUERIES, Retrieval, RetrievalSettings
+
+SHOWN_QUERIES, SHOWN_RESULTS = 8, 5
+"""Number of queries in the report, and of clips for each."""
+
+
+def retrieve(run: Run, question: Question[RetrievalSettings], problems: Problems) -> TaskResult:
+    """Score every caption of a split with every clip.
+
+    Raises:
+        UserError: The split has no captions that can be used, or a setting does not fit the run or the split.
+    """
+    settings = question.settings
+    if settings.rerank is not None and not run.scorer.has_early:
+        problem = f"{run.folder.name} was trained without an early loss, which finds the candidates"
+        raise SettingError("rerank", settings.rerank, problem)
+    recordings = open_recordings(run.dataset, run.config)
+    pairs = _pairs_of_split(run, question, recordings, problems)
+    scores = stage_scores(
+        run.scorer, pairs.captions, pairs.clips, rerank=settings.rerank, both_ways=True, show_progress=True
+    )
+    stage = OBJECTIVES[run.config.objective].stage
+    normalized = normalized_scores(scores, pairs.clip_of_caption, stage, question)
+    total = TotalScores(normalized.by_caption, normalized.by_clip)
+    listed = of_split(read_captions(run.dataset.captions), question.split)
+    figures = {
+        **measure(listed, pairs.captions, run.features, recordings).figures(
+            Retrieval.caption_name, Retrieval.item_name
+        ),
+        "split_checksum": split_checksum(pairs.captions),
+        **_figures(question, scores, normalized, total, pairs.clip_of_caption),
+    }
+    codebook = None
+    if run.scorer.model.codebook is not None and run.scorer.model.codebook.size:
+        codebook = read_codebook(run.scorer, pairs)
+        figures["codebook"] = codebook["sharing"] | {"table": codebook["table"]}
+    page = {"recall_at": RECALL_AT, "queries": shown_queries(total.by_caption, pairs), "codebook": codebook}
+    return TaskResult(figures, _rows(total.by_caption, pairs), page)
+
+
+def _pairs_of_split(
+    run: Run, question: Question[RetrievalSettings], recordings: FeatureStore | None, problems: Problems
+) -> Pairs:
+    usable = read_pairs(run.dataset, run.features, problems, recordings)
+    pairs = usable[question.split]
+    if not pairs.clips:
+        others = ", ".join(name for name in usable if usable[name].clips)
+        why = why_none(run.dataset, run.features, question.split, recordings)
+        raise UserError(f"{run.dataset.captions}: {why}; pass another split ({others})")
+    if question.settings.ties == "coot" and len(pairs.captions) != len(pairs.clips):
+        counts = f"{len(pairs.captions):,} captions of {len(pairs.clips):,} clips"
+        problem = f"needs exactly one caption for each clip; the {question.split} split has {counts}"
+        raise SettingError("ties", "coot", problem)
+    return pairs
+
+
+def _figures(
+    question: Question[RetrievalSettings],
+    scores: StageScores,
+    normalized: Normalized,
+    total: TotalScores,
+    clip_of_caption: np.ndarray,
+) -> dict[str, Any]:
+    settings = question.settings
+    temperature = _temperature(settings)
+    return {
+        "ties": settings.ties,
+        "rerank": settings.rerank,
+        "weights": question.score_weights,
+        "normalization": {
+            "name": settings.normalize,
+            "temperature": temperature,
+            "error": normalization_errors(total.by_caption, total.by_clip, temperature, clip_of_caption),
+            "notes": normalized.notes,
+        },
+        "metrics": rank_both_ways(total, clip_of_caption, settings.ties),
+        "stages": {
+            stage: rank_both_ways(scores.fused({stage: 1.0}), clip_of_caption, settings.ties) for stage in scores.stages
+        },
+    }
+
+
+def _temperature(settings: RetrievalSettings) -> float:
+    if settings.temperature is None:
+        raise ValueError("settings without a temperature: pass what Retrieval.resolve returned")
+    return settings.temperature
+
+
+def rank_both_ways(total: TotalScores, clip_of_caption: np.ndarray, ties: str) -> RetrievalMetrics:
+    """Return the metrics of both directions, each from its own scores.
+
+    Args:
+        total: Fused scores [num_captions, num_clips].
+        clip_of_caption: [num_captions], index of the right clip.
+        ties: A key of ``metrics.TIES``.
+    """
+    metrics = retrieval_metrics(total.by_caption, clip_of_caption, ties)
+    if total.by_clip is not total.by_caption:
+        metrics["video_to_text"] = retrieval_metrics(total.by_clip, clip_of_caption, ties)["video_to_text"]
+    return metrics
+
+
+def normalized_scores(
+    scores: StageScores, clip_of_caption: np.ndarray, stage: str, question: Question[RetrievalSettings]
+) -> Normalized:
+    """Return the fused scores, normalised as the question says.
+
+    Args:
+        scores: Of all stages.
+        clip_of_caption: [num_captions], index of the right clip.
+        stage: The stage whose vectors of training queries the run keeps. NCL's biases are added to its part of the
+            score.
+        question: What is asked.
+
+    Raises:
+        SettingError: The run has no training queries, or other stages are part of the score.
+    """
+    total = scores.fused(question.score_weights)
+    name, temperature = question.settings.normalize, _temperature(question.settings)
+    if name in NEEDS_QUERIES:
+        return _normalized_by_queries(scores, clip_of_caption, stage, question, total)
+    normalized = normalize(name, total.by_caption, temperature, clip_of_caption)
+    if total.by_clip is total.by_caption:
+        return normalized
+    return replace(normalized, by_clip=normalize(name, total.by_clip, temperature, clip_of_caption).by_clip)
+
+
+def _normalized_by_queries(
+    scores: StageScores,
+    clip_of_caption: np.ndarray,
+    stage: str,
+    question: Question[RetrievalSettings],
+    total: TotalScores,
+) -> Normalized:
+    name, weight = question.settings.normalize, question.score_weights.get(stage, 0.0)
+    if scores.queries is None or not len(scores.queries.texts):
+        problem = "the run kept no training queries; train one with --normalized-loss, or pass another way"
+        raise SettingError("normalize", name, problem)
+    others = [other for other, w in question.score_weights.items() if w and other != stage]
+    if not weight or (others and name == "qbnorm"):
+        fix = f"set the weight of {', '.join(others)} to 0" if others else f"give {stage} a weight"
+        raise SettingError("normalize", name, f"applies to the {stage} score alone; {fix}")
+    own = scores.stages[stage]
+    normalized = normalize(name, own, _temperature(question.settings), clip_of_caption, scores.queries)
+    if not others:
+        return normalized
+    return Normalized(
+        total.by_caption + weight * (normalized.by_caption - own),
+        total.by_clip + weight * (normalized.by_clip - own),
+        normalized.notes,
+    )
+
+
+def shown_queries(scores: np.ndarray, pairs: Pairs) -> list[dict[str, Any]]:
+    """Return the best clips for the first captions of clips that are spread evenly over the split.
+
+    Args:
+        scores: [num_captions, num_clips]
+        pairs: Captions and clips of the split.
+    """
+    chosen = set(evenly(len(pairs.clips), SHOWN_QUERIES).tolist())
+    queries = []
+    for clip, captions in enumerate(pairs.captions_of_clips()):
+        if clip not in chosen:
+            continue
+        row = scores[captions[0]]
+        best = np.argsort(-row, kind="stable")[:SHOWN_RESULTS]
+        results = [{**vars(pairs.clips[i]), "score": float(row[i]), "right": bool(i == clip)} for i in best]
+        rank = int((row > row[clip]).sum()) + 1
+        queries.append({"caption": pairs.captions[captions[0]].caption, "rank_of_right": rank, "results": results})
+    return queries
+
+
+def _rows(scores: np.ndarray, pairs: Pairs) -> Iterator[dict[str, Any]]:
+    """Yield each caption with its clip, that clip's rank (a tie counts half), and the clip that ranks first."""
+    right = pairs.clip_of_caption
+    right_scores = scores[np.arange(len(right)), right]
+    rivals = count_rivals(lambda rows: scores[rows], right_scores, right, "average")
+    for index, caption in enumerate(pairs.captions):
+        best = int(scores[index].argmax())
+        yield {
+            "caption": caption.caption,
+            "clip": vars(pairs.clips[right[index]]),
+            "rank": 1 + rivals.above[index].item() + rivals.tied[index].item() / 2,
+            "score": right_scores[index].item(),
+            "first": vars(pairs.clips[best]),
+            "first_score": scores[index, best].item(),
+        }

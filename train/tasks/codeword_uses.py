@@ -1,0 +1,84 @@
+"""Where a model's codewords stand in clips and captions."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from ...storage.records import Caption
+from ..data.pairs import Clip
+from ..data.text import Pieces, at_characters
+from ..models.gated import SharedCodebook
+from ..models.spoken import Recordings
+from ..objectives import Coded, coded_texts, coded_videos
+from ..scoring import CLIP_CHUNK, TEXT_CHUNK, Scorer
+from ..workers import Workers
+
+
+@dataclass(frozen=True)
+class Uses:
+    """The codewords that replace the tokens of a split's clips and captions."""
+
+    clips: list[np.ndarray]
+    """For each clip, the codeword of each of its rows."""
+    captions: list[np.ndarray]
+    """For each caption, the codeword of each of its word pieces (without special pieces) or its recording's tokens."""
+    words: list[list[str]]
+    """For each caption, the word that each of these pieces is a part of, in lower case; empty if it is part of none."""
+
+
+def codebook_of(scorer: Scorer) -> SharedCodebook:
+    """Return the model's codebook.
+
+    Raises:
+        ValueError: The model has none.
+    """
+    if scorer.model.codebook is None:
+        raise ValueError(f"a model of the objective {scorer.config.objective} has no codebook")
+    return scorer.model.codebook
+
+
+@torch.inference_mode()
+def find_uses(scorer: Scorer, captions: Sequence[Caption], clips: Sequence[Clip]) -> Uses:
+    """Return the codeword that is nearest to each token.
+
+    Args:
+        scorer: A model with a codebook.
+        captions: Their tokens are word pieces, or parts of their recordings.
+        clips: Their tokens are rows.
+    """
+    codebook, single_process = codebook_of(scorer), Workers()
+    scorer.model.eval()
+    of_clips, of_captions, words = [], [], []
+    for first in range(0, len(clips), CLIP_CHUNK):
+        encoded = scorer.encode_videos(clips[first : first + CLIP_CHUNK])
+        of_clips += _codes(codebook, coded_videos(codebook, encoded, single_process))
+    for first in range(0, len(captions), TEXT_CHUNK):
+        chunk = captions[first : first + TEXT_CHUNK]
+        coded = coded_texts(codebook, scorer.encode_texts(chunk), single_process)
+        if isinstance(scorer.text_inputs, Recordings):
+            codes_of_chunk = list(_codes(codebook, coded))
+            of_captions += codes_of_chunk
+            words += [[""] * len(codes) for codes in codes_of_chunk]  # nobody knows when a word is spoken
+        elif isinstance(scorer.text_inputs, Pieces):
+            nearest = codebook.nearest(coded.tokens_BLD).cpu().numpy()
+            for caption, codes in zip(chunk, nearest, strict=True):
+                pieces = word_pieces(scorer.text_inputs, caption)
+                of_captions.append(codes[[index for index, _ in pieces]])
+                words.append([word for _, word in pieces])
+    return Uses(of_clips, of_captions, words)
+
+
+def _codes(codebook: SharedCodebook, coded: Coded) -> Iterator[np.ndarray]:
+    for codes, mask in zip(codebook.nearest(coded.tokens_BLD), coded.mask_BL, strict=True):
+        yield codes[mask].cpu().numpy()
+
+
+def word_pieces(inputs: Pieces, caption: Caption) -> list[tuple[int, str]]:
+    """Return the index of each word piece of a caption, and the word that it is a part of, in lower case."""
+    encoded = inputs.tokenizer(
+        caption.caption, truncation=True, max_length=inputs.max_tokens, return_offsets_mapping=True
+    )
+    word_at = at_characters(caption, (word.lower() for word in caption.words), "")
+    return [(index, word_at[start]) for index, (start, end) in enumerate(encoded["offset_mapping"]) if end > start]
