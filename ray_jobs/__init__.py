@@ -1,1 +1,22 @@
-"""The steps of the other folders on a Ray cluster."""
+"""The steps of the other folders on a Ray cluster. A worker here is a Ray actor or task on one of its machines."""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .preprocessing import prepare_captions_on_cluster
+    from .training import train_on_cluster
+
+__all__ = ["prepare_captions_on_cluster", "train_on_cluster"]
+
+
+def __getattr__(name: str) -> Any:
+    # Imported on first use: each needs Ray and the folder of its step.
+    if name == "prepare_captions_on_cluster":
+        from .preprocessing import prepare_captions_on_cluster
+
+        return prepare_captions_on_cluster
+    if name == "train_on_cluster":
+        from .training import train_on_cluster
+
+        return train_on_cluster
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -149,7 +149,8 @@ def spread(call: Callable[[T], R], items: Iterable[T], doing: str) -> Iterator[R
         if isinstance(cause, UserError | OSError):
             raise cause from None
         raise UserError(
-            f"{doing} failed on the cluster ({reason_of(error)}); finished work is kept, run the same command again to continue"
+            f"{doing} failed on the cluster ({reason_of(error)}); finished work is kept, run the same command again "
+            "to continue"
         ) from None
 
 

@@ -1,9 +1,13 @@
-"""Training on a Ray cluster: ``python ray_jobs/train.py --workers 8 --dataset howto100m --device cuda``, and all that
-vlalign-train takes. Ray Train starts the processes, one a GPU, and starts them again where one is lost; what they run
-is vlalign-train itself, which goes on from the state that it kept last in the run's folder."""
+"""Training on a Ray cluster: ``python ray_jobs/train.py --workers 8 --dataset howto100m --device cuda``, with all
+options of vlalign-train.
+
+Ray Train starts the processes, one per GPU, and restarts them if one is lost. Each runs vlalign-train, which
+continues from the last saved state in the run's folder.
+"""
 
 import argparse
 import signal
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +16,7 @@ from ray.train.torch import TorchConfig, TorchTrainer
 from ray.train.v2.api.exceptions import TrainingFailedError
 
 from ..storage.common.command import command_parser, run_command
-from ..storage.common.errors import UserError
+from ..storage.common.errors import SettingError, UserError, VlalignError
 from ..storage.common.exits import EXIT_INCOMPLETE, EXIT_MISTAKE
 from ..storage.common.signals import Stopped
 from ..storage.common.terminal import say
@@ -22,62 +26,120 @@ from ..train.workers import PATIENCE
 from .cluster import add_address, connect
 
 
-def _train(told: dict[str, Any]) -> int:
-    """In each process. Its exit code is the call's: a mistake, which would be the same the next time, is no reason to
-    start again."""
-    for folder, url in told["links"].items():  # the user's word, on a machine with another home folder
-        trust(Path(folder), url)
-    return train(told["argv"])
+class TrainingJobError(VlalignError):
+    """Ray Train gave up: processes were lost too often. The run's state is kept."""
 
 
-def on_cluster(args: argparse.Namespace) -> int:
-    if args.dataset is None:
-        raise UserError(f"--dataset is missing: the name of a data set under {args.root}")
-    if args.workers < 1:
-        raise UserError(f"--workers {args.workers}: expected 1 or more")
-    args.root = args.root.absolute()
-    connect(args.address)
-    argv = ["--root", str(args.root), "--dataset", args.dataset, "--device", args.device, *args.passed_on]
+def train_on_cluster(
+    name: str,
+    options: Sequence[str] = (),
+    *,
+    root: Path | str = "vlalign_data",
+    device: str = "cpu",
+    num_processes: int = 1,
+    cpus_per_process: float = 1.0,
+    most_restarts: int = 10,
+    address: str | None = None,
+) -> int:
+    """Train a model in several processes of a Ray cluster.
+
+    Args:
+        name: Name of a data set.
+        options: More options of vlalign-train, such as ``["--recipe", "taco-howto100m"]``.
+        root: Folder of all data sets; all machines must see it.
+        device: "cpu", or "cuda" for one GPU per process.
+        num_processes: Processes that train one model together.
+        cpus_per_process: Cores of each process.
+        most_restarts: How often to restart after a process or machine was lost.
+        address: Address of the cluster, as for ``connect``.
+
+    Returns:
+        The exit code of vlalign-train.
+
+    Raises:
+        UserError: No cluster answers, or a setting cannot be used.
+        TrainingJobError: Processes were lost more than ``most_restarts`` times.
+    """
+    if num_processes < 1:
+        raise SettingError("num_processes", num_processes, "expected 1 or more")
+    connect(address)
+    folder = Path(root).absolute() / name  # workers run in other folders
+    argv = ["--root", str(folder.parent), "--dataset", name, "--device", device, *options]
     trainer = TorchTrainer(
         _train,
-        train_loop_config={"argv": argv, "links": trusted_links(args.root / args.dataset / "features")},
+        train_loop_config={"argv": argv, "links": trusted_links(folder / "features")},
         scaling_config=ScalingConfig(
-            num_workers=args.workers, use_gpu=args.device != "cpu", resources_per_worker={"CPU": args.cpus_per_worker}
+            num_workers=num_processes, use_gpu=device != "cpu", resources_per_worker={"CPU": cpus_per_process}
         ),
         run_config=RunConfig(
-            storage_path=str(args.root / args.dataset / "jobs" / "ray_train"),
-            failure_config=FailureConfig(max_failures=args.most_restarts),
+            storage_path=str(folder / "jobs" / "ray_train"), failure_config=FailureConfig(max_failures=most_restarts)
         ),
         torch_config=TorchConfig(timeout_s=int(PATIENCE.total_seconds())),
     )
     try:
         code = trainer.fit().return_value
     except TrainingFailedError as error:
-        say(f"train: error: {' '.join(str(error).split())[:500]}; the run's state is kept, and the same call goes on")
-        return EXIT_INCOMPLETE
-    except SystemExit:  # what Ray makes of Ctrl-C, once its workers have ended
+        raise TrainingJobError(" ".join(str(error).split())[:500]) from None
+    except SystemExit:  # what Ray makes of Ctrl-C, after its workers have ended
         raise Stopped(signal.SIGINT) from None
+    return EXIT_INCOMPLETE if code is None else int(code)
+
+
+def _train(config: Mapping[str, Any]) -> int:
+    """Run vlalign-train in one process.
+
+    Returns its exit code instead of failing, because Ray would restart a failed process, and a mistake in the options
+    would fail again.
+    """
+    for folder, url in config[
+        "links"
+    ].items():  # links that the user trusts, though this machine has another home folder
+        trust(Path(folder), url)
+    return train(config["argv"])
+
+
+def train_command(args: argparse.Namespace) -> int:
+    """Run the command."""
+    if args.dataset is None:
+        raise UserError(f"--dataset is missing: pass the name of a data set under {args.root}")
+    if args.workers < 1:
+        raise SettingError("workers", args.workers, "expected 1 or more")
+    try:
+        code = train_on_cluster(
+            args.dataset,
+            args.passed_on,
+            root=args.root,
+            device=args.device,
+            num_processes=args.workers,
+            cpus_per_process=args.cpus_per_worker,
+            most_restarts=args.most_restarts,
+            address=args.address,
+        )
+    except TrainingJobError as error:
+        say(f"train: error: {error}; the run's state is kept, run the same command again to continue")
+        return EXIT_INCOMPLETE
     if code == EXIT_MISTAKE:
-        say("train: error: a mistake in the call; its line stands above, from a worker")
+        say("train: error: a mistake in the options; see the message of a worker above")
     return code
 
 
 def main(argv: list[str] | None = None) -> int:
+    """Run the command ``train.py`` and return its exit code."""
     parser = command_parser(
         "train",
-        "Does in several processes of a Ray cluster what vlalign-train does in one; takes all of its options beside these. --root is a "
-        "folder that all machines see.",
+        "Do in several processes of a Ray cluster what vlalign-train does in one. Takes all options of vlalign-train "
+        "besides these. --root is a folder that all machines see.",
         "ray submit ray_jobs/extract_howto100m.yaml ray_jobs/train.py --workers 8 --device cuda --dataset howto100m",
     )
-    parser.add_argument("--device", default="cpu", help="cpu, or cuda: a GPU for each process (default: cpu)")
+    parser.add_argument("--device", default="cpu", help="cpu, or cuda for one GPU per process (default: cpu)")
     parser.add_argument("--workers", type=int, default=1, help="processes that train one model together (default: 1)")
-    parser.add_argument("--cpus-per-worker", type=float, default=1.0, help="cores of each (default: 1)")
+    parser.add_argument("--cpus-per-worker", type=float, default=1.0, help="cores of each process (default: 1)")
     parser.add_argument(
         "--most-restarts",
         type=int,
         default=10,
-        help="how often to go on after a process or machine was lost (default: 10)",
+        help="how often to restart after a process or machine was lost (default: 10)",
     )
     add_address(parser)
     parser.passes_on = True
-    return run_command(on_cluster, parser, argv)
+    return run_command(train_command, parser, argv)

@@ -1,17 +1,18 @@
-"""One worker of an extraction: extractors on their device, and a thread in which videos go through them without a
+"""One worker of an extraction: extractors on their device, and a thread in which videos pass through them without a
 pause.
 
-It knows no Ray: it gets videos and says what became of them when it is asked, by ``exchange``, and lives on where
-nobody asks.
+It does not use Ray. It receives videos and reports their outcomes through ``exchange``, and lives on if nobody calls
+it.
 """
 
 import threading
 import time
 from argparse import Namespace
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -25,46 +26,67 @@ from ..storage.records import Profile, VideoRecord, Weights
 from ..storage.remote.store import link_store
 
 ANSWER_SECONDS = 5.0
-"""How long a driver waits for an answer at most. A thousand workers that answered more often would keep it busy. What
-is on disk it hears at once, for what it has not heard of is done again when the worker ends."""
+"""Longest time that a driver waits for an answer. More frequent answers of a thousand workers would keep it busy.
+Videos that are on disk are reported at once, because those that the driver does not know of are extracted again if
+the worker ends."""
 DRIVER_SECONDS = 60.0
-"""A worker whose driver says nothing for so long finishes what it has and ends; until then another driver may take it
+"""A worker that no driver calls for this long finishes its videos and ends. Until then another driver can take it
 over."""
+
+VideoTask = tuple[VideoRecord, list[str]]
+"""A video and the names of the features that it needs."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExtractionSettings:
+    """What the extractors of all workers of a call have in common."""
+
+    weights: Mapping[str, str]
+    """For each features name, the requested weights."""
+    device: str = "cpu"
+    precision: str = "fp32"
+    allowed_hosts: Sequence[str] = ()
+    """Hosts in private networks that videos may be fetched from."""
+    store_urls: Mapping[str, str] | None = None
+    """For features whose store is remote, its address."""
 
 
 @dataclass
 class Answer:
+    """What a worker reports."""
+
     events: list[Outcome | Kept]
     num_waiting: int
-    """Videos that were given and have not begun."""
+    """Videos that it was given and has not begun."""
     idle: bool
-    """Whether all that was given is finished and on disk, or failed."""
+    """True if all videos that it was given are on disk or failed."""
     compute_seconds: float
-    """For how long, in all, networks computed; on a CPU the mean of its cores."""
+    """Total time in which networks computed; on a CPU, the mean over its cores."""
     seconds: float
-    """How long the worker has been there."""
+    """Age of the worker."""
     quiet_seconds: float
-    """For how long nothing came of the videos in hand."""
+    """Time since the last outcome, while there are videos to extract."""
 
 
 @dataclass
 class Greeting:
-    """What a worker says to a driver that it does not know."""
+    """What a worker reports to a driver that does not know it yet."""
 
     held: list[str]
     """Videos that it was given and that are not on disk."""
     kept: list[str]
-    """Videos that it has brought to disk; whoever read the stores before need not do them again."""
+    """Videos that it has written to disk. A driver that read the stores before may not know of them."""
     since_driver_seconds: float
+    """Time since the last call of a driver."""
 
 
 @dataclass(frozen=True)
 class _Timed(Extractor):
-    """Adds up for how long it computes."""
+    """An extractor that measures how long it computes."""
 
     stopwatch: "_Stopwatch"
 
-    def features(self, frames: Tensor) -> Tensor:
+    def features(self, frames: Tensor | np.ndarray) -> Tensor:
         started = time.monotonic()
         try:
             return super().features(frames)
@@ -83,14 +105,23 @@ class _Stopwatch:
 
 
 class ExtractionWorker:
+    """Extracts the videos that drivers give it."""
+
     def __init__(self, dataset: DatasetFolder, num_cores: int, shard_seconds: float) -> None:
-        show_messages()  # Ray carries them to the driver
+        """Make a worker without extractors.
+
+        Args:
+            dataset: Data set whose videos are extracted.
+            num_cores: Cores for decoders and, on a CPU, networks.
+            shard_seconds: Longest time that finished features wait to be written.
+        """
+        show_messages()  # Ray forwards them to the driver
         self._dataset, self._num_cores, self._shard_seconds = dataset, num_cores, shard_seconds
         self._extractors: dict[str, Extractor] = {}
-        self._allowed_hosts: list[str] = []
+        self._allowed_hosts: Sequence[str] = ()
         self._stopwatch = _Stopwatch()
         self._changed = threading.Condition()
-        self._given: deque[tuple[VideoRecord, list[str]]] = deque()
+        self._given: deque[VideoTask] = deque()
         self._ask_at: int | None = None
         self._events: list[Outcome | Kept] = []
         self._held: dict[str, None] = {}
@@ -98,55 +129,62 @@ class ExtractionWorker:
         self._running = self._loading = False
         self._error: BaseException | None = None
         self._hurry = False
-        self._made_at = self._heard = self._moved = time.monotonic()
+        self._made_at = self._last_call = self._last_progress = time.monotonic()
 
-    def load(
-        self, args: Namespace, weights: dict[str, str], urls: dict[str, str]
-    ) -> dict[str, tuple[Profile, Weights]]:
-        """Loads the extractors for ``args``, if they are not there. ``urls``: of stores that lie elsewhere. Raises
-        ``UserError`` for weights that are not to be had, or not those of the stores."""
+    def load(self, settings: ExtractionSettings) -> dict[str, tuple[Profile, Weights]]:
+        """Load the extractors, unless they are loaded already. Return the profile and weights of each.
+
+        Raises:
+            UserError: Weights cannot be loaded, or differ from those of an existing store.
+        """
         if not self._extractors:
-            self._loading, self._allowed_hosts = True, args.allow_host
-            for name, url in urls.items():
+            self._loading, self._allowed_hosts = True, settings.allowed_hosts
+            for name, url in (settings.store_urls or {}).items():
                 link_store(self._dataset.features(name), url).send()
-            if args.device == "cpu":
+            if settings.device == "cpu":
                 torch.set_num_threads(self._num_cores)
-            for name, wanted in weights.items():
-                extractor = make_extractor(name, wanted, args, first_shard(self._dataset, name))
+            for name in settings.weights:
+                extractor = load_for_store(self._dataset, name, settings)
                 self._extractors[name] = _Timed(**vars(extractor), stopwatch=self._stopwatch)
-            self._heard, self._loading = time.monotonic(), False
+            self._last_call, self._loading = time.monotonic(), False
         return {name: (e.profile, e.weights) for name, e in self._extractors.items()}
 
     def greet(self) -> Greeting:
+        """Report to a driver that may take this worker over."""
         with self._changed:
-            return Greeting(list(self._held), list(self._kept), time.monotonic() - self._heard)
+            return Greeting(list(self._held), list(self._kept), time.monotonic() - self._last_call)
 
     def wait_until_left_alone(self) -> None:
-        """Returns when its driver has said nothing for a minute, and all is on disk."""
-        while self._running or self._loading or time.monotonic() - self._heard < DRIVER_SECONDS:
+        """Return once no driver has called for a minute and all videos are on disk."""
+        while self._running or self._loading or time.monotonic() - self._last_call < DRIVER_SECONDS:
             time.sleep(1.0)
 
-    def exchange(self, videos: list[tuple[VideoRecord, list[str]]], ask_at: int | None, hurry: bool = False) -> Answer:
-        """Takes videos with the features that each needs, and says what became of those before.
+    def exchange(self, videos: Sequence[VideoTask], ask_at: int | None, hurry: bool = False) -> Answer:
+        """Accept videos, and report what became of earlier ones.
 
-        ``ask_at``: answers as soon as only so many wait to be begun. None: no others follow for now; what is in work
-        is finished and brought to disk. ``hurry``: the machine will be gone soon; what is finished is brought to disk
-        at once, and nothing more is begun. Raises what ended the thread that extracts, if something did.
+        Args:
+            videos: Videos to extract.
+            ask_at: Answer as soon as no more than this many videos are waiting to begin. None: no more videos follow
+                for now; finish and write everything.
+            hurry: The machine will be gone soon. Write what is finished at once, and begin nothing more.
+
+        Raises:
+            Exception: Whatever ended the thread that extracts.
         """
         with self._changed:
-            self._heard = time.monotonic()
+            self._last_call = time.monotonic()
             self._hurry = self._hurry or hurry
             self._ask_at = None if self._hurry else ask_at
             if self._hurry:
-                self._given.clear()  # somebody else's, who has the time
+                self._given.clear()  # other workers have the time
             elif videos:
                 self._given.extend(videos)
                 self._held |= dict.fromkeys(video.video_id for video, _ in videos)
                 if not self._running:
-                    self._running, self._moved = True, time.monotonic()
+                    self._running, self._last_progress = True, time.monotonic()
                     threading.Thread(target=self._run, daemon=True).start()
-            self._changed.wait_for(self._has_something_to_say, ANSWER_SECONDS)
-            self._heard = time.monotonic()
+            self._changed.wait_for(self._should_answer, ANSWER_SECONDS)
+            self._last_call = time.monotonic()
             events, self._events = self._events, []
             if self._error is not None and not events:
                 raise self._error
@@ -156,35 +194,36 @@ class ExtractionWorker:
                 idle=not self._running and not self._given,
                 compute_seconds=self._stopwatch.seconds / (self._num_cores if self._on_cpu else 1),
                 seconds=time.monotonic() - self._made_at,
-                quiet_seconds=time.monotonic() - self._moved if self._running else 0.0,
+                quiet_seconds=time.monotonic() - self._last_progress if self._running else 0.0,
             )
 
     @property
     def _on_cpu(self) -> bool:
         return all(e.device.type == "cpu" for e in self._extractors.values())
 
-    def _has_something_to_say(self) -> bool:
+    def _should_answer(self) -> bool:
         kept = any(isinstance(event, Kept) for event in self._events)
         return bool(
             self._error or kept or not self._running or (self._ask_at is not None and len(self._given) <= self._ask_at)
         )
 
     def _jobs(self) -> Iterator[Job | None]:
+        """Yield a job for each video, and None while more may come."""
         while True:
             with self._changed:
-                if self._given:
-                    video, features = self._given.popleft()
+                task = self._given.popleft() if self._given else None
+                if task is not None:
                     self._changed.notify_all()
-                elif self._ask_at is None or time.monotonic() - self._heard > DRIVER_SECONDS:
+                elif self._ask_at is None or time.monotonic() - self._last_call > DRIVER_SECONDS:
                     return
-                else:
-                    video = None
-            if video is None:
+            if task is None:
                 yield None
             else:
+                video, features = task
                 yield job_of(self._dataset, video, [self._extractors[name] for name in features])
 
     def _run(self) -> None:
+        """Extract videos until none is waiting, and again if more came in the meantime."""
         while True:
             try:
                 for event in extract_into_stores(
@@ -195,8 +234,8 @@ class ExtractionWorker:
                     shard_seconds=lambda: 0.0 if self._hurry else self._shard_seconds,
                     allowed_hosts=self._allowed_hosts,
                 ):
-                    self._tell(event)
-            except BaseException as error:  # whatever it is, the driver has to know
+                    self._record(event)
+            except BaseException as error:  # whatever it is, the driver must hear of it
                 with self._changed:
                     self._error = error
             with self._changed:
@@ -205,12 +244,21 @@ class ExtractionWorker:
                     self._changed.notify_all()
                     return
 
-    def _tell(self, event: Outcome | Kept) -> None:
+    def _record(self, event: Outcome | Kept) -> None:
         with self._changed:
-            self._moved = time.monotonic()
+            self._last_progress = time.monotonic()
             self._events.append(event)
             if isinstance(event, Kept):
                 self._kept += event.video_ids
-            for video_id in event.video_ids if isinstance(event, Kept) else [event.video_id] if event.failure else []:
+                finished = event.video_ids
+            else:
+                finished = [event.video_id] if event.failure else []
+            for video_id in finished:
                 self._held.pop(video_id, None)
             self._changed.notify_all()
+
+
+def load_for_store(dataset: DatasetFolder, name: str, settings: ExtractionSettings) -> Extractor:
+    """Load the extractor of some features, with the weights of their store if there is one."""
+    args = Namespace(dataset=dataset.name, device=settings.device, precision=settings.precision)
+    return make_extractor(name, settings.weights[name], args, first_shard(dataset, name))

@@ -1,4 +1,4 @@
-"""What is on disk, whoever wrote it: a worker that ended may not have said so."""
+"""What is on disk, regardless of which worker wrote it: a worker that ended may not have reported it."""
 
 import contextlib
 import threading
@@ -10,25 +10,33 @@ from ..storage.shards import read_shard
 
 
 class Written:
-    """What comes to the stores while workers write to them."""
+    """Watches the stores of a data set while workers write to them."""
 
     def __init__(self, work: WorkList, features: Iterable[str]) -> None:
+        """Remember the shards that exist now.
+
+        Args:
+            work: The data set and its stores.
+            features: Names of the stores to watch.
+        """
         self._folders = {name: work.dataset.features(name) for name in features}
         stores = {name: work.stores.get(name) for name in self._folders}
         self._known = {
             name: {shard.path for shard in store.shards} if store else set() for name, store in stores.items()
         }
         self._features: dict[str, set[str]] = {}
-        self._one_at_a_time = threading.Lock()
+        self._lock = threading.Lock()
 
     def look(self) -> dict[str, set[str]]:
-        """{video: the features of it that came to the stores since the call began}, of those that had some since the
-        last look."""
+        """Return all features of each video that got some since the last call.
+
+        Features that were in the stores at the beginning do not count.
+        """
         new: set[str] = set()
-        with self._one_at_a_time:
+        with self._lock:
             for name, folder in self._folders.items():
                 for path in set(current_shards(folder)) - self._known[name]:
-                    with contextlib.suppress(FileNotFoundError):  # compacted since
+                    with contextlib.suppress(FileNotFoundError):  # compacted in the meantime
                         for video_id in read_shard(path).videos["video_id"].tolist():
                             new.add(video_id.decode())
                             self._features.setdefault(video_id.decode(), set()).add(name)

@@ -176,15 +176,16 @@ def overhead(folder: Path) -> None:
     """What Ray and the bookkeeping take for each of 20,000 videos that cost a worker nothing, with one worker and with eight."""
     from vlalign.extract.run import Kept, Outcome
     from vlalign.extract.work import WorkList
-    from vlalign.ray_jobs import extraction
-    from vlalign.ray_jobs.worker import ExtractionWorker
+    from vlalign.ray_jobs import cluster_run
+    from vlalign.ray_jobs.cluster import Share
+    from vlalign.ray_jobs.worker import ExtractionSettings, ExtractionWorker
     from vlalign.storage.common.problems import Problems
     from vlalign.storage.layout import DatasetFolder
     from vlalign.storage.records import VideoRecord
 
     class Stub(ExtractionWorker):
-        def load(self, args: Namespace, weights: dict[str, str], urls: dict[str, str]) -> dict:
-            self._heard = time.monotonic()
+        def load(self, settings: ExtractionSettings) -> dict:
+            self._last_call = time.monotonic()
             return {}
 
         def _run(self) -> None:
@@ -193,12 +194,12 @@ def overhead(folder: Path) -> None:
                 if job is None:
                     time.sleep(0.001)
                     continue
-                self._tell(Outcome(job.video_id, str(job.path), ["s3d"], None, "", 400.0, 600, 1_228_800))
+                self._record(Outcome(job.video_id, str(job.path), ["s3d"], None, "", 400.0, 600, 1_228_800))
                 done.append(job.video_id)
                 if len(done) == 64:
-                    self._tell(Kept(done))
+                    self._record(Kept(done))
                     done = []
-            self._tell(Kept(done))
+            self._record(Kept(done))
             with self._changed:
                 self._running = False
                 self._changed.notify_all()
@@ -211,12 +212,12 @@ def overhead(folder: Path) -> None:
     dataset = DatasetFolder(folder, "stubs")
     dataset.path.mkdir(parents=True, exist_ok=True)
     todo = [(VideoRecord(video_id=f"video{number:06d}", path=f"{number}.mp4"), ["s3d"]) for number in range(NUM_STUBS)]
-    extraction._Actor = Stub
+    cluster_run.Actor = Stub
     with on_ray(2):
         for num_workers in (1, 8):
-            args = job_arguments(folder, "stubs")
-            share = extraction.Share(2 / num_workers, 0.0, num_workers)
-            run = extraction.ClusterRun(args, WorkList(dataset, ["s3d"]), todo, {"s3d": "random"}, Problems(), share)
+            share, settings = Share(2 / num_workers, 0.0, num_workers), ExtractionSettings(weights={"s3d": "random"})
+            work = WorkList(dataset, ["s3d"])
+            run = cluster_run.ClusterRun(work, todo, settings, Problems(), share, SHARD_SECONDS, "benchmark")
             heard: list[float] = []
             run._heard = _noting(run._heard, heard)
             asyncio.run(run.run())
@@ -282,7 +283,7 @@ def loop(folder: Path) -> None:
 def turn(root: Path, how: str) -> None:
     from vlalign.extract import run as plain
     from vlalign.extract.cli import extract
-    from vlalign.ray_jobs import extraction
+    from vlalign.ray_jobs import cluster_run, extraction
 
     times: list[float] = []
     args = job_arguments(root, "films")
@@ -291,7 +292,7 @@ def turn(root: Path, how: str) -> None:
         plain.note_outcome = _noting(plain.note_outcome, times)
         extract(args)
     else:
-        extraction.Status.outcome = _noting(extraction.Status.outcome, times)
+        cluster_run.Status.outcome = _noting(cluster_run.Status.outcome, times)
         with on_ray(2):
             extract(args, extraction.OnCluster)
     print((len(times) - 1) / (times[-1] - times[0]))

@@ -1,7 +1,6 @@
 """A worker of an extraction by itself, without Ray: what it takes, what it says, and what it does when nobody asks any more."""
 
 import time
-from argparse import Namespace
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -15,14 +14,14 @@ from vlalign.extract.render import render_video
 from vlalign.extract.run import Kept, Outcome
 from vlalign.extract.work import WorkList
 from vlalign.ray_jobs import worker as module
-from vlalign.ray_jobs.worker import Answer, ExtractionWorker
+from vlalign.ray_jobs.worker import Answer, ExtractionSettings, ExtractionWorker
 from vlalign.ray_jobs.written import Written
 from vlalign.storage import FeatureStore, VideoRecord
 from vlalign.storage.common.errors import UserError
 from vlalign.storage.layout import DatasetFolder
 
 FEATURES = ["s3d"]
-WEIGHTS = {"s3d": "random"}
+SETTINGS = ExtractionSettings(weights={"s3d": "random"})
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +36,7 @@ def films(tmp_path_factory) -> list[VideoRecord]:
 def worker(tmp_path, monkeypatch) -> Iterator[ExtractionWorker]:
     monkeypatch.setattr(module, "make_extractor", lambda *_: stub())
     made = ExtractionWorker(DatasetFolder(tmp_path, "mine"), num_cores=2, shard_seconds=1000.0)
-    made.load(Namespace(device="cpu", allow_host=[]), WEIGHTS, {})
+    made.load(SETTINGS)
     yield made
     with suppress(OSError):
         exchange_until(
@@ -155,7 +154,7 @@ def test_what_is_on_disk_is_told_at_once(tmp_path, films, monkeypatch):
     monkeypatch.setattr(module, "make_extractor", lambda *_: stub())
     monkeypatch.setattr(module, "ANSWER_SECONDS", 300.0)
     made = ExtractionWorker(DatasetFolder(tmp_path, "mine"), num_cores=1, shard_seconds=0.0)
-    made.load(Namespace(device="cpu", allow_host=[]), WEIGHTS, {})
+    made.load(SETTINGS)
     answer = made.exchange([(video, FEATURES) for video in films], -1)
     assert kept(answer.events) and not answer.idle
     made.exchange([], None)
@@ -177,6 +176,6 @@ def test_what_comes_to_the_stores_is_seen_whoever_wrote_it(tmp_path):
 
 def test_weights_that_are_not_to_be_had_are_a_mistake_in_the_call(tmp_path):
     made = ExtractionWorker(DatasetFolder(tmp_path, "mine"), num_cores=1, shard_seconds=1.0)
-    args = Namespace(device="cpu", precision="fp32", dataset="mine", allow_host=[])
+    settings = ExtractionSettings(weights={"s3d": str(tmp_path / "absent.pth")})
     with pytest.raises(UserError, match=r"no such file|not found"):
-        made.load(args, {"s3d": str(tmp_path / "absent.pth")}, {})
+        made.load(settings)
