@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from ..extract.cli import first_shard, make_extractor
-from ..extract.jobs import Job
+from ..extract.engine import Job
 from ..extract.extractor import Extractor
 from ..extract.run import Kept, Outcome, extract_into_stores, job_of
 from ..storage.common.terminal import show_messages
