@@ -201,7 +201,7 @@ class Cluster:
     def workers(self) -> list[int]:
         """Processes of the extraction."""
         below = {pid for raylet in self.machines for pid in descendants(raylet)}
-        return [pid for pid, (_, args) in processes().items() if pid in below and args.startswith("ray::_Actor")]
+        return [pid for pid, (_, args) in processes().items() if pid in below and args.startswith("ray::Actor")]
 
     def stop(self) -> None:
         for _ in range(2):  # some start others as they end
