@@ -29,7 +29,8 @@ from .runs import (
 )
 from .tasks import TASKS
 from .tasks.base import Figures, Question, Task
-from .tasks.retrieval import Retrieval, RetrievalSettings
+from .tasks.retrieval import Retrieval
+from .tasks.retrieval_settings import RetrievalSettings
 
 SPLITS = ("train", "validation", "test")
 SCORES = {"sentence": ("sentence",), "token": ("token", "fusion_token"), "fusion": ("fusion",)}
@@ -242,6 +243,7 @@ def _ask(
         "task": task.name,
         "split": question.split,
         "note": run.note,
+        **result.coverage.figures(task.caption_name, task.item_name),
         **result.figures,
         "left_out": problems.count,
         "fingerprint": fingerprint,

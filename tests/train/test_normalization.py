@@ -10,7 +10,7 @@ from vlalign.train.losses import sinkhorn_biases
 from vlalign.train.metrics import retrieval_metrics
 from vlalign.train.scores import QuerySimilarities
 from vlalign.train.tasks.normalization import biased, normalization_error, normalization_errors, normalize
-from vlalign.train.tasks.retrieval import NORMALIZATIONS
+from vlalign.train.tasks.retrieval_settings import NORMALIZATIONS
 
 OWN = np.arange(1000)
 GAMMA = 0.01

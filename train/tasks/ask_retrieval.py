@@ -21,7 +21,7 @@ from ..scoring import stage_scores
 from .base import Question, TaskResult
 from .codewords import read_codebook
 from .normalization import Normalized, normalization_errors, normalize
-from .retrieval import NEEDS_QUERIES, Retrieval, RetrievalSettings
+from .retrieval_settings import NEEDS_QUERIES, RetrievalSettings
 
 SHOWN_QUERIES, SHOWN_RESULTS = 8, 5
 """Number of queries in the report, and of clips for each."""
@@ -47,9 +47,6 @@ def retrieve(run: Run, question: Question[RetrievalSettings], problems: Problems
     total = TotalScores(normalized.by_caption, normalized.by_clip)
     listed = of_split(read_captions(run.dataset.captions), question.split)
     figures = {
-        **measure(listed, pairs.captions, run.features, recordings).figures(
-            Retrieval.caption_name, Retrieval.item_name
-        ),
         "split_checksum": split_checksum(pairs.captions),
         **_figures(question, scores, normalized, total, pairs.clip_of_caption),
     }
@@ -58,7 +55,12 @@ def retrieve(run: Run, question: Question[RetrievalSettings], problems: Problems
         codebook = read_codebook(run.scorer, pairs)
         figures["codebook"] = codebook["sharing"] | {"table": codebook["table"]}
     page = {"recall_at": RECALL_AT, "queries": shown_queries(total.by_caption, pairs), "codebook": codebook}
-    return TaskResult(figures, _rows(total.by_caption, pairs), page)
+    return TaskResult(
+        coverage=measure(listed, pairs.captions, run.features, recordings),
+        figures=figures,
+        rows=_rows(total.by_caption, pairs),
+        page=page,
+    )
 
 
 def _pairs_of_split(

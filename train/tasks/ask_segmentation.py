@@ -15,13 +15,12 @@ from ...storage.common.errors import UserError
 from ...storage.common.problems import Problems
 from ...storage.common.progress import progress
 from ..checkpoint import Run
-from ..data.coverage import measure, split_checksum
+from ..data.coverage import Coverage, measure, split_checksum
 from ..data.pairs import evenly, of_split, pad_rows, why_none
 from ..data.segments import LabelledVideo, label_frames, label_names, read_labelled, step_labels, windows
 from ..scoring import CLIP_CHUNK, Scorer
 from .base import NoSettings, Question, TaskResult
 from .segment_metrics import segmentation_metrics, stretches_of
-from .segmentation import Segmentation
 
 SHOWN_VIDEOS = 8
 
@@ -83,7 +82,6 @@ def segment(run: Run, question: Question[NoSettings], problems: Problems) -> Tas
     ]
     segments = (segment.caption for video in videos for segment in video.segments)
     figures = {
-        **_coverage(run, of_split(captions, question.split), videos),
         "num_videos": len(videos),
         "num_frames": sum(map(len, true)),
         "num_labels": len(run.labels),
@@ -100,7 +98,12 @@ def segment(run: Run, question: Question[NoSettings], problems: Problems) -> Tas
         }
         for index in evenly(len(videos), SHOWN_VIDEOS)
     ]
-    return TaskResult(figures, map(_row, videos, predicted, true), {"videos": shown})
+    return TaskResult(
+        coverage=_coverage(run, of_split(captions, question.split), videos),
+        figures=figures,
+        rows=map(_row, videos, predicted, true),
+        page={"videos": shown},
+    )
 
 
 def _known_labels(run: Run, captions: CaptionTable, problems: Problems) -> Mapping[int, int]:
@@ -120,15 +123,14 @@ def _known_labels(run: Run, captions: CaptionTable, problems: Problems) -> Mappi
     return label_of
 
 
-def _coverage(run: Run, listed: CaptionTable, videos: list[LabelledVideo]) -> dict[str, Any]:
+def _coverage(run: Run, listed: CaptionTable, videos: list[LabelledVideo]) -> Coverage:
     num_frames = {video.video_id: video.num_frames for video in videos}
     used = [
         index
         for index, c in enumerate(listed)
         if c.step is not None and (c.start_seconds or 0) < num_frames.get(c.video_id, 0)
     ]
-    coverage = measure(listed, listed.take(used), run.features)
-    return coverage.figures(Segmentation.caption_name, Segmentation.item_name)
+    return measure(listed, listed.take(used), run.features)
 
 
 def _row(video: LabelledVideo, predicted_T: np.ndarray, true_T: np.ndarray) -> dict[str, Any]:

@@ -18,12 +18,11 @@ from ...storage.common.problems import Problems
 from ...storage.common.progress import progress
 from ...storage.records import Caption
 from ..checkpoint import Run
-from ..data.coverage import measure, split_checksum
+from ..data.coverage import Coverage, measure, split_checksum
 from ..data.pairs import Clip, evenly, of_split, why_none, without_features
 from ..scoring import Scorer, stage_scores
 from .base import NoSettings, Question, TaskResult
 from .step_order import Ordered, found_steps, order_steps
-from .steps import Steps
 
 MAX_SECONDS = 4096
 """Seconds of video, of a task, that are encoded together. A longer video is encoded alone."""
@@ -116,14 +115,18 @@ def localize(run: Run, question: Question[NoSettings], problems: Problems) -> Ta
     steps, videos = localize_steps(progress(scored, total=num_videos, what="steps", unit="videos"), problems)
     asked = [c for c in captions if c.split == question.split and c.video_id in run.features]
     figures = {
-        **_coverage(run, of_split(captions, question.split), videos),
         "split_checksum": split_checksum(asked),
         "weights": question.score_weights,
         "steps": steps,
     }
     titles = {task.title: [step.caption for step in task.steps] for task in tasks}
     shown = [videos[index] for index in evenly(len(videos), SHOWN_VIDEOS)]
-    return TaskResult(figures, map(_row, videos), {"videos": shown, "steps": titles})
+    return TaskResult(
+        coverage=_coverage(run, of_split(captions, question.split), videos),
+        figures=figures,
+        rows=map(_row, videos),
+        page={"videos": shown, "steps": titles},
+    )
 
 
 def read_tasks(run: Run, captions: Sequence[Caption], split: str, problems: Problems) -> list[StepTask]:
@@ -263,7 +266,7 @@ def _task_figures(counts: Mapping[str, Any]) -> TaskFigures:
     }
 
 
-def _coverage(run: Run, listed: CaptionTable, videos: Sequence[LocalizedVideo]) -> dict[str, Any]:
+def _coverage(run: Run, listed: CaptionTable, videos: Sequence[LocalizedVideo]) -> Coverage:
     num_frames = {(video.task, video.video_id): len(video.shown_TK) for video in videos}
 
     def is_used(segment: Caption) -> bool:
@@ -271,8 +274,7 @@ def _coverage(run: Run, listed: CaptionTable, videos: Sequence[LocalizedVideo]) 
 
     used = [index for index, segment in enumerate(listed) if is_used(segment)]
     short = {c.video_id: "video shorter than its task has steps" for c in listed if _video_of(c) not in num_frames}
-    coverage = measure(listed, listed.take(used), run.features, unused_videos=short)
-    return coverage.figures(Steps.caption_name, Steps.item_name)
+    return measure(listed, listed.take(used), run.features, unused_videos=short)
 
 
 def _row(video: LocalizedVideo) -> dict[str, Any]:

@@ -20,7 +20,6 @@ from ..data.pairs import Pairs, evenly, of_split, read_pairs, why_none
 from ..models.heads import AnswerHead
 from ..scoring import CLIP_CHUNK, TEXT_CHUNK, Scorer
 from .base import NoSettings, Question, TaskResult
-from .vqa import Vqa
 
 OTHER = "other"
 """Type of questions whose type is not known."""
@@ -119,14 +118,18 @@ def answer(run: Run, question: Question[NoSettings], problems: Problems) -> Task
     blind = [run.labels[index] for index in scores.blind.argmax(axis=1)]
     listed = of_split(read_captions(run.dataset.captions), question.split)
     figures = {
-        **measure(listed, captions, run.features).figures(Vqa.caption_name, Vqa.item_name),
         **_figures(list(captions), run.labels, given, blind),
         "num_videos": len(pairs.clips),
         "split_checksum": split_checksum(captions),
     }
     chosen = evenly(len(captions), SHOWN_QUESTIONS).tolist()
     shown = [_shown(captions[index], scores.asked[index], run.labels) for index in chosen]
-    return TaskResult(figures, _rows(captions, given, blind), {"questions": shown})
+    return TaskResult(
+        coverage=measure(listed, captions, run.features),
+        figures=figures,
+        rows=_rows(captions, given, blind),
+        page={"questions": shown},
+    )
 
 
 def _figures(

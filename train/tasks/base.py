@@ -16,6 +16,7 @@ from ..config import TrainConfig
 
 if TYPE_CHECKING:
     from ..checkpoint import Run
+    from ..data.coverage import Coverage
 
 S = TypeVar("S")
 """Type of a task's settings."""
@@ -65,8 +66,10 @@ class Question(Generic[S]):
 class TaskResult:
     """What a run answered."""
 
+    coverage: "Coverage"
+    """How much of the split was used."""
     figures: dict[str, Any]
-    """The task's fields of ``metrics.json``."""
+    """The task's other fields of ``metrics.json``."""
     rows: Iterable[dict[str, Any]]
     """The lines of ``queries.jsonl``; may be computed lazily."""
     page: dict[str, Any]

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from ...storage.records import Caption
 from ..data.pairs import Clip
@@ -62,7 +63,7 @@ def find_uses(scorer: Scorer, captions: Sequence[Caption], clips: Sequence[Clip]
             of_captions += codes_of_chunk
             words += [[""] * len(codes) for codes in codes_of_chunk]  # nobody knows when a word is spoken
         elif isinstance(scorer.text_inputs, Pieces):
-            nearest = codebook.nearest(coded.tokens_BLD).cpu().numpy()
+            nearest = _nearest(codebook, coded).cpu().numpy()
             for caption, codes in zip(chunk, nearest, strict=True):
                 pieces = word_pieces(scorer.text_inputs, caption)
                 of_captions.append(codes[[index for index, _ in pieces]])
@@ -70,8 +71,14 @@ def find_uses(scorer: Scorer, captions: Sequence[Caption], clips: Sequence[Clip]
     return Uses(of_clips, of_captions, words)
 
 
+def _nearest(codebook: SharedCodebook, coded: Coded) -> Tensor:
+    if coded.tokens_BLD is None:
+        raise ValueError("the model was trained without codewords (codebook size 0)")
+    return codebook.nearest(coded.tokens_BLD)
+
+
 def _codes(codebook: SharedCodebook, coded: Coded) -> Iterator[np.ndarray]:
-    for codes, mask in zip(codebook.nearest(coded.tokens_BLD), coded.mask_BL, strict=True):
+    for codes, mask in zip(_nearest(codebook, coded), coded.mask_BL, strict=True):
         yield codes[mask].cpu().numpy()
 
 

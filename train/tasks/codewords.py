@@ -197,7 +197,7 @@ def conditional_matrices(uses: Uses, labels_of_clip: Sequence[Sequence[str]], pa
                     np.add.at(counts[index_of[label]], codes, 1)
         return (counts / np.maximum(_counts(side, size), 1))[:, codewords]
 
-    labels_of_caption = [labels_of_clip[clip] for clip in pairs.clip_of_caption]
+    labels_of_caption = [labels_of_clip[clip] for clip in pairs.clip_of_caption.tolist()]
     return {
         "labels": list(index_of),
         "codewords": codewords.tolist(),

@@ -83,7 +83,7 @@ def normalize(
     """Normalise scores.
 
     Args:
-        name: A key of ``retrieval.NORMALIZATIONS``.
+        name: A key of ``retrieval_settings.NORMALIZATIONS``.
         scores: [num_texts, num_videos]
         temperature: Turns scores into probabilities.
         clip_of_caption: [num_texts], index of the right video; used by "ncl-oracle".

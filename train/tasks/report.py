@@ -1,6 +1,7 @@
 """The report of an evaluation: one HTML file that needs no other file."""
 
 import base64
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -8,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import jinja2
-import numpy as np
 
 from ...storage.files import write_text
 from ...storage.thumbnails import ThumbnailStore
@@ -45,20 +45,23 @@ def loss_curve(events: Sequence[Mapping[str, float | None]]) -> str:
 
     figure = Figure(figsize=(7.5, 3.2), layout="constrained")
     left = figure.add_subplot()
-    steps = [event["step"] for event in events]
     terms = [name for name in events[0] if name not in NO_TERMS and not name.startswith("validation")]
     for name in terms:
-        values = [np.nan if event.get(name) is None else event[name] for event in events]
-        left.plot(steps, values, label=name, linewidth=2 if name == "loss" else 1)
+        left.plot(_values(events, "step"), _values(events, name), label=name, linewidth=2 if name == "loss" else 1)
     left.set(xlabel="training step", ylabel="loss", ylim=(0, None))
     for name, unit in JUDGES.items():
         if validated := [event for event in events if event.get(name) is not None]:
             right = left.twinx()
-            values = [event[name] for event in validated]
-            right.plot([event["step"] for event in validated], values, "k.--", label=name.replace("_", " "))
+            label = name.replace("_", " ")
+            right.plot(_values(validated, "step"), _values(validated, name), "k.--", label=label)
             right.set(ylabel=unit, ylim=(0, None))
     figure.legend(loc="outside upper center", ncols=len(terms) + 1, frameon=False)
     return svg_of(figure)
+
+
+def _values(events: Sequence[Mapping[str, float | None]], name: str) -> list[float]:
+    values = [event.get(name) for event in events]
+    return [math.nan if value is None else value for value in values]
 
 
 def _pictures(thumbnails: ThumbnailStore, clip: Mapping[str, Any]) -> list[Picture]:
