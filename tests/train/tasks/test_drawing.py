@@ -1,12 +1,10 @@
-"""Captions and names in figures are shown as they are: nothing in them is a formula, and none is given to LaTeX."""
+"""Captions and names appear in drawings as they are: never as a formula, never sent to LaTeX."""
 
 import re
 
 import numpy as np
 import pytest
 from matplotlib import rc_context
-from vlalign.preprocess.plot import plot_idf
-from vlalign.storage import IdfEntry
 from vlalign.train.tasks.ask_steps import LocalizedVideo
 from vlalign.train.tasks.codeword_figures import codebook_figures
 from vlalign.train.tasks.report import loss_curve
@@ -33,14 +31,8 @@ DRAWN = {"a step's name": steps, "a word": words, "a term of the loss": lambda: 
 
 @pytest.mark.parametrize("what", DRAWN)
 @pytest.mark.parametrize("usetex", [False, True])
-def test_what_looks_like_a_formula_is_shown_as_it_is(what, usetex):
-    """Matplotlib's parser of formulas ended the whole evaluation."""
+def test_text_that_looks_like_a_formula_is_shown_as_it_is(what, usetex):
+    """Once, Matplotlib's formula parser ended the whole evaluation."""
     with rc_context({"text.usetex": usetex, "svg.fonttype": "none"}):
         svg = DRAWN[what]()
     assert FORMULA in re.sub(r"&\w+;", "", svg)
-
-
-def test_a_word_of_the_idf_plot_is_no_formula(tmp_path):
-    with rc_context({"text.usetex": False}):
-        plot_idf([IdfEntry(word=FORMULA, part_of_speech="NOUN", document_count=1, idf=1.0)], tmp_path / "idf.png")
-    assert (tmp_path / "idf.png").exists()
