@@ -65,7 +65,7 @@ class EvaluationSettings:
 class Evaluation:
     """The result of an evaluation."""
 
-    figures: dict[str, Any]
+    figures: Figures
     """Contents of ``metrics.json``. ``tasks/`` describes the fields of each task."""
     folder: Path
     """Where ``metrics.json``, ``queries.jsonl`` and ``report.html`` are."""
@@ -211,7 +211,7 @@ def _wrong_settings(given: object, task: Task[Any]) -> SettingError:
     return SettingError(name, values.get(name, type(given).__name__), problem)
 
 
-def _evaluated_before(folder: Path, fingerprint: Mapping[str, Any]) -> dict[str, Any] | None:
+def _evaluated_before(folder: Path, fingerprint: Mapping[str, object]) -> Figures | None:
     """Return the figures of an earlier evaluation of the same question, model and data."""
     path = folder / METRICS_FILE
     figures = read_json(path) if path.exists() else {}
@@ -228,8 +228,8 @@ def _ask(
     question: Question[Any],
     device: str,
     problems: Problems,
-    fingerprint: Mapping[str, Any],
-) -> dict[str, Any]:
+    fingerprint: Mapping[str, object],
+) -> Figures:
     from .checkpoint import load_run  # torch takes seconds to import
     from .tasks.report import write_report
 
@@ -249,7 +249,7 @@ def _ask(
         "fingerprint": fingerprint,
     }
     folder.mkdir(parents=True, exist_ok=True)
-    write_jsonl(folder / QUERIES_FILE, result.rows)
+    write_jsonl(folder / QUERIES_FILE, map(dict, result.rows))
     write_report(run, task, figures, result.page, folder)
     write_json(folder / METRICS_FILE, figures)  # last: it shows that the other two are complete
     return figures

@@ -2,9 +2,9 @@
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TypedDict
 
 import numpy as np
 
@@ -20,42 +20,70 @@ OTHER = "for another reason"
 
 
 @dataclass(frozen=True)
+class Counts:
+    """How many captions there are, and of how many clips and videos."""
+
+    captions: int
+    clips: int
+    videos: int
+
+
+class CoverageFigures(TypedDict):
+    """Fields of ``metrics.json`` that every task has."""
+
+    num_captions: int
+    num_clips: int
+    num_videos: int
+    num_captions_of_split: int
+    num_clips_of_split: int
+    num_videos_of_split: int
+    unused: dict[str, int]
+    """{reason: number of captions}"""
+    not_comparable: list[str]
+    """Why the figures cannot be compared with published ones."""
+
+
+@dataclass(frozen=True)
 class Coverage:
     """What of a split was used. In some tasks captions are questions, steps or segments."""
 
-    used: dict[str, int]
-    """Number of "captions", "clips" and "videos" that were used."""
-    of_split: dict[str, int]
-    """The same numbers of the whole split."""
+    used: Counts
+    of_split: Counts
     unused: dict[str, int]
     """{reason: number of captions}"""
 
-    def figures(self, caption_name: str, item_name: str) -> dict[str, Any]:
-        """Return the fields of ``metrics.json``: counts, reasons, and notes on what makes figures not comparable.
+    def figures(self, caption_name: str, item_name: str) -> CoverageFigures:
+        """Return the fields of ``metrics.json``.
 
         Args:
             caption_name: What captions are called in this task.
             item_name: "clips" or "videos": of which ``MIN_COMPARABLE`` are needed.
         """
-        notes = []
+        return {
+            "num_captions": self.used.captions,
+            "num_clips": self.used.clips,
+            "num_videos": self.used.videos,
+            "num_captions_of_split": self.of_split.captions,
+            "num_clips_of_split": self.of_split.clips,
+            "num_videos_of_split": self.of_split.videos,
+            "unused": self.unused,
+            "not_comparable": list(self._notes(caption_name, item_name)),
+        }
+
+    def _notes(self, caption_name: str, item_name: str) -> Iterator[str]:
         if self.unused:
             reasons = ", ".join(f"{reason}: {count:,}" for reason, count in self.unused.items())
-            used, whole = f"{self.used['captions']:,}", f"{self.of_split['captions']:,}"
-            notes.append(
+            used, whole = f"{self.used.captions:,}", f"{self.of_split.captions:,}"
+            yield (
                 f"only {used} of {whole} {caption_name} of the split were used ({reasons}); "
                 "not comparable with published numbers"
             )
-        if self.used[item_name] < MIN_COMPARABLE:
-            notes.append(
-                f"only {self.used[item_name]:,} {item_name}, fewer than {MIN_COMPARABLE}: "
+        num_items = self.used.clips if item_name == "clips" else self.used.videos
+        if num_items < MIN_COMPARABLE:
+            yield (
+                f"only {num_items:,} {item_name}, fewer than {MIN_COMPARABLE}: "
                 "too few to compare with published numbers"
             )
-        return {
-            **{f"num_{name}": count for name, count in self.used.items()},
-            **{f"num_{name}_of_split": count for name, count in self.of_split.items()},
-            "unused": self.unused,
-            "not_comparable": notes,
-        }
 
 
 def measure(
@@ -90,9 +118,9 @@ def split_checksum(captions: Iterable[Caption]) -> str:
     return hashlib.sha256("".join(rows).encode()).hexdigest()[:16]
 
 
-def _counts(captions: CaptionTable) -> dict[str, int]:
-    clips = make_pairs(captions).clips
-    return {"captions": len(captions), "clips": len(clips), "videos": len(set(captions.codes("video_id")[1].tolist()))}
+def _counts(captions: CaptionTable) -> Counts:
+    num_videos = len(set(captions.codes("video_id")[1].tolist()))
+    return Counts(len(captions), len(make_pairs(captions).clips), num_videos)
 
 
 def _reasons(

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
+from typing import TypedDict
 
 import numpy as np
 
@@ -12,19 +12,87 @@ from ...storage.common.problems import Problems
 from ...storage.feature_store import FeatureStore
 from ..checkpoint import Run
 from ..data.coverage import measure, split_checksum
-from ..data.pairs import Pairs, evenly, of_split, read_pairs, why_none
+from ..data.pairs import Clip, Pairs, evenly, of_split, read_pairs, why_none
 from ..metrics import RECALL_AT, RetrievalMetrics, count_rivals, retrieval_metrics
 from ..objectives import OBJECTIVES
 from ..runs import open_recordings
 from ..scores import StageScores, TotalScores
 from ..scoring import stage_scores
 from .base import Question, TaskResult
-from .codewords import read_codebook
+from .codewords import Codeword, Sharing, read_codebook
 from .normalization import Normalized, normalization_errors, normalize
 from .retrieval_settings import NEEDS_QUERIES, RetrievalSettings
 
 SHOWN_QUERIES, SHOWN_RESULTS = 8, 5
 """Number of queries in the report, and of clips for each."""
+
+
+class NormalizationFigures(TypedDict):
+    """How scores were normalised."""
+
+    name: str
+    temperature: float
+    error: dict[str, float]
+    """``normalization_errors`` of both directions."""
+    notes: list[str]
+
+
+class CodebookFigures(Sharing):
+    """How a split uses the codebook."""
+
+    table: list[Codeword]
+
+
+class FiguresOfCodebook(TypedDict, total=False):
+    """Fields of ``metrics.json`` that only runs with a codebook have."""
+
+    codebook: CodebookFigures
+
+
+class RetrievalFigures(FiguresOfCodebook):
+    """Fields of ``metrics.json``."""
+
+    split_checksum: str
+    ties: str
+    rerank: int | None
+    weights: dict[str, float]
+    """{stage: weight in the fused score}"""
+    normalization: NormalizationFigures
+    metrics: RetrievalMetrics
+    stages: dict[str, RetrievalMetrics]
+    """{stage: metrics of its score alone}"""
+
+
+class ShownClip(TypedDict):
+    """A clip in the report."""
+
+    video_id: str
+    start_seconds: float | None
+    end_seconds: float | None
+    score: float
+    right: bool
+
+
+class ShownQuery(TypedDict):
+    """A query in the report."""
+
+    caption: str
+    rank_of_right: int
+    results: list[ShownClip]
+
+
+class QueryRow(TypedDict):
+    """A line of ``queries.jsonl``."""
+
+    caption: str
+    clip: dict[str, str | float | None]
+    """Video, start and end of the right clip."""
+    rank: float
+    """Of the right clip; a tie counts half."""
+    score: float
+    first: dict[str, str | float | None]
+    """Video, start and end of the clip that ranks first."""
+    first_score: float
 
 
 def retrieve(run: Run, question: Question[RetrievalSettings], problems: Problems) -> TaskResult:
@@ -46,14 +114,11 @@ def retrieve(run: Run, question: Question[RetrievalSettings], problems: Problems
     normalized = normalized_scores(scores, pairs.clip_of_caption, stage, question)
     total = TotalScores(normalized.by_caption, normalized.by_clip)
     listed = of_split(read_captions(run.dataset.captions), question.split)
-    figures = {
-        "split_checksum": split_checksum(pairs.captions),
-        **_figures(question, scores, normalized, total, pairs.clip_of_caption),
-    }
+    figures = _figures(question, scores, normalized, total, pairs)
     codebook = None
     if run.scorer.model.codebook is not None and run.scorer.model.codebook.size:
         codebook = read_codebook(run.scorer, pairs)
-        figures["codebook"] = codebook["sharing"] | {"table": codebook["table"]}
+        figures["codebook"] = {**codebook["sharing"], "table": codebook["table"]}
     page = {"recall_at": RECALL_AT, "queries": shown_queries(total.by_caption, pairs), "codebook": codebook}
     return TaskResult(
         coverage=measure(listed, pairs.captions, run.features, recordings),
@@ -84,14 +149,15 @@ def _figures(
     scores: StageScores,
     normalized: Normalized,
     total: TotalScores,
-    clip_of_caption: np.ndarray,
-) -> dict[str, Any]:
-    settings = question.settings
-    temperature = _temperature(settings)
+    pairs: Pairs,
+) -> RetrievalFigures:
+    settings, temperature = question.settings, _temperature(question.settings)
+    clip_of_caption = pairs.clip_of_caption
     return {
+        "split_checksum": split_checksum(pairs.captions),
         "ties": settings.ties,
         "rerank": settings.rerank,
-        "weights": question.score_weights,
+        "weights": dict(question.score_weights),
         "normalization": {
             "name": settings.normalize,
             "temperature": temperature,
@@ -176,7 +242,7 @@ def _normalized_by_queries(
     )
 
 
-def shown_queries(scores: np.ndarray, pairs: Pairs) -> list[dict[str, Any]]:
+def shown_queries(scores: np.ndarray, pairs: Pairs) -> list[ShownQuery]:
     """Return the best clips for the first captions of clips that are spread evenly over the split.
 
     Args:
@@ -184,19 +250,29 @@ def shown_queries(scores: np.ndarray, pairs: Pairs) -> list[dict[str, Any]]:
         pairs: Captions and clips of the split.
     """
     chosen = set(evenly(len(pairs.clips), SHOWN_QUERIES).tolist())
-    queries = []
-    for clip, captions in enumerate(pairs.captions_of_clips()):
-        if clip not in chosen:
+    queries: list[ShownQuery] = []
+    for index, captions in enumerate(pairs.captions_of_clips()):
+        if index not in chosen:
             continue
         row = scores[captions[0]]
-        best = np.argsort(-row, kind="stable")[:SHOWN_RESULTS]
-        results = [{**vars(pairs.clips[i]), "score": float(row[i]), "right": bool(i == clip)} for i in best]
-        rank = int((row > row[clip]).sum()) + 1
+        best = np.argsort(-row, kind="stable")[:SHOWN_RESULTS].tolist()
+        rank = int((row > row[index]).sum()) + 1
+        results = [_shown_clip(pairs.clips[i], float(row[i]), right=i == index) for i in best]
         queries.append({"caption": pairs.captions[captions[0]].caption, "rank_of_right": rank, "results": results})
     return queries
 
 
-def _rows(scores: np.ndarray, pairs: Pairs) -> Iterator[dict[str, Any]]:
+def _shown_clip(clip: Clip, score: float, *, right: bool) -> ShownClip:
+    return {
+        "video_id": clip.video_id,
+        "start_seconds": clip.start_seconds,
+        "end_seconds": clip.end_seconds,
+        "score": score,
+        "right": right,
+    }
+
+
+def _rows(scores: np.ndarray, pairs: Pairs) -> Iterator[QueryRow]:
     """Yield each caption with its clip, that clip's rank (a tie counts half), and the clip that ranks first."""
     right = pairs.clip_of_caption
     right_scores = scores[np.arange(len(right)), right]

@@ -5,7 +5,7 @@ A linear layer labels each row of the video encoder. Where windows overlap, thei
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import TypedDict
 
 import numpy as np
 import torch
@@ -20,9 +20,20 @@ from ..data.pairs import evenly, of_split, pad_rows, why_none
 from ..data.segments import LabelledVideo, label_frames, label_names, read_labelled, step_labels, windows
 from ..scoring import CLIP_CHUNK, Scorer
 from .base import NoSettings, Question, TaskResult
-from .segment_metrics import segmentation_metrics, stretches_of
+from .segment_metrics import Stretch, segmentation_metrics, stretches_of
 
 SHOWN_VIDEOS = 8
+
+
+class VideoRow(TypedDict):
+    """A line of ``queries.jsonl``."""
+
+    video_id: str
+    num_frames: int
+    accuracy: float
+    """In percent."""
+    segments: list[Stretch]
+    """The segments that were found: label, first second, and the second after the last."""
 
 
 @torch.inference_mode()
@@ -133,7 +144,7 @@ def _coverage(run: Run, listed: CaptionTable, videos: list[LabelledVideo]) -> Co
     return measure(listed, listed.take(used), run.features)
 
 
-def _row(video: LabelledVideo, predicted_T: np.ndarray, true_T: np.ndarray) -> dict[str, Any]:
+def _row(video: LabelledVideo, predicted_T: np.ndarray, true_T: np.ndarray) -> VideoRow:
     return {
         "video_id": video.video_id,
         "num_frames": video.num_frames,

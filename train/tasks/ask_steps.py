@@ -64,6 +64,17 @@ class LocalizedVideo:
     """{name in ``PLACEMENTS``: the steps' places}"""
 
 
+class VideoRow(TypedDict):
+    """A line of ``queries.jsonl``."""
+
+    task: str
+    video_id: str
+    seconds: list[int]
+    """Where each step was placed."""
+    right: list[bool | None]
+    """Whether that is right; None if the step is not shown."""
+
+
 class StepFigures(TypedDict):
     """Recall in percent, as CrossTask counts it: of the steps that videos show, those that were found."""
 
@@ -277,8 +288,7 @@ def _coverage(run: Run, listed: CaptionTable, videos: Sequence[LocalizedVideo]) 
     return measure(listed, listed.take(used), run.features, unused_videos=short)
 
 
-def _row(video: LocalizedVideo) -> dict[str, Any]:
-    """Return a line of ``queries.jsonl``: where each step was placed, and whether that is right (null: not shown)."""
+def _row(video: LocalizedVideo) -> VideoRow:
     step_T = video.placed["recall"].step_T
     seconds = [int(np.flatnonzero(step_T == step)[0]) for step in range(1, video.shown_TK.shape[1] + 1)]
     right = [

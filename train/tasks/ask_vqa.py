@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TypedDict
 
 import numpy as np
 import torch
@@ -35,6 +35,54 @@ class AnswerScores:
     """Of question and video together."""
     blind: np.ndarray
     """Of the question alone."""
+
+
+class VqaFigures(TypedDict):
+    """Fields of ``metrics.json``. Accuracies are in percent, of "all" questions and of those of each type."""
+
+    num_questions: int
+    num_videos: int
+    num_answers: int
+    split_checksum: str
+    accuracy: dict[str, float]
+    most_frequent_answer: dict[str, str | float]
+    """Accuracy of always giving the most frequent training answer, and that "answer"."""
+    question_only: dict[str, float]
+    """Accuracy without the video."""
+    answerable: dict[str, float]
+    """Share of the questions whose answer is among those to choose from."""
+    num_of_type: dict[str, int]
+
+
+class QuestionRow(TypedDict):
+    """A line of ``queries.jsonl``."""
+
+    video_id: str
+    question: str
+    type: str | None
+    answer: str | None
+    given: str
+    without_video: str
+
+
+class ShownAnswer(TypedDict):
+    """An answer in the report."""
+
+    answer: str
+    score: float
+    right: bool
+
+
+class ShownQuestion(TypedDict):
+    """A question in the report."""
+
+    video_id: str
+    start_seconds: float | None
+    end_seconds: float | None
+    question: str
+    answer: str | None
+    answerable: bool
+    given: list[ShownAnswer]
 
 
 @torch.inference_mode()
@@ -117,33 +165,28 @@ def answer(run: Run, question: Question[NoSettings], problems: Problems) -> Task
     given = [run.labels[index] for index in scores.asked.argmax(axis=1)]
     blind = [run.labels[index] for index in scores.blind.argmax(axis=1)]
     listed = of_split(read_captions(run.dataset.captions), question.split)
-    figures = {
-        **_figures(list(captions), run.labels, given, blind),
-        "num_videos": len(pairs.clips),
-        "split_checksum": split_checksum(captions),
-    }
     chosen = evenly(len(captions), SHOWN_QUESTIONS).tolist()
     shown = [_shown(captions[index], scores.asked[index], run.labels) for index in chosen]
     return TaskResult(
         coverage=measure(listed, captions, run.features),
-        figures=figures,
+        figures=_figures(pairs, run.labels, given, blind),
         rows=_rows(captions, given, blind),
         page={"questions": shown},
     )
 
 
-def _figures(
-    captions: Sequence[Caption], labels: Sequence[str], given: Sequence[str], blind: Sequence[str]
-) -> dict[str, Any]:
+def _figures(pairs: Pairs, labels: Sequence[str], given: Sequence[str], blind: Sequence[str]) -> VqaFigures:
+    captions, known = list(pairs.captions), frozenset(labels)
     types = [c.question_type or OTHER for c in captions]
-    known = frozenset(labels)
 
     def accuracy(answers: Sequence[str]) -> dict[str, float]:
         return accuracies([a == c.answer for a, c in zip(answers, captions, strict=True)], types)
 
     return {
         "num_questions": len(captions),
+        "num_videos": len(pairs.clips),
         "num_answers": len(labels),
+        "split_checksum": split_checksum(captions),
         "accuracy": accuracy(given),
         "most_frequent_answer": {"answer": labels[0], **accuracy([labels[0]] * len(captions))},
         "question_only": accuracy(blind),
@@ -152,7 +195,7 @@ def _figures(
     }
 
 
-def _rows(captions: Sequence[Caption], given: Sequence[str], blind: Sequence[str]) -> Iterator[dict[str, Any]]:
+def _rows(captions: Sequence[Caption], given: Sequence[str], blind: Sequence[str]) -> Iterator[QuestionRow]:
     for caption, answer_given, answer_without_video in zip(captions, given, blind, strict=True):
         yield {
             "video_id": caption.video_id,
@@ -164,8 +207,8 @@ def _rows(captions: Sequence[Caption], given: Sequence[str], blind: Sequence[str
         }
 
 
-def _shown(caption: Caption, scores_A: np.ndarray, answers: Sequence[str]) -> dict[str, Any]:
-    best = np.argsort(-scores_A, kind="stable")[:SHOWN_ANSWERS].tolist()
+def _shown(caption: Caption, scores_A: np.ndarray, answers: Sequence[str]) -> ShownQuestion:
+    best: list[int] = np.argsort(-scores_A, kind="stable")[:SHOWN_ANSWERS].tolist()
     return {
         "video_id": caption.video_id,
         "start_seconds": caption.start_seconds,

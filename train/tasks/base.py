@@ -68,11 +68,11 @@ class TaskResult:
 
     coverage: "Coverage"
     """How much of the split was used."""
-    figures: dict[str, Any]
+    figures: Mapping[str, object]
     """The task's other fields of ``metrics.json``."""
-    rows: Iterable[dict[str, Any]]
+    rows: Iterable[Mapping[str, object]]
     """The lines of ``queries.jsonl``; may be computed lazily."""
-    page: dict[str, Any]
+    page: Mapping[str, object]
     """Variables of the task's page of the report."""
 
 

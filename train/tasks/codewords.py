@@ -6,7 +6,7 @@ compared with the word pieces that are parts of them.
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any, TypedDict
+from typing import TypedDict
 
 import numpy as np
 
@@ -65,14 +65,42 @@ class Matrices(TypedDict):
     """[labels, codewords], from the captions' pieces."""
 
 
+class SpokenPlace(TypedDict, total=False):
+    """More about a caption that is spoken."""
+
+    heard: list[bool]
+    """For each token of the recording, whether the codeword replaces it."""
+    spectrogram: np.ndarray
+    """[T, D], the recording's log-mel rows."""
+
+
+class Place(SpokenPlace):
+    """A clip and one of its captions, with the parts that a codeword replaces."""
+
+    video_id: str
+    start_seconds: float | None
+    end_seconds: float | None
+    rows: list[bool]
+    """For each row of the clip, whether the codeword replaces it."""
+    words: list[tuple[str, bool]]
+    """The caption's words, and whether the codeword replaces a piece of them."""
+    recording: str | None
+    """Of a spoken caption."""
+
+
+class ShownCodeword(Codeword):
+    """A codeword, with the clips where it replaces the largest share."""
+
+    clips: list[Place]
+
+
 class Codebook(TypedDict):
     """What a run's codebook stands for on a split."""
 
     sharing: Sharing
     table: list[Codeword]
     matrices: Matrices
-    places: list[dict[str, Any]]
-    """Codewords with the clips and captions where they are used most, as the report draws them."""
+    places: list[ShownCodeword]
     grid: tuple[int, int, int] | None
     """Time, height and width of the grid that a clip's rows form, for features that are maps."""
 
@@ -197,7 +225,8 @@ def conditional_matrices(uses: Uses, labels_of_clip: Sequence[Sequence[str]], pa
                     np.add.at(counts[index_of[label]], codes, 1)
         return (counts / np.maximum(_counts(side, size), 1))[:, codewords]
 
-    labels_of_caption = [labels_of_clip[clip] for clip in pairs.clip_of_caption.tolist()]
+    clip_of_caption: list[int] = pairs.clip_of_caption.tolist()
+    labels_of_caption = [labels_of_clip[clip] for clip in clip_of_caption]
     return {
         "labels": list(index_of),
         "codewords": codewords.tolist(),
@@ -206,7 +235,7 @@ def conditional_matrices(uses: Uses, labels_of_clip: Sequence[Sequence[str]], pa
     }
 
 
-def places(uses: Uses, pairs: Pairs, rows: Sequence[Codeword]) -> list[dict[str, Any]]:
+def places(uses: Uses, pairs: Pairs, rows: Sequence[Codeword]) -> list[ShownCodeword]:
     """Return some codewords that stand for a word, with the clips where they replace the largest share (Figure 4).
 
     Args:
@@ -217,7 +246,7 @@ def places(uses: Uses, pairs: Pairs, rows: Sequence[Codeword]) -> list[dict[str,
     captions_of = pairs.captions_of_clips()
     named = sorted((row for row in rows if row["words"]), key=lambda row: -row["words"][0][1])[:SHOWN_CODEWORDS]
     named = named or [row for row in rows if row["verbs"]][:SHOWN_CODEWORDS]  # recordings have no words
-    shown = []
+    shown: list[ShownCodeword] = []
     for row in named:
         share = [np.mean(codes == row["codeword"]) if len(codes) else 0.0 for codes in uses.clips]
         best = [clip for clip in np.argsort(share, kind="stable")[::-1][:SHOWN_CLIPS].tolist() if share[clip] > 0]
@@ -226,13 +255,15 @@ def places(uses: Uses, pairs: Pairs, rows: Sequence[Codeword]) -> list[dict[str,
     return shown
 
 
-def _place(uses: Uses, pairs: Pairs, code: int, clip: int, captions: Sequence[int]) -> dict[str, Any]:
-    """Return a clip, and one of its captions, with the parts that a codeword replaces."""
+def _place(uses: Uses, pairs: Pairs, code: int, clip: int, captions: Sequence[int]) -> Place:
     caption = captions[0]
     pieces = zip(uses.words[caption], uses.captions[caption], strict=True)
     replaced = {word for word, piece_code in pieces if piece_code == code and word}
-    place = {
-        **vars(pairs.clips[clip]),
+    where = pairs.clips[clip]
+    place: Place = {
+        "video_id": where.video_id,
+        "start_seconds": where.start_seconds,
+        "end_seconds": where.end_seconds,
         "rows": (uses.clips[clip] == code).tolist(),
         "words": [(word, word.lower() in replaced) for word in pairs.captions[caption].words],
         "recording": None,
@@ -244,9 +275,10 @@ def _place(uses: Uses, pairs: Pairs, code: int, clip: int, captions: Sequence[in
     return place
 
 
-def _add_spectrograms(shown: list[dict[str, Any]], inputs: TextInputs) -> None:
+def _add_spectrograms(shown: Sequence[ShownCodeword], inputs: TextInputs) -> None:
     """Add the log-mel rows [T, D] of the recordings that are shown."""
     if not isinstance(inputs, Recordings):
         return
-    for clip in (clip for row in shown for clip in row["clips"] if clip["recording"]):
-        clip["spectrogram"] = inputs.store.get(clip["recording"]).features[: inputs.max_rows]
+    for clip in (clip for row in shown for clip in row["clips"]):
+        if clip["recording"]:
+            clip["spectrogram"] = inputs.store.get(clip["recording"]).features[: inputs.max_rows]

@@ -82,7 +82,7 @@ def _pictures(thumbnails: ThumbnailStore, clip: Mapping[str, Any]) -> list[Pictu
 def render_report(
     task: Task[Any],
     figures: Figures,
-    page: Mapping[str, Any],
+    page: Mapping[str, object],
     about: Mapping[str, Any],
     events: Sequence[Mapping[str, float | None]],
     thumbnails: ThumbnailStore,
@@ -116,7 +116,7 @@ def render_report(
     )
 
 
-def write_report(run: Run, task: Task[Any], figures: Figures, page: Mapping[str, Any], folder: Path) -> None:
+def write_report(run: Run, task: Task[Any], figures: Figures, page: Mapping[str, object], folder: Path) -> None:
     """Write ``report.html`` into a folder.
 
     Args:
