@@ -32,7 +32,9 @@ questions           1,024      512      512"""
 
 def test_the_summary_has_a_column_for_each_type_of_question():
     task = TASKS["vqa"]
-    assert task.heading(FIGURES) == "vqa: 24 questions about 12 of 13 videos of asked, test; 1,500 answers to choose from"
+    assert (
+        task.heading(FIGURES) == "vqa: 24 questions about 12 of 13 videos of asked, test; 1,500 answers to choose from"
+    )
     table, explanation, checksum = task.summary(FIGURES)
     assert table == TABLE
     assert "always 'cut'" in explanation and checksum.endswith("74e433fa196e53ae")
