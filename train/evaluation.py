@@ -91,7 +91,7 @@ class Evaluation:
 def evaluate(
     run: Path | str | None = None,
     *,
-    root: Path = Path("vlalign_data"),
+    root: Path | str = "vlalign_data",
     dataset: str | None = None,
     on: str | None = None,
     protocol: str | None = None,
@@ -116,9 +116,9 @@ def evaluate(
         UserError: The run or the data set cannot be found or read, or the run cannot be asked this.
     """
     settings = settings or EvaluationSettings()
-    run_folder = find_run(root, dataset, None if run is None else str(run))
+    run_folder = find_run(Path(root), dataset, None if run is None else str(run))
     config = read_config(read_run(run_folder))
-    asked, folder = _asked_about(run_folder, config, root, dataset, on, protocol)
+    asked, folder = _asked_about(run_folder, config, Path(root), dataset, on, protocol)
     weights = _score_weights(settings, config, run_folder.name)
     task = _choose_task(settings.task, config, asked)
     question = Question(settings.split, weights, _task_settings(task, settings, config, run_folder.name))

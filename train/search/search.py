@@ -54,7 +54,7 @@ def search_clips(
     run: Path | str,
     query: str,
     *,
-    root: Path = Path("vlalign_data"),
+    root: Path | str = "vlalign_data",
     dataset: str | None = None,
     num_results: int = 5,
     rerank: int = 50,
@@ -82,10 +82,10 @@ def search_clips(
     for name, value in (("num_results", num_results), ("rerank", rerank)):
         if value < 1:
             raise SettingError(name, value, "expected 1 or more")
-    folder = find_run(root, dataset, str(run))
+    folder = find_run(Path(root), dataset, str(run))
     config = read_config(read_run(folder))
     trained_on = dataset_of(folder, config)
-    asked = asked_dataset(root, dataset, trained_on, having="features")
+    asked = asked_dataset(Path(root), dataset, trained_on, having="features")
     if task_of_objective(config) is not None:
         problem = f"was trained with the objective {config.objective}, and finds no videos by text"
         raise UserError(f"run {folder.name}: {problem}")
