@@ -1,4 +1,4 @@
-"""The preparing step as a whole: parts, processes, stopped runs, protocols, official files."""
+"""Preparing captions in parts: by any number of processes, again after a stop, and only what changed."""
 
 import hashlib
 import json
@@ -10,26 +10,17 @@ import sys
 import time
 from collections import Counter
 from dataclasses import replace
-from functools import partial
-from itertools import pairwise
 
 import pyarrow.parquet as pq
 import pytest
+from helpers.captions import SMALL, call, caption_file
 from helpers.shared import shared
-from PIL import Image
 from vlalign.preprocess import prepare as preparing
-from vlalign.preprocess.census import Census, LeftOut, format_statistics
-from vlalign.preprocess.cli import main
-from vlalign.preprocess.datasets import DATASETS
-from vlalign.preprocess.plot import choose_evenly, plot_idf
-from vlalign.preprocess.prepare import prepare_records
-from vlalign.storage import Caption, IdfEntry, read_captions, read_idf
-from vlalign.storage.captions import choose_protocol, read_captions_about
+from vlalign.preprocess.prepare import prepare_captions, prepare_records
+from vlalign.storage import Caption, VideoRecord, read_captions, read_idf
 from vlalign.storage.common.errors import UserError
 from vlalign.storage.common.problems import Problems
 from vlalign.storage.layout import DatasetFolder
-
-SMALL = "en_core_web_sm"
 
 
 def captions(count: int, changed: int | None = None) -> list[Caption]:
@@ -120,7 +111,8 @@ KILLED = """
 import sys
 sys.path.insert(0, sys.argv[2])
 from pathlib import Path
-from test_prepare import SMALL, preparing, read
+from helpers.captions import SMALL
+from test_prepare import preparing, read
 from vlalign.storage.common.problems import Problems
 from vlalign.storage.layout import DatasetFolder
 preparing.PART_CAPTIONS = 300
@@ -149,167 +141,49 @@ def test_a_killed_run_goes_on_where_it_was(tmp_path, monkeypatch):
     assert [c.caption for c in read_captions(dataset.captions)] == [c.caption for c in captions(6000)]
 
 
-# Official files
+VIDEOS = [VideoRecord(video_id="v1", path="a.mp4"), VideoRecord(video_id="v2", path="b.mp4")]
 
 
-def official(folder, *, clips=2):
-    """YouCook2 in its authors' schema, of sentences of our own."""
-    database = {
-        f"{subset}{n}": {
-            "subset": subset,
-            "duration": 90.0,
-            "recipe_type": "101",
-            "annotations": [
-                {"id": i, "segment": [10 * i, 10 * i + 5], "sentence": f"cut {n} onions {i}"} for i in range(clips)
-            ],
-        }
-        for subset in ("training", "validation")
-        for n in range(3)
-    }
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "youcookii_annotations_trainval.json").write_text(json.dumps({"database": database}))
-    rows = ["end,start,task,text,video_id", *(f"{5},{0},101,cut {n} onions 0,validation{n}" for n in range(2))]
-    (folder / "validation_youcook.csv").write_text("\n".join(rows))
-    return database
+CAPTIONS = [
+    Caption(video_id="v1", caption="a man cooks", split="train"),
+    Caption(video_id="v2", caption="a dog runs", split="test"),
+]
 
 
-def call(root, *args):
-    return main(["--root", str(root), *map(str, args)])
-
-
-def test_official_files_are_read_from_their_usual_place(tmp_path, capsys):
-    official(tmp_path / "youcook2" / "annotations")
-    assert call(tmp_path, "--dataset", "youcook2") == 0
-    out, _ = capsys.readouterr()
-    assert [line.split()[:4] for line in out.splitlines()[1:3]] == [["train", "3", "6", "6"], ["test", "2", "2", "2"]]
-    dataset = DatasetFolder(tmp_path, "youcook2")
-    assert read_captions_about(dataset.captions)["protocol"] == "retrieval"
-    assert {c.task for c in read_captions(dataset.captions)} == {"101"}
-
-
-def test_protocols_lie_beside_each_other(tmp_path):
-    official(tmp_path / "there")
-    for protocol in ("retrieval", "all"):
-        assert call(tmp_path, "--dataset", "youcook2", "--annotations", tmp_path / "there", "--protocol", protocol) == 0
-    usual = DatasetFolder(tmp_path, "youcook2")
-    assert choose_protocol(usual, "") == choose_protocol(usual, "retrieval") == usual
-    other = choose_protocol(usual, "all")
-    assert other.features("s3d") == usual.features("s3d"), "and share the features"
-    assert [sum(c.split == "test" for c in read_captions(d.captions)) for d in (usual, other)] == [2, 6]
-    assert other.idf != usual.idf and len(read_idf(other.idf)) == len(read_idf(usual.idf))
-    with pytest.raises(UserError, match="--protocol none first"):
-        choose_protocol(usual, "none")
+def test_other_captions_are_tagged_anew(tmp_path):
+    dataset = DatasetFolder(tmp_path, "two")
+    problems = Problems()
+    prepare_records(dataset, lambda _: iter([*VIDEOS, *CAPTIONS]), spacy_model=SMALL, problems=problems)
+    assert dataset.read_videos() == VIDEOS
+    assert [e.word for e in read_idf(dataset.idf)] == ["a", "cooks", "man"]
+    changed = [CAPTIONS[0], Caption(video_id="v2", caption="two dogs run", split="train")]
+    prepare_records(dataset, lambda _: iter([*VIDEOS, *changed]), spacy_model=SMALL, problems=problems)
+    made = read_captions(dataset.captions)
+    assert [c.caption for c in made] == ["a man cooks", "two dogs run"]
+    assert [e.word for e in read_idf(dataset.idf)] == ["a", "cooks", "dogs", "man", "run", "two"]
+    assert set(json.loads((dataset.captions / "summary.json").read_text())["splits"]) == {"train"}
+    assert problems.count == 0
+    spoken = [changed[0], replace(changed[1], recording="r")]
+    prepare_records(dataset, lambda _: iter([*VIDEOS, *spoken]), spacy_model=SMALL, problems=problems)
+    assert [c.recording for c in read_captions(dataset.captions)] == [None, "r"]
 
 
 @pytest.mark.parametrize(
-    ("argv", "said"),
+    "lost",
     [
-        (
-            ["--dataset", "youcook2"],
-            ["annotations: no such folder", "youcookii_annotations_trainval.json", "http://youcook2"],
-        ),
-        (
-            ["--dataset", "youcook2", "--annotations", "{empty}"],
-            [
-                "missing youcookii_annotations_trainval.json (http://youcook2",
-                "validation_youcook.csv (https://github.com",
-            ],
-        ),
-        (["--dataset", "youcook2", "--protocol", "1k"], ["--protocol 1k", "expected one of retrieval, all"]),
-        (["--dataset", "mine", "--protocol", "1k"], ["--protocol 1k", "it has no protocols"]),
-        (["--dataset", "youcook2", "--annotations", "{there}", "--workers", "0"], ["--workers 0: expected 1 or more"]),
+        "captions/part-00000.parquet",
+        "captions/counts/part-00000.parquet",
+        "captions/about.json",
+        "idf.parquet",
+        "captions/summary.json",
     ],
 )
-def test_mistakes_get_one_line(tmp_path, capsys, argv, said):
-    (tmp_path / "empty").mkdir()
-    official(tmp_path / "there")
-    assert call(tmp_path, *(word.format(empty=tmp_path / "empty", there=tmp_path / "there") for word in argv)) == 2
-    [error] = capsys.readouterr().err.splitlines()
-    assert all(words in error for words in said), error
-
-
-@pytest.mark.parametrize("strict", [False, True])
-def test_bad_rows_are_counted_or_with_strict_stop_the_run(tmp_path, capsys, strict):
-    database = official(tmp_path / "there")
-    database["training1"]["annotations"][0]["segment"] = [9, 3]
-    database["training2"]["annotations"][1]["sentence"] = "  "
-    path = tmp_path / "there" / "youcookii_annotations_trainval.json"
-    path.write_text(json.dumps({"database": database}))
-    code = call(
-        tmp_path, "--dataset", "youcook2", "--annotations", tmp_path / "there", *(["--strict"] if strict else [])
-    )
-    err = capsys.readouterr().err
-    assert f"{path}, video 'training1', clip 0: " in err and "0 <= start < end" in err
-    dataset = DatasetFolder(tmp_path, "youcook2")
-    if strict:
-        assert code == 2 and "(--strict stops here)" in err and not dataset.captions.exists()
-    else:
-        assert code == 1 and len(read_captions(dataset.captions)) == 6
-        summary = json.loads((dataset.captions / "summary.json").read_text())
-        assert summary["left_out"]["count"] == 2 and len(summary["left_out"]["first"]) == 2
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        "",
-        "[]",
-        "{}",
-        '{"database": []}',
-        '{"database": {"v": {}}}',
-        '{"database": {"v": {"subset": "training", "annotations": [3]}}}',
-        b"\xff",
-    ],
-)
-def test_other_files_under_official_names_get_one_line(tmp_path, capsys, content):
-    official(tmp_path / "there")
-    path = tmp_path / "there" / "youcookii_annotations_trainval.json"
-    path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    assert call(tmp_path, "--dataset", "youcook2", "--annotations", tmp_path / "there") == 2
-    [error] = capsys.readouterr().err.splitlines()
-    assert str(path) in error
-
-
-def test_the_summary_says_what_splits_share():
-    census = Census()
-    for video, split, text in (
-        ("a", "train", "x"),
-        ("a", "train", "x"),
-        ("b", "train", "x"),
-        ("b", "test", "y"),
-        ("c", "test", "x"),
-    ):
-        census.add(Caption(video_id=video, caption=text, split=split))
-    statistics = census.statistics(changed={}, left_out=LeftOut(count=0))
-    train = statistics.splits["train"]
-    assert (train.videos, train.clips, train.captions, train.shared_texts) == (2, 2, 3, 1)
-    assert statistics.splits["test"].shared_texts == 0
-    assert statistics.videos_in_both == {"train, test": 1}
-    assert "videos in both train and test: 1" in format_statistics(statistics)
-
-
-def test_the_picture_shows_words_from_rare_to_frequent(tmp_path):
-    def entries(tag, count):
-        return [
-            IdfEntry(word=f"{tag}{n}", part_of_speech=tag, document_count=n, idf=10 - n / 100) for n in range(count)
-        ]
-
-    nouns = choose_evenly([*entries("NOUN", 500), *entries("VERB", 3)][::-1], "NOUN")
-    assert len(nouns) == 60 and (nouns[0].word, nouns[-1].word) == ("NOUN0", "NOUN499")
-    steps = [b.document_count - a.document_count for a, b in pairwise(nouns)]
-    assert set(steps) <= {8, 9}
-    assert [e.word for e in choose_evenly(entries("VERB", 3), "VERB")] == ["VERB0", "VERB1", "VERB2"]
-    odd = [
-        IdfEntry(word=word, part_of_speech="NOUN", document_count=1, idf=1.0)
-        for word in ("$a_{", "日本", "\\frac", "😀")
-    ]
-    for table in ([], entries("VERB", 1), entries("NOUN", 500), odd):
-        plot_idf(table, tmp_path / "idf.png")
-        with Image.open(tmp_path / "idf.png") as picture:
-            assert picture.size == (1400, 700) and len(picture.convert("RGB").getcolors(1 << 20)) > 10
-
-
-# The real files
+def test_what_a_stopped_call_did_not_write_is_made_by_the_next(tmp_path, lost):
+    dataset = DatasetFolder(tmp_path, "two")
+    prepare_records(dataset, lambda _: iter(CAPTIONS), spacy_model=SMALL, problems=Problems())
+    (dataset.path / lost).unlink()
+    prepare_records(dataset, lambda _: iter(CAPTIONS), spacy_model=SMALL, problems=Problems())
+    assert (dataset.path / lost).exists()
 
 
 @pytest.mark.slow
@@ -334,10 +208,32 @@ def test_youcook2_is_the_same_whoever_makes_it(tmp_path):
     assert_idf_is(dataset, ten_line_idf(dataset.captions))
 
 
-def test_every_data_set_says_where_its_files_are_published():
-    for name, spec in DATASETS.items():
-        assert spec.protocols and all("http" in source for source in spec.published.values()), name
-        with pytest.raises(UserError, match="missing"):
-            from vlalign.preprocess.datasets.sources import Annotations
+def test_the_python_call_prints_nothing_reports_progress_and_returns_what_it_did(tmp_path, capfd):
+    rows = [{"video_id": f"v{n}", "caption": "a man cooks rice", "split": "train"} for n in range(4)]
+    path = caption_file(tmp_path, [*rows, rows[0] | {"caption": ""}])
+    program = f"""
+from vlalign.preprocess import prepare_captions
+states = []
+options = dict(root={str(tmp_path)!r}, annotations={str(path)!r}, num_processes=1)
+prepared = prepare_captions("mine", **options, on_progress=states.append)
+assert {{state.what for state in states}} == {{"tagging"}} and states[-1].ended and states[-1].done == 4
+assert prepared.dataset.name == "mine" and prepared.origin.seed == 0 and prepared.word_vectors is None
+assert prepared.statistics.num_captions == 4 and prepared.statistics.splits["train"].videos == 4
+assert prepared.num_problems == 1 and "line 6" in prepared.problems[0]
+"""
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+    assert capfd.readouterr() == ("", "")
 
-            list(partial(spec.read, Annotations(shared("zoo"), spec.published, Problems()))(spec.protocols[0]))
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"num_processes": 0}, "num_processes 0: expected 1 or more"),
+        ({"protocol": "x"}, "protocol x: not a protocol of data set 'mine'; it has no protocols"),
+        ({"annotations": "absent.csv"}, "annotations absent.csv: no such file; expected a .csv"),
+    ],
+)
+def test_mistakes_are_named_as_in_python(tmp_path, arguments, message):
+    with pytest.raises(UserError) as refused:
+        prepare_captions("mine", root=tmp_path, **arguments)
+    assert str(refused.value).startswith(message)

@@ -1,0 +1,210 @@
+"""The reader of MSR-VTT."""
+
+import csv
+import json
+import re
+from itertools import groupby
+
+import pytest
+from helpers.annotation_files import VTT, VTT_CAPTIONS, VTT_LISTS, VTT_SENTENCES, by_video, data_json
+from helpers.readers import (
+    annotations_of,
+    counts,
+    lines,
+    untimed_captions_of,
+    warnings,
+    write_named,
+)
+from helpers.shared import shared
+from vlalign.preprocess.datasets import msrvtt
+
+
+@pytest.mark.parametrize("source", VTT_CAPTIONS)
+@pytest.mark.parametrize(
+    ("protocol", "expected"),
+    [
+        ("1k-A", {"train": (9, 180), "test": (3, 3)}),
+        ("1k-A-7k", {"train": (7, 140), "test": (3, 3)}),
+        ("1k-B", {"train": (3, 60), "test": (3, 3)}),
+        ("full", {"train": (6, 120), "validation": (2, 40), "test": (4, 80)}),
+    ],
+)
+def test_msrvtt_protocols_from_every_caption_file(tmp_path, protocol, expected, source):
+    write_named(tmp_path, **VTT_LISTS, **VTT_CAPTIONS[source])
+    captions, problems = untimed_captions_of(msrvtt, tmp_path, protocol)
+    assert (counts(captions), problems) == (expected, 0)
+    sizes = msrvtt.list_sizes(annotations_of(msrvtt, tmp_path), protocol)
+    assert sizes == {split: videos for split, (videos, _) in expected.items()}
+    of_test = [(c.video_id, c.caption) for c in captions if c.split == "test"]
+    if protocol.startswith("1k-A"):
+        assert of_test == [(f"video{v}", f"caption {v} of clip {v}") for v in (11, 9, 10)]  # in the order of the pairs
+    elif protocol == "1k-B":
+        assert of_test == [
+            (f"video{v}", f"caption 0 of clip {v}") for v in (4, 5, 10)
+        ]  # of 20 in any order, the first by number
+    else:
+        assert of_test == [(f"video{v}", f"caption {n} of clip {v}") for v in range(8, 12) for n in range(20)]
+
+
+def fold(videos):
+    return lines("key,vid_key,video_id,sentence", *(f"ret{v},msr{v},video{v},caption 0 of clip {v}" for v in videos))
+
+
+def test_msrvtt_clips_that_no_file_has_are_one_problem_a_list(tmp_path, capsys):
+    write_named(tmp_path, **VTT_LISTS)
+    captions, problems = untimed_captions_of(msrvtt, tmp_path, "1k-A")
+    assert counts(captions) == {"test": (3, 3)} and problems == 1
+    (warning,) = warnings(capsys)
+    said = "9 of 9 videos have no captions in any file there; needs MSRVTT_data.json (https://github.com/ArrowLuo/"
+    assert warning.startswith(f"{tmp_path / 'MSRVTT_train.9k.csv'}: {said}")
+    assert msrvtt.list_sizes(annotations_of(msrvtt, tmp_path), "1k-A") == {"train": 9, "test": 3}
+
+    write_named(tmp_path, sgn_val__json=by_video((6, 7)), MSRVTT_val_fold_2__csv=fold((1, 2, 6)))
+    captions, problems = untimed_captions_of(msrvtt, tmp_path, "1k-A")
+    assert counts(captions) == {"test": (3, 3), "train": (4, 42)} and problems == 1
+    (warning,) = warnings(capsys)
+    assert (
+        "5 of 9 videos have no captions in sgn_val.json, MSRVTT_val_fold_2.csv and 2 of 9 videos have only their first"
+        in warning
+    )
+
+    assert untimed_captions_of(msrvtt, tmp_path, "full")[1] == 2  # validation is whole
+    said = [warning.split("; needs MSRVTT_data.json")[0].split("txt: ")[1] for warning in warnings(capsys)]
+    files = "sgn_val.json, MSRVTT_val_fold_2.csv"
+    folds = "2 of 6 videos have only their first caption, from MSRVTT_val_fold_*.csv"
+    assert said == [
+        f"4 of 6 videos have no captions in {files} and {folds}",
+        f"4 of 4 videos have no captions in {files}",
+    ]
+
+
+def test_msrvtt_folds_are_all_that_the_test_of_1kb_needs(tmp_path):
+    write_named(tmp_path, **VTT_LISTS, MSRVTT_val_fold_1__csv=fold((4, 5, 10)), sgn_test__json=by_video((0, 1, 9)))
+    captions, problems = untimed_captions_of(msrvtt, tmp_path, "1k-B")
+    assert (counts(captions), problems) == ({"train": (3, 60), "test": (3, 3)}, 0)
+
+
+def test_msrvtt_captions_of_a_clip_come_from_one_file(tmp_path):
+    """Copies differ in their wording: both would be nearly the same caption twice."""
+    other = {video: {number: f"{text}, retold" for number, text in of.items()} for video, of in by_video(VTT).items()}
+    write_named(
+        tmp_path,
+        **VTT_LISTS,
+        MSRVTT_data__json=data_json(VTT_SENTENCES[:60]),
+        sgn_train__json=other,
+        MSRVTT_val_fold_1__csv=fold(VTT),
+    )
+    captions, problems = untimed_captions_of(msrvtt, tmp_path, "1k-A")
+    retold = {
+        video: {c.caption.endswith("retold") for c in group}
+        for video, group in groupby(captions[:180], lambda c: c.video_id)
+    }
+    assert counts(captions)["train"] == (9, 180) and problems == 0
+    assert retold == {f"video{v}": {v > 2} for v in range(9)}
+
+
+def test_msrvtt_lists_of_the_full_split_are_also_known_by_other_names(tmp_path):
+    write_named(tmp_path, **VTT_LISTS, **VTT_CAPTIONS["by video"])
+    expected = untimed_captions_of(msrvtt, tmp_path, "full")
+    for name, other in (
+        ("train_list_full.txt", "MSRVTT_train.full.csv"),
+        ("test_list_full.txt", "MSRVTT_test.full.csv"),
+    ):
+        (tmp_path / other).write_text("video_id\n" + (tmp_path / name).read_text())
+        (tmp_path / name).unlink()
+    assert untimed_captions_of(msrvtt, tmp_path, "full") == expected
+
+
+def test_msrvtt_a_clip_twice_in_a_list_has_its_captions_once_and_a_second_pair_is_kept(tmp_path):
+    write_named(tmp_path, **VTT_LISTS, **VTT_CAPTIONS["by video"])
+    write_named(tmp_path, MSRVTT_train__7k__csv=lines("video_id", "video1", "video2", "video1"))
+    write_named(
+        tmp_path, MSRVTT_JSFUSION_test__csv=lines("video_id,sentence", "video9,one", "video8,two", "video9,three")
+    )
+    captions, problems = untimed_captions_of(msrvtt, tmp_path, "1k-A-7k")
+    assert (counts(captions), problems) == ({"train": (2, 40), "test": (2, 3)}, 0)
+    assert [c.caption for c in captions if c.split == "test"] == ["one", "three", "two"]
+
+
+def test_msrvtt_a_sentence_number_that_comes_again_is_left_out(tmp_path, capsys):
+    again = [{"caption": "another", "video_id": "video0", "sen_id": VTT_SENTENCES[0]["sen_id"]}]
+    assert VTT_SENTENCES[0]["video_id"] == "video0"
+    write_named(tmp_path, **VTT_LISTS, MSRVTT_data__json=data_json(VTT_SENTENCES + again))
+    captions, problems = untimed_captions_of(msrvtt, tmp_path, "1k-A")
+    assert (counts(captions)["train"], problems) == ((9, 180), 1) and "another" not in {c.caption for c in captions}
+    assert (
+        f"sentence {again[0]['sen_id']}: the second of video 'video0' with this number; left out" in warnings(capsys)[0]
+    )
+
+
+def test_msrvtt_bad_sentences_are_left_out_with_their_place(tmp_path, capsys):
+    bad = [
+        {"caption": caption, "video_id": "video0", "sen_id": 900 + n}
+        for n, caption in enumerate([" \n", None, 7, "half \ud83d"])
+    ]
+    write_named(tmp_path, **VTT_LISTS, MSRVTT_data__json=data_json(bad + VTT_SENTENCES))
+    write_named(tmp_path, MSRVTT_JSFUSION_test__csv=lines("video_id,sentence", "video9,one", "video8,  ", ",three"))
+    captions, problems = untimed_captions_of(msrvtt, tmp_path, "1k-A")
+    assert (counts(captions), problems) == ({"train": (9, 180), "test": (1, 1)}, 6)
+    places = [warning.split(": ")[0] for warning in warnings(capsys)]
+    data, pairs = tmp_path / "MSRVTT_data.json", tmp_path / "MSRVTT_JSFUSION_test.csv"
+    assert places == [*(f"{data}, sentence {n}" for n in range(900, 904)), f"{pairs}, line 3", f"{pairs}, line 4"]
+
+
+def test_msrvtt_real_lists_and_captions():
+    folder = shared("data/msrvtt")
+    sizes = {
+        "1k-A": {"train": 9000, "test": 1000},
+        "1k-A-7k": {"train": 7010, "test": 1000},
+        "1k-B": {"train": 6656, "test": 1000},
+        "full": {"train": 6513, "validation": 497, "test": 2990},
+    }
+    for protocol in msrvtt.DATASET.protocols:
+        captions, problems = untimed_captions_of(msrvtt, folder, protocol)
+        assert msrvtt.list_sizes(annotations_of(msrvtt, folder), protocol) == sizes[protocol]
+        assert {split: videos for split, (videos, _) in counts(captions).items()} == sizes[protocol]
+        assert problems == 1  # of most clips in the training list there is the first caption only
+    assert counts(captions)["validation"] == (497, 9940)
+    assert counts(captions)["test"] == (2990, 59800)
+
+
+@pytest.fixture(scope="module")
+def pairs():
+    """{video: sentence} of the real 1k-A test, read plainly."""
+    with (shared("data/msrvtt") / "MSRVTT_JSFUSION_test.csv").open(newline="") as file:
+        return {row["video_id"]: row["sentence"] for row in csv.DictReader(file)}
+
+
+@pytest.mark.parametrize("protocol", ["1k-A", "1k-A-7k"])
+def test_msrvtt_real_1ka_pairs_are_the_official_ones(pairs, protocol):
+    captions, _ = untimed_captions_of(msrvtt, shared("data/msrvtt"), protocol)
+    assert [(c.video_id, c.caption) for c in captions if c.split == "test"] == list(pairs.items())
+    assert not {c.video_id for c in captions if c.split == "train"} & set(pairs)
+
+
+def test_msrvtt_real_1ka_pairs_are_the_captions_that_jsfusion_drew(pairs):
+    folder = shared("data/msrvtt")
+    drawn = json.loads((folder / "jsfusion_val_caption_idx.json").read_text())
+    of_video = {}
+    for caption in untimed_captions_of(msrvtt, folder, "full")[0]:
+        if caption.split == "test":
+            of_video.setdefault(caption.video_id, []).append(caption.caption)
+    drawn_words = {video: re.findall(r"\w+", of_video[video][drawn[video]]) for video in pairs}
+    assert drawn_words == {video: re.findall(r"\w+", sentence) for video, sentence in pairs.items()}
+    # Letter by letter all but 12: the pairs have no punctuation.
+    assert sum(of_video[video][drawn[video]] == sentence for video, sentence in pairs.items()) == 988
+
+
+def test_msrvtt_real_1kb_tests_the_first_caption():
+    folder = shared("data/msrvtt")
+    files = [json.loads((folder / name).read_text()) for name in ("sgn_val.json", "sgn_test.json")]
+    first = {
+        v: " ".join(min(of.items(), key=lambda item: int(item[0]))[1].split())
+        for file in files
+        for v, of in file.items()
+    }
+    tested = {c.video_id: c.caption for c in untimed_captions_of(msrvtt, folder, "1k-B")[0] if c.split == "test"}
+    known = first.keys() & tested.keys()
+    assert len(known) == 896 and all(
+        tested[video] == first[video] for video in known
+    )  # the other 104 are in the folds only

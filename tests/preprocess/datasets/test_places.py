@@ -1,0 +1,118 @@
+"""The reader of Places Audio Captions."""
+
+import json
+
+import pytest
+from helpers.readers import (
+    untimed_captions_of,
+    warnings,
+)
+from helpers.videos import touch
+from vlalign.extract.work import list_folder
+from vlalign.preprocess.datasets import places
+from vlalign.preprocess.datasets.places import id_of
+from vlalign.storage.common.errors import UserError
+from vlalign.storage.common.problems import Problems
+
+
+def rows(captions):
+    return [(c.split, c.video_id, c.recording, c.caption) for c in captions]
+
+
+def entry(number, image, transcript):
+    return {
+        "uttid": f"speaker{number}-utt{number}",
+        "speaker": f"speaker{number}",
+        "asr_text": transcript,
+        "wav": f"wavs/{number % 2}/utt{number}.wav",
+        "image": image,
+    }
+
+
+def places_files(folder, train, val):
+    (folder / "metadata").mkdir(parents=True, exist_ok=True)
+    for name, data in (("train", train), ("val", val)):
+        content = {"image_base_path": "/their/images/", "audio_base_path": "/their/audio/", "data": data}
+        (folder / "metadata" / f"{name}.json").write_text(json.dumps(content), encoding="utf-8")
+    return folder
+
+
+TRAIN = [
+    entry(1, "k/kitchen/a.b.jpg", "a  small kitchen"),
+    entry(2, "b/beach/c.jpg", "ein Strand — 😀"),
+    entry(3, "k/kitchen/a.b.jpg", "pots"),
+]
+
+
+VAL = [entry(4, "b/beach/d.jpg", "two people walk")]
+
+
+def test_places(tmp_path):
+    captions, problems = untimed_captions_of(places, places_files(tmp_path, TRAIN, VAL))
+    assert problems == 0
+    assert rows(captions) == [
+        ("train", "k/kitchen/a.b", "wavs/1/utt1", "a small kitchen"),
+        ("train", "k/kitchen/a.b", "wavs/1/utt3", "pots"),
+        ("train", "b/beach/c", "wavs/0/utt2", "ein Strand — 😀"),
+        ("test", "b/beach/d", "wavs/0/utt4", "two people walk"),
+    ]
+
+
+def test_places_names_files_as_they_are_extracted(tmp_path):
+    touch(
+        tmp_path, "images/k/kitchen/a.b.jpg", "images/b/c.JPG", "corpus/wavs/1/utt1.wav", "corpus/metadata/train.json"
+    )
+    images = list_folder(tmp_path / "images", Problems(), instead=(".jpg",))
+    assert {v.video_id for v in images} == {id_of("k/kitchen/a.b.jpg"), id_of("b/c.JPG")}
+    (recording,) = list_folder(tmp_path / "corpus", Problems(), suffixes=(".wav",))
+    assert recording.video_id == id_of("wavs/1/utt1.wav") == id_of("./wavs/1/utt1.wav")
+
+
+def test_places_bad_rows_are_left_out_with_their_place(tmp_path, capsys):
+    bad = [
+        (entry(5, "a.jpg", ""), "entry 2 of data: the caption is '', expected a sentence"),
+        (entry(6, "a.jpg", " \n"), "entry 3 of data: the caption is ' \\n', expected a sentence"),
+        (entry(7, "a.jpg", None), "entry 4 of data: the caption is None"),
+        (entry(8, "", "text"), "entry 5 of data: the file is ''"),
+        (entry(9, None, "text"), "entry 6 of data: the file is None"),
+        (entry(10, "../a.jpg", "text"), "entry 7 of data: the file is '../a.jpg', expected a path below"),
+        (entry(11, "/etc/a.jpg", "text"), "entry 8 of data: the file is '/etc/a.jpg'"),
+        (entry(12, "a.jpg", "text") | {"wav": 7}, "entry 9 of data: the file is 7"),
+        (TRAIN[0] | {"image": "z.jpg"}, "entry 10 of data: the second with the recording 'wavs/1/utt1.wav'"),
+        (entry(13, "a.jpg", "half \ud800"), "entry 11 of data: "),
+    ]
+    captions, problems = untimed_captions_of(places, places_files(tmp_path, [TRAIN[0], *(row for row, _ in bad)], VAL))
+    assert [c.recording for c in captions] == ["wavs/1/utt1", "wavs/0/utt4"] and problems == len(bad)
+    said = sorted(warnings(capsys), key=lambda line: int(line.split("entry ")[1].split()[0]))
+    path = tmp_path / "metadata" / "train.json"
+    for line, (_, words) in zip(said, bad, strict=True):
+        assert line.startswith(f"{path}, {words}") and line.endswith("; left out")
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("", "not valid JSON in UTF-8"),
+        ("[]", "the top level is a list, not a dict"),
+        ("{}", "no 'data'"),
+        ('{"data": 7}', "not iterable"),
+        ('{"data": {"a": 7}}', "entry 1 of data: "),
+        ('{"data": [7]}', "entry 1 of data: "),
+        ('{"data": [{"wav": "a.wav"}]}', "entry 1 of data: no 'image'"),
+        ('{"data": [{"image": [], "wav": "a.wav", "asr_text": "a"}]}', "entry 1 of data: "),
+        ('{"data": [{"image": "a.jpg", "wav": "a.wav"}]}', "entry 1 of data: no 'asr_text'"),
+        ('{"data": [{"image": "a.jpg", "asr_text": "a"}]}', "entry 1 of data: no 'wav'"),
+    ],
+)
+def test_places_of_another_shape_is_one_line(tmp_path, content, said):
+    path = places_files(tmp_path, TRAIN, VAL) / "metadata" / "val.json"
+    path.write_text(content)
+    with pytest.raises(UserError) as refused:
+        untimed_captions_of(places, tmp_path)
+    message = str(refused.value)
+    assert (
+        message.startswith(str(path))
+        and said in message
+        and "as its authors publish it" in message
+        and "\n" not in message
+    )

@@ -1,0 +1,80 @@
+"""What readers share: duplicates, ids and times that cannot be used, clips longer than their video."""
+
+import json
+from functools import partial
+
+import pytest
+from helpers.annotation_files import coin_file, coin_video, youcook, youcook_clip, youcook_files
+from helpers.readers import (
+    brief,
+    captions_of,
+    left_out,
+    write,
+)
+from helpers.shared import shared
+from vlalign.preprocess.datasets import DATASETS, activitynet, coin, youcook2
+from vlalign.storage.common.errors import UserError
+from vlalign.storage.common.problems import Problems
+
+
+def test_clips_that_go_on_after_their_video_are_cut_and_counted(tmp_path):
+    coin_file(
+        tmp_path,
+        {
+            "a": coin_video(
+                "training", [("1", [1, 12.5], "x"), ("1", [11, 12], "y"), ("1", [2, 9.99], "z")], duration=9.99
+            )
+        },
+    )
+    captions, problems = captions_of(coin, tmp_path)
+    assert brief(captions) == [("a", "train", "x", 1, 9.99), ("a", "train", "z", 2, 9.99)]
+    left_out(problems, ("segment 2", "0 <= start < end"))
+    assert problems.changed == {"ends after the video, cut at its duration": 1}
+    write(tmp_path, youcook_files({"t": youcook([youcook_clip(0, 80, 95, "fry")])}))
+    captions, problems = captions_of(youcook2, tmp_path, "all")
+    assert (captions[0].end_seconds, problems.count) == (90, 0)
+    assert problems.changed == {"ends after the video, cut at its duration": 1}
+
+
+def test_an_id_that_comes_again_is_left_out_and_the_first_is_kept(tmp_path):
+    first, second = (json.dumps(coin_video("training", [("1", [1, 2], label)])) for label in ("first", "second"))
+    write(tmp_path, {"COIN.json": f'{{"database": {{"a": {first}, "b": {second}, "a": {second}}}}}'})
+    captions, problems = captions_of(coin, tmp_path)
+    assert [(c.video_id, c.caption) for c in captions] == [("a", "first"), ("b", "second")]
+    left_out(problems, ("COIN.json, entry 'a'", "duplicate of an earlier entry"))
+
+
+@pytest.mark.parametrize("video_id", ["", "  ", "half \ud83d"])
+def test_a_video_without_a_usable_id_is_left_out(tmp_path, video_id):
+    coin_file(
+        tmp_path,
+        {video_id: coin_video("training", [("1", [1, 2], "x")]), "b": coin_video("training", [("1", [1, 2], "y")])},
+    )
+    captions, problems = captions_of(coin, tmp_path)
+    assert [c.video_id for c in captions] == ["b"]
+    left_out(problems, ("COIN.json", repr(video_id)))
+    write(
+        tmp_path,
+        {"train.json": {video_id: {"duration": 9, "timestamps": [[1, 2]], "sentences": ["x"]}}, "val_1.json": {}},
+    )
+    for protocol in activitynet.DATASET.protocols:
+        captions, problems = captions_of(activitynet, tmp_path, protocol)
+        assert captions == []
+        left_out(problems, ("train.json", repr(video_id)))
+
+
+@pytest.mark.parametrize("task", [5, ["MakeTea"], "half \ud83d"])
+def test_a_task_that_is_no_text_is_left_out(tmp_path, task):
+    coin_file(tmp_path, {"a": coin_video("training", [("1", [1, 2], "x")], task=task)})
+    captions, problems = captions_of(coin, tmp_path)
+    assert captions == []
+    left_out(problems, ("COIN.json, video 'a', segment 1", "is no text"))
+
+
+def test_every_data_set_says_where_its_files_are_published():
+    for name, spec in DATASETS.items():
+        assert spec.protocols and all("http" in source for source in spec.published.values()), name
+        with pytest.raises(UserError, match="missing"):
+            from vlalign.preprocess.datasets.sources import Annotations
+
+            list(partial(spec.read, Annotations(shared("zoo"), spec.published, Problems()))(spec.protocols[0]))

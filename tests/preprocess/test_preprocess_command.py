@@ -1,0 +1,313 @@
+"""vlalign-preprocess: what it writes, prints and refuses."""
+
+import contextlib
+import io
+import json
+import subprocess
+import sys
+
+import pyarrow.parquet as pq
+import pytest
+from helpers.captions import call, caption_file
+from helpers.idf import idf_by_word, loop_idf
+from vlalign.storage import VideoRecord, read_captions, read_idf
+from vlalign.storage.captions import choose_protocol, read_captions_about
+from vlalign.storage.common.errors import UserError
+from vlalign.storage.layout import DatasetFolder
+
+GOOD = {"video_id": "v1", "caption": "a man cooks", "start_seconds": 1, "end_seconds": 2, "split": "train"}
+
+
+@pytest.fixture(scope="module")
+def mine(tmp_path_factory):
+    """(root, data set, exit code, what was printed and what was said) of one call on captions of which two rows are bad."""
+    root = tmp_path_factory.mktemp("mine")
+    rows = [
+        {"video_id": f"v{n % 5}", "caption": f"{text} {n}", "start_seconds": n // 5, "end_seconds": n // 5 + 1}
+        for n, text in enumerate(
+            [
+                "a small red circle falls!",
+                "the man cooks rice",
+                "two dogs run in a green park",
+                "she quickly opens a door",
+            ]
+            * 3
+        )
+    ]
+    rows.insert(2, rows[0] | {"caption": ""})
+    rows.insert(5, rows[0] | {"end_seconds": "x"})
+    path = caption_file(root, rows)
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = call(root, "--dataset", "mine", "--annotations", path)
+    return root, DatasetFolder(root, "mine"), code, out.getvalue(), err.getvalue()
+
+
+def test_a_call_with_bad_rows_does_the_rest_and_says_so(mine):
+    root, dataset, code, _, err = mine
+    assert code == 1
+    warnings = [line for line in err.splitlines() if line.startswith("warning: ")]
+    assert [line.split(": ")[1] for line in warnings] == [f"{root / 'captions.csv'}, line {n}" for n in (4, 7)]
+    assert err.splitlines()[-1] == f"{dataset.captions}: 12 captions; 2 problems, see above"
+    assert len(read_captions(dataset.captions)) == 12
+
+
+def test_only_what_was_asked_for_is_written(mine):
+    _, dataset, *_ = mine
+    written = sorted(str(path.relative_to(dataset.path)) for path in dataset.path.rglob("*") if path.is_file())
+    assert written == [
+        "captions/about.json",
+        "captions/counts/part-00000.parquet",
+        "captions/part-00000.parquet",
+        "captions/summary.json",
+        "idf.parquet",
+        "idf.png",
+    ]
+
+
+def test_the_tables_on_disk_agree_with_plain_loops(mine):
+    _, dataset, *_ = mine
+    captions = read_captions(dataset.captions)
+    assert {c.split for c in captions} == {"train", "validation", "test"}
+    assert idf_by_word(read_idf(dataset.idf)) == loop_idf(captions)
+    for caption in captions:
+        for word, start in zip(caption.words, caption.word_starts, strict=True):
+            assert caption.caption[start : start + len(word)] == word
+
+
+def test_the_summary_is_equal_to_counts_made_with_a_plain_loop(mine):
+    _, dataset, _, out, _ = mine
+    counts = {}
+    for row in pq.read_table(dataset.captions / "part-00000.parquet").to_pylist():
+        of_split = counts.setdefault(
+            row["split"],
+            {"videos": set(), "clips": set(), "captions": 0, "words": 0, "nouns": 0, "verbs": 0, "adjectives": 0},
+        )
+        of_split["videos"].add(row["video_id"])
+        of_split["clips"].add((row["video_id"], row["start_seconds"], row["end_seconds"]))
+        of_split["captions"] += 1
+        for tag in row["pos_tags"]:
+            of_split["words"] += tag != "PUNCT"
+            of_split["nouns"] += tag == "NOUN"
+            of_split["verbs"] += tag == "VERB"
+            of_split["adjectives"] += tag == "ADJ"
+    for of_split in counts.values():
+        of_split["videos"], of_split["clips"] = len(of_split["videos"]), len(of_split["clips"])
+    names = ("videos", "clips", "captions", "shared_texts", "words", "nouns", "verbs", "adjectives")
+    counts = {split: {name: of_split.get(name, 0) for name in names} for split, of_split in counts.items()}
+    said = json.loads((dataset.captions / "summary.json").read_text())
+    assert said["splits"] == counts
+    assert said["left_out"]["count"] == 2 and "line 4" in said["left_out"]["first"][0]
+    header, *lines = out.splitlines()
+    assert header.split() == ["split", *" ".join(names).replace("_", " ").split()]
+    assert {line.split()[0]: [int(n) for n in line.split()[1:]] for line in lines} == {
+        s: list(c.values()) for s, c in counts.items()
+    }
+    assert [line.split()[0] for line in lines] == ["train", "validation", "test"]
+
+
+AGAIN = """
+import sys
+from vlalign.preprocess.cli import main
+code = main(sys.argv[1:])
+print("spaCy was imported" if "spacy" in sys.modules else "no spaCy")
+sys.exit(code)
+"""
+
+
+def test_the_second_call_changes_no_file_and_needs_no_spacy(mine):
+    root, dataset, code, out, _ = mine
+
+    def files():
+        return {
+            path: (path.stat().st_mtime_ns, path.read_bytes())
+            for path in sorted(dataset.path.rglob("*"))
+            if path.is_file()
+        }
+
+    before = files()
+    argv = ["--root", str(root), "--dataset", "mine", "--annotations", str(root / "captions.csv")]
+    again = subprocess.run([sys.executable, "-c", AGAIN, *argv], capture_output=True, text=True, timeout=100)
+    assert files() == before
+    assert again.returncode == code
+    assert again.stdout == out + "no spaCy\n"
+    assert "already made from the same captions; nothing to do" in again.stderr
+
+
+VIDEOS = [VideoRecord(video_id="v1", path="a.mp4"), VideoRecord(video_id="v2", path="b.mp4")]
+
+
+def test_captions_of_unknown_videos_are_reported_once_a_video(tmp_path, capsys):
+    """The videos were extracted before; the captions name one of them otherwise."""
+    dataset = DatasetFolder(tmp_path, "mine")
+    dataset.write_videos(VIDEOS)
+    path = caption_file(
+        tmp_path,
+        [{"video_id": v, "caption": text} for v in ("v1", "V2.mp4", "v2") for text in ("a man cooks", "a dog runs")],
+    )
+    assert call(tmp_path, "--dataset", "mine", "--annotations", path) == 1
+    warnings = [line for line in capsys.readouterr().err.splitlines() if line.startswith("warning: ")]
+    assert len(warnings) == 1
+    assert "'V2.mp4'" in warnings[0] and str(dataset.videos_file) in warnings[0]
+    assert len(read_captions(dataset.captions)) == 6
+    assert dataset.read_videos() == VIDEOS
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        pytest.param([], ["--dataset is missing", "demo"], id="no data set"),
+        pytest.param(
+            ["--dataset", "mine"], ["'mine'", "demo", "--annotations FILE", "video_id, caption"], id="no annotations"
+        ),
+        pytest.param(
+            ["--dataset", "mine", "--annotations", "missing.csv"],
+            ["missing.csv: no such file"],
+            id="annotations that are not there",
+        ),
+        pytest.param(
+            ["--dataset", "mine", "--annotations", "{root}"],
+            ["expected a .csv, .tsv, .txt, .jsonl or .parquet"],
+            id="a folder of annotations",
+        ),
+        pytest.param(
+            ["--dataset", "../mine", "--annotations", "{file}"], ["data set name '../mine'"], id="a path as data set"
+        ),
+        pytest.param(
+            ["--dataset", "demo", "--annotations", "{file}"],
+            ["the demo generates its captions"],
+            id="annotations of the demo",
+        ),
+        pytest.param(["--dataset", "mine", "--annotations", "{bad}"], ["no caption can be used"], id="no good row"),
+        pytest.param(
+            ["--dataset", "demo", "--spacy-model", "no_such"],
+            ["python -m spacy download no_such"],
+            id="no such spaCy model",
+        ),
+    ],
+)
+def test_mistakes_in_the_call(tmp_path, capsys, argv, said):
+    places = {"root": tmp_path, "file": caption_file(tmp_path, [GOOD]), "bad": tmp_path / "bad.jsonl"}
+    places["bad"].write_text('{"video_id": "v", "caption": ""}\n')
+    before = sorted(tmp_path.rglob("*"))
+    assert call(tmp_path, *(word.format(**places) for word in argv)) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    [*warnings, error] = err.splitlines()
+    assert error.startswith("vlalign-preprocess: error: ") and all(words in error for words in said), error
+    assert len(warnings) == ("{bad}" in argv)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def official(folder, *, clips=2):
+    """YouCook2 in its authors' schema, of sentences of our own."""
+    database = {
+        f"{subset}{n}": {
+            "subset": subset,
+            "duration": 90.0,
+            "recipe_type": "101",
+            "annotations": [
+                {"id": i, "segment": [10 * i, 10 * i + 5], "sentence": f"cut {n} onions {i}"} for i in range(clips)
+            ],
+        }
+        for subset in ("training", "validation")
+        for n in range(3)
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "youcookii_annotations_trainval.json").write_text(json.dumps({"database": database}))
+    rows = ["end,start,task,text,video_id", *(f"{5},{0},101,cut {n} onions 0,validation{n}" for n in range(2))]
+    (folder / "validation_youcook.csv").write_text("\n".join(rows))
+    return database
+
+
+def test_official_files_are_read_from_their_usual_place(tmp_path, capsys):
+    official(tmp_path / "youcook2" / "annotations")
+    assert call(tmp_path, "--dataset", "youcook2") == 0
+    out, _ = capsys.readouterr()
+    assert [line.split()[:4] for line in out.splitlines()[1:3]] == [["train", "3", "6", "6"], ["test", "2", "2", "2"]]
+    dataset = DatasetFolder(tmp_path, "youcook2")
+    assert read_captions_about(dataset.captions)["protocol"] == "retrieval"
+    assert {c.task for c in read_captions(dataset.captions)} == {"101"}
+
+
+def test_protocols_lie_beside_each_other(tmp_path):
+    official(tmp_path / "there")
+    for protocol in ("retrieval", "all"):
+        assert call(tmp_path, "--dataset", "youcook2", "--annotations", tmp_path / "there", "--protocol", protocol) == 0
+    usual = DatasetFolder(tmp_path, "youcook2")
+    assert choose_protocol(usual, "") == choose_protocol(usual, "retrieval") == usual
+    other = choose_protocol(usual, "all")
+    assert other.features("s3d") == usual.features("s3d"), "and share the features"
+    assert [sum(c.split == "test" for c in read_captions(d.captions)) for d in (usual, other)] == [2, 6]
+    assert other.idf != usual.idf and len(read_idf(other.idf)) == len(read_idf(usual.idf))
+    with pytest.raises(UserError, match="--protocol none first"):
+        choose_protocol(usual, "none")
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (
+            ["--dataset", "youcook2"],
+            ["annotations: no such folder", "youcookii_annotations_trainval.json", "http://youcook2"],
+        ),
+        (
+            ["--dataset", "youcook2", "--annotations", "{empty}"],
+            [
+                "missing youcookii_annotations_trainval.json (http://youcook2",
+                "validation_youcook.csv (https://github.com",
+            ],
+        ),
+        (["--dataset", "youcook2", "--protocol", "1k"], ["--protocol 1k", "expected one of retrieval, all"]),
+        (["--dataset", "mine", "--protocol", "1k"], ["--protocol 1k", "it has no protocols"]),
+        (["--dataset", "youcook2", "--annotations", "{there}", "--workers", "0"], ["--workers 0: expected 1 or more"]),
+    ],
+)
+def test_mistakes_get_one_line(tmp_path, capsys, argv, said):
+    (tmp_path / "empty").mkdir()
+    official(tmp_path / "there")
+    assert call(tmp_path, *(word.format(empty=tmp_path / "empty", there=tmp_path / "there") for word in argv)) == 2
+    [error] = capsys.readouterr().err.splitlines()
+    assert all(words in error for words in said), error
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_bad_rows_are_counted_or_with_strict_stop_the_run(tmp_path, capsys, strict):
+    database = official(tmp_path / "there")
+    database["training1"]["annotations"][0]["segment"] = [9, 3]
+    database["training2"]["annotations"][1]["sentence"] = "  "
+    path = tmp_path / "there" / "youcookii_annotations_trainval.json"
+    path.write_text(json.dumps({"database": database}))
+    code = call(
+        tmp_path, "--dataset", "youcook2", "--annotations", tmp_path / "there", *(["--strict"] if strict else [])
+    )
+    err = capsys.readouterr().err
+    assert f"{path}, video 'training1', clip 0: " in err and "0 <= start < end" in err
+    dataset = DatasetFolder(tmp_path, "youcook2")
+    if strict:
+        assert code == 2 and "(--strict stops here)" in err and not dataset.captions.exists()
+    else:
+        assert code == 1 and len(read_captions(dataset.captions)) == 6
+        summary = json.loads((dataset.captions / "summary.json").read_text())
+        assert summary["left_out"]["count"] == 2 and len(summary["left_out"]["first"]) == 2
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        "[]",
+        "{}",
+        '{"database": []}',
+        '{"database": {"v": {}}}',
+        '{"database": {"v": {"subset": "training", "annotations": [3]}}}',
+        b"\xff",
+    ],
+)
+def test_other_files_under_official_names_get_one_line(tmp_path, capsys, content):
+    official(tmp_path / "there")
+    path = tmp_path / "there" / "youcookii_annotations_trainval.json"
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    assert call(tmp_path, "--dataset", "youcook2", "--annotations", tmp_path / "there") == 2
+    [error] = capsys.readouterr().err.splitlines()
+    assert str(path) in error
