@@ -1,64 +1,69 @@
 """A trained model, to disk and back."""
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save
-from torch import nn
 
 from ..storage.captions import read_idf
 from ..storage.common.device import find_device
-from ..storage.common.errors import UserError
+from ..storage.common.errors import SettingError, UserError
 from ..storage.files import written_whole
 from ..storage.layout import DatasetFolder
 from .config import TrainConfig
 from .data.pairs import ClipFeatures
-from .data.text import TokenWeights, Words
-from .data.text_inputs import TextInputs, saved_text_inputs
-from .models.gated import GatedPair, QueryQueue, SharedCodebook
-from .models.heads import AnswerHead
-from .models.spoken import Recordings, SpokenPair
-from .models.transformer import VideoTextModel
-from .objectives import OBJECTIVES, Model
+from .data.stores import Stores
+from .data.text import TokenWeights
+from .data.text_inputs import TextInputs, TextSource, saved_text_inputs
+from .models.base import PairModel
+from .models.build import ModelPlan, make_model
 from .outside import BEGIN_ANEW, difference, read_shapes, refusing
 from .run_files import read_config
-from .runs import LAST_MODEL_FILE, MODEL_FILE, STATE_FILE, dataset_of, features_note, open_stores, read_labels, read_run
+from .run_layout import LAST_MODEL_FILE, MODEL_FILE, STATE_FILE
+from .runs import dataset_of, features_note, open_run_stores, read_labels, read_run
 from .scoring import Scorer
 
 
 @dataclass(frozen=True)
 class Run:
+    """A trained run, ready to be asked."""
+
     folder: Path
     dataset: DatasetFolder
-    """What is asked: the data set of the run, or another one."""
+    """What it is asked about: the run's own data set, or another one."""
+    stores: Stores
+    """Of that data set."""
     about: dict[str, Any]
     """``run.json``."""
     scorer: Scorer
     labels: list[str]
-    """What the run can answer, where that is one of a list."""
+    """What the run can answer, if that is one of a list; else empty."""
 
     @property
     def config(self) -> TrainConfig:
+        """The run's settings."""
         return self.scorer.config
 
     @property
     def features(self) -> ClipFeatures:
+        """Features of the data set's clips."""
         return self.scorer.features
 
     @property
     def note(self) -> str | None:
+        """What every number of the run needs beside it, or None."""
         asked = [
             {"features": s.profile.name, "weights": s.weights.name, "origin": s.origin} for s in self.features.stores
         ]
         return features_note({"features": [*self.about["inputs"]["features"], *asked]})
 
 
-def save_model(folder: Path, model: Model, *, last: bool = False) -> None:
-    """As the one that did best, or as the last one."""
+def save_model(folder: Path, model: PairModel, *, last: bool = False) -> None:
+    """Write a model into a run's folder, as the best one so far or as the ``last`` one."""
     _write(folder / (LAST_MODEL_FILE if last else MODEL_FILE), model.state_dict())
 
 
@@ -67,84 +72,98 @@ def _write(path: Path, tensors: dict[str, torch.Tensor], metadata: dict[str, str
         partial.write_bytes(save({name: value.contiguous() for name, value in tensors.items()}, metadata))
 
 
-def save_state(
-    folder: Path,
-    model: Model,
-    optimizer: torch.optim.Optimizer,
-    config: TrainConfig,
-    inputs: dict[str, Any],
-    step: int,
-    best: dict[str, Any] | None,
-) -> None:
-    """Model, optimizer and where the run stands: one file, written whole or not at all.
+@dataclass
+class RunState:
+    """Where a run is. Random draws depend on the seed and the step alone, so nothing else needs to be kept."""
 
-    What is drawn at random depends on seed and step alone, so that this is all.
-    """
-    tensors = {f"model.{name}": value for name, value in model.state_dict().items()}
-    for number, state in optimizer.state_dict()["state"].items():
-        tensors |= {f"optimizer.{number}.{name}": value for name, value in state.items()}
-    about = {"config": asdict(config), "inputs": inputs, "step": step, "best": best}
+    model: PairModel
+    optimizer: torch.optim.Optimizer
+    config: TrainConfig
+    inputs: dict[str, Any]
+    """What ``describe_inputs`` gave."""
+    step: int = 0
+    """Steps that are done."""
+    best: dict[str, Any] | None = None
+    """The step and the figure of the best validation, None before the first one."""
+
+
+def save_state(folder: Path, state: RunState) -> None:
+    """Write all that is needed to resume a run into one file, whole or not at all."""
+    tensors = {f"model.{name}": value for name, value in state.model.state_dict().items()}
+    for index, of_parameter in state.optimizer.state_dict()["state"].items():
+        tensors |= {f"optimizer.{index}.{name}": value for name, value in of_parameter.items()}
+    about = {"config": state.config.flat(), "inputs": state.inputs, "step": state.step, "best": state.best}
     _write(folder / STATE_FILE, tensors, {"run": json.dumps(about)})
 
 
-def load_state(
-    folder: Path, model: Model, optimizer: torch.optim.Optimizer, config: TrainConfig, inputs: dict[str, Any]
-) -> tuple[int, dict[str, Any] | None]:
-    """Puts back what ``save_state`` wrote; returns the step and the best one. Raises ``UserError`` for a run of other settings or data."""
+def load_state(folder: Path, state: RunState) -> None:
+    """Restore what ``save_state`` wrote: model, optimizer, step and best validation.
+
+    Raises:
+        UserError: The file is of a run with other settings or data, or is damaged.
+    """
     path = folder / STATE_FILE
     with refusing(path, BEGIN_ANEW):
-        return _load_state(path, model, optimizer, config, inputs)
+        _load_state(path, state)
 
 
-def _load_state(
-    path: Path, model: Model, optimizer: torch.optim.Optimizer, config: TrainConfig, inputs: dict[str, Any]
-) -> tuple[int, dict[str, Any] | None]:
+def _load_state(path: Path, state: RunState) -> None:
     with safe_open(path, framework="pt") as file:
         about = json.loads(file.metadata()["run"])
-    step, best = about["step"], about["best"]
-    if about["config"] != asdict(config) or about["inputs"] != json.loads(json.dumps(inputs)):
-        changed = [name for name, value in asdict(config).items() if about["config"].get(name) != value]
+    step, best, saved = about["step"], about["best"], read_config(about)
+    if saved != state.config or about["inputs"] != json.loads(json.dumps(state.inputs)):
+        old = saved.flat()
+        changed = [name for name, value in state.config.flat().items() if old.get(name) != value]
         what = f"other settings ({', '.join(changed)})" if changed else "other features or captions"
         raise UserError(
             f"{path.parent}: holds an unfinished run with {what}; pass another --run-name NAME, or remove that folder"
         )
-    if not isinstance(step, int) or not 0 <= step <= config.num_steps or not (best is None or isinstance(best, dict)):
-        raise ValueError("it is of no step of this run")
+    is_step = isinstance(step, int) and 0 <= step <= state.config.num_steps
+    if not is_step or not (best is None or isinstance(best, dict)):
+        raise ValueError("its step is not one of this run")
     tensors = load_file(path)
-    model.load_state_dict(
+    state.model.load_state_dict(
         {name.removeprefix("model."): value for name, value in tensors.items() if name.startswith("model.")}
     )
-    states: dict[int, dict[str, torch.Tensor]] = {}
+    of_parameters: dict[int, dict[str, torch.Tensor]] = {}
     for name, value in tensors.items():
         if name.startswith("optimizer."):
-            _, number, of_what = name.split(".")
-            states.setdefault(int(number), {})[of_what] = value
-    optimizer.load_state_dict({"state": states, "param_groups": optimizer.state_dict()["param_groups"]})
-    return step, best
+            _, index, what = name.split(".")
+            of_parameters.setdefault(int(index), {})[what] = value
+    groups = state.optimizer.state_dict()["param_groups"]
+    state.optimizer.load_state_dict({"state": of_parameters, "param_groups": groups})
+    state.step, state.best = step, best
 
 
-def load_init(folder: Path, model: Model) -> None:
-    """The model of the run in ``folder``, as far as the new one has the same parts: fusion layers, a codebook or a head that only one of
-    them has stay as they are or are left out, and another run's queries are not this one's. Raises ``UserError`` where a part has
-    another shape."""
+OPTIONAL_PARTS = (("fusion.", "fusion."), ("codebook.", "codebook.codewords"), ("head.", "head."))
+"""(prefix of a part's tensors, prefix of what shows that a model has it)"""
+
+
+def load_init(folder: Path, model: PairModel) -> None:
+    """Load the model of the run in ``folder`` into a new one, as far as both have the same parts.
+
+    Fusion layers, a codebook or a head that only one of them has stay as they are, or are left out. The queue of queries
+    is never loaded.
+
+    Raises:
+        SettingError: A part has another shape or other layers.
+    """
     tensors = {name: value for name, value in _read_model(folder).items() if not name.startswith("queries.")}
     own = {name: value for name, value in model.state_dict().items() if not name.startswith("queries.")}
     unlike = [name for name, value in tensors.items() if name in own and own[name].shape != value.shape]
     if unlike:
-        shapes = f"{list(tensors[unlike[0]].shape)}, here {list(own[unlike[0]].shape)}"
-        raise UserError(
-            f"--init {folder}: its {unlike[0]} is {shapes}; expected a run with the same features, text encoder and layers"
-        )
+        shapes = f"{list(tensors[unlike[0]].shape)}, the new run's {list(own[unlike[0]].shape)}"
+        problem = f"its {unlike[0]} is {shapes}; expected a run with the same features, text encoder and layers"
+        raise SettingError("init", folder, problem)
     missing, unused = own.keys() - tensors.keys(), tensors.keys() - own.keys()
-    for part, sign in (("fusion.", "fusion."), ("codebook.", "codebook.codewords"), ("head.", "head.")):
+    for part, sign in OPTIONAL_PARTS:
         if not any(name.startswith(sign) for name in tensors):
             missing = {name for name in missing if not name.startswith(part)}
         if not any(name.startswith(sign) for name in own):
             unused = {name for name in unused if not name.startswith(part)}
     if different := missing | unused:
-        raise UserError(
-            f"--init {folder}: its layers are not the new run's, such as {min(different)}; expected a run with the same ones"
-        )
+        problem = f"its layers are not the new run's, such as {min(different)}; expected a run with the same ones"
+        raise SettingError("init", folder, problem)
     model.load_state_dict({name: value for name, value in tensors.items() if name in own}, strict=False)
 
 
@@ -153,68 +172,86 @@ def _read_model(folder: Path) -> dict[str, torch.Tensor]:
         return load_file(folder / MODEL_FILE)
 
 
-def load_run(folder: Path, on: DatasetFolder | None = None, device_name: str = "cpu") -> Run:
-    """``on``: another data set than the run's, whose stores are asked. Raises ``UserError`` where the run is not whole, or where the
-    stores were not made as those that it was trained on."""
+def load_run(
+    folder: Path, on: DatasetFolder | None = None, device_name: str = "cpu", *, stores: Stores | None = None
+) -> Run:
+    """Load a finished run.
+
+    Args:
+        folder: The run's folder.
+        on: The data set that the run is asked about; None: its own.
+        device_name: "cpu", "cuda" or "cuda:N".
+        stores: The stores of that data set if they are open already.
+
+    Raises:
+        UserError: The run is incomplete or damaged, or the stores were made otherwise than those it was trained on.
+    """
     device = find_device(device_name)
     about = read_run(folder)
     config = read_config(about)
     trained = dataset_of(folder, config)
-    features = ClipFeatures(open_stores(on or trained, config.features), config.grid)
-    for store, trained_on in zip(features.stores, about["inputs"]["features"], strict=True):
-        if (store.profile.hash, store.weights.sha256) != (trained_on["profile_hash"], trained_on["weights_sha256"]):
-            todo = f"extract {on.name} as {trained.name} was, or train" if on and on != trained else "train"
-            raise UserError(
-                f"{store.folder}: has profile {store.profile.hash} with weights {store.weights.name}; the run {folder.name} was trained "
-                f"on {trained_on['profile_hash']} with {trained_on['weights']}; {todo} a new run on this store"
-            )
-    weights = TokenWeights(
-        read_idf(trained.idf), config.pos_tags
-    )  # of the captions that the run was trained on, wherever it is asked
-    text_inputs = saved_text_inputs(config, folder / MODEL_FILE, on or trained, weights)
+    dataset = on or trained
+    stores = stores or open_run_stores(dataset, config)
+    check_stores(folder, stores, about["inputs"]["features"], dataset, trained)
+    features = ClipFeatures(stores.features, config.grid)
+    # Of the captions that the run was trained on, whatever it is asked about.
+    weights = TokenWeights(read_idf(trained.idf), config.pos_tags)
+    source = TextSource(config.encoders, config.max_text_tokens, weights, stores.recordings)
+    text_inputs = saved_text_inputs(source, folder / MODEL_FILE)
     labels = read_labels(folder)
-    check_model(folder / MODEL_FILE, config, features.dim, text_inputs, len(labels))
-    model = make_model(config, features.dim, text_inputs, len(labels))
+    plan = plan_model(config, features.dim, text_inputs, len(labels))
+    check_model(folder / MODEL_FILE, config, plan)
+    model = make_model(config, plan)
     model.load_state_dict(_read_model(folder))
-    return Run(
-        folder, on or trained, about, Scorer(model.to(device).eval(), text_inputs, weights, features, config), labels
-    )
+    scorer = Scorer(model.to(device).eval(), text_inputs, weights, features, config)
+    return Run(folder, dataset, stores, about, scorer, labels)
 
 
-def check_model(path: Path, config: TrainConfig, feature_dim: int, text_inputs: TextInputs, num_labels: int) -> None:
-    """Raises ``UserError`` where the model of these settings is not the one in the file, before any of it is allocated."""
-    there = read_shapes(path)
+def check_stores(
+    folder: Path, stores: Stores, trained_on: list[dict[str, Any]], dataset: DatasetFolder, trained: DatasetFolder
+) -> None:
+    """Raise ``UserError`` if stores have another profile or other weights than those that a run was trained on."""
+    for store, about in zip(stores.features, trained_on, strict=True):
+        if (store.profile.hash, store.weights.sha256) != (about["profile_hash"], about["weights_sha256"]):
+            todo = f"extract {dataset.name} as {trained.name} was, or train" if dataset != trained else "train"
+            raise UserError(
+                f"{store.folder}: has profile {store.profile.hash} with weights {store.weights.name}; the run {folder.name} was "
+                f"trained on {about['profile_hash']} with {about['weights']}; {todo} a new run on this store"
+            )
+
+
+def check_model(path: Path, config: TrainConfig, plan: ModelPlan) -> None:
+    """Compare a file of weights with the model that it should hold, before anything is allocated.
+
+    Raises:
+        UserError: The file holds another model.
+    """
+    shapes = read_shapes(path)
     with refusing(path):
-        if max(config.num_video_layers, config.num_fusion_layers) > len(there):
+        if max(config.num_video_layers, config.num_fusion_layers) > len(shapes):
             raise ValueError("the run's settings have more layers")
         with torch.device("meta"):
-            model = make_model(config, feature_dim, text_inputs, num_labels)
-        if wrong := difference({name: tuple(value.shape) for name, value in model.state_dict().items()}, there):
+            model = make_model(config, plan)
+        if wrong := difference({name: tuple(value.shape) for name, value in model.state_dict().items()}, shapes):
             raise ValueError(f"not the run's model, {wrong}")
 
 
-def make_model(config: TrainConfig, feature_dim: int, text_inputs: TextInputs, num_labels: int = 0) -> Model:
-    """``num_labels``: of what a row of a video can show, beside the background."""
-    if isinstance(text_inputs, Words):
-        model = GatedPair(feature_dim, text_inputs.width, config.embedding_size)
-    elif isinstance(text_inputs, Recordings):
-        model = SpokenPair(feature_dim, still=config.grid is not None and config.grid[0] == 1)
-    else:
-        model = VideoTextModel(
-            feature_dim,
-            text_inputs.encoder,
-            num_video_layers=config.num_video_layers,
-            num_fusion_layers=config.num_fusion_layers if config.has_fusion else None,
-            dropout=config.dropout,
-            token_head=OBJECTIVES[config.objective].token_head,
-        )
-    if config.objective == "cmcm":
-        model.codebook = SharedCodebook(model.width, config.codebook_size)
-    if config.objective == "vqa":
-        model.head = AnswerHead(model.width)
-    if config.objective == "segmentation":
-        model.head = nn.Linear(model.width, num_labels + 1)
-        model.text_encoder.requires_grad_(False)  # nothing is read
-    if config.normalized_loss:
-        model.queries = QueryQueue(config.query_queue, model.width)
-    return model
+def plan_model(config: TrainConfig, feature_dim: int, text_inputs: TextInputs, num_labels: int = 0) -> ModelPlan:
+    """Return what the model of a run is made of.
+
+    Args:
+        config: The run's settings.
+        feature_dim: Width of a row of features.
+        text_inputs: Give the text encoder or the width of the word vectors.
+        num_labels: What the run can answer, if that is one of a list; else 0.
+    """
+    objective = config.objective
+    return ModelPlan(
+        feature_dim,
+        text_inputs,
+        has_fusion=objective.has_fusion,
+        has_token_head=objective.has_token_head,
+        reads_texts=objective.reads_texts,
+        still=config.grid is not None and config.grid[0] == 1,
+        make_parts=lambda width: objective.make_parts(width, num_labels),
+    )

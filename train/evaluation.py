@@ -13,18 +13,16 @@ from ..storage.common.terminal import say
 from ..storage.files import read_json, sha256_of, write_json, write_jsonl
 from ..storage.layout import DatasetFolder, find_dataset
 from .config import TrainConfig
+from .data.stores import Stores
+from .objectives import objective_for
 from .run_files import read_config
+from .run_layout import METRICS_FILE, MODEL_FILE, QUERIES_FILE, REPORT_FILE
 from .runs import (
-    METRICS_FILE,
-    MODEL_FILE,
-    QUERIES_FILE,
-    REPORT_FILE,
     asked_dataset,
     dataset_of,
     describe_inputs,
     find_run,
-    open_recordings,
-    open_stores,
+    open_run_stores,
     read_run,
 )
 from .tasks import TASKS
@@ -122,7 +120,7 @@ def evaluate(
     weights = _score_weights(settings, config, run_folder.name)
     task = _choose_task(settings.task, config, asked)
     question = Question(settings.split, weights, _task_settings(task, settings, config, run_folder.name))
-    stores, recordings = open_stores(asked, config.features), open_recordings(asked, config)
+    stores = open_run_stores(asked, config)
     fingerprint = {
         "task": task.name,
         "split": settings.split,
@@ -130,13 +128,13 @@ def evaluate(
         **asdict(Retrieval().resolve(RetrievalSettings(), config, run_folder.name)),  # in the file of every task
         **asdict(question.settings),
         "model_sha256": sha256_of(run_folder / MODEL_FILE),
-        "inputs": describe_inputs(asked, stores, recordings=recordings),
+        "inputs": describe_inputs(asked, stores),
     }
     if (figures := _evaluated_before(folder, fingerprint)) is not None:
         say(f"{folder}: evaluated before on the same data; nothing to do")
         return Evaluation(figures, folder, _summary_of_file(folder, figures))
     with report_progress_to(on_progress), Problems(file=asked.problems("evaluate")) as problems:
-        figures = _ask(run_folder, asked, folder, task, question, settings.device, problems, fingerprint)
+        figures = _ask(run_folder, asked, stores, folder, task, question, settings.device, problems, fingerprint)
     return Evaluation(figures, folder, list(_summary(figures)))
 
 
@@ -172,7 +170,7 @@ def _score_weights(settings: EvaluationSettings, config: TrainConfig, run_name: 
 
 def task_of_objective(config: TrainConfig) -> Task[Any] | None:
     """Return the only task that a run can be asked, if its objective decides that."""
-    return next((task for task in TASKS.values() if task.objective == config.objective), None)
+    return None if config.objective.task is None else TASKS[config.objective.task]
 
 
 def _choose_task(name: str | None, config: TrainConfig, asked: DatasetFolder) -> Task[Any]:
@@ -182,13 +180,15 @@ def _choose_task(name: str | None, config: TrainConfig, asked: DatasetFolder) ->
         usual = (read_captions_about(asked.captions) or {}).get("task", next(iter(TASKS)))
         if only is None and (not isinstance(usual, str) or usual not in TASKS):
             raise UserError(f"{asked.captions}: are for the task {usual!r}; expected one of {', '.join(TASKS)}")
-        return only or (next(iter(TASKS.values())) if TASKS[usual].objective else TASKS[usual])
+        return only or (next(iter(TASKS.values())) if objective_for(usual) else TASKS[usual])
     task = TASKS[name]
     if only is not None and task is not only:
-        problem = f"the run was trained with the objective {config.objective}, and can be asked for {only.name} only"
+        problem = (
+            f"the run was trained with the objective {config.objective.name}, and can be asked for {only.name} only"
+        )
         raise SettingError("task", name, problem)
-    if task.objective is not None and only is None:
-        problem = f"needs a run that was trained with the objective {task.objective}; this one has {config.objective}"
+    if only is None and (objective := objective_for(name)):
+        problem = f"needs a run that was trained with the objective {objective}; this one has {config.objective.name}"
         raise SettingError("task", name, problem)
     return task
 
@@ -223,6 +223,7 @@ def _evaluated_before(folder: Path, fingerprint: Mapping[str, object]) -> Figure
 def _ask(
     run_folder: Path,
     asked: DatasetFolder,
+    stores: Stores,
     folder: Path,
     task: Task[Any],
     question: Question[Any],
@@ -233,7 +234,7 @@ def _ask(
     from .checkpoint import load_run  # torch takes seconds to import
     from .tasks.report import write_report
 
-    run = load_run(run_folder, asked, device)
+    run = load_run(run_folder, asked, device, stores=stores)
     result = task.ask(run, question, problems)
     figures = {
         "run": run_folder.name,

@@ -1,15 +1,14 @@
-"""Complete settings, each as its paper gives them. What a recipe leaves out has ``TrainConfig``'s default.
+"""Complete settings, each as its paper gives them. A setting that a recipe leaves out has its default.
 
-TACo: sections 4.2 (layers) and 4.3 (the rest). ToCo: section 4.3. Neither says what their dropout is; BERT's 0.1 is taken. The others'
-sections stand beside them.
+TACo: sections 4.2 (layers) and 4.3 (the rest). ToCo: section 4.3. Neither gives a dropout rate; BERT's 0.1 is used. For the
+others, the sections are given with the numbers.
 """
 
-from collections.abc import Mapping
-from dataclasses import fields
+from collections.abc import Container, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from ..storage.common.errors import UserError
+from ..storage.common.errors import SettingError
 from ..storage.profiles import FRAME_MAPS
 from .config import TrainConfig
 
@@ -55,7 +54,7 @@ _TOCO: Settings = {
 }
 _TOCO_FINETUNED = {**_TOCO, "learning_rate": 2e-5}
 
-# SSML section 5.1; what it does not say is from the published trainer of HowTo100M, whose model and data it takes over.
+# SSML section 5.1. What it does not say is from the published trainer of HowTo100M, whose model and data it uses.
 _SSML: Settings = {
     "objective": "ssml",
     "encoder": "gated",
@@ -82,8 +81,8 @@ _SSML_CLIPS = {
     "validate_every": 500,
 }
 
-# NCL section 4 and appendices B and C. Its learning rate is CLIP's, which is trained on there; its features are fixed here, and its text
-# encoder is BERT.
+# NCL section 4 and appendices B and C. NCL fine-tunes CLIP, with CLIP's learning rate; here the features are fixed and the
+# text encoder is BERT.
 _NCL: Settings = {
     "objective": "ncl",
     "features": "clip_vit_b32",
@@ -100,7 +99,7 @@ _NCL: Settings = {
     "validate_every": 200,
 }
 
-# CMCM sections 2.3 and 4.1 and appendix B, MSR-VTT; its learning rates are CLIP's and a part of it. As for NCL, features are fixed.
+# CMCM sections 2.3 and 4.1 and appendix B, MSR-VTT. CMCM fine-tunes CLIP; here, as for NCL, the features are fixed.
 _CMCM: Settings = {
     "objective": "cmcm",
     "features": "clip_vit_b32_map",
@@ -152,16 +151,19 @@ _PLACES: Settings = {
     "max_text_tokens": 64,  # captions of 10 s on average
 }
 
-# SSML section 5.2, which says no numbers but the margin loss; the rest as for its retrieval.
-_VQA: Settings = {**_SSML_CLIPS, "objective": "vqa"}
+# SSML section 5.2, which gives only the margin; the rest as for its retrieval.
+_VQA: Settings = {name: value for name, value in _SSML_CLIPS.items() if name != "intra_video_rate"} | {
+    "objective": "vqa"
+}
 
-# TACo section 5.2 says "following" others, and no numbers: its own for training (4.3), on the features of Table 9's other models.
+# TACo section 5.2 gives no numbers ("following" others). These are TACo's own for training (4.3), with the features of Table
+# 9's other models.
 _SEGMENTATION: Settings = {
     "objective": "segmentation",
     "features": "s3d",
-    "text_encoder": "google-bert/bert-base-uncased",  # its width and heads are the video encoder's; nothing is read
+    "text_encoder": "google-bert/bert-base-uncased",  # gives the video encoder its width and heads; no text is read
     "num_video_layers": 4,  # section 4.2, of pretrained models
-    "max_video_tokens": 49,  # 32 s at 1.5 rows a second, and what touches the window's end
+    "max_video_tokens": 49,  # 32 s at 1.5 rows a second, and one that crosses the end
     "batch_size": 128,
     "num_steps": 30_000,
     "learning_rate": 1e-4,
@@ -169,6 +171,8 @@ _SEGMENTATION: Settings = {
     "weight_decay": 1e-5,
     "validate_every": 1_000,
 }
+
+_GATED_SMALL: Settings = {"encoder": "gated", "embedding_size": 512, "schedule": "constant", "warmup_steps": 0}
 
 RECIPES: Mapping[str, Settings] = MappingProxyType(
     {
@@ -200,13 +204,7 @@ RECIPES: Mapping[str, Settings] = MappingProxyType(
         "toco-msrvtt": {**_TOCO, "protocol": "1k-A-7k"},
         "toco-msrvtt-finetune": {**_TOCO_FINETUNED, "protocol": "1k-A-7k"},
         "toco-howto100m": {**_TOCO, "num_steps": 1_000_000, "num_negatives": 16},
-        "ssml-small": {
-            "objective": "ssml",
-            "encoder": "gated",
-            "embedding_size": 512,
-            "schedule": "constant",
-            "warmup_steps": 0,
-        },
+        "ssml-small": {**_GATED_SMALL, "objective": "ssml"},
         "ssml-howto100m": _SSML,
         "ssml-howto100m-baseline": {**_SSML, "pair_weights": "none"},  # HTM-PT of section 6.2
         "ssml-msrvtt": {**_SSML_CLIPS, "protocol": "1k-A"},  # HTM-no-PT
@@ -215,13 +213,7 @@ RECIPES: Mapping[str, Settings] = MappingProxyType(
         "ssml-msvd-finetune": _SSML_CLIPS,
         "ssml-lsmdc": _SSML_CLIPS,
         "ssml-lsmdc-finetune": _SSML_CLIPS,
-        "mil-nce-small": {
-            "objective": "mil-nce",
-            "encoder": "gated",
-            "embedding_size": 512,
-            "schedule": "constant",
-            "warmup_steps": 0,
-        },
+        "mil-nce-small": {**_GATED_SMALL, "objective": "mil-nce"},
         "ncl-small": {
             "objective": "ncl",
             "normalized_loss": True,
@@ -254,13 +246,7 @@ RECIPES: Mapping[str, Settings] = MappingProxyType(
         "vqa-msrvtt_qa-finetune": _VQA,
         "vqa-msvd_qa": _VQA,
         "vqa-msvd_qa-finetune": _VQA,
-        "vqa-small": {
-            "objective": "vqa",
-            "encoder": "gated",
-            "embedding_size": 512,
-            "schedule": "constant",
-            "warmup_steps": 0,
-        },
+        "vqa-small": {**_GATED_SMALL, "objective": "vqa"},
         "segmentation-coin": _SEGMENTATION,
         "segmentation-coin-finetune": {**_SEGMENTATION, "num_steps": 20_000, "learning_rate": 2e-5},
         "segmentation-small": {"objective": "segmentation", "max_video_tokens": 49},
@@ -273,42 +259,57 @@ RECIPES: Mapping[str, Settings] = MappingProxyType(
 """{name: settings}"""
 
 
-def usual_recipe(objective: str, dataset: str, protocol: str, init: str) -> str:
-    """The name of the objective's recipe for a data set, and for its protocol if there is one; where its paper has none, of the small
-    one."""
-    stems = [
-        name
-        for name in RECIPES
-        if name.startswith(f"{objective}-{dataset}") and name.endswith("-finetune") == bool(init)
-    ]
-    fitting = [name for name in stems if not protocol or RECIPES[name].get("protocol", protocol) == protocol]
-    return [*fitting, *stems, f"{objective}-small"][0]
+def usual_recipe(objective: str, dataset: str, protocol: str, init: str) -> str | None:
+    """Return the name of the objective's recipe for a data set.
+
+    Args:
+        objective: Name of the objective.
+        dataset: Name of the data set.
+        protocol: If not empty, a recipe for this protocol is preferred.
+        init: If not empty, only recipes for fine-tuning count.
+
+    Returns:
+        The paper's recipe, or else the objective's small one, or None if it has neither.
+    """
+    stem = f"{objective}-{dataset}"
+    of_dataset = [name for name in RECIPES if name == stem or name.startswith(f"{stem}-")]
+    usable = [name for name in of_dataset if name.endswith("-finetune") == bool(init)]
+    best = [name for name in usable if not protocol or RECIPES[name].get("protocol", protocol) == protocol]
+    small = f"{objective}-small"
+    return next(iter([*best, *usable, *([small] if small in RECIPES else [])]), None)
 
 
-def make_config(name: str, given: Settings) -> TrainConfig:
-    """A recipe's settings, but for those that were given. Raises ``UserError`` for a recipe that there is not, or without features."""
-    if name not in RECIPES:
-        raise UserError(f"--recipe {name}: expected one of {', '.join(RECIPES)}")
-    settings = {**RECIPES[name], **given, "recipe": name}
+def make_config(name: str | None, given: Settings) -> TrainConfig:
+    """Return the configuration of a recipe's settings, replaced by those that are given.
+
+    Args:
+        name: Name of a recipe; None for the settings' defaults.
+        given: Settings by name; "dataset" among them.
+
+    Raises:
+        SettingError: There is no such recipe, it needs another setting, or a value cannot be used.
+    """
+    if name is not None and name not in RECIPES:
+        raise SettingError("recipe", name, f"expected one of {', '.join(RECIPES)}")
+    settings = {**(RECIPES[name] if name else {}), **given, "recipe": name or ""}
     if "video_grid" not in given and given.get("features") not in (None, *FRAME_MAPS):
-        settings.pop("video_grid", None)  # the recipe's features have places, these have none
-    if "features" not in settings:
-        raise UserError(
-            f"--features: not given, and the recipe {name} names none; expected a store's name, such as s3d, or several by +"
+        settings.pop("video_grid", None)  # the recipe's features are maps, these are not
+    if not settings.get("features"):
+        raise SettingError(
+            "features",
+            "is missing",
+            "the recipe names none; expected a store's name, such as s3d, or several joined by +",
         )
-    if name.endswith("-finetune") and not settings.get("init"):
-        raise UserError(f"--recipe {name}: goes on from a trained run; pass --init RUN")
-    return TrainConfig(**settings)
+    if name and name.endswith("-finetune") and not settings.get("init"):
+        raise SettingError("recipe", name, "starts from a trained run; pass --init RUN")
+    return TrainConfig.from_flat(settings)
 
 
-def describe(config: TrainConfig, given: Settings) -> list[str]:
-    """Every setting, a line each, and where it is from."""
-    recipe = RECIPES[config.recipe]
+def describe(config: TrainConfig, given: Container[str]) -> list[str]:
+    """Return a line for every setting, with its value and where it is from. ``given``: names of settings that were given."""
+    recipe = RECIPES.get(config.recipe, {})
     lines = []
-    for field in fields(config):
-        value = getattr(config, field.name)
-        source = (
-            "given" if field.name in given else f"recipe {config.recipe}" if recipe.get(field.name) == value else ""
-        )
-        lines.append(f"  {field.name:<22} {value!s:<30} {source}".rstrip())
+    for name, value in config.flat().items():
+        source = "given" if name in given else f"recipe {config.recipe}" if recipe.get(name) == value else ""
+        lines.append(f"  {name:<22} {value!s:<30} {source}".rstrip())
     return lines

@@ -1,60 +1,68 @@
-"""What the JSON files of a run may say: each value that is used is of its type, whoever wrote it."""
+"""What the JSON files of a run may say. Whoever wrote them, each value that is used is checked for its type."""
 
 import json
 import math
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from ..storage.common.errors import UserError
 from ..storage.common.terminal import one_line
 from ..storage.files import read_jsonl
-from .config import TrainConfig
+from .config import TrainConfig, setting_types
+from .objectives import DEFAULT_OBJECTIVE, OBJECTIVES
 
 FEATURES = ("features", "profile_hash", "weights", "weights_sha256", "origin")
 MOST_NAMES = 64
-"""Of terms of a loss."""
+"""Upper limit of the terms of a loss."""
 
 
 def check_run(about: Any) -> None:
-    """Raises ``ValueError`` where ``run.json`` lacks something or has another type there."""
-    _expect(isinstance(about, dict), "it is no object")
+    """Raise ``ValueError`` if ``run.json`` lacks something or has a value of another type."""
+    _expect(isinstance(about, dict), "not an object")
     for part in ("config", "inputs", "result", "software"):
-        _expect(isinstance(about.get(part), dict), f"{part} is no object")
+        _expect(isinstance(about.get(part), dict), f"{part} is not an object")
     config, stores = read_config(about), about["inputs"].get("features")
     _expect(
         isinstance(stores, list) and all(isinstance(store, dict) for store in stores),
-        "inputs.features is no list of objects",
+        "inputs.features is not a list of objects",
     )
-    _expect(
-        len(stores) == len(config.features.split("+")),
-        f"inputs.features has {len(stores)} stores; config.features {config.features}",
-    )
+    num_expected = len(config.features.split("+"))
+    _expect(len(stores) == num_expected, f"inputs.features has {len(stores)} stores; config.features {config.features}")
     for name in FEATURES:
-        _expect(all(isinstance(store.get(name), str) for store in stores), f"inputs.features has no text for {name}")
+        _expect(all(isinstance(store.get(name), str) for store in stores), f"inputs.features: {name} is not text")
     best = about["result"].get("best")
     _expect(isinstance(best, dict) and isinstance(best.get("step"), int), "result.best has no step")
-    _expect(
-        all(value is None or _is_number(value) for value in best.values()),
-        "result.best has something that is no number",
-    )
-    json.dumps(about, ensure_ascii=False).encode()  # raises for what is no text in any encoding
+    _expect(all(value is None or _is_number(value) for value in best.values()), "result.best has non-finite values")
+    json.dumps(about, ensure_ascii=False).encode()  # raises for text that no encoding can hold
 
 
 def read_config(about: dict[str, Any]) -> TrainConfig:
-    """Raises ``ValueError``, ``TypeError`` or ``UserError`` for what is no training configuration."""
-    given, known = about["config"], {field.name: field.type for field in fields(TrainConfig)}
-    for name, value in given.items():
-        _expect(name in known, f"config.{name} is not known")
-        is_type = isinstance(value, known[name]) and not (isinstance(value, bool) and known[name] is not bool)
-        _expect(is_type or (known[name] is float and _is_number(value)), f"config.{name} is no {known[name].__name__}")
-    return TrainConfig(**given)
+    """Return the configuration in what ``run.json`` says.
+
+    Raises:
+        ValueError: A setting does not exist or has another type.
+        UserError: A value cannot be used.
+    """
+    settings = about["config"]
+    name = settings.get("objective", DEFAULT_OBJECTIVE)
+    _expect(isinstance(name, str) and name in OBJECTIVES, "config.objective is not known")
+    types = setting_types()
+    for name, value in settings.items():
+        _expect(name in types, f"config.{name} is not known")
+        expected = types[name]
+        is_type = isinstance(value, expected) and not (isinstance(value, bool) and expected is not bool)
+        _expect(is_type or (expected is float and _is_number(value)), f"config.{name}: expected {expected.__name__}")
+    return TrainConfig.from_flat(settings)
 
 
 def read_events(path: Path) -> list[dict[str, Any]]:
-    """Numbers by step, or None. Raises ``UserError`` for anything else."""
+    """Return the numbers of each step of a training, each a number or None.
+
+    Raises:
+        UserError: The file holds anything else.
+    """
     events = read_jsonl(path)
-    wrong = f"{path}: no events of a training; train the run again"
+    wrong = f"{path}: not the events of a training; train the run again"
     if not events or len(events[0]) > MOST_NAMES:
         raise UserError(wrong)
     for event in events:
@@ -73,5 +81,5 @@ def _expect(holds: bool, otherwise: str) -> None:
 def _is_number(value: Any) -> bool:
     try:
         return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    except OverflowError:  # of more digits than a float has
+    except OverflowError:  # an int with more digits than a float has
         return False

@@ -1,172 +1,169 @@
-"""A run's folder: what it holds, where it is, what it was made from. Imports nothing heavy."""
+"""A run's folder: where it is, what it was made from, and whether it is finished. Imports nothing heavy."""
 
 import glob
 import importlib.metadata
 import platform
-from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from ..storage.captions import read_captions_about
-from ..storage.common.errors import UserError
-from ..storage.feature_store import FeatureStore, stores_in
+from ..storage.common.errors import SettingError, UserError
 from ..storage.files import check_regular, read_json, sha256_of, write_json
 from ..storage.layout import DatasetFolder
-from ..storage.profiles import LOGMEL, split_features
 from ..storage.records import is_text
 from ..storage.shards import EXTRACTED
 from .config import TrainConfig
+from .data.stores import Stores, describe_stores, open_stores
 from .run_files import check_run, read_config
-
-RUN_FILE = "run.json"
-MODEL_FILE = "model.safetensors"
-"""The model as it did best on the validation clips."""
-LAST_MODEL_FILE = "last.safetensors"
-STATE_FILE = "state.safetensors"
-"""All that is needed to go on, while the run is not finished."""
-TENSORBOARD_FOLDER = "tensorboard"
-EVENTS_FILE = "events.jsonl"
-METRICS_FILE = "metrics.json"
-QUERIES_FILE = "queries.jsonl"
-REPORT_FILE = "report.html"
-TEXT_FOLDER = "text_encoder"
-LABELS_FILE = "labels.json"
-"""What a run can answer, where that is one of a list."""
+from .run_layout import LABELS_FILE, MODEL_FILE, RUN_FILE
 
 
-def describe_inputs(
-    dataset: DatasetFolder,
-    stores: Sequence[FeatureStore],
-    init: Path | None = None,
-    recordings: FeatureStore | None = None,
-) -> dict[str, Any]:
-    """What a run was trained on, so that it can be told from one on other data. ``init``: the run whose model it goes on from;
-    ``recordings``: of spoken captions, where it hears those."""
-    begun = {} if init is None else {"init": {"run": init.name, "model_sha256": sha256_of(init / MODEL_FILE)}}
-    heard = {} if recordings is None else {"recordings": _describe(recordings)}
-    return (
-        begun
-        | heard
-        | {"captions": read_captions_about(dataset.captions), "features": [_describe(store) for store in stores]}
-    )
+def open_run_stores(dataset: DatasetFolder, config: TrainConfig) -> Stores:
+    """Open the stores that a run with these settings reads.
+
+    Raises:
+        UserError: A store is missing or damaged.
+    """
+    return open_stores(dataset, config.features, recordings=not config.encoders.reads_words)
 
 
-def _describe(store: FeatureStore) -> dict[str, Any]:
-    return {
-        "features": store.profile.name,
-        "profile_hash": store.profile.hash,
-        "weights": store.weights.name,
-        "weights_sha256": store.weights.sha256,
-        "origin": store.origin,
-        "num_videos": len(store),
-        "rows_checksum": store.rows_checksum(),
-    }
+def describe_inputs(dataset: DatasetFolder, stores: Stores, init: Path | None = None) -> dict[str, Any]:
+    """Return what tells a run from another one on other data, for JSON.
 
-
-def choose_features(dataset: DatasetFolder, text: str) -> str:
-    """The names of ``--features``, joined by +. Raises ``UserError`` for those that the data set has no store of."""
-    there = stores_in(dataset.path / "features")
-    names = split_features(text, there)
-    if unknown := [name for name in names if name not in there]:
-        raise UserError(
-            f"--features {text}: no store of {' and '.join(map(repr, unknown))} in {dataset.path / 'features'}; expected "
-            + (f"some of {', '.join(there)}, or run" if there else "some; run")
-            + f" vlalign-extract --dataset {dataset.name} --features {','.join(unknown)} first"
-        )
-    return "+".join(names)
-
-
-def open_stores(dataset: DatasetFolder, features: str) -> list[FeatureStore]:
-    return [FeatureStore(dataset.features(name)) for name in features.split("+")]
-
-
-def open_recordings(dataset: DatasetFolder, config: TrainConfig) -> FeatureStore | None:
-    """The log-mel rows of spoken captions, where the run's encoder hears those."""
-    return FeatureStore(dataset.features(LOGMEL)) if config.encoder == "spoken" else None
+    Args:
+        dataset: Has the captions.
+        stores: The stores that the run reads.
+        init: Folder of the run whose model training starts from.
+    """
+    about: dict[str, Any] = {}
+    if init is not None:
+        about["init"] = {"run": init.name, "model_sha256": sha256_of(init / MODEL_FILE)}
+    if stores.recordings is not None:
+        [about["recordings"]] = describe_stores([stores.recordings])
+    about["captions"] = read_captions_about(dataset.captions)
+    about["features"] = describe_stores(stores.features)
+    return about
 
 
 def describe_software() -> dict[str, str]:
-    return {name: importlib.metadata.version(name) for name in ("vlalign", "torch", "transformers", "numpy")} | {
-        "python": platform.python_version()
-    }
+    """Return the versions of Python and of what a run's numbers depend on."""
+    versions = {name: importlib.metadata.version(name) for name in ("vlalign", "torch", "transformers", "numpy")}
+    return versions | {"python": platform.python_version()}
 
 
 def features_note(inputs: dict[str, Any]) -> str | None:
-    """What must stand beside every number of a run whose features come from weights that nobody trained, or from elsewhere."""
+    """Return the note that every number of a run needs if its features are of random weights or imported; else None.
+
+    Args:
+        inputs: "features" has an object with "features", "weights" and "origin" for each store.
+    """
     notes = []
     random = " and ".join(dict.fromkeys(f["features"] for f in inputs["features"] if f["weights"].startswith("random")))
     imported = " and ".join(dict.fromkeys(f["features"] for f in inputs["features"] if f["origin"] != EXTRACTED))
     if random:
         notes.append(
-            f"Features {random} come from seeded random weights, not from published ones: the numbers show that all parts work."
+            f"Features {random} come from random weights, not from trained ones: the numbers only show that all parts work."
         )
     if imported:
-        notes.append(f"Features {imported} were imported: how they were made is as stated then, not known.")
+        notes.append(
+            f"Features {imported} were imported: how they were made is what was stated at the import, and was not checked."
+        )
     return " ".join(notes) or None
 
 
 def save_run(folder: Path, config: TrainConfig, inputs: dict[str, Any], result: dict[str, Any]) -> None:
-    """Written last: a folder with it is a finished run."""
+    """Write ``run.json``, last of all files: a folder with it is a finished run.
+
+    Args:
+        folder: The run's folder.
+        config: Its settings.
+        inputs: What ``describe_inputs`` gave.
+        result: The best validation, and how the training went.
+    """
     write_json(
         folder / RUN_FILE,
-        {"config": asdict(config), "inputs": inputs, "result": result, "software": describe_software()},
+        {"config": config.flat(), "inputs": inputs, "result": result, "software": describe_software()},
     )
 
 
 def read_labels(folder: Path) -> list[str]:
-    """What a run can answer; empty where that is not one of a list. Raises ``UserError`` where it cannot be read."""
+    """Return what a run can answer; empty if that is not one of a list.
+
+    Raises:
+        UserError: The file cannot be read.
+    """
     path = folder / LABELS_FILE
     labels = read_json(path) if path.exists() else []
     if not isinstance(labels, list) or not all(map(is_text, labels)):
-        raise UserError(f"{path}: no list of labels; train the run again")
+        raise UserError(f"{path}: expected a list of labels; train the run again")
     return labels
 
 
 def find_run(root: Path, dataset: str | None, name: str | None) -> Path:
-    """The folder of a run given as a path, or as a name under ``<root>/<dataset>/runs``, or else under another data set's; with no name,
-    the last one finished."""
+    """Return the folder of a finished run.
+
+    Args:
+        root: Folder of all data sets.
+        dataset: Where to look first; None: in all data sets.
+        name: A path, or a name under ``<root>/<dataset>/runs``; None: the run that was finished last.
+
+    Raises:
+        UserError: There is no such run, or there are several.
+    """
     if name is not None and (Path(name) / RUN_FILE).exists():
         return Path(name)
-    wanted = glob.escape(name.strip("/")) if name else "*"
+    pattern = glob.escape(name.strip("/")) if name else "*"
 
     def finished(under: str) -> list[Path]:
-        return sorted(root.glob(f"{under}/runs/{wanted}/{RUN_FILE}"), key=lambda path: path.stat().st_mtime)
+        return sorted(root.glob(f"{under}/runs/{pattern}/{RUN_FILE}"), key=lambda path: path.stat().st_mtime)
 
-    found = finished(glob.escape(dataset) if dataset else "*") or (finished("*") if name else [])
-    if not found:
-        where = f"{root / (dataset or '*') / 'runs' / (name or '*')}"
+    matches = finished(glob.escape(dataset) if dataset else "*") or (finished("*") if name else [])
+    if not matches:
+        where, what = root / (dataset or "*") / "runs" / (name or "*"), f"run {name}" if name else "run"
         raise UserError(
-            f"run {name or ''}: no finished run at {where}; expected a run's folder or name; train one with vlalign-train"
+            f"{what}: no finished run at {where}; expected a run's folder or name; train one with vlalign-train"
         )
-    if name is not None and len(found) > 1:
-        raise UserError(
-            f"run {name}: there are {len(found)} of this name; pass --dataset: {', '.join(p.parts[-4] for p in found)}, or its folder"
-        )
-    return found[-1].parent
+    if name is not None and len(matches) > 1:
+        datasets = ", ".join(path.parts[-4] for path in matches)
+        raise UserError(f"run {name}: {len(matches)} data sets have one; pass its folder, or --dataset: {datasets}")
+    return matches[-1].parent
 
 
 def asked_dataset(root: Path, name: str | None, own: DatasetFolder, having: str) -> DatasetFolder:
-    """What ``--dataset NAME`` asks a run about: its ``own`` data set where ``name`` is None or means that, or another one, under
-    ``root`` or else beside the run's own. Raises ``UserError`` where that has no folder ``having``."""
+    """Return the data set that a run is asked about.
+
+    Args:
+        root: Folder of all data sets.
+        name: Name of the data set; None: the run's own.
+        own: The run's own data set. Another one may also lie beside it.
+        having: Folder that the data set needs, "captions" or "features".
+
+    Raises:
+        UserError: The data set has no such folder.
+    """
     if name is None:
         return own
     roots = [root, own.root]
-    found = next((there for there in roots if (DatasetFolder(there, name).path / having).is_dir()), None)
-    if found is None:
+    other = next((d for d in (DatasetFolder(r, name) for r in roots) if (d.path / having).is_dir()), None)
+    if other is None:
         hint = "vlalign-extract" if having == "features" else "vlalign-preprocess"
-        where = " or ".join(dict.fromkeys(str(DatasetFolder(there, name).path / having) for there in roots))
-        raise UserError(
-            f"--dataset {name}: no {where}; the run is of {own.name}; run {hint} --dataset {name} first, or leave out --dataset to ask it "
-            f"about {own.name}"
+        where = " or ".join(dict.fromkeys(str(DatasetFolder(r, name).path / having) for r in roots))
+        raise SettingError(
+            "dataset",
+            name,
+            f"no {where}; the run is of {own.name}; run {hint} --dataset {name} first, or leave out --dataset to ask it "
+            f"about {own.name}",
         )
-    other = DatasetFolder(found, name)
     return own if other.path.resolve() == own.path.resolve() else other
 
 
 def read_run(folder: Path) -> dict[str, Any]:
-    """``run.json``. Raises ``UserError`` where it cannot be read."""
-    for path in folder.rglob("*"):  # libraries open some of them by their names
+    """Return what ``run.json`` says.
+
+    Raises:
+        UserError: It cannot be read, or the folder has something that is neither file nor folder.
+    """
+    for path in folder.rglob("*"):  # libraries open some of them by name
         check_regular(path)
     try:
         about = read_json(folder / RUN_FILE)
@@ -177,15 +174,23 @@ def read_run(folder: Path) -> dict[str, Any]:
 
 
 def dataset_of(folder: Path, config: TrainConfig) -> DatasetFolder:
-    """The data set of a run, from where the run lies: ``<root>/<dataset>/runs/<run>``."""
+    """Return the data set of the run in ``<root>/<dataset>/runs/<run>``.
+
+    Raises:
+        UserError: The run lies elsewhere.
+    """
     parents = folder.resolve().parents
     if len(parents) < 3:
-        raise UserError(f"{folder}: lies in no data set; expected <root>/<dataset>/runs/<run>")
+        raise UserError(f"{folder}: not in a data set's folder; expected <root>/<dataset>/runs/<run>")
     return DatasetFolder(parents[2], config.dataset, config.protocol)
 
 
 def trained_before(folder: Path, config: TrainConfig, inputs: dict[str, Any]) -> bool:
-    """Whether ``folder`` holds this very run, finished. Raises ``UserError`` where it holds another one."""
+    """Return whether ``folder`` holds a finished run with these settings and inputs.
+
+    Raises:
+        UserError: It holds another finished run.
+    """
     if not (folder / RUN_FILE).exists():
         return False
     about = read_run(folder)

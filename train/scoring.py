@@ -14,8 +14,8 @@ from .config import TrainConfig
 from .data.pairs import Clip, ClipFeatures
 from .data.text import TokenWeights
 from .data.text_inputs import TextInputs
-from .models.transformer import TextTokens, VideoTokens
-from .objectives import OBJECTIVES, Model
+from .models.base import PairModel
+from .models.tokens import TextTokens, VideoTokens
 from .scores import QuerySimilarities, Shortlist, StageScores
 
 TEXT_CHUNK, CLIP_CHUNK = 512, 64
@@ -33,7 +33,7 @@ kept queries are used."""
 class Scorer:
     """A trained model with everything that turns captions and clips into its tokens."""
 
-    model: Model
+    model: PairModel
     text_inputs: TextInputs
     weights: TokenWeights
     features: ClipFeatures
@@ -52,7 +52,7 @@ class Scorer:
     def encode_texts(self, captions: Sequence[Caption]) -> TextTokens:
         """Return the tokens of captions, or of their recordings."""
         inputs = self.text_inputs(captions)
-        return self.model.encode_texts(**{name: value.to(self._device) for name, value in inputs.items()})
+        return self.model.encode_texts({name: value.to(self._device) for name, value in inputs.items()})
 
     def encode_videos(self, clips: Sequence[Clip]) -> VideoTokens:
         """Return the tokens of clips."""
@@ -61,7 +61,7 @@ class Scorer:
 
     def video_inputs(self, clips: Sequence[Clip]) -> tuple[Tensor, Tensor]:
         """Return the clips' feature rows [B, M, D] and mask [B, M]. The gated encoder gets one row for each clip."""
-        if self.config.encoder == "gated":
+        if not self.config.encoders.gives_tokens:
             rows = torch.from_numpy(self.features.pooled(clips))[:, None]
             return rows, torch.ones(rows.shape[:2], dtype=torch.bool)
         return self.features.batch(clips, self.config.max_video_tokens)
@@ -129,7 +129,7 @@ class _EarlyScores:
 def _score_early(
     scorer: Scorer, texts: Sequence[TextTokens], clips: Sequence[Clip], shape: tuple[int, int]
 ) -> _EarlyScores:
-    objective, model = OBJECTIVES[scorer.config.objective], scorer.model
+    objective, model = scorer.config.objective, scorer.model
     stages = {stage: np.zeros(shape, dtype=np.float32) for stage in scorer.config.score_weights}
     text_vectors = [objective.text_vectors(model, text) for text in texts]
     video_vectors: list[Tensor] = []
@@ -138,7 +138,7 @@ def _score_early(
         encoded = scorer.encode_videos(clips[first : first + CLIP_CHUNK])
         video_vectors.append(objective.video_vectors(model, encoded))
         for index, (text, vectors) in enumerate(zip(texts, text_vectors, strict=True)):
-            blocks = {objective.stage: vectors @ video_vectors[-1].T} | objective.early(text, encoded)
+            blocks = {objective.stage: vectors @ video_vectors[-1].T} | objective.early_scores(text, encoded)
             for stage, block in blocks.items():
                 if stage in stages:
                     rows = slice(index * TEXT_CHUNK, index * TEXT_CHUNK + len(block))
@@ -213,7 +213,7 @@ def _score_late(
     scorer: Scorer, texts: Sequence[TextTokens], videos: VideoTokens, shortlist: Shortlist | None
 ) -> Iterator[_LateScores]:
     """Yield the scores of up to ``PAIR_CHUNK`` pairs at a time, short pairs first."""
-    objective, model = OBJECTIVES[scorer.config.objective], scorer.model
+    objective, model = scorer.config.objective, scorer.model
     for first in range(0, len(texts), TEXT_CHUNKS_IN_BANK):
         text = _join_texts(texts[first : first + TEXT_CHUNKS_IN_BANK])
         first_text, num_texts = first * TEXT_CHUNK, len(text.mask_BN)
@@ -227,7 +227,7 @@ def _score_late(
         chunks = zip(texts_P[order].split(PAIR_CHUNK), clips_P[order].split(PAIR_CHUNK), strict=True)
         for text_of_P, clip_of_P in chunks:
             fusion = model.fusion(bank, text_of_P, clip_of_P)
-            late = objective.late(fusion, text.weights_BN[text_of_P.to(text.weights_BN.device)])
+            late = objective.late_scores(fusion, text.weights_BN[text_of_P.to(text.weights_BN.device)])
             yield _LateScores(
                 first_text + text_of_P.numpy(),
                 clip_of_P.numpy(),

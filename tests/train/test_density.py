@@ -5,7 +5,7 @@ import pytest
 import torch
 import vlalign.train.density as module
 from vlalign.train.density import nearest_pairs, pair_association_probability
-from vlalign.train.density_bound import error_bound
+from helpers.density_bound import error_bound
 
 
 def plain_probability(video: np.ndarray, text: np.ndarray, k: int) -> np.ndarray:

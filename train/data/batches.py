@@ -1,77 +1,95 @@
-"""Which clips and captions a training step gets: they depend on the seed and the step alone."""
+"""Which clips and captions each training step gets. They depend on the seed and the step alone."""
 
 import random
 from collections.abc import Sequence
 
 import numpy as np
 
-from ..config import TrainConfig
 from .pairs import Groups, Pairs
 
 Drawn = tuple[list[int], list[list[int]]]
-"""Numbers of clips, and for each clip those of one or more of its captions."""
+"""Indices of clips, and for each clip those of one or more of its captions."""
 
 
-class Batches:
-    """Different clips, each with one of its captions.
+class ClipBatches:
+    """Different clips.
 
-    Every clip comes once before any comes again; a last batch that would not be full is left out, unless there are fewer clips than a
-    batch holds.
+    Every clip comes once before any comes again. A last batch that would not be full is left out, unless there are fewer
+    clips than a batch holds.
     """
 
-    def __init__(self, pairs: Pairs, batch_size: int, seed: int) -> None:
+    def __init__(self, num_clips: int, batch_size: int, seed: int) -> None:
         self.seed = seed
-        self.size = min(batch_size, len(pairs.clips))
-        self._captions_of = pairs.captions_of_clips()
-        self._num = len(pairs.clips)
+        self.size = min(batch_size, num_clips)
+        """Clips in a batch."""
+        self._num_clips = num_clips
         self._epoch, self._order = -1, np.zeros(0, dtype=np.int64)
 
-    def at(self, step: int) -> Drawn:
-        """``step`` counts from 0."""
-        clips = self._next(step, self._num, self.size)
-        return clips, self._one_caption_each(clips, self._drawing(step))
+    def clips_at(self, step: int) -> list[int]:
+        """Return the indices of a step's clips. ``step`` counts from 0."""
+        return self._next(step, self._num_clips, self.size)
 
-    def _one_caption_each(self, clips: list[int], rng: random.Random) -> list[list[int]]:
-        return [[rng.choice(self._captions_of[n])] for n in clips]
-
-    def _drawing(self, step: int) -> random.Random:
+    def _rng(self, step: int) -> random.Random:
         return random.Random(f"{self.seed} step {step}")
 
-    def _next(self, step: int, number: int, at_once: int) -> list[int]:
-        epoch, place = divmod(step, number // at_once)
+    def _next(self, step: int, num_items: int, at_once: int) -> list[int]:
+        epoch, index = divmod(step, num_items // at_once)
         if epoch != self._epoch:
-            self._order = np.array(random.Random(f"{self.seed} epoch {epoch}").sample(range(number), number))
+            self._order = np.array(random.Random(f"{self.seed} epoch {epoch}").sample(range(num_items), num_items))
             self._epoch = epoch
-        return self._order[place * at_once : (place + 1) * at_once].tolist()
+        return self._order[index * at_once : (index + 1) * at_once].tolist()
+
+
+class Batches(ClipBatches):
+    """Different clips, each with one of its captions."""
+
+    def __init__(self, pairs: Pairs, batch_size: int, seed: int) -> None:
+        super().__init__(len(pairs.clips), batch_size, seed)
+        self._captions_of = pairs.captions_of_clips()
+
+    def at(self, step: int) -> Drawn:
+        """Return the indices of a step's clips and of their captions. ``step`` counts from 0."""
+        clips, rng = self.clips_at(step), self._rng(step)
+        return clips, self._one_caption_of(clips, rng)
+
+    def _one_caption_of(self, clips: list[int], rng: random.Random) -> list[list[int]]:
+        return [[rng.choice(self._captions_of[clip])] for clip in clips]
 
 
 class VideoBatches(Batches):
-    """Several clips of each video, one after the other, so that those are contrasted with each other (HowTo100M's "intra-video
-    negatives"). Every video comes once before any comes again; of one with fewer clips some come more than once."""
+    """Several clips of each video, one after the other, which are contrasted with each other.
+
+    These are HowTo100M's "intra-video negatives". Every video comes once before any comes again. If a video has fewer
+    clips, some come more than once.
+    """
 
     def __init__(self, pairs: Pairs, batch_size: int, seed: int, clips_per_video: int) -> None:
         super().__init__(pairs, batch_size, seed)
-        self._clips_of, self._each = Groups(pairs.clips.video, len(pairs.clips.video_ids)), clips_per_video
+        self._clips_of, self._num_each = Groups(pairs.clips.video, len(pairs.clips.video_ids)), clips_per_video
         self._num_videos = min(batch_size // clips_per_video, len(self._clips_of))
         self.size = self._num_videos * clips_per_video
 
     def at(self, step: int) -> Drawn:
-        rng = self._drawing(step)
+        """Return the indices of a step's clips and of one caption each. ``step`` counts from 0."""
+        rng = self._rng(step)
         clips: list[int] = []
         for video in self._next(step, len(self._clips_of), self._num_videos):
-            own = self._clips_of[video]
-            there = rng.sample(own, min(self._each, len(own)))
-            clips += [there[place % len(there)] for place in range(self._each)]
-        return clips, self._one_caption_each(clips, rng)
+            of_video = self._clips_of[video]
+            drawn = rng.sample(of_video, min(self._num_each, len(of_video)))
+            clips += [drawn[i % len(drawn)] for i in range(self._num_each)]
+        return clips, self._one_caption_of(clips, rng)
 
 
 class CandidateBatches(Batches):
-    """Different clips, each with several captions that may be about it: one of its own, and those of its video that are next to that one
-    in time (MIL-NCE). Of a video with fewer captions some come more than once."""
+    """Different clips, each with several captions that may be about it (MIL-NCE).
+
+    These are one of the clip's own captions and those of its video that are next to it in time. If a video has fewer
+    captions, some come more than once.
+    """
 
     def __init__(self, pairs: Pairs, batch_size: int, seed: int, captions_per_clip: int) -> None:
         super().__init__(pairs, batch_size, seed)
-        self._each = captions_per_clip
+        self._num_each = captions_per_clip
         starts, ends = pairs.captions.numbers("start_seconds"), pairs.captions.numbers("end_seconds")
         self._middles = np.nan_to_num((starts + ends) / 2)
         """In seconds; 0 for a caption of a whole video."""
@@ -79,20 +97,13 @@ class CandidateBatches(Batches):
         self._of_video = Groups(self._video_of, len(pairs.clips.video_ids))
 
     def at(self, step: int) -> Drawn:
+        """Return the indices of a step's clips and of their candidates. ``step`` counts from 0."""
         clips, captions = super().at(step)
-        return clips, [self._around(own) for (own,) in captions]
+        return clips, [self._around(caption) for (caption,) in captions]
 
-    def _around(self, own: int) -> list[int]:
-        others = self._of_video[self._video_of[own]]
-        far = np.abs(self._middles[others] - self._middles[own])
-        far[others.index(own)] = -1.0
-        nearest: Sequence[int] = [others[place] for place in np.argsort(far, kind="stable")[: self._each]]
-        return [nearest[place % len(nearest)] for place in range(self._each)]
-
-
-def make_batches(pairs: Pairs, config: TrainConfig) -> Batches:
-    if config.objective == "mil-nce":
-        return CandidateBatches(pairs, config.batch_size, config.seed, config.captions_per_clip)
-    if config.clips_per_video > 1:
-        return VideoBatches(pairs, config.batch_size, config.seed, config.clips_per_video)
-    return Batches(pairs, config.batch_size, config.seed)
+    def _around(self, caption: int) -> list[int]:
+        others = self._of_video[self._video_of[caption]]
+        distances = np.abs(self._middles[others] - self._middles[caption])
+        distances[others.index(caption)] = -1.0
+        nearest: Sequence[int] = [others[i] for i in np.argsort(distances, kind="stable")[: self._num_each]]
+        return [nearest[i % len(nearest)] for i in range(self._num_each)]

@@ -1,98 +1,121 @@
-"""How probable it is that a training clip and its caption belong together: computed once, and kept beside the data set."""
+"""The weights of training pairs: how probable it is that a clip and its caption belong together.
+
+They are computed once and kept beside the data set.
+"""
 
 import hashlib
 import json
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from ...storage.common.errors import UserError
+from ...storage.captions import read_captions_about
+from ...storage.common.errors import SettingError
 from ...storage.common.progress import progress
 from ...storage.common.terminal import say
 from ...storage.files import written_whole
 from ...storage.layout import DatasetFolder
 from ...storage.word_vectors import WordVectors, read_word_vectors
-from ..config import TrainConfig
 from ..density import nearest_pairs, probability
-from ..runs import describe_inputs
 from ..workers import Workers
 from .pairs import ClipFeatures, Pairs
+from .stores import describe_stores
 from .text import average_words
 
 CLIPS = 4096
 PART_NUMBERS = 1 << 30
-"""Numbers in the vectors of the pairs among which neighbours are looked for: so many take 12 GB. Where all pairs have more, each one's
-neighbours are those in its part of them; parts are drawn, so that each is a smaller sample of the same density."""
+"""Upper limit of the numbers in the vectors of the pairs among which neighbours are searched, about 12 GB. If all pairs have
+more, they are split at random and each pair's neighbours are those in its part: a smaller sample of the same density."""
 PARTS_SEED = 0
 
 
-def pair_weights(
-    dataset: DatasetFolder, config: TrainConfig, features: ClipFeatures, pairs: Pairs, workers: Workers
-) -> np.ndarray | None:
-    """p-hat of SSML's Eq. 2 for each caption and its clip, float32; None where all count the same. Raises ``UserError`` where there are
-    no word vectors, or fewer pairs than neighbours."""
-    if config.pair_weights == "none":
-        return None
+def density_weights(
+    dataset: DatasetFolder, features: ClipFeatures, pairs: Pairs, num_neighbors: int, workers: Workers
+) -> np.ndarray:
+    """Return p-hat of SSML's Eq. 2 for each caption and its clip, float32 [num_captions].
+
+    The first process computes it once and keeps it under ``<dataset>/pair_weights``.
+
+    Args:
+        dataset: Has the word vectors.
+        features: Of the clips.
+        pairs: The training pairs.
+        num_neighbors: K of Eq. 3.
+        workers: The processes that train together; all return the same.
+
+    Raises:
+        SettingError: There are no more pairs than neighbours.
+        UserError: There are no word vectors.
+    """
     vectors = read_word_vectors(dataset.word_vectors)
-    k, size = config.density_neighbors, len(pairs.captions)
-    if k >= size:
-        raise UserError(
-            f"--density-neighbors {k}: there are {size:,} training pairs; expected fewer neighbours than others"
-        )
+    num_pairs = len(pairs.captions)
+    if num_neighbors >= num_pairs:
+        problem = f"there are {num_pairs:,} training pairs; expected fewer neighbours than that"
+        raise SettingError("density_neighbors", num_neighbors, problem)
     width = features.pooled(pairs.clips[:1]).shape[1] + vectors.vectors.shape[1]
-    num_parts = min(-(-size * width // PART_NUMBERS), size // (k + 1))
+    num_parts = min(-(-num_pairs * width // PART_NUMBERS), num_pairs // (num_neighbors + 1))
     about = {
-        "k": k,
-        "inputs": describe_inputs(dataset, features.stores),
+        "k": num_neighbors,
+        "inputs": {"captions": read_captions_about(dataset.captions), "features": describe_stores(features.stores)},
         "word_vectors": vectors.about,
-        "num_pairs": size,
+        "num_pairs": num_pairs,
+        "vectors": "less their mean",
+        "parts": num_parts,
     }
-    about |= {"vectors": "less their mean", "parts": num_parts}
-    name = hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:16]
-    path = dataset.path / "pair_weights" / f"{config.features}-k{k}-{name}.npz"
+    digits = hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:16]
+    names = "+".join(store.folder.name for store in features.stores)
+    path = dataset.path / "pair_weights" / f"{names}-k{num_neighbors}-{digits}.npz"
     if workers.first and not path.exists():
-        among = f", neighbours among {size // num_parts:,} each" if num_parts > 1 else ""
-        say(f"{path}: how probable it is that clips and captions belong together, of {size:,} pairs{among}")
-        similarity, done = np.empty((size, k), dtype=np.float32), 0
-        for part in np.array_split(np.random.default_rng(PARTS_SEED).permutation(size), num_parts):
-            part.sort()  # stores are read in their order
-            similarity[part] = _similarity_to_nearest(features, vectors, pairs, part, k, done)
-            done += len(part)
-        _write(path, probability(similarity), about)
+        among = f", neighbours among {num_pairs // num_parts:,} each" if num_parts > 1 else ""
+        say(f"{path}: computing how probable it is that clips and captions belong together, {num_pairs:,} pairs{among}")
+        _write(path, _probability(features, vectors, pairs, num_neighbors, num_parts), about)
     workers.wait()
     with np.load(path) as arrays:
         return arrays["probability"]
 
 
+def _probability(
+    features: ClipFeatures, vectors: WordVectors, pairs: Pairs, num_neighbors: int, num_parts: int
+) -> np.ndarray:
+    num_pairs = len(pairs.captions)
+    similarity, done = np.empty((num_pairs, num_neighbors), dtype=np.float32), 0
+    for part in np.array_split(np.random.default_rng(PARTS_SEED).permutation(num_pairs), num_parts):
+        part.sort()  # stores are read in their order
+        similarity[part] = _similarity_to_nearest(features, vectors, pairs, part, num_neighbors, done)
+        done += len(part)
+    return probability(similarity)
+
+
 def _similarity_to_nearest(
     features: ClipFeatures, vectors: WordVectors, pairs: Pairs, part: np.ndarray, k: int, done: int
 ) -> np.ndarray:
-    """S of Eq. 1 of each pair of a part with its nearest in it, [P, K]. ``done``: pairs of the parts before."""
+    """Return S of Eq. 1 of each pair of a part with its nearest ones in it, [P, K]. ``done``: pairs of earlier parts."""
 
-    def shown(numbers: Iterable[int]) -> Iterable[int]:
-        return progress(
-            numbers, total=len(pairs.captions), what="density", unit="pairs", size=lambda number: number, done=done
-        )
+    def shown(counts: Iterable[int]) -> Iterable[int]:
+        total = len(pairs.captions)
+        return progress(counts, total=total, what="density", unit="pairs", size=lambda count: count, done=done)
 
-    numbers, clip_of_pair = np.unique(pairs.clip_of_caption[part], return_inverse=True)
-    own = [pairs.clips[number] for number in numbers]
-    clips = _less_their_mean(
-        np.concatenate([features.pooled(own[first : first + CLIPS]) for first in range(0, len(own), CLIPS)])
-    )
-    captions = _less_their_mean(average_words(vectors, (c.caption for c in pairs.captions.take(part))))
-    return nearest_pairs(clips[clip_of_pair], captions, k, progress=shown).similarity_NK
+    clip_indices, clip_of_pair = np.unique(pairs.clip_of_caption[part], return_inverse=True)
+    clips = [pairs.clips[index] for index in clip_indices]
+    pooled = [features.pooled(clips[first : first + CLIPS]) for first in range(0, len(clips), CLIPS)]
+    video = _less_their_mean(np.concatenate(pooled))
+    text = _less_their_mean(average_words(vectors, (c.caption for c in pairs.captions.take(part))))
+    return nearest_pairs(video[clip_of_pair], text, k, progress=shown).similarity_NK
 
 
 def _less_their_mean(vectors: np.ndarray) -> np.ndarray:
-    """Averaged word vectors, and maxima over rows, all point nearly the same way: left as they are, their cosines tell little. Rows of
-    zeros, which say nothing, stay."""
+    """Subtract the mean in place, and return the vectors. Rows of zeros stay.
+
+    Averaged word vectors, and maxima over rows, all point in nearly the same direction, so their cosines say little.
+    """
     known = vectors.any(axis=1, keepdims=True)
     mean = vectors.sum(axis=0, dtype=np.float64) / max(known.sum(), 1)
     return np.subtract(vectors, mean.astype(vectors.dtype), out=vectors, where=known)
 
 
-def _write(path: Path, values: np.ndarray, about: dict) -> None:
+def _write(path: Path, values: np.ndarray, about: dict[str, Any]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with written_whole(path) as partial, partial.open("wb") as file:
         np.savez(file, probability=values, about=np.array(json.dumps(about)))

@@ -1,40 +1,73 @@
 """What turns a run's captions into what its encoder takes: word pieces, averaged word vectors, or recordings."""
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
+from ...storage.feature_store import FeatureStore
 from ...storage.layout import DatasetFolder
 from ...storage.word_vectors import read_word_vectors
-from ..config import TrainConfig
-from ..models.spoken import Recordings
 from ..outside import BEGIN_ANEW, read_shapes
-from ..runs import STATE_FILE, TEXT_FOLDER, open_recordings
+from ..run_layout import STATE_FILE, TEXT_FOLDER
+from ..settings import Encoder
+from .recordings import Recordings
 from .text import WORDS_FILE, Pieces, TokenWeights, Words, new_text_encoder, saved_text_encoder
 
 TextInputs = Pieces | Words | Recordings
 
 
-def new_text_inputs(
-    config: TrainConfig, dataset: DatasetFolder, weights: TokenWeights, captions: Iterable[str]
-) -> TextInputs:
-    """Of a run that begins. Raises ``UserError`` where the encoder, the word vectors or the recordings cannot be read."""
-    if config.encoder == "gated":
+@dataclass(frozen=True)
+class TextSource:
+    """What a run's text inputs are made from."""
+
+    encoder: Encoder
+    max_text_tokens: int
+    weights: TokenWeights
+    recordings: FeatureStore | None = None
+    """Log-mel rows of the captions, if they are recordings."""
+
+    def make_recordings(self) -> Recordings:
+        """Return the inputs of an encoder that takes recordings."""
+        assert self.recordings is not None, "the stores were opened without recordings"
+        return Recordings(self.recordings, self.max_text_tokens)
+
+
+def new_text_inputs(source: TextSource, text_encoder: str, dataset: DatasetFolder, texts: Iterable[str]) -> TextInputs:
+    """Return the text inputs of a new run.
+
+    Args:
+        source: The run's encoder and token weights.
+        text_encoder: "small", or a folder or hub name.
+        dataset: Has the word vectors.
+        texts: The training texts, for a tokenizer that is learned from them.
+
+    Raises:
+        UserError: The encoder or the word vectors cannot be read.
+    """
+    if not source.encoder.reads_words:
+        return source.make_recordings()
+    if not source.encoder.gives_tokens:
         return Words(read_word_vectors(dataset.word_vectors))
-    if config.encoder == "spoken":
-        return Recordings(open_recordings(dataset, config), config.max_text_tokens)
-    return Pieces(*new_text_encoder(config.text_encoder, captions), weights, config.max_text_tokens)
+    return Pieces(*new_text_encoder(text_encoder, texts), source.weights, source.max_text_tokens)
 
 
-def saved_text_inputs(config: TrainConfig, tensors: Path, dataset: DatasetFolder, weights: TokenWeights) -> TextInputs:
-    """Of a run that is there, from its folder ``text_encoder``; the encoder without weights. ``tensors``: the run's file that has them;
-    ``dataset``: whose captions are asked."""
+def saved_text_inputs(source: TextSource, tensors: Path) -> TextInputs:
+    """Return the text inputs of an existing run, from its folder ``text_encoder``; the encoder has no weights yet.
+
+    Args:
+        source: The run's encoder and token weights.
+        tensors: The run's file that has the weights.
+
+    Raises:
+        UserError: The folder or the weights are not as a training writes them.
+    """
+    if not source.encoder.reads_words:
+        return source.make_recordings()
     folder = tensors.parent / TEXT_FOLDER
-    if config.encoder == "gated":
+    if not source.encoder.gives_tokens:
         return Words(read_word_vectors(folder / WORDS_FILE))
-    if config.encoder == "spoken":
-        return Recordings(open_recordings(dataset, config), config.max_text_tokens)
     if tensors.name == STATE_FILE:
         shapes = read_shapes(tensors, "model.text_encoder.", BEGIN_ANEW)
     else:
         shapes = read_shapes(tensors, "text_encoder.")
-    return Pieces(*saved_text_encoder(folder, shapes), weights, config.max_text_tokens)
+    return Pieces(*saved_text_encoder(folder, shapes), source.weights, source.max_text_tokens)

@@ -11,7 +11,6 @@ from ...storage.captions import read_captions, read_captions_about
 from ...storage.common.errors import SettingError, UserError
 from ...storage.common.progress import Listener, report_progress_to
 from ...storage.layout import DatasetFolder
-from ..evaluation import task_of_objective
 from ..run_files import read_config
 from ..runs import asked_dataset, dataset_of, find_run, read_run
 
@@ -86,10 +85,10 @@ def search_clips(
     config = read_config(read_run(folder))
     trained_on = dataset_of(folder, config)
     asked = asked_dataset(Path(root), dataset, trained_on, having="features")
-    if task_of_objective(config) is not None:
-        problem = f"was trained with the objective {config.objective}, and finds no videos by text"
+    if config.objective.task is not None:
+        problem = f"was trained with the objective {config.objective.name}, and finds no videos by text"
         raise UserError(f"run {folder.name}: {problem}")
-    if config.encoder == "spoken":
+    if not config.encoders.reads_words:
         raise UserError(f"run {folder.name}: was trained on spoken captions, and finds no videos by text")
 
     from ..checkpoint import load_run  # torch takes seconds to import

@@ -14,8 +14,6 @@ from ..checkpoint import Run
 from ..data.coverage import measure, split_checksum
 from ..data.pairs import Clip, Pairs, evenly, of_split, read_pairs, why_none
 from ..metrics import RECALL_AT, RetrievalMetrics, count_rivals, retrieval_metrics
-from ..objectives import OBJECTIVES
-from ..runs import open_recordings
 from ..scores import StageScores, TotalScores
 from ..scoring import stage_scores
 from .base import Question, TaskResult
@@ -105,12 +103,12 @@ def retrieve(run: Run, question: Question[RetrievalSettings], problems: Problems
     if settings.rerank is not None and not run.scorer.has_early:
         problem = f"{run.folder.name} was trained without an early loss, which finds the candidates"
         raise SettingError("rerank", settings.rerank, problem)
-    recordings = open_recordings(run.dataset, run.config)
+    recordings = run.stores.recordings
     pairs = _pairs_of_split(run, question, recordings, problems)
     scores = stage_scores(
         run.scorer, pairs.captions, pairs.clips, rerank=settings.rerank, both_ways=True, show_progress=True
     )
-    stage = OBJECTIVES[run.config.objective].stage
+    stage = run.config.objective.stage
     normalized = normalized_scores(scores, pairs.clip_of_caption, stage, question)
     total = TotalScores(normalized.by_caption, normalized.by_clip)
     listed = of_split(read_captions(run.dataset.captions), question.split)

@@ -110,7 +110,7 @@ def localize(run: Run, question: Question[NoSettings], problems: Problems) -> Ta
     Raises:
         UserError: The data set has no steps, or the run has no text encoder.
     """
-    if run.config.encoder == "spoken":
+    if not run.config.encoders.reads_words:
         raise UserError(f"{run.folder.name}: was trained on spoken captions, and cannot be asked for written steps")
     captions = read_captions(run.dataset.captions)
     tasks = read_tasks(run, captions, question.split, problems)

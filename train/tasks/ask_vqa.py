@@ -97,7 +97,7 @@ def answer_scores(scorer: Scorer, pairs: Pairs, answers: Sequence[str], *, show_
     """
     head = scorer.model.eval().head
     if not isinstance(head, AnswerHead):
-        raise ValueError(f"a model of the objective {scorer.config.objective} answers no questions")
+        raise ValueError(f"a model of the objective {scorer.config.objective.name} answers no questions")
     texts = [scorer.weights.tag_query(answer) for answer in answers]
     vectors_AD = torch.cat(
         [scorer.encode_texts(texts[i : i + TEXT_CHUNK]).sentence_BD for i in range(0, len(texts), TEXT_CHUNK)]

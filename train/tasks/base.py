@@ -87,8 +87,6 @@ class Task(ABC, Generic[S]):
     """Value of ``--task``, and key in ``TASKS``."""
     description: ClassVar[str]
     """A few words for ``--help``."""
-    objective: ClassVar[str | None] = None
-    """The objective whose runs alone can be asked this, and can be asked nothing else. None: any other objective."""
     settings_type: ClassVar[type] = NoSettings
     """Dataclass of the task's own settings. Each field is made by ``option``, and is one of ``vlalign-evaluate``."""
     caption_name: ClassVar[str] = "captions"

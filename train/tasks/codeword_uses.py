@@ -9,10 +9,9 @@ from torch import Tensor
 
 from ...storage.records import Caption
 from ..data.pairs import Clip
+from ..data.recordings import Recordings
 from ..data.text import Pieces, at_characters
-from ..models.gated import SharedCodebook
-from ..models.spoken import Recordings
-from ..objectives import Coded, coded_texts, coded_videos
+from ..models.codebook import Coded, SharedCodebook, coded_texts, coded_videos
 from ..scoring import CLIP_CHUNK, TEXT_CHUNK, Scorer
 from ..workers import Workers
 
@@ -36,7 +35,7 @@ def codebook_of(scorer: Scorer) -> SharedCodebook:
         ValueError: The model has none.
     """
     if scorer.model.codebook is None:
-        raise ValueError(f"a model of the objective {scorer.config.objective} has no codebook")
+        raise ValueError(f"a model of the objective {scorer.config.objective.name} has no codebook")
     return scorer.model.codebook
 
 

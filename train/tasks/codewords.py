@@ -12,8 +12,8 @@ import numpy as np
 
 from ...storage.records import Caption
 from ..data.pairs import Pairs
+from ..data.recordings import Recordings
 from ..data.text_inputs import TextInputs
-from ..models.spoken import Recordings
 from ..scoring import Scorer
 from .codeword_uses import Uses, codebook_of, find_uses
 

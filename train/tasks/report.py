@@ -14,7 +14,7 @@ from ...storage.files import write_text
 from ...storage.thumbnails import ThumbnailStore
 from ..checkpoint import Run
 from ..run_files import read_events
-from ..runs import EVENTS_FILE, REPORT_FILE
+from ..run_layout import EVENTS_FILE, REPORT_FILE
 from .base import Figures, Task, counted
 from .drawing import svg_of, with_plain_texts
 

@@ -25,7 +25,6 @@ class Segmentation(Task[NoSettings]):
 
     name = "segmentation"
     description = "which step each second of a video shows (COIN), for a run with --objective segmentation"
-    objective = "segmentation"
     caption_name = "segments"
     item_name = "videos"
 

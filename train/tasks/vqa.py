@@ -29,7 +29,6 @@ class Vqa(Task[NoSettings]):
 
     name = "vqa"
     description = "questions about videos (MSRVTT-QA, MSVD-QA), for a run with --objective vqa"
-    objective = "vqa"
     caption_name = "questions"
     item_name = "videos"
 

@@ -1,0 +1,169 @@
+"""What a run learns from, and the input batches that are made of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from ...storage.common.errors import UserError
+from ...storage.common.problems import Problems
+from ...storage.feature_store import FeatureStore
+from ...storage.layout import DatasetFolder
+from ...storage.records import Caption
+from ..settings import DataSettings, OptimizationSettings
+from ..workers import Workers
+from .batches import Batches, ClipBatches
+from .pair_weights import density_weights
+from .pairs import Clip, ClipFeatures, Clips, Pairs, read_pairs, why_none
+from .text import TokenWeights
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """A batch as the encoders take it."""
+
+    texts: dict[str, Tensor]
+    """Empty if nothing is read."""
+    rows: Tensor
+    """Features [B, M, F]."""
+    mask: Tensor
+    """True for a row, False for padding, [B, M]."""
+    weights: Tensor | None = None
+    """The weight of each pair [B]."""
+    video_of: Tensor | None = None
+    """Index of each clip's video [B]."""
+    labels: Tensor | None = None
+    """Indices of the questions' answers [B], or of the rows' labels [B, M]."""
+
+    def to(self, device: torch.device) -> Inputs:
+        """Return the same batch on a device."""
+
+        def moved(x: Tensor | None) -> Tensor | None:
+            return None if x is None else x.to(device, non_blocking=True)
+
+        return Inputs(
+            {name: value.to(device, non_blocking=True) for name, value in self.texts.items()},
+            self.rows.to(device, non_blocking=True),
+            self.mask.to(device, non_blocking=True),
+            moved(self.weights),
+            moved(self.video_of),
+            moved(self.labels),
+        )
+
+
+class InputMaker(Protocol):
+    """Makes clips and captions into what the encoders take. ``scoring.Scorer`` is one."""
+
+    @property
+    def weights(self) -> TokenWeights:
+        """The weights of words."""
+        ...
+
+    def text_inputs(self, captions: Sequence[Caption], /) -> dict[str, Tensor]:
+        """Return what the text encoder takes."""
+        ...
+
+    def video_inputs(self, clips: Sequence[Clip], /) -> tuple[Tensor, Tensor]:
+        """Return rows [B, M, F] and their mask [B, M]."""
+        ...
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where examples are read from, and how."""
+
+    dataset: DatasetFolder
+    features: ClipFeatures
+    recordings: FeatureStore | None
+    """Log-mel rows of spoken captions, if the run's captions are recordings."""
+    data: DataSettings
+    optimization: OptimizationSettings
+    make_batches: Callable[[Pairs], Batches]
+    """Decides which clips and captions each batch has."""
+    density_neighbors: int | None = None
+    """K of SSML's Eq. 3 if pairs are weighted by their density; else None."""
+    workers: Workers = field(default_factory=Workers)
+    problems: Problems = field(default_factory=Problems)
+    """Gets what is left out."""
+
+
+class Examples:
+    """What a run learns from."""
+
+    labels: list[str]
+    """What the run can answer, if that is one of a list; else empty."""
+    clips: Clips
+    """All training clips."""
+    batches: ClipBatches
+    summary: str
+    """How many examples there are, in words."""
+
+    def train_texts(self) -> list[str]:
+        """Return all texts that are trained on, for a tokenizer that is learned from them."""
+        raise NotImplementedError
+
+    def inputs(self, maker: InputMaker, step: int, share: slice) -> Inputs:
+        """Return a process's share of a step's batch. It depends on the seed and the step alone."""
+        raise NotImplementedError
+
+
+def check_clips(source: Source, clips: Clips) -> None:
+    """Raise ``UserError`` for fewer than 2 training clips."""
+    if len(clips) < 2:
+        why = why_none(source.dataset, source.features, "train", source.recordings)
+        raise UserError(
+            f"{source.dataset.captions}: {len(clips)} training clips, expected at least 2 to contrast; {why}"
+        )
+
+
+class PairExamples(Examples):
+    """Clips with their captions."""
+
+    batches: Batches
+
+    def __init__(self, source: Source) -> None:
+        """Read the pairs of all splits.
+
+        Raises:
+            UserError: There are too few training clips, or pairs cannot be weighted.
+        """
+        self.source, self.labels = source, []
+        self.pairs = self.read(source)
+        """{split: pairs}"""
+        train = self.pairs["train"]
+        check_clips(source, train.clips)
+        self.clips = train.clips
+        self.summary = f"{len(train.captions):,} captions of {len(train.clips):,} clips"
+        self.batches = source.make_batches(train)
+        self.pair_weights = None
+        """float32 [num_captions], or None if all pairs weigh the same."""
+        if source.density_neighbors is not None:
+            self.pair_weights = density_weights(
+                source.dataset, source.features, train, source.density_neighbors, source.workers
+            )
+
+    def read(self, source: Source) -> dict[str, Pairs]:
+        """Return {split: pairs}."""
+        return read_pairs(source.dataset, source.features, source.problems, source.recordings)
+
+    def train_texts(self) -> list[str]:
+        """Return all training captions."""
+        return [caption.caption for caption in self.pairs["train"].captions]
+
+    def inputs(self, maker: InputMaker, step: int, share: slice) -> Inputs:
+        """Return a process's share of a step's batch. It depends on the seed and the step alone."""
+        clips, captions = self.batches.at(step)
+        clips, captions = clips[share], captions[share]
+        train = self.pairs["train"]
+        rows, mask = maker.video_inputs([train.clips[clip] for clip in clips])
+        texts = maker.text_inputs(list(train.captions.take([c for of_clip in captions for c in of_clip])))
+        weights = None
+        if self.pair_weights is not None:
+            weights = torch.from_numpy(self.pair_weights[[of_clip[0] for of_clip in captions]])
+        num_each = self.source.data.clips_per_video  # one after the other
+        video_of = torch.arange(self.batches.size)[share] // num_each if num_each > 1 else None
+        return Inputs(texts, rows, mask, weights, video_of)

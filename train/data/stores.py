@@ -1,0 +1,66 @@
+"""The feature stores that a run reads. Each command opens them once."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ...storage.common.errors import SettingError
+from ...storage.feature_store import FeatureStore, stores_in
+from ...storage.layout import DatasetFolder
+from ...storage.profiles import LOGMEL, split_features
+
+
+@dataclass(frozen=True)
+class Stores:
+    """Open stores of a data set."""
+
+    features: list[FeatureStore]
+    recordings: FeatureStore | None = None
+    """Log-mel rows of spoken captions, if the encoder takes recordings."""
+
+
+def open_stores(dataset: DatasetFolder, features: str, *, recordings: bool = False) -> Stores:
+    """Open the stores of features joined by +, and with ``recordings`` that of the spoken captions.
+
+    Raises:
+        UserError: A store is missing or damaged.
+    """
+    stores = [FeatureStore(dataset.features(name)) for name in features.split("+")]
+    return Stores(stores, FeatureStore(dataset.features(LOGMEL)) if recordings else None)
+
+
+def choose_features(dataset: DatasetFolder, text: str) -> str:
+    """Return the full names of features such as "i3d,s3d", joined by +.
+
+    Raises:
+        SettingError: The data set has no store of some of them.
+    """
+    folder = dataset.path / "features"
+    existing = stores_in(folder)
+    names = split_features(text, existing)
+    if unknown := [name for name in names if name not in existing]:
+        options = f"some of {', '.join(existing)}, or run" if existing else "some; run"
+        raise SettingError(
+            "features",
+            text,
+            f"no store of {' and '.join(map(repr, unknown))} in {folder}; expected {options} vlalign-extract "
+            f"--dataset {dataset.name} --features {','.join(unknown)} first",
+        )
+    return "+".join(names)
+
+
+def describe_stores(stores: Sequence[FeatureStore]) -> list[dict[str, Any]]:
+    """Return what tells stores from others with the same name, one object each, for JSON."""
+    return [_describe(store) for store in stores]
+
+
+def _describe(store: FeatureStore) -> dict[str, Any]:
+    return {
+        "features": store.profile.name,
+        "profile_hash": store.profile.hash,
+        "weights": store.weights.name,
+        "weights_sha256": store.weights.sha256,
+        "origin": store.origin,
+        "num_videos": len(store),
+        "rows_checksum": store.rows_checksum(),
+    }

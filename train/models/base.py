@@ -1,0 +1,110 @@
+"""What all models have in common: two encoders, and parts that an objective adds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from .codebook import SharedCodebook
+from .fusion import Fusion, TokenBank
+from .layers import MixedPrecision
+from .queries import QueryQueue
+from .tokens import TextTokens, VideoTokens
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Modules that an objective adds to a model, each None if it does not need it."""
+
+    codebook: SharedCodebook | None = None
+    """CMCM's codebook, which clips and captions share."""
+    head: nn.Module | None = None
+    """What answers questions or labels rows (``heads``)."""
+    queries: QueryQueue | None = None
+    """The last training queries, for normalising test scores."""
+
+
+MakeParts = Callable[[int], Parts]
+"""Makes the parts for a model of this width. Called when the encoders exist, so that their random weights come first."""
+
+
+def no_parts(width: int) -> Parts:
+    """Return no parts: the encoders alone."""
+    return Parts()
+
+
+class PairModel(MixedPrecision):
+    """A model of videos and texts.
+
+    A subclass's constructor makes its encoders and ends with ``self.add(make_parts)``.
+    """
+
+    feature_mean: Tensor
+    feature_std: Tensor
+    """Mean and standard deviation of the training clips' features [F]. Present only if ``standardises``."""
+
+    def __init__(self, width: int, *, standardised_dim: int | None = None) -> None:
+        """Make a model without encoders.
+
+        Args:
+            width: Width of all tokens.
+            standardised_dim: Width of the features that the model standardises; None if it takes them as they are.
+        """
+        super().__init__()
+        self.width = width
+        self.standardises = standardised_dim is not None
+        if standardised_dim is not None:
+            self.register_buffer("feature_mean", torch.zeros(standardised_dim))
+            self.register_buffer("feature_std", torch.ones(standardised_dim))
+        self.fusion: Fusion | None = None
+        self.codebook: SharedCodebook | None = None
+        self.head: nn.Module | None = None
+        self.queries: QueryQueue | None = None
+
+    def add(self, make_parts: MakeParts) -> None:
+        """Make the objective's parts and add them to this model, after everything else."""
+        parts = make_parts(self.width)
+        self.codebook, self.head, self.queries = parts.codebook, parts.head, parts.queries
+
+    def standardised(self, features: Tensor) -> Tensor:
+        """Return features [..., F] less their mean and divided by their standard deviation."""
+        return (features - self.feature_mean) / self.feature_std
+
+    def set_precision(self, precision: str) -> None:
+        """Set the precision of the layers while training, "fp32" or "bf16". Weights and losses stay float32."""
+        self.in_bfloat16 = precision == "bf16"
+        if self.fusion is not None:
+            self.fusion.in_bfloat16 = self.in_bfloat16
+
+    def compile_layers(self) -> None:
+        """Compile the layers with torch.compile, for sequences of any length."""
+        raise NotImplementedError
+
+    def encode_videos(self, features_BMF: Tensor, mask_BM: Tensor) -> VideoTokens:
+        """Encode clips.
+
+        Args:
+            features_BMF: Rows of features, anything at padding.
+            mask_BM: True for a row, False for padding.
+        """
+        raise NotImplementedError
+
+    def encode_texts(self, inputs: dict[str, Tensor]) -> TextTokens:
+        """Encode captions, given as the model's text inputs make them (``data.text_inputs``)."""
+        raise NotImplementedError
+
+    def token_bank(self, texts: TextTokens, videos: VideoTokens, max_text_tokens: int) -> TokenBank:
+        """Return the tokens that the fusion layers take pairs from; a video's first token has position ``max_text_tokens``.
+
+        Raises:
+            TypeError: The model has no fusion layers.
+        """
+        raise TypeError(f"{type(self).__name__} has no fusion layers")
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the model's parameters."""
+        return next(self.parameters()).device

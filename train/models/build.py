@@ -1,0 +1,67 @@
+"""A run's model from its settings: one function for each kind of encoders."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ..data.recordings import Recordings
+from ..data.text import Pieces, Words
+from ..data.text_inputs import TextInputs
+from ..settings import ModelSettings
+from .base import MakeParts, PairModel, no_parts
+from .gated import GatedPair
+from .spoken import SpokenPair
+from .transformer import VideoTextModel
+
+
+@dataclass(frozen=True)
+class ModelPlan:
+    """What a model is made of, beside its settings."""
+
+    feature_dim: int
+    """Width of a row of features."""
+    text_inputs: TextInputs
+    has_fusion: bool = False
+    has_token_head: bool = False
+    reads_texts: bool = True
+    still: bool = False
+    """The videos are still pictures."""
+    make_parts: MakeParts = no_parts
+
+
+def make_model(settings: ModelSettings, plan: ModelPlan) -> PairModel:
+    """Return a model with new weights; a given text encoder keeps its own."""
+    return MAKERS[settings.encoder](settings, plan)
+
+
+def _transformer(settings: ModelSettings, plan: ModelPlan) -> PairModel:
+    assert isinstance(plan.text_inputs, Pieces)
+    return VideoTextModel(
+        plan.feature_dim,
+        plan.text_inputs.encoder,
+        num_video_layers=settings.num_video_layers,
+        num_fusion_layers=settings.num_fusion_layers if plan.has_fusion else None,
+        dropout=settings.dropout,
+        token_head=plan.has_token_head,
+        reads_texts=plan.reads_texts,
+        make_parts=plan.make_parts,
+    )
+
+
+def _gated(settings: ModelSettings, plan: ModelPlan) -> PairModel:
+    assert isinstance(plan.text_inputs, Words)
+    return GatedPair(plan.feature_dim, plan.text_inputs.width, settings.embedding_size, make_parts=plan.make_parts)
+
+
+def _spoken(settings: ModelSettings, plan: ModelPlan) -> PairModel:
+    assert isinstance(plan.text_inputs, Recordings)
+    return SpokenPair(plan.feature_dim, still=plan.still, make_parts=plan.make_parts)
+
+
+MAKERS: dict[str, Callable[[ModelSettings, ModelPlan], PairModel]] = {
+    "transformer": _transformer,
+    "gated": _gated,
+    "spoken": _spoken,
+}
+"""{encoder: what makes a model with it}, for each of ``settings.ENCODERS``."""

@@ -1,0 +1,172 @@
+"""TACo's and ToCo's fusion layers, which see a text and a video together."""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+from transformers import PreTrainedModel
+
+from ..settings import MAX_TOKENS
+from .layers import MixedPrecision, length_groups, new_layers
+from .tokens import TextTokens, VideoTokens
+
+
+@dataclass(frozen=True)
+class FusionScores:
+    """The fusion layers' scores of P pairs of a text and a video."""
+
+    pair_P: Tensor
+    """w . z_cls of TACo Eq. 5, or ToCo's f."""
+    token_PN: Tensor | None = None
+    """ToCo's f^t of the text's tokens, 0 at padding. None without a token head."""
+
+
+@dataclass(frozen=True)
+class TokenBank:
+    """The R tokens of some texts and videos as the fusion layers take them, one after the other without padding.
+
+    A pair is gathered from two ranges of rows. What depends on a token alone (its type and position, and the first
+    layer's queries, keys and values) is computed once, not once for each pair that the token is in.
+    """
+
+    rows_RD: Tensor
+    queries_RD: Tensor
+    keys_and_values_RE: Tensor
+    text_starts: Tensor
+    text_lengths: Tensor
+    video_starts: Tensor
+    video_lengths: Tensor
+    types_RD: Tensor | None = None
+
+
+class Fusion(MixedPrecision):
+    """The multi-modal fusion module of TACo section 3.1.
+
+    Text tokens and video tokens, with type and position added, go through self-attention together. A pair's score is
+    computed from the output at [CLS].
+    """
+
+    def __init__(self, text_encoder: PreTrainedModel, num_layers: int, dropout: float, *, token_head: bool) -> None:
+        """Make a module with new layers.
+
+        Args:
+            text_encoder: Gives the width and the number of heads.
+            num_layers: Number of self-attention layers, 1 or more.
+            dropout: Dropout rate of all layers.
+            token_head: Use ToCo's heads: f is "a two-layer perceptron" on [CLS], and f^t another one on a token's
+                output beside its type (ToCo section 3.3). Without it, TACo's "w in a linear layer" (Eq. 5).
+        """
+        super().__init__()
+        width = text_encoder.config.hidden_size
+        self.types = nn.Embedding(2, width)
+        self.positions = nn.Embedding(MAX_TOKENS, width)
+        for embedding in (self.types, self.positions):
+            nn.init.normal_(embedding.weight, std=0.02)  # as BERT's
+        self.norm, self.dropout = nn.LayerNorm(width), nn.Dropout(dropout)
+        self.layers = new_layers(text_encoder, num_layers, dropout)
+        self.score = _perceptron(width, width) if token_head else nn.Linear(width, 1)
+        self.token_score = _perceptron(2 * width, width) if token_head else None
+
+    def bank(self, texts: TextTokens, videos: VideoTokens, max_text_tokens: int) -> TokenBank:
+        """Return the tokens that ``forward`` takes pairs from.
+
+        Args:
+            texts: Encoded texts, not scaled for dot products.
+            videos: Encoded videos, not scaled for dot products.
+            max_text_tokens: Position of a video's first token, however long the text before it is.
+        """
+        texts_RD, text_starts, text_lengths = self._rows(
+            texts.tokens_BND, texts.mask_BN, token_type=0, first_position=0
+        )
+        videos_RD, video_starts, video_lengths = self._rows(
+            videos.tokens_BMD, videos.mask_BM, token_type=1, first_position=max_text_tokens
+        )
+        types_RD = None if texts.types_BND is None else texts.types_BND[texts.mask_BN]
+        rows_RD = torch.cat([texts_RD, videos_RD])
+        with self.autocast(rows_RD.device):
+            first = self.layers[0].queries(rows_RD), self.layers[0].keys_and_values(rows_RD)
+        return TokenBank(
+            rows_RD, *first, text_starts, text_lengths, len(texts_RD) + video_starts, video_lengths, types_RD
+        )
+
+    def _rows(
+        self, tokens_BLD: Tensor, mask_BL: Tensor, *, token_type: int, first_position: int
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        positions_LD = self.positions.weight[first_position : first_position + tokens_BLD.shape[1]]
+        rows_RD = (tokens_BLD + self.types.weight[token_type] + positions_LD)[mask_BL]
+        lengths = mask_BL.sum(dim=1).cpu()
+        return self.dropout(self.norm(rows_RD)), lengths.cumsum(0) - lengths, lengths
+
+    def forward(
+        self, bank: TokenBank, text_of_P: Tensor, video_of_P: Tensor, *, recompute: bool = False
+    ) -> FusionScores:
+        """Score P pairs, in groups of like length so that hardly anything is padding.
+
+        Args:
+            bank: Tokens of the texts and videos.
+            text_of_P: Index of each pair's text, on the CPU.
+            video_of_P: Index of each pair's video, on the CPU.
+            recompute: Do not keep the layers' results for the gradient; compute them again, a group at a time.
+        """
+        text_lengths, video_lengths = bank.text_lengths[text_of_P], bank.video_lengths[video_of_P]
+        text_starts, video_starts = bank.text_starts[text_of_P], bank.video_starts[video_of_P]
+        groups = length_groups((text_lengths + video_lengths).tolist())
+        pair_scores, token_scores = [], []
+        for group in groups:
+            text_length, length = text_lengths[group, None], (text_lengths + video_lengths)[group, None]
+            position_L = torch.arange(int(length[0]))
+            row_PL = torch.where(
+                position_L < text_length,
+                text_starts[group, None] + position_L,
+                video_starts[group, None] + position_L - text_length,
+            )
+            row_PL = row_PL.where(position_L < length, 0).to(bank.rows_RD.device)
+            mask_PL = None if length[-1] == length[0] else (position_L < length).to(bank.rows_RD.device)
+            arguments = bank, row_PL, mask_PL, text_length.to(row_PL.device), int(text_length.max())
+            pair, token = (
+                checkpoint(self._group, *arguments, use_reentrant=False) if recompute else self._group(*arguments)
+            )
+            pair_scores.append(pair)
+            if token is not None:
+                token_scores.append(F.pad(token, (0, int(bank.text_lengths.max()) - token.shape[1])))
+        order = torch.tensor([index for group in groups for index in group], device=bank.rows_RD.device).argsort()
+        return FusionScores(torch.cat(pair_scores)[order], torch.cat(token_scores)[order] if token_scores else None)
+
+    def _group(
+        self, bank: TokenBank, row_PL: Tensor, mask_PL: Tensor | None, text_length_P1: Tensor, longest_text: int
+    ) -> tuple[Tensor, Tensor | None]:
+        num_outputs = (
+            1 if self.token_score is None else longest_text
+        )  # the last layer gives only what scores are made of
+        first, *others = self.layers
+        output_PQ = row_PL if others else row_PL[:, :num_outputs]
+        with self.autocast(row_PL.device):
+            gathered = (
+                take(bank.rows_RD, output_PQ),
+                take(bank.queries_RD, output_PQ),
+                take(bank.keys_and_values_RE, row_PL),
+            )
+            x_PLD = first.attend(*gathered, mask_PL)
+            for layer in others:
+                x_PLD = layer(x_PLD, mask_PL, num_outputs if layer is others[-1] else None)
+        x_PQD = x_PLD.to(bank.rows_RD.dtype)
+        pair_P = self.score(x_PQD[:, 0]).squeeze(-1)
+        if self.token_score is None:
+            return pair_P, None
+        is_text_PQ = torch.arange(num_outputs, device=row_PL.device) < text_length_P1
+        types_PQD = take(
+            bank.types_RD, row_PL[:, :num_outputs].where(is_text_PQ, 0)
+        )  # the bank begins with the texts' rows
+        token_PQ = self.token_score(torch.cat([x_PQD, types_PQD], dim=-1)).squeeze(-1)
+        return pair_P, token_PQ * is_text_PQ
+
+
+def take(rows_RD: Tensor, index_PL: Tensor) -> Tensor:
+    """Return the rows with these indices, [P, L, D]."""
+    return rows_RD.index_select(0, index_PL.flatten()).unflatten(0, index_PL.shape)
+
+
+def _perceptron(width: int, hidden: int) -> nn.Sequential:
+    return nn.Sequential(nn.Linear(width, hidden), nn.GELU(), nn.Linear(hidden, 1))

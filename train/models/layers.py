@@ -1,0 +1,129 @@
+"""Self-attention layers, run on groups of sequences of nearly the same length."""
+
+from collections.abc import Callable, Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+GROUP_TOKENS = 16_384
+"""Upper limit of the tokens that go through the layers at once."""
+LEAST_FILLED = 0.85
+"""A group's shortest sequence has at least this part of its longest one's length: padding costs as much as tokens do."""
+
+
+def length_groups(lengths: Sequence[int], max_tokens: int = GROUP_TOKENS) -> list[list[int]]:
+    """Sort sequences into groups of nearly the same length, so that few positions of a group are padding.
+
+    [5, 9, 5, 10]  ->  [[3, 1], [0, 2]]
+
+    Args:
+        lengths: Number of tokens of each sequence.
+        max_tokens: Upper limit of a group's positions, padding included. A single longer sequence is a group.
+
+    Returns:
+        The indices of the sequences, longest first.
+    """
+    groups: list[list[int]] = []
+    longest = 0
+    for index in sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)):
+        if not groups or lengths[index] < LEAST_FILLED * longest or (len(groups[-1]) + 1) * longest > max_tokens:
+            groups.append([])
+            longest = max(lengths[index], 1)
+        groups[-1].append(index)
+    return groups
+
+
+def by_length(mask_BL: Tensor, run: Callable[[Tensor, int, Tensor | None], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
+    """Run a function on groups of sequences of like length and put the results together again.
+
+    Args:
+        mask_BL: True for a token, False for padding.
+        run: Gets the rows of a group's sequences, the length L of its longest one and their mask (None if all are
+            equally long). Returns tensors [rows, L, D].
+
+    Returns:
+        Tensors [B, L, D], 0 at padding.
+    """
+    lengths = mask_BL.sum(dim=1).tolist()
+    groups = length_groups(lengths)
+    parts = []
+    for group in groups:
+        rows, length = torch.tensor(group, device=mask_BL.device), lengths[group[0]]
+        mask = None if lengths[group[-1]] == length else mask_BL[rows, :length]
+        outputs = run(rows, length, mask)
+        outputs = outputs if mask is None else [x * mask[:, :, None] for x in outputs]
+        parts.append([F.pad(x, (0, 0, 0, mask_BL.shape[1] - length)) for x in outputs])
+    order = torch.tensor([index for group in groups for index in group], device=mask_BL.device).argsort()
+    return tuple(torch.cat(of_groups)[order] for of_groups in zip(*parts, strict=True))
+
+
+class SelfAttentionLayer(nn.TransformerEncoderLayer):
+    """A transformer layer as BERT's, whose steps can be shared or skipped.
+
+    Queries, keys and values depend on a token alone, whatever sequence it is in, so they can be computed once for all
+    sequences. If only the first tokens' outputs are needed, the other tokens need keys and values only.
+    """
+
+    def queries(self, x: Tensor) -> Tensor:
+        """Return the queries of tokens, [..., D] -> [..., D]."""
+        width = x.shape[-1]
+        return F.linear(x, self.self_attn.in_proj_weight[:width], self.self_attn.in_proj_bias[:width])
+
+    def keys_and_values(self, x: Tensor) -> Tensor:
+        """Return the keys and values of tokens, [..., D] -> [..., 2 D]."""
+        width = x.shape[-1]
+        return F.linear(x, self.self_attn.in_proj_weight[width:], self.self_attn.in_proj_bias[width:])
+
+    def attend(self, x_PQD: Tensor, queries_PQD: Tensor, keys_and_values_PLE: Tensor, mask_PL: Tensor | None) -> Tensor:
+        """Return the layer's output for the first Q of each sequence's L tokens, [P, Q, D].
+
+        Args:
+            x_PQD: The first Q tokens.
+            queries_PQD: Their queries.
+            keys_and_values_PLE: Keys and values of all L tokens, E = 2 D.
+            mask_PL: True for a token, False for padding; None if there is no padding.
+        """
+        heads = self.self_attn.num_heads
+        q, k, v = (
+            x.unflatten(-1, (heads, -1)).transpose(1, 2) for x in (queries_PQD, *keys_and_values_PLE.chunk(2, dim=-1))
+        )
+        mask = None if mask_PL is None else mask_PL[:, None, None]
+        attended = F.scaled_dot_product_attention(
+            q, k, v, attn_mask=mask, dropout_p=self.self_attn.dropout if self.training else 0.0
+        )
+        x_PQD = self.norm1(x_PQD + self.dropout1(self.self_attn.out_proj(attended.transpose(1, 2).flatten(2))))
+        return self.norm2(
+            x_PQD + self.dropout2(self.linear2(self.activation(self.linear1(x_PQD))))
+        )  # BERT drops nothing in between
+
+    def forward(  # pyright: ignore[reportIncompatibleMethodOverride]: not used as torch's layer
+        self, x_PLD: Tensor, mask_PL: Tensor | None, num_queries: int | None = None
+    ) -> Tensor:
+        """Return the layer's output [P, L, D], or [P, Q, D] for the first Q = ``num_queries`` tokens."""
+        asked = x_PLD if num_queries is None else x_PLD[:, :num_queries]
+        return self.attend(asked, self.queries(asked), self.keys_and_values(x_PLD), mask_PL)
+
+
+class MixedPrecision(nn.Module):
+    """A module whose layers can compute in bfloat16 while training; parameters and losses stay float32."""
+
+    in_bfloat16: bool = False
+
+    def autocast(self, device: torch.device) -> torch.autocast:
+        """Return the context in which the layers compute.
+
+        bfloat16 is used in training only: it makes ties, which ranks must not be computed from.
+        """
+        return torch.autocast(device.type, torch.bfloat16, enabled=self.in_bfloat16 and self.training)
+
+
+def new_layers(text_encoder: PreTrainedModel, num_layers: int, dropout: float) -> nn.ModuleList:
+    """Return new self-attention layers with the text encoder's width and number of heads."""
+    width, heads = text_encoder.config.hidden_size, text_encoder.config.num_attention_heads
+    layers = [
+        SelfAttentionLayer(width, heads, 4 * width, dropout, activation="gelu", batch_first=True)
+        for _ in range(num_layers)
+    ]
+    return nn.ModuleList(layers)

@@ -1,0 +1,171 @@
+"""What an objective is: its settings, its loss, its scores, and all that a run needs because of it.
+
+An objective is a frozen dataclass. Its fields are settings and become options of vlalign-train; its class variables say
+what it works with; its methods do the work. Nothing here imports torch when it is imported, so that a command line starts
+quickly: methods import what they compute with.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from ...storage.common.errors import SettingError
+from ..settings import Settings, setting
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from ..data.batches import Batches
+    from ..data.examples import Examples, Source
+    from ..data.pairs import Pairs
+    from ..models.base import PairModel, Parts
+    from ..models.fusion import FusionScores
+    from ..models.queries import QueryQueue
+    from ..models.tokens import TextTokens, VideoTokens
+    from ..settings import DataSettings, OptimizationSettings
+    from .batch import Batch
+
+PAIR_WEIGHTS = {
+    "none": "all pairs weigh the same",
+    "density": "how probable it is that a clip and its caption belong together (SSML, Eq. 2)",
+}
+"""{by what the pairs are weighted: in words}"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Objective(Settings):
+    """An objective that a model can be trained with, and the score that goes with it.
+
+    A loss is the sum of its terms, each logged under its name. A score is the weighted sum of its stages: early ones, which
+    need a text's and a video's tokens only once, and late ones, for which the fusion layers see every pair. This class
+    learns from pairs of clips and captions and scores a pair by the dot product of two vectors; a subclass says how they
+    are made and what the loss is.
+    """
+
+    name: ClassVar[str]
+    """As in ``--objective``."""
+    meaning: ClassVar[str]
+    """In words, with its source."""
+    terms: ClassVar[tuple[str, ...]]
+    """Names of the loss's terms."""
+    needs_tokens: ClassVar[bool] = False
+    """It needs more of a clip and a caption than one vector each."""
+    needs_words: ClassVar[bool] = False
+    """It needs to know a caption's words, so captions cannot be recordings."""
+    needs_row_times: ClassVar[bool] = False
+    """It needs to know when each row of a clip is shown, so rows cannot be averaged in a grid."""
+    reads_texts: ClassVar[bool] = True
+    """It trains the text encoder."""
+    learns_from_pairs: ClassVar[bool] = True
+    """It contrasts pairs of clips and captions, which can be weighted."""
+    can_normalize: ClassVar[bool] = False
+    """Its loss has retrieval probabilities, which NCL's biases can normalise."""
+    has_token_head: ClassVar[bool] = False
+    """Its fusion layers score tokens, too (ToCo)."""
+    stage: ClassVar[str] = "pair"
+    """The early stage of the score that is a dot product of a text's vector and a video's."""
+    task: ClassVar[str | None] = None
+    """The only task that a run can be asked. None: the run scores texts and videos, and can be asked whatever needs scores."""
+
+    losses: str = setting("all", "terms of the loss, joined by +, or all")
+    temperature: float = setting(1.0, "divides similarities (TACo's tau, NCL's gamma)", above=0)  # TACo section 4.3
+    pair_weights: str = setting("none", "how the pairs are weighted", choices=PAIR_WEIGHTS)
+    density_neighbors: int = setting(4, "K of SSML's Eq. 3", least=1)  # SSML section 6.1
+    normalized_loss: bool = setting(False, "add NCL's biases to the similarities (its Eq. 12)")
+    query_queue: int = setting(
+        16_384, "training queries kept for vlalign-evaluate --normalize, with --normalized-loss", least=1
+    )  # NCL, appendix B
+
+    def check(self) -> None:
+        """Check the settings of all objectives."""
+        if self.losses != "all" and (unknown := [name for name in self.losses.split("+") if name not in self.terms]):
+            problem = f"{unknown[0]!r} is no term of {self.name}'s; expected all, or {'+'.join(self.terms)}"
+            raise SettingError("losses", self.losses, problem)
+        if self.normalized_loss and not self.can_normalize:
+            problem = f"the loss of {self.name} has no retrieval probabilities of its own batch; expected it off"
+            raise SettingError("normalized_loss", self.normalized_loss, problem)
+        if self.pair_weights != "none" and not self.learns_from_pairs:
+            problem = f"{self.name} learns from no pairs of clips and captions; expected none"
+            raise SettingError("pair_weights", self.pair_weights, problem)
+
+    def check_data(self, data: DataSettings) -> None:
+        """Raise ``SettingError`` for settings that do not fit those of the data."""
+
+    @property
+    def loss_names(self) -> tuple[str, ...]:
+        """The terms that the loss has, in their order."""
+        return self.terms if self.losses == "all" else tuple(t for t in self.terms if t in self.losses.split("+"))
+
+    @property
+    def has_fusion(self) -> bool:
+        """Whether the model needs fusion layers."""
+        return False
+
+    @property
+    def score_weights(self) -> dict[str, float]:
+        """{stage: weight} of the stages that are trained; their weighted sum is the score (TACo section 3.4).
+
+        An early stage of weight 0 still finds the pairs that the fusion layers look at.
+        """
+        return {self.stage: 1.0}
+
+    def make_examples(self, source: Source) -> Examples:
+        """Read what the model learns from: by default, pairs of clips and captions."""
+        from ..data.examples import Examples
+
+        return Examples(source)
+
+    def make_batches(self, pairs: Pairs, data: DataSettings, optimization: OptimizationSettings) -> Batches:
+        """Return what decides which clips and captions each batch has."""
+        from ..data.batches import Batches, VideoBatches
+
+        size, seed = optimization.batch_size, optimization.seed
+        if data.clips_per_video > 1:
+            return VideoBatches(pairs, size, seed, data.clips_per_video)
+        return Batches(pairs, size, seed)
+
+    def make_parts(self, width: int, num_labels: int) -> Parts:
+        """Make the modules that this objective adds to a model, with new weights.
+
+        Args:
+            width: Of the model's tokens.
+            num_labels: What the run can answer, if that is one of a list; else 0.
+        """
+        from ..models.base import Parts
+
+        return Parts(queries=self._make_queries(width))
+
+    def loss_terms(self, model: PairModel, batch: Batch) -> dict[str, Tensor]:
+        """Return the terms of a batch's loss, scalars by name. Their sum is the loss."""
+        raise NotImplementedError
+
+    def text_vectors(self, model: PairModel, texts: TextTokens) -> Tensor:
+        """Return the texts' vectors [T, D] of the early stage ``stage``."""
+        from ..models.gated import unit
+
+        return unit(texts.sentence_BD)
+
+    def video_vectors(self, model: PairModel, videos: VideoTokens) -> Tensor:
+        """Return the videos' vectors [V, D] of the early stage ``stage``."""
+        from ..models.gated import unit
+
+        return unit(videos.mean_BD)
+
+    def early_scores(self, texts: TextTokens, videos: VideoTokens) -> dict[str, Tensor]:
+        """Return scores [T, V] of the early stages other than ``stage``."""
+        return {}
+
+    def late_scores(self, fused: FusionScores, token_weights_PN: Tensor) -> dict[str, Tensor]:
+        """Return scores [P] of the late stages.
+
+        Args:
+            fused: The fusion layers' scores of P pairs.
+            token_weights_PN: Weights of the tokens of the pairs' texts.
+        """
+        return {}
+
+    def _make_queries(self, width: int) -> QueryQueue | None:
+        from ..models.queries import QueryQueue
+
+        return QueryQueue(self.query_queue, width) if self.normalized_loss else None

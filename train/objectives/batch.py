@@ -1,0 +1,191 @@
+"""What an objective sees: a batch that is encoded already, and the part of it that other processes have.
+
+Shape letters: B pairs in the whole batch, R of them in this process, M video tokens, N text tokens, D width, P pairs that are
+fused, S tokens of interest.
+"""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from ..losses import hard_negatives, shares_of, sinkhorn_biases, token_similarity
+from ..models.base import PairModel
+from ..models.fusion import FusionScores, TokenBank
+from ..models.tokens import TextTokens, VideoTokens
+from ..workers import Workers
+from .base import Objective
+
+
+@dataclass(frozen=True)
+class Batch:
+    """A process's share of the pairs of a batch, already encoded, and how to reach the others'."""
+
+    encoded_texts: TextTokens | None
+    """None if the objective reads no texts."""
+    videos: VideoTokens
+    workers: Workers
+    generator: torch.Generator
+    """On the CPU, and the same in every process: for what is drawn for the batch as a whole."""
+    recompute: int | None = None
+    """Rows to compare, and groups of pairs to fuse, at a time without keeping what the gradient needs. None: keep all."""
+    weights_R: Tensor | None = None
+    """The weight of each pair. None: all weigh the same."""
+    video_of_R: Tensor | None = None
+    """Index of each clip's video, if it matters which clips are of the same one."""
+    labels: Tensor | None = None
+    """Indices of the questions' answers [R], or of the rows' labels [R, M]."""
+    max_text_tokens: int = 0
+    """Position of a video's first token in the fusion layers."""
+
+    @property
+    def texts(self) -> TextTokens:
+        """This process's texts."""
+        assert self.encoded_texts is not None, "an objective without texts asks for some"
+        return self.encoded_texts
+
+    @property
+    def first(self) -> int:
+        """Index of this process's first pair in the whole batch."""
+        return self.workers.rank * len(self.texts.mask_BN)
+
+    def all_weights(self) -> Tensor | None:
+        """Return the weight of each pair of the whole batch [B], or None if all weigh the same."""
+        return None if self.weights_R is None else self.workers.gather(self.weights_R)
+
+    def all_videos(self) -> VideoTokens:
+        """Return the videos of the whole batch."""
+        longest = self.workers.largest(self.videos.mask_BM.shape[1])
+        return VideoTokens(
+            self._gathered(self.videos.tokens_BMD, longest), self._gathered(self.videos.mask_BM, longest)
+        )
+
+    def all_texts(self) -> TextTokens:
+        """Return the texts of the whole batch."""
+        longest = self.workers.largest(self.texts.mask_BN.shape[1])
+        return TextTokens(
+            self._gathered(self.texts.tokens_BND, longest),
+            self._gathered(self.texts.mask_BN, longest),
+            self._gathered(self.texts.weights_BN, longest),
+            None if self.texts.types_BND is None else self._gathered(self.texts.types_BND, longest),
+        )
+
+    def _gathered(self, x_RL: Tensor, longest: int) -> Tensor:
+        missing = longest - x_RL.shape[1]
+        padded = x_RL if missing == 0 else torch.cat([x_RL, x_RL.new_zeros(len(x_RL), missing, *x_RL.shape[2:])], dim=1)
+        return self.workers.gather(padded)
+
+    def video_biases(
+        self,
+        similarity_RB: Tensor,
+        temperature: float,
+        weights_R: Tensor | None = None,
+        text_of_R: Tensor | None = None,
+    ) -> Tensor:
+        """Return NCL's biases of the batch's videos [B], from the similarities of all processes' rows with them.
+
+        Args:
+            similarity_RB: This process's rows: its texts, or tokens of them.
+            temperature: Divides the similarities.
+            weights_R: Share of the probability that each row and the video that it must pick have, up to a factor, as
+                in ``losses.pair_biases``. None: all have the same.
+            text_of_R: Index of each row's text in this process. None: each text has one row.
+        """
+        similarity_RB = similarity_RB.detach()
+        weights_R = similarity_RB.new_ones(len(similarity_RB)) if weights_R is None else weights_R.detach()
+        text_of_R = torch.arange(len(similarity_RB), device=similarity_RB.device) if text_of_R is None else text_of_R
+        missing = self.workers.largest(len(weights_R)) - len(weights_R)  # each process has its own number of tokens
+        similarity_SB = self.workers.gather(F.pad(similarity_RB, (0, 0, 0, missing)))
+        weights_S = self.workers.gather(F.pad(weights_R, (0, missing)))
+        target_S = self.workers.gather(F.pad(self.first + text_of_R, (0, missing), value=-1))
+        is_row = target_S >= 0
+        similarity_SB, weights_S, target_S = similarity_SB[is_row], weights_S[is_row], target_S[is_row]
+        if not len(similarity_SB):  # a batch without a token of interest
+            return similarity_SB.new_zeros(similarity_SB.shape[1])
+        of_videos_B = weights_S.new_zeros(similarity_SB.shape[1]).index_add(0, target_S, weights_S)
+        return sinkhorn_biases(
+            similarity_SB,
+            temperature,
+            text_marginals_M=shares_of(weights_S),
+            video_marginals_N=shares_of(of_videos_B),
+        ).video_N
+
+    def fuse(self, model: PairModel, bank: TokenBank, text_of_P: Tensor, video_of_P: Tensor) -> FusionScores:
+        """Score pairs of the whole batch with the fusion layers; each process computes its share.
+
+        Args:
+            model: A model with fusion layers.
+            bank: Tokens of the whole batch.
+            text_of_P: Index of each pair's text, on the CPU.
+            video_of_P: Index of each pair's video, on the CPU.
+        """
+        assert model.fusion is not None, "an objective without fusion layers fuses"
+        size, rank, num_pairs = self.workers.size, self.workers.rank, len(text_of_P)
+        num_each = -(-num_pairs // size)
+        own = torch.arange(rank, num_each * size, size).clamp(max=num_pairs - 1)
+        scores = model.fusion(bank, text_of_P[own], video_of_P[own], recompute=self.recompute is not None)
+
+        def of_all(x_PN: Tensor) -> Tensor:  # this process has every size-th pair
+            return self.workers.gather(x_PN).unflatten(0, (size, num_each)).transpose(0, 1).flatten(0, 1)[:num_pairs]
+
+        return FusionScores(of_all(scores.pair_P), None if scores.token_PN is None else of_all(scores.token_PN))
+
+    def all_vectors(self, objective: Objective, model: PairModel) -> tuple[Tensor, Tensor]:
+        """Return the vectors of the whole batch's texts and videos.
+
+        All processes compute the same loss from them, which costs little beside the encoders.
+        """
+        text_RD = objective.text_vectors(model, self.texts)
+        video_RD = objective.video_vectors(model, self.videos)
+        return self.workers.gather(text_RD), self.workers.gather(video_RD)
+
+
+def choose_negatives(
+    batch: Batch, guidance_RB: Tensor | None, negatives: str, num_negatives: int
+) -> tuple[Tensor, Tensor]:
+    """Choose the pairs that the fusion layers see.
+
+    Args:
+        batch: The batch.
+        guidance_RB: Early scores of this process's texts; only "cascade" needs them.
+        negatives: "cascade", "random" or "all" (``fused.NEGATIVES``).
+        num_negatives: Number of negatives of each text and each video.
+
+    Returns:
+        The masks of ``losses.hard_negatives`` for the whole batch.
+    """
+    num_pairs, device = batch.workers.size * len(batch.texts.mask_BN), batch.texts.mask_BN.device
+    if negatives == "all":
+        everything = torch.ones(num_pairs, num_pairs, dtype=torch.bool, device=device)
+        return everything, everything
+    if negatives == "random":
+        drawn = torch.rand(num_pairs, num_pairs, generator=batch.generator)
+        return hard_negatives(drawn.to(device), num_negatives)
+    assert guidance_RB is not None, "the cascade needs early scores"
+    return hard_negatives(batch.workers.gather(guidance_RB.detach()), num_negatives)
+
+
+def pair_matrix(scores_P: Tensor, text_of_P: Tensor, video_of_P: Tensor, like_BB: Tensor) -> Tensor:
+    """Return pairs' scores by text and video, [B, B, ...]; 0 for pairs that were not scored."""
+    empty = scores_P.new_zeros(*like_BB.shape, *scores_P.shape[1:])
+    return empty.index_put((text_of_P.to(empty.device), video_of_P.to(empty.device)), scores_P)
+
+
+def best_matches(batch: Batch, videos: VideoTokens) -> tuple[Tensor, Tensor, Tensor]:
+    """Compare this process's tokens of interest with all videos.
+
+    Returns:
+        The indices of their texts [S], their weights [S], and s(x_j, y^p) of TACo Eq. 4 with each video [S, B].
+    """
+    text_of_S, weights_S, tokens_SD = batch.texts.of_interest
+    if batch.recompute is None:
+        similarity_SB = token_similarity(videos.tokens_BMD, videos.mask_BM, tokens_SD)
+    else:  # the products with every token of every video are many times the size of the result
+        parts = [
+            checkpoint(token_similarity, videos.tokens_BMD, videos.mask_BM, part, use_reentrant=False)
+            for part in tokens_SD.split(batch.recompute)
+        ]
+        similarity_SB = torch.cat(parts)
+    return text_of_S, weights_S, similarity_SB

@@ -1,0 +1,119 @@
+"""CMCM: cross-modal discrete representation learning, with a codebook that both sides share (Liu et al. 2022)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from ...storage.common.errors import SettingError
+from ..settings import setting
+from .base import Objective
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from ..models.base import PairModel, Parts
+    from ..models.codebook import Coded, SharedCodebook
+    from ..models.tokens import TextTokens, VideoTokens
+    from .batch import Batch
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cmcm(Objective):
+    """CMCM section 2.3: L_MMS + alpha L_CMCM, each in both directions."""
+
+    name: ClassVar[str] = "cmcm"
+    meaning: ClassVar[str] = "L_MMS + alpha L_CMCM with a codebook that both sides share (CMCM, section 2.3)"
+    terms: ClassVar[tuple[str, ...]] = ("contrast", "codes")
+    needs_tokens: ClassVar[bool] = True
+    can_normalize: ClassVar[bool] = True
+
+    margin: float = setting(0.1, "by how much a pair must be ahead of others (SSML's delta, CMCM's M)", least=0)
+    codebook_size: int = setting(1024, "codewords of cmcm; 0: none, its baseline", least=0)  # CMCM section 4.1
+    code_loss_weight: float = setting(0.1, "alpha of CMCM's section 2.3", least=0)
+
+    def check(self) -> None:
+        """Check that a score is trained."""
+        if "contrast" not in self.loss_names:
+            problem = "trains no score of CMCM's; expected contrast among them"
+            raise SettingError("losses", self.losses, problem)
+
+    def make_parts(self, width: int, num_labels: int) -> Parts:
+        """Make the shared codebook, and the queue of queries."""
+        from ..models.base import Parts
+        from ..models.codebook import SharedCodebook
+
+        return Parts(codebook=SharedCodebook(width, self.codebook_size), queries=self._make_queries(width))
+
+    def loss_terms(self, model: PairModel, batch: Batch) -> dict[str, Tensor]:
+        """Return both terms, and move the codewords."""
+        from ..losses import masked_margin_softmax
+        from ..models.codebook import coded_texts, coded_videos
+
+        codebook, workers = _codebook(model), batch.workers
+        text, video = coded_texts(codebook, batch.texts, workers), coded_videos(codebook, batch.videos, workers)
+        text_BD, video_BD = workers.gather(text.vector_BD), workers.gather(video.vector_BD)
+        weights_B = batch.all_weights()
+
+        def contrast(similarity_BB: Tensor) -> Tensor:
+            return masked_margin_softmax(similarity_BB, self.margin, weights_B)
+
+        terms = {"contrast": self._both_ways(contrast, text_BD @ video_BD.T, weights_B)}
+        if codebook.size and "codes" in self.loss_names:
+            terms["codes"] = self.code_loss_weight * self._code_loss(codebook, batch, text, video)
+        if codebook.size:
+            _update(codebook, batch, text, video)
+        if model.queries is not None:
+            model.queries.push(text_BD, video_BD)
+        return terms
+
+    def _both_ways(self, loss: Callable[[Tensor], Tensor], similarity_BB: Tensor, weights_B: Tensor | None) -> Tensor:
+        """Return the mean of a loss over rows in both directions, with NCL's biases if the loss is normalised."""
+        from ..losses import pair_biases
+
+        by_text, by_video = similarity_BB, similarity_BB.T
+        if self.normalized_loss:
+            biases = pair_biases(similarity_BB, 1.0, weights_B)
+            by_text, by_video = by_text + biases.video_N, by_video + biases.text_M
+        return (loss(by_text) + loss(by_video)) / 2
+
+    def _code_loss(self, codebook: SharedCodebook, batch: Batch, text: Coded, video: Coded) -> Tensor:
+        """Eq. 2, in both directions."""
+        from ..losses import code_log_probabilities, code_similarity, nce
+
+        weights_B = batch.all_weights()
+        # The codewords are not trained by the gradient: they follow the tokens that they replace (appendix A).
+        text_BV, video_BV = (
+            batch.workers.gather(code_log_probabilities(side.tokens_BLD, side.mask_BL, codebook.codewords))
+            for side in (text, video)
+        )
+        return self._both_ways(
+            lambda similarity_BB: nce(similarity_BB, weights_R=weights_B), code_similarity(text_BV, video_BV), weights_B
+        )
+
+    def text_vectors(self, model: PairModel, texts: TextTokens) -> Tensor:
+        """Return the texts' vectors in CMCM's space."""
+        from ..models.codebook import coded_texts
+        from ..workers import Workers
+
+        return coded_texts(_codebook(model), texts, Workers()).vector_BD
+
+    def video_vectors(self, model: PairModel, videos: VideoTokens) -> Tensor:
+        """Return the videos' vectors in CMCM's space."""
+        from ..models.codebook import coded_videos
+        from ..workers import Workers
+
+        return coded_videos(_codebook(model), videos, Workers()).vector_BD
+
+
+def _codebook(model: PairModel) -> SharedCodebook:
+    assert model.codebook is not None, "CMCM's model has a codebook"
+    return model.codebook
+
+
+def _update(codebook: SharedCodebook, batch: Batch, text: Coded, video: Coded) -> None:
+    import torch
+
+    tokens_TD = torch.cat([side.tokens_BLD[side.mask_BL] for side in (text, video)]).detach()
+    codebook.update(tokens_TD, batch.workers, batch.generator)

@@ -1,0 +1,43 @@
+"""What TACo and ToCo share: settings of the fusion layers, which see some pairs of a batch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from ..settings import setting
+from .base import Objective
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from .batch import Batch
+
+NEGATIVES = {
+    "cascade": "the hardest by the early scores",
+    "random": "as many, drawn at random",
+    "all": "every other pair of the batch",
+}
+"""{how the pairs for the fusion layers are chosen: in words}"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FusedObjective(Objective):
+    """An objective with fusion layers."""
+
+    needs_tokens: ClassVar[bool] = True
+    needs_words: ClassVar[bool] = True
+
+    negatives: str = setting("cascade", "pairs for the fusion layers", choices=NEGATIVES)
+    num_negatives: int = setting(8, "K' of TACo's section 3.3", least=1)  # TACo section 4.3
+    token_loss_weight: float = setting(0.5, "lambda_t of TACo's Eq. 6; lambda of ToCo's Eq. 3")
+    token_score_weight: float = setting(
+        0.5, "weight of the tokens' score in retrieval (TACo, Figure 3; lambda in ToCo)"
+    )
+    fusion_score_weight: float = setting(1.0, "weight of the fusion layers' score in retrieval")
+
+    def choose_negatives(self, batch: Batch, guidance_RB: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Choose the pairs that the fusion layers see; see ``batch.choose_negatives``."""
+        from .batch import choose_negatives
+
+        return choose_negatives(batch, guidance_RB, self.negatives, self.num_negatives)

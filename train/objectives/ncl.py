@@ -1,0 +1,41 @@
+"""NCL: normalised contrastive learning (Park et al. 2022)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from .base import Objective
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from ..models.base import PairModel
+    from .batch import Batch
+
+SINKHORN_ITERATIONS = 4  # NCL section 3.3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ncl(Objective):
+    """NCL Eq. 4 with the similarities of Eq. 12, or, without ``normalized_loss``, with those of Eq. 1."""
+
+    name: ClassVar[str] = "ncl"
+    meaning: ClassVar[str] = "a contrastive loss in which no text or video is picked too often (NCL, Eq. 4)"
+    terms: ClassVar[tuple[str, ...]] = ("contrast",)
+    can_normalize: ClassVar[bool] = True
+
+    def loss_terms(self, model: PairModel, batch: Batch) -> dict[str, Tensor]:
+        """Return Eq. 4."""
+        from ..losses import normalized_nce
+
+        text_BD, video_BD = batch.all_vectors(self, model)
+        if model.queries is not None:
+            model.queries.push(text_BD, video_BD)
+        loss = normalized_nce(
+            text_BD @ video_BD.T,
+            self.temperature,
+            weights_B=batch.all_weights(),
+            num_iterations=SINKHORN_ITERATIONS if self.normalized_loss else 0,
+        )
+        return {"contrast": loss}

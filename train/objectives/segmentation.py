@@ -1,0 +1,76 @@
+"""Action segmentation: which step each row of a video shows (TACo section 5.2, on COIN)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from ...storage.common.errors import SettingError
+from .base import Objective
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from ..data.batches import Batches
+    from ..data.examples import Examples, Source
+    from ..data.pairs import Pairs
+    from ..models.base import PairModel, Parts
+    from ..settings import DataSettings, OptimizationSettings
+    from .batch import Batch
+
+
+@dataclass(frozen=True, kw_only=True)
+class Segmentation(Objective):
+    """Cross entropy of each row's label, by a linear layer on the video encoder's tokens."""
+
+    name: ClassVar[str] = "segmentation"
+    meaning: ClassVar[str] = "the step that each row of a video shows (TACo, section 5.2)"
+    terms: ClassVar[tuple[str, ...]] = ("labels",)
+    needs_tokens: ClassVar[bool] = True
+    needs_words: ClassVar[bool] = True
+    needs_row_times: ClassVar[bool] = True
+    reads_texts: ClassVar[bool] = False
+    learns_from_pairs: ClassVar[bool] = False
+    task: ClassVar[str | None] = "segmentation"
+
+    def check(self) -> None:
+        """Check that its one term is trained."""
+        if self.losses != "all":
+            raise SettingError("losses", self.losses, f"{self.name} has one term; expected all")
+
+    def make_examples(self, source: Source) -> Examples:
+        """Read windows of videos whose rows have labels."""
+        from ..data.segment_examples import SegmentExamples
+
+        return SegmentExamples(source)
+
+    def make_batches(self, pairs: Pairs, data: DataSettings, optimization: OptimizationSettings) -> Batches:
+        """Draw windows without captions."""
+        from ..data.batches import ClipBatches
+
+        return ClipBatches(pairs, optimization.batch_size, optimization.seed)
+
+    def make_parts(self, width: int, num_labels: int) -> Parts:
+        """Make a linear layer that scores each label and the background."""
+        from torch import nn
+
+        from ..models.base import Parts
+
+        return Parts(head=nn.Linear(width, num_labels + 1), queries=self._make_queries(width))
+
+    def loss_terms(self, model: PairModel, batch: Batch) -> dict[str, Tensor]:
+        """Return the cross entropy, the mean over the rows of all processes."""
+        import torch.nn.functional as F
+
+        assert batch.labels is not None, "rows come with labels"
+        mask_BM = batch.videos.mask_BM
+        scores_SC = label_head(model)(batch.videos.tokens_BMD[mask_BM])
+        loss = F.cross_entropy(scores_SC, batch.labels[mask_BM], reduction="sum")
+        num_rows = batch.workers.sum(mask_BM.sum().to(loss.dtype))
+        return {"labels": loss * batch.workers.size / num_rows}  # the mean over processes is taken later
+
+
+def label_head(model: PairModel) -> nn.Module:
+    """Return the head of a model that was made for this objective."""
+    assert model.head is not None, "the model labels no rows"
+    return model.head

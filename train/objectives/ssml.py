@@ -1,0 +1,40 @@
+"""SSML: noise estimation by density for a margin loss (Amrani et al. 2021)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from ..settings import setting
+from .base import Objective
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from ..models.base import PairModel
+    from .batch import Batch
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ssml(Objective):
+    """SSML Eq. 4 on cosine similarities. Without weights of the pairs it is HowTo100M's loss, SSML's baseline."""
+
+    name: ClassVar[str] = "ssml"
+    meaning: ClassVar[str] = "a margin loss in which improbable pairs weigh less (SSML, Eq. 4)"
+    terms: ClassVar[tuple[str, ...]] = ("margin",)
+
+    margin: float = setting(0.1, "by how much a pair must be ahead of others (SSML's delta, CMCM's M)", least=0)
+    intra_video_rate: float = setting(
+        0.5, "share of a pair's negatives' weight that those of its video have, with --clips-per-video", least=0, most=1
+    )
+
+    def loss_terms(self, model: PairModel, batch: Batch) -> dict[str, Tensor]:
+        """Return Eq. 4."""
+        from ..losses import intra_video_weights, soft_max_margin
+
+        text_BD, video_BD = batch.all_vectors(self, model)
+        weights_B, negative_weights_BB = batch.all_weights(), None
+        if batch.video_of_R is not None:
+            negative_weights_BB = intra_video_weights(batch.workers.gather(batch.video_of_R), self.intra_video_rate)
+        weights_B = text_BD.new_ones(len(text_BD)) if weights_B is None else weights_B
+        return {"margin": soft_max_margin(text_BD @ video_BD.T, weights_B, self.margin, negative_weights_BB)}

@@ -1,0 +1,141 @@
+"""TACo: token-aware cascade contrastive learning (Yang, Bisk and Gao 2021)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from ...storage.common.errors import SettingError
+from ..settings import setting
+from .fused import FusedObjective
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from ..models.base import PairModel
+    from ..models.fusion import FusionScores
+    from ..models.tokens import TextTokens, VideoTokens
+    from ..settings import DataSettings
+    from .batch import Batch
+
+MOST_SIMILARITIES = 1 << 25
+"""Products of a text's token and a video's token that are in memory at once when scoring."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Taco(FusedObjective):
+    """TACo Eq. 6: a contrastive loss of sentences (L1), of tokens of interest (L2), and of the fusion layers (L3)."""
+
+    name: ClassVar[str] = "taco"
+    meaning: ClassVar[str] = "L1 + lambda_t L2 + L3 (TACo, Eq. 6)"
+    terms: ClassVar[tuple[str, ...]] = ("sentence", "token", "fusion")
+    can_normalize: ClassVar[bool] = True
+    stage: ClassVar[str] = "sentence"
+
+    sentence_score_weight: float = setting(1.0, "weight of the sentence's score in retrieval")
+
+    def check(self) -> None:
+        """Check that something finds the hard negatives."""
+        if self.loss_names == ("fusion",) and self.negatives == "cascade":
+            problem = "no early loss finds the hard ones with losses fusion; expected random or all"
+            raise SettingError("negatives", self.negatives, problem)
+
+    def check_data(self, data: DataSettings) -> None:
+        """Check that there is something to train."""
+        if self.loss_names == ("token",) and not data.pos_tags:
+            problem = "nothing to train with losses token; expected some parts of speech"
+            raise SettingError("tokens_of_interest", data.tokens_of_interest, problem)
+
+    @property
+    def has_fusion(self) -> bool:
+        """Whether L3 is trained."""
+        return "fusion" in self.loss_names
+
+    @property
+    def score_weights(self) -> dict[str, float]:
+        """{stage: weight} of the stages that are trained (TACo section 3.4)."""
+        weights = {
+            "sentence": self.sentence_score_weight,
+            "token": self.token_score_weight,
+            "fusion": self.fusion_score_weight,
+        }
+        return {stage: weights[stage] for stage in self.loss_names}
+
+    def loss_terms(self, model: PairModel, batch: Batch) -> dict[str, Tensor]:
+        """Return TACo Eq. 6's terms, or those of them that ``losses`` names (Table 3)."""
+        from ..losses import cascade_scores
+        from .batch import best_matches
+
+        videos, terms, guidance_RB = batch.all_videos(), {}, None
+        if "sentence" in self.loss_names:
+            guidance_RB = batch.texts.sentence_BD @ videos.mean_BD.T
+            terms["sentence"] = self._sentence_loss(batch, guidance_RB)
+        if "token" in self.loss_names:
+            text_of_S, weights_S, similarity_SB = best_matches(batch, videos)
+            terms["token"] = self.token_loss_weight * self._token_loss(batch, text_of_S, weights_S, similarity_SB)
+            if guidance_RB is None:
+                guidance_RB = similarity_SB.new_zeros(len(batch.texts.mask_BN), similarity_SB.shape[1])
+            guidance_RB = cascade_scores(guidance_RB.detach(), similarity_SB.detach(), text_of_S)
+        if self.has_fusion:
+            terms["fusion"] = self._fusion_loss(model, batch, videos, guidance_RB)
+        if model.queries is not None:
+            model.queries.push(batch.workers.gather(batch.texts.sentence_BD), videos.mean_BD)
+        return terms
+
+    def _sentence_loss(self, batch: Batch, similarity_RB: Tensor) -> Tensor:
+        """L1, Eq. 3."""
+        from ..losses import nce
+
+        bias_B = 0.0
+        if self.normalized_loss:
+            bias_B = batch.video_biases(similarity_RB, self.temperature, batch.weights_R)
+        return nce((similarity_RB + bias_B) / self.temperature, batch.first, batch.weights_R)
+
+    def _token_loss(self, batch: Batch, text_of_S: Tensor, weights_S: Tensor, similarity_SB: Tensor) -> Tensor:
+        """L2, Eq. 4."""
+        from ..losses import weighted_nce
+
+        counted_S = weights_S if batch.weights_R is None else weights_S * batch.weights_R[text_of_S]
+        bias_B = 0.0
+        if self.normalized_loss:
+            bias_B = batch.video_biases(similarity_SB, self.temperature, counted_S, text_of_S)
+        loss = weighted_nce((similarity_SB + bias_B) / self.temperature, batch.first + text_of_S, counted_S)
+        return loss / len(batch.texts.mask_BN)
+
+    def _fusion_loss(self, model: PairModel, batch: Batch, videos: VideoTokens, guidance_RB: Tensor | None) -> Tensor:
+        """L3, Eq. 5."""
+        from ..losses import fusion_nce
+        from .batch import pair_matrix
+
+        of_texts, of_videos = self.choose_negatives(batch, guidance_RB)
+        text_of_P, video_of_P = (of_texts | of_videos).cpu().nonzero(as_tuple=True)
+        bank = model.token_bank(batch.all_texts(), videos, batch.max_text_tokens)
+        scores = batch.fuse(model, bank, text_of_P, video_of_P)
+        scores_BB = pair_matrix(scores.pair_P, text_of_P, video_of_P, of_texts)
+        return fusion_nce(
+            scores_BB, of_texts, of_videos, weights_B=batch.all_weights(), normalized=self.normalized_loss
+        )
+
+    def text_vectors(self, model: PairModel, texts: TextTokens) -> Tensor:
+        """Return the texts' [CLS] tokens."""
+        return texts.sentence_BD
+
+    def video_vectors(self, model: PairModel, videos: VideoTokens) -> Tensor:
+        """Return the videos' average tokens."""
+        return videos.mean_BD
+
+    def early_scores(self, texts: TextTokens, videos: VideoTokens) -> dict[str, Tensor]:
+        """Return the tokens' score: the weighted sum over a text's tokens of interest of their best matches."""
+        import torch
+
+        from ..losses import token_similarity
+
+        text_of_S, weights_S, tokens_SD = texts.of_interest
+        parts = tokens_SD.split(max(MOST_SIMILARITIES // videos.mask_BM.numel(), 1))
+        best_SV = torch.cat([token_similarity(videos.tokens_BMD, videos.mask_BM, part) for part in parts])
+        empty_TV = best_SV.new_zeros(len(texts.mask_BN), len(videos.mask_BM))
+        return {"token": empty_TV.index_add(0, text_of_S, weights_S[:, None] * best_SV)}
+
+    def late_scores(self, fused: FusionScores, token_weights_PN: Tensor) -> dict[str, Tensor]:
+        """Return the fusion layers' score."""
+        return {"fusion": fused.pair_P}

@@ -1,0 +1,294 @@
+"""The settings of a run, in parts: data, model, optimisation, validation. Each checks itself.
+
+An objective's settings are its own (``objectives``); ``config.TrainConfig`` holds all parts together. Nothing here imports
+torch, so that a command line starts quickly.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import Field, dataclass, field, fields
+from typing import Any, TypeVar, get_type_hints
+
+from ..storage.common.errors import SettingError
+from ..storage.profiles import FRAME_MAPS
+from ..storage.records import DATASET_NAME
+
+T = TypeVar("T")
+
+UNIVERSAL_TAGS = [
+    "ADJ",
+    "ADP",
+    "ADV",
+    "AUX",
+    "CCONJ",
+    "DET",
+    "INTJ",
+    "NOUN",
+    "NUM",
+    "PART",
+    "PRON",
+    "PROPN",
+    "PUNCT",
+    "SCONJ",
+    "SYM",
+    "VERB",
+    "X",
+]  # as spaCy gives them
+"""Parts of speech, universaldependencies.org/u/pos."""
+MAX_TOKENS = 512
+"""Of a text and a video together: the positions that the layers know, as many as BERT's. ActivityNet uses 256 and 256 (TACo
+section 4.3)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rule:
+    """What a setting is for, and the values it may have."""
+
+    help: str = ""
+    """One line for ``--help``."""
+    least: float | None = None
+    most: float | None = None
+    above: float | None = None
+    below: float | None = None
+    choices: Mapping[str, str] | None = None
+    """{allowed value: what it means}; the meaning may be empty."""
+
+    def problem(self, value: Any) -> str | None:
+        """Return what was expected instead of ``value``, or None if it is allowed."""
+        if self.choices is not None:
+            return None if value in self.choices else f"expected one of {', '.join(self.choices)}"
+        if self.least is not None and self.most is not None:
+            return None if self.least <= value <= self.most else f"expected {self.least} to {self.most}"
+        if self.least is not None and not value >= self.least:
+            return f"expected {self.least} or more"
+        if self.above is not None and not value > self.above:
+            return f"expected more than {self.above}"
+        if self.below is not None and not value < self.below:
+            return f"expected less than {self.below}"
+        return None
+
+    @property
+    def told(self) -> str:
+        """The help text with all choices and what they mean."""
+        choices = [f"{name}: {meaning}" if meaning else name for name, meaning in (self.choices or {}).items()]
+        return ". ".join(filter(None, (self.help, "; ".join(choices))))
+
+
+def setting(
+    default: T,
+    help: str = "",
+    *,
+    least: float | None = None,
+    most: float | None = None,
+    above: float | None = None,
+    below: float | None = None,
+    choices: Mapping[str, str] | None = None,
+) -> T:
+    """Return a dataclass field with a default and a ``Rule`` for its values."""
+    rule = Rule(help=help, least=least, most=most, above=above, below=below, choices=choices)
+    return field(default=default, metadata={"rule": rule})
+
+
+def rule_of(of: Field[Any]) -> Rule:
+    """Return the rule of a settings field."""
+    return of.metadata.get("rule", Rule())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """Base of all settings: values are checked when they are made.
+
+    A class checks what its fields' rules do not say in a method ``check``. Those of all its base classes are called too.
+    """
+
+    def __post_init__(self) -> None:
+        for of in fields(self):
+            if (problem := rule_of(of).problem(getattr(self, of.name))) is not None:
+                raise SettingError(of.name, getattr(self, of.name), problem)
+        for base in reversed(type(self).__mro__):
+            if "check" in vars(base):
+                vars(base)["check"](self)
+
+    def check(self) -> None:
+        """Raise ``SettingError`` for values that do not fit together."""
+
+
+def types_of(settings: type[Settings]) -> dict[str, type]:
+    """Return the type of each setting: {name: int, float, bool or str}."""
+    hints = get_type_hints(settings)
+    return {of.name: hints[of.name] for of in fields(settings)}
+
+
+def parse_tokens_of_interest(text: str) -> tuple[str, ...]:
+    """Return the tags of a name such as "noun+verb" (TACo), "noun+verb+adj" (ToCo) or "det+adp" (TACo's Table 4).
+
+    Raises:
+        SettingError: One of them is no part of speech.
+    """
+    tags = () if text == "none" else tuple(sorted(set(text.upper().replace(",", "+").split("+"))))
+    if unknown := [tag for tag in tags if tag not in UNIVERSAL_TAGS]:
+        known = ", ".join(UNIVERSAL_TAGS).lower()
+        problem = f"{unknown[0]!r} is no part of speech; expected 'none', or some of {known}, joined by +"
+        raise SettingError("tokens_of_interest", text, problem)
+    return tags
+
+
+def parse_grid(text: str) -> tuple[int, int, int] | None:
+    """Return the (time, height, width) of a text such as "2x2x2"; None for an empty text."""
+    if not text:
+        return None
+    if not re.fullmatch(r"[1-9]\d*x[1-9]\d*x[1-9]\d*", text):
+        raise SettingError("video_grid", text, "expected TIMExHEIGHTxWIDTH, such as 2x2x2")
+    time, height, width = map(int, text.split("x"))
+    return time, height, width
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataSettings(Settings):
+    """What a run is trained on."""
+
+    dataset: str
+    protocol: str = setting(
+        "", "which splits and captions of the data set, as for vlalign-preprocess; empty: the usual ones"
+    )
+    features: str = field(metadata={"rule": Rule(help="name of a feature store, such as s3d, or several joined by +")})
+    video_grid: str = setting(
+        "",
+        "TIMExHEIGHTxWIDTH: average a clip's frame maps into this many cells, each one a token (CMCM section 4.3, "
+        "appendix B); for features that are maps. --max-video-tokens counts frames then",
+    )
+    max_video_tokens: int = setting(48, "rows of a clip, evenly chosen from longer clips", least=1)  # TACo section 4.3
+    max_text_tokens: int = setting(30, "word pieces of a caption; longer ones are cut", least=3)  # TACo section 4.3
+    tokens_of_interest: str = setting(
+        "noun+verb", "parts of speech that the token loss is about, such as noun+verb+adj; or none"
+    )  # TACo section 3.3
+    clips_per_video: int = setting(0, "clips of the same video in a batch; 0: as many as are drawn by chance", least=0)
+
+    @property
+    def pos_tags(self) -> tuple[str, ...]:
+        """The universal tags of the tokens of interest."""
+        return parse_tokens_of_interest(self.tokens_of_interest)
+
+    @property
+    def grid(self) -> tuple[int, int, int] | None:
+        """Time, height and width of the grid, or None."""
+        return parse_grid(self.video_grid)
+
+    @property
+    def maps(self) -> str | None:
+        """The first of the features that is a map of each frame, or None."""
+        return next((name for name in self.features.split("+") if name in FRAME_MAPS), None)
+
+    def check(self) -> None:
+        """Check sizes and names."""
+        if self.max_video_tokens + self.max_text_tokens > MAX_TOKENS:
+            problem = f"expected {MAX_TOKENS} or fewer together with max_text_tokens, which is {self.max_text_tokens}"
+            raise SettingError("max_video_tokens", self.max_video_tokens, problem)
+        _ = self.pos_tags  # raises for what is no part of speech
+        if wrong := [name for name in self.features.split("+") if not DATASET_NAME.fullmatch(name)]:
+            problem = f"{wrong[0]!r} names no store; expected letters, digits, '.', '_' and '-' only"
+            raise SettingError("features", self.features, problem)
+        if self.maps and "+" in self.features:
+            problem = f"{self.maps} is a map of each frame, which cannot be joined; expected it alone"
+            raise SettingError("features", self.features, problem)
+        self._check_grid()
+
+    def _check_grid(self) -> None:
+        if self.grid is None:
+            return
+        if self.maps is None:
+            problem = f"features {self.features} are no maps; expected one of {', '.join(FRAME_MAPS)}, or no grid"
+            raise SettingError("video_grid", self.video_grid, problem)
+        (time, height, width), (map_height, map_width, _) = self.grid, FRAME_MAPS[self.maps]
+        if height > map_height or width > map_width:
+            problem = f"a map of {self.features} has {map_height} x {map_width} cells; expected no more"
+            raise SettingError("video_grid", self.video_grid, problem)
+        if time * height * width + self.max_text_tokens > MAX_TOKENS:
+            problem = f"expected {MAX_TOKENS} tokens or fewer together with max_text_tokens, {self.max_text_tokens}"
+            raise SettingError("video_grid", self.video_grid, problem)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Encoder:
+    """A kind of encoders for clips and captions."""
+
+    meaning: str
+    gives_tokens: bool = True
+    """False: it gives one vector for each clip and caption."""
+    reads_words: bool = True
+    """False: captions are recordings."""
+    normalises_batches: bool = False
+    """It has batch normalisation, so it must see the whole batch at once."""
+
+
+ENCODERS = {
+    "transformer": Encoder(
+        meaning="self-attention over a clip's rows and over a caption's word pieces (TACo, section 3.1)"
+    ),
+    "gated": Encoder(
+        meaning="gated embeddings of the maximum of a clip's rows and of the average of a caption's word vectors (SSML, "
+        "section 5.1)",
+        gives_tokens=False,
+    ),
+    "spoken": Encoder(
+        meaning="a linear layer on a clip's rows, and Harwath's residual network on its spoken caption's log-mel rows (CMCM, "
+        "Table 3)",
+        reads_words=False,
+        normalises_batches=True,
+    ),
+}
+"""{name: encoders}"""
+
+
+def _meanings(encoders: Iterable[tuple[str, Encoder]]) -> dict[str, str]:
+    return {name: encoder.meaning for name, encoder in encoders}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelSettings(Settings):
+    """What a run's model is made of."""
+
+    encoder: str = setting("transformer", choices=_meanings(ENCODERS.items()))
+    text_encoder: str = setting(
+        "small", "'small' (two layers, learned from the captions), or a BERT-like model by folder or hub name"
+    )
+    embedding_size: int = setting(6144, "width of the gated encoder", least=1)  # SSML section 5.1
+    num_video_layers: int = setting(1, "self-attention layers over a clip's rows", least=0)  # TACo section 4.2
+    num_fusion_layers: int = setting(2, "layers that see a text and a video together", least=1)  # TACo section 4.2
+    dropout: float = setting(0.1, "dropout rate of the new layers", least=0, below=1)
+    precision: str = setting(
+        "fp32", choices={"fp32": "", "bf16": "layers compute in bfloat16 while training, the rest in float32"}
+    )
+    compile: bool = setting(False, "compile the layers with torch.compile")
+
+    @property
+    def encoders(self) -> Encoder:
+        """The encoders of this name."""
+        return ENCODERS[self.encoder]
+
+
+SCHEDULES = {"linear": "to 0 in a straight line", "cosine": "to 0 as a cosine", "constant": "not at all"}
+"""{how the learning rate falls after the warm-up: in words}"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptimizationSettings(Settings):
+    """How a run's model is trained."""
+
+    seed: int = setting(0, "seed of everything random")
+    num_steps: int = setting(300, "steps, each on one batch", least=1)
+    batch_size: int = setting(64, "pairs that are contrasted with each other, in all processes together", least=2)
+    micro_batch_size: int = setting(
+        0, "pairs that a process computes at once, for the same loss in less memory and more time; 0: all", least=0
+    )
+    learning_rate: float = setting(5e-4, "peak learning rate of AdamW", above=0)
+    warmup_steps: int = setting(50, "steps in which the learning rate rises from 0", least=0)
+    schedule: str = setting("linear", "how the learning rate falls", choices=SCHEDULES)
+    weight_decay: float = setting(1e-5, "decoupled weight decay of AdamW", least=0)  # TACo section 4.3
+
+
+@dataclass(frozen=True, kw_only=True)
+class ValidationSettings(Settings):
+    """When a run's model is validated."""
+
+    validate_every: int = setting(50, "steps between validations; the run's state is saved as often", least=1)

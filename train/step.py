@@ -1,0 +1,109 @@
+"""One training step: a batch's loss and its gradient, in micro-batches if the whole batch does not fit in memory."""
+
+import math
+import random
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from .config import TrainConfig
+from .data.examples import Inputs
+from .models.base import PairModel
+from .models.tokens import TextTokens, VideoTokens
+from .objectives.batch import Batch
+from .settings import OptimizationSettings
+from .workers import Workers
+
+
+def learning_rate_factor(step: int, settings: OptimizationSettings) -> float:
+    """Return the part of the peak learning rate that a step has.
+
+    After a linear warm-up it falls as ``schedule`` says: linearly (TACo section 4.3), as a cosine (NCL appendix B), or not
+    at all (SSML). ``step`` counts from 0.
+    """
+    warmup = min(settings.warmup_steps, settings.num_steps // 2)
+    if step < warmup:
+        return (step + 1) / warmup
+    left = (settings.num_steps - step) / max(settings.num_steps - warmup, 1)
+    return {"linear": left, "cosine": (1 - math.cos(math.pi * left)) / 2, "constant": 1.0}[settings.schedule]
+
+
+def encode(model: PairModel, inputs: Inputs, micro_batch_size: int) -> tuple[TextTokens | None, VideoTokens]:
+    """Encode a batch.
+
+    In micro-batches, what the encoders compute is not kept for the gradient but computed again, a micro-batch at a time.
+    The loss over all of them and its gradient are those of the whole batch.
+
+    Args:
+        model: Has the encoders.
+        inputs: The batch; without texts the first result is None.
+        micro_batch_size: Texts, and clips, to encode at once; 0: all.
+    """
+
+    def encode_texts(texts: dict[str, Tensor]) -> tuple[Tensor, ...]:
+        return _tensors(model.encode_texts(texts))
+
+    def encode_videos(rows: Tensor, mask: Tensor) -> Tensor:
+        return model.encode_videos(rows, mask).tokens_BMD
+
+    rows, mask = inputs.rows, inputs.mask
+    if not micro_batch_size:
+        return model.encode_texts(inputs.texts) if inputs.texts else None, model.encode_videos(rows, mask)
+    num_texts = len(next(iter(inputs.texts.values()))) if inputs.texts else 0
+    texts, videos = [], []
+    # Tensors are positional arguments: PyTorch keeps the random state of the devices of those alone, and without it other
+    # values are dropped when the part is computed again.
+    for part in parts_of(num_texts, micro_batch_size):
+        of_part = {name: value[part] for name, value in inputs.texts.items()}
+        texts.append(checkpoint(encode_texts, of_part, use_reentrant=False))
+    for part in parts_of(len(rows), micro_batch_size):
+        videos.append(checkpoint(encode_videos, rows[part], mask[part], use_reentrant=False))
+    all_texts = TextTokens(*(torch.cat(of_parts) for of_parts in zip(*texts, strict=True))) if texts else None
+    return all_texts, VideoTokens(torch.cat(videos), mask)
+
+
+def parts_of(length: int, size: int) -> list[slice]:
+    """Split 0 to ``length`` into slices of ``size``; the last one may be shorter."""
+    return [slice(first, first + size) for first in range(0, length, size)]
+
+
+def _tensors(texts: TextTokens) -> tuple[Tensor, ...]:
+    tensors = texts.tokens_BND, texts.mask_BN, texts.weights_BN
+    return tensors if texts.types_BND is None else (*tensors, texts.types_BND)
+
+
+def backward(model: PairModel, inputs: Inputs, config: TrainConfig, step: int, workers: Workers) -> dict[str, Tensor]:
+    """Compute a batch's loss and leave the gradient of the whole batch's loss in the model.
+
+    Random draws depend on the seed, the step and the process alone.
+
+    Args:
+        model: The model, in training mode.
+        inputs: This process's share of the batch.
+        config: The run's settings.
+        step: Counts from 0.
+        workers: The processes that share the batch.
+
+    Returns:
+        The terms of this process's loss by name. Their mean over the processes is the batch's.
+    """
+    torch.manual_seed(random.Random(f"{config.seed} step {step} process {workers.rank}").getrandbits(63))
+    texts, videos = encode(model, inputs, config.micro_batch_size)
+    batch = Batch(
+        texts,
+        videos,
+        workers,
+        generator=torch.Generator().manual_seed(random.Random(f"{config.seed} step {step}").getrandbits(63)),
+        recompute=config.micro_batch_size or None,
+        weights_R=inputs.weights,
+        video_of_R=inputs.video_of,
+        labels=inputs.labels,
+        max_text_tokens=config.max_text_tokens,
+    )
+    terms = config.objective.loss_terms(model, batch)
+    model.zero_grad(set_to_none=True)
+    total = sum(terms.values(), start=torch.zeros((), device=videos.mask_BM.device))
+    (total / workers.size).backward()
+    workers.sum_gradients(model)
+    return terms

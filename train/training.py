@@ -1,0 +1,177 @@
+"""Training as one Python call, which vlalign-train wraps."""
+
+import contextlib
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..storage.captions import choose_protocol, read_captions_about
+from ..storage.common.errors import UserError
+from ..storage.common.problems import Problems
+from ..storage.common.progress import Listener, report_progress_to
+from ..storage.common.terminal import say
+from ..storage.files import remove_unfinished
+from ..storage.layout import DatasetFolder, find_dataset
+from .config import TrainConfig, foreign_settings
+from .data.stores import Stores, choose_features
+from .objectives import DEFAULT_OBJECTIVE, objective_for
+from .recipes import RECIPES, describe, make_config, usual_recipe
+from .run_layout import EVENTS_FILE, LABELS_FILE, LAST_MODEL_FILE, MODEL_FILE, RUN_FILE, STATE_FILE
+from .run_lock import training_in
+from .runs import describe_inputs, features_note, find_run, open_run_stores, trained_before
+
+WRITTEN = (STATE_FILE, MODEL_FILE, LAST_MODEL_FILE, EVENTS_FILE, LABELS_FILE, RUN_FILE)
+"""Files of a run that a training writes whole or not at all."""
+
+
+@dataclass(frozen=True)
+class TrainedRun:
+    """A finished training."""
+
+    folder: Path
+    """The run's folder."""
+    config: TrainConfig
+    was_trained_before: bool = False
+    """The run was finished already, so nothing was done."""
+    num_left_out: int = 0
+    """Captions and videos that could not be used."""
+
+
+def train(
+    root: Path,
+    dataset: str | None = None,
+    *,
+    recipe: str | None = None,
+    protocol: str | None = None,
+    init: str | None = None,
+    run_name: str | None = None,
+    device: str = "cpu",
+    settings: Mapping[str, Any] | None = None,
+    on_progress: Listener | None = None,
+) -> TrainedRun:
+    """Train a video-text model on the features and captions of a data set, or resume a training that was stopped.
+
+    Under torchrun or Ray Train, all processes make the same call and train one model together.
+
+    Args:
+        root: Folder of all data sets.
+        dataset: Name of the data set; None: the one prepared data set under ``root``.
+        recipe: Where settings come from that are not given, one of ``recipes.RECIPES``; None: the data set's.
+        protocol: Splits and captions of the data set, as for vlalign-preprocess; None: the recipe's or the usual ones.
+        init: Folder or name of a run whose model training starts from.
+        run_name: Name of the run's folder; None: made of objective, features, protocol and seed.
+        device: "cpu", "cuda" or "cuda:N"; under torchrun, each process uses its own GPU with "cuda".
+        settings: Settings by name, such as ``{"features": "s3d", "num_steps": 1000}``; see ``config.TrainConfig``.
+        on_progress: Called after each step.
+
+    Returns:
+        The run's folder, and how much was left out.
+
+    Raises:
+        SettingError: A setting cannot be used.
+        UserError: Captions, features or the run's folder cannot be used, or the loss is not finite.
+    """
+    given = {name: value for name, value in (settings or {}).items() if value is not None}
+    folder = find_dataset(root, dataset, having="captions", hint="vlalign-preprocess")
+    about = read_captions_about(choose_protocol(folder, protocol or "").captions) or {}
+    objective = given.get("objective") or usual_objective(about)
+    recipe = recipe or usual_recipe(objective, folder.name, about.get("protocol", ""), init or "")
+    folder = choose_protocol(folder, protocol or RECIPES.get(recipe or "", {}).get("protocol", ""))
+    init_folder = find_run(root, None, init) if init else None
+    if "features" in given:
+        given["features"] = choose_features(folder, given["features"])
+    named = {"dataset": folder.name, "protocol": folder.protocol} | ({"init": init} if init else {})
+    if recipe is None:
+        named["objective"] = objective
+    config = make_config(recipe, given | named)
+    run_folder = folder.runs / (run_name or _name_of(config, init_folder))
+    stores = open_run_stores(folder, config)
+    if trained_before(run_folder, config, describe_inputs(folder, stores, init_folder)):
+        say(f"{run_folder}: trained before with the same settings on the same data; nothing to do")
+        return TrainedRun(run_folder, config, was_trained_before=True)
+    is_first = is_first_process()
+    if is_first:
+        named_here = [n for n, v in (("dataset", dataset), ("protocol", protocol), ("init", init)) if v is not None]
+        say("\n".join(["settings:", *describe(config, {*given, *named_here})]))
+        for name in foreign_settings(given | {"objective": config.objective.name}):
+            say(f"note: --{name.replace('_', '-')} changes nothing: objective {config.objective.name} does not use it")
+    problems = Problems(quiet=not is_first, file=folder.problems("train"))
+    with report_progress_to(on_progress), problems:
+        train_run(folder, config, run_folder, stores, device=device, init=init_folder, problems=problems)
+    return TrainedRun(run_folder, config, num_left_out=problems.count)
+
+
+def is_first_process() -> bool:
+    """Return whether this is the first of the processes that train one model together, or the only one."""
+    return os.environ.get("RANK", "0") == "0"
+
+
+def usual_objective(about: Mapping[str, Any]) -> str:
+    """Return the objective for a data set whose captions say this about themselves: that of its task, or else TACo."""
+    return objective_for(about.get("task", "")) or DEFAULT_OBJECTIVE
+
+
+def _name_of(config: TrainConfig, init: Path | None) -> str:
+    start = f"from-{init.name}" if init else ""
+    parts = config.objective.name, config.features, config.protocol, start, f"seed{config.seed}"
+    return "-".join(filter(None, parts))
+
+
+def train_run(
+    dataset: DatasetFolder,
+    config: TrainConfig,
+    folder: Path,
+    stores: Stores,
+    *,
+    device: str,
+    init: Path | None = None,
+    problems: Problems,
+) -> None:
+    """Train the model of ``config`` into ``folder``, or resume a training that was stopped there.
+
+    Args:
+        dataset: Has the captions.
+        config: The run's settings.
+        folder: The run's folder.
+        stores: The stores of the run's features.
+        device: "cpu", "cuda" or "cuda:N".
+        init: Folder of the run whose model training starts from.
+        problems: Gets what is left out.
+
+    Raises:
+        UserError: There is nothing to train on, the folder holds a run of other settings, another process trains there,
+            or the loss is not finite.
+    """
+    from .trainer import RunSource, Trainer  # imports torch
+    from .workers import join_workers
+
+    with (
+        join_workers(device) as (workers, own_device),
+        training_in(folder) if workers.first else contextlib.nullcontext(),
+    ):
+        if workers.first:
+            clean(folder)
+        trainer = Trainer(RunSource(dataset, config, folder, stores, init), workers, own_device, problems)
+        if workers.first:
+            say(f"{folder}: {trainer.examples.summary}")
+            if trainer.examples.labels:
+                say(f"{folder}: {len(trainer.examples.labels):,} answers or labels to choose from")
+            if trainer.step:
+                say(f"{folder}: resumes after step {trainer.step:,}")
+            if note := features_note(trainer.state.inputs):
+                say(f"note: {note}")
+        trainer.run()
+
+
+def clean(folder: Path) -> None:
+    """Remove files that a killed training left half written.
+
+    Raises:
+        UserError: A training has finished in this folder meanwhile.
+    """
+    if (folder / RUN_FILE).exists():
+        raise UserError(f"{folder}: a training has just finished there; pass another --run-name NAME")
+    if num_removed := sum(remove_unfinished(folder / name) for name in WRITTEN):
+        say(f"{folder}: removed {num_removed} half-written files of a killed training")
