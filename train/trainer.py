@@ -123,7 +123,7 @@ class Trainer:
         features = ClipFeatures(source.stores.features, self.config.grid)
         inputs = describe_inputs(source.dataset, source.stores, source.init)
         self.examples = read_examples(source, features, workers, problems)
-        self.share = workers.share(self.examples.batches.size)
+        self.share = workers.share(self.examples.batch_size)
         weights = TokenWeights(read_idf(source.dataset.idf), self.config.pos_tags)
 
         torch.manual_seed(self.config.seed)

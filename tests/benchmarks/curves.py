@@ -1,36 +1,31 @@
-"""The losses of one short run of each objective, to the last digit: `curves.py FOLDER` writes them, `curves.py FOLDER --against OLDER`
-compares them with those of another version of the code."""
+"""Write the losses of one short run of each objective, to the last digit, and compare them with another version's.
+
+python tests/benchmarks/curves.py FOLDER                    writes FOLDER/curves.json
+python tests/benchmarks/curves.py FOLDER --against OLDER    compares with OLDER/curves.json, of another version
+"""
 
 import argparse
 import json
 import sys
 from pathlib import Path
 
-sys.path[:0] = [str(Path(__file__).resolve().parents[1] / part) for part in ("", "extract", "train")]
+sys.path[:0] = [str(Path(__file__).resolve().parents[1])]
 
+from helpers.labelled import make_questions, make_segments
+from helpers.spoken import make_spoken
 from helpers.toy import make_toy
-from test_dual_training import CASES as DUAL_CASES
-from test_spoken import SETTINGS as SPOKEN
-from test_spoken import make_spoken
-from test_tasks import QUESTIONS, SEGMENTS, make_questions, make_segments
+from helpers.training import PAIR_CASES, QUESTIONS, SEGMENTS, SPOKEN, options
 from vlalign.train.cli_train import main as train_main
 
 CASES = {"taco": ("toy", {}), "toco": ("toy", {"objective": "toco"})}
-CASES |= {f"{name} settings": ("toy", settings) for name, settings in DUAL_CASES.items()}
+CASES |= {f"{name} settings": ("toy", settings) for name, settings in PAIR_CASES.items()}
 CASES |= {"vqa": ("asked", QUESTIONS), "segmentation": ("segmented", SEGMENTS), "spoken": ("spoken", SPOKEN)}
 FEATURES = {"toy": "s3d"}
 NUM_STEPS = 6
 
 
-def options(settings: dict) -> list[str]:
-    given = []
-    for name, value in settings.items():
-        given += [f"--{name.replace('_', '-')}"] if value is True else [f"--{name.replace('_', '-')}", str(value)]
-    return given
-
-
 def curve(root: Path, dataset: str, settings: dict, name: str) -> list[dict[str, str]]:
-    """Of each step every logged number, as hexadecimal digits."""
+    """Return every logged figure of each step, as hexadecimal digits."""
     call = [
         "--root",
         str(root),

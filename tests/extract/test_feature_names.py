@@ -8,7 +8,7 @@ from vlalign.storage.cli import main as store_main
 from vlalign.storage.common.errors import UserError
 from vlalign.storage.profiles import PROFILES, split_features
 from vlalign.train.cli_train import main as train_main
-from vlalign.train.runs import choose_features
+from vlalign.train.data.stores import choose_features
 
 WEIGHTS = Weights(name="toy", sha256="0" * 64)
 

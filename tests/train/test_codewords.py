@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from helpers.toy import make_toy
-from test_trainer import at
+from helpers.training import at
 from vlalign.storage import Caption
 from vlalign.storage.captions import CaptionTable
 from vlalign.storage.files import read_json

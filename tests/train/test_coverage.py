@@ -1,9 +1,10 @@
 """How much of a split was evaluated is said, with why the rest was not."""
 
 import pytest
+from helpers.labelled import make_questions, make_segments
 from helpers.toy import make_toy
+from helpers.training import at
 from test_steps import make_steps
-from test_tasks import make_questions, make_segments
 from vlalign.storage import Caption, read_captions
 from vlalign.storage.captions import read_captions_about, write_captions_about, write_part
 from vlalign.storage.files import read_json, write_json
@@ -11,10 +12,6 @@ from vlalign.train.cli_evaluate import main as evaluate_main
 from vlalign.train.cli_train import main as train_main
 
 TRAIN = ["--num-steps", "2", "--batch-size", "4", "--run-name", "r"]
-
-
-def at(dataset) -> list[str]:
-    return ["--root", str(dataset.root), "--dataset", dataset.name]
 
 
 def add_test_captions(dataset, *captions: Caption) -> None:

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 import vlalign.train.density as module
-from vlalign.train.density import nearest_pairs, pair_association_probability
 from helpers.density_bound import error_bound
+from vlalign.train.density import nearest_pairs, pair_association_probability
 
 
 def plain_probability(video: np.ndarray, text: np.ndarray, k: int) -> np.ndarray:

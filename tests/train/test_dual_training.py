@@ -9,7 +9,7 @@ import pytest
 import torch
 from helpers.shared import shared
 from helpers.toy import make_toy
-from test_trainer import at, gradient, losses_of, torchrun, trainer
+from helpers.training import PAIR_CASES, at, check_processes, losses_of, options, trainer
 from vlalign.storage.files import read_json
 from vlalign.storage.layout import DatasetFolder
 from vlalign.storage.word_vectors import read_word_vectors
@@ -22,22 +22,10 @@ from vlalign.train.data.pair_weights import PARTS_SEED
 from vlalign.train.data.pairs import ClipFeatures
 from vlalign.train.data.text import average_words
 from vlalign.train.density import nearest_pairs, pair_association_probability
-from vlalign.train.models.gated import IDLE_STEPS, QueryQueue, SharedCodebook
+from vlalign.train.models.codebook import IDLE_STEPS, SharedCodebook
+from vlalign.train.models.queries import QueryQueue
 from vlalign.train.trainer import Trainer
 from vlalign.train.workers import Workers
-
-GATED = {"encoder": "gated", "embedding_size": 16}
-NCL = {"normalized_loss": True, "query_queue": 20}
-CASES = {
-    "ssml": {"objective": "ssml", **GATED, "pair_weights": "density", "density_neighbors": 2},
-    "intra-video": {"objective": "ssml", **GATED, "clips_per_video": 2},
-    "mil-nce": {"objective": "mil-nce", **GATED},
-    "ncl": {"objective": "ncl", **NCL, "temperature": 0.1, "num_video_layers": 0},
-    "ncl-gated": {"objective": "ncl", **GATED, **NCL, "temperature": 0.1},
-    "cmcm": {"objective": "cmcm", "codebook_size": 12},
-    "taco-both": {"objective": "taco", **NCL, "pair_weights": "density", "density_neighbors": 2},
-    "cmcm-both": {"objective": "cmcm", "codebook_size": 12, **NCL, "pair_weights": "density", "density_neighbors": 2},
-}
 
 
 @pytest.fixture(scope="module")
@@ -45,60 +33,11 @@ def toy(tmp_path_factory) -> DatasetFolder:
     return make_toy(tmp_path_factory.mktemp("toy"))
 
 
-def options(case: str) -> list[str]:
-    found = []
-    for name, value in CASES[case].items():
-        found += [f"--{name.replace('_', '-')}"] if value is True else [f"--{name.replace('_', '-')}", str(value)]
-    return found
-
-
-def state(of: Trainer) -> dict[str, torch.Tensor]:
-    """What a step leaves beside the gradient."""
-    return {name: value for name, value in of.model.state_dict().items() if name.startswith(("queries.", "codebook."))}
-
-
-TOGETHER = """
-import json, sys, torch
-sys.path[:0] = json.loads(sys.argv[3])
-from pathlib import Path
-from test_dual_training import CASES, gradient, state
-from vlalign.storage.common.problems import Problems
-from vlalign.storage.layout import DatasetFolder
-from vlalign.train.config import TrainConfig
-from vlalign.train.trainer import Trainer
-from vlalign.train.workers import join_workers
-
-root, out = Path(sys.argv[1]), sys.argv[2]
-with join_workers("cpu") as (workers, device):
-    for case, settings in CASES.items():
-        config = TrainConfig(**{"dataset": "toy", "features": "s3d", "batch_size": 12, "num_negatives": 3, "dropout": 0.0, **settings})
-        made = Trainer(DatasetFolder(root, "toy"), config, Path(out) / case, workers, device, None, Problems())
-        terms, found = gradient(made)
-        torch.save((workers.mean({name: torch.tensor(x) for name, x in terms.items()}), found, state(made)), f"{out}/{case}.{workers.rank}")
-"""
-
-
 def test_two_processes_have_the_loss_the_gradient_and_the_codebook_of_one(toy, tmp_path):
-    script = tmp_path / "together.py"
-    script.write_text(TOGETHER)
-    (tmp_path / "out").mkdir()
-    done = torchrun(2, str(script), str(toy.root), str(tmp_path / "out"), json.dumps([str(Path(__file__).parent)]))
-    assert done.returncode == 0, done.stderr[-3000:]
-    for case, settings in CASES.items():
-        alone = trainer(toy, tmp_path / "alone" / case, **settings)
-        terms, expected = gradient(alone)
-        for rank in range(2):
-            found_terms, found, found_state = torch.load(tmp_path / "out" / f"{case}.{rank}", weights_only=True)
-            assert found_terms == pytest.approx(terms, rel=1e-5), case
-            torch.testing.assert_close(
-                found, expected, atol=1e-6, rtol=1e-3, msg=lambda text, case=case: f"{case}: {text}"
-            )
-            torch.testing.assert_close(
-                found_state, state(alone), atol=1e-5, rtol=1e-4, msg=lambda text, case=case: f"{case}: {text}"
-            )
+    check_processes({case: (toy, settings) for case, settings in PAIR_CASES.items()}, tmp_path, 2)
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", PAIR_CASES)
 def test_a_stopped_run_goes_on_is_evaluated_and_searched(toy, case, monkeypatch, capsys):
     call = [
         *at(toy),
@@ -110,7 +49,7 @@ def test_a_stopped_run_goes_on_is_evaluated_and_searched(toy, case, monkeypatch,
         "8",
         "--validate-every",
         "3",
-        *options(case),
+        *options(PAIR_CASES[case]),
     ]
     call += ["--num-negatives", "2"]
     assert train_main([*call, "--run-name", f"{case}-whole"]) == 0
@@ -139,7 +78,7 @@ def test_a_stopped_run_goes_on_is_evaluated_and_searched(toy, case, monkeypatch,
 
 
 def test_a_batch_has_clips_of_the_same_videos_or_candidates_next_in_time(toy, tmp_path):
-    made = trainer(toy, tmp_path, **CASES["mil-nce"])
+    made = trainer(toy, tmp_path, **PAIR_CASES["mil-nce"])
     pairs = made.examples.pairs["train"]
     inputs = made.make_inputs(0)
     assert inputs.texts["vectors"].shape == (12 * 3, 20) and inputs.rows.shape[0] == 12
@@ -151,7 +90,7 @@ def test_a_batch_has_clips_of_the_same_videos_or_candidates_next_in_time(toy, tm
 
 
 def test_the_pairs_weights_are_those_of_the_density_and_are_kept(toy, tmp_path, capsys):
-    made = trainer(toy, tmp_path / "one", **CASES["ssml"])
+    made = trainer(toy, tmp_path / "one", **PAIR_CASES["ssml"])
     pairs = made.examples.pairs["train"]
     features: ClipFeatures = made.scorer.features
     clips = np.stack([features.rows([clip], 1000)[0].max(axis=0).astype(np.float32) for clip in pairs.clips])
@@ -167,22 +106,22 @@ def test_the_pairs_weights_are_those_of_the_density_and_are_kept(toy, tmp_path, 
         about = json.loads(arrays["about"].item())
     assert about["k"] == 2 and about["word_vectors"] == {"file": "toy"} and about["inputs"]["features"]
     capsys.readouterr()
-    trainer(toy, tmp_path / "two", **CASES["ssml"])
+    trainer(toy, tmp_path / "two", **PAIR_CASES["ssml"])
     assert "belong together" not in capsys.readouterr().err, "once is enough"
 
 
 def test_neighbours_among_more_pairs_than_memory_holds_are_looked_for_in_drawn_parts_of_them(
     toy, tmp_path, capsys, monkeypatch
 ):
-    whole = trainer(toy, tmp_path / "whole", **CASES["ssml"]).examples
+    whole = trainer(toy, tmp_path / "whole", **PAIR_CASES["ssml"]).examples
     pairs = whole.pairs["train"]
     clips = whole.features.pooled(pairs.clips)
     texts = average_words(read_word_vectors(toy.word_vectors), [c.caption for c in pairs.captions])
     monkeypatch.setattr("vlalign.train.data.pair_weights.PART_NUMBERS", 6 * (clips.shape[1] + texts.shape[1]))
     monkeypatch.setattr("vlalign.train.data.pair_weights.CLIPS", 5)
     capsys.readouterr()
-    found = trainer(toy, tmp_path / "parts", **CASES["ssml"]).examples.pair_weights
-    assert "of 12 pairs, neighbours among 6 each" in capsys.readouterr().err
+    found = trainer(toy, tmp_path / "parts", **PAIR_CASES["ssml"]).examples.pair_weights
+    assert "12 pairs, neighbours among 6 each" in capsys.readouterr().err
     density = np.full(12, np.nan)
     for part in np.random.default_rng(PARTS_SEED).permutation(12).reshape(2, 6):
         video, text = clips[pairs.clip_of_caption[part]], texts[part]
@@ -216,7 +155,7 @@ def test_a_run_without_queries_says_so_and_others_scores_are_named(toy, capsys):
     assert train_main([*call, "--run-name", "plain", "--objective", "ncl", "--no-normalized-loss"]) == 0
     assert evaluate_main([*at(toy), "plain", "--normalize", "ncl"]) == 2
     assert "kept no training queries" in capsys.readouterr().err
-    assert train_main([*call, "--run-name", "taco-ncl", *options("taco-both"), "--num-negatives", "2"]) == 0
+    assert train_main([*call, "--run-name", "taco-ncl", *options(PAIR_CASES["taco-both"]), "--num-negatives", "2"]) == 0
     assert evaluate_main([*at(toy), "taco-ncl", "--normalize", "qbnorm"]) == 2
     assert "set the weight of token, fusion to 0" in capsys.readouterr().err
     assert evaluate_main([*at(toy), "taco-ncl", "--normalize", "ncl"]) == 0

@@ -9,18 +9,15 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import BertConfig, BertModel
-from vlalign.train.config import TrainConfig
+from vlalign.train.models.fusion import FusionScores
 from vlalign.train.models.gated import GatedPair
+from vlalign.train.models.layers import LEAST_FILLED, length_groups
 from vlalign.train.models.spoken import SpokenPair
-from vlalign.train.models.transformer import (
-    LEAST_FILLED,
-    FusionScores,
-    TextTokens,
-    VideoTextModel,
-    VideoTokens,
-    length_groups,
-)
-from vlalign.train.objectives import OBJECTIVES, Batch, negatives
+from vlalign.train.models.tokens import TextTokens, VideoTokens
+from vlalign.train.models.transformer import VideoTextModel
+from vlalign.train.objectives import OBJECTIVES
+from vlalign.train.objectives.batch import Batch
+from vlalign.train.objectives.taco import Taco
 from vlalign.train.workers import Workers
 
 MAX_TEXT = 8
@@ -30,7 +27,7 @@ BERT = {"vocab_size": 40, "hidden_size": 16, "num_hidden_layers": 1, "num_attent
 def make_model(objective: str, num_fusion_layers: int = 2, dropout: float = 0.0) -> VideoTextModel:
     config = BertConfig(**BERT, hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout)
     bert = BertModel(config, add_pooling_layer=False)
-    token_head = OBJECTIVES[objective].token_head
+    token_head = OBJECTIVES[objective].has_token_head
     shape = {
         "num_video_layers": 1,
         "num_fusion_layers": num_fusion_layers,
@@ -63,8 +60,13 @@ def make_batch(num_pairs: int) -> dict[str, torch.Tensor]:
 
 
 def encode(model: VideoTextModel, batch: dict[str, torch.Tensor]) -> tuple[TextTokens, VideoTokens]:
-    texts = model.encode_texts(batch["input_ids"], batch["attention_mask"], batch["token_weights"])
+    texts = model.encode_texts(batch)
     return texts, model.encode_videos(batch["rows"], batch["mask"])
+
+
+def batch_of(texts: TextTokens, videos: VideoTokens, *, recompute: int | None = None, seed: int = 0) -> Batch:
+    generator = torch.Generator().manual_seed(seed)
+    return Batch(texts, videos, Workers(), generator, recompute, max_text_tokens=MAX_TEXT)
 
 
 def plain_fusion(model: VideoTextModel, texts: TextTokens, videos: VideoTokens, i: int, j: int) -> torch.Tensor:
@@ -202,19 +204,17 @@ def test_loss_and_gradient_are_the_papers_equations(objective, naive, num_pairs,
     model, batch = make_model(objective), make_batch(num_pairs)
     if no_interest:
         batch["token_weights"][:] = 0
-    config = TrainConfig(dataset="d", features="f", objective=objective, num_negatives=2, max_text_tokens=MAX_TEXT)
+    settings = OBJECTIVES[objective](num_negatives=2)
     found = []
     for ours in (True, False):
         model.zero_grad()
         texts, videos = encode(model, batch)
         if ours:
-            terms = OBJECTIVES[objective].terms(
-                model, Batch(texts, videos, Workers(), torch.Generator(), recompute), config
-            )
-            assert set(terms) == set(config.loss_names)
+            terms = settings.loss_terms(model, batch_of(texts, videos, recompute=recompute))
+            assert set(terms) == set(settings.loss_names)
             loss = sum(terms.values())
         else:
-            loss = naive(model, texts, videos, config)
+            loss = naive(model, texts, videos, settings)
         loss.backward()
         found.append((loss.detach(), {name: p.grad for name, p in model.named_parameters() if p.grad is not None}))
     (ours, our_gradients), (plain, plain_gradients) = found
@@ -229,18 +229,16 @@ def test_loss_and_gradient_are_the_papers_equations(objective, naive, num_pairs,
 @pytest.mark.parametrize("losses", ["sentence", "token", "fusion", "sentence+fusion", "token+fusion", "sentence+token"])
 def test_terms_are_switched_by_name_and_none_changes_another(losses):
     model, batch = make_model("taco"), make_batch(5)
-    given = {"dataset": "d", "features": "f", "negatives": "all", "max_text_tokens": MAX_TEXT}
     texts, videos = encode(model, batch)
-    together = Batch(texts, videos, Workers(), torch.Generator())
-    every = OBJECTIVES["taco"].terms(model, together, TrainConfig(**given))
-    some = OBJECTIVES["taco"].terms(model, together, TrainConfig(**given, losses=losses))
+    every = Taco(negatives="all").loss_terms(model, batch_of(texts, videos))
+    some = Taco(negatives="all", losses=losses).loss_terms(model, batch_of(texts, videos))
     assert list(some) == losses.split("+")
     assert all(torch.equal(some[name], every[name]) for name in some)
 
 
 def test_each_video_is_picked_as_often_as_the_tokens_that_must_pick_it_count():
     texts, videos = encode(make_model("taco"), make_batch(4))
-    batch = Batch(texts, videos, Workers(), torch.Generator())
+    batch = batch_of(texts, videos)
     text_of_S, weights_S = (
         torch.tensor([0, 0, 2, 3, 3, 3]),
         torch.tensor([0.1, 0.4, 0.8, 0.5, 0.0, 0.5], dtype=torch.float64),
@@ -256,18 +254,15 @@ def test_each_video_is_picked_as_often_as_the_tokens_that_must_pick_it_count():
 def test_a_batch_without_tokens_of_interest_has_no_token_loss_with_biases_either():
     model, batch = make_model("taco"), make_batch(4)
     batch["token_weights"][:] = 0
-    config = TrainConfig(dataset="d", features="f", num_negatives=2, max_text_tokens=MAX_TEXT, normalized_loss=True)
-    terms = OBJECTIVES["taco"].terms(model, Batch(*encode(model, batch), Workers(), torch.Generator()), config)
+    terms = Taco(num_negatives=2, normalized_loss=True).loss_terms(model, batch_of(*encode(model, batch)))
     assert terms["token"] == 0
     assert all(torch.isfinite(term) for term in terms.values())
 
 
 def test_the_cascade_takes_the_hardest_and_random_ones_are_drawn_by_seed():
     texts, videos = encode(make_model("taco"), make_batch(6))
-    batch = Batch(texts, videos, Workers(), torch.Generator().manual_seed(1))
     guide = torch.randn(6, 6)
-    config = {"dataset": "d", "features": "f", "num_negatives": 2}
-    of_texts, of_videos = negatives(batch, guide, TrainConfig(**config))
+    of_texts, of_videos = Taco(num_negatives=2).choose_negatives(batch_of(texts, videos, seed=1), guide)
     others = guide.masked_fill(torch.eye(6).bool(), -math.inf)
     assert all(
         set(others[i].topk(2).indices.tolist()) | {i} == set(of_texts[i].nonzero().ravel().tolist()) for i in range(6)
@@ -277,16 +272,12 @@ def test_the_cascade_takes_the_hardest_and_random_ones_are_drawn_by_seed():
         for j in range(6)
     )
     drawn = [
-        negatives(
-            Batch(texts, videos, Workers(), torch.Generator().manual_seed(s)),
-            guide,
-            TrainConfig(**config, negatives="random"),
-        )[0]
+        Taco(num_negatives=2, negatives="random").choose_negatives(batch_of(texts, videos, seed=s), guide)[0]
         for s in (1, 1, 2)
     ]
     assert torch.equal(drawn[0], drawn[1]) and not torch.equal(drawn[0], drawn[2])
     assert (drawn[0].sum(1) == 3).all() and drawn[0].diagonal().all()
-    assert negatives(batch, None, TrainConfig(**config, negatives="all"))[0].all()
+    assert Taco(negatives="all").choose_negatives(batch_of(texts, videos), None)[0].all()
 
 
 def test_a_pair_that_both_sides_want_is_fused_once(monkeypatch):
@@ -300,8 +291,7 @@ def test_a_pair_that_both_sides_want_is_fused_once(monkeypatch):
         return whole(bank, text_of_P, video_of_P, **more)
 
     monkeypatch.setattr(model.fusion, "forward", counted)
-    config = TrainConfig(dataset="d", features="f", num_negatives=3, max_text_tokens=MAX_TEXT)
-    OBJECTIVES["taco"].terms(model, Batch(texts, videos, Workers(), torch.Generator()), config)
+    Taco(num_negatives=3).loss_terms(model, batch_of(texts, videos))
     assert len(seen) == len(set(seen)) <= 8 * (2 * 3 + 1)
 
 
@@ -338,15 +328,12 @@ def test_size_and_cost_are_those_of_table_13(num_video_layers):
 def test_compiled_layers_have_the_same_loss_and_gradient():
     model, batch = make_model("taco").float(), make_batch(6)
     batch = {name: value.float() if value.is_floating_point() else value for name, value in batch.items()}
-    config = TrainConfig(dataset="d", features="f", num_negatives=2, max_text_tokens=MAX_TEXT)
     found = []
     for compiled in (False, True):
         if compiled:
             model.compile_layers()
         model.zero_grad()
-        loss = sum(
-            OBJECTIVES["taco"].terms(model, Batch(*encode(model, batch), Workers(), torch.Generator()), config).values()
-        )
+        loss = sum(Taco(num_negatives=2).loss_terms(model, batch_of(*encode(model, batch))).values())
         loss.backward()
         found.append((loss.detach(), torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])))
     torch.testing.assert_close(found[1], found[0], atol=1e-5, rtol=1e-4)

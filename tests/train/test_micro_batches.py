@@ -3,19 +3,18 @@
 import pytest
 import torch
 from helpers.fake_cuda import gpu
+from helpers.labelled import make_questions, make_segments
 from helpers.toy import make_toy
-from test_dual_training import CASES as DUAL_CASES
-from test_tasks import CASES as TASK_CASES
-from test_tasks import make_questions, make_segments
-from test_trainer import gradient, trainer
+from helpers.training import PAIR_CASES, TASK_CASES, gradient, trainer
 from vlalign.storage.layout import DatasetFolder
-from vlalign.train import objectives
-from vlalign.train import trainer as training
-from vlalign.train.models import transformer
-from vlalign.train.trainer import Trainer, backward
+from vlalign.train import step
+from vlalign.train.models import fusion
+from vlalign.train.objectives import batch
+from vlalign.train.step import backward
+from vlalign.train.trainer import Trainer
 
 SLOW = pytest.mark.slow
-WHOLE = {"taco": {}, "toco": {"objective": "toco"}} | DUAL_CASES | TASK_CASES
+WHOLE = {"taco": {}, "toco": {"objective": "toco"}} | PAIR_CASES | TASK_CASES
 TRANSFORMERS = {"ssml": {"objective": "ssml"}, "mil-nce": {"objective": "mil-nce"}, "asked": {"objective": "vqa"}}
 """The gated encoders drop nothing."""
 
@@ -98,7 +97,7 @@ def test_on_a_gpu_the_gradient_is_that_of_what_was_dropped_before(
             terms = backward(of.model, inputs, of.config, 0, of.workers)
             of_all = torch.cat([p.grad.flatten() for p in of.model.parameters() if p.grad is not None])
             found.append((torch.stack([*terms.values()]).detach().cpu(), of_all.cpu()))
-            for module in (training, transformer, objectives):
+            for module in (step, fusion, batch):
                 monkeypatch.setattr(module, "checkpoint", kept)
     torch.testing.assert_close(found[0][0], found[1][0])
     torch.testing.assert_close(found[0][1], found[1][1], atol=1e-5, rtol=1e-3)

@@ -12,15 +12,14 @@ import numpy as np
 import pytest
 import torch
 from helpers.fake_cuda import gpu, pretended
+from helpers.labelled import make_questions, make_segments
+from helpers.spoken import make_spoken
 from helpers.toy import make_toy
+from helpers.training import SPOKEN, at, torchrun
 from helpers.videos import scene
 from test_engine import run as extract
 from test_engine import stub
 from test_micro_batches import WHOLE, made
-from test_spoken import SETTINGS as SPOKEN
-from test_spoken import make_spoken
-from test_tasks import make_questions, make_segments
-from test_trainer import at, torchrun
 from vlalign.extract import load_extractor
 from vlalign.extract.engine import Job
 from vlalign.extract.models import MODELS

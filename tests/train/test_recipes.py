@@ -3,10 +3,10 @@
 from pathlib import Path
 
 import pytest
+from helpers.labelled import make_questions, make_segments
+from helpers.spoken import make_spoken
 from helpers.toy import make_toy
-from test_spoken import make_spoken
-from test_tasks import make_questions, make_segments
-from test_trainer import at
+from helpers.training import at
 from vlalign.storage.captions import read_captions_about, write_captions_about
 from vlalign.storage.files import read_json
 from vlalign.storage.layout import DatasetFolder

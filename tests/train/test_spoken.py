@@ -5,64 +5,18 @@ import re
 import numpy as np
 import pytest
 import torch
-from test_trainer import at, check_processes, gradient, losses_of, trainer
-from vlalign.storage import Caption, VideoFeatures, Weights, write_shard
-from vlalign.storage.captions import write_captions_about, write_idf, write_part
+from helpers.spoken import make_spoken
+from helpers.training import SPOKEN, at, check_processes, gradient, losses_of, trainer
+from vlalign.storage import Caption
+from vlalign.storage.captions import write_part
 from vlalign.storage.files import read_json
 from vlalign.storage.layout import DatasetFolder
-from vlalign.storage.profiles import PROFILES
 from vlalign.train.cli_evaluate import main as evaluate_main
 from vlalign.train.cli_search import main as search_main
 from vlalign.train.cli_train import main as train_main
-from vlalign.train.models.spoken import WIDTH, Recordings, SpokenPair
+from vlalign.train.data.recordings import Recordings
+from vlalign.train.models.spoken import WIDTH, SpokenPair
 from vlalign.train.trainer import Trainer
-
-CONCEPTS = 6
-SETTINGS = {"objective": "cmcm", "encoder": "spoken", "codebook_size": 16, "code_loss_weight": 1.0, "margin": 1e-3}
-
-
-def rows_of(video_id: str, rows: np.ndarray, each: float) -> VideoFeatures:
-    starts = each * np.arange(len(rows))
-    times = {"start_seconds": starts, "end_seconds": starts + each, "duration_seconds": each * len(rows)}
-    return VideoFeatures(video_id=video_id, features=rows, valid_frames=np.ones(len(rows), int), **times)
-
-
-def make_spoken(root, *, num_clips: int = 36, features: str = "resnet152") -> DatasetFolder:
-    """A clip shows two concepts, one after the other, and its caption names both: each is a sound of 0.48 s."""
-    rng, dataset = np.random.default_rng(0), DatasetFolder(root, "spoken")
-    profile = PROFILES[features]
-    channels = 512 if features.endswith("map") else profile.dimension
-    seen, heard = rng.normal(size=(CONCEPTS, channels)), 12 * rng.normal(size=(CONCEPTS, 48, 40))
-    captions, clips, recordings = [], [], []
-    for number in range(num_clips):
-        both = rng.choice(CONCEPTS, 2, replace=False)
-        if features.endswith("map"):
-            places = (
-                rng.choice(2, (49, 1)) * seen[both[0]]
-                + rng.choice(2, (49, 1)) * seen[both[1]]
-                + 0.3 * rng.normal(size=(49, 512))
-            )
-            rows = places.reshape(1, -1)
-        else:
-            rows = np.repeat(seen[both], 3, axis=0) + 0.5 * rng.normal(size=(6, channels))
-        clips.append(rows_of(f"v{number:02d}", rows, 1.0))
-        sound = np.concatenate([rng.normal(size=(rng.integers(5, 40), 40)), heard[both[0]], heard[both[1]]]) - 40
-        recordings.append(rows_of(f"r{number:02d}", sound, 0.01))
-        split = ("train", "train", "validation", "test")[number % 4]
-        words = [f"thing{concept}" for concept in both]
-        texts = {"words": words, "word_starts": [0, 7], "pos_tags": ["VERB", "VERB"]}
-        captions.append(
-            Caption(
-                video_id=f"v{number:02d}", caption=" ".join(words), split=split, recording=f"r{number:02d}", **texts
-            )
-        )
-    made = Weights(name="made", sha256="0" * 64)
-    write_shard(dataset.features(features), profile, made, clips, made_with={})
-    write_shard(dataset.features("logmel"), PROFILES["logmel"], made, recordings, made_with={})
-    write_part(dataset.captions, 0, captions, {})
-    write_captions_about(dataset.captions, {"protocol": ""})
-    write_idf(dataset.idf, [])
-    return dataset
 
 
 @pytest.fixture(scope="module")
@@ -76,10 +30,13 @@ def test_padding_changes_neither_clip_nor_recording():
     rows, lengths = torch.randn(2, 5, 7), [3, 5]
     mask = torch.arange(5) < torch.tensor(lengths)[:, None]
     spoken_rows, spoken_mask = torch.randn(2, 100, 40), torch.arange(100) < torch.tensor([33, 100])[:, None]
-    clips, recordings = model.encode_videos(rows, mask), model.encode_texts(spoken_rows, spoken_mask)
+    clips, recordings = (
+        model.encode_videos(rows, mask),
+        model.encode_texts({"rows_BTD": spoken_rows, "mask_BT": spoken_mask}),
+    )
     alone, heard = (
         model.encode_videos(rows[:1, :3], mask[:1, :3]),
-        model.encode_texts(spoken_rows[:1, :33], spoken_mask[:1, :33]),
+        model.encode_texts({"rows_BTD": spoken_rows[:1, :33], "mask_BT": spoken_mask[:1, :33]}),
     )
     torch.testing.assert_close(clips.mean_BD[:1], alone.mean_BD)
     torch.testing.assert_close(clips.tokens_BMD[:1, :3], alone.tokens_BMD)
@@ -117,7 +74,7 @@ def test_recordings_are_levelled_and_cut(spoken):
 
 
 def options() -> list[str]:
-    return [f"--{name.replace('_', '-')}={value}" for name, value in SETTINGS.items()]
+    return [f"--{name.replace('_', '-')}={value}" for name, value in SPOKEN.items()]
 
 
 def test_a_run_that_hears_goes_on_and_is_evaluated(spoken, monkeypatch, capsys):
@@ -189,7 +146,7 @@ def test_what_is_said_is_found_in_what_is_seen(tmp_path):
 @pytest.mark.slow
 def test_two_processes_have_the_loss_and_gradient_of_one(spoken, tmp_path):
     """However long the recordings are that each has, and so its padding."""
-    settings = SETTINGS | {"dataset": "spoken", "features": "resnet152", "batch_size": 6}
+    settings = SPOKEN | {"dataset": "spoken", "features": "resnet152", "batch_size": 6}
     check_processes(
         spoken, tmp_path, 2, atol=1e-4, **settings
     )  # the gradients of twenty layers' sums, in another order
@@ -198,7 +155,7 @@ def test_two_processes_have_the_loss_and_gradient_of_one(spoken, tmp_path):
 def test_a_map_has_a_token_for_each_place(tmp_path):
     dataset = make_spoken(tmp_path, num_clips=16, features="clip_vit_b32_map")
     settings = {"features": "clip_vit_b32_map", "video_grid": "1x7x7", "batch_size": 4}
-    made = trainer(dataset, tmp_path / "run", dataset="spoken", **SETTINGS | settings)
+    made = trainer(dataset, tmp_path / "run", dataset="spoken", **SPOKEN | settings)
     terms, found = gradient(made)
     assert made.model.still and made.model.feature_mean.shape == (512,)
     assert made.make_inputs(0).rows.shape == (4, 49, 512)

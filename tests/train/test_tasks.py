@@ -8,19 +8,18 @@ from collections import Counter
 import numpy as np
 import pytest
 import torch
+from helpers.labelled import make_questions, make_segments
 from helpers.shared import shared
+from helpers.training import QUESTIONS, SEGMENTS, TASK_CASES, at, check_processes, gradient, losses_of, trainer
 from hypothesis import given
 from hypothesis import strategies as st
-from test_trainer import at, gradient, losses_of, torchrun, trainer
 from vlalign.preprocess.datasets import coin, msvd_qa
 from vlalign.preprocess.datasets.sources import Annotations
-from vlalign.storage import Caption, IdfEntry, VideoFeatures, Weights, write_shard
-from vlalign.storage.captions import write_captions_about, write_idf, write_part
+from vlalign.storage import Caption
+from vlalign.storage.captions import write_captions_about, write_part
 from vlalign.storage.common.problems import Problems
 from vlalign.storage.files import read_json, read_jsonl
 from vlalign.storage.layout import DatasetFolder
-from vlalign.storage.profiles import PROFILES
-from vlalign.storage.word_vectors import WordVectors, write_word_vectors
 from vlalign.train.cli_evaluate import main as evaluate_main
 from vlalign.train.cli_search import main as search_main
 from vlalign.train.cli_train import main as train_main
@@ -28,85 +27,6 @@ from vlalign.train.data.segments import LabelledVideo, label_frames, labels_of_r
 from vlalign.train.tasks.ask_vqa import accuracies
 from vlalign.train.tasks.segment_metrics import edit_score, match_segments, segmentation_metrics, stretches_of
 from vlalign.train.trainer import Trainer
-
-THINGS, ACTS = ["onion", "bread", "fish", "rice"], ["cut", "fry", "wash"]
-DIRECTIONS = {word: np.random.default_rng(n).normal(size=2048) for n, word in enumerate(THINGS + ACTS)}
-
-
-def write_dataset(root, name: str, task: str, captions: list[Caption], videos: list[VideoFeatures]) -> DatasetFolder:
-    dataset = DatasetFolder(root, name)
-    write_shard(
-        dataset.features("resnet152"),
-        PROFILES["resnet152"],
-        Weights(name="made", sha256="0" * 64),
-        videos,
-        made_with={},
-    )
-    write_part(dataset.captions, 0, captions, {})
-    write_captions_about(dataset.captions, {"protocol": "", "task": task})
-    write_idf(
-        dataset.idf, [IdfEntry(word=word, part_of_speech="NOUN", document_count=2, idf=1.0) for word in THINGS + ACTS]
-    )
-    words = [*THINGS, *ACTS, "what", "is", "being", "done"]
-    table = np.random.default_rng(1).normal(size=(len(words), 20)).astype(np.float32)
-    write_word_vectors(dataset.word_vectors, WordVectors(words, table, {"file": "made"}))
-    return dataset
-
-
-def video_of(video_id: str, rows: np.ndarray) -> VideoFeatures:
-    starts, number = np.arange(len(rows), dtype=float), len(rows)
-    times = {
-        "start_seconds": starts,
-        "end_seconds": starts + 1,
-        "valid_frames": np.ones(number, int),
-        "duration_seconds": float(number),
-    }
-    return VideoFeatures(video_id=video_id, features=rows, **times)
-
-
-def make_questions(root, *, num_videos: int = 60, name: str = "asked") -> DatasetFolder:
-    """Each video shows a thing and an act: a question about each. A test question has an answer that no training question has."""
-    rng, captions, videos = np.random.default_rng(0), [], []
-    for number in range(num_videos):
-        thing, act = rng.choice(THINGS), rng.choice(ACTS)
-        rows = rng.normal(size=(4, 2048)) + DIRECTIONS[thing] + DIRECTIONS[act]
-        videos.append(video_of(f"v{number:03d}", rows))
-        split = ("train", "train", "train", "validation", "test")[number % 5]
-        for question, answer, kind in (
-            (f"what is being {act}", thing, "what"),
-            (f"what is done with {thing}", act, None),
-        ):
-            answer = "nothing" if number == num_videos - 1 and not kind else str(answer)
-            captions.append(
-                Caption(video_id=f"v{number:03d}", caption=question, split=split, answer=answer, question_type=kind)
-            )
-    return write_dataset(root, name, "vqa", captions, videos)
-
-
-STEPS = {7: "cut the bread", 8: "fry the fish", 12: "cut the bread"}
-"""As in COIN, numbers are not all there, and two steps have the same words."""
-
-
-def make_segments(root, *, num_videos: int = 16) -> DatasetFolder:
-    rng, captions, videos = np.random.default_rng(0), [], []
-    directions = {step: np.random.default_rng(100 + step).normal(size=2048) for step in STEPS}
-    for number in range(num_videos):
-        rows, start = 0.3 * rng.normal(size=(45, 2048)), 2
-        for step in rng.permutation(list(STEPS)).tolist():
-            length = int(rng.integers(5, 10))
-            rows[start : start + length] += directions[step]
-            split = ("train", "train", "validation", "test")[number % 4]
-            times = {"start_seconds": float(start), "end_seconds": float(start + length)}
-            captions.append(
-                Caption(video_id=f"v{number:02d}", caption=STEPS[step], split=split, task="Cook", step=step, **times)
-            )
-            start += length + 4
-        videos.append(video_of(f"v{number:02d}", rows))
-    return write_dataset(root, "segmented", "segmentation", captions, videos)
-
-
-QUESTIONS = {"objective": "vqa", "encoder": "gated", "embedding_size": 16}
-SEGMENTS = {"objective": "segmentation", "max_video_tokens": 40}
 
 
 @pytest.fixture(scope="module")
@@ -131,7 +51,7 @@ def test_the_answers_loss_is_that_of_plain_loops(asked, tmp_path):
     model, inputs = made.model.eval(), made.make_inputs(0)
     terms, _ = gradient(made)
     with torch.no_grad():
-        texts = torch.nn.functional.normalize(model.encode_texts(**inputs.texts).sentence_BD, dim=-1)
+        texts = torch.nn.functional.normalize(model.encode_texts(inputs.texts).sentence_BD, dim=-1)
         videos = torch.nn.functional.normalize(model.encode_videos(inputs.rows, inputs.mask).mean_BD, dim=-1)
         head = model.head
         for name, asked_by in (("answers", head.asked), ("blind", head.blind_asked)):
@@ -156,7 +76,7 @@ def test_the_answers_loss_is_that_of_plain_loops(asked, tmp_path):
 
 def test_what_is_asked_blindly_teaches_the_encoders_nothing(asked, tmp_path):
     made = made_trainer(asked, tmp_path, **QUESTIONS)
-    texts = made.model.encode_texts(**made.make_inputs(0).texts)
+    texts = made.model.encode_texts(made.make_inputs(0).texts)
     made.model.head.blind_questions(texts.sentence_BD).sum().backward()
     assert all(p.grad is None for p in made.model.text.parameters())
 
@@ -175,49 +95,10 @@ def test_the_labels_loss_is_that_of_plain_loops(segmented, tmp_path):
     assert terms["labels"] == pytest.approx(np.mean(losses), rel=1e-4)
 
 
-CASES = {"asked": QUESTIONS, "segmented": SEGMENTS}
-
-
-TOGETHER = """
-import json, sys, torch
-sys.path[:0] = json.loads(sys.argv[1])
-from pathlib import Path
-from test_tasks import CASES, gradient
-from vlalign.storage.common.problems import Problems
-from vlalign.storage.layout import DatasetFolder
-from vlalign.train.config import TrainConfig
-from vlalign.train.trainer import Trainer
-from vlalign.train.workers import join_workers
-
-with join_workers("cpu") as (workers, device):
-    for case, root in json.loads(sys.argv[2]).items():
-        settings = {"dataset": case, "features": "resnet152", "batch_size": 12, "num_negatives": 3, "dropout": 0.0, **CASES[case]}
-        folder = Path(sys.argv[3]) / case
-        made = Trainer(DatasetFolder(Path(root), case), TrainConfig(**settings), folder, workers, device, None, Problems())
-        terms, found = gradient(made)
-        torch.save((workers.mean({name: torch.tensor(x) for name, x in terms.items()}), found), f"{sys.argv[3]}/{case}.{workers.rank}")
-"""
-
-
 def test_two_processes_have_the_loss_and_the_gradient_of_one(asked, segmented, tmp_path):
-    script, out = tmp_path / "together.py", tmp_path / "out"
-    script.write_text(TOGETHER)
-    out.mkdir()
     datasets = {"asked": asked, "segmented": segmented}
-    roots = json.dumps({name: str(dataset.root) for name, dataset in datasets.items()})
-    done = torchrun(2, str(script), json.dumps([str(script.parent), __file__.rpartition("/")[0]]), roots, str(out))
-    assert done.returncode == 0, done.stderr[-3000:]
-    for case, dataset in datasets.items():
-        terms, expected = gradient(made_trainer(dataset, tmp_path / case, **CASES[case]))
-        for rank in range(2):
-            found_terms, found = torch.load(out / f"{case}.{rank}", weights_only=True)
-            assert found_terms == pytest.approx(terms, rel=1e-5), case
-            torch.testing.assert_close(
-                found, expected, atol=1e-6, rtol=1e-3, msg=lambda text, case=case: f"{case}: {text}"
-            )
-
-
-# From the command to the report
+    cases = {case: (datasets[case], {"features": "resnet152", **TASK_CASES[case]}) for case in TASK_CASES}
+    check_processes(cases, tmp_path, 2)
 
 
 @pytest.mark.parametrize("encoder", ["gated", "transformer"])
@@ -314,10 +195,10 @@ def test_segments_are_found_and_said_with_the_background_beside(segmented, capsy
     assert report.count("<svg") == 5 and "All background" not in report and "all background" in report
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", TASK_CASES)
 def test_a_stopped_run_goes_on_and_another_objectives_model_is_gone_on_from(case, request, monkeypatch, capsys):
     dataset = request.getfixturevalue(case)
-    settings = [f"--{name.replace('_', '-')}={value}" for name, value in CASES[case].items()]
+    settings = [f"--{name.replace('_', '-')}={value}" for name, value in TASK_CASES[case].items()]
     call = [
         *at(dataset),
         "--features",

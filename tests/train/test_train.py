@@ -7,13 +7,15 @@ from vlalign.storage import Caption, FeatureStore, IdfEntry, VideoFeatures, Weig
 from vlalign.storage.captions import CaptionTable
 from vlalign.storage.common.errors import UserError
 from vlalign.storage.profiles import PROFILES
-from vlalign.train.config import TrainConfig, parse_tokens_of_interest
+from vlalign.train.config import train_config
 from vlalign.train.data.batches import Batches
 from vlalign.train.data.pairs import Clip, ClipFeatures, make_pairs
 from vlalign.train.data.text import TokenWeights, new_text_encoder, small_bert, small_tokenizer, tokenize
 from vlalign.train.models.transformer import VideoTextModel
 from vlalign.train.recipes import describe, make_config
-from vlalign.train.trainer import learning_rate_factor, set_feature_statistics
+from vlalign.train.settings import parse_tokens_of_interest
+from vlalign.train.step import learning_rate_factor
+from vlalign.train.trainer import set_feature_statistics
 
 IDF = [
     IdfEntry(word="circle", part_of_speech="NOUN", document_count=9, idf=1.0),
@@ -67,61 +69,67 @@ def test_word_weights_are_normalised_idfs(given, pos_tags, expected):
 )
 def test_tokens_of_interest_by_name(text, tags):
     assert parse_tokens_of_interest(text) == tags
-    assert TrainConfig(dataset="d", features="s3d", tokens_of_interest=text).tokens_of_interest == text
+    assert train_config(dataset="d", features="s3d", tokens_of_interest=text).tokens_of_interest == text
 
 
 @pytest.mark.parametrize(
     ("setting", "says"),
     [
-        ({"batch_size": 1}, "--batch-size 1: expected 2 or more"),
-        ({"learning_rate": 0.0}, "--learning-rate 0.0: expected more than 0"),
-        ({"validate_every": 0}, "--validate-every 0: expected 1 or more"),
-        ({"dropout": 1.0}, "--dropout 1.0"),
-        ({"temperature": 0.0}, "--temperature 0.0"),
-        ({"temperature": float("nan")}, "--temperature nan"),
-        ({"features": "clip_vit_b32_map"}, "a map of each frame; pass --video-grid TIMExHEIGHTxWIDTH"),
+        ({"batch_size": 1}, "batch_size 1: expected 2 or more"),
+        ({"learning_rate": 0.0}, "learning_rate 0.0: expected more than 0"),
+        ({"validate_every": 0}, "validate_every 0: expected 1 or more"),
+        ({"dropout": 1.0}, "dropout 1.0"),
+        ({"temperature": 0.0}, "temperature 0.0"),
+        ({"temperature": float("nan")}, "temperature nan"),
+        (
+            {"features": "clip_vit_b32_map"},
+            "features clip_vit_b32_map: a map of each frame; set video_grid to TIMExHEIGHTxWIDTH",
+        ),
         ({"features": "clip_vit_b32_map+s3d"}, "clip_vit_b32_map is a map of each frame, which cannot be joined"),
         (
             {"features": "clip_vit_b32_map", "video_grid": "2x2"},
-            "--video-grid 2x2: expected TIMExHEIGHTxWIDTH, such as 2x2x2",
+            "video_grid 2x2: expected TIMExHEIGHTxWIDTH, such as 2x2x2",
         ),
         (
             {"features": "clip_vit_b32_map", "video_grid": "2x8x2"},
-            "--video-grid 2x8x2: a map of clip_vit_b32_map has 7 x 7 places",
+            "video_grid 2x8x2: a map of clip_vit_b32_map has 7 x 7 cells",
         ),
         (
             {"features": "clip_vit_b32_map", "video_grid": "12x7x7"},
-            "--video-grid 12x7x7 --max-text-tokens 30: expected 512 tokens or fewer",
+            "video_grid 12x7x7: expected 512 tokens or fewer together with max_text_tokens, 30",
         ),
         (
             {"video_grid": "2x2x2"},
-            "--video-grid 2x2x2 --features s3d --encoder transformer --objective taco: expected features that are maps",
+            "video_grid 2x2x2: features s3d are no maps",
         ),
-        ({"num_video_layers": -1}, "--num-video-layers -1: expected 0 or more"),
-        ({"num_fusion_layers": 0}, "--num-fusion-layers 0: expected 1 or more"),
-        ({"objective": "taca"}, "--objective taca: expected one of taco, toco"),
-        ({"negatives": "hard"}, "--negatives hard: expected one of cascade, random, all"),
-        ({"precision": "fp16"}, "--precision fp16: expected one of fp32, bf16"),
+        ({"num_video_layers": -1}, "num_video_layers -1: expected 0 or more"),
+        ({"num_fusion_layers": 0}, "num_fusion_layers 0: expected 1 or more"),
+        ({"objective": "taca"}, "objective taca: expected one of taco, toco"),
+        ({"negatives": "hard"}, "negatives hard: expected one of cascade, random, all"),
+        ({"precision": "fp16"}, "precision fp16: expected one of fp32, bf16"),
         (
             {"losses": "sentence+fuson"},
-            "--losses sentence.fuson: 'fuson' is no term of taco's; expected all, or sentence.token.fusion",
+            "losses sentence.fuson: 'fuson' is no term of taco's; expected all, or sentence.token.fusion",
         ),
-        ({"losses": ""}, "--losses : '' is no term"),
-        ({"losses": "fusion"}, "--losses fusion --negatives cascade: no early loss finds the hard ones"),
+        ({"losses": ""}, "losses : '' is no term"),
+        ({"losses": "fusion"}, "negatives cascade: no early loss finds the hard ones with losses fusion"),
         ({"losses": "pooled", "objective": "toco"}, "trains no score of ToCo's"),
         ({"losses": "token", "tokens_of_interest": "none"}, "nothing to train"),
-        ({"max_video_tokens": 400, "max_text_tokens": 200}, "expected 512 or less together"),
+        (
+            {"max_video_tokens": 400, "max_text_tokens": 200},
+            "expected 512 or fewer together with max_text_tokens, which is 200",
+        ),
     ],
 )
-def test_an_impossible_setting_is_refused_by_its_option(setting, says):
+def test_an_impossible_setting_is_refused_by_its_name(setting, says):
     with pytest.raises(UserError, match=says):
-        TrainConfig(**{"dataset": "d", "features": "s3d", **setting})
+        train_config(**{"dataset": "d", "features": "s3d", **setting})
 
 
 @pytest.mark.parametrize("text", ["", "nouns", "noun+", "noun + verb", "none+noun"])
 def test_no_part_of_speech_is_one_line(text):
     with pytest.raises(UserError, match="is no part of speech; expected 'none', or some of adj, adp"):
-        TrainConfig(dataset="d", features="s3d", tokens_of_interest=text)
+        train_config(dataset="d", features="s3d", tokens_of_interest=text)
 
 
 def test_all_pieces_of_a_word_have_its_weight():
@@ -260,7 +268,7 @@ def test_a_recipes_grid_goes_with_its_features():
 def test_features_are_standardised_over_the_training_clips(clip_features):
     model = VideoTextModel(3072, small_bert(50), num_video_layers=1, num_fusion_layers=None, dropout=0.1)
     pairs = make_pairs(CaptionTable.of(Caption(video_id=v, caption="x", split="train") for v in ("a", "b")))
-    set_feature_statistics(model, clip_features, pairs, TrainConfig(dataset="d", features="f"))
+    set_feature_statistics(model, clip_features, pairs.clips, max_rows=48, seed=0)
     rows = np.concatenate(clip_features.rows(pairs.clips, 48))
     standardised = (torch.from_numpy(rows) - model.feature_mean) / model.feature_std
     torch.testing.assert_close(standardised.mean(0), torch.zeros(3072), atol=1e-4, rtol=0)
@@ -298,7 +306,7 @@ def test_a_batch_may_be_larger_than_the_data():
 
 
 def test_learning_rate_warms_up_and_decays_to_nothing():
-    config = TrainConfig(dataset="d", features="f", num_steps=100, warmup_steps=10)
+    config = train_config(dataset="d", features="f", num_steps=100, warmup_steps=10)
     factors = [learning_rate_factor(step, config) for step in range(101)]
     assert factors[0] == pytest.approx(0.1)
     assert max(factors) == factors[9] == factors[10] == 1.0

@@ -1,6 +1,5 @@
 """Training runs: stopped and resumed, in parts, by several processes, from another run, and what goes wrong."""
 
-import json
 import os
 import random
 import shutil
@@ -16,21 +15,18 @@ import numpy as np
 import pytest
 import torch
 from helpers.toy import make_toy
+from helpers.training import at, check_processes, losses_of, torchrun, trainer
 from vlalign.storage import FeatureStore, write_shard
 from vlalign.storage.captions import write_part
-from vlalign.storage.common.problems import Problems
 from vlalign.storage.files import read_json, read_jsonl
 from vlalign.storage.layout import DatasetFolder
 from vlalign.train.checkpoint import load_run
 from vlalign.train.cli_evaluate import main as evaluate_main
 from vlalign.train.cli_search import main as search_main
 from vlalign.train.cli_train import main as train_main
-from vlalign.train.config import TrainConfig
 from vlalign.train.recipes import RECIPES, make_config, usual_recipe
 from vlalign.train.run_lock import training_in
 from vlalign.train.search.search import searchable_clips
-from vlalign.train.trainer import Trainer, backward
-from vlalign.train.workers import Workers
 
 TRAIN_COMMAND = str(Path(sys.executable).with_name("vlalign-train"))
 TRAIN = ["--features", "s3d", "--batch-size", "6", "--num-steps", "8", "--validate-every", "3", "--num-negatives", "2"]
@@ -41,93 +37,11 @@ def toy(tmp_path_factory) -> DatasetFolder:
     return make_toy(tmp_path_factory.mktemp("toy"))
 
 
-def at(dataset: DatasetFolder) -> list[str]:
-    return ["--root", str(dataset.root), "--dataset", dataset.name]
-
-
-def losses_of(folder: Path) -> list[tuple]:
-    return [tuple(sorted(event.items())) for event in read_jsonl(folder / "events.jsonl")]
-
-
 @pytest.fixture(scope="module")
 def whole(toy) -> Path:
     """A run that nothing stopped."""
     assert train_main([*at(toy), *TRAIN, "--run-name", "whole"]) == 0
     return toy.runs / "whole"
-
-
-def settings_of(**settings) -> dict:
-    return {"dataset": "toy", "features": "s3d", "batch_size": 12, "num_negatives": 3, "dropout": 0.0, **settings}
-
-
-def trainer(toy: DatasetFolder, folder: Path, device: str = "cpu", **settings) -> Trainer:
-    return Trainer(
-        toy, TrainConfig(**settings_of(**settings)), folder, Workers(), torch.device(device), None, Problems()
-    )
-
-
-def gradient(of: Trainer) -> tuple[dict[str, float], torch.Tensor]:
-    of.model.train()
-    for module in of.model.modules():  # BERT's own, too
-        if isinstance(module, torch.nn.Dropout):
-            module.p = 0.0
-    terms = backward(of.model, of.make_inputs(0), of.config, 0, of.workers)
-    return {name: term.item() for name, term in terms.items()}, torch.cat(
-        [p.grad.flatten() for p in of.model.parameters() if p.requires_grad]
-    )
-
-
-SHARED = """
-import json, sys, torch
-from pathlib import Path
-from vlalign.storage.common.problems import Problems
-from vlalign.storage.layout import DatasetFolder
-from vlalign.train.config import TrainConfig
-from vlalign.train.trainer import Trainer, backward
-from vlalign.train.workers import join_workers
-
-root, folder, out, settings = sys.argv[1:]
-with join_workers("cpu") as (workers, device):
-    config = TrainConfig(**json.loads(settings))
-    trainer = Trainer(DatasetFolder(Path(root), config.dataset), config, Path(folder), workers, device, None, Problems())
-    trainer.model.train()
-    for module in trainer.model.modules():
-        if isinstance(module, torch.nn.Dropout):
-            module.p = 0.0
-    terms = workers.mean(backward(trainer.model, trainer.make_inputs(0), config, 0, workers))
-    gradient = torch.cat([p.grad.flatten() for p in trainer.model.parameters()])
-    torch.save((terms, gradient), f"{out}.{workers.rank}")
-"""
-
-
-def torchrun(num_processes: int, *call: str) -> subprocess.CompletedProcess:
-    """In one thread each, over loopback."""
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-    command = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        "--local-addr=127.0.0.1",
-        f"--nproc-per-node={num_processes}",
-        *call,
-    ]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
-
-
-def check_processes(dataset: DatasetFolder, folder: Path, size: int, /, atol: float = 1e-6, **settings) -> None:
-    """That so many processes have the loss and gradient of one."""
-    alone = gradient(trainer(dataset, folder / "alone", **settings))
-    script, out = folder / "shared.py", folder / "out"
-    script.write_text(SHARED)
-    done = torchrun(
-        size, str(script), str(dataset.root), str(folder / "together"), str(out), json.dumps(settings_of(**settings))
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    for rank in range(size):
-        terms, found = torch.load(f"{out}.{rank}", weights_only=True)
-        assert terms == pytest.approx(alone[0], rel=1e-5)
-        torch.testing.assert_close(found, alone[1], atol=atol, rtol=1e-4)
 
 
 SLOW = pytest.mark.slow
@@ -142,7 +56,7 @@ SLOW = pytest.mark.slow
     ],
 )
 def test_several_processes_have_the_loss_and_gradient_of_one(toy, tmp_path, objective, negatives, size):
-    check_processes(toy, tmp_path, size, objective=objective, negatives=negatives)
+    check_processes({objective: (toy, {"objective": objective, "negatives": negatives})}, tmp_path, size)
 
 
 @pytest.mark.slow
@@ -222,7 +136,7 @@ def test_an_unfinished_run_of_other_settings_is_refused(toy, tmp_path, capsys):
 
     made.train_step(next(stream))
     stream.close()
-    save_state(made.folder, made.model, made.optimizer, made.config, made.inputs, made.step, made.best)
+    save_state(made.folder, made.state)
     assert train_main([*at(toy), *TRAIN, "--run-name", "half"]) == 2
     assert "holds an unfinished run with other settings (recipe, num_negatives, batch_size" in capsys.readouterr().err
     (made.folder / "state.safetensors").write_bytes(b"cut short")

@@ -16,7 +16,7 @@ from ...storage.layout import DatasetFolder
 from ...storage.records import Caption
 from ..settings import DataSettings, OptimizationSettings
 from ..workers import Workers
-from .batches import Batches, ClipBatches
+from .batches import Batches
 from .pair_weights import density_weights
 from .pairs import Clip, ClipFeatures, Clips, Pairs, read_pairs, why_none
 from .text import TokenWeights
@@ -98,7 +98,8 @@ class Examples:
     """What the run can answer, if that is one of a list; else empty."""
     clips: Clips
     """All training clips."""
-    batches: ClipBatches
+    batch_size: int
+    """Clips in a batch, in all processes together."""
     summary: str
     """How many examples there are, in words."""
 
@@ -123,8 +124,6 @@ def check_clips(source: Source, clips: Clips) -> None:
 class PairExamples(Examples):
     """Clips with their captions."""
 
-    batches: Batches
-
     def __init__(self, source: Source) -> None:
         """Read the pairs of all splits.
 
@@ -139,6 +138,7 @@ class PairExamples(Examples):
         self.clips = train.clips
         self.summary = f"{len(train.captions):,} captions of {len(train.clips):,} clips"
         self.batches = source.make_batches(train)
+        self.batch_size = self.batches.size
         self.pair_weights = None
         """float32 [num_captions], or None if all pairs weigh the same."""
         if source.density_neighbors is not None:

@@ -32,6 +32,7 @@ class SegmentExamples(Examples):
         check_clips(source, self.clips)
         self.summary = f"{len(self.clips):,} windows of {len(self.videos['train']):,} videos"
         self.batches = ClipBatches(len(self.clips), source.optimization.batch_size, source.optimization.seed)
+        self.batch_size = self.batches.size
 
     def train_texts(self) -> list[str]:
         """Return the labels."""

@@ -112,9 +112,9 @@ class Objective(Settings):
 
     def make_examples(self, source: Source) -> Examples:
         """Read what the model learns from: by default, pairs of clips and captions."""
-        from ..data.examples import Examples
+        from ..data.examples import PairExamples
 
-        return Examples(source)
+        return PairExamples(source)
 
     def make_batches(self, pairs: Pairs, data: DataSettings, optimization: OptimizationSettings) -> Batches:
         """Return what decides which clips and captions each batch has."""

@@ -11,11 +11,8 @@ from .base import Objective
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from ..data.batches import Batches
     from ..data.examples import Examples, Source
-    from ..data.pairs import Pairs
     from ..models.base import PairModel, Parts
-    from ..settings import DataSettings, OptimizationSettings
     from .batch import Batch
 
 
@@ -43,12 +40,6 @@ class Segmentation(Objective):
         from ..data.segment_examples import SegmentExamples
 
         return SegmentExamples(source)
-
-    def make_batches(self, pairs: Pairs, data: DataSettings, optimization: OptimizationSettings) -> Batches:
-        """Draw windows without captions."""
-        from ..data.batches import ClipBatches
-
-        return ClipBatches(pairs, optimization.batch_size, optimization.seed)
 
     def make_parts(self, width: int, num_labels: int) -> Parts:
         """Make a linear layer that scores each label and the background."""

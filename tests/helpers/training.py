@@ -1,0 +1,159 @@
+"""Trainings of small data sets: trainers, gradients, several processes, and the settings that tests share."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from vlalign.storage.common.problems import Problems
+from vlalign.storage.files import read_jsonl
+from vlalign.storage.layout import DatasetFolder
+from vlalign.train.config import TrainConfig, train_config
+from vlalign.train.runs import open_run_stores
+from vlalign.train.step import backward
+from vlalign.train.trainer import RunSource, Trainer
+from vlalign.train.workers import Workers, join_workers
+
+Gradient = tuple[dict[str, float], torch.Tensor]
+"""The terms of a loss, and the gradient of all parameters."""
+
+GATED = {"encoder": "gated", "embedding_size": 16}
+NCL = {"normalized_loss": True, "query_queue": 20}
+PAIR_CASES = {
+    "ssml": {"objective": "ssml", **GATED, "pair_weights": "density", "density_neighbors": 2},
+    "intra-video": {"objective": "ssml", **GATED, "clips_per_video": 2},
+    "mil-nce": {"objective": "mil-nce", **GATED},
+    "ncl": {"objective": "ncl", **NCL, "temperature": 0.1, "num_video_layers": 0},
+    "ncl-gated": {"objective": "ncl", **GATED, **NCL, "temperature": 0.1},
+    "cmcm": {"objective": "cmcm", "codebook_size": 12},
+    "taco-both": {"objective": "taco", **NCL, "pair_weights": "density", "density_neighbors": 2},
+    "cmcm-both": {"objective": "cmcm", "codebook_size": 12, **NCL, "pair_weights": "density", "density_neighbors": 2},
+}
+"""Settings of objectives that learn from pairs, for the data set of ``toy``."""
+QUESTIONS = {"objective": "vqa", **GATED}
+SEGMENTS = {"objective": "segmentation", "max_video_tokens": 40}
+TASK_CASES = {"asked": QUESTIONS, "segmented": SEGMENTS}
+"""{data set of ``labelled``: settings}"""
+SPOKEN = {"objective": "cmcm", "encoder": "spoken", "codebook_size": 16, "code_loss_weight": 1.0, "margin": 1e-3}
+"""Settings for the data set of ``spoken``."""
+
+
+def at(dataset: DatasetFolder) -> list[str]:
+    """Return the options that name a data set."""
+    return ["--root", str(dataset.root), "--dataset", dataset.name]
+
+
+def options(settings: Mapping[str, Any]) -> list[str]:
+    """Return settings as options of vlalign-train."""
+    given = []
+    for name, value in settings.items():
+        given += [f"--{name.replace('_', '-')}"] if value is True else [f"--{name.replace('_', '-')}", str(value)]
+    return given
+
+
+def losses_of(folder: Path) -> list[tuple]:
+    """Return the figures of all steps of a run."""
+    return [tuple(sorted(event.items())) for event in read_jsonl(folder / "events.jsonl")]
+
+
+def settings_of(**settings: Any) -> dict[str, Any]:
+    """Return the settings that tests train with, replaced by those that are given."""
+    return {"dataset": "toy", "features": "s3d", "batch_size": 12, "num_negatives": 3, "dropout": 0.0, **settings}
+
+
+def make_trainer(
+    dataset: DatasetFolder, config: TrainConfig, folder: Path, workers: Workers, device: torch.device
+) -> Trainer:
+    """Return a trainer that opens the data set's stores."""
+    stores = open_run_stores(dataset, config)
+    return Trainer(RunSource(dataset, config, folder, stores), workers, device, Problems())
+
+
+def trainer(dataset: DatasetFolder, folder: Path, device: str = "cpu", **settings: Any) -> Trainer:
+    """Return a trainer in a single process, with ``settings_of`` these."""
+    return make_trainer(dataset, train_config(**settings_of(**settings)), folder, Workers(), torch.device(device))
+
+
+def gradient(of: Trainer) -> Gradient:
+    """Return the loss and the gradient of a trainer's first batch, without dropout."""
+    of.model.train()
+    for module in of.model.modules():  # BERT's own, too
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+    terms = backward(of.model, of.make_inputs(0), of.config, 0, of.workers)
+    parts = [p.grad.flatten() for p in of.model.parameters() if p.requires_grad and p.grad is not None]
+    return {name: term.item() for name, term in terms.items()}, torch.cat(parts)
+
+
+def kept_state(of: Trainer) -> dict[str, torch.Tensor]:
+    """Return what a step changes besides the gradient: queries and codewords."""
+    return {name: value for name, value in of.model.state_dict().items() if name.startswith(("queries.", "codebook."))}
+
+
+def torchrun(num_processes: int, *call: str) -> subprocess.CompletedProcess:
+    """Run a call in several processes of one thread each, over loopback."""
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--local-addr=127.0.0.1"]
+    command += [f"--nproc-per-node={num_processes}", *call]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+
+
+SCRIPT = """
+import json, sys
+sys.path[:0] = [sys.argv[1]]
+from helpers.training import save_gradients
+save_gradients(json.loads(sys.argv[2]), sys.argv[3])
+"""
+
+
+def save_gradients(cases: dict[str, tuple[str, dict[str, Any]]], out: str) -> None:
+    """In each of several processes: save the loss, the gradient and the state of each case.
+
+    Args:
+        cases: {case: (root of its data set, settings)}
+        out: Folder for the results.
+    """
+    with join_workers("cpu") as (workers, device):
+        for case, (root, settings) in cases.items():
+            config = train_config(**settings)
+            dataset = DatasetFolder(Path(root), config.dataset)
+            made = make_trainer(dataset, config, Path(out) / f"run-{case}", workers, device)
+            terms, found = gradient(made)
+            mean = workers.mean({name: torch.tensor(term) for name, term in terms.items()})
+            torch.save((mean, found, kept_state(made)), f"{out}/{case}.{workers.rank}")
+
+
+def check_processes(
+    cases: dict[str, tuple[DatasetFolder, dict[str, Any]]], folder: Path, num_processes: int, *, atol: float = 1e-6
+) -> None:
+    """Check that several processes have the loss, the gradient and the state of one.
+
+    Args:
+        cases: {case: (data set, settings)}
+        folder: For scripts and results; exists.
+        num_processes: Processes that share each batch.
+        atol: Absolute tolerance of the gradient.
+    """
+    script, out = folder / "processes.py", folder / "out"
+    script.write_text(SCRIPT)
+    out.mkdir()
+    full = {case: (str(d.root), settings_of(dataset=d.name, **settings)) for case, (d, settings) in cases.items()}
+    done = torchrun(num_processes, str(script), str(Path(__file__).parents[1]), json.dumps(full), str(out))
+    assert done.returncode == 0, done.stderr[-3000:]
+    for case, (dataset, settings) in cases.items():
+        single = trainer(dataset, folder / "single" / case, dataset=dataset.name, **settings)
+        terms, expected = gradient(single)
+        for rank in range(num_processes):
+            found_terms, found, state = torch.load(out / f"{case}.{rank}", weights_only=True)
+
+            def in_case(text: str, case: str = case) -> str:
+                return f"{case}: {text}"
+
+            assert found_terms == pytest.approx(terms, rel=1e-5), case
+            torch.testing.assert_close(found, expected, atol=atol, rtol=1e-3, msg=in_case)
+            torch.testing.assert_close(state, kept_state(single), atol=1e-5, rtol=1e-4, msg=in_case)
