@@ -42,13 +42,13 @@ class EvaluationSettings:
     task: str | None = None
     """A key of ``TASKS``. None: what the run and the data set are for."""
     split: str = "test"
-    """"train", "validation" or "test"."""
+    """Name of the split: "train", "validation" or "test"."""
     score_weights: Mapping[str, float] = field(default_factory=dict)
     """Weights of "sentence", "token" and "fusion" in the fused score, in place of the run's."""
     task_settings: object | None = None
     """The task's own settings, such as ``RetrievalSettings(ties="ce")``. None: its defaults."""
     device: str = "cpu"
-    """"cpu", "cuda" or "cuda:N"."""
+    """Name of the device: "cpu", "cuda" or "cuda:N"."""
 
     def __post_init__(self) -> None:
         if self.task is not None and self.task not in TASKS:

@@ -229,13 +229,13 @@ def _normalized_by_queries(
     if not weight or (others and name == "qbnorm"):
         fix = f"set the weight of {', '.join(others)} to 0" if others else f"give {stage} a weight"
         raise SettingError("normalize", name, f"applies to the {stage} score alone; {fix}")
-    own = scores.stages[stage]
-    normalized = normalize(name, own, _temperature(question.settings), clip_of_caption, scores.queries)
+    before = scores.stages[stage]
+    normalized = normalize(name, before, _temperature(question.settings), clip_of_caption, scores.queries)
     if not others:
         return normalized
     return Normalized(
-        total.by_caption + weight * (normalized.by_caption - own),
-        total.by_clip + weight * (normalized.by_clip - own),
+        total.by_caption + weight * (normalized.by_caption - before),
+        total.by_clip + weight * (normalized.by_clip - before),
         normalized.notes,
     )
 

@@ -55,7 +55,7 @@ class Question(Generic[S]):
     """What a run is asked."""
 
     split: str
-    """"train", "validation" or "test"."""
+    """Name of the split: "train", "validation" or "test"."""
     score_weights: Mapping[str, float]
     """Weight of each stage in the fused score."""
     settings: S
@@ -92,7 +92,7 @@ class Task(ABC, Generic[S]):
     caption_name: ClassVar[str] = "captions"
     """What the data set's captions are in this task, such as "questions"."""
     item_name: ClassVar[str] = "clips"
-    """"clips" or "videos": with few of them, figures are not comparable with published ones."""
+    """What has to be numerous for figures to be comparable with published ones: "clips" or "videos"."""
 
     @property
     def page(self) -> Path:
