@@ -74,6 +74,7 @@ class Census:
     """Counts captions, clips, videos and words of each split."""
 
     def __init__(self) -> None:
+        """Begin with nothing counted."""
         self.num_captions: Counter[str] = Counter()
         self.num_clips: Counter[str] = Counter()
         self.tags: dict[str, Counter[str]] = defaultdict(Counter)

@@ -37,7 +37,7 @@ from .datasets.sources import Record
 from .idf import idf_table
 from .parts import MakeParts, Part, is_made, make_parts_in_processes, part_key
 from .plot import plot_idf
-from .readers import Origin, Read, choose_reader
+from .readers import Origin, Read, Reader, choose_reader
 from .tag import batched, installed_model
 from .vectors import WordVectorSummary, prepare_word_vectors
 
@@ -107,10 +107,9 @@ def prepare_captions(
         raise SettingError("num_processes", num_processes, "expected 1 or more")
     with report_progress_to(on_progress):
         reader = choose_reader(Path(root), name, annotations=_as_path(annotations), protocol=protocol, seed=seed)
-        dataset, vectors = reader.dataset, None
-        with Problems(strict=strict, file=dataset.problems("preprocess")) as problems:
+        with Problems(strict=strict, file=reader.dataset.problems("preprocess")) as problems:
             statistics = prepare_records(
-                dataset,
+                reader.dataset,
                 reader.read,
                 spacy_model=spacy_model,
                 problems=problems,
@@ -118,13 +117,21 @@ def prepare_captions(
                 make_parts=make_parts,
                 origin=reader.origin,
             )
-            if statistics is not None:
-                if word_vectors is not None:
-                    vectors = prepare_word_vectors(dataset, Path(word_vectors))
-                listed = f"; {problems.count:,} problems, {problems.where}" if problems.count else ""
-                say(f"{dataset.captions}: {statistics.num_captions:,} captions{listed}")
+            return _conclude(reader, statistics, _as_path(word_vectors), problems)
+
+
+def _conclude(
+    reader: Reader, statistics: CaptionStatistics | None, word_vectors: Path | None, problems: Problems
+) -> PreparedCaptions:
+    """Prepare the word vectors, if there are captions, and return what was done."""
+    vectors = None
+    if statistics is not None:
+        if word_vectors is not None:
+            vectors = prepare_word_vectors(reader.dataset, word_vectors)
+        listed = f"; {problems.count:,} problems, {problems.where}" if problems.count else ""
+        say(f"{reader.dataset.captions}: {statistics.num_captions:,} captions{listed}")
     return PreparedCaptions(
-        dataset=dataset,
+        dataset=reader.dataset,
         statistics=statistics,
         origin=reader.origin,
         word_vectors=vectors,

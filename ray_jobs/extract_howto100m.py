@@ -1,8 +1,6 @@
-"""``ray submit CLUSTER.yaml extract_howto100m.py OPTIONS``: Ray copies this one file to the head machine and runs it
-there.
+"""``ray submit CLUSTER.yaml extract_howto100m.py OPTIONS``: Ray copies this file to the head machine and runs it there.
 
-vlalign is installed there by the cluster file's own commands. ``--help`` has the options; ``@FILE`` reads some from a
-file.
+The cluster file installs vlalign there. ``--help`` lists the options; ``@FILE`` reads options from a file.
 """
 
 import sys

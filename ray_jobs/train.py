@@ -1,4 +1,7 @@
-"""``ray submit CLUSTER.yaml train.py OPTIONS``: Ray copies this one file to the head machine and runs it there."""
+"""``ray submit CLUSTER.yaml train.py OPTIONS``: Ray copies this file to the head machine and runs it there.
+
+The cluster file installs vlalign there. ``--help`` lists the options; ``@FILE`` reads options from a file.
+"""
 
 import sys
 

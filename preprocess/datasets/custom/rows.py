@@ -17,6 +17,7 @@ class RowReader:
     """Makes captions of rows and counts how their splits were understood."""
 
     def __init__(self, columns: Columns, times: TimeReader, num_columns: int) -> None:
+        """Take the meaning of the columns, the reader of their times, and the number of all columns."""
         self.columns, self.times, self.num_columns = columns, times, num_columns
         self.splits: Counter[tuple[str, str]] = Counter()
         """Counts (split as written, split as read)."""

@@ -20,6 +20,7 @@ class TimeReader:
     """Reads the times of one file and remembers how they were written."""
 
     def __init__(self, table: Table, columns: Columns) -> None:
+        """Look through all times of a table for a decimal point, which decides what a comma means."""
         self.columns = {meaning: column for meaning, column in columns.items() if meaning in TIMES}
         values = (row[column.index] for _, row in table.rows for column in self.columns.values())
         texts = [value.strip() for value in values if isinstance(value, str)]
