@@ -1,18 +1,48 @@
-"""Videos -> features. ``load_extractor`` and ``extract_video`` are all that a notebook needs."""
+"""Videos -> features.
 
-from typing import Any
+``load_extractor`` and ``extract_video`` are all that one video needs. ``extract_dataset`` extracts a whole data set
+into its stores, as ``vlalign-extract`` does; ``plan_extraction`` and ``verify_dataset`` are its ``--plan`` and
+``--verify-against``.
+"""
 
-__all__ = ["extract_video", "load_extractor"]
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .dataset import ExtractionResult, extract_dataset
+    from .extractor import load_extractor
+    from .plan import ExtractionPlan, plan_extraction
+    from .settings import ExtractionSettings
+    from .verification.verify import VerificationResult, verify_dataset
+    from .video import extract_video
+
+__all__ = [
+    "ExtractionPlan",
+    "ExtractionResult",
+    "ExtractionSettings",
+    "VerificationResult",
+    "extract_dataset",
+    "extract_video",
+    "load_extractor",
+    "plan_extraction",
+    "verify_dataset",
+]
+_MODULES = {
+    "ExtractionPlan": "plan",
+    "ExtractionResult": "dataset",
+    "ExtractionSettings": "settings",
+    "VerificationResult": "verification.verify",
+    "extract_dataset": "dataset",
+    "extract_video": "video",
+    "load_extractor": "extractor",
+    "plan_extraction": "plan",
+    "verify_dataset": "verification.verify",
+}
 
 
-def __getattr__(name: str) -> Any:
-    # Imported on first use: torch takes seconds to import, and a command that finds nothing left to do needs none of it.
-    if name == "load_extractor":
-        from .extractor import load_extractor
+def __getattr__(name: str) -> object:
+    # Imported on first use: torch takes seconds to import, and a command that has nothing left to do does not need it.
+    if name in _MODULES:
+        from importlib import import_module
 
-        return load_extractor
-    if name == "extract_video":
-        from .video import extract_video
-
-        return extract_video
+        return getattr(import_module(f".{_MODULES[name]}", __name__), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

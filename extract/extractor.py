@@ -1,35 +1,48 @@
-"""An extractor: a profile, and a network with its weights."""
+"""An extractor: a profile, and a network with its weights.
+
+Adding one costs its file in ``models/``, with the network and the ``PublishedFile`` of its weights, a row in
+``models.MODELS``, a row in ``storage.profiles.PROFILES`` under the same name, and its tests.
+"""
 
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..storage.common.device import find_device
-from ..storage.common.errors import UserError
-from ..storage.profiles import LOGMEL, find_profile
+from ..storage.common.errors import SettingError
+from ..storage.profiles import PROFILES, find_profile
 from ..storage.records import Profile, Weights
-from .decoding.backends import KERNELS
 from .decoding.decode import TAILS
-from .decoding.sound import log_mel_of_all
+from .decoding.log_mel import log_mel_of_all
+from .decoding.scaling import KERNELS
 from .models import MODELS
+from .models.network import Network
 from .weights import load_published, load_random, published_weights
 
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 VALUE_RANGES = {"0..1": 255, "0..255": 1}
-"""{value range: by what the bytes of a picture are divided}"""
-
+"""{value range: divisor of a picture's bytes}"""
 NO_WEIGHTS = Weights(name="none", sha256="")
-"""Of features that come of no network."""
+"""Weights of features that are computed without a network."""
 
 
 def check_extractable(profile: Profile) -> None:
-    """Raises ``ValueError`` with all in a profile that extraction cannot do: features that were imported may have been made in any way."""
-    if profile.name == LOGMEL:
-        own, stated = asdict(find_profile(LOGMEL)), asdict(profile)
-        wrong = [f"{name} is {stated[name]!r}, expected {own[name]!r}" for name in own if stated[name] != own[name]]
+    """Check that a profile can be extracted with. Imported features may have been made in any way.
+
+    Raises:
+        ValueError: With all that cannot be done.
+    """
+    known = PROFILES.get(profile.name)
+    if known is not None and known.modality == "sound":  # log-mel features are computed in one way only
+        expected, stated = asdict(known), asdict(profile)
+        wrong = [
+            f"{name} is {stated[name]!r}, expected {expected[name]!r}"
+            for name in expected
+            if stated[name] != expected[name]
+        ]
     else:
         tails = TAILS if profile.window > 1 else (*TAILS, "none")
         rules = {
@@ -56,25 +69,36 @@ def check_extractable(profile: Profile) -> None:
 
 @dataclass(frozen=True)
 class Extractor:
-    """Raises ``ValueError`` where there is something in the profile that it could not do."""
+    """Computes the features of a profile.
+
+    Raises:
+        ValueError: The profile asks for something that cannot be computed.
+    """
 
     profile: Profile
     weights: Weights
-    network: nn.Module | None
-    """None: log-mel features are computed where the sound is decoded."""
+    network: Network | None
+    """None: log-mel features are computed in the process that decodes the sound."""
     device: torch.device
     batch_size: int
-    """Windows that are best computed at once on this device."""
+    """Number of windows that are best computed together on this device."""
 
     def __post_init__(self) -> None:
         check_extractable(self.profile)
 
     @torch.inference_mode()
     def features(self, frames: Tensor | np.ndarray) -> Tensor:
-        """uint8 RGB [B, T, H, W, 3] at the profile's size, or [B, H, W, 3] where its window is one frame -> float32 [B, D].
-        Of sound: float mono samples [N] of -1..1 at the profile's rate, from time zero -> float32 [rows, D].
+        """Compute the features of a batch of windows, or of a whole signal.
 
-        Raises ``ValueError`` for other shapes and types.
+        Args:
+            frames: uint8 RGB [B, T, H, W, 3] at the profile's size, or [B, H, W, 3] if its window is one frame. For
+                sound: float mono samples [N] of -1..1 at the profile's rate, from time zero.
+
+        Returns:
+            float32 [B, D]; for sound [rows, D].
+
+        Raises:
+            ValueError: The shape or type is wrong.
         """
         frames, profile = torch.as_tensor(frames), self.profile
         if self.network is None:
@@ -88,15 +112,15 @@ class Extractor:
             or frames.shape[1:-3] != window
             or frames.shape[-1] != 3
         ):
-            wanted = ["B", *map(str, window), "H", "W", "3"]
+            expected = ["B", *map(str, window), "H", "W", "3"]
             raise ValueError(
-                f"{profile.name}: frames must be uint8 [{', '.join(wanted)}], got {frames.dtype} {list(frames.shape)}"
+                f"{profile.name}: frames must be uint8 [{', '.join(expected)}], got {frames.dtype} {list(frames.shape)}"
             )
         values = frames.to(self.device, non_blocking=True).float()
         if (divisor := VALUE_RANGES[profile.value_range]) != 1:
             values /= divisor
         if any(profile.mean) or set(profile.std) != {1.0}:
-            mean, std = (torch.tensor(values, device=self.device) for values in (profile.mean, profile.std))
+            mean, std = (torch.tensor(channels, device=self.device) for channels in (profile.mean, profile.std))
             values = values.sub_(mean).div_(std)
         return self.network(values.to(PRECISIONS[profile.precision]).movedim(-1, 1)).float().cpu()
 
@@ -104,18 +128,25 @@ class Extractor:
 def load_extractor(
     name: str, *, weights: str | Path = "pretrained", device: str = "cpu", precision: str = "fp32", seed: int = 0
 ) -> Extractor:
-    """``weights``: a file, "pretrained" (the profile's own, from the cache or their authors) or "random" (from ``seed``).
-    ``precision``: what the network computes in, fp32, bf16 or, on a GPU, fp16; another one makes it another profile. Log-mel features,
-    which have no network, are the same whatever the precision and the device.
+    """Load an extractor by the name of its features.
 
-    Raises ``UserError`` for an unknown name, and for weights that are not there or not this model's.
+    Args:
+        name: Such as "s3d"; see ``storage.profiles.PROFILES``.
+        weights: A file, "pretrained" (the profile's own, from the cache or their authors) or "random".
+        device: "cpu", "cuda" or "cuda:N".
+        precision: What the network computes in: "fp32", "bf16" or, on a GPU, "fp16". Another precision makes another
+            profile. Log-mel features, which have no network, do not depend on it.
+        seed: Seed of random weights.
+
+    Raises:
+        UserError: The name is unknown, or the weights are missing or those of another model.
     """
     profile, torch_device = replace(find_profile(name), precision=precision), find_device(device)
     if precision not in PRECISIONS or (precision == "fp16" and torch_device.type == "cpu"):
-        raise UserError(f"precision {precision!r} on {torch_device}: expected fp32, bf16 or, on a GPU, fp16")
-    if profile.name == LOGMEL:
+        raise SettingError("precision", repr(precision), f"on {torch_device}, expected fp32, bf16 or, on a GPU, fp16")
+    if profile.modality == "sound":
         if weights not in ("pretrained", "random"):
-            raise UserError(f"weights {weights}: {name} comes of no network and has none; leave --weights out")
+            raise SettingError("weights", weights, f"{name} uses no network and has none; leave --weights out")
         return Extractor(find_profile(name), NO_WEIGHTS, None, torch.device("cpu"), batch_size=1)
     network = MODELS[profile.name]().eval().requires_grad_(False)
     if weights == "random":
@@ -124,4 +155,5 @@ def load_extractor(
         path = published_weights(profile.weights) if weights == "pretrained" else Path(weights)
         used = load_published(network, path, left_out=network.left_out)
     batch_size = network.batch_sizes["cpu" if torch_device.type == "cpu" else "cuda"]
-    return Extractor(profile, used, network.fold().to(torch_device, PRECISIONS[precision]), torch_device, batch_size)
+    network.fold()
+    return Extractor(profile, used, network.to(torch_device, PRECISIONS[precision]), torch_device, batch_size)

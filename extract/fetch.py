@@ -1,7 +1,9 @@
-"""Videos that lie elsewhere (``s3://``, ``gs://``, ``https://``, what fsspec reads): fetched ahead, beside the work, and removed.
+"""Remote videos (``s3://``, ``gs://``, ``https://``, whatever fsspec reads): downloaded ahead of the work, then
+removed.
 
-What is on the disk at a time is bounded, in files and in bytes. Addresses stand in lists from anywhere: of a file no more is taken than it
-declared, and none comes from this machine or from a private network unless the user named the host.
+The number and size of files on disk at a time is bounded. Addresses come from lists of unknown origin: no more is read
+of a file than it declared, and no file is fetched from this machine or a private network unless the user allowed the
+host.
 """
 
 import fcntl
@@ -13,47 +15,82 @@ import uuid
 from collections.abc import Collection, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
+from typing import TextIO
 
 from ..storage.common.errors import UserError
+from ..storage.common.retry import RetriesFailed, retry
 from ..storage.common.signals import stopping
 from ..storage.remote.addresses import HTTP, AddressRefused, file_system, scheme_of
-from .decoding.probe import VideoError
-from .engine import END, Job
+from .decoding.errors import VideoError
+from .jobs import END, Job
 
 FILES_AHEAD = 8
-MOST_BYTES = 20 << 30
-"""Of files that are there at once, and so of one; less where the disk has less than twice as much left. Of a file whose length nobody
-says, all of it is kept free."""
-LEAST_BYTES_PER_SECOND, PATIENCE_SECONDS = 1000, 60.0
-"""What comes more slowly than that for so long is given up."""
+MAX_BYTES = 20 << 30
+"""Of all files on disk, and so of one file; less if the disk has less than twice as much free. A file of undeclared
+length reserves all of it."""
+MIN_BYTES_PER_SECOND, PATIENCE_SECONDS = 1000, 60.0
+"""A download that is slower than this, after this time, is given up."""
 TRIES, PAUSE_SECONDS = 3, 2.0
 BLOCK_BYTES = 1 << 20
 PREFIX = "vlalign-fetched-"
 
 
 class _TooLarge(Exception):
-    """A file that there is no room for, or that is longer than it said."""
+    """There is no room for a file, or it is longer than it declared."""
+
+
+class _Downloads:
+    """The folder of one process's downloads, and the threads that fill it.
+
+    A lock in the folder shows other processes that it is in use.
+    """
+
+    def __init__(self) -> None:
+        _remove_left_behind()
+        self.folder = Path(tempfile.mkdtemp(prefix=PREFIX))
+        self._lock: TextIO = (self.folder / "lock").open("w")
+        fcntl.flock(self._lock, fcntl.LOCK_EX)
+        self.pool = ThreadPoolExecutor(FILES_AHEAD, "fetch")
+
+    def close(self) -> None:
+        self.pool.shutdown(wait=not stopping(), cancel_futures=True)
+        shutil.rmtree(self.folder, ignore_errors=True)
+        self._lock.close()
 
 
 class Fetcher:
-    """Use ``jobs`` in place of what it is given, tell ``done`` of each that came of it, and ``close`` at the end."""
+    """Downloads the videos of jobs that have a ``url``.
 
-    def __init__(self, *, allowed_hosts: Collection[str] = (), most_bytes: int = MOST_BYTES) -> None:
-        """``allowed_hosts``: on this machine or in private networks, that addresses may name."""
-        self._allowed_hosts, self._most_bytes = allowed_hosts, most_bytes
+    Iterate over ``jobs`` in place of the jobs, pass each finished job to ``done``, and call ``close`` at the end.
+    """
+
+    def __init__(self, *, allowed_hosts: Collection[str] = (), max_bytes: int = MAX_BYTES) -> None:
+        """Set the limits.
+
+        Args:
+            allowed_hosts: Hosts on this machine or in private networks that addresses may name.
+            max_bytes: Limit of all files on disk together.
+        """
+        self._allowed_hosts, self._max_bytes = allowed_hosts, max_bytes
         self._room = threading.Condition()
         self._sizes: dict[Path, int] = {}
         self._failures: dict[str, VideoError] = {}
-        self._pool: ThreadPoolExecutor | None = None
-        self._folder: Path | None = None
         self._closing = False
 
+    @cached_property
+    def _downloads(self) -> _Downloads:
+        """Made when the first video is downloaded."""
+        downloads = _Downloads()
+        self._max_bytes = min(self._max_bytes, shutil.disk_usage(downloads.folder).free // 2)
+        return downloads
+
     def jobs(self, jobs: Iterable[Job | None]) -> Iterator[Job | None]:
-        """Those with a ``url`` come once they are on the disk, in the order in which they are; the others at once."""
+        """Yield jobs with a ``url`` once they are on disk, in the order in which they arrive, and others at once."""
         source, pending, more = iter(jobs), [], True
         while more or pending:
-            if ready := next((each for each in pending if each[1].done()), None):
+            if ready := next((download for download in pending if download[1].done()), None):
                 pending.remove(ready)
                 ready[1].result()
                 yield ready[0]
@@ -68,34 +105,26 @@ class Fetcher:
             else:
                 yield None
 
-    def _start(self, job: Job) -> tuple[Job, Future]:
-        if self._pool is None:
-            _remove_left_behind()
-            self._folder = Path(tempfile.mkdtemp(prefix=PREFIX))
-            self._most_bytes = min(self._most_bytes, shutil.disk_usage(self._folder).free // 2)
-            self._lock = (self._folder / "lock").open("w")
-            fcntl.flock(self._lock, fcntl.LOCK_EX)
-            self._pool = ThreadPoolExecutor(FILES_AHEAD, "fetch")
-        local = self._folder / f"{uuid.uuid4().hex}{Path(job.url.split('?')[0]).suffix[:8]}"
+    def _start(self, job: Job) -> tuple[Job, Future[None]]:
+        downloads = self._downloads
+        local = downloads.folder / f"{uuid.uuid4().hex}{Path(job.url.split('?')[0]).suffix[:8]}"
         self._sizes[local] = 0
-        return replace(job, path=local), self._pool.submit(self._fetch, job.video_id, job.url, local)
+        return replace(job, path=local), downloads.pool.submit(self._fetch, job.video_id, job.url, local)
 
     def _fetch(self, video_id: str, url: str, local: Path) -> None:
-        for attempt in range(1, TRIES + 1):
-            try:
-                self._copy(url, local)
-                return
-            except UserError:
-                raise
-            except Exception as error:  # each of fsspec's file systems has its own
-                if local.exists() and shutil.disk_usage(local.parent).free < BLOCK_BYTES:
-                    raise OSError(f"{local.parent}: no room there for {url}; make room, or set TMPDIR") from None
-                failure, final = _failure(url, error, attempt)
-                if final:
-                    break
-            if self._closing:
-                break
-            time.sleep(PAUSE_SECONDS * (attempt < TRIES))
+        def disk_is_full() -> bool:
+            return local.exists() and shutil.disk_usage(local.parent).free < BLOCK_BYTES
+
+        def is_final(error: Exception) -> bool:
+            return disk_is_full() or self._closing or isinstance(_cause_of(error), AddressRefused | _TooLarge)
+
+        try:
+            retry(lambda: self._copy(url, local), num_tries=TRIES, pause_seconds=PAUSE_SECONDS, is_final=is_final)
+            return
+        except RetriesFailed as failed:
+            if disk_is_full():
+                raise OSError(f"{local.parent}: no room there for {url}; make room, or set TMPDIR") from None
+            failure = _failure(url, failed)
         local.unlink(missing_ok=True)
         with self._room:
             self._sizes[local] = 0
@@ -106,27 +135,19 @@ class Fetcher:
         try:
             files, path = file_system(url, self._allowed_hosts)
         except ImportError as error:
-            raise UserError(
-                f"{url}: cannot be read without another package ({' '.join(str(error).split())}); install it"
-            ) from None
+            reason = " ".join(str(error).split())
+            raise UserError(f"{url}: cannot be read without another package ({reason}); install it") from None
         declared = files.info(path).get("size")
         size = declared if isinstance(declared, int) and declared >= 0 else None
-        self._take_room(local, size)
-        # As a stream, of which a part is in memory at a time whatever the server does; with a size, fsspec asks for none again.
+        self._reserve(local, size)
+        # As a stream: only a part is in memory at a time, whatever the server does. With a size, fsspec does not ask
+        # again.
         options = {"block_size": 0, "size": 1} if scheme_of(url) in HTTP else {}
         with files.open(path, "rb", **options) as theirs, local.open("wb") as ours:
             received, started = 0, time.monotonic()
             while (block := theirs.read(BLOCK_BYTES)) and not self._closing:
                 received += len(block)
-                if received > (self._most_bytes if size is None else size):
-                    told = (
-                        f"the {size:,} that it declared"
-                        if size is not None
-                        else f"{self._most_bytes:,}, for which there is room"
-                    )
-                    raise _TooLarge(f"sends more bytes than {told}")
-                if time.monotonic() - started > PATIENCE_SECONDS + received / LEAST_BYTES_PER_SECOND:
-                    raise TimeoutError(f"sends less than {LEAST_BYTES_PER_SECOND:,} bytes a second")
+                self._check_limits(received, size, time.monotonic() - started)
                 ours.write(block)
         if size not in (None, received) and not self._closing:
             raise OSError(f"{received:,} of {size:,} bytes came")
@@ -134,19 +155,28 @@ class Fetcher:
             self._sizes[local] = received
             self._room.notify_all()
 
-    def _take_room(self, local: Path, size: int | None) -> None:
-        """Waits until there is room for a file. None: of unknown size, for which all of it is taken."""
-        needed = self._most_bytes if size is None else size
-        if needed > self._most_bytes:
-            room = f"there is room for {self._most_bytes:,} in {local.parent.parent}"
-            raise _TooLarge(f"has {needed:,} bytes, {room}; fetch it yourself, or set TMPDIR")
+    def _check_limits(self, received: int, size: int | None, seconds: float) -> None:
+        if received > (self._max_bytes if size is None else size):
+            limit = f"the {size:,} that it declared"
+            if size is None:
+                limit = f"{self._max_bytes:,}, for which there is room"
+            raise _TooLarge(f"sends more bytes than {limit}")
+        if seconds > PATIENCE_SECONDS + received / MIN_BYTES_PER_SECOND:
+            raise TimeoutError(f"sends less than {MIN_BYTES_PER_SECOND:,} bytes a second")
+
+    def _reserve(self, local: Path, size: int | None) -> None:
+        """Wait until there is room for a file. A file of unknown size (None) takes all of it."""
+        needed = self._max_bytes if size is None else size
+        if needed > self._max_bytes:
+            room = f"there is room for {self._max_bytes:,} in {local.parent.parent}"
+            raise _TooLarge(f"has {needed:,} bytes, {room}; download it yourself, or set TMPDIR")
         with self._room:
             self._sizes[local] = 0
-            self._room.wait_for(lambda: self._closing or sum(self._sizes.values()) + needed <= self._most_bytes)
+            self._room.wait_for(lambda: self._closing or sum(self._sizes.values()) + needed <= self._max_bytes)
             self._sizes[local] = needed
 
     def done(self, job: Job) -> VideoError | None:
-        """Removes what was fetched for a job; returns why there was nothing, if there was not."""
+        """Remove the download of a finished job; return why it failed, if it did."""
         if job.url:
             job.path.unlink(missing_ok=True)
             with self._room:
@@ -155,29 +185,32 @@ class Fetcher:
         return self._failures.pop(job.video_id, None)
 
     def close(self) -> None:
+        """Stop all downloads and remove their files."""
         self._closing = True
         with self._room:
             self._room.notify_all()
-        if self._pool is not None:
-            self._pool.shutdown(wait=not stopping(), cancel_futures=True)
-            shutil.rmtree(self._folder, ignore_errors=True)
-            self._lock.close()
+        if "_downloads" in vars(self):
+            self._downloads.close()
 
 
-def _failure(url: str, error: Exception, attempt: int) -> tuple[VideoError, bool]:
-    """What an error means for a video, and whether another attempt would end the same."""
-    cause = error.__cause__ or error  # for a server that does not answer, fsspec says that there is no such file
+def _cause_of(error: Exception) -> BaseException:
+    return error.__cause__ or error  # fsspec reports a server that does not answer as a missing file, "from" the cause
+
+
+def _failure(url: str, failed: RetriesFailed) -> VideoError:
+    """Return what the error of a download means for its video."""
+    cause = _cause_of(failed.error)
     words = " ".join(str(cause).split())[:200] or type(cause).__name__
     if isinstance(cause, AddressRefused):
-        return VideoError("refused", f"{url}: {words}"), True
+        return VideoError("refused", f"{url}: {words}")
     if isinstance(cause, _TooLarge):
-        return VideoError("too_large", f"{url}: {words}"), True
+        return VideoError("too_large", f"{url}: {words}")
     missing = isinstance(cause, FileNotFoundError) or getattr(cause, "status", None) == 404
-    return VideoError("missing" if missing else "unreachable", f"{url}: {words}; tried {attempt} times"), False
+    return VideoError("missing" if missing else "unreachable", f"{url}: {words}; tried {failed.num_tries} times")
 
 
 def _remove_left_behind() -> None:
-    """Of processes that were killed: nobody holds the lock in their folder any more."""
+    """Remove the folders of processes that were killed: nobody holds the lock in them any more."""
     for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
         try:
             with (folder / "lock").open("r+") as lock:

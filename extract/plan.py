@@ -1,23 +1,31 @@
-"""What an extraction would do, found out without doing it: ``vlalign-extract --plan``."""
+"""What an extraction would do, found out without doing it: the Python call behind ``vlalign-extract --plan``."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from multiprocessing.connection import wait
 from pathlib import Path
 
-from ..storage.common.progress import progress
-from ..storage.profiles import LOGMEL
+from ..storage.common.errors import UserError
+from ..storage.common.problems import Problems
+from ..storage.common.progress import Listener, progress, report_progress_to
+from ..storage.common.terminal import say
+from ..storage.profiles import PROFILES
 from ..storage.records import Profile
+from .dataset import Selection, select_videos
+from .decoding.errors import VideoError
 from .decoding.messages import Nonsense, PicturesProbed, SoundProbed, Unheard
-from .decoding.probe import VideoError
 from .decoding.process import DecodeProcess
 from .decoding.sampling import num_windows
-from .engine import Job, extract_videos, wanted_of
-from .extractor import Extractor
+from .engine import extract_videos
+from .extractor import Extractor, load_extractor
+from .jobs import Job, wanted_of
+from .runner import LocalRunner, Runner, Speed
+from .settings import ExtractionSettings
+from .store_extractor import make_extractor
 
-BYTES_OF_A_ROW = 8 + 8 + 4
-"""Beside its float16 features: start, end, valid frames."""
+ROW_OVERHEAD_BYTES = 8 + 8 + 4
+"""Start, end and valid frames of a row, beside its float16 features."""
 SAMPLE_VIDEOS = 3
 SAMPLE_SECONDS = 10.0
 WARM_UP_SECONDS = 2.0
@@ -31,15 +39,120 @@ class Probed:
     path: Path
     duration_seconds: float
     num_rows: dict[str, int]
+    """By name of the profile."""
     failures: dict[str, VideoError]
-    """Why there will be none of the other profiles."""
+    """Why there will be no rows of the other profiles."""
     missing: str
+    """What the file should contain and does not; empty if it is complete."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedFeatures:
+    """What an extraction would add to one store."""
+
+    name: str
+    num_videos: int
+    hours: float
+    num_rows: int
+    megabytes: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExtractionPlan:
+    """What an extraction would do."""
+
+    num_probed: int
+    """Videos that were probed; those that are yet to be rendered or downloaded are not."""
+    num_unreadable: int
+    features: list[PlannedFeatures]
+    hours: float
+    """Hours of video that can be read."""
+    speed: Speed | None
+    """None if there is nothing to measure it on."""
+    num_problems: int
+
+
+def plan_extraction(
+    settings: ExtractionSettings, *, runner: Runner | None = None, on_progress: Listener | None = None
+) -> ExtractionPlan:
+    """Probe the videos that are left to extract, and measure the speed on a few of them. Changes nothing.
+
+    Args:
+        settings: What would be extracted, and how.
+        runner: Where it would run (default: in this process).
+        on_progress: Called with the progress of the work.
+
+    Raises:
+        UserError: A setting or the list of videos cannot be used.
+    """
+    runner = runner or LocalRunner()
+    with report_progress_to(on_progress), Problems(file=settings.dataset.problems("extract")) as problems:
+        selection = select_videos(settings, problems, dry_run=True)
+        paths, names = _paths_to_probe(selection), list(selection.weights)
+        answers = []
+        if paths:
+            probing = runner.probe(list(paths.items()), names)
+            answers = list(progress(probing, total=len(paths), what="probing", unit="videos"))
+        for video_id, answer in answers:
+            _report(video_id, paths[video_id], answer, problems)
+        probed = [answer for _, answer in answers if not isinstance(answer, VideoError)]
+        needed = {name: {video.video_id for video, left in selection.todo if name in left} for name in names}
+        return ExtractionPlan(
+            num_probed=len(paths),
+            num_unreadable=len(paths) - len(probed),
+            features=[planned_features(PROFILES[name], probed, needed[name]) for name in names],
+            hours=sum(video.duration_seconds for video in probed) / 3600,
+            speed=runner.measure_speed(settings, probed, selection.weights) if probed else None,
+            num_problems=problems.count,
+        )
+
+
+def _paths_to_probe(selection: Selection) -> dict[str, Path]:
+    """Return {video id: path} of the videos that exist on this machine."""
+    dataset = selection.work.dataset
+    videos = [video for video, _ in selection.todo]
+    to_render = {video.video_id for video in videos if video.scene and not dataset.video_path(video).exists()}
+    if to_render:
+        say(f"note: {len(to_render):,} videos are rendered only when they are extracted, and not counted here")
+    if num_remote := sum(bool(video.url) for video in videos):
+        say(f"note: {num_remote:,} videos are downloaded only when they are extracted, and not counted here")
+    return {v.video_id: dataset.video_path(v) for v in videos if v.video_id not in to_render and not v.url}
+
+
+def _report(video_id: str, path: Path, answer: Probed | VideoError, problems: Problems) -> None:
+    where = f"video {video_id!r}, {path}"
+    if isinstance(answer, VideoError):
+        problems.add(f"{where}: {answer.kind}: {answer}")
+        return
+    for name, error in answer.failures.items():
+        problems.add(f"{where}: {name}: {error.kind}: {error}")
+    if answer.missing:
+        problems.add(f"{where}: partial: {answer.missing}")
+
+
+def planned_features(profile: Profile, probed: Sequence[Probed], needed: set[str]) -> PlannedFeatures:
+    """Add up the rows that a profile will have of the videos whose ids are ``needed``."""
+    videos = [video for video in probed if video.video_id in needed and profile.name in video.num_rows]
+    num_rows = sum(video.num_rows[profile.name] for video in videos)
+    return PlannedFeatures(
+        name=profile.name,
+        num_videos=len(videos),
+        hours=sum(video.duration_seconds for video in videos) / 3600,
+        num_rows=num_rows,
+        megabytes=num_rows * (2 * profile.dimension + ROW_OVERHEAD_BYTES) / 1e6,
+    )
 
 
 def probe_videos(
     videos: Sequence[tuple[str, Path]], profiles: Sequence[Profile], num_processes: int
 ) -> Iterator[tuple[str, Probed | VideoError]]:
-    """(id, what is in it or why it cannot be read) of each video, in the order in which they are done; ``num_processes`` at once."""
+    """Yield (id, what is in it or why it cannot be read) for each video, in the order in which they are done.
+
+    Args:
+        videos: (id, path) of each.
+        profiles: The profiles whose rows are counted.
+        num_processes: Number of decoders that probe at once.
+    """
     left = list(videos)[::-1]
     busy: dict[DecodeProcess, _Probing] = {}
     try:
@@ -64,49 +177,75 @@ def probe_videos(
 
 
 class _Probing:
-    """A video that a child looks at."""
+    """A video that a decoder process is probing."""
 
     def __init__(self, video_id: str, path: Path, profiles: Sequence[Profile], process: DecodeProcess) -> None:
-        self.video_id, self.path = video_id, path
-        self.pictured = [profile for profile in profiles if profile.name != LOGMEL]
-        self.sound = len(self.pictured) < len(profiles)
-        self.heard = Probed(video_id, path, 0.0, {}, {}, "")
-        process.start(path, [wanted_of(profile) for profile in self.pictured], sound=self.sound, only_probe=True)
+        self.video_id = video_id
+        self._pictures = [profile for profile in profiles if profile.modality == "pictures"]
+        self._sound = next((profile.name for profile in profiles if profile.modality == "sound"), "")
+        self._so_far = Probed(video_id, path, 0.0, {}, {}, "")
+        wanted = [wanted_of(profile) for profile in self._pictures]
+        process.start(path, wanted, sound=bool(self._sound), only_probe=True)
 
     def take(self, process: DecodeProcess) -> Probed | VideoError | None:
-        """The next thing that the child says; the answer, once it is whole."""
+        """Take the next message; return the answer once it is complete."""
         try:
             message = process.receive()
         except VideoError as error:
-            if not self.heard.num_rows:
+            if not self._so_far.num_rows:
                 return error
-            return replace(self.heard, failures={profile.name: error for profile in self.pictured})
+            return replace(self._so_far, failures={profile.name: error for profile in self._pictures})
         if isinstance(message, Unheard):
-            self.heard = replace(self.heard, failures={LOGMEL: VideoError(message.kind, message.words)})
+            failures = {self._sound: VideoError(message.kind, message.words)}
+            self._so_far = replace(self._so_far, failures=failures)
         elif isinstance(message, SoundProbed):
-            self.heard = replace(
-                self.heard, duration_seconds=message.duration_seconds, num_rows={LOGMEL: message.num_rows}
-            )
-            return None if self.pictured else self.heard
+            num_rows = {self._sound: message.num_rows}
+            self._so_far = replace(self._so_far, duration_seconds=message.duration_seconds, num_rows=num_rows)
+            return None if self._pictures else self._so_far
         elif isinstance(message, PicturesProbed):
-            if len(message.num_frames) != len(self.pictured):
-                return process.refused(Nonsense("frames of other features"))
-            rows = {
-                p.name: num_windows(n, p.window, p.stride)
-                for p, n in zip(self.pictured, message.num_frames, strict=True)
-            }
-            seconds = message.duration_seconds
-            return replace(
-                self.heard, duration_seconds=seconds, num_rows=self.heard.num_rows | rows, missing=message.missing
-            )
+            return self._with_pictures(message, process)
         return None
+
+    def _with_pictures(self, message: PicturesProbed, process: DecodeProcess) -> Probed | VideoError:
+        if len(message.num_frames) != len(self._pictures):
+            return process.refused(Nonsense("frames of other features"))
+        rows = {
+            profile.name: num_windows(num_frames, profile.window, profile.stride)
+            for profile, num_frames in zip(self._pictures, message.num_frames, strict=True)
+        }
+        return replace(
+            self._so_far,
+            duration_seconds=message.duration_seconds,
+            num_rows=self._so_far.num_rows | rows,
+            missing=message.missing,
+        )
+
+
+def measure_speed_with(settings: ExtractionSettings, probed: Sequence[Probed], weights: Mapping[str, str]) -> float:
+    """Measure the speed with ``weights``, by features, or with random weights for those that cannot be loaded.
+
+    Returns:
+        Seconds of video that are extracted in a second.
+    """
+    extractors = []
+    for name, chosen in weights.items():
+        try:
+            extractor = make_extractor(
+                settings.dataset, name, chosen, device=settings.device, precision=settings.precision
+            )
+        except UserError as error:
+            say(f"note: {error}")
+            say(f"note: the speed of {name} is measured with random weights")
+            extractor = load_extractor(name, weights="random", device=settings.device, precision=settings.precision)
+        extractors.append(extractor)
+    return measure_speed(probed, extractors)
 
 
 def measure_speed(videos: Sequence[Probed], extractors: Sequence[Extractor]) -> float:
-    """Seconds of video that are extracted in a second, on the beginnings of a few of ``videos``."""
-    places = sorted({len(videos) // 2, 0, len(videos) - 1})[:SAMPLE_VIDEOS]
+    """Return the seconds of video that are extracted in a second, measured on the beginnings of a few videos."""
+    indices = sorted({len(videos) // 2, 0, len(videos) - 1})[:SAMPLE_VIDEOS]
     warm_up = Job("warm-up", videos[0].path, extractors, WARM_UP_SECONDS)
-    jobs = [Job(videos[place].video_id, videos[place].path, extractors, SAMPLE_SECONDS) for place in places]
+    jobs = [Job(videos[index].video_id, videos[index].path, extractors, SAMPLE_SECONDS) for index in indices]
     started, seconds = None, 0.0
     for job, result in progress(
         extract_videos([warm_up, *jobs], extractors), total=1 + len(jobs), what="measuring", unit="videos"
@@ -116,17 +255,3 @@ def measure_speed(videos: Sequence[Probed], extractors: Sequence[Extractor]) -> 
         elif not isinstance(result, VideoError):
             seconds += next(iter(result.features.values())).duration_seconds
     return seconds / max(time.monotonic() - (started or 0.0), 1e-9)
-
-
-def planned_table(probed: Sequence[Probed], profiles: Sequence[Profile], needed: dict[str, set[str]]) -> list[str]:
-    """Lines that say what each profile will give. ``needed``: {features: ids of the videos that they are still missing of}."""
-    lines = [f"{'features':<16}{'videos':>10}{'hours':>10}{'rows':>14}{'MB':>12}"]
-    for profile in profiles:
-        chosen = [
-            video for video in probed if video.video_id in needed[profile.name] and profile.name in video.num_rows
-        ]
-        rows = sum(video.num_rows[profile.name] for video in chosen)
-        hours = sum(video.duration_seconds for video in chosen) / 3600
-        megabytes = rows * (2 * profile.dimension + BYTES_OF_A_ROW) / 1e6
-        lines.append(f"{profile.name:<16}{len(chosen):>10,}{hours:>10,.2f}{rows:>14,}{megabytes:>12,.1f}")
-    return lines

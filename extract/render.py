@@ -1,15 +1,19 @@
-"""Renders the demo's scenes: H.264 video and AAC sound in MP4, through PyAV. The same scene gives the same pixels."""
+"""Render the demo's scenes: H.264 video and AAC sound in MP4, by PyAV. The same scene gives the same pixels."""
 
 import math
 import os
 import re
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import av
 import numpy as np
 from PIL import Image, ImageDraw
 
+Scene = dict[str, Any]
+"""A scene as ``videos.jsonl`` holds it."""
 RGB = {
     "red": (215, 40, 40),
     "green": (40, 170, 60),
@@ -18,10 +22,10 @@ RGB = {
     "white": (240, 240, 240),
     "purple": (160, 60, 200),
 }
-OVERSAMPLING = 3  # shapes are drawn this much larger and averaged down: smooth edges
+OVERSAMPLING = 3  # shapes are drawn this much larger and averaged, for smooth edges
 SOUND_RATE_HZ = 22050
-MOST_SIDE_PX, MOST_SECONDS, MOST_FPS = 1920, 60, 120
-"""Of a scene: a list from elsewhere may ask for any."""
+MAX_SIDE_PX, MAX_SECONDS, MAX_FPS = 1920, 60, 120
+"""Limits of a scene: a list of unknown origin may ask for any."""
 FPS = re.compile(r"[1-9]\d{0,5}(/[1-9]\d{0,5})?", re.ASCII)
 PITCH_HZ = {
     "fall": (700, 300),
@@ -34,7 +38,7 @@ PITCH_HZ = {
 
 
 def _outline(shape: str, angle: float) -> list[tuple[float, float]]:
-    """Corners on or within the unit circle."""
+    """Return the corners of a shape, on or within the unit circle."""
     if shape == "circle":
         radii, count = [1.0], 64
     elif shape == "square":
@@ -58,7 +62,7 @@ def _outline(shape: str, angle: float) -> list[tuple[float, float]]:
 
 
 def _draw(canvas: np.ndarray, shape: str, colour: str, x: float, y: float, radius: float, angle: float = 0.0) -> None:
-    """Paints onto ``canvas`` [H, W, 3]; coordinates in pixels; what lies outside is cut off."""
+    """Paint a shape onto ``canvas`` [H, W, 3]. Coordinates are in pixels; parts outside are cut off."""
     height, width, _ = canvas.shape
     left, top = max(int(x - radius) - 1, 0), max(int(y - radius) - 1, 0)
     right, bottom = min(int(x + radius) + 2, width), min(int(y + radius) + 2, height)
@@ -75,14 +79,14 @@ def _draw(canvas: np.ndarray, shape: str, colour: str, x: float, y: float, radiu
     part[:] = (part * (255 - mask) + np.array(RGB[colour], dtype=np.int32) * mask) // 255
 
 
-def scene_frame(scene: dict, progress: float, background: np.ndarray) -> np.ndarray:
-    """The upright picture, uint8 [H, W, 3], at ``progress`` in [0, 1] through the video."""
+def scene_frame(scene: Scene, progress: float, background: np.ndarray) -> np.ndarray:
+    """Return the upright picture, uint8 [H, W, 3], at ``progress`` in [0, 1] through the video."""
     canvas = background.astype(np.int32)
     height, width, _ = canvas.shape
     unit = min(width, height)
     other_radius = 0.25 * unit
     radius = {"small": 0.16, "large": 0.3}[scene["size"]] * unit
-    # "beside" leaves a gap; "behind" and "in front of" overlap, so that which of the two covers the other can be seen.
+    # "beside" leaves a gap; "behind" and "in front of" overlap, so that one can see which shape covers the other.
     offset = {"behind": 0.75 * radius, "in front of": 0.75 * radius, "beside": radius + other_radius + 0.02 * unit}[
         scene["relation"]
     ]
@@ -100,27 +104,25 @@ def scene_frame(scene: dict, progress: float, background: np.ndarray) -> np.ndar
             radius *= 1.35 - progress
         case "bounce":
             y = height * (0.8 - 0.6 * abs(math.sin(2 * math.pi * progress)))
-    mine = (scene["shape"], scene["colour"], x, y, radius, angle)
-    other = (
-        scene["other_shape"],
-        scene["other_colour"],
-        width / 2 - scene["side"] * offset / 2,
-        height / 2,
-        other_radius,
-    )
-    for drawn in (mine, other) if scene["relation"] == "behind" else (other, mine):
-        _draw(canvas, *drawn)
+    other_x = width / 2 - scene["side"] * offset / 2
+    main = partial(_draw, canvas, scene["shape"], scene["colour"], x, y, radius, angle)
+    other = partial(_draw, canvas, scene["other_shape"], scene["other_colour"], other_x, height / 2, other_radius)
+    for draw in (main, other) if scene["relation"] == "behind" else (other, main):
+        draw()
     return canvas.astype(np.uint8)
 
 
-def _background(scene: dict, width: int, height: int) -> np.ndarray:
+def _background(scene: Scene, width: int, height: int) -> np.ndarray:
     rng = np.random.default_rng(scene["noise_seed"])
     shade = np.linspace(30, 60, height, dtype=np.int64)[:, None, None]
     return (shade + rng.integers(-6, 7, size=(height, width, 3))).astype(np.uint8)
 
 
-def frame_times(scene: dict) -> tuple[list[int], Fraction]:
-    """Presentation times in ticks, and the seconds of a tick. A variable rate leaves out every frame with probability 0.3."""
+def frame_times(scene: Scene) -> tuple[list[int], Fraction]:
+    """Return the presentation times in ticks, and the seconds of a tick.
+
+    A variable rate leaves out each frame with probability 0.3.
+    """
     fps = Fraction(scene["fps"])
     num_frames = max(round(scene["duration_seconds"] * fps), 1)
     ticks = list(range(num_frames))
@@ -130,39 +132,45 @@ def frame_times(scene: dict) -> tuple[list[int], Fraction]:
     return ticks, 1 / fps
 
 
-def check_scene(scene: dict) -> None:
-    """Raises ``KeyError``, ``TypeError`` or ``ValueError`` for one that cannot be drawn, or that takes much more than the demo's do."""
+def check_scene(scene: Scene) -> None:
+    """Check that a scene can be drawn and is not much larger than the demo's.
+
+    Raises:
+        KeyError: A part is missing.
+        TypeError: A part has a wrong type.
+        ValueError: A part has a wrong value.
+    """
     width, height, seconds, fps = (scene[name] for name in ("width", "height", "duration_seconds", "fps"))
     for side in (width, height):
-        if not isinstance(side, int) or not 16 <= side <= MOST_SIDE_PX or side % 2:
-            raise ValueError(f"{width!r} x {height!r} pixels; expected even numbers up to {MOST_SIDE_PX:,}")
-    if not 0 < seconds <= MOST_SECONDS:
-        raise ValueError(f"{seconds!r} seconds; expected up to {MOST_SECONDS}")
-    if not isinstance(fps, str) or not FPS.fullmatch(fps) or not 1 <= Fraction(fps) <= MOST_FPS:
-        raise ValueError(f"{fps!r} frames a second; expected a whole number, or two with a slash, up to {MOST_FPS}")
+        if not isinstance(side, int) or not 16 <= side <= MAX_SIDE_PX or side % 2:
+            raise ValueError(f"{width!r} x {height!r} pixels; expected even numbers up to {MAX_SIDE_PX:,}")
+    if not 0 < seconds <= MAX_SECONDS:
+        raise ValueError(f"{seconds!r} seconds; expected up to {MAX_SECONDS}")
+    if not isinstance(fps, str) or not FPS.fullmatch(fps) or not 1 <= Fraction(fps) <= MAX_FPS:
+        raise ValueError(f"{fps!r} frames a second; expected a whole number, or two with a slash, up to {MAX_FPS}")
     if scene["rotation_degrees"] not in (0, 90, 180, 270):
         raise ValueError(f"turned by {scene['rotation_degrees']!r} degrees")
     scene_frame(scene, 0.0, _background(scene, 16, 16))
     bool(scene["variable_rate"])
 
 
-def _sound(scene: dict) -> np.ndarray:
-    """A tone that glides as the object moves, int16 [1, samples]."""
+def _sound(scene: Scene) -> np.ndarray:
+    """Return a tone that glides as the object moves, int16 [1, samples]."""
     num_samples = round(scene["duration_seconds"] * SOUND_RATE_HZ)
     low, high = PITCH_HZ[scene["verb"]]
     phase = 2 * np.pi * np.cumsum(np.linspace(low, high, num_samples)) / SOUND_RATE_HZ
     return (8000 * np.sin(phase)).astype(np.int16)[None]
 
 
-def render_video(scene: dict, path: Path) -> None:
-    """Writes ``path`` whole or not at all."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+def render_video(scene: Scene, path: Path) -> None:
+    """Render a scene to ``path``, whole or not at all."""
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}.partial")
     turns = scene["rotation_degrees"] // 90
     ticks, tick_seconds = frame_times(scene)
     background = _background(scene, scene["width"], scene["height"])
     try:
-        with av.open(str(partial), "w", format="mp4") as container:
-            options = {"crf": "20", "preset": "veryfast", "threads": "1"}  # one thread: the same bytes wherever it runs
+        with av.open(str(unfinished), "w", format="mp4") as container:
+            options = {"crf": "20", "preset": "veryfast", "threads": "1"}  # one thread: the same bytes on every machine
             video = container.add_stream("libx264", rate=1 / tick_seconds, options=options)
             stored_size = (scene["width"], scene["height"])[:: -1 if turns % 2 else 1]
             video.width, video.height, video.pix_fmt = *stored_size, "yuv420p"
@@ -181,6 +189,6 @@ def render_video(scene: dict, path: Path) -> None:
             samples.rate, samples.pts, samples.time_base = SOUND_RATE_HZ, 0, Fraction(1, SOUND_RATE_HZ)
             container.mux(sound.encode(samples))
             container.mux(sound.encode(None))
-        os.replace(partial, path)
+        os.replace(unfinished, path)
     finally:
-        partial.unlink(missing_ok=True)
+        unfinished.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Extraction of a data set: what is left of it, into the stores."""
+"""Jobs -> features in the stores of a data set, a shard at a time."""
 
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -15,98 +15,100 @@ from ..storage.records import Failure, VideoFeatures, VideoRecord
 from ..storage.remote.store import remote_store
 from ..storage.shards import check_storable, write_shard
 from ..storage.thumbnails import Thumbnail, ThumbnailStore, write_thumbnails
-from .decoding.probe import VideoError
-from .engine import Extracted, Job, videos_and_pauses
+from .decoding.errors import VideoError
+from .engine import Result, extract_with_pauses
 from .extractor import Extractor
 from .fetch import Fetcher
-from .work import WorkList
+from .jobs import ClosableIterator, Extracted, Job
+from .work import Todo, WorkList
 
 SHARD_VIDEOS = 64
 SHARD_SECONDS = 120.0
-"""A stopped run loses at most what was finished since the last shard."""
+"""A run that is killed loses at most the videos that it finished since the last shard."""
 SHARD_BYTES = 256 << 20
-"""Of features that wait to be written. An hour of sound has 58 MB until it is brought to float16."""
+"""Of features that wait to be written. An hour of sound takes 58 MB until it is converted to float16."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a video: its features are made, though not on disk yet, or it failed."""
+    """What became of a video: its features are computed, though not on disk yet, or it failed."""
 
     video_id: str
     path: str
     features: list[str]
-    """Names of those that were asked for."""
+    """Names of the features that were asked for."""
     failure: Failure | None
-    """Why there are none of them."""
+    """Why there are no features at all."""
     partial: str = ""
     seconds: float = 0.0
-    """Of the video."""
+    """Length of the video."""
     num_rows: int = 0
     num_bytes: int = 0
     failures: dict[str, Failure] = field(default_factory=dict)
-    """Why there are none of some while there are of others, by their names."""
+    """Why some features are missing although others exist, by name."""
 
 
 @dataclass(frozen=True)
 class Kept:
-    """All that was finished so far is on disk: these videos since the last time."""
+    """All that was finished so far is on disk: these videos since the last ``Kept``."""
 
     video_ids: list[str]
 
 
-class _Finished:
-    """What is finished, until it is on disk."""
+class _Unwritten:
+    """Finished videos that are not on disk yet."""
 
     def __init__(self, dataset: DatasetFolder, extractors: Sequence[Extractor]) -> None:
-        self.dataset = dataset
+        self._dataset = dataset
         self.extractors = {e.profile.name: e for e in extractors}
-        self.features: dict[str, list[VideoFeatures]] = {name: [] for name in self.extractors}
-        self.thumbnails: list[Thumbnail] = []
-        self.pictured = ThumbnailStore(dataset.thumbnails)
+        self._features: dict[str, list[VideoFeatures]] = {name: [] for name in self.extractors}
+        self._thumbnails: list[Thumbnail] = []
+        self._known_thumbnails = ThumbnailStore(dataset.thumbnails)
+        self._made_with = {name: version(name) for name in ("vlalign", "torch", "av")}
+        self._begin()
+
+    def _begin(self) -> None:
         self.video_ids: list[str] = []
         self.num_bytes = 0
         self.has_news = False
-        """Whether a video was done, or failed, since the last time."""
+        """Whether a video was finished, or failed, since the last shard."""
         self.since = time.monotonic()
 
-    def add(self, made: Extracted, video_id: str) -> None:
-        for name, video in made.features.items():
-            self.features[name].append(video)
+    def add(self, extracted: Extracted, video_id: str) -> None:
+        for name, video in extracted.features.items():
+            self._features[name].append(video)
             self.num_bytes += video.features.nbytes
-        self.thumbnails += [t for t in made.thumbnails if self.pictured.source(t.video_id) != t.source]
+        self._thumbnails += [t for t in extracted.thumbnails if self._known_thumbnails.source(t.video_id) != t.source]
         self.video_ids.append(video_id)
 
     def write(self) -> Kept:
-        made_with = {name: version(name) for name in ("vlalign", "torch", "av")}
-        for name, videos in self.features.items():
+        for name, videos in self._features.items():
             if videos:
-                extractor = self.extractors[name]
-                folder = self.dataset.features(name)
-                there = remote_store(folder)
-                shard = write_shard(
-                    there.outgoing if there else folder,
-                    extractor.profile,
-                    extractor.weights,
-                    videos,
-                    made_with=made_with,
-                )
-                if there:
-                    there.put(shard)
+                self._write_shard(name, videos)
                 videos.clear()
-        if self.thumbnails:
-            write_thumbnails(self.dataset.thumbnails, self.thumbnails)
-            self.thumbnails.clear()
-        kept, self.video_ids, self.num_bytes, self.has_news, self.since = (
-            Kept(self.video_ids),
-            [],
-            0,
-            False,
-            time.monotonic(),
-        )
+        if self._thumbnails:
+            write_thumbnails(self._dataset.thumbnails, self._thumbnails)
+            self._thumbnails.clear()
+        kept = Kept(self.video_ids)
+        self._begin()
         return kept
+
+    def _write_shard(self, name: str, videos: list[VideoFeatures]) -> None:
+        extractor, folder = self.extractors[name], self._dataset.features(name)
+        remote = remote_store(folder)
+        shard = write_shard(
+            remote.outgoing if remote else folder,
+            extractor.profile,
+            extractor.weights,
+            videos,
+            made_with=self._made_with,
+        )
+        if remote:
+            remote.put(shard)
 
 
 def job_of(dataset: DatasetFolder, video: VideoRecord, extractors: Sequence[Extractor]) -> Job:
+    """Return the job that extracts a video of a data set."""
     return Job(video.video_id, Path() if video.url else dataset.video_path(video), extractors, url=video.url)
 
 
@@ -118,54 +120,71 @@ def extract_into_stores(
     num_cores: int | None = None,
     shard_seconds: Callable[[], float] = lambda: SHARD_SECONDS,
     allowed_hosts: Collection[str] = (),
-) -> Iterator[Outcome | Kept]:
-    """Each video's ``Outcome`` as it is made, and ``Kept`` whenever a shard was written: every ``SHARD_VIDEOS`` videos, ``SHARD_BYTES``
-    or ``shard_seconds()``. What is finished is kept, whatever ends the run. ``jobs``, ``num_cores``: as ``extract_videos`` takes them;
-    ``allowed_hosts``: as ``Fetcher`` does."""
-    finished, fetcher = _Finished(dataset, extractors), Fetcher(allowed_hosts=allowed_hosts)
-    results = videos_and_pauses(fetcher.jobs(jobs), extractors, num_cores=num_cores)
+) -> ClosableIterator[Outcome | Kept]:
+    """Yield each video's ``Outcome`` when it is computed, and ``Kept`` whenever shards were written.
+
+    Shards are written every ``SHARD_VIDEOS`` videos, ``SHARD_BYTES`` or ``shard_seconds()``. Finished videos are
+    written whatever ends the run.
+
+    Args:
+        dataset: Its stores receive the features.
+        jobs: See ``extract_videos``.
+        extractors: All extractors that the jobs use.
+        num_cores: See ``extract_videos``.
+        shard_seconds: Returns the longest time between shards.
+        allowed_hosts: See ``Fetcher``.
+    """
+    unwritten, fetcher = _Unwritten(dataset, extractors), Fetcher(allowed_hosts=allowed_hosts)
+    results = extract_with_pauses(fetcher.jobs(jobs), extractors, num_cores=num_cores)
     try:
-        for each in results:
-            if each is None:  # only now, so that videos that are done at once lie in one shard
-                if finished.has_news and time.monotonic() - finished.since > shard_seconds():
-                    yield finished.write()
+        for result in results:
+            if result is None:  # only now, so that videos that finish together lie in one shard
+                if unwritten.has_news and time.monotonic() - unwritten.since > shard_seconds():
+                    yield unwritten.write()
                 continue
-            job, result = each
-            finished.has_news = True
-            path = job.url or str(job.path)
-            source = (
-                file_identity(job.path)
-                if isinstance(result, VideoError)
-                else next(iter(result.features.values())).source
-            )
-            asked = job.video_id, path, [e.profile.name for e in job.extractors]
-            result = fetcher.done(job) or result
-            try:
-                if isinstance(result, VideoError):
-                    raise result
-                for name, video in result.features.items():
-                    check_storable(video, finished.extractors[name].profile)
-            except (VideoError, ValueError) as error:
-                yield Outcome(*asked, _failure(job, path, source, error))
-            else:
-                finished.add(result, job.video_id)
-                made = list(result.features.values())
-                num_rows, num_bytes = sum(len(v.features) for v in made), sum(2 * v.features.size for v in made)
-                partial = "; ".join(dict.fromkeys(video.partial for video in made if video.partial))
-                failures = {name: _failure(job, path, source, error) for name, error in result.failures.items()}
-                yield Outcome(
-                    *asked, None, partial, max(v.duration_seconds for v in made), num_rows, num_bytes, failures
-                )
-            if len(finished.video_ids) >= SHARD_VIDEOS or finished.num_bytes > SHARD_BYTES:
-                yield finished.write()
+            unwritten.has_news = True
+            yield _take(result, unwritten, fetcher)
+            if len(unwritten.video_ids) >= SHARD_VIDEOS or unwritten.num_bytes > SHARD_BYTES:
+                yield unwritten.write()
     finally:
         with uninterrupted():
             try:
-                kept = finished.write()  # first, for closing may take a while
+                kept = unwritten.write()  # first: closing may take a while
             finally:
                 results.close()
                 fetcher.close()
     yield kept
+
+
+def _take(result: Result, unwritten: _Unwritten, fetcher: Fetcher) -> Outcome:
+    """Keep a video's features, if they can be stored, and say what became of it."""
+    job, extracted = result
+    path, names = job.url or str(job.path), [e.profile.name for e in job.extractors]
+    if isinstance(extracted, VideoError):
+        source = file_identity(job.path)
+    else:
+        source = next(iter(extracted.features.values())).source
+    extracted = fetcher.done(job) or extracted
+    try:
+        if isinstance(extracted, VideoError):
+            raise extracted
+        for name, video in extracted.features.items():
+            check_storable(video, unwritten.extractors[name].profile)
+    except (VideoError, ValueError) as error:
+        return Outcome(job.video_id, path, names, _failure(job, path, source, error))
+    unwritten.add(extracted, job.video_id)
+    features = list(extracted.features.values())
+    return Outcome(
+        video_id=job.video_id,
+        path=path,
+        features=names,
+        failure=None,
+        partial="; ".join(dict.fromkeys(video.partial for video in features if video.partial)),
+        seconds=max(video.duration_seconds for video in features),
+        num_rows=sum(len(video.features) for video in features),
+        num_bytes=sum(2 * video.features.size for video in features),
+        failures={name: _failure(job, path, source, error) for name, error in extracted.failures.items()},
+    )
 
 
 def _failure(job: Job, path: str, source: str, error: VideoError | ValueError) -> Failure:
@@ -173,15 +192,23 @@ def _failure(job: Job, path: str, source: str, error: VideoError | ValueError) -
     return Failure(video_id=job.video_id, path=path, kind=kind, message=str(error), source=source)
 
 
-def extract_dataset(
+def run_extraction(
     work: WorkList,
-    todo: Sequence[tuple[VideoRecord, list[str]]],
+    todo: Todo,
     extractors: dict[str, Extractor],
     problems: Problems,
     *,
     allowed_hosts: Collection[str] = (),
 ) -> None:
-    """Extracts each video's missing features. A video that fails is recorded and passed over. ``allowed_hosts``: as ``Fetcher`` has it."""
+    """Extract each video's missing features in this process. A video that fails is recorded, and the others go on.
+
+    Args:
+        work: Receives the failures.
+        todo: The videos and the features that they need.
+        extractors: By name of the features.
+        problems: Receives videos that failed or are damaged.
+        allowed_hosts: See ``Fetcher``.
+    """
     jobs = (job_of(work.dataset, video, [extractors[f] for f in left]) for video, left in todo)
     events = extract_into_stores(work.dataset, jobs, list(extractors.values()), allowed_hosts=allowed_hosts)
 
@@ -205,15 +232,17 @@ def extract_dataset(
 
 
 def note_outcome(outcome: Outcome, work: WorkList, problems: Problems) -> None:
-    """Says what is wrong with a video, and notes where it failed."""
+    """Report what is wrong with a video, and record its failures."""
     where = f"video {outcome.video_id!r}, {outcome.path}"
-    if failure := outcome.failure:
+    failure = outcome.failure
+    if failure:
         problems.add(f"{where}: {failure.kind}: {failure.message}; recorded in failures.jsonl, the others go on")
     for name, missing in outcome.failures.items():
         problems.add(
-            f"{where}: {name}: {missing.kind}: {missing.message}; recorded in failures.jsonl, its other features are there"
+            f"{where}: {name}: {missing.kind}: {missing.message}; recorded in failures.jsonl, its other features are "
+            f"there"
         )
     if outcome.partial:
-        problems.add(f"{where}: partial: {outcome.partial}; its features are those of what there is")
+        problems.add(f"{where}: partial: {outcome.partial}; its features are those of what is left of it")
     for name in outcome.features:
         work.note(name, outcome.video_id, failure or outcome.failures.get(name))

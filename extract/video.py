@@ -4,18 +4,30 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..storage.records import VideoFeatures
-from .decoding.probe import VideoError
-from .engine import Job, extract_videos
+from .decoding.errors import VideoError
+from .engine import extract_videos
 from .extractor import Extractor
+from .jobs import Job
 
 
 def extract_video(
     path: str | Path, extractors: Sequence[Extractor], *, video_id: str | None = None
 ) -> dict[str, VideoFeatures]:
-    """{features name: features of the video}. The video is decoded once for all of ``extractors``, and never held whole.
+    """Extract the features of one video, which is decoded once for all extractors and never held in memory as a whole.
 
-    Of a file without sound, ``logmel`` is left out, and of one without pictures all else. For many videos ``engine.extract_videos``
-    starts its processes once. Raises ``VideoError`` for a file that gives no features at all.
+    For many videos, ``engine.extract_videos`` starts its processes only once.
+
+    Args:
+        path: A video, an image, or, for ``logmel``, a recording.
+        extractors: From ``load_extractor``.
+        video_id: Id of the video in the result (default: the file's name without suffix).
+
+    Returns:
+        {features: features of the video}. ``logmel`` is left out for a file without sound, all others for one without
+        pictures.
+
+    Raises:
+        VideoError: The file gives no features at all.
     """
     job = Job(video_id or Path(path).stem, Path(path).absolute(), extractors)
     ((_, result),) = extract_videos([job], extractors)

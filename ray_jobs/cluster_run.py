@@ -30,7 +30,7 @@ from ..storage.records import Failure, Profile, VideoRecord, Weights
 from .cluster import NAMESPACE, Share, cause_of, draining_nodes, reason_of
 from .dispatch import MOST_ENDS, Dispatch
 from .status import Status
-from .worker import Answer, ExtractionSettings, ExtractionWorker, Greeting, VideoTask
+from .worker import Answer, ExtractionWorker, Greeting, VideoTask, WorkerSettings
 from .written import Written
 
 LOOK_SECONDS = 5.0
@@ -80,7 +80,7 @@ class ClusterRun:
         self,
         work: WorkList,
         todo: Sequence[VideoTask],
-        settings: ExtractionSettings,
+        settings: WorkerSettings,
         problems: Problems,
         share: Share,
         shard_seconds: float,

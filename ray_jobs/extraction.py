@@ -4,7 +4,8 @@ options of vlalign-extract.
 
 import argparse
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
@@ -12,11 +13,13 @@ import ray
 import torch
 from ray.exceptions import RayError
 
-from ..extract.cli import Here, extract, extract_parser, measure_speed_of
-from ..extract.decoding.probe import VideoError
-from ..extract.plan import Probed, probe_videos
+from ..extract.cli import extract_parser, run
+from ..extract.decoding.errors import VideoError
+from ..extract.plan import Probed, measure_speed_with, probe_videos
 from ..extract.run import SHARD_SECONDS
-from ..extract.work import WorkList
+from ..extract.runner import Speed
+from ..extract.settings import ExtractionSettings
+from ..extract.work import Todo, WorkList
 from ..storage.common.command import run_command
 from ..storage.common.errors import UserError
 from ..storage.common.problems import Problems
@@ -24,83 +27,113 @@ from ..storage.common.signals import keeping
 from ..storage.common.terminal import say
 from ..storage.profiles import PROFILES
 from ..storage.remote.store import remote_store
-from .cluster import add_address, connect, reason_of, share_of_worker, spread
+from .cluster import Share, add_address, connect, reason_of, share_of_worker, spread
 from .cluster_run import ClusterRun
-from .worker import ExtractionSettings, VideoTask
+from .worker import WorkerSettings
 
 PROBE_TOGETHER = 64
 """Videos that one call on the cluster probes."""
 
 
-class OnCluster(Here):
+@dataclass(frozen=True, kw_only=True)
+class WorkerOptions:
+    """How many workers extract, and what each of them takes."""
+
+    workers: int | None = None
+    """Largest number of workers. None: as many as fit."""
+    cpus_per_worker: float | None = None
+    """None: a machine's cores, divided among its GPUs if there are any."""
+    gpus_per_worker: float | None = None
+    """None: 1, or 0 on CPUs."""
+    shard_seconds: float = SHARD_SECONDS
+    """Longest time that finished features wait to be written."""
+
+
+class ClusterRunner:
     """Carries out an extraction on a cluster instead of on this machine."""
 
-    def __init__(self, args: argparse.Namespace) -> None:
-        """Take the options of the command."""
-        super().__init__(args)
-        self.share = share_of_worker(
-            device=args.device,
-            workers=args.workers,
-            cpus_per_worker=args.cpus_per_worker,
-            gpus_per_worker=args.gpus_per_worker,
+    def __init__(self, options: WorkerOptions) -> None:
+        """Take the options of the workers."""
+        self.options = options
+
+    def _share(self, settings: ExtractionSettings) -> Share:
+        return share_of_worker(
+            device=settings.device,
+            workers=self.options.workers,
+            cpus_per_worker=self.options.cpus_per_worker,
+            gpus_per_worker=self.options.gpus_per_worker,
         )
 
-    def run(self, work: WorkList, todo: Sequence[VideoTask], weights: dict[str, str], problems: Problems) -> None:
-        """Extract the videos in ``todo``."""
+    def extract(
+        self, settings: ExtractionSettings, work: WorkList, todo: Todo, weights: Mapping[str, str], problems: Problems
+    ) -> None:
+        """Extract the videos in ``todo``; see ``Runner``."""
+        share = self._share(settings)
         stores = {name: remote_store(work.dataset.features(name)) for name in weights}
-        settings = ExtractionSettings(
-            weights=weights,
-            device=self.args.device,
-            precision=self.args.precision,
-            allowed_hosts=self.args.allow_host,
+        hosts = list(settings.allowed_hosts)
+        worker_settings = WorkerSettings(
+            weights=dict(weights),
+            device=settings.device,
+            precision=settings.precision,
+            allowed_hosts=hosts,
             store_urls={name: store.url for name, store in stores.items() if store},
         )
-        identity = repr([self.args.weights, self.args.device, self.args.precision, self.args.allow_host])
-        run = ClusterRun(work, todo, settings, problems, self.share, self.args.shard_seconds, identity)
-        resources = f"each worker has {self.share.num_cpus:g} cores and {self.share.num_gpus:g} GPUs"
+        chosen = [(name, settings.weights_of(name)) for name in settings.names]
+        identity = repr([chosen, settings.device, settings.precision, hosts])
+        job = ClusterRun(work, todo, worker_settings, problems, share, self.options.shard_seconds, identity)
+        resources = f"each worker has {share.num_cpus:g} cores and {share.num_gpus:g} GPUs"
         say(f"{work.dataset.path}: {len(todo):,} videos to do; {resources}")
 
         def kept() -> str:
-            num_done = len(todo) - run.dispatch.num_left
+            num_done = len(todo) - job.dispatch.num_left
             return f"{num_done:,} videos are on disk" if num_done else ""
 
         try:
             with keeping(kept):
-                asyncio.run(run.run())
+                asyncio.run(job.run())
         finally:
-            for line in run.status.summary(run.dispatch.num_left):
+            for line in job.status.summary(job.dispatch.num_left):
                 say(line)
 
     def probe(
         self, videos: Sequence[tuple[str, Path]], features: Sequence[str]
     ) -> Iterator[tuple[str, Probed | VideoError]]:
-        """Yield what is known of each video, in any order."""
+        """Yield what is known of each video, in any order; see ``Runner``."""
         profiles = [PROFILES[name] for name in features]
         parts = (videos[first : first + PROBE_TOGETHER] for first in range(0, len(videos), PROBE_TOGETHER))
         return chain.from_iterable(spread(lambda part: list(probe_videos(part, profiles, 1)), parts, "probing"))
 
-    def measure(self, work: WorkList, probed: Sequence[Probed], weights: dict[str, str]) -> tuple[float, str]:
-        """Return the speed of all workers, estimated from that of one, and where it was measured."""
+    def measure_speed(
+        self, settings: ExtractionSettings, probed: Sequence[Probed], weights: Mapping[str, str]
+    ) -> Speed:
+        """Estimate the speed of all workers from that of one; see ``Runner``."""
+        share = self._share(settings)
 
         def measured() -> float:
-            if self.args.device == "cpu":
-                torch.set_num_threads(self.share.num_cores)
-            return measure_speed_of(self.args, work.dataset, probed, weights)
+            if settings.device == "cpu":
+                torch.set_num_threads(share.num_cores)
+            return measure_speed_with(settings, probed, weights)
 
-        num_workers = self.share.num_workers()
-        remote = ray.remote(measured).options(num_cpus=self.share.num_cpus, num_gpus=self.share.num_gpus)
+        num_workers = share.num_workers()
+        remote = ray.remote(measured).options(num_cpus=share.num_cpus, num_gpus=share.num_gpus)
         try:
             speed = ray.get(remote.remote())
         except RayError as error:
             raise UserError(f"measuring failed on the cluster ({reason_of(error)})") from None
-        return num_workers * speed, f"{num_workers:,} workers of this cluster ({speed:.2f} times on one)"
+        return Speed(num_workers * speed, f"{num_workers:,} workers of this cluster ({speed:.2f} times on one)")
 
 
 def extract_command(args: argparse.Namespace) -> int:
     """Run the command."""
     args.root = args.root.absolute()  # workers run in other folders
     connect(args.address)
-    return extract(args, OnCluster)
+    options = WorkerOptions(
+        workers=args.workers,
+        cpus_per_worker=args.cpus_per_worker,
+        gpus_per_worker=args.gpus_per_worker,
+        shard_seconds=args.shard_seconds,
+    )
+    return run(args, ClusterRunner(options))
 
 
 def main(argv: list[str] | None = None) -> int:

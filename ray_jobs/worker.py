@@ -7,7 +7,6 @@ it.
 
 import threading
 import time
-from argparse import Namespace
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,10 +15,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..extract.cli import first_shard, make_extractor
-from ..extract.engine import Job
 from ..extract.extractor import Extractor
+from ..extract.jobs import Job
 from ..extract.run import Kept, Outcome, extract_into_stores, job_of
+from ..extract.store_extractor import make_extractor
 from ..storage.common.terminal import show_messages
 from ..storage.layout import DatasetFolder
 from ..storage.records import Profile, VideoRecord, Weights
@@ -38,7 +37,7 @@ VideoTask = tuple[VideoRecord, list[str]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExtractionSettings:
+class WorkerSettings:
     """What the extractors of all workers of a call have in common."""
 
     weights: Mapping[str, str]
@@ -131,7 +130,7 @@ class ExtractionWorker:
         self._hurry = False
         self._made_at = self._last_call = self._last_progress = time.monotonic()
 
-    def load(self, settings: ExtractionSettings) -> dict[str, tuple[Profile, Weights]]:
+    def load(self, settings: WorkerSettings) -> dict[str, tuple[Profile, Weights]]:
         """Load the extractors, unless they are loaded already. Return the profile and weights of each.
 
         Raises:
@@ -258,7 +257,6 @@ class ExtractionWorker:
             self._changed.notify_all()
 
 
-def load_for_store(dataset: DatasetFolder, name: str, settings: ExtractionSettings) -> Extractor:
+def load_for_store(dataset: DatasetFolder, name: str, settings: WorkerSettings) -> Extractor:
     """Load the extractor of some features, with the weights of their store if there is one."""
-    args = Namespace(dataset=dataset.name, device=settings.device, precision=settings.precision)
-    return make_extractor(name, settings.weights[name], args, first_shard(dataset, name))
+    return make_extractor(dataset, name, settings.weights[name], device=settings.device, precision=settings.precision)

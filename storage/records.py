@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -104,6 +104,11 @@ class Profile:
             elif not is_right(values[name]):
                 wrong.append(f"field {name!r} is {json.dumps(values[name], default=repr)[:80]}; expected {expected}")
         return wrong
+
+    @property
+    def modality(self) -> Literal["pictures", "sound"]:
+        """What the features are computed from. Sound has no picture size."""
+        return "pictures" if self.short_side_px else "sound"
 
     @cached_property
     def hash(self) -> str:

@@ -1,4 +1,4 @@
-"""What a decoding process answers, by the file that it was handed."""
+"""What a decoder process answers to a request."""
 
 import resource
 import time
@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from . import sandbox
-from .decode import Part, Picture, Row, cut, decode_video
+from .decode import Part, Picture, cut, decode_video
+from .errors import VideoError
 from .images import is_image, probe_image
 from .messages import (
     Beat,
@@ -23,20 +24,24 @@ from .messages import (
     Unheard,
     encode,
 )
-from .probe import LONGEST_VIDEO_SECONDS, VideoError, VideoInfo, probe_video
+from .probe import LONGEST_VIDEO_SECONDS, VideoInfo, probe_video
 from .sampling import sample_frames
 from .sound import Heard, declared_seconds, planned_sound, sound_rows
+from .windows import Row
 
-HERE, ELSEWHERE = ("PyAV", "Pillow"), ("decord", "ffmpeg")
-"""Decoders that read what they are handed, and those that open a file by its path, for which there is another process."""
+BY_DESCRIPTOR, BY_PATH = ("PyAV", "Pillow"), ("decord", "ffmpeg")
+"""Decoders that read a handed descriptor, and those that open the file by its path, which run in another process."""
 CPU_SECONDS = 120
-CPU_SECONDS_OF_A_SECOND = 5
-"""The processor time that a video may take: this many seconds, and this many for each of its own."""
+CPU_SECONDS_PER_SECOND = 5
+"""Processor time that a video may take: ``CPU_SECONDS``, and this much for each of its seconds."""
 BEAT_SECONDS = 1.0
 
 
 class LeftToOthers(Exception):
-    """No decoder in this process gets a picture out of a video. ``failure`` says why; None where none was asked."""
+    """No decoder of this process gets a picture out of the video; those that open it by its path may.
+
+    ``failure`` says why; None if no decoder of this process was tried.
+    """
 
     def __init__(self, failure: VideoError | None) -> None:
         super().__init__(str(failure))
@@ -51,25 +56,31 @@ class Answers:
         self._last = 0.0
 
     def send(self, message: Message, content: bytes | memoryview | None = None) -> None:
-        """``content``: what the message says that follows."""
+        """Send a message, and the ``content`` that it announces."""
         self._last = time.monotonic()
         self._connection.send_bytes(encode(message))
         if content is not None:
             self._connection.send_bytes(content)
 
     def beat(self) -> None:
-        """Says now and then that the work goes on."""
+        """Tell the parent that the work goes on, at most once a second."""
         if time.monotonic() - self._last > BEAT_SECONDS:
             self.send(Beat())
 
 
 def limit_cpu(seconds: float) -> None:
-    """Ends this process (SIGXCPU) once it has used ``seconds`` more of a processor."""
+    """End this process (SIGXCPU) once it has used ``seconds`` more of processor time."""
     sandbox.limit(resource.RLIMIT_CPU, int(time.process_time() + seconds) + 1)
 
 
 def answer(request: Request, answers: Answers) -> None:
-    """The sound comes first: a decoder that it ends has said nothing of the pictures yet, and is not to blame for them."""
+    """Answer a request, sound first: if the sound kills a decoder, it has not begun with the pictures and is not
+    blamed.
+
+    Raises:
+        VideoError: The video failed.
+        LeftToOthers: Other decoders should try.
+    """
     if request.sound:
         try:
             answer_sound(request, answers)
@@ -82,6 +93,11 @@ def answer(request: Request, answers: Answers) -> None:
 
 
 def answer_sound(request: Request, answers: Answers) -> None:
+    """Send the rows of sound, or how many there will be.
+
+    Raises:
+        VideoError: The sound failed.
+    """
     limit_cpu(CPU_SECONDS)
     path = Path(request.path)
     if is_image(path):
@@ -90,7 +106,7 @@ def answer_sound(request: Request, answers: Answers) -> None:
         num_rows, duration_seconds = planned_sound(path, answers.beat)
         answers.send(SoundProbed(num_rows, duration_seconds))
         return
-    limit_cpu(CPU_SECONDS + CPU_SECONDS_OF_A_SECOND * min(declared_seconds(path), LONGEST_VIDEO_SECONDS))
+    limit_cpu(CPU_SECONDS + CPU_SECONDS_PER_SECOND * min(declared_seconds(path), LONGEST_VIDEO_SECONDS))
     for part in sound_rows(path, seconds=request.seconds, beat=answers.beat):
         if isinstance(part, Heard):
             answers.send(part)
@@ -99,12 +115,18 @@ def answer_sound(request: Request, answers: Answers) -> None:
 
 
 def answer_pictures(request: Request, answers: Answers) -> None:
+    """Send the rows and thumbnails, or what the packets say about the pictures.
+
+    Raises:
+        VideoError: The pictures failed.
+        LeftToOthers: Other decoders should try.
+    """
     limit_cpu(CPU_SECONDS)
     path = Path(request.path)
     info = probe_image(path) if is_image(path) else probe_video(path, answers.beat)
     if request.seconds is not None:
         info = cut(info, request.seconds)
-    limit_cpu(CPU_SECONDS + CPU_SECONDS_OF_A_SECOND * info.duration_seconds)
+    limit_cpu(CPU_SECONDS + CPU_SECONDS_PER_SECOND * info.duration_seconds)
     if request.only_probe:
         samples = [sample_frames(info.pts, info.end, info.time_base, w.fps) for w in request.wanted]
         num_frames = [len(indices) for indices in samples]
@@ -112,20 +134,19 @@ def answer_pictures(request: Request, answers: Answers) -> None:
             PicturesProbed(info.codec, info.width, info.height, info.duration_seconds, info.missing, num_frames)
         )
         return
-    for part in pictures(request, info, answers):
+    for part in _decoded_parts(request, info, answers):
         if isinstance(part, Row):
             frames = np.ascontiguousarray(part.frames)
-            answers.send(RowFollows(part.wanted, list(frames.shape)), memoryview(frames).cast("B"))
+            answers.send(RowFollows(part.wanted, list(frames.shape)), frames.data.cast("B"))
         elif isinstance(part, Picture):
             answers.send(PictureFollows(part.seconds), part.jpeg)
         else:
             answers.send(part)
 
 
-def pictures(request: Request, info: VideoInfo, answers: Answers) -> Iterator[Part]:
-    """By the decoders of this process. Raises ``LeftToOthers`` where they fail, and other ones may not."""
-    others = HERE if request.elsewhere else ELSEWHERE
-    without = (*request.without, *others)
+def _decoded_parts(request: Request, info: VideoInfo, answers: Answers) -> Iterator[Part]:
+    """Decode with the decoders of this process. Raise ``LeftToOthers`` if they fail and others may not."""
+    without = (*request.without, *(BY_DESCRIPTOR if request.elsewhere else BY_PATH))
     try:
         yield from decode_video(info, request.wanted, without=without, beat=answers.beat)
     except VideoError as error:

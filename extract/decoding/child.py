@@ -1,10 +1,12 @@
-"""The child process that decodes: what a file does to its decoder ends here.
+"""The child process that decodes, so that whatever a file does to its decoder ends here.
 
-Three processes. This one, which libraries are loaded into, takes the requests, opens the files, and reads nothing of them. It forks one
-that is handed each file as a descriptor and can open none (``sandbox.py``); that one decodes. Where its decoders fail, those that open a
-file by its path are asked: in a process of its own for each such video, to which all other files are hidden.
-Requests and answers are JSON over a socket, pictures raw bytes after their announcement. Nothing that comes from here can make the
-parent run anything.
+There are three processes. This one loads the libraries, takes requests and opens files, but reads nothing of them. It
+forks one that gets each file as a descriptor and can open none itself (``sandbox.py``); that one decodes. If its
+decoders fail, those that open a file by its path are tried: for each such video in a process of its own, which sees no
+other file.
+
+Requests and answers are JSON over a socket; pictures are raw bytes after an announcement. Nothing that is sent from
+here can make the parent run code.
 """
 
 import importlib
@@ -27,18 +29,28 @@ from typing import NoReturn
 import av
 from PIL import Image
 
-from . import backends, handed, sandbox
+from . import ffmpeg_backend, handed, sandbox
 from .answer import Answers, LeftToOthers, answer
+from .errors import VideoError
 from .messages import Failed, Request
-from .probe import VideoError
 
 MEMORY_BYTES = 4 << 30
-MOST_WORDS_BYTES = 1 << 16
+MAX_FAILURE_BYTES = 1 << 16
 DONE, LEFT = b"done", b"left"
+"""What the decoding process tells this one after a request: it is answered, or other decoders should try."""
 
 
 def respond(request: Request, answers: Answers, failure: VideoError | None = None) -> None:
-    """Answers a request. ``failure``: of decoders that tried before, which had more to say. Raises ``LeftToOthers``."""
+    """Answer a request, failures included.
+
+    Args:
+        request: What to decode.
+        answers: The way to the parent.
+        failure: That of decoders that tried before, which knew more.
+
+    Raises:
+        LeftToOthers: Other decoders should try.
+    """
     try:
         answer(request, answers)
     except VideoError as error:
@@ -48,7 +60,7 @@ def respond(request: Request, answers: Answers, failure: VideoError | None = Non
 
 
 def decode_handed(answers: Answers, orders: socket.socket) -> None:
-    """One request after the other, each with the file's descriptor."""
+    """Answer one request after another, each with the file's descriptor."""
     sandbox.confine()
     with Connection(orders.fileno()) as line:
         while True:
@@ -58,36 +70,38 @@ def decode_handed(answers: Answers, orders: socket.socket) -> None:
             try:
                 respond(request, answers)
             except LeftToOthers as error:
-                line.send_bytes(LEFT + json.dumps(error.failure and [error.failure.kind, str(error.failure)]).encode())
+                failure = error.failure and [error.failure.kind, str(error.failure)]
+                line.send_bytes(LEFT + json.dumps(failure).encode())
             else:
                 line.send_bytes(DONE)
 
 
 def decode_by_path(answers: Answers, request: Request, failure: VideoError | None) -> None:
+    """Answer one request with the decoders that open the file by its path."""
     try:
-        sandbox.confine(Path(request.path), backends.ffmpeg_program())
+        sandbox.confine(Path(request.path), ffmpeg_backend.ffmpeg_program())
     except OSError as error:
-        answers.send(Failed("missing", f"it was there a moment ago ({error.strerror})"))
+        answers.send(Failed("missing", f"it existed a moment ago ({error.strerror})"))
     else:
         respond(request, answers, failure)
 
 
 class Helper:
-    """A process that is forked from this one to do ``work``. This one ends as it does where it ends badly."""
+    """A process forked from this one to do some work. If it ends badly, this process ends in the same way."""
 
     def __init__(self, work: Callable[[], None]) -> None:
-        here = os.getpid()
+        parent = os.getpid()
         self._ended, theirs = os.pipe()
         self._process = os.fork()
         if self._process == 0:
             code = 1
             try:
-                sandbox.end_with_parent(here)
+                sandbox.end_with_parent(parent)
                 work()
                 code = 0
             except (EOFError, BrokenPipeError):
-                pass  # the parent is gone, or wants no more
-            except BaseException:
+                pass  # the parent has ended, or wants no more
+            except BaseException:  # nothing may return into the parent's code
                 traceback.print_exc()
             finally:
                 sys.stderr.flush()
@@ -95,7 +109,7 @@ class Helper:
         os.close(theirs)
 
     def wait(self, orders: socket.socket | None = None) -> None:
-        """Until it has ended, or something came from it by ``orders``."""
+        """Wait until the process has ended, or has sent something over ``orders``."""
         ready, _, _ = select.select([self._ended, sys.stdin, *([orders] if orders else [])], [], [])
         if sys.stdin in ready:
             os.kill(self._process, signal.SIGKILL)
@@ -108,7 +122,7 @@ class Helper:
 
 
 def end_as(code: int) -> NoReturn:
-    """Ends this process as another one ended: the parent reads from that what has happened."""
+    """End this process as another one ended, by exit code or signal: the parent reads from it what happened."""
     if code < 0:
         if -code not in (signal.SIGKILL, signal.SIGSTOP):
             signal.signal(-code, signal.SIG_DFL)
@@ -117,7 +131,7 @@ def end_as(code: int) -> NoReturn:
 
 
 def load_all() -> None:
-    """What the libraries would load when they need it first: by then no file of theirs can be opened any more."""
+    """Import what the libraries would import on first use: by then they can open no file."""
     for module in pkgutil.walk_packages(av.__path__, "av."):
         if not module.name.endswith("__main__"):
             importlib.import_module(module.name)
@@ -127,7 +141,10 @@ def load_all() -> None:
 
 
 def serve(connection: Connection) -> None:
-    """Each request: opened here, read there. Standard input is a pipe that the parent never writes to: it ends when the parent does."""
+    """Open the file of each request here, and have it read by another process.
+
+    Standard input is a pipe to which the parent never writes; it is closed when the parent ends.
+    """
     answers, helper = Answers(connection), None
     ours, theirs = socket.socketpair()
     orders = Connection(os.dup(ours.fileno()))
@@ -137,24 +154,23 @@ def serve(connection: Connection) -> None:
             descriptor = handed.open_regular(Path(request.path))
         except OSError as error:
             missing = isinstance(error, FileNotFoundError)
-            answers.send(Failed("missing", "no such file") if missing else Failed("unreadable", error.strerror))
+            answers.send(Failed("missing", "no such file") if missing else Failed("unreadable", error.strerror or ""))
             continue
         helper = helper or Helper(partial(decode_handed, answers, theirs))
         orders.send_bytes(request.to_json())
         socket.send_fds(ours, [b"."], [descriptor])
         os.close(descriptor)
         helper.wait(ours)
-        if (left := orders.recv_bytes(MOST_WORDS_BYTES)) != DONE:
-            failure = json.loads(left[len(LEFT) :])
+        if (reply := orders.recv_bytes(MAX_FAILURE_BYTES)) != DONE:
+            failure = json.loads(reply[len(LEFT) :])
             rest = replace(request, elsewhere=True, sound=False)  # the sound was answered
             Helper(partial(decode_by_path, answers, rest, failure and VideoError(*map(str, failure)))).wait()
 
 
 def main() -> None:
-    for number in (
-        signal.SIGINT,
-        signal.SIGTERM,
-    ):  # those of a terminal or a batch system reach the parent, too, which ends this process
+    """Serve requests over the socket whose descriptor is the first argument."""
+    # Signals of a terminal or batch system reach the parent, too; the parent ends this process.
+    for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     sandbox.limit(resource.RLIMIT_AS, MEMORY_BYTES)
     sandbox.limit_files()

@@ -1,81 +1,103 @@
-"""The file that a decoder reads: one that the process was handed, open already, or else one that is opened by its path."""
+"""The file that a decoder reads: a descriptor that another process handed over, or else the file at a path."""
 
+import errno
 import io
 import os
 import stat
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import av
+import av.error
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 _descriptors: dict[Path, int] = {}
 
 
 class HandedFile(io.RawIOBase):
-    """Bytes of a file, with a place of its own in it, however often the file is open."""
+    """The bytes of a file, with a read position of its own however often the file is open."""
 
     def __init__(self, path: Path) -> None:
-        self.name = str(path)  # libraries take the suffix for a hint
-        self._own = path not in _descriptors
-        self._descriptor = open_regular(path) if self._own else _descriptors[path]
-        self._at = 0
+        self.name = str(path)  # libraries use the suffix as a hint
+        self._owns_descriptor = path not in _descriptors
+        self._descriptor = open_regular(path) if self._owns_descriptor else _descriptors[path]
+        self._position = 0
 
     def readable(self) -> bool:
+        """Return True."""
         return True
 
     def seekable(self) -> bool:
+        """Return True."""
         return True
 
     def fileno(self) -> int:
+        """Return the descriptor."""
         return self._descriptor
 
     def read(self, size: int = -1) -> bytes:
+        """Read up to ``size`` bytes; all that are left if it is negative."""
         if size < 0:
             return self.readall()
         try:
-            part = os.pread(self._descriptor, size, self._at)
-        except OSError as error:  # of a disk or a network: FFmpeg's own, as if it had read the file itself
-            raise av.error.OSError(error.errno, error.strerror) from None
-        self._at += len(part)
+            part = os.pread(self._descriptor, size, self._position)
+        except OSError as error:  # of a disk or network: raised as FFmpeg's own, as if FFmpeg had read the file
+            raise av.error.OSError(error.errno or errno.EIO, error.strerror or "") from None
+        self._position += len(part)
         return part
 
-    def readinto(self, buffer: bytearray | memoryview) -> int:
-        part = self.read(len(buffer))
-        buffer[: len(part)] = part
+    def readinto(self, buffer: "Buffer") -> int:
+        """Fill ``buffer`` from the file; return the number of bytes read."""
+        target = memoryview(buffer).cast("B")
+        part = self.read(len(target))
+        target[: len(part)] = part
         return len(part)
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        start = {os.SEEK_SET: 0, os.SEEK_CUR: self._at}.get(whence)
-        place = offset + (os.fstat(self._descriptor).st_size if start is None else start)
-        if place < 0:
-            return -1  # FFmpeg asks so for the size of empty files; an exception would not be its own
-        self._at = place
-        return place
+        """Move the read position; return it, or -1 for a position before the file."""
+        start = {os.SEEK_SET: 0, os.SEEK_CUR: self._position}.get(whence)
+        position = offset + (os.fstat(self._descriptor).st_size if start is None else start)
+        if position < 0:
+            return -1  # FFmpeg seeks so for the size of empty files; it cannot handle an exception here
+        self._position = position
+        return position
 
     def tell(self) -> int:
-        return self._at
+        """Return the read position."""
+        return self._position
 
     def close(self) -> None:
-        if not self.closed and self._own:
+        """Close the file, unless its descriptor was handed over."""
+        if not self.closed and self._owns_descriptor:
             os.close(self._descriptor)
         super().close()
 
 
 def open_file(path: Path) -> io.BufferedReader:
-    """Raises ``OSError`` where there is no such regular file."""
+    """Open ``path``, or the descriptor that was handed over for it.
+
+    Raises:
+        OSError: There is no such regular file.
+    """
     return io.BufferedReader(HandedFile(path))
 
 
 def open_regular(path: Path) -> int:
-    """A descriptor to read from. Raises ``OSError`` for what is no regular file, and never waits for a pipe or a device."""
+    """Return a descriptor for reading; never wait for a pipe or a device.
+
+    Raises:
+        OSError: There is no such regular file.
+    """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise FileNotFoundError(f"{path}: no regular file")
+        raise FileNotFoundError(f"{path}: not a regular file")
     return descriptor
 
 
 def take(path: Path, descriptor: int) -> None:
-    """From now on, ``path`` is read from ``descriptor``, and what was taken before is closed."""
+    """Read ``path`` from ``descriptor`` from now on; close what was taken before."""
     for before in _descriptors.values():
         os.close(before)
     _descriptors.clear()

@@ -1,31 +1,38 @@
 """Still images: JPEG and PNG files, each a video of one frame.
 
-They are decoded by Pillow, as the loaders of image-caption data do (dharwath/DAVEnet-pytorch, dataloaders/image_caption_dataset.py), and
-never by FFmpeg: its reader of images takes a name such as ``img%03d.jpg`` for a whole sequence of files. An image lies as its EXIF
-orientation says, as rotated recordings do; its transparency is left out. Of a file with several pictures (an animated PNG, a camera's
-multi-picture JPEG) the first one is taken. A file that was cut off is no image; what libjpeg conceals within one goes unsaid.
+Pillow decodes them, as the loaders of image-caption data do (dharwath/DAVEnet-pytorch,
+dataloaders/image_caption_dataset.py). FFmpeg never does: its image reader takes a name such as ``img%03d.jpg`` for a
+whole sequence of files. EXIF orientation is applied, as rotation is for videos; transparency is dropped. Of a file with
+several pictures (an animated PNG, a camera's multi-picture JPEG), the first is taken. A file that is cut off is
+rejected; damage that libjpeg conceals goes unreported.
 """
 
 import struct
 import warnings
 import zlib
+from collections.abc import Iterator
 from fractions import Fraction
 from pathlib import Path
 
+import av
 import numpy as np
 from PIL import ExifTags, Image
 
 from ...storage.files import IMAGE_SUFFIXES
+from .container import MAX_PIXELS, check_size
+from .errors import VideoError, short_reason
+from .frames import Decoding, Pictures
 from .handed import open_file
-from .probe import MOST_PIXELS, VideoError, VideoInfo, check_size, words_of
+from .probe import VideoInfo
+from .scaling import Scaler
 
 IMAGE = "image"
-"""What stands for a container's name."""
+"""Stands for the name of a container."""
 TIME_BASE = Fraction(1, 25)
-"""How long an image lasts, as for FFmpeg. It is one frame at any rate of a profile: rounding gives 1 slot at 16 to 30 frames a second,
-and none, which stands for the first frame, at 1."""
+"""How long an image lasts, as in FFmpeg. It is one frame at any rate of a profile: rounding gives 1 slot at 16 to 30
+frames a second, and at 1 frame a second none, which stands for the first frame."""
 DAMAGED = (OSError, SyntaxError, ValueError, EOFError, TypeError, LookupError, OverflowError, struct.error, zlib.error)
-"""What Pillow raises for files that are no images, or broken ones."""
+"""What Pillow raises for files that are not images, or are damaged."""
 UPRIGHT = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
@@ -35,16 +42,20 @@ UPRIGHT = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
-"""{EXIF's orientation: what makes the picture upright}"""
+"""{EXIF orientation: the operation that makes the picture upright}"""
 
 
 def is_image(path: Path) -> bool:
-    """By its name alone: no such file gets to FFmpeg."""
+    """Return whether a file is treated as an image, by its name alone: FFmpeg never gets such a file."""
     return path.suffix.lower() in IMAGE_SUFFIXES
 
 
 def probe_image(path: Path) -> VideoInfo:
-    """Reads the header. Raises ``VideoError``."""
+    """Read the header of an image.
+
+    Raises:
+        VideoError: The file is missing, too large, or not an image.
+    """
     with _open_image(path) as image:
         return VideoInfo(
             path=path,
@@ -52,7 +63,7 @@ def probe_image(path: Path) -> VideoInfo:
             packet_bytes=np.array([path.stat().st_size]),
             end=1,
             time_base=TIME_BASE,
-            codec=image.format.lower(),
+            codec=(image.format or "").lower(),
             containers=frozenset({IMAGE}),
             offset=0,
             height=image.height,
@@ -63,24 +74,37 @@ def probe_image(path: Path) -> VideoInfo:
 
 
 def read_image(path: Path) -> np.ndarray:
-    """The upright picture, uint8 [H, W, 3] RGB. Raises ``VideoError``."""
+    """Return the upright picture, uint8 [H, W, 3] RGB.
+
+    Raises:
+        VideoError: The file is missing, too large, damaged, or not an image.
+    """
     with _open_image(path) as image:
         try:
             image.load()
             upright = _upright(image)
-            if upright.mode.startswith(
-                "I"
-            ):  # 16 bits of grey, which Pillow's own conversion would make white above 255
+            if upright.mode.startswith("I"):  # 16-bit grey: Pillow's own conversion makes all values above 255 white
                 upright = Image.fromarray((np.asarray(upright) >> 8).astype(np.uint8))
             return np.asarray(upright.convert("RGB"))
         except DAMAGED as error:
-            raise VideoError("unreadable", words_of(error)) from None
+            raise VideoError("unreadable", short_reason(error)) from None
+
+
+def pillow_pictures(decoding: Decoding, wanted: np.ndarray) -> Iterator[tuple[int, Pictures]]:
+    """Yield the one frame of an image, like ``pyav_pictures``.
+
+    Raises:
+        VideoError: The image cannot be read.
+    """
+    frame = av.VideoFrame.from_ndarray(read_image(decoding.info.path), "rgb24")
+    decoding.count(0)
+    yield 0, [Scaler(size)(frame, 0) for size in decoding.sizes]
 
 
 def _upright(image: Image.Image) -> Image.Image:
     try:
-        turn = UPRIGHT.get(image.getexif().get(ExifTags.Base.Orientation))
-    except DAMAGED:  # of the EXIF block alone, which is then as if it were not there
+        turn = UPRIGHT.get(image.getexif().get(ExifTags.Base.Orientation, 1))
+    except DAMAGED:  # only the EXIF block is damaged: treat it as missing
         turn = None
     return image if turn is None else image.transpose(turn)
 
@@ -96,12 +120,12 @@ def _open_image(path: Path) -> Image.Image:
             image = Image.open(file, formats=("JPEG", "PNG"))
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):
         raise VideoError(
-            "too_large", f"it has over {Image.MAX_IMAGE_PIXELS:,} pixels; at most {MOST_PIXELS:,} are taken"
+            "too_large", f"it has over {Image.MAX_IMAGE_PIXELS:,} pixels; expected at most {MAX_PIXELS:,}"
         ) from None
     except Image.UnidentifiedImageError:
         raise VideoError("unreadable", "its name is that of an image, but it is neither a JPEG nor a PNG") from None
     except DAMAGED as error:
-        raise VideoError("unreadable", words_of(error)) from None
+        raise VideoError("unreadable", short_reason(error)) from None
     try:
         check_size(image.width, image.height)
     except VideoError:

@@ -1,20 +1,20 @@
-"""What a decoding process is asked and what it answers, as JSON over a socket.
+"""The requests to a decoder process and its answers, as JSON over a socket.
 
-An answer comes from a process that holds a file which anybody may have made: ``parse`` believes its form only where it has the fields and
-types that it should have, and whoever takes it checks the figures (``Nonsense``).
+An answer comes from a process that holds a file of unknown origin. ``parse`` accepts it only if it has the expected
+fields and types; the receiver checks the values. Both raise ``Nonsense``.
 """
 
 import json
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, get_type_hints
+from typing import Any, get_args, get_type_hints
 
+from .container import MAX_SIDE_RATIO
 from .decode import Finished, Started, Wanted
-from .probe import LONGEST_SIDE
 from .sound import Heard
 
-MOST_LETTERS, MOST_VALUES, LARGEST_NUMBER = 1 << 16, 64, 1 << 53
+MAX_TEXT, MAX_LIST, MAX_INT = 1 << 16, 64, 1 << 53
 
 
 class Nonsense(ValueError):
@@ -23,24 +23,28 @@ class Nonsense(ValueError):
 
 @dataclass(frozen=True)
 class Request:
+    """What to decode."""
+
     path: str
     wanted: list[Wanted]
     sound: bool = False
     without: list[str] = field(default_factory=list)
-    """Decoders that are not to be tried."""
+    """Decoders not to use."""
     seconds: float | None = None
-    """Only the first part, where given."""
+    """If given, only the first part of the video."""
     only_probe: bool = False
     elsewhere: bool = False
-    """Whether decoders that open the file by its path are asked."""
+    """Use the decoders that open the file by its path, instead of those that read a handed descriptor."""
 
     def to_json(self) -> bytes:
+        """Return the request as JSON."""
         return json.dumps(asdict(self)).encode()
 
     @classmethod
     def from_json(cls, content: bytes) -> "Request":
-        about = json.loads(content)
-        return cls(**about | {"wanted": [Wanted(**each) for each in about["wanted"]]})
+        """Read a request, which comes from this program."""
+        values = json.loads(content)
+        return cls(**values | {"wanted": [Wanted(**wanted) for wanted in values["wanted"]]})
 
 
 @dataclass(frozen=True)
@@ -50,7 +54,7 @@ class Beat:
 
 @dataclass(frozen=True)
 class Failed:
-    """The video, or what was wanted of its pictures. ``kind``: as in ``VideoError``."""
+    """The video failed, or its pictures did. ``kind`` is that of ``VideoError``."""
 
     kind: str
     words: str
@@ -58,7 +62,7 @@ class Failed:
 
 @dataclass(frozen=True)
 class Unheard:
-    """Its sound failed; its pictures go on."""
+    """The sound failed; the pictures follow."""
 
     kind: str
     words: str
@@ -66,56 +70,61 @@ class Unheard:
 
 @dataclass(frozen=True)
 class SoundProbed:
+    """About how many rows the sound will give, and when it ends."""
+
     num_rows: int
     duration_seconds: float
 
 
 @dataclass(frozen=True)
 class PicturesProbed:
+    """What the packets say about the pictures."""
+
     codec: str
     width: int
     height: int
     duration_seconds: float
     missing: str
-    """What the container says is not there; empty: nothing."""
+    """What the file should contain and does not; empty if it is complete."""
     num_frames: list[int]
-    """That would be sampled, for each of ``wanted``."""
+    """Frames that would be sampled, for each of ``wanted``."""
 
 
 @dataclass(frozen=True)
 class RowFollows:
-    """Next come the frames of a row, uint8 ``shape``: [window, H, W, 3], or [H, W, 3] where the window is one frame."""
+    """The next message holds the frames of a row: uint8 ``shape``, [window, H, W, 3], or [H, W, 3] for one-frame
+    windows."""
 
     wanted: int
-    """Its place in the request's ``wanted``."""
+    """Index into the request's ``wanted``."""
     shape: list[int]
 
-    def check(self, asked: Sequence[Wanted]) -> None:
-        """Raises ``Nonsense`` for a row that was not asked for."""
-        if not 0 <= self.wanted < len(asked):
+    def check(self, wanted: Sequence[Wanted]) -> None:
+        """Raise ``Nonsense`` for a row that was not requested, or whose shape is wrong."""
+        if not 0 <= self.wanted < len(wanted):
             raise Nonsense("a row that nobody wants")
-        wanted = asked[self.wanted]
+        expected = wanted[self.wanted]
         *window, height, width, channels = self.shape if len(self.shape) > 2 else [0, 0, 0]
         short, long = min(height, width), max(height, width)
         fits = (
-            (short, long) == (wanted.crop_px,) * 2
-            if wanted.crop_px
-            else short == wanted.short_side_px and long <= LONGEST_SIDE * short
+            (short, long) == (expected.crop_px,) * 2
+            if expected.crop_px
+            else short == expected.short_side_px and long <= MAX_SIDE_RATIO * short
         )
-        if window != [wanted.window] * (wanted.window > 1) or channels != 3 or not fits:
+        if window != [expected.window] * (expected.window > 1) or channels != 3 or not fits:
             raise Nonsense(f"frames of {self.shape}")
 
 
 @dataclass(frozen=True)
 class PictureFollows:
-    """Next comes a small JPEG."""
+    """The next message holds a thumbnail, as JPEG."""
 
     seconds: float
 
 
 @dataclass(frozen=True)
 class SoundFollows:
-    """Next come so many rows of sound (``sound.ROW``)."""
+    """The next message holds this many rows of sound (``log_mel.ROW``)."""
 
     num_rows: int
 
@@ -134,33 +143,38 @@ Message = (
     | Finished
 )
 LAST = Failed, Finished, PicturesProbed
-"""One of these is the last answer, or, where only sound was asked for, ``Heard``, ``SoundProbed`` or ``Failed``."""
-_TYPES = {kind.__name__: kind for kind in Message.__args__}
+"""One of these is the last answer. If only sound was requested, it is ``Heard``, ``SoundProbed`` or ``Failed``."""
+_TYPES: dict[str, type[Message]] = {kind.__name__: kind for kind in get_args(Message)}
 _FIELDS = {name: get_type_hints(kind) for name, kind in _TYPES.items()}
 
 
 def encode(message: Message) -> bytes:
+    """Return a message as JSON."""
     return json.dumps({"type": type(message).__name__, **asdict(message)}).encode()
 
 
 def parse(content: bytes) -> Message:
-    """Raises ``Nonsense`` for anything that ``encode`` does not make."""
+    """Read a message.
+
+    Raises:
+        Nonsense: ``encode`` does not write this.
+    """
     try:
-        about = json.loads(content)
-        name = about.pop("type")
+        values = json.loads(content)
+        name = values.pop("type")
         fields = _FIELDS[name]
-        if about.keys() != fields.keys() or not all(_is(about[each], kind) for each, kind in fields.items()):
+        if values.keys() != fields.keys() or not all(_has_type(values[key], kind) for key, kind in fields.items()):
             raise Nonsense(f"a {name} with other fields")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise Nonsense(str(error)[:200] or type(error).__name__) from None
-    return _TYPES[name](**about)
+    return _TYPES[name](**values)
 
 
-def _is(value: Any, kind: Any) -> bool:
+def _has_type(value: Any, kind: object) -> bool:
     if kind is str:
-        return isinstance(value, str) and len(value) <= MOST_LETTERS
+        return isinstance(value, str) and len(value) <= MAX_TEXT
     if kind is int:
-        return type(value) is int and abs(value) < LARGEST_NUMBER
+        return type(value) is int and abs(value) < MAX_INT
     if kind is float:
         return type(value) in (int, float) and math.isfinite(value)
-    return isinstance(value, list) and len(value) <= MOST_VALUES and all(_is(each, int) for each in value)  # list[int]
+    return isinstance(value, list) and len(value) <= MAX_LIST and all(_has_type(item, int) for item in value)

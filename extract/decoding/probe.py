@@ -1,51 +1,32 @@
-"""What is in a video file: the times of its frames, read from its packets alone. Nothing is decoded."""
+"""The times of a video's frames and what is missing from the file, read from its packets alone. Nothing is decoded."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
 
 import av
 import numpy as np
+from av.container import InputContainer
+from av.error import FFmpegError
+from av.packet import Packet
+from av.video.stream import VideoStream
 
-from .handed import HandedFile
+from .container import container_names, memory_error, open_video, start_second, time_base_of, video_stream
+from .errors import VideoError, short_reason
 from .structure import has_broken_units, structure_damage
 
-# Containers that hold frames themselves. Playlists and concat scripts, which make FFmpeg open other files or addresses whatever
-# their own name is, are none of these.
-CONTAINERS = (
-    "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,mpegts,mpeg,mpegvideo,flv,asf,ogg,gif,h264,hevc,ivf,wav,mp3,flac,"
-    "mxf,dv,m4v,nut,rm,yuv4mpegpipe,apng,obu"
-)
-SAFE_OPENING = {"format_whitelist": CONTAINERS, "protocol_whitelist": "file"}
 LONGEST_FRAME_SECONDS = 300
-"""A frame shown for longer means a destroyed clock, and hours of work on one picture."""
+"""A frame shown for longer means a broken clock, and hours of work on one picture."""
 LONGEST_VIDEO_SECONDS = 12 * 3600
-CLOCKS_OF_THEIR_OWN = {"mpegts", "mpeg"}
-"""Containers whose clock starts anywhere. The ffmpeg program sets it to 0 where the first of the streams that it reads begins; of all
-others, where the first stream of the file begins."""
-LONGEST_SIDE = 10
-"""Of a frame, in short sides: a 1-pixel strip brought to a short side of 224 would be hundreds of thousands of pixels long."""
 PAUSE_FRAMES, PAUSE_SECONDS, CONSTANT_SHARE = 10, 0.3, 0.9
-"""What counts as a pause: so many frames and seconds, where this share of the frames come at a constant rate."""
-MOST_PIXELS = 50_000_000
-"""Of a frame: 7680x4320 has 33 million."""
-
-
-class VideoError(Exception):
-    """A file that gives no features, or not with this decoder. ``kind``: missing, unreachable, refused, unreadable, no_video, no_sound,
-    bad_times, too_long, too_large, timeout, out_of_memory or crashed."""
-
-    def __init__(self, kind: str, message: str) -> None:
-        super().__init__(message)
-        self.kind = kind
-
-    def __reduce__(self) -> tuple:  # it comes from other processes, too
-        return VideoError, (self.kind, str(self))
+"""A gap counts as a pause from this many frames and seconds, if this share of frames comes at a constant rate."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class VideoInfo:
+    """What the packets of a video say about its frames."""
+
     path: Path
     pts: np.ndarray
     """[T] presentation times of the frames, ascending, in ticks from the start of the file."""
@@ -58,200 +39,229 @@ class VideoInfo:
     codec: str
     containers: frozenset[str]
     offset: int
-    """What was taken from the file's own times to make it start at 0, in ticks."""
+    """Ticks that were subtracted from the file's own times so that they start at 0."""
     height: int
     width: int
     """As coded, before any rotation."""
     timed: bool
-    """Whether the packets say when their frames are shown; where they do not, frames follow each other in order."""
+    """Whether packets have presentation times. If not, frames follow each other in order."""
     delayed: bool = False
-    """Whether the packets only say when they are to be decoded, as in AVI. A frame is then shown when the packet comes with which the
-    decoder gives it out."""
+    """Whether packets have only decoding times, as in AVI. A frame is then shown at the time of the packet with which
+    the decoder returns it."""
     plain: bool
-    """Begins with a key frame, and nothing in it is cut away by an edit list."""
+    """Whether the video begins with a key frame and no edit list cuts anything away."""
     missing: str = ""
-    """What the file says that it has and has not; empty where it is whole."""
+    """What the file should contain and does not; empty if it is complete."""
 
     @property
     def duration_seconds(self) -> float:
+        """When the last frame ends, in seconds."""
         return float(self.end * self.time_base)
 
 
-def words_of(error: Exception) -> str:
-    """A library's complaint in one line."""
-    return " ".join(str(getattr(error, "strerror", None) or error).split())[:300] or type(error).__name__
+@dataclass
+class _Packets:
+    """What the packets of a file say, gathered from first to last."""
+
+    stream: VideoStream
+    time_base: Fraction
+    pts: list[int | None] = field(default_factory=list)
+    dts: list[int | None] = field(default_factory=list)
+    num_bytes: list[int] = field(default_factory=list)
+    last_duration: int = 0
+    """As in FFmpeg, the last frame lasts as long as the packet that comes last in the file."""
+    last_dts: int | None = None
+    plain: bool = True
+    num_packets: int = 0
+    num_corrupt: int = 0
+    reached_seconds: float = 0.0
+    """The latest time of any stream."""
+
+    def add(self, packet: Packet) -> None:
+        """Take the next packet of any stream. Raise ``VideoError`` if the clock jumps back."""
+        if packet.size == 0:
+            return
+        if packet.dts is not None:
+            end = (packet.dts + (packet.duration or 0)) * packet.time_base
+            self.reached_seconds = max(self.reached_seconds, float(end))
+        if packet.stream is self.stream:
+            self._add_video(packet)
+
+    def _add_video(self, packet: Packet) -> None:
+        context = self.stream.codec_context
+        self.num_packets += 1
+        self.num_corrupt += packet.is_corrupt or has_broken_units(bytes(packet), context.name, context.extradata)
+        if packet.is_discard or (not self.pts and not packet.is_keyframe):
+            self.plain = False
+        if packet.is_discard:
+            return
+        if packet.dts is not None:
+            if self.last_dts is not None and (back := (self.last_dts - packet.dts) * self.time_base) > 1:
+                raise VideoError("bad_times", f"its clock jumps back by {float(back):.0f} s")
+            self.last_dts = packet.dts
+        self.last_duration = packet.duration or self.last_duration
+        self.pts.append(packet.pts)
+        self.dts.append(packet.dts)
+        self.num_bytes.append(packet.size)
 
 
-def memory_words(error: MemoryError) -> str:
-    """While a file is opened and read, nothing but its index takes memory, and a true one takes little."""
-    return f"its index is damaged: it declares more than memory holds ({words_of(error)})"
+@dataclass(frozen=True)
+class _FrameTimes:
+    """When frames are shown, by whatever times the packets have."""
 
-
-def open_video(path: Path) -> av.container.InputContainer:
-    """Opens the file and nothing that it may name. Raises ``VideoError``."""
-    try:
-        file = HandedFile(path)
-    except OSError:
-        raise VideoError("missing", "no such file") from None
-    try:
-        return av.open(file, container_options=SAFE_OPENING | {"protocol_whitelist": ""}, metadata_errors="ignore")
-    except MemoryError as error:
-        raise VideoError("unreadable", memory_words(error)) from None
-    except (av.FFmpegError, ValueError, UnicodeError) as error:
-        raise VideoError("unreadable", words_of(error)) from None
-
-
-def video_stream(container: av.container.InputContainer) -> av.video.stream.VideoStream:
-    """The first video stream that is no cover picture."""
-    streams = [s for s in container.streams.video if not s.disposition & av.stream.Disposition.attached_pic]
-    if not streams:
-        raise VideoError("no_video", "there is no video stream in it")
-    stream = streams[0]
-    if stream.codec_context is None:
-        raise VideoError("unreadable", "its video is in a format that this FFmpeg does not know")
-    check_size(stream.width, stream.height)
-    return stream
-
-
-def check_size(width: int, height: int) -> None:
-    """Raises ``VideoError`` for frames that would take too much memory, as they are or scaled."""
-    if width * height > MOST_PIXELS:
-        raise VideoError("too_large", f"its frames are {width}x{height}; at most {MOST_PIXELS:,} pixels are taken")
-    if max(width, height) > LONGEST_SIDE * max(min(width, height), 1):
-        raise VideoError(
-            "too_large", f"its frames are {width}x{height}: one side is over {LONGEST_SIDE} times the other"
-        )
-
-
-def ticks_of_frame(stream: av.video.stream.VideoStream, rate: Fraction | None = None) -> int:
-    """How long a frame lasts where its packet does not say."""
-    rate = rate or stream.average_rate or stream.guessed_rate or Fraction(25)
-    return max(round(1 / (Fraction(rate) * Fraction(stream.time_base))), 1)
+    times: np.ndarray
+    """[T] ascending, in ticks from the start of the file."""
+    order: np.ndarray
+    """[T] index of each frame's packet."""
+    end: int
+    timed: bool
+    delayed: bool
 
 
 def probe_video(path: Path, beat: Callable[[], None] = lambda: None) -> VideoInfo:
-    """Reads the packets from first to last; ``beat`` is called for each. Raises ``VideoError``."""
+    """Read the packets of a video from first to last.
+
+    Args:
+        path: The file.
+        beat: Called for each packet.
+
+    Raises:
+        VideoError: The file cannot be read, has no frames, or its times make no sense.
+    """
     with open_video(path) as container:
         stream = video_stream(container)
-        time_base = Fraction(stream.time_base)
-        # As the ffmpeg program does: the file starts at 0, whatever its first time stamp is.
-        offset = round(first_second(container, stream) / time_base)
-        usual = ticks_of_frame(stream)
-        pts, dts, num_bytes, last_duration, last_dts, plain = [], [], [], 0, None, True
-        name, extradata = stream.codec_context.name, stream.codec_context.extradata
-        num_packets, num_corrupt, reached_seconds = 0, 0, 0.0
-        try:
-            for packet in container.demux([s for s in container.streams if s.type in ("video", "audio", "subtitle")]):
-                beat()
-                if packet.size == 0:
-                    continue
-                if packet.dts is not None:
-                    reached_seconds = max(reached_seconds, float((packet.dts + packet.duration) * packet.time_base))
-                if packet.stream is not stream:
-                    continue
-                num_packets += 1
-                num_corrupt += packet.is_corrupt or has_broken_units(bytes(packet), name, extradata)
-                if packet.is_discard or (not pts and not packet.is_keyframe):
-                    plain = False
-                if packet.is_discard:
-                    continue
-                if packet.dts is not None:
-                    if last_dts is not None and (last_dts - packet.dts) * time_base > 1:
-                        raise VideoError(
-                            "bad_times", f"its clock jumps back by {float((last_dts - packet.dts) * time_base):.0f} s"
-                        )
-                    last_dts = packet.dts
-                # As in FFmpeg, the last frame lasts as long as the packet that comes last in the file.
-                last_duration = packet.duration or last_duration
-                pts.append(packet.pts)
-                dts.append(packet.dts)
-                num_bytes.append(packet.size)
-        except MemoryError as error:
-            raise VideoError("unreadable", memory_words(error)) from None
-        except (av.FFmpegError, ValueError, UnicodeError) as error:
-            if not pts:
-                raise VideoError("unreadable", words_of(error)) from None
-        if not pts:
-            raise VideoError("no_video", "its video stream has no frames")
-        containers = frozenset(container.format.name.split(","))
-        # Some files, of MXF for one, repeat the decoding times where frames are stored in another order than they are shown in.
-        reordered = stream.codec_context.reorder_depth > 0 and len(pts) > 2
-        timed = None not in pts and "avi" not in containers and not (reordered and pts == dts)
-        delayed = not timed and None not in dts
-        if timed:
-            times, order = np.unique(np.array(pts, dtype=np.int64) - offset, return_index=True)
-        elif delayed:
-            order, times = (
-                np.arange(len(pts)),
-                times_given_out(dts, stream.codec_context.reorder_depth, last_duration or usual) - offset,
-            )
-        else:  # a bare stream has no times: its frames follow each other at the rate that it states
-            usual = ticks_of_frame(stream, stream.codec_context.framerate)
-            order, times = np.arange(len(pts)), np.arange(len(pts), dtype=np.int64) * usual
-        missing = ""
-        # An AVI counts the places in which the frame before stays, too; its index lists frames alone.
-        stays = (
-            "avi" in containers and (last_dts or 0) + 1 >= stream.frames and len(stream.index_entries) <= num_packets
+        time_base, containers = time_base_of(stream), container_names(container)
+        # As in the ffmpeg program: the file starts at 0, whatever its first timestamp is.
+        offset = round(start_second(container, stream) / time_base)
+        packets = _read_packets(container, stream, time_base, beat)
+        frames = _frame_times(packets, containers, offset)
+        missing = (
+            _missing_frames(container, packets, frames, containers)
+            or pause(frames.times, time_base)
+            or structure_damage(path, containers, beat)
         )
-        if stream.frames > num_packets and not stays:  # what an MP4's or AVI's index lists
-            missing = f"{num_packets:,} of the {stream.frames:,} frames that it should have are in it"
-        elif not stream.frames and container.duration:
-            start, declared = (container.start_time or 0) / av.time_base, container.duration / av.time_base
-            if "matroska" in containers:  # its duration counts from 0, wherever its clock starts
-                start = min(start, 0.0)
-            if ends_early(reached_seconds - start, declared, longest_step(times) * float(time_base)):
-                missing = f"it ends at {reached_seconds - start:.2f} s of the {declared:.2f} that it should have"
-        missing = missing or pause(times, time_base) or structure_damage(path, containers, beat)
-        if num_corrupt and not missing:
-            missing = f"{num_corrupt:,} of its packets are incomplete or damaged"
+        if packets.num_corrupt and not missing:
+            missing = f"{packets.num_corrupt:,} of its packets are incomplete or damaged"
         info = VideoInfo(
             path=path,
-            pts=times,
-            packet_bytes=np.array(num_bytes)[order],
-            end=int(times[-1]) + (last_duration or usual),
+            pts=frames.times,
+            packet_bytes=np.array(packets.num_bytes)[frames.order],
+            end=frames.end,
             time_base=time_base,
             codec=stream.codec_context.name,
             containers=containers,
             offset=offset,
             height=stream.height,
             width=stream.width,
-            timed=timed,
-            delayed=delayed,
-            plain=plain,
+            timed=frames.timed,
+            delayed=frames.delayed,
+            plain=packets.plain,
             missing=missing,
         )
     _check_times(info)
     return info
 
 
-def first_second(container: av.container.InputContainer, stream: av.stream.Stream) -> Fraction:
-    """Where the file's clock starts for one who reads ``stream``, in seconds."""
-    if CLOCKS_OF_THEIR_OWN & set(container.format.name.split(",")) and stream.start_time is not None:
-        return stream.start_time * Fraction(stream.time_base)
-    return Fraction(container.start_time or 0, av.time_base)
+def _read_packets(
+    container: InputContainer, stream: VideoStream, time_base: Fraction, beat: Callable[[], None]
+) -> _Packets:
+    packets = _Packets(stream, time_base)
+    try:
+        for packet in container.demux([s for s in container.streams if s.type in ("video", "audio", "subtitle")]):
+            beat()
+            packets.add(packet)
+    except MemoryError as error:
+        raise memory_error(error) from None
+    except (FFmpegError, ValueError, UnicodeError) as error:
+        if not packets.pts:
+            raise VideoError("unreadable", short_reason(error)) from None
+    if not packets.pts:
+        raise VideoError("no_video", "its video stream has no frames")
+    return packets
 
 
-def times_given_out(dts: list[int], depth: int, step: int) -> np.ndarray:
-    """When a decoder gives out its frames, [T] in ticks, if it holds back ``depth`` of them: the first one comes with packet ``depth``,
-    the last ones ``step`` ticks apart after the last packet. libavcodec calls these times ``best_effort_timestamp``."""
-    dts = np.sort(np.array(dts, dtype=np.int64))
-    return np.append(dts, dts[-1] + step * np.arange(1, depth + 1))[depth:]
+def _frame_times(packets: _Packets, containers: frozenset[str], offset: int) -> _FrameTimes:
+    stream, num_frames = packets.stream, len(packets.pts)
+    pts, dts = [t for t in packets.pts if t is not None], [t for t in packets.dts if t is not None]
+    depth = stream.codec_context.reorder_depth
+    last_duration = packets.last_duration or ticks_of_frame(stream, packets.time_base)
+    # Some files (MXF, for one) repeat the decoding times although frames are stored in another order than shown.
+    repeats_dts = depth > 0 and num_frames > 2 and packets.pts == packets.dts
+    timed = len(pts) == num_frames and "avi" not in containers and not repeats_dts
+    delayed = not timed and len(dts) == num_frames
+    order = np.arange(num_frames)
+    if timed:
+        times, order = np.unique(np.array(pts, dtype=np.int64) - offset, return_index=True)
+    elif delayed:
+        times = display_times(dts, depth, last_duration) - offset
+    else:  # a bare stream has no times: its frames follow each other at the rate that it states
+        step = ticks_of_frame(stream, packets.time_base, stream.codec_context.framerate)
+        last_duration = packets.last_duration or step
+        times = np.arange(num_frames, dtype=np.int64) * step
+    return _FrameTimes(times, order, int(times[-1]) + last_duration, timed, delayed)
+
+
+def _missing_frames(
+    container: InputContainer, packets: _Packets, frames: _FrameTimes, containers: frozenset[str]
+) -> str:
+    """Say whether there are fewer frames, or less time, than the container declares; empty if not."""
+    declared_frames, num_packets = packets.stream.frames, packets.num_packets
+    if declared_frames > num_packets and not _repeats_frames(packets, containers):
+        return f"{num_packets:,} of the {declared_frames:,} frames that it should have are in it"
+    if declared_frames or not container.duration:
+        return ""
+    start, declared = (container.start_time or 0) / av.time_base, container.duration / av.time_base
+    if "matroska" in containers:  # its duration counts from 0, wherever its clock starts
+        start = min(start, 0.0)
+    reached = packets.reached_seconds - start
+    if not ends_early(reached, declared, longest_step(frames.times) * float(packets.time_base)):
+        return ""
+    return f"it ends at {reached:.2f} s of the {declared:.2f} that it should have"
+
+
+def _repeats_frames(packets: _Packets, containers: frozenset[str]) -> bool:
+    """Return whether an AVI declares more frames because it counts those that are shown twice; its index does not."""
+    stream = packets.stream
+    ends = (packets.last_dts or 0) + 1 >= stream.frames
+    return "avi" in containers and ends and len(stream.index_entries) <= packets.num_packets
+
+
+def ticks_of_frame(stream: VideoStream, time_base: Fraction, rate: Fraction | None = None) -> int:
+    """Return how long a frame lasts if its packet does not say."""
+    rate = rate or stream.average_rate or stream.guessed_rate or Fraction(25)
+    return max(round(1 / (Fraction(rate) * time_base)), 1)
+
+
+def display_times(dts: list[int], depth: int, step: int) -> np.ndarray:
+    """Return when a decoder returns its frames, [T] in ticks, if it holds back ``depth`` frames.
+
+    The first frame comes with packet ``depth``; the last ``depth`` frames come ``step`` ticks apart after the last
+    packet.
+
+    Source: libavcodec, which calls these times ``best_effort_timestamp``.
+    """
+    ascending = np.sort(np.array(dts, dtype=np.int64))
+    return np.append(ascending, ascending[-1] + step * np.arange(1, depth + 1))[depth:]
 
 
 def ends_early(reached_seconds: float, declared_seconds: float, longest_step_seconds: float = 0.0) -> bool:
-    """Whether a file ends so long before it says that this is no rounding. How long its last frame is shown is often not stated: as long
-    as any other, perhaps, and no reader learns that a frame was to be shown longer."""
+    """Return whether a file ends so long before its declared end that rounding does not explain it.
+
+    The duration of the last frame is often not stated. It may be as long as any other.
+    """
     return declared_seconds - reached_seconds > max(1.0, 2 * longest_step_seconds)
 
 
 def longest_step(pts: np.ndarray) -> int:
-    """The ticks for which a frame is shown at most, the last one aside."""
+    """Return the ticks for which a frame is shown at most, the last frame aside."""
     return int(np.diff(pts).max(initial=0))
 
 
 def pause(pts: np.ndarray, time_base: Fraction) -> str:
-    """A stretch without frames in a video that otherwise has them at a constant rate: nothing else tells of packets that a damaged
-    file hides from its reader. Empty where there is none."""
+    """Describe a stretch without frames in a video of constant rate; empty if there is none.
+
+    Nothing else reveals packets that a damaged file hides from its reader.
+    """
     steps = np.diff(pts)
     if len(steps) < PAUSE_FRAMES:
         return ""
@@ -276,5 +286,5 @@ def _check_times(info: VideoInfo) -> None:
     if info.duration_seconds > LONGEST_VIDEO_SECONDS:
         raise VideoError(
             "too_long",
-            f"it lasts {info.duration_seconds / 3600:.1f} h; at most {LONGEST_VIDEO_SECONDS // 3600} h are taken",
+            f"it lasts {info.duration_seconds / 3600:.1f} h; expected at most {LONGEST_VIDEO_SECONDS // 3600} h",
         )

@@ -1,4 +1,4 @@
-"""The parent's side of a decoding child process."""
+"""The parent's side of a decoder process."""
 
 import contextlib
 import os
@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from multiprocessing import BufferTooShort
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -15,24 +16,24 @@ import numpy as np
 
 from . import sandbox
 from .decode import Wanted
+from .errors import VideoError
 from .messages import Failed, Message, Nonsense, Request, parse
-from .probe import VideoError
 
 SILENCE_SECONDS = 60.0
-"""A child that is waited for and says nothing for so long hangs."""
+"""A decoder that sends nothing for this long hangs."""
 VIDEOS_OF_A_CHILD = 500
-"""Then a new one takes its place: libraries that decode for days leak."""
-MOST_ANSWER_BYTES = 64 << 20
+"""After this many videos a new process takes over: libraries that decode for days leak."""
+MAX_ANSWER_BYTES = 64 << 20
 """Of a message other than frames, whose size is known."""
 COMMAND = "from vlalign.extract.decoding.child import main; main()"
 
 
 class DecodeProcess:
-    """A child process that decodes one video after another. ``connection`` can be waited for."""
+    """A child process that decodes one video after another."""
 
     def __init__(self) -> None:
         ours, theirs = socket.socketpair()
-        self._complaints = tempfile.TemporaryFile()  # noqa: SIM115 (lives as long as the child)
+        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 (lives as long as the child)
         environment = sandbox.environment(os.environ) | {
             "PYTHONSAFEPATH": "1",
             "OMP_NUM_THREADS": "1",
@@ -42,12 +43,13 @@ class DecodeProcess:
             self._process = subprocess.Popen(
                 [sys.executable, "-c", COMMAND, str(theirs.fileno())],
                 stdin=subprocess.PIPE,
-                stdout=self._complaints,
-                stderr=self._complaints,
+                stdout=self._stderr,
+                stderr=self._stderr,
                 pass_fds=[theirs.fileno()],
                 env=environment,
             )
         self.connection = Connection(ours.detach())
+        """Becomes readable when the child has sent something, or has ended."""
         self.num_videos = 0
 
     def start(
@@ -56,22 +58,33 @@ class DecodeProcess:
         wanted: list[Wanted],
         *,
         sound: bool = False,
-        without: list[str] = (),
+        without: Sequence[str] = (),
         seconds: float | None = None,
         only_probe: bool = False,
     ) -> None:
-        """Has a video decoded: the pictures ``wanted``, without the decoders ``without``, and its ``sound``; only the first ``seconds``.
-        Or has it only probed. Its last answer: ``messages.LAST``.
+        """Send a request; its answers come by ``receive``, the last being one of ``messages.LAST``.
+
+        Args:
+            path: The video.
+            wanted: What picture profiles need.
+            sound: Decode the sound, too.
+            without: Decoders not to use.
+            seconds: If given, only the first part of the video.
+            only_probe: Read the packets and decode nothing.
         """
         self.num_videos += 1
-        self._complaints.seek(0)
-        self._complaints.truncate()
+        self._stderr.seek(0)
+        self._stderr.truncate()
         request = Request(str(path), wanted, sound, list(without), seconds, only_probe)
-        with contextlib.suppress(BrokenPipeError):  # it is gone: its answer will say how
+        with contextlib.suppress(BrokenPipeError):  # the child has ended; ``receive`` will say how
             self.connection.send_bytes(request.to_json())
 
     def receive(self) -> Message:
-        """The next answer. Raises ``VideoError`` where the child said that the video failed, is gone, or answered nonsense."""
+        """Return the next answer.
+
+        Raises:
+            VideoError: The video failed, the child has ended, or it sent nonsense.
+        """
         try:
             message = parse(self.receive_bytes())
         except Nonsense as error:
@@ -81,51 +94,62 @@ class DecodeProcess:
         return message
 
     def refused(self, error: Nonsense) -> VideoError:
-        """Ends the child, which nothing is believed of any more; what then stands in place of its answer."""
+        """Kill the child, which is no longer believed; return the error that stands in place of its answer."""
         self._process.kill()
         self._process.wait()
         return VideoError("crashed", f"its decoder answered what no decoder answers ({error})")
 
     def receive_bytes(self) -> bytes:
+        """Return the content that an answer announced.
+
+        Raises:
+            VideoError: The child has ended, or sent too much.
+        """
         try:
-            return self.connection.recv_bytes(MOST_ANSWER_BYTES)
+            return self.connection.recv_bytes(MAX_ANSWER_BYTES)
         except (EOFError, ConnectionError):
-            raise self._epitaph() from None
+            raise self._cause_of_end() from None
         except OSError:  # longer, and the connection is closed
-            raise self.refused(Nonsense(f"more than {MOST_ANSWER_BYTES >> 20} MB at once")) from None
+            raise self.refused(Nonsense(f"more than {MAX_ANSWER_BYTES >> 20} MB at once")) from None
 
     def receive_into(self, array: np.ndarray) -> None:
+        """Receive the content that an answer announced into ``array``, which it must fill.
+
+        Raises:
+            VideoError: The child has ended, or sent another number of bytes.
+        """
         try:
-            num_bytes = self.connection.recv_bytes_into(memoryview(array).cast("B"))
+            num_bytes = self.connection.recv_bytes_into(array.data.cast("B"))
         except (EOFError, ConnectionError):
-            raise self._epitaph() from None
+            raise self._cause_of_end() from None
         except BufferTooShort as error:
             num_bytes = len(error.args[0])
         if num_bytes != array.nbytes:
             raise self.refused(Nonsense(f"{num_bytes:,} bytes in place of {array.nbytes:,}"))
 
-    def _epitaph(self) -> VideoError:
+    def _cause_of_end(self) -> VideoError:
         code = self._process.wait()
-        self._complaints.seek(0)
-        words = " ".join(self._complaints.read()[-2000:].decode(errors="replace").split())[-200:]
+        self._stderr.seek(0)
+        words = " ".join(self._stderr.read()[-2000:].decode(errors="replace").split())[-200:]
         last_words = f"; its last words: {words}" if words else ""
         if code == -signal.SIGXCPU:
             return VideoError("timeout", f"decoding took more processor time than a video may{last_words}")
         if code == -signal.SIGKILL:
-            return VideoError(
-                "out_of_memory", f"the system ended its decoder, as it does where memory runs out{last_words}"
-            )
-        return VideoError(
-            "crashed", f"its decoder ended with {f'signal {-code}' if code < 0 else f'exit code {code}'}{last_words}"
-        )
+            reason = "the system killed its decoder, as it does when memory runs out"
+            return VideoError("out_of_memory", f"{reason}{last_words}")
+        ending = f"signal {-code}" if code < 0 else f"exit code {code}"
+        return VideoError("crashed", f"its decoder ended with {ending}{last_words}")
 
     @property
     def usable(self) -> bool:
+        """Whether the process runs and may decode another video."""
         return self._process.poll() is None and self.num_videos < VIDEOS_OF_A_CHILD
 
     def close(self) -> None:
+        """Kill the process."""
         self.connection.close()
         self._process.kill()
         self._process.wait()
-        self._process.stdin.close()
-        self._complaints.close()
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+        self._stderr.close()

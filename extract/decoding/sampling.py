@@ -6,23 +6,38 @@ import numpy as np
 
 
 def round_half_away(values: np.ndarray, ratio: Fraction) -> np.ndarray:
-    """``values * ratio`` to the nearest integer, halves away from zero, in exact integer arithmetic (FFmpeg's AV_ROUND_NEAR_INF)."""
+    """Return ``values * ratio`` as the nearest integers, halves away from zero, in exact integer arithmetic.
+
+    Source: FFmpeg's AV_ROUND_NEAR_INF.
+    """
     doubled = 2 * np.abs(values.astype(np.int64)) * ratio.numerator + ratio.denominator
     return np.sign(values) * (doubled // (2 * ratio.denominator))
 
 
 def sample_frames(pts: np.ndarray, end: int, time_base: Fraction, fps: int) -> np.ndarray:
-    """The frames that ``ffmpeg -i FILE -filter_complex fps=... -f rawvideo`` would give, as indices [N] into ``pts``.
+    """Choose the frames that ``ffmpeg -i FILE -filter_complex fps=... -f rawvideo`` would output.
 
-    ``pts`` [T]: presentation times in ticks of ``time_base`` seconds, ascending; ``end``: when the last frame ends.
-    Output slot k shows the last frame whose time, rounded to slots, is not after k (libavfilter/vf_fps.c, round=near,
-    eof_action=round); there are slots from 0 up to the rounded end. A frame may come twice or not at all. Slots before the first frame
-    show what the first frame's slot shows: raw video has a constant rate, so the program repeats its first picture (fftools/ffmpeg.c,
-    VSYNC_CFR). Frames before time 0 are left out.
+    Output slot k shows the last frame whose time, rounded to slots, is not after k; slots run from 0 to the rounded
+    end. A frame may be repeated or left out. Slots before the first frame show what the first frame's slot shows: raw
+    video has a constant rate, so the program repeats its first picture. Frames before time 0 are left out. If the
+    program would output no frame at all (a video shorter than half a slot), the first frame is taken: no video is
+    silently empty.
 
     25 frames a second, 2 s, fps 1  ->  frames 12 and 37 (at 0.48 and 1.48 s), not 0 and 25
 
-    Where the program gives no frame at all (a video shorter than half a slot), the first one is taken: no video is silently empty.
+    Args:
+        pts: [T] presentation times in ticks, ascending.
+        end: When the last frame ends, in ticks.
+        time_base: Seconds of a tick.
+        fps: Frames to take per second.
+
+    Returns:
+        [N] indices into ``pts``, ascending.
+
+    Raises:
+        ValueError: There are no frames.
+
+    Source: libavfilter/vf_fps.c (round=near, eof_action=round), fftools/ffmpeg.c (VSYNC_CFR).
     """
     if len(pts) == 0:
         raise ValueError("no frames to choose from")
@@ -34,7 +49,7 @@ def sample_frames(pts: np.ndarray, end: int, time_base: Fraction, fps: int) -> n
 
 
 def scaled_size(height: int, width: int, short_side_px: int) -> tuple[int, int]:
-    """(height, width) with the short side given and the other in proportion, cut to whole pixels, not rounded.
+    """Return (height, width) with the given short side and the other in proportion, truncated to whole pixels.
 
     480x640, short side 224  ->  224x298
     """
@@ -44,12 +59,12 @@ def scaled_size(height: int, width: int, short_side_px: int) -> tuple[int, int]:
 
 
 def centre_crop(height: int, width: int, crop_px: int) -> tuple[int, int]:
-    """(top, left) of the middle square."""
+    """Return (top, left) of the centre square."""
     return (height - crop_px) // 2, (width - crop_px) // 2
 
 
 def num_windows(num_frames: int, window: int, stride: int) -> int:
-    """How many windows, of which one begins every ``stride`` frames, it takes to reach the last frame; none begins behind that.
+    """Return how many windows, one every ``stride`` frames, reach the last frame; none begins after it.
 
     40 frames, window 16, stride 16  ->  3;  stride 8  ->  4;  stride 20  ->  2;  36 frames, stride 20  ->  2
     """
@@ -59,10 +74,19 @@ def num_windows(num_frames: int, window: int, stride: int) -> int:
 
 def window_times(
     num_frames: int, first_slot: int, window: int, fps: int, duration_seconds: float, *, stride: int
-) -> tuple[np.ndarray, ...]:
-    """Start seconds, end seconds and number of real frames, [T] each, of the windows that ``num_frames`` sampled frames fill.
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the start seconds, end seconds and number of real frames of each window, [T] each.
 
-    40 frames, window 16, stride 16, 24 fps, 1.7 s  ->  starts 0, 0.667, 1.333; ends 0.667, 1.333, 1.7; 16, 16 and 8 real frames
+    40 frames, window 16, stride 16, 24 fps, 1.7 s  ->  starts 0, 0.667, 1.333; ends 0.667, 1.333, 1.7; 16, 16 and 8
+    frames
+
+    Args:
+        num_frames: Number of sampled frames.
+        first_slot: Slot of the first sampled frame.
+        window: Frames of a window.
+        fps: Sampled frames per second.
+        duration_seconds: Length of the video, at which the last window ends if it is not full.
+        stride: Frames from the start of one window to the start of the next.
     """
     firsts = stride * np.arange(num_windows(num_frames, window, stride))
     starts = (firsts + first_slot) / fps

@@ -1,8 +1,8 @@
-"""What a process that reads a stranger's file may still do: read that file, answer, and nothing else.
+"""Confine a process that reads a file of unknown origin: it can read that file, answer, and do nothing else.
 
-Landlock hides every other file and forbids writing; a seccomp filter names the system calls that are left, among them none for the
-network and none that starts a program. Both are the kernel's (Linux; Landlock since 5.13) and cannot be undone by who is held by them.
-Where the kernel lacks one, ``lacks`` says so.
+Landlock hides every other file and forbids writing. A seccomp filter lists the permitted system calls, none of which
+reaches the network or starts a program. Both are part of the Linux kernel (Landlock since 5.13), and the confined
+process cannot undo them. ``lacks`` says what this kernel does not have.
 """
 
 import ctypes
@@ -18,43 +18,43 @@ from functools import cache
 from pathlib import Path
 
 MOST_WRITTEN_BYTES = 1 << 20
-"""To a file that is open already: what a decoder complains of."""
+"""Limit for a file that is already open, such as the one for stderr."""
 MOST_OPEN_FILES = 256
 LIBRARIES = "/usr", "/lib", "/lib64", "/etc/ld.so.cache"
-"""What a program needs to start, besides the folder that it is installed in."""
+"""What a program needs in order to start, besides the folder in which it is installed."""
 KEPT_VARIABLES = {"PATH", "LANG", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "PYTHONHOME", "PYTHONPATH", "TMPDIR"}
 
-# System calls: name, number on x86_64, number on aarch64 ("-": there is none).
+# System calls: name, number on x86_64, number on aarch64 ("-": does not exist).
 CALLS = """
-read 0 63 · write 1 64 · readv 19 65 · writev 20 66 · pread64 17 67 · lseek 8 62 · close 3 57 · fstat 5 80 · newfstatat 262 79
-statx 332 291 · stat 4 - · lstat 6 - · access 21 - · faccessat 269 48 · readlink 89 - · readlinkat 267 78 · getdents64 217 61
-getcwd 79 17 · dup 32 23 · dup2 33 - · dup3 292 24 · fcntl 72 25 · fadvise64 221 223 · pipe 22 - · pipe2 293 59 · poll 7 - · ppoll 271 73
-select 23 - · pselect6 270 72 · mmap 9 222 · munmap 11 215 · mprotect 10 226 · mremap 25 216 · madvise 28 233 · brk 12 214
-futex 202 98 · set_robust_list 273 99 · rseq 334 293 · membarrier 324 283 · set_tid_address 218 96 · arch_prctl 158 -
-sched_yield 24 124 · sched_getaffinity 204 123 · exit 60 93 · exit_group 231 94
-rt_sigaction 13 134 · rt_sigprocmask 14 135 · rt_sigreturn 15 139 · sigaltstack 131 132 · restart_syscall 219 128
-nanosleep 35 101 · clock_nanosleep 230 115 · clock_gettime 228 113 · clock_getres 229 114 · gettimeofday 96 169 · time 201 -
-times 100 153 · getrusage 98 165 · getrlimit 97 163 · setrlimit 160 164 · getpid 39 172 · getppid 110 173 · gettid 186 178
-getuid 102 174 · geteuid 107 175 · getgid 104 176 · getegid 108 177 · getrandom 318 278 · uname 63 160 · sysinfo 99 179
+read 0 63 · write 1 64 · readv 19 65 · writev 20 66 · pread64 17 67 · lseek 8 62 · close 3 57 · fstat 5 80
+newfstatat 262 79 · statx 332 291 · stat 4 - · lstat 6 - · access 21 - · faccessat 269 48 · readlink 89 -
+readlinkat 267 78 · getdents64 217 61 · getcwd 79 17 · dup 32 23 · dup2 33 - · dup3 292 24 · fcntl 72 25
+fadvise64 221 223 · pipe 22 - · pipe2 293 59 · poll 7 - · ppoll 271 73 · select 23 - · pselect6 270 72 · mmap 9 222
+munmap 11 215 · mprotect 10 226 · mremap 25 216 · madvise 28 233 · brk 12 214 · futex 202 98 · set_robust_list 273 99
+rseq 334 293 · membarrier 324 283 · set_tid_address 218 96 · arch_prctl 158 - · sched_yield 24 124
+sched_getaffinity 204 123 · exit 60 93 · exit_group 231 94 · rt_sigaction 13 134 · rt_sigprocmask 14 135
+rt_sigreturn 15 139 · sigaltstack 131 132 · restart_syscall 219 128 · nanosleep 35 101 · clock_nanosleep 230 115
+clock_gettime 228 113 · clock_getres 229 114 · gettimeofday 96 169 · time 201 - · times 100 153 · getrusage 98 165
+getrlimit 97 163 · setrlimit 160 164 · getpid 39 172 · getppid 110 173 · gettid 186 178 · getuid 102 174
+geteuid 107 175 · getgid 104 176 · getegid 108 177 · getrandom 318 278 · uname 63 160 · sysinfo 99 179
 """
 HANDING_CALLS = "recvmsg 47 212"
 OPENING_CALLS = "open 2 - · openat 257 56"
-"""To read: ``_only_these`` refuses what would write."""
+"""For reading: ``_only_these`` refuses flags that would write."""
 CHECKED_CALLS = "clone 56 220 · tgkill 234 131 · prctl 157 167 · prlimit64 302 261 · ioctl 16 29"
 PROGRAM_CALLS = (
     "execve 59 221 · wait4 61 260 · kill 62 129 · memfd_create 319 279 · fork 57 - · vfork 58 - · seccomp 317 277"
 )
 NEWER_CALLS = 403
-"""From this number on "no such call" is said, as an older kernel does: libraries then use the calls above."""
+"""From this number on, calls fail with "no such call", as on an older kernel: libraries then use the calls above."""
 
 AUDIT_ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 SECCOMP, SECCOMP_SET_FILTER, SECCOMP_IS_AVAILABLE = {"x86_64": 317, "aarch64": 277}, 1, 2
 ALLOW, REFUSE = 0x7FFF0000, 0x00050000
 LOAD, EQUAL, AT_LEAST, ANY_BIT, RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 NUMBER_AT, ARCHITECTURE_AT, ARGUMENTS_AT = 0, 4, 16
-WRITES = (
-    os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | 0o20000000
-)  # the last one: O_TMPFILE, whatever Python knows of it
+O_TMPFILE = 0o20000000  # Python does not define it everywhere
+WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | O_TMPFILE
 CLONE_THREAD, CLONE_NEWUSER, CLONE_NEWNET = 0x10000, 0x10000000, 0x40000000
 NEW_NAMESPACES = 0x7E020080
 PR_SET_PDEATHSIG, PR_SET_NAME, PR_SET_NO_NEW_PRIVS = 1, 15, 38
@@ -63,20 +63,21 @@ TCGETS, FIOCLEX = 0x5401, 0x5451
 LANDLOCK_CREATE, LANDLOCK_ADD, LANDLOCK_RESTRICT = 444, 445, 446
 EXECUTE, READ_FILE, READ_DIR = 1, 4, 8
 ALL_RIGHTS = {1: 13, 2: 14, 3: 15, 4: 15}
-"""{version: how many rights to files it knows}; 16 in later ones."""
+"""{Landlock version: number of file rights that it knows}; 16 in later versions."""
 
 Instruction = tuple[int, int, int, int]
-"""Operation, where to go on if it is true and if not, in instructions from here, and its value."""
+"""Operation, instructions to skip if it is true, instructions to skip if not, value."""
 
 
 def environment(given: Mapping[str, str]) -> dict[str, str]:
-    """What a decoder's process is told of ``given``: where libraries are and which language is spoken, no keys and no passwords."""
+    """Return the variables of ``given`` that a decoder needs: library paths and language, but no keys and no
+    passwords."""
     return {name: value for name, value in given.items() if name in KEPT_VARIABLES or name.startswith("LC_")}
 
 
 @cache
 def lacks() -> tuple[str, ...]:
-    """What this system does not offer to hold a decoder with, each with what that one could do then."""
+    """Return what this system cannot confine a decoder with, and what the decoder could do as a result."""
     found = []
     if not _has_seccomp():
         found.append("no seccomp filter: it could reach the network and start programs")
@@ -86,13 +87,14 @@ def lacks() -> tuple[str, ...]:
 
 
 def leave_network() -> None:
-    """Goes to a network of its own, where there is nothing; stays where that is not allowed: ``confine`` forbids the calls, too."""
+    """Move this process to an empty network namespace, if the system permits it. ``confine`` forbids network calls
+    anyway."""
     if sys.platform == "linux":
         _libc().unshare(CLONE_NEWNET if os.geteuid() == 0 else CLONE_NEWUSER | CLONE_NEWNET)
 
 
 def end_with_parent(parent: int) -> None:
-    """Has the kernel end this process with the one that started it, ``parent``."""
+    """Make the kernel kill this process when ``parent``, which started it, ends."""
     if sys.platform == "linux":
         _check(_libc().prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0), "prctl")
         if os.getppid() != parent:  # it ended before
@@ -100,40 +102,41 @@ def end_with_parent(parent: int) -> None:
 
 
 def limit(what: int, value: int) -> None:
-    """Not above what the system itself allows, which stays as it is."""
+    """Set a resource limit, to at most what the system allows."""
     _, highest = resource.getrlimit(what)
     resource.setrlimit(what, (value if highest == resource.RLIM_INFINITY else min(value, highest), highest))
 
 
 def limit_files() -> None:
-    """Bounds what is written and opened, and leaves no core files."""
+    """Limit the size of written files and the number of open files; write no core files."""
     limit(resource.RLIMIT_CORE, 0)
     limit(resource.RLIMIT_FSIZE, MOST_WRITTEN_BYTES)
     limit(resource.RLIMIT_NOFILE, MOST_OPEN_FILES)
 
 
 def confine(file: Path | None = None, program: str | None = None) -> None:
-    """From here on this process, which has one thread, reads what is open already, and opens no file but ``file``, to read it.
+    """Confine this process, which has one thread, to files that are already open.
 
-    ``program``: one that it may start, and whose libraries may be read. What the kernel lacks for this, ``lacks`` says. Raises
-    ``OSError`` where there is no such file.
+    Args:
+        file: A file that it may open for reading.
+        program: A program that it may start, and whose libraries may be read.
+
+    Raises:
+        OSError: There is no such file.
     """
     _no_new_rights()
     if _landlock_version():
         folders = [*LIBRARIES, str(Path(program).resolve().parent.parent)] if program else []
-        _hide_files(
-            [
-                place
-                for place in [*folders, *([str(file)] if file else [])]
-                if place == str(file) or os.path.exists(place)
-            ]
-        )
+        _hide_files([*(folder for folder in folders if os.path.exists(folder)), *([str(file)] if file else [])])
     if _has_seccomp():
         _set_filter(_only_these(opening=file is not None, programs=program is not None))
 
 
 def confine_program(parent: int) -> None:
-    """Called between the start of a process, by ``parent``, and that of its program: it can start no other, and gains no rights."""
+    """Confine a program that ``parent`` starts: it can start no other program and gains no rights.
+
+    Called in the new process before the program is loaded.
+    """
     end_with_parent(parent)
     _no_new_rights()
     if _has_seccomp():
@@ -141,7 +144,7 @@ def confine_program(parent: int) -> None:
 
 
 def _no_new_rights() -> None:
-    """A program that is started has no more than this process, whoever owns it. The kernel wants this before all else."""
+    """Give started programs no more rights than this process, whoever owns them. The kernel requires this first."""
     if sys.platform == "linux":
         _check(_libc().prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "prctl")
 
@@ -155,19 +158,20 @@ def _landlock_version() -> int:
 
 
 def _hide_files(but: Iterable[str]) -> None:
-    """All files but those that are named, or in folders that are; forbids TCP, and signals to others, where Landlock can."""
+    """Hide all files except those in ``but`` or in folders of ``but``; forbid TCP and signals to others if Landlock
+    can."""
     version = _landlock_version()
     rights = (1 << ALL_RIGHTS.get(version, 16)) - 1
     rules = struct.pack("<QQQ", rights, 0b11, 0b11)[: 8 if version < 4 else 16 if version < 6 else 24]
     ruleset = _check(_syscall(LANDLOCK_CREATE, rules, len(rules), 0), "Landlock")
     try:
         for path in but:
-            place = os.open(path, os.O_PATH)
+            descriptor = os.open(path, os.O_PATH)
             try:
-                may = READ_FILE | EXECUTE | READ_DIR if os.path.isdir(path) else READ_FILE
-                _check(_syscall(LANDLOCK_ADD, ruleset, 1, struct.pack("<Qi", may, place), 0), "Landlock")
+                allowed = READ_FILE | EXECUTE | READ_DIR if os.path.isdir(path) else READ_FILE
+                _check(_syscall(LANDLOCK_ADD, ruleset, 1, struct.pack("<Qi", allowed, descriptor), 0), "Landlock")
             finally:
-                os.close(place)
+                os.close(descriptor)
         _check(_syscall(LANDLOCK_RESTRICT, ruleset, 0), "Landlock")
     finally:
         os.close(ruleset)
@@ -185,14 +189,14 @@ def _has_seccomp() -> bool:
 
 
 def _numbers(calls: str) -> dict[str, int]:
-    """{name: its number on this machine} of those that it has."""
+    """Return {name: number} of the calls that exist on this machine."""
     column = 1 + list(SECCOMP).index(platform.machine())
     rows = [entry.split() for line in calls.splitlines() for entry in line.split("·") if entry.split()]
     return {row[0]: int(row[column]) for row in rows if row[column] != "-"}
 
 
 def _only_these(*, opening: bool, programs: bool) -> list[Instruction]:
-    """``CALLS``, with any arguments, and others with arguments that do no harm."""
+    """Allow ``CALLS`` with any arguments, and some other calls with harmless arguments."""
     me, calls = os.getpid(), _numbers(CALLS + (PROGRAM_CALLS if programs else "") + ("" if opening else HANDING_CALLS))
     rules = [instruction for number in calls.values() for instruction in ((EQUAL, 0, 1, number), (RETURN, 0, 0, ALLOW))]
     if opening:
@@ -220,13 +224,13 @@ def _only_these(*, opening: bool, programs: bool) -> list[Instruction]:
 
 
 def _checked(number: int, argument: int, tests: list[Instruction], otherwise: int) -> list[Instruction]:
-    """Of the call ``number``: what ``tests`` say of the lower half of an argument, else ``otherwise``."""
+    """Decide call ``number`` by ``tests`` on the lower half of an argument, else return ``otherwise``."""
     steps = [(LOAD, 0, 0, ARGUMENTS_AT + 8 * argument), *tests, (RETURN, 0, 0, otherwise)]
     return [(EQUAL, 0, len(steps), number), *steps]
 
 
 def _no_new_processes() -> list[Instruction]:
-    """Threads may be made; all other calls are as before."""
+    """Forbid new processes but not new threads; leave all other calls as they are."""
     numbers = _numbers("clone 56 220 · fork 57 - · vfork 58 - · clone3 435 435")
     threads = _checked(
         numbers.pop("clone"), 0, [(ANY_BIT, 0, 1, CLONE_THREAD), (RETURN, 0, 0, ALLOW)], REFUSE | errno.EPERM
@@ -240,12 +244,12 @@ def _no_new_processes() -> list[Instruction]:
 
 def _set_filter(rules: list[Instruction]) -> None:
     machine = platform.machine()
-    own = [
+    architecture = [
         (LOAD, 0, 0, ARCHITECTURE_AT),
         (EQUAL, 1, 0, AUDIT_ARCHITECTURES[machine]),
         (RETURN, 0, 0, REFUSE | errno.EPERM),
     ]
-    steps = [*own, *rules, (RETURN, 0, 0, REFUSE | errno.EPERM)]
+    steps = [*architecture, *rules, (RETURN, 0, 0, REFUSE | errno.EPERM)]
     packed = ctypes.create_string_buffer(b"".join(struct.pack("<HBBI", *step) for step in steps))
     program = struct.pack("@HP", len(steps), ctypes.addressof(packed))
     _check(_syscall(SECCOMP[machine], SECCOMP_SET_FILTER, 0, program), "seccomp")
@@ -259,7 +263,7 @@ def _libc() -> ctypes.CDLL:
 
 
 def _syscall(number: int, *arguments: int | bytes | None) -> int:
-    """-1 where it fails, with ``ctypes.get_errno()``."""
+    """Call the kernel; -1 means that it failed, with the reason in ``ctypes.get_errno()``."""
     return _libc().syscall(ctypes.c_long(number), *(ctypes.c_long(a) if isinstance(a, int) else a for a in arguments))
 
 

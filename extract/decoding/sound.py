@@ -1,17 +1,4 @@
-"""The sound of a video -> log-mel rows, a block of them at a time. Runs in the decoding child process.
-
-CMCM (appendix B) states 40 mel bands, windows of 25 ms and a hop of 10 ms. The rest is that of the code it stands on
-(wnhsu/ResDAVEnet-VQ dataloaders/utils.py, roudimit/AVLnet audio_to_spectrograms.py, which use librosa): mono at 16 kHz by the mean of
-the channels, pre-emphasis of 0.97 over the whole signal, a symmetric Hamming window, an FFT as long as the window, power, triangles of
-equal area on Slaney's mel scale from 20 to 8000 Hz, decibels of at least 1e-10. Three things there are not those of a row alone, and
-are left to who reads the rows:
-
-- Decibels there are of each file's maximum, cut 80 below it. Here they are of full scale; ``np.maximum(rows - rows.max(), -80)`` of
-  a file's rows gives theirs.
-- They subtract the mean of the whole file first, which is known only at its end. Pre-emphasis leaves 3 % of it.
-- Their windows are centred on multiples of the hop, and what is before the first sample is a mirror of what follows. Here a window
-  begins at a multiple of the hop, so that a row is of the seconds that the store says, and what is not there is silence.
-"""
+"""The sound of a video file -> log-mel rows, a block at a time."""
 
 import math
 import sys
@@ -22,40 +9,27 @@ from pathlib import Path
 
 import av
 import numpy as np
-from numpy.lib.stride_tricks import sliding_window_view
+from av.audio.stream import AudioStream
+from av.container import InputContainer
+from av.error import FFmpegError
+from av.stream import Discard
 
-from .backends import Tally, decoded_frames
-from .probe import (
-    LONGEST_FRAME_SECONDS,
-    LONGEST_VIDEO_SECONDS,
-    PAUSE_SECONDS,
-    VideoError,
-    ends_early,
-    first_second,
-    open_video,
-    probe_video,
-    video_stream,
-    words_of,
-)
+from .container import context_of, open_video, start_second, time_base_of, video_stream
+from .errors import VideoError, short_reason
+from .frames import Tally, decoded_sound
+from .log_mel import HOP, RATE, RowBlocks
+from .probe import LONGEST_FRAME_SECONDS, LONGEST_VIDEO_SECONDS, PAUSE_SECONDS, ends_early, probe_video
 
-RATE, WINDOW, HOP, NUM_BANDS = 16000, 400, 160, 40
-"""As in the profile ``logmel``, which a child process has no time to import."""
-LOWEST_HZ, HIGHEST_HZ = 20, 8000
-PREEMPHASIS = 0.97
-LEAST_POWER = 1e-10
-MOST_DRIFT_SECONDS = 0.015
-"""Times of frames that differ from the count of samples by more are put right. Less is what containers round by, and each correction
-is a click."""
-MOST_BACK_SECONDS = 1.0
-"""Overlaps up to this are cut away; beyond, as for pictures, the clock jumps back."""
-BLOCK_ROWS = 1000
-ROW = np.dtype([("features", np.float32, NUM_BANDS), ("valid", np.int32)])
-"""A row, and how many samples of its window are the file's own."""
+MAX_DRIFT_SECONDS = 0.015
+"""Timestamps that differ by more from the count of samples are followed. Smaller differences are the rounding of
+containers, and each correction is a click."""
+MAX_BACK_SECONDS = 1.0
+"""Overlaps up to this are cut away. Beyond it, the clock jumps back, as for pictures."""
 
 
 @dataclass(frozen=True)
 class Heard:
-    """What came of the sound, after its last block."""
+    """Summary of the sound, after its last block."""
 
     decoder: str
     first_row: int
@@ -64,137 +38,55 @@ class Heard:
     duration_seconds: float
     """When the sound ends."""
     partial: str
-    """What is not there or damaged, with figures; empty where all is well."""
+    """What is missing or damaged, with numbers; empty if nothing is."""
 
 
-# Samples -> rows
+def sound_stream(container: InputContainer) -> AudioStream:
+    """Return the first sound stream, and make the demuxer skip all other streams if the container allows it.
 
-
-def mel_to_hz(mels: np.ndarray) -> np.ndarray:
-    """Slaney's scale: 200/3 Hz a mel up to 1000 Hz (15 mels), beyond that a factor of 6.4 every 27 mels."""
-    return np.where(mels < 15, mels * 200 / 3, 1000 * 6.4 ** ((mels - 15) / 27))
-
-
-def mel_filters() -> np.ndarray:
-    """[WINDOW // 2 + 1, NUM_BANDS]: triangles, each of which reaches from the peak before it to the one after it, of equal area."""
-    lowest, highest = LOWEST_HZ * 3 / 200, 15 + 27 * math.log(HIGHEST_HZ / 1000) / math.log(6.4)
-    edges = mel_to_hz(np.linspace(lowest, highest, NUM_BANDS + 2))
-    left, peak, right = edges[:-2], edges[1:-1], edges[2:]
-    frequencies = np.linspace(0, RATE / 2, WINDOW // 2 + 1)[:, None]
-    triangles = np.minimum((frequencies - left) / (peak - left), (right - frequencies) / (right - peak))
-    return np.maximum(triangles, 0) * 2 / (right - left)
-
-
-HAMMING, FILTERS = np.hamming(WINDOW), mel_filters()
-
-
-def log_mel(samples: np.ndarray, *, before: float = 0.0) -> np.ndarray:
-    """Samples [N] of -1..1 at ``RATE``, the one before them -> decibels, float32 [rows, NUM_BANDS], of each window that is whole."""
-    samples = samples.astype(np.float64)
-    emphasised = samples - PREEMPHASIS * np.concatenate([[before], samples[:-1]])
-    spectrum = np.fft.rfft(sliding_window_view(emphasised, WINDOW)[::HOP] * HAMMING)
-    bands = (spectrum.real**2 + spectrum.imag**2) @ FILTERS
-    return (10 * np.log10(np.maximum(bands, LEAST_POWER))).astype(np.float32)
-
-
-def log_mel_of_all(samples: np.ndarray) -> np.ndarray:
-    """As ``log_mel``, a row for each hop that has begun: what the last windows lack is silence."""
-    num_rows = math.ceil(len(samples) / HOP)
-    return log_mel(np.pad(samples, (0, WINDOW)))[:num_rows]
-
-
-def row_times(first_row: int, num_rows: int) -> tuple[np.ndarray, np.ndarray]:
-    """Start and end seconds, [num_rows] each."""
-    starts = (first_row + np.arange(num_rows)) * HOP / RATE
-    return starts, starts + WINDOW / RATE
-
-
-class _Rows:
-    """Cuts samples that come in pieces of any length into windows. Holds one block."""
-
-    def __init__(self, first_sample: int) -> None:
-        """``first_sample``: counted from time zero."""
-        self.first_row = first_sample // HOP
-        self.num_rows = 0
-        self._samples = np.zeros(1 + (BLOCK_ROWS - 1) * HOP + WINDOW, dtype=np.float32)
-        self._real = np.zeros(len(self._samples), dtype=bool)
-        self._filled = (
-            1 + first_sample - self.first_row * HOP
-        )  # the sample before the first window, and what its hop lacks
-        self._end = self._filled - 1
-
-    def add(self, samples: np.ndarray, *, real: bool) -> Iterator[np.ndarray]:
-        """Blocks [rows] of ``ROW``, as they fill. ``real``: whether the samples are the file's own."""
-        self._end += len(samples)
-        yield from self._add(samples, real)
-
-    def _add(self, samples: np.ndarray, real: bool) -> Iterator[np.ndarray]:
-        while len(samples):
-            part = samples[: len(self._samples) - self._filled]
-            self._samples[self._filled :][: len(part)] = part
-            self._real[self._filled :][: len(part)] = real
-            self._filled += len(part)
-            samples = samples[len(part) :]
-            if self._filled == len(self._samples):
-                yield self._block()
-                kept = self._filled - BLOCK_ROWS * HOP
-                for column in (self._samples, self._real):
-                    column[:kept] = column[-kept:]
-                self._filled = kept
-
-    def _block(self) -> np.ndarray:
-        before, samples, real = self._samples[0], self._samples[1 : self._filled], self._real[1 : self._filled]
-        if not np.isfinite(samples).all():
-            raise VideoError("unreadable", "its sound has values that are no numbers")
-        rows = np.empty((len(samples) - WINDOW) // HOP + 1, dtype=ROW)
-        rows["features"] = log_mel(samples, before=before)
-        rows["valid"] = sliding_window_view(real, WINDOW)[::HOP].sum(axis=1)
-        self.num_rows += len(rows)
-        return rows
-
-    def finish(self) -> Iterator[np.ndarray]:
-        """The rest: a row for each hop that has begun."""
-        yield from self._add(np.zeros(WINDOW, dtype=np.float32), False)
-        rows = self._block()
-        too_many = max(self.num_rows - math.ceil(self._end / HOP), 0)
-        self.num_rows -= too_many
-        yield rows[: len(rows) - too_many]
-
-
-# Files -> samples
-
-
-def sound_stream(container: av.container.InputContainer) -> av.audio.stream.AudioStream:
-    """The first one; all others are passed over, unread where the container allows it. Raises ``VideoError``."""
+    Raises:
+        VideoError: There is none, or its format is unknown.
+    """
     if not container.streams.audio:
         raise VideoError("no_sound", "there is no sound stream in it")
     stream = container.streams.audio[0]
-    if stream.codec_context is None:
+    if context_of(stream) is None:
         raise VideoError("unreadable", "its sound is in a format that this FFmpeg does not know")
     for other in container.streams:
         if other is not stream:
-            other.discard = av.stream.Discard.all
+            other.discard = Discard.all
     return stream
 
 
-def time_zero(container: av.container.InputContainer) -> Fraction:
-    """The second of the file's own clock that pictures and sound are counted from: ``VideoInfo.offset``, to the picture's tick."""
+def time_zero(container: InputContainer) -> Fraction:
+    """Return the second of the file's clock from which pictures and sound are counted.
+
+    It is ``VideoInfo.offset``, to the tick of the pictures.
+    """
     try:
         pictures = video_stream(container)
     except VideoError:
         return Fraction(container.start_time or 0, av.time_base)
-    tick = Fraction(pictures.time_base)
-    return round(first_second(container, pictures) / tick) * tick
+    tick = time_base_of(pictures)
+    return round(start_second(container, pictures) / tick) * tick
 
 
 def declared_seconds(path: Path) -> float:
-    """How long the file says that it is; 0 where it does not. Raises ``VideoError``."""
+    """Return how long the file says it is; 0 if it does not.
+
+    Raises:
+        VideoError: The file cannot be opened.
+    """
     with open_video(path) as container:
         return max((container.duration or 0) / av.time_base, 0.0)
 
 
 def planned_sound(path: Path, beat: Callable[[], None] = lambda: None) -> tuple[int, float]:
-    """About how many rows its sound will give and when it ends, in seconds, by its packets alone. Raises ``VideoError``."""
+    """Return about how many rows the sound will give and when it ends, in seconds, from its packets alone.
+
+    Raises:
+        VideoError: The file cannot be opened, or has no sound.
+    """
     first = last = None
     with open_video(path) as container:
         stream, zero = sound_stream(container), time_zero(container)
@@ -204,19 +96,24 @@ def planned_sound(path: Path, beat: Callable[[], None] = lambda: None) -> tuple[
                 if packet.size and packet.pts is not None and not packet.is_discard:
                     first = packet.pts if first is None else first
                     last = packet.pts + (packet.duration or 0)
-        except (av.FFmpegError, ValueError, UnicodeError):
+        except (FFmpegError, ValueError, UnicodeError):
             pass  # the rest of the file cannot be read
-        if first is None:
+        if first is None or last is None:
             raise VideoError("no_sound", "its sound stream is empty")
-        begins, ends = (max(float(time * stream.time_base - zero), 0.0) for time in (first, last))
+        tick = time_base_of(stream)
+        begins, ends = (max(float(time * tick - zero), 0.0) for time in (first, last))
     return math.ceil(ends * RATE / HOP) - int(begins * RATE / HOP), ends
 
 
 class _Signal:
-    """Mono samples at ``RATE``, counted from time zero: each is where its frame's time says. Holds one frame."""
+    """Mono samples at ``RATE``, counted from time zero, each at the position that its frame's timestamp gives.
+
+    Holds one frame.
+    """
 
     def __init__(self, time_base: Fraction, zero: Fraction, limit: int) -> None:
         self.first: int | None = None
+        """The first sample, once a frame has come."""
         self.end = 0
         self.limit = limit
         self.pauses: list[tuple[float, float]] = []
@@ -226,10 +123,10 @@ class _Signal:
         self._resampler: av.AudioResampler | None = None
 
     def add(self, frame: av.AudioFrame) -> Iterator[tuple[np.ndarray, bool]]:
-        """Samples in order, and whether they are the file's own or the silence of a pause."""
+        """Yield samples in order, and whether they come from the file (or are the silence of a pause)."""
         expected = self._begun + self._taken / self._rate if self._rate else 0.0
         seconds = expected if frame.pts is None else float(frame.pts * self._time_base - self._zero)
-        if frame.sample_rate != self._rate or abs(seconds - expected) > MOST_DRIFT_SECONDS:
+        if frame.sample_rate != self._rate or abs(seconds - expected) > MAX_DRIFT_SECONDS:
             yield from self.finish()
             yield from self._go_to(seconds, expected)
             self._rate, self._begun, self._taken = frame.sample_rate, seconds, 0
@@ -245,22 +142,22 @@ class _Signal:
             yield from self._give(resampled.to_ndarray()[0])
 
     def finish(self) -> Iterator[tuple[np.ndarray, bool]]:
-        """What the resampler still holds."""
+        """Yield what the resampler still holds."""
         for resampled in self._resampler.resample(None) if self._resampler else ():
             yield from self._give(resampled.to_ndarray()[0])
         self._resampler = None
 
     def _go_to(self, seconds: float, expected: float) -> Iterator[tuple[np.ndarray, bool]]:
-        place = round(seconds * RATE)
+        sample = round(seconds * RATE)
         if self.first is None:
-            self.first = self.end = max(place, 0)
-        elif expected - seconds > MOST_BACK_SECONDS:
+            self.first = self.end = max(sample, 0)
+        elif expected - seconds > MAX_BACK_SECONDS:
             raise VideoError("bad_times", f"the clock of its sound jumps back by {expected - seconds:.0f} s")
         elif seconds - expected > LONGEST_FRAME_SECONDS:
             raise VideoError("bad_times", f"its sound would pause for {seconds - expected:.0f} s")
-        pause = place - self.end
+        pause = sample - self.end
         if pause > PAUSE_SECONDS * RATE:
-            self.pauses.append((self.end / RATE, place / RATE))
+            self.pauses.append((self.end / RATE, sample / RATE))
         self._left_out = max(-pause, 0)
         if pause > 0:
             yield from self._cut(np.broadcast_to(np.float32(0), pause), False)
@@ -280,7 +177,7 @@ class _Signal:
 
 
 def mean_of_channels(frame: av.AudioFrame) -> np.ndarray:
-    """float32 [N] of -1..1, from samples of any type and any number of channels."""
+    """Return mono float32 [N] of -1..1, from samples of any type and any number of channels."""
     samples = frame.to_ndarray()
     if not frame.format.is_planar:
         samples = samples.reshape(-1, frame.layout.nb_channels).T
@@ -295,47 +192,53 @@ def mean_of_channels(frame: av.AudioFrame) -> np.ndarray:
 def sound_rows(
     path: Path, *, seconds: float | None = None, beat: Callable[[], None] = lambda: None
 ) -> Iterator[np.ndarray | Heard]:
-    """Blocks [rows] of ``ROW``, in order, and ``Heard``. ``seconds``: only the first part of the file.
+    """Yield blocks [rows] of ``log_mel.ROW``, in order, then ``Heard``.
 
-    There is a row for each hop from the one in which the sound begins to the one in which it ends, whatever the pictures do: none
-    before sound that begins late, and some after pictures that end early. What a window lacks, at either end or in a pause, is silence
-    and not counted in ``valid``. Sound before time zero is left out. Values beyond -1..1, such as clipped recordings give, stay as they
-    are.
+    There is a row for each hop from the one in which the sound begins to the one in which it ends, whatever the
+    pictures do: none before sound that begins late, and some after pictures that end early. Samples that a window
+    lacks, at either end or in a pause, are silence and not counted in ``valid``. Sound before time zero is left out.
+    Values beyond -1..1, as in clipped recordings, stay as they are.
 
-    Raises ``VideoError``: no_sound, unreadable, bad_times, too_long, or what opening a file may give.
+    Args:
+        path: The file.
+        seconds: If given, only the first part of the file.
+        beat: Called for each decoded frame.
+
+    Raises:
+        VideoError: no_sound, unreadable, bad_times, too_long, or what opening a file may raise.
     """
     tally = Tally(beat=beat)
     with open_video(path) as container:
         stream = sound_stream(container)
         limit = sys.maxsize if seconds is None else max(int(seconds * RATE), 1)
-        signal = _Signal(stream.time_base, time_zero(container), limit)
-        rows = None
+        signal = _Signal(time_base_of(stream), time_zero(container), limit)
+        blocks = None
         try:
             for samples, real in _pieces(signal, tally, container, stream):
-                rows = rows or _Rows(signal.first)
-                yield from rows.add(samples, real=real)
-        except (av.FFmpegError, ValueError) as error:
-            raise VideoError("unreadable", f"its sound cannot be decoded ({words_of(error)})") from None
-        if rows is None and tally.num_damaged:
+                blocks = blocks or RowBlocks(signal.first or 0)
+                yield from blocks.add(samples, real=real)
+        except (FFmpegError, ValueError) as error:
+            raise VideoError("unreadable", f"its sound cannot be decoded ({short_reason(error)})") from None
+        if blocks is None and tally.num_damaged:
             raise VideoError(
                 "unreadable", f"none of its sound can be decoded; {tally.num_damaged:,} packets are damaged"
             )
-        if rows is None:
+        if blocks is None:
             raise VideoError("no_sound", "its sound stream is empty")
-        yield from rows.finish()
+        yield from blocks.finish()
         partial = _pauses(signal)
         if seconds is None and (missing := _missing(path, container, stream, signal.end / RATE, beat)):
             partial.append(missing)
         if tally.num_damaged:
             partial.append(f"{tally.num_damaged:,} packets of its sound are damaged, says the decoder")
-        yield Heard(f"PyAV {av.__version__}", rows.first_row, rows.num_rows, signal.end / RATE, "; ".join(partial))
+        yield Heard(f"PyAV {av.__version__}", blocks.first_row, blocks.num_rows, signal.end / RATE, "; ".join(partial))
 
 
 def _pieces(
-    signal: _Signal, tally: Tally, container: av.container.InputContainer, stream: av.audio.stream.AudioStream
+    signal: _Signal, tally: Tally, container: InputContainer, stream: AudioStream
 ) -> Iterator[tuple[np.ndarray, bool]]:
     stream.codec_context.thread_count = 1
-    for frame in decoded_frames(tally, container, stream):
+    for frame in decoded_sound(tally, container, stream):
         tally.beat()
         tally.num_damaged += frame.is_corrupt
         yield from signal.add(frame)
@@ -352,15 +255,15 @@ def _pauses(signal: _Signal) -> list[str]:
 
 
 def _missing(
-    path: Path,
-    container: av.container.InputContainer,
-    stream: av.audio.stream.AudioStream,
-    end_seconds: float,
-    beat: Callable[[], None],
+    path: Path, container: InputContainer, stream: AudioStream, end_seconds: float, beat: Callable[[], None]
 ) -> str:
-    """What a file says that it has of sound and has not. Where only its whole length is known, pictures may last longer."""
+    """Say what sound the file declares and lacks; empty if none.
+
+    If only the length of the whole file is known, the pictures may be what lasts so long.
+    """
     if stream.duration:
-        declared = float(((stream.start_time or 0) + stream.duration) * stream.time_base - time_zero(container))
+        end_time = (stream.start_time or 0) + stream.duration
+        declared = float(end_time * time_base_of(stream) - time_zero(container))
     else:
         declared = (container.duration or 0) / av.time_base
     if not ends_early(end_seconds, declared):

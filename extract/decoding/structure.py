@@ -1,7 +1,8 @@
-"""Whether a file is as long as it says, and laid out as it says: its headers are walked, its pictures are not read.
+"""Check a file's length and layout against its own headers. No pictures are read.
 
-libavformat looks for the next thing that it can read wherever a file is damaged, and does not say what it passed over. What is here
-knows less, and says where a file stops making sense. Every step goes forward by at least one header, whatever a file declares.
+Wherever a file is damaged, libavformat searches for the next thing that it can read and does not say what it skipped.
+The walkers here understand less, but say where a file stops making sense. Every step goes forward by at least one
+header, whatever a file declares.
 """
 
 import os
@@ -15,18 +16,21 @@ from .handed import open_file
 EBML, SEGMENT, CLUSTER, CRC_32 = 0x1A45DFA3, 0x18538067, 0x1F43B675, 0xBF
 IN_SEGMENT = {0x114D9B74, 0x1549A966, 0x1654AE6B, CLUSTER, 0x1C53BB6B, 0x1254C367, 0x1043A770, 0x1941A469, 0xEC, CRC_32}
 IN_CLUSTER = {0xE7, 0xA3, 0xA0, 0xAB, 0xA7, 0x5854, 0xAF, 0xEC, CRC_32}
-"""What may stand there, by its id (RFC 9559)."""
+"""Ids of the elements that may appear there (RFC 9559)."""
 LONGEST_CHECKED_BYTES = 64 << 20
-"""Of an element that has a checksum: a longer one is not read for it."""
+"""Longest element whose checksum is checked."""
 TS_PACKET_BYTES = 188
 
 
 class _Broken(Exception):
-    """Where a file stops making sense, and why."""
+    """Says where a file stops making sense, and why."""
 
 
 def structure_damage(path: Path, containers: frozenset[str], beat: Callable[[], None] = lambda: None) -> str:
-    """What a file's own headers show to be missing or damaged; empty where they show nothing, or nothing is known of its format."""
+    """Describe what a file's own headers show to be missing or damaged.
+
+    Empty if they show nothing, or if the format is not one of those checked here.
+    """
     with open_file(path) as file:
         num_bytes = os.fstat(file.fileno()).st_size
         try:
@@ -52,7 +56,10 @@ def _must_fit(end: int, num_bytes: int, what: str) -> None:
 
 
 def _element(file: BinaryIO, position: int) -> tuple[int, int | None, int] | None:
-    """(id, size, where its content begins) of the element at ``position``; size None: unknown. None: no element."""
+    """Return (id, size, where its content begins) of the element at ``position``.
+
+    The size is None if it is unknown; the result is None if there is no element.
+    """
     file.seek(position)
     head = file.read(12)
     if not head or head[0] < 0x10:
@@ -93,8 +100,9 @@ def _walk_matroska(file: BinaryIO, num_bytes: int, beat: Callable[[], None]) -> 
             raise _Broken(f"its structure breaks at byte {position:,}")
         name, size, content = element
         if name == CLUSTER:
-            cluster_end = None if size is None else content + size
+            cluster_end = None
             if size is not None:
+                cluster_end = content + size
                 _must_fit(cluster_end, end, "a cluster")
                 _check_crc(file, content, cluster_end)
             position = content
@@ -108,7 +116,7 @@ def _walk_matroska(file: BinaryIO, num_bytes: int, beat: Callable[[], None]) -> 
 
 
 def _check_crc(file: BinaryIO, content: int, end: int) -> None:
-    """A checksum, where there is one, comes first in its element."""
+    """Check an element's checksum, which comes first in it, if it has one."""
     first = _element(file, content)
     if first is None or first[:2] != (CRC_32, 4) or end - first[2] - 4 < 0 or end - first[2] > LONGEST_CHECKED_BYTES:
         return
@@ -131,7 +139,7 @@ def _walk_mp4(file: BinaryIO, num_bytes: int, beat: Callable[[], None]) -> None:
         if size == 1 and len(head) == 16:
             size = int.from_bytes(head[8:16], "big")
         if size == 0 and name == b"mdat":
-            return  # it goes to the file's end
+            return  # it extends to the end of the file
         if size < 8 or not all(0x20 <= byte < 0x7F or byte == 0xA9 for byte in name):
             raise _Broken(f"its structure breaks at byte {position:,}")
         position += size
@@ -142,7 +150,8 @@ def _walk_mp4(file: BinaryIO, num_bytes: int, beat: Callable[[], None]) -> None:
 
 
 def _walk_avi(file: BinaryIO, num_bytes: int, beat: Callable[[], None]) -> None:
-    """RIFF chunks have even places; a size of 0 for the whole is that of a writer that could not go back."""
+    """Walk RIFF chunks, which begin at even positions. A size of 0 for the whole is from a writer that could not seek
+    back."""
     position, ends = 0, []
     while position + 8 <= num_bytes:
         beat()
@@ -152,7 +161,7 @@ def _walk_avi(file: BinaryIO, num_bytes: int, beat: Callable[[], None]) -> None:
         head = file.read(8)
         name, size = head[:4], int.from_bytes(head[4:], "little")
         if not ends and name != b"RIFF":
-            return  # what comes after the video
+            return  # bytes after the video
         if not all(0x20 <= byte < 0x7F for byte in name):
             raise _Broken(f"its structure breaks at byte {position:,}")
         if name in (b"RIFF", b"LIST") and size == 0:
@@ -174,7 +183,7 @@ def _walk_avi(file: BinaryIO, num_bytes: int, beat: Callable[[], None]) -> None:
 
 
 def _check_mpegts(file: BinaryIO, num_bytes: int) -> None:
-    """Its packets have one length; M2TS and the like, with others, are left alone."""
+    """Check that packets are complete. Formats with longer packets, such as M2TS, are not checked."""
     file.seek(0)
     head = file.read(3 * TS_PACKET_BYTES)
     if len(head) == 3 * TS_PACKET_BYTES and head[::TS_PACKET_BYTES] == b"GGG" and num_bytes % TS_PACKET_BYTES:
@@ -184,12 +193,16 @@ def _check_mpegts(file: BinaryIO, num_bytes: int) -> None:
 # H.264 and HEVC in MP4 and Matroska
 
 MARKS = (b"\0\0\0", b"\0\0\1", b"\0\0\2")
-"""What an encoder never leaves in a coded picture: it puts a 3 after two zeros."""
+"""Bytes that an encoder never writes in a coded picture: it puts a 3 after two zeros."""
 
 
 def has_broken_units(packet: bytes, codec: str, extradata: bytes | None) -> bool:
-    """Whether the units of a packet do not fill it, or a coded picture among them holds bytes that no encoder writes (H.264 7.4.1, HEVC
-    7.4.2). False where units do not have their length before them."""
+    """Return whether a packet's units do not fill it, or a coded picture holds bytes that no encoder writes.
+
+    False if the units are not preceded by their lengths.
+
+    Source: H.264 7.4.1, HEVC 7.4.2.
+    """
     if codec not in ("h264", "hevc") or not extradata or extradata[0] != 1 or len(extradata) < 23:
         return False
     length_bytes = 1 + (extradata[4 if codec == "h264" else 21] & 3)

@@ -1,15 +1,14 @@
-"""The networks. A class here has ``left_out`` (prefixes of entries in its published file that it does without), ``classifier``
-(the layer that is as wide as its data set has classes; None: it has none), ``batch_sizes`` by device, ``random_gain`` (of random
-weights), ``fold()`` (to be called once the weights are in, before ``to()`` and ``forward``) and ``forward``: float or bfloat16
-[B, 3, H, W] or [B, 3, T, H, W] -> float32 [B, D]."""
+"""The networks, by the name of their features. Each has one file, with its ``Network`` and where its weights are
+published."""
 
 from . import resnet3d
 from .clip import ClipViTB32, ClipViTB32Map
+from .network import Network, PublishedFile
 from .r2plus1d import R2Plus1D34
 from .resnet152 import ResNet152
 from .s3d import S3D
 
-MODELS = {
+MODELS: dict[str, type[Network]] = {
     "resnet152": ResNet152,
     "i3d_resnext101": resnet3d.ResNeXt101,
     "i3d_resnet152": resnet3d.ResNet152,
@@ -19,3 +18,7 @@ MODELS = {
     "clip_vit_b32_map": ClipViTB32Map,
     "r2plus1d": R2Plus1D34,
 }
+PUBLISHED: dict[str, PublishedFile] = {
+    name: file for network in MODELS.values() for name, file in network.published.items()
+}
+"""{name of the file: where it is published}"""

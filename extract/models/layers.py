@@ -1,8 +1,12 @@
-"""What the networks share. All of it is for running them only: batch norm is folded into the convolutions."""
+"""Layers that networks share. They are for running only: batch norm is folded into the convolutions."""
+
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.conv import _ConvNd
 from torch.nn.utils.fusion import fuse_conv_bn_weights
 
 ONE_CALL_TYPES = {
@@ -12,7 +16,9 @@ ONE_CALL_TYPES = {
 
 
 def fold(conv: nn.Module, norm: nn.Module) -> tuple[Tensor, Tensor]:
-    """Weight [O, I, ...] and bias [O] of ``norm(conv(x))`` in evaluation mode."""
+    """Return the weight [O, I, ...] and bias [O] of ``norm(conv(x))`` in evaluation mode."""
+    assert isinstance(conv, _ConvNd) and isinstance(norm, _BatchNorm)
+    assert norm.running_mean is not None and norm.running_var is not None
     weight, bias = fuse_conv_bn_weights(
         conv.weight, conv.bias, norm.running_mean, norm.running_var, norm.eps, norm.weight, norm.bias
     )
@@ -20,22 +26,25 @@ def fold(conv: nn.Module, norm: nn.Module) -> tuple[Tensor, Tensor]:
 
 
 def mean(x: Tensor, dim: tuple[int, ...]) -> Tensor:
-    """The mean over ``dim`` (not the first) in float32 at least: a feature must not be rounded to bfloat16's 8 bits."""
+    """Return the mean over ``dim`` (not the first) in at least float32: features must not be rounded to bfloat16's 8
+    bits."""
     dtype = torch.promote_types(x.dtype, torch.float32)
-    if (
-        x.device.type == "cpu" and x.dtype != dtype
-    ):  # where a float32 copy is made of the whole: one by one these stay in the cache
+    if x.device.type == "cpu" and x.dtype != dtype:  # makes a float32 copy: one part at a time stays in the cache
         return torch.stack([part.mean([d - 1 for d in dim], dtype=dtype) for part in x])
     return x.mean(dim, dtype=dtype)
 
 
 class FoldedConv(nn.Module):
-    """``relu(conv(x) + bias + residual)`` of [B, C, H, W] or [B, C, T, H, W] in channels_last memory; may overwrite ``residual``.
+    """``relu(conv(x) + bias + residual)`` of [B, C, H, W] or [B, C, T, H, W] in channels_last memory; may overwrite
+    ``residual``.
 
-    On a CPU that computes in its type (``ONE_CALL_TYPES``) it is one call of oneDNN with weights in oneDNN's own order. Left to itself,
-    PyTorch would bring them into that order in every call, and run over the result again for the sum and for the ReLU: a sixth to a half
-    of the time in all.
+    On a CPU that computes in the input's type (``ONE_CALL_TYPES``), it is one call of oneDNN with weights in oneDNN's
+    own order. By itself, PyTorch reorders the weights in every call, and passes over the result again for the sum and
+    for the ReLU: a sixth to a half of the whole time.
     """
+
+    weight: Tensor
+    bias: Tensor
 
     def __init__(
         self,
@@ -54,10 +63,11 @@ class FoldedConv(nn.Module):
         self.stride, self.padding, self.groups, self.relu = stride, padding, groups, relu
         self.packed: tuple[Tensor, Tensor] | None = None
 
-    def __getstate__(self) -> dict:
-        return self.__dict__ | {"packed": None}  # such a tensor can be neither copied nor pickled
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"packed": None}  # a packed tensor can be neither copied nor pickled
 
     def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
+        """Return [B, C', (T',) H', W']."""
         if x.device.type == "cpu" and ONE_CALL_TYPES.get(x.dtype, False):
             return self._in_one_call(x, residual)
         conv = F.conv2d if self.weight.ndim == 4 else F.conv3d
@@ -77,20 +87,20 @@ class FoldedConv(nn.Module):
         )
 
     def _packed_for(self, shape: list[int]) -> Tensor:
-        """Packed once, for the first input's shape; others run with it, too. ``to()`` makes a new weight, and that a new packing."""
+        """Return the weights as packed for the first input's shape, which serve other shapes, too. A new weight is
+        packed anew."""
         if self.packed is None or self.packed[0] is not self.weight:
-            reorder = (
-                torch._C._nn.mkldnn_reorder_conv2d_weight
-                if self.weight.ndim == 4
-                else torch._C._nn.mkldnn_reorder_conv3d_weight
-            )
-            plain = self.weight.contiguous().to_mkldnn()
-            packed = reorder(plain, self.padding, self.stride, (1,) * len(self.stride), self.groups, shape)
+            kernels = torch._C._nn  # pyright: ignore[reportAttributeAccessIssue] (missing in torch's stubs)
+            conv_2d = self.weight.ndim == 4
+            reorder = kernels.mkldnn_reorder_conv2d_weight if conv_2d else kernels.mkldnn_reorder_conv3d_weight
+            plain = torch.Tensor.to_mkldnn(self.weight.contiguous())
+            packed: Tensor = reorder(plain, self.padding, self.stride, (1,) * len(self.stride), self.groups, shape)
             self.packed = self.weight, packed
         return self.packed[1]
 
 
 def folded(conv: nn.Module, norm: nn.Module, *, relu: bool = True) -> FoldedConv:
-    """A convolution and its batch norm in one."""
+    """Return a convolution and its batch norm as one layer."""
     weight, bias = fold(conv, norm)
+    assert isinstance(conv, _ConvNd) and not isinstance(conv.padding, str)
     return FoldedConv(weight, bias, stride=conv.stride, padding=conv.padding, groups=conv.groups, relu=relu)

@@ -1,8 +1,9 @@
-"""R(2+1)D-34 (Tran et al. 2018) as trained on IG-65M (Ghadiyaram et al. 2019), of torchvision's blocks and with their names.
+"""R(2+1)D-34 (Tran et al. 2018) as trained on IG-65M (Ghadiyaram et al. 2019), built of torchvision's blocks with their
+names.
 
-The published weights are Caffe2's, converted by moabitcoin/ig65m-pytorch. Its ``ig65m/models.py`` says in what Caffe2's network differs
-from torchvision's: the second convolutions of the first blocks of layers 2 to 4 have a middle as wide as all others of their layer
-(288, 576, 1152 rather than 230, 460, 921), and batch norms have an eps of 1e-3.
+The published weights are Caffe2's, converted by moabitcoin/ig65m-pytorch. Its ``ig65m/models.py`` says how Caffe2's
+network differs from torchvision's: the second convolutions of the first blocks of layers 2 to 4 have a middle as wide
+as all others of their layer (288, 576, 1152 rather than 230, 460, 921), and batch norms have an eps of 1e-3.
 """
 
 from typing import ClassVar
@@ -11,39 +12,53 @@ import torch
 from torch import Tensor, nn
 
 from .layers import folded, mean
+from .network import Network, PublishedFile
 
 BATCH_NORM_EPS = 1e-3
 
 
 class FoldedBlock(nn.Module):
-    """A ``BasicBlock`` of torchvision: over space, over time, over space, over time, and the shortcut before the last ReLU."""
+    """A ``BasicBlock`` of torchvision: over space, time, space and time, with the shortcut before the last ReLU."""
 
     def __init__(self, block: nn.Module) -> None:
         super().__init__()
-        self.convs = nn.Sequential(*folded_pair(*block.conv1[:2]), *folded_pair(*block.conv2))
-        self.shortcut = None if block.downsample is None else folded(*block.downsample, relu=False)
+        first, second, downsample = block.get_submodule("conv1"), block.get_submodule("conv2"), block.downsample
+        assert isinstance(first, nn.Sequential) and isinstance(second, nn.Sequential)
+        self.convs = nn.Sequential(*folded_pair(*first[:2]), *folded_pair(*second))
+        self.shortcut = folded(*downsample, relu=False) if isinstance(downsample, nn.Sequential) else None
 
     def forward(self, x: Tensor) -> Tensor:
+        """Return [B, C, T', H', W']."""
         shortcut = x if self.shortcut is None else self.shortcut(x)
         return self.convs[3](self.convs[:3](x), shortcut)
 
 
-def folded_pair(conv: nn.Sequential, norm: nn.Module) -> tuple[nn.Module, nn.Module]:
-    """A ``Conv2Plus1D`` and the norm after it."""
+def folded_pair(conv: nn.Module, norm: nn.Module) -> tuple[nn.Module, nn.Module]:
+    """Fold a ``Conv2Plus1D`` and the norm after it."""
+    assert isinstance(conv, nn.Sequential)
     over_space, space_norm, _, over_time = conv
     return folded(over_space, space_norm), folded(over_time, norm)
 
 
-class R2Plus1D34(nn.Module):
-    """Run ``fold()`` once the weights are in.
+class R2Plus1D34(Network):
+    """R(2+1)D-34.
 
     ``forward``: normalised float [B, 3, T, H, W] of any size -> layer 4, mean over time and space [B, 512], float32.
     """
 
-    left_out = ()
+    published: ClassVar = {
+        # The last part of the name is checked neither by its authors' own code nor here.
+        "r2plus1d_34_clip32_ig65m_from_scratch-449a7af9.pth": PublishedFile(
+            (
+                "https://github.com/moabitcoin/ig65m-pytorch/releases/download/v1.0.0/"
+                "r2plus1d_34_clip32_ig65m_from_scratch-449a7af9.pth",
+            ),
+            page="https://github.com/moabitcoin/ig65m-pytorch",
+        ),
+    }
     classifier = "fc"
     batch_sizes: ClassVar = {"cpu": 2, "cuda": 16}
-    random_gain = 1.0  # residual branches add up
+    stem: nn.Sequential
 
     def __init__(self) -> None:
         from torchvision.models.video.resnet import (
@@ -51,16 +66,19 @@ class R2Plus1D34(nn.Module):
             Conv2Plus1D,
             R2Plus1dStem,
             VideoResNet,
-        )  # slow: only where it is wanted
+        )  # slow to import
 
         super().__init__()
         network = VideoResNet(BasicBlock, [Conv2Plus1D] * 4, [3, 4, 6, 3], R2Plus1dStem, num_classes=487)
         for layer, width in ((network.layer2, 128), (network.layer3, 256), (network.layer4, 512)):
-            layer[0].conv2[0] = Conv2Plus1D(width, width, 9 * width // 4)
+            convolution = layer[0].get_submodule("conv2")
+            assert isinstance(convolution, nn.Sequential)
+            convolution[0] = Conv2Plus1D(width, width, 9 * width // 4)
         for module in network.modules():
             if isinstance(module, nn.BatchNorm3d):
                 module.eps = BATCH_NORM_EPS
-        self.stem, self.fc = network.stem, network.fc
+        self.stem = network.stem
+        self.fc = network.fc
         self.layer1, self.layer2, self.layer3, self.layer4 = (
             network.layer1,
             network.layer2,
@@ -69,13 +87,15 @@ class R2Plus1D34(nn.Module):
         )
 
     def fold(self) -> "R2Plus1D34":
+        """Fold batch norms into convolutions and drop the classifier; return self."""
         over_space, space_norm, _, over_time, time_norm, _ = self.stem
         self.stem = nn.Sequential(folded(over_space, space_norm), folded(over_time, time_norm))
         for name in ("layer1", "layer2", "layer3", "layer4"):
-            setattr(self, name, nn.Sequential(*map(FoldedBlock, self.get_submodule(name))))
+            setattr(self, name, nn.Sequential(*map(FoldedBlock, self.get_submodule(name).children())))
         del self.fc
         return self
 
     def forward(self, x: Tensor) -> Tensor:
+        """See the class."""
         x = self.stem(x.contiguous(memory_format=torch.channels_last_3d))
         return mean(self.layer4(self.layer3(self.layer2(self.layer1(x)))), (2, 3, 4))

@@ -1,10 +1,12 @@
-"""ResNets of bottleneck blocks over pictures or videos, under the entries' names that torchvision and Hara et al. share."""
+"""ResNets of bottleneck blocks over pictures or videos, with the entries' names that torchvision and Hara et al.
+share."""
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .layers import folded, mean
+from .network import Network
 
 CONV = {2: nn.Conv2d, 3: nn.Conv3d}
 NORM = {2: nn.BatchNorm2d, 3: nn.BatchNorm3d}
@@ -12,13 +14,14 @@ MEMORY_FORMAT = {2: torch.channels_last, 3: torch.channels_last_3d}
 
 
 def fold_pair(parent: nn.Module, conv: str, norm: str, *, relu: bool = True) -> None:
-    """Puts one ``FoldedConv`` in the place of a convolution and its batch norm."""
+    """Replace a convolution and its batch norm by one ``FoldedConv``."""
     setattr(parent, conv, folded(parent.get_submodule(conv), parent.get_submodule(norm), relu=relu))
     delattr(parent, norm)
 
 
 class Bottleneck(nn.Module):
-    """Pointwise, 3x3(x3) with the stride, pointwise; the shortcut is a pointwise convolution where the shape changes ("B")."""
+    """Pointwise, 3x3(x3) with the stride, pointwise; the shortcut is a pointwise convolution if the shape changes
+    ("B")."""
 
     def __init__(
         self, dimensions: int, num_in: int, num_inside: int, num_out: int, *, stride: int, groups: int
@@ -36,30 +39,43 @@ class Bottleneck(nn.Module):
             self.downsample = nn.Sequential(conv(num_in, num_out, 1, stride=stride, bias=False), norm(num_out))
 
     def fold(self) -> None:
+        """Fold batch norms into convolutions."""
         for i in "123":
             fold_pair(self, f"conv{i}", f"bn{i}")
         if self.downsample is not None:
             fold_pair(self.downsample, "0", "1", relu=False)
 
     def forward(self, x: Tensor) -> Tensor:
+        """Return [B, num_out, (T',) H', W']."""
         shortcut = x if self.downsample is None else self.downsample(x)
         return self.conv3(self.conv2(self.conv1(x)), shortcut)
 
 
-class ResNet(nn.Module):
-    """Run ``fold()`` once the weights are in.
+class ResNet(Network):
+    """A ResNet over pictures or videos.
 
-    ``forward``: normalised float [B, 3, (T,) H, W] of any size -> layer 4, mean over (time and) space [B, 2048], float32.
+    ``forward``: normalised float [B, 3, (T,) H, W] of any size -> layer 4, mean over (time and) space [B, 2048],
+    float32.
     """
 
-    left_out = ()
     classifier = "fc"
-    random_gain = 1.0  # residual branches add up
+    layer1: nn.Sequential
+    layer2: nn.Sequential
+    layer3: nn.Sequential
+    layer4: nn.Sequential
 
     def __init__(
         self, dimensions: int, num_blocks: tuple[int, int, int, int], *, width: int, groups: int, num_classes: int
     ) -> None:
-        """``width``: channels inside the blocks of layer 1; they double from layer to layer."""
+        """Build the layers.
+
+        Args:
+            dimensions: 2 for pictures, 3 for videos.
+            num_blocks: Blocks of each layer.
+            width: Channels inside the blocks of layer 1; they double from layer to layer.
+            groups: Groups of the middle convolutions.
+            num_classes: Width of the classifier.
+        """
         super().__init__()
         self.dimensions = dimensions
         if dimensions == 2:
@@ -79,6 +95,7 @@ class ResNet(nn.Module):
         self.fc = nn.Linear(num_in, num_classes)
 
     def fold(self) -> "ResNet":
+        """Fold batch norms into convolutions and drop the classifier; return self."""
         fold_pair(self, "conv1", "bn1")
         for module in self.modules():
             if isinstance(module, Bottleneck):
@@ -87,6 +104,7 @@ class ResNet(nn.Module):
         return self
 
     def forward(self, x: Tensor) -> Tensor:
+        """See the class."""
         x = self.conv1(x.contiguous(memory_format=MEMORY_FORMAT[self.dimensions]))
         max_pool = F.max_pool2d if self.dimensions == 2 else F.max_pool3d
         x = self.layer4(self.layer3(self.layer2(self.layer1(max_pool(x, 3, stride=2, padding=1)))))

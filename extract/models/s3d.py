@@ -1,9 +1,8 @@
 """S3D-G as trained on HowTo100M (Miech et al. 2020), ported entry for entry, computed with 2D convolutions.
 
 Every convolution of S3D is spatial (1xkxk), temporal (kx1x1) or pointwise, and so is every pooling. With frames kept as
-[B*T, C, H, W] in channels_last memory, the same bytes can be read as [B, C, T, H*W], where a temporal convolution is a 2D one
-with a (k, 1) kernel. Libraries are far faster at 2D than at 3D convolutions on a CPU. Batch norm is folded into the weights, since
-the network is only ever run, never trained.
+[B*T, C, H, W] in channels_last memory, the same bytes can be read as [B, C, T, H*W], where a temporal convolution is a
+2D one with a (k, 1) kernel. On a CPU, libraries are far faster at 2D than at 3D convolutions.
 """
 
 from typing import ClassVar
@@ -13,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .layers import FoldedConv, fold, mean
+from .network import Network, PublishedFile
 
 # (in; b0, b1 reduce, b1, b2 reduce, b2, b3) of each Inception block
 INCEPTION_WIDTHS = {
@@ -29,19 +29,19 @@ INCEPTION_WIDTHS = {
 
 
 def _over_time(x_NCHW: Tensor, num_frames: int) -> Tensor:
-    """[B*T, C, H, W] in channels_last memory seen as [B, C, T, H*W], without a copy."""
+    """View [B*T, C, H, W] in channels_last memory as [B, C, T, H*W], without a copy."""
     n, c, h, w = x_NCHW.shape
     return x_NCHW.permute(0, 2, 3, 1).reshape(n // num_frames, num_frames, h * w, c).permute(0, 3, 1, 2)
 
 
 def _over_space(x_BCTP: Tensor, height: int) -> Tensor:
-    """The inverse of ``_over_time``."""
+    """Undo ``_over_time``."""
     b, c, t, p = x_BCTP.shape
     return x_BCTP.permute(0, 2, 3, 1).reshape(b * t, height, p // height, c).permute(0, 3, 1, 2)
 
 
 class STConv3D(nn.Module):
-    """Convolution, batch norm, ReLU; ``separable``: a spatial one and then a temporal one, each with its own norm and ReLU."""
+    """Convolution, batch norm, ReLU; if ``separable``, a spatial and then a temporal one, each with a norm and ReLU."""
 
     def __init__(self, num_in: int, num_out: int, kernel: tuple[int, int, int], *, separable: bool = False) -> None:
         super().__init__()
@@ -53,6 +53,7 @@ class STConv3D(nn.Module):
             self.bn2 = nn.BatchNorm3d(num_out)
 
     def fold(self) -> None:
+        """Replace convolutions and norms by folded convolutions."""
         weight, bias = fold(self.conv1, self.bn1)
         if weight.shape[2] == 2:  # conv1 of the network: see S3D.stem
             weight = torch.cat([weight[:, :, 0], weight[:, :, 1]], dim=1)[:, :, None]
@@ -64,6 +65,7 @@ class STConv3D(nn.Module):
             del self.conv2, self.bn2
 
     def forward(self, x_NCHW: Tensor, num_frames: int) -> Tensor:
+        """Return [B*T, C', H, W]."""
         x_NCHW = self.spatial(x_NCHW)
         if not self.separable:
             return x_NCHW
@@ -71,21 +73,24 @@ class STConv3D(nn.Module):
 
 
 class SelfGating(nn.Module):
-    """Channels weighted by sigmoid(fc(mean over time and space)) (the G of S3D-G)."""
+    """Weights channels by sigmoid(fc(mean over time and space)): the G of S3D-G."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
         self.fc = nn.Linear(width, width)
 
     def forward(self, x_NCHW: Tensor, num_frames: int) -> Tensor:
+        """Return the weighted [B*T, C, H, W]; overwrites its input."""
         mean_BC = mean(x_NCHW, (2, 3)).unflatten(0, (-1, num_frames)).mean(dim=1)
-        # not in bfloat16: its steps are coarse where a sigmoid is steep, and the cost is nothing
+        # Not in bfloat16: its steps are coarse where a sigmoid is steep. The cost is negligible.
         logits_BC = F.linear(mean_BC, self.fc.weight.to(mean_BC.dtype), self.fc.bias.to(mean_BC.dtype))
         gate_NC = torch.sigmoid(logits_BC).to(x_NCHW.dtype).repeat_interleave(num_frames, dim=0)
         return x_NCHW.mul_(gate_NC[:, :, None, None])
 
 
 class InceptionBlock(nn.Module):
+    """Four branches, each with its gating, side by side."""
+
     def __init__(self, widths: tuple[int, ...]) -> None:
         super().__init__()
         num_in, b0, b1_a, b1_b, b2_a, b2_b, b3 = widths
@@ -101,6 +106,7 @@ class InceptionBlock(nn.Module):
         self.gating_b3 = SelfGating(b3)
 
     def forward(self, x_NCHW: Tensor, num_frames: int) -> Tensor:
+        """Return [B*T, C', H, W]."""
         t = num_frames
         pooled = _max_of_3(_max_of_3(x_NCHW, 3), 2)
         pooled = _over_space(_max_of_3(_over_time(pooled, t), 2), x_NCHW.shape[2])
@@ -114,7 +120,7 @@ class InceptionBlock(nn.Module):
 
 
 def _max_of_3(x: Tensor, dim: int) -> Tensor:
-    """Max pooling with a kernel of 3, a stride of 1 and a padding of 1 along ``dim``, twice as fast as PyTorch's, which keeps indices."""
+    """Max-pool along ``dim`` with kernel 3, stride 1 and padding 1: twice as fast as PyTorch's, which keeps indices."""
     size = x.shape[dim]
     if size == 1:
         return x
@@ -126,10 +132,11 @@ def _max_of_3(x: Tensor, dim: int) -> Tensor:
 
 
 def _max_pool_tf(x: Tensor, kernel: tuple[int, int], stride: tuple[int, int]) -> Tensor:
-    """TensorFlow's SAME max pooling: zeros (not -inf) after and before, then ``ceil_mode``. Inputs are never negative here.
+    """Max-pool with TensorFlow's SAME padding: zeros (not -inf) at the ends, then ``ceil_mode``. Inputs are never
+    negative here.
 
-    All kernels are the stride or one more, so that there is one zero after or none. ``ceil_mode`` reaches over the end of an even
-    size by itself; an odd one gets a window more by the zero.
+    All kernels are as large as the stride or larger by one, so that at most one zero follows. ``ceil_mode`` reaches
+    over the end of an even size by itself; an odd size gets one more window from the zero.
     """
     pads = [int(k > s and size % s == 1) for k, s, size in zip(kernel, stride, x.shape[2:], strict=True)]
     if any(pads):
@@ -137,17 +144,30 @@ def _max_pool_tf(x: Tensor, kernel: tuple[int, int], stride: tuple[int, int]) ->
     return F.max_pool2d(x, kernel, stride, ceil_mode=True)
 
 
-class S3D(nn.Module):
-    """The video half of s3d_howto100m.pth, with its entries' names. Run ``fold()`` once the weights are in.
+class S3D(Network):
+    """The video half of s3d_howto100m.pth, with its entries' names.
 
-    ``forward``: float [B, 3, T, H, W] in [0, 1], T, H and W even -> ``mixed_5c`` [B, 1024], the mean over time and space.
-    ``video_embedding``: ``fc`` of that, [B, 512].
+    ``forward``: float [B, 3, T, H, W] in [0, 1], T, H and W even -> ``mixed_5c`` [B, 1024], the mean over time and
+    space. ``video_embedding``: ``fc`` of that, [B, 512].
     """
 
+    published: ClassVar = {
+        # The source has been reported dead since June 2024, in issue 14 of the page, which names copies; others
+        # recorded this size.
+        "s3d_howto100m.pth": PublishedFile(
+            ("https://www.rocq.inria.fr/cluster-willow/amiech/howto100m/s3d_howto100m.pth",),
+            size_bytes=125_031_128,
+            page="https://github.com/antoine77340/S3D_HowTo100M (copies: issue 14)",
+        ),
+    }
     left_out = ("text_module.",)
-    classifier = None
     batch_sizes: ClassVar = {"cpu": 2, "cuda": 16}
     random_gain = 4.0  # self-gating halves what passes
+
+    mixed_3b: InceptionBlock
+    mixed_3c: InceptionBlock
+    mixed_5b: InceptionBlock
+    mixed_5c: InceptionBlock
 
     def __init__(self) -> None:
         super().__init__()
@@ -160,17 +180,18 @@ class S3D(nn.Module):
         self.fc = nn.Linear(1024, 512)
 
     def fold(self) -> "S3D":
+        """Fold batch norms into convolutions; return self."""
         for module in self.modules():
             if isinstance(module, STConv3D):
                 module.fold()
         return self
 
     def stem(self, video_BCTHW: Tensor) -> tuple[Tensor, int]:
-        """Space to depth, then conv1: (2, 4, 4), padded (1, 2, 2), first row of each axis dropped (TensorFlow's SAME).
+        """Compute space to depth, then conv1: (2, 4, 4), padded (1, 2, 2), first row of each axis dropped.
 
-        What is left of the temporal kernel sees frames t and t + 1 (nothing after the last), so those two are put side by side
-        as channels for one 2D convolution. What is left of the spatial one needs one zero before and two after; ``conv1`` pads by
-        one, and here is the other.
+        That is TensorFlow's SAME padding. The rest of the temporal kernel sees frames t and t + 1 (nothing after the
+        last), so those two are put side by side as channels for one 2D convolution. The rest of the spatial kernel
+        needs one zero before and two after; ``conv1`` pads by one, and the other is added here.
         """
         b, c, t, h, w = video_BCTHW.shape
         t, h, w = t // 2, h // 2, w // 2
@@ -180,8 +201,9 @@ class S3D(nn.Module):
         x_BTHWC[:, :-1, :h, :w, 8 * c :].unflatten(4, (2, 2, 2, c)).copy_(cells[:, 1:])
         return self.conv1(x_BTHWC.flatten(0, 1).permute(0, 3, 1, 2), t), t
 
-    def forward(self, video_BCTHW: Tensor) -> Tensor:
-        x, t = self.stem(video_BCTHW)
+    def forward(self, x: Tensor) -> Tensor:
+        """See the class."""
+        x, t = self.stem(x)
         x = _max_pool_tf(x, (3, 3), (2, 2))
         x = self.gating(self.conv_2c(self.conv_2b(x, t), t), t)
         x = _max_pool_tf(x, (3, 3), (2, 2))
@@ -199,4 +221,5 @@ class S3D(nn.Module):
         return _over_space(pooled, x_NCHW.shape[2]), pooled.shape[2]
 
     def video_embedding(self, mixed_5c_BD: Tensor) -> Tensor:
+        """Project features [B, 1024] to the [B, 512] space that S3D shares with texts."""
         return F.linear(mixed_5c_BD, self.fc.weight.to(mixed_5c_BD.dtype), self.fc.bias.to(mixed_5c_BD.dtype))

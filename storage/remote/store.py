@@ -15,16 +15,16 @@ import os
 import re
 import shlex
 import shutil
-import time
 import uuid
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 from urllib.parse import urlsplit
 
 from ..common.errors import UserError
 from ..common.progress import progress
+from ..common.retry import RetriesFailed, retry
 from ..common.terminal import note_once, say
 from ..files import write_json, written_whole
 from ..shard_names import SHARD_NAME, in_order
@@ -32,6 +32,8 @@ from ..shards.format import BLOCK_BYTES, Shard
 from ..shards.read import ShardRows, places_in, read_shard
 from .addresses import AddressRefused, file_system
 from .links import LINK_FILE, checked_address, linked_address, trust, trusted_address
+
+T = TypeVar("T")
 
 PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*\.h5")
 """What a shard there may be called: it names a file in the folder here, and in no other."""
@@ -282,19 +284,20 @@ class RemoteStore:
         if shutil.disk_usage(self.folder).free < size:
             raise OSError(errno.ENOSPC, f"{self.folder}: no room there for a shard of {size / 1e6:,.1f} MB; make room")
 
-    def _ask(self, call: Callable[[], Any], what: str) -> Any:
-        """Tried again where the network or the server fails."""
-        for attempt in range(1, TRIES + 1):
-            try:
-                return call()
-            except UserError:
-                raise
-            except AddressRefused as error:
+    def _ask(self, call: Callable[[], T], what: str) -> T:
+        """Return what ``call`` returns, trying again if the network or the server fails."""
+
+        def is_final(error: Exception) -> bool:
+            full = isinstance(error, OSError) and error.errno == errno.ENOSPC
+            return full or isinstance(error, AddressRefused)
+
+        try:
+            return retry(call, num_tries=TRIES, pause_seconds=PAUSE_SECONDS, is_final=is_final)
+        except RetriesFailed as failed:
+            error = failed.error
+            if isinstance(error, AddressRefused):
                 raise UserError(f"{what}: leads to another machine: {error}") from None
-            except Exception as error:  # each of fsspec's file systems has its own
-                if isinstance(error, OSError) and error.errno == errno.ENOSPC:
-                    raise
-                words = " ".join(str(error).split())[:300] or type(error).__name__
-            if attempt < TRIES:
-                time.sleep(PAUSE_SECONDS)
-        raise OSError(f"{what}: does not answer as it should ({words}); tried {TRIES} times")
+            if is_final(error):
+                raise error from None
+            words = " ".join(str(error).split())[:300] or type(error).__name__
+            raise OSError(f"{what}: does not answer as it should ({words}); tried {failed.num_tries} times") from None

@@ -61,7 +61,8 @@ def extraction() -> Callable[[], None]:
     """S3D on two short videos, with their decoding."""
     from helpers.videos import scene
     from vlalign.extract import load_extractor
-    from vlalign.extract.engine import Job, extract_videos
+    from vlalign.extract.engine import extract_videos
+    from vlalign.extract.jobs import Job
     from vlalign.extract.render import render_video
 
     paths = [Path(tempfile.mkdtemp()) / f"{number}.mp4" for number in range(2)]

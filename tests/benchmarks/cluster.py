@@ -18,7 +18,6 @@ import shutil
 import subprocess
 import sys
 import time
-from argparse import Namespace
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -165,11 +164,11 @@ def on_ray(num_cpus: int) -> Iterator[None]:
         ray.shutdown()
 
 
-def job_arguments(root: Path, dataset: str) -> Namespace:
-    return Namespace(
-        root=root, dataset=dataset, features="s3d", weights=["random"], device="cpu", precision="fp32", workers=1, cpus_per_worker=None,
-        gpus_per_worker=None, shard_seconds=SHARD_SECONDS,
-    )  # fmt: skip
+def job_settings(root: Path, dataset: str):
+    from vlalign.extract import ExtractionSettings
+    from vlalign.storage.layout import DatasetFolder
+
+    return ExtractionSettings(dataset=DatasetFolder(root, dataset), features="s3d", weights={"s3d": "random"})
 
 
 def overhead(folder: Path) -> None:
@@ -178,13 +177,13 @@ def overhead(folder: Path) -> None:
     from vlalign.extract.work import WorkList
     from vlalign.ray_jobs import cluster_run
     from vlalign.ray_jobs.cluster import Share
-    from vlalign.ray_jobs.worker import ExtractionSettings, ExtractionWorker
+    from vlalign.ray_jobs.worker import ExtractionWorker, WorkerSettings
     from vlalign.storage.common.problems import Problems
     from vlalign.storage.layout import DatasetFolder
     from vlalign.storage.records import VideoRecord
 
     class Stub(ExtractionWorker):
-        def load(self, settings: ExtractionSettings) -> dict:
+        def load(self, settings: WorkerSettings) -> dict:
             self._last_call = time.monotonic()
             return {}
 
@@ -215,7 +214,7 @@ def overhead(folder: Path) -> None:
     cluster_run.Actor = Stub
     with on_ray(2):
         for num_workers in (1, 8):
-            share, settings = Share(2 / num_workers, 0.0, num_workers), ExtractionSettings(weights={"s3d": "random"})
+            share, settings = Share(2 / num_workers, 0.0, num_workers), WorkerSettings(weights={"s3d": "random"})
             work = WorkList(dataset, ["s3d"])
             run = cluster_run.ClusterRun(work, todo, settings, Problems(), share, SHARD_SECONDS, "benchmark")
             heard: list[float] = []
@@ -228,7 +227,7 @@ def overhead(folder: Path) -> None:
 
 
 def _without_extractors(worker) -> Iterator:
-    from vlalign.extract.engine import Job
+    from vlalign.extract.jobs import Job
 
     while True:
         with worker._changed:
@@ -252,7 +251,7 @@ def _noting(call, times: list[float]):
 
 def loop(folder: Path) -> None:
     """The plain command against one worker on Ray, in turns, from the first video that is done to the last."""
-    from vlalign.extract.work import render_missing
+    from vlalign.extract.selection import render_missing
     from vlalign.preprocess.datasets import demo
     from vlalign.storage.allowed import allow_folder
     from vlalign.storage.layout import DatasetFolder
@@ -281,20 +280,19 @@ def loop(folder: Path) -> None:
 
 
 def turn(root: Path, how: str) -> None:
+    from vlalign.extract import extract_dataset
     from vlalign.extract import run as plain
-    from vlalign.extract.cli import extract
     from vlalign.ray_jobs import cluster_run, extraction
 
     times: list[float] = []
-    args = job_arguments(root, "films")
-    vars(args).update(videos=None, verify_against=None, plan=False, retry_failed=False, stores=None)
+    settings = job_settings(root, "films")
     if how == "plain":
         plain.note_outcome = _noting(plain.note_outcome, times)
-        extract(args)
+        extract_dataset(settings)
     else:
         cluster_run.Status.outcome = _noting(cluster_run.Status.outcome, times)
         with on_ray(2):
-            extract(args, extraction.OnCluster)
+            extract_dataset(settings, runner=extraction.ClusterRunner(extraction.WorkerOptions(workers=1)))
     print((len(times) - 1) / (times[-1] - times[0]))
 
 
@@ -346,10 +344,11 @@ def resume(folder: Path) -> None:
 
 
 def decide(folder: Path) -> None:
-    from vlalign.extract.cli import Here, extract
+    from vlalign.extract import extract_dataset
+    from vlalign.extract.runner import LocalRunner
 
-    class Decided(Here):
-        def run(self, work, todo: list, weights: dict, problems) -> None:
+    class Decided(LocalRunner):
+        def extract(self, settings, work, todo: list, weights: dict, problems) -> None:
             peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
             took = time.perf_counter() - started
             print(
@@ -357,10 +356,8 @@ def decide(folder: Path) -> None:
             )
             os._exit(0)
 
-    args = job_arguments(folder, "many")
-    vars(args).update(videos=None, verify_against=None, plan=False, retry_failed=False, stores=None)
     started = time.perf_counter()
-    extract(args, Decided)
+    extract_dataset(job_settings(folder, "many"), runner=Decided())
 
 
 def scale(folder: Path) -> None:

@@ -20,14 +20,15 @@ from pathlib import Path
 import numpy as np
 import torch
 from vlalign.extract import load_extractor
-from vlalign.extract.decoding import backends
+from vlalign.extract.decoding import backends, frames
 from vlalign.extract.decoding.decode import Finished
 from vlalign.extract.decoding.messages import PictureFollows, RowFollows
 from vlalign.extract.decoding.probe import probe_video
 from vlalign.extract.decoding.process import DecodeProcess
 from vlalign.extract.decoding.sampling import sample_frames
-from vlalign.extract.engine import Job, extract_videos, wanted_of
+from vlalign.extract.engine import extract_videos
 from vlalign.extract.extractor import Extractor
+from vlalign.extract.jobs import Job, wanted_of
 from vlalign.extract.models import MODELS
 from vlalign.storage.common.processes import available_cores
 
@@ -183,16 +184,16 @@ def seconds_of(call: Callable[[], object]) -> float:
 def skipping(paths: list[Path]) -> None:
     """(d) CPU of decoding at 1 fps with unneeded frames left out against all of them decoded; the pictures are the same."""
     seconds = {True: [], False: []}
-    codecs = backends.SKIPPING_CODECS
+    codecs = frames.SKIPPING_CODECS
     for _ in range(5):
         pictures = {}
         for skip in (True, False):
-            backends.SKIPPING_CODECS = codecs if skip else set()
+            frames.SKIPPING_CODECS = codecs if skip else set()
             before = cpu_seconds()
             pictures[skip] = [picture for path in paths for picture in at_1_fps(path)]
             seconds[skip].append(cpu_seconds() - before)
         assert all(np.array_equal(a, b) for a, b in zip(pictures[True], pictures[False], strict=True))
-    backends.SKIPPING_CODECS = codecs
+    frames.SKIPPING_CODECS = codecs
     skipped, every = (min(seconds[skip]) for skip in (True, False))
     print(
         f"d  1 fps: {skipped:.2f} CPU s, all frames decoded {every:.2f}: ratio {skipped / every:.2f}; pictures identical"

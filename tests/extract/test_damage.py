@@ -12,9 +12,12 @@ from helpers.mutations import MUTATIONS, largest_change, make_sources, mutate, t
 from helpers.shared import shared
 from helpers.videos import remux
 from test_decode import ask, constant, moving_picture, take, want
-from vlalign.extract.decoding import backends, probe
-from vlalign.extract.decoding.probe import VideoError, ends_early, open_video, probe_video
+from vlalign.extract.decoding import backends
+from vlalign.extract.decoding.container import open_video
+from vlalign.extract.decoding.errors import VideoError
+from vlalign.extract.decoding.probe import ends_early, probe_video
 from vlalign.extract.decoding.process import DecodeProcess
+from vlalign.extract.decoding.structure import structure_damage
 
 needs_program = pytest.mark.skipif(shutil.which("ffmpeg") is None, reason="the ffmpeg program is not installed")
 SEEDS, LARGEST_CHANGE = 40, 0.01
@@ -117,7 +120,7 @@ def test_hostile_sizes_are_walked_in_bounded_time(whole, tmp_path, name):
         path.write_bytes(content)
         beats: list[int] = []
         formats = frozenset({"mkv": ["matroska"], "webm": ["matroska"], "mp4": ["mp4"], "avi": ["avi"]}[name])
-        probe.structure_damage(path, formats, lambda beats=beats: beats.append(1))
+        structure_damage(path, formats, lambda beats=beats: beats.append(1))
         assert len(beats) <= len(content) // 2
 
 
@@ -169,7 +172,7 @@ def test_an_index_that_declares_gigabytes_is_unreadable(monkeypatch, whole):
     def refuse(*_, **__):
         raise MemoryError("Cannot allocate memory")
 
-    monkeypatch.setattr(probe.av, "open", refuse)
+    monkeypatch.setattr("av.open", refuse)
     with pytest.raises(VideoError, match="its index is damaged") as failed:
         open_video(whole["mp4"])
     assert failed.value.kind == "unreadable"

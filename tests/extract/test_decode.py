@@ -34,21 +34,19 @@ from test_sampling import FPS, LENGTHS_SECONDS, RATES
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 from vlalign.extract.decoding import backends
 from vlalign.extract.decoding import process as decode_process
-from vlalign.extract.decoding.backends import (
-    LIBSWSCALE,
-    LIBSWSCALE_BICUBIC,
-    PILLOW,
-    Decoding,
-    NotTrusted,
-    Size,
-    decord_reads_well,
-)
-from vlalign.extract.decoding.decode import Finished, Picture, Row, Started, Wanted, choose_backends, cut, decode_video
+from vlalign.extract.decoding.backends import choose_backends
+from vlalign.extract.decoding.container import MAX_PIXELS, MAX_SIDE_RATIO
+from vlalign.extract.decoding.decode import Finished, Picture, Started, Wanted, cut, decode_video
+from vlalign.extract.decoding.decord_backend import NotTrusted, decord_reads_well
+from vlalign.extract.decoding.errors import VideoError
+from vlalign.extract.decoding.frames import Decoding
 from vlalign.extract.decoding.messages import PictureFollows, PicturesProbed, RowFollows
-from vlalign.extract.decoding.probe import LONGEST_SIDE, MOST_PIXELS, VideoError, VideoInfo, probe_video
+from vlalign.extract.decoding.probe import VideoInfo, probe_video
 from vlalign.extract.decoding.process import DecodeProcess
 from vlalign.extract.decoding.sampling import sample_frames, scaled_size
-from vlalign.extract.engine import wanted_of
+from vlalign.extract.decoding.scaling import LIBSWSCALE, LIBSWSCALE_BICUBIC, PILLOW, Size
+from vlalign.extract.decoding.windows import Row
+from vlalign.extract.jobs import wanted_of
 from vlalign.extract.render import frame_times, render_video
 from vlalign.storage.profiles import LOGMEL, PROFILES
 
@@ -1221,7 +1219,7 @@ def child(monkeypatch, **constants: int) -> Iterator[DecodeProcess]:
 
 @pytest.mark.parametrize("without", [[], ["decord"]], ids=["", "no decord"])
 def test_a_video_that_takes_too_much_processor_time_is_ended(laborious, monkeypatch, without):
-    with child(monkeypatch, CPU_SECONDS=0, CPU_SECONDS_OF_A_SECOND=0) as process:
+    with child(monkeypatch, CPU_SECONDS=0, CPU_SECONDS_PER_SECOND=0) as process:
         ended = ask(process, laborious, want(24), without=without)
         assert ended.failure.kind == "timeout" and "processor time" in str(ended.failure)
         assert len(ended.rows) < 6000
@@ -1229,7 +1227,7 @@ def test_a_video_that_takes_too_much_processor_time_is_ended(laborious, monkeypa
 
 
 def test_processor_time_is_counted_for_each_video_anew(with_sound, monkeypatch):
-    with child(monkeypatch, CPU_SECONDS=30, CPU_SECONDS_OF_A_SECOND=10) as process:
+    with child(monkeypatch, CPU_SECONDS=30, CPU_SECONDS_PER_SECOND=10) as process:
         limits = []
         for _ in range(2):
             assert ask(process, with_sound, want(24, 480)).failure is None
@@ -1699,8 +1697,8 @@ def twice(path: Path) -> Path:
 
 LIMITS = {
     "frames too large": (lambda path: declared(path, 6400, 8000), "too_large", "8000x6400"),
-    "frames too wide": (lambda path: declared(path, 16, 16 * LONGEST_SIDE + 2), "too_large", "162x16"),
-    "frames too high": (lambda path: declared(path, 16 * LONGEST_SIDE + 2, 16), "too_large", "16x162"),
+    "frames too wide": (lambda path: declared(path, 16, 16 * MAX_SIDE_RATIO + 2), "too_large", "162x16"),
+    "frames too high": (lambda path: declared(path, 16 * MAX_SIDE_RATIO + 2, 16), "too_large", "16x162"),
     "one frame too long": (
         lambda path: at_seconds(path, 0, 1, 302, 303),
         "bad_times",
@@ -1719,8 +1717,8 @@ def test_what_is_beyond_the_limits_fails_before_it_is_decoded(tmp_path, make, ki
 
 
 def test_what_is_just_within_the_limits_is_taken(tmp_path):
-    assert declared(tmp_path / "large", 5000, MOST_PIXELS // 5000) and probe_video(tmp_path / "large").height == 5000
-    assert probe_video(declared(tmp_path / "wide", 16, 16 * LONGEST_SIDE)).width == 160
+    assert declared(tmp_path / "large", 5000, MAX_PIXELS // 5000) and probe_video(tmp_path / "large").height == 5000
+    assert probe_video(declared(tmp_path / "wide", 16, 16 * MAX_SIDE_RATIO)).width == 160
     taken = take(at_seconds(tmp_path / "long", 0, 1, 300, 301), want(1))
     assert numbers_of(taken.frames) == [0, *[1] * 299, 2]
     assert probe_video(at_seconds(tmp_path / "very long", *range(0, 43100, 200))).duration_seconds == pytest.approx(

@@ -19,9 +19,10 @@ from torch import nn
 from vlalign.extract import engine, extract_video, load_extractor
 from vlalign.extract import run as run_module
 from vlalign.extract.decoding import process as decode_process
-from vlalign.extract.decoding.probe import VideoError
-from vlalign.extract.engine import Extracted, Job, extract_videos
+from vlalign.extract.decoding.errors import VideoError
+from vlalign.extract.engine import extract_videos
 from vlalign.extract.extractor import Extractor
+from vlalign.extract.jobs import Extracted, Job
 from vlalign.extract.models.s3d import S3D
 from vlalign.extract.render import render_video
 from vlalign.extract.run import Outcome, extract_into_stores
@@ -338,7 +339,8 @@ import resource, sys
 sys.path.insert(0, {tests!r})
 from pathlib import Path
 from test_engine import stub
-from vlalign.extract.engine import Job, extract_videos
+from vlalign.extract.jobs import Job
+from vlalign.extract.engine import extract_videos
 e = [stub("i3d_resnext101", batch_size=4), stub("resnet152")]
 ((_, made),) = extract_videos([Job("x", Path({path!r}), e)], e)
 own, child = (resource.getrusage(who).ru_maxrss / 1024 for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))

@@ -6,15 +6,16 @@ import shutil
 import subprocess
 import sys
 import time
-from argparse import Namespace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from helpers.videos import scene, touch
-from vlalign.extract.cli import first_shard, main, make_extractor, parse_weights
+from vlalign.extract.cli import main, parse_weights
 from vlalign.extract.render import render_video
-from vlalign.extract.work import OLDER_NS, WorkList, list_folder
+from vlalign.extract.selection import list_folder
+from vlalign.extract.store_extractor import make_extractor
+from vlalign.extract.work import OLDER_NS, WorkList
 from vlalign.storage import Failure, FeatureStore, VideoFeatures, VideoRecord, Weights, write_shard
 from vlalign.storage.common.errors import UserError
 from vlalign.storage.common.problems import Problems
@@ -327,7 +328,7 @@ def test_published_weights_out_of_reach_are_exit_2_and_say_where_to_put_the_file
 
 
 def test_only_the_demo_falls_back_to_random_weights_and_says_so(tmp_path, capsys):
-    made = make_extractor("s3d", "pretrained", Namespace(dataset="demo", device="cpu", precision="fp32"), None)
+    made = make_extractor(DatasetFolder(tmp_path, "demo"), "s3d", "pretrained")
     assert made.weights.is_random
     notes = capsys.readouterr().err
     assert "s3d_howto100m.pth" in notes and "seeded random weights for s3d" in notes
@@ -337,9 +338,7 @@ def test_a_store_made_with_other_weights_is_not_added_to(half_done):
     with pytest.raises(
         UserError, match=r"was made with .* weights random \(seed 5\), now asked for: .* random \(seed 0\)"
     ) as refused:
-        make_extractor(
-            "s3d", "random", Namespace(dataset="mine", device="cpu", precision="fp32"), first_shard(half_done, "s3d")
-        )
+        make_extractor(half_done, "s3d", "random")
     assert str(half_done.features("s3d")) in str(refused.value)
 
 

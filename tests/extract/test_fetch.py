@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 from vlalign.extract import fetch
 from vlalign.extract.cli import main
-from vlalign.extract.engine import Job
 from vlalign.extract.fetch import Fetcher
+from vlalign.extract.jobs import Job
 from vlalign.extract.work import WorkList
 from vlalign.storage import FeatureStore, VideoRecord
 from vlalign.storage.common.errors import UserError
@@ -144,7 +144,7 @@ def test_files_are_fetched_ahead_but_not_all_and_go_when_they_are_done(tmp_path,
 def test_no_more_bytes_than_there_is_room_for(tmp_path, served):
     address, folder = served
     size = (folder / "a.mp4").stat().st_size
-    fetcher = Fetcher(allowed_hosts=HERE, most_bytes=int(1.5 * size))
+    fetcher = Fetcher(allowed_hosts=HERE, max_bytes=int(1.5 * size))
     jobs = fetcher.jobs([Job(str(number), Path(), [], url=f"{address}/a.mp4") for number in range(4)])
     for _ in range(4):
         job = next_job(jobs)

@@ -12,13 +12,14 @@ import pytest
 from helpers.videos import touch
 from PIL import Image
 from vlalign.extract.cli import main as extract
-from vlalign.extract.decoding.decode import Finished, Picture, Row, Started, decode_video
+from vlalign.extract.decoding.decode import Finished, Picture, Started, decode_video
+from vlalign.extract.decoding.errors import VideoError
 from vlalign.extract.decoding.images import is_image, probe_image, read_image
-from vlalign.extract.decoding.probe import VideoError
 from vlalign.extract.decoding.sampling import scaled_size, window_times
-from vlalign.extract.engine import wanted_of
+from vlalign.extract.decoding.windows import Row
+from vlalign.extract.jobs import wanted_of
 from vlalign.extract.plan import probe_videos
-from vlalign.extract.work import list_folder
+from vlalign.extract.selection import list_folder
 from vlalign.storage import FeatureStore
 from vlalign.storage.common.errors import UserError
 from vlalign.storage.common.problems import Problems

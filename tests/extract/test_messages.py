@@ -11,6 +11,7 @@ from test_engine import run, stub
 from vlalign.extract import load_extractor
 from vlalign.extract.decoding import process as decode_process
 from vlalign.extract.decoding.decode import Finished, Started, Wanted
+from vlalign.extract.decoding.errors import VideoError
 from vlalign.extract.decoding.messages import (
     Beat,
     Failed,
@@ -26,9 +27,8 @@ from vlalign.extract.decoding.messages import (
     encode,
     parse,
 )
-from vlalign.extract.decoding.probe import VideoError
 from vlalign.extract.decoding.sound import Heard
-from vlalign.extract.engine import Job
+from vlalign.extract.jobs import Job
 from vlalign.extract.render import render_video
 
 MESSAGES: list[Message] = [

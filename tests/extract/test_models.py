@@ -687,11 +687,14 @@ def checkpoint_with_code(path, state):
 @pytest.mark.parametrize(
     "write, complaint",
     [
-        (truncated, "no PyTorch checkpoint"),
-        (lambda path, state: path.write_text("version https://git-lfs.github.com/spec/v1\n"), "no PyTorch checkpoint"),
-        (lambda path, state: path.write_bytes(b""), "no PyTorch checkpoint"),
-        (pickle_with_code, "no PyTorch checkpoint"),
-        (checkpoint_with_code, "no PyTorch checkpoint"),
+        (truncated, "not a PyTorch checkpoint"),
+        (
+            lambda path, state: path.write_text("version https://git-lfs.github.com/spec/v1\n"),
+            "not a PyTorch checkpoint",
+        ),
+        (lambda path, state: path.write_bytes(b""), "not a PyTorch checkpoint"),
+        (pickle_with_code, "not a PyTorch checkpoint"),
+        (checkpoint_with_code, "not a PyTorch checkpoint"),
         (lambda path, state: None, "no such file"),
         (lambda path, state: path.mkdir(), "no such file"),
     ],

@@ -15,8 +15,8 @@ from helpers.videos import scene
 from vlalign.extract.decoding import process as decode_process
 from vlalign.extract.decoding import sandbox
 from vlalign.extract.decoding.decode import Finished, Wanted
+from vlalign.extract.decoding.errors import VideoError
 from vlalign.extract.decoding.messages import LAST, Message, PictureFollows, RowFollows
-from vlalign.extract.decoding.probe import VideoError
 from vlalign.extract.decoding.process import DecodeProcess
 from vlalign.extract.render import render_video
 
@@ -26,7 +26,7 @@ linux = pytest.mark.skipif(bool(LACKING), reason=f"this system has {' and '.join
 ATTACK = """
 import os, pathlib, signal, socket, subprocess, threading
 from vlalign.extract.decoding import child, decode
-from vlalign.extract.decoding.probe import VideoError
+from vlalign.extract.decoding.errors import VideoError
 
 def attempt(what):
     try:

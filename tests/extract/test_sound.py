@@ -19,21 +19,15 @@ from test_engine import stub
 from transformers import audio_utils
 from vlalign.extract import extract_video, load_extractor
 from vlalign.extract.cli import main
+from vlalign.extract.decoding import log_mel, sound
 from vlalign.extract.decoding import process as decode_process
-from vlalign.extract.decoding import sound
-from vlalign.extract.decoding.probe import VideoError, probe_video
-from vlalign.extract.decoding.sound import (
-    HOP,
-    NUM_BANDS,
-    RATE,
-    WINDOW,
-    log_mel_of_all,
-    planned_sound,
-    row_times,
-    sound_rows,
-)
-from vlalign.extract.engine import Job, extract_videos
+from vlalign.extract.decoding.errors import VideoError
+from vlalign.extract.decoding.log_mel import HOP, NUM_BANDS, RATE, WINDOW, log_mel_of_all, row_times
+from vlalign.extract.decoding.probe import probe_video
+from vlalign.extract.decoding.sound import planned_sound, sound_rows
+from vlalign.extract.engine import extract_videos
 from vlalign.extract.extractor import Extractor
+from vlalign.extract.jobs import Job
 from vlalign.storage import FeatureStore, VideoFeatures
 from vlalign.storage.common.errors import UserError
 from vlalign.storage.files import read_jsonl
@@ -334,7 +328,7 @@ def test_blocks_and_pieces_make_no_difference(tmp_path, monkeypatch):
     assert [len(block) for block in blocks] == [1000, 1000, 501]
     rows = np.concatenate(blocks)
     np.testing.assert_allclose(rows["features"], log_mel_of_all(samples[0]), atol=1e-5)
-    monkeypatch.setattr(sound, "BLOCK_ROWS", 7)
+    monkeypatch.setattr(log_mel, "BLOCK_ROWS", 7)
     small = np.concatenate(list(sound_rows(path))[:-1])
     np.testing.assert_allclose(small["features"], rows["features"], atol=1e-5)
     np.testing.assert_array_equal(small["valid"], rows["valid"])
@@ -763,7 +757,7 @@ def test_rows_of_others_are_compared(clips, tmp_path, capsys):
 
 def test_weights_and_precision_are_none_of_its_business(clips, tmp_path, capsys):
     assert load_extractor("logmel", weights="random", precision="bf16").profile == PROFILES["logmel"]
-    with pytest.raises(UserError, match=r"weights x.pth: logmel comes of no network and has none; leave --weights out"):
+    with pytest.raises(UserError, match=r"weights x.pth: logmel uses no network and has none; leave --weights out"):
         load_extractor("logmel", weights="x.pth")
     assert call(clips["both"].parent, tmp_path / "root", "--weights", "x.pth", features="logmel") == 2
     assert "leave --weights out" in capsys.readouterr().err
@@ -779,4 +773,4 @@ def test_a_probed_clock_is_the_one_of_the_sound(clips):
     info = probe_video(clips["both"])
     with av.open(str(clips["both"])) as container:
         assert sound.time_zero(container) == info.offset * info.time_base
-    assert json.dumps(sound.row_times(3, 2)[0].tolist()) == "[0.03, 0.04]"
+    assert json.dumps(log_mel.row_times(3, 2)[0].tolist()) == "[0.03, 0.04]"

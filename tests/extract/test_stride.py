@@ -9,11 +9,12 @@ import torch
 from helpers.videos import scene
 from test_engine import stub
 from vlalign.extract import extract_video
-from vlalign.extract.decoding.decode import Row, Wanted, decode_video
+from vlalign.extract.decoding.decode import Wanted, decode_video
 from vlalign.extract.decoding.probe import probe_video
 from vlalign.extract.decoding.sampling import num_windows, window_times
-from vlalign.extract.engine import wanted_of
+from vlalign.extract.decoding.windows import Row
 from vlalign.extract.extractor import Extractor, check_extractable
+from vlalign.extract.jobs import wanted_of
 from vlalign.extract.plan import probe_videos
 from vlalign.extract.render import render_video
 from vlalign.storage import Profile

@@ -17,12 +17,12 @@ from helpers.videos import scene
 from test_models import GOLDEN, golden_state
 from vlalign.extract import extract_video, load_extractor
 from vlalign.extract.cli import main
-from vlalign.extract.decoding.backends import LIBSWSCALE_BICUBIC, PILLOW
-from vlalign.extract.engine import wanted_of
+from vlalign.extract.decoding.scaling import LIBSWSCALE_BICUBIC, PILLOW
 from vlalign.extract.extractor import Extractor
+from vlalign.extract.jobs import wanted_of
 from vlalign.extract.render import render_video
 from vlalign.extract.verification.compare import DIFFERENT, NOT_TOLD, SAME, Alternatives, Hypothesis, compare
-from vlalign.extract.verification.verify import Recipes, read_windows
+from vlalign.extract.verification.recipes import Recipes, read_windows
 from vlalign.storage import FeatureStore, VideoFeatures
 from vlalign.storage.common.errors import UserError
 from vlalign.storage.exchange.foreign import feature_files, read_features
@@ -246,7 +246,7 @@ def test_other_dimensions_and_rows_that_are_not_finite_are_refused():
         compare(ours(rows()), rows(dimension=32), OTHERS, another_recipe)
     broken = rows()
     broken[3, 1] = np.nan
-    with pytest.raises(UserError, match="1 of their 12 rows are not finite"):
+    with pytest.raises(UserError, match="1 of their 12 rows contain non-finite values"):
         compare(ours(rows()), broken, OTHERS, another_recipe)
 
 
@@ -346,8 +346,8 @@ def i3d_of_two(tmp_path_factory) -> tuple[Extractor, Path, VideoFeatures, np.nda
     mine, others = (extract_video(p, [extractor])["i3d_resnext101"] for p in (path, other))
     mine = replace(mine, features=mine.features.astype(np.float16))
     recipes = Recipes(extractor)
-    recipes.found.append("16 frames a second")  # as if an earlier video had shown it: looked at first
-    return extractor, path, mine, others.features, remembered(recipes.of(path, mine), len(mine.features))
+    recipes.known.append("16 frames a second")  # as if an earlier video had shown it: looked at first
+    return extractor, path, mine, others.features, remembered(recipes.alternatives(path, mine), len(mine.features))
 
 
 @pytest.mark.parametrize("how", [*CHANGED, *MADE_BY])
@@ -380,7 +380,7 @@ def test_how_rows_of_all_real_videos_were_made_is_told(name, tmp_path):
     for path in paths:
         ours = replace(mine[path], features=mine[path].features.astype(np.float16))
         others = np.concatenate([mine[p].features for p in paths if p != path])
-        alternatives = remembered(Recipes(extractor).of(path, ours), len(ours.features))
+        alternatives = remembered(Recipes(extractor).alternatives(path, ours), len(ours.features))
         for how, (change, verdict, remark) in (CHANGED | MADE_BY).items():
             if how == "two thirds of the rate":
                 rate = profile.fps * 2 // 3 or 2

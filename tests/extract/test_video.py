@@ -11,7 +11,8 @@ from PIL import Image
 from vlalign.extract import extract_video, load_extractor
 from vlalign.extract.decoding.probe import VideoInfo, probe_video
 from vlalign.extract.decoding.sampling import centre_crop, sample_frames, window_times
-from vlalign.extract.engine import Job, extract_videos
+from vlalign.extract.engine import extract_videos
+from vlalign.extract.jobs import Job
 from vlalign.extract.render import render_video
 from vlalign.preprocess.datasets.demo import plan_scenes
 from vlalign.storage import VideoFeatures

@@ -150,7 +150,7 @@ def test_a_cut_connection_goes_on_from_there(serve, cache, capsys, knows_ranges)
     published_weights(NAME)
     assert (cache / NAME).read_bytes() == CONTENT
     assert server.ranges_asked == [None, "bytes=1500000-", "bytes=2700000-" if knows_ranges else "bytes=1600000-"]
-    assert f"{NAME}: cut after 1,500,000 bytes; going on from there" in capsys.readouterr().err
+    assert f"{NAME}: cut after 1,500,000 bytes; resuming there" in capsys.readouterr().err
 
 
 def test_what_came_is_kept_for_the_next_call(serve, cache):
@@ -195,14 +195,14 @@ def test_a_partial_file_of_something_longer_is_begun_anew(serve, cache):
 def test_another_file_than_the_published_one_is_removed_again(serve, cache, about, complaint):
     server = serve(Server())
     register(server.url, **about)
-    assert f"{server.url}: removed what it gave: {complaint}" in refusal()
+    assert f"{server.url}: removed what was downloaded: {complaint}" in refusal()
     assert names_in(cache) == set()
 
 
 def test_a_web_page_in_place_of_the_file_is_not_taken_for_it(serve, cache):
     server = serve(Server(content=b"<!DOCTYPE html><title>Log in</title>"))
     register(server.url)
-    assert "removed what it gave: no whole PyTorch checkpoint" in refusal()
+    assert "removed what was downloaded: not a complete PyTorch checkpoint" in refusal()
     assert names_in(cache) == set()
 
 
@@ -326,9 +326,9 @@ def test_another_file_of_the_same_name_is_refused_with_both_hashes(serve, cache)
 @pytest.mark.parametrize(
     "content, about, complaint",
     [
-        (CONTENT[: len(CONTENT) // 2], {}, "no whole PyTorch checkpoint"),
-        (b"version https://git-lfs.github.com/spec/v1\n", {}, "no whole PyTorch checkpoint"),
-        (b"", {}, "no whole PyTorch checkpoint"),
+        (CONTENT[: len(CONTENT) // 2], {}, "not a complete PyTorch checkpoint"),
+        (b"version https://git-lfs.github.com/spec/v1\n", {}, "not a complete PyTorch checkpoint"),
+        (b"", {}, "not a complete PyTorch checkpoint"),
         (CONTENT, {"size_bytes": 7}, f"has {len(CONTENT):,} bytes instead of 7"),
         (CONTENT, {"sha256": "0123"}, f"its SHA-256 is {sha256(CONTENT)} instead of 0123;"),
     ],

@@ -6,8 +6,9 @@ from pathlib import Path
 import av
 import numpy as np
 from vlalign.extract.decoding import backends
-from vlalign.extract.decoding.backends import Decoding, Size
+from vlalign.extract.decoding.frames import Decoding
 from vlalign.extract.decoding.probe import probe_video
+from vlalign.extract.decoding.scaling import Size
 from vlalign.preprocess.datasets.demo import plan_scenes
 
 STILL = {"width": 240, "height": 180, "variable_rate": False, "rotation_degrees": 0}

@@ -27,7 +27,7 @@ from helpers.clusters import (
     wait_for,
 )
 from vlalign.extract.cli import main as extract_main
-from vlalign.extract.work import render_missing
+from vlalign.extract.selection import render_missing
 from vlalign.preprocess.cli import main as preprocess_main
 from vlalign.preprocess.datasets import demo
 from vlalign.storage import FeatureStore, VideoRecord

@@ -14,14 +14,14 @@ from vlalign.extract.render import render_video
 from vlalign.extract.run import Kept, Outcome
 from vlalign.extract.work import WorkList
 from vlalign.ray_jobs import worker as module
-from vlalign.ray_jobs.worker import Answer, ExtractionSettings, ExtractionWorker
+from vlalign.ray_jobs.worker import Answer, ExtractionWorker, WorkerSettings
 from vlalign.ray_jobs.written import Written
 from vlalign.storage import FeatureStore, VideoRecord
 from vlalign.storage.common.errors import UserError
 from vlalign.storage.layout import DatasetFolder
 
 FEATURES = ["s3d"]
-SETTINGS = ExtractionSettings(weights={"s3d": "random"})
+SETTINGS = WorkerSettings(weights={"s3d": "random"})
 
 
 @pytest.fixture(scope="module")
@@ -176,6 +176,6 @@ def test_what_comes_to_the_stores_is_seen_whoever_wrote_it(tmp_path):
 
 def test_weights_that_are_not_to_be_had_are_a_mistake_in_the_call(tmp_path):
     made = ExtractionWorker(DatasetFolder(tmp_path, "mine"), num_cores=1, shard_seconds=1.0)
-    settings = ExtractionSettings(weights={"s3d": str(tmp_path / "absent.pth")})
+    settings = WorkerSettings(weights={"s3d": str(tmp_path / "absent.pth")})
     with pytest.raises(UserError, match=r"no such file|not found"):
         made.load(settings)

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from vlalign.extract import fetch
 from vlalign.extract.cli import main
-from vlalign.extract.engine import Job
 from vlalign.extract.fetch import Fetcher
+from vlalign.extract.jobs import Job
 from vlalign.storage import FeatureStore, VideoRecord
 from vlalign.storage.common.errors import UserError
 from vlalign.storage.files import read_jsonl
@@ -111,9 +111,9 @@ def _own_temporary_folder(tmp_path, monkeypatch):
     monkeypatch.setattr(fetch, "PAUSE_SECONDS", 0.01)
 
 
-def fetched(url: str, *, allowed=("localhost",), most_bytes=2 * SIZE) -> tuple[int | None, str, str]:
+def fetched(url: str, *, allowed=("localhost",), max_bytes=2 * SIZE) -> tuple[int | None, str, str]:
     """(its size, kind of failure, words) of what is fetched."""
-    fetcher = Fetcher(allowed_hosts=allowed, most_bytes=most_bytes)
+    fetcher = Fetcher(allowed_hosts=allowed, max_bytes=max_bytes)
     jobs = fetcher.jobs([Job("x", Path(), [], url=url)])
     until = time.monotonic() + 60
     while (job := next(jobs)) is None and time.monotonic() < until:
@@ -164,7 +164,7 @@ def test_what_comes_too_slowly_is_given_up(server, monkeypatch):
 
 
 def test_files_of_unknown_length_are_fetched_one_at_a_time(server, tmp_path):
-    fetcher = Fetcher(allowed_hosts=["localhost"], most_bytes=2 * SIZE)
+    fetcher = Fetcher(allowed_hosts=["localhost"], max_bytes=2 * SIZE)
     jobs = fetcher.jobs([Job(str(number), Path(), [], url=at(server, f"sound/{number}.mp4")) for number in range(3)])
     done = 0
     for job in jobs:
@@ -178,7 +178,7 @@ def test_files_of_unknown_length_are_fetched_one_at_a_time(server, tmp_path):
 
 
 def test_hostile_addresses_are_failures_of_their_videos_only(server, tmp_path, monkeypatch, capsys):
-    monkeypatch.setitem(Fetcher.__init__.__kwdefaults__, "most_bytes", 2 * SIZE)
+    monkeypatch.setitem(Fetcher.__init__.__kwdefaults__, "max_bytes", 2 * SIZE)
     dataset = DatasetFolder(tmp_path / "root", "mine")
     paths = {name: at(server, f"{name}/a.wav") for name in ("sound", "endless", "packed", "redirect")}
     paths["number"] = at(server, "sound/b.wav").replace("localhost", "127.0.0.1")

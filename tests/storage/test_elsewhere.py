@@ -241,7 +241,7 @@ def test_features_are_extracted_to_where_they_are_to_lie_and_not_twice(tmp_path,
         dataset.write_videos([VideoRecord(video_id="a", path="a.mp4")])
         call = ["--root", str(dataset.root), "--dataset", "mine", "--features", "s3d", "--weights", "random"]
         assert extract_main([*call, "--stores", address, "--plan"]) == 0
-        assert not dataset.features("s3d").exists() and "does not stand for" in capsys.readouterr().err
+        assert not dataset.features("s3d").exists() and "is not linked to" in capsys.readouterr().err
         assert extract_main([*call, "--stores", address]) == 0
         assert ("1 videos tried" in capsys.readouterr().err) == (machine == "one")
         assert whole(dataset.features("s3d")) == 0

@@ -85,7 +85,7 @@ def test_a_list_of_something_else_is_one_line(tmp_path, row):
     dataset = DatasetFolder(tmp_path, "mine")
     write_jsonl(dataset.features("s3d") / "failures.jsonl", [row])
     with pytest.raises(
-        UserError, match=r"failures.jsonl: no list of failures .*; remove it, and those videos are tried again"
+        UserError, match=r"failures.jsonl: not a list of failures .*; remove it, and those videos are tried again"
     ):
         WorkList(dataset, ["s3d"])
 

@@ -21,7 +21,7 @@ from test_engine import run as extract
 from test_engine import stub
 from test_micro_batches import WHOLE, made
 from vlalign.extract import load_extractor
-from vlalign.extract.engine import Job
+from vlalign.extract.jobs import Job
 from vlalign.extract.models import MODELS
 from vlalign.extract.render import render_video
 from vlalign.storage.files import read_json, read_jsonl

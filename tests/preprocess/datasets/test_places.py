@@ -8,7 +8,7 @@ from helpers.readers import (
     warnings,
 )
 from helpers.videos import touch
-from vlalign.extract.work import list_folder
+from vlalign.extract.selection import list_folder
 from vlalign.preprocess.datasets import places
 from vlalign.preprocess.datasets.places import id_of
 from vlalign.storage.common.errors import UserError

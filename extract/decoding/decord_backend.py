@@ -1,0 +1,97 @@
+"""Pictures by decord, for files that it is known to read well: it is silently wrong on some others."""
+
+from array import array
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+from av.error import FFmpegError
+
+from .container import open_video, video_stream
+from .errors import short_reason
+from .frames import Decoding, Pictures
+from .probe import VideoInfo
+from .sampling import scaled_size
+from .scaling import LIBSWSCALE, Size
+
+if TYPE_CHECKING:
+    import decord
+else:
+    try:
+        import decord
+    except ImportError:  # no build for this processor
+        decord = None
+
+DECORD_CONTAINERS = {"mov", "mp4", "matroska", "webm"}
+DECORD_CODECS = {"h264", "vp8", "vp9"}
+FRAMES_AT_ONCE = 16
+STILL_PACKET_SHARE, STILL_PACKET_BYTES = 0.1, 100
+"""A frame that repeats the one before it is tiny once encoded: this share of the median packet, or this many bytes."""
+
+
+class NotTrusted(Exception):
+    """What a decoder returned cannot be what the file holds."""
+
+
+def has_decord() -> bool:
+    """Return whether decord is installed."""
+    return decord is not None
+
+
+def decord_reads_well(info: VideoInfo, sizes: list[Size]) -> bool:
+    """Return whether decord can be trusted with a file, judged by its packets and first frame.
+
+    decord scales to one size only, with its own kernel.
+    """
+    if not has_decord() or info.codec not in DECORD_CODECS or not info.containers & DECORD_CONTAINERS:
+        return False
+    if [size.resize for size in sizes] != [LIBSWSCALE] or not info.timed or not info.plain or info.missing:
+        return False
+    steps = np.diff(info.pts)
+    if len(steps) and steps.max() > 1.5 * np.median(steps):
+        return False
+    with open_video(info.path) as container:
+        try:
+            first = next(container.decode(video_stream(container)), None)
+        except (FFmpegError, ValueError):
+            return False
+        return first is not None and first.rotation == 0 and first.format.name in ("yuv420p", "yuvj420p")
+
+
+def decord_pictures(decoding: Decoding, wanted: np.ndarray) -> Iterator[tuple[int, Pictures]]:
+    """Yield (index, pictures) for each wanted frame, like ``pyav_pictures``, in one size.
+
+    Raises:
+        NotTrusted: decord reads the file differently from its packets.
+    """
+    info = decoding.info
+    height, width = scaled_size(info.height, info.width, decoding.sizes[0].short_side_px)
+    try:
+        reader = decord.VideoReader(str(info.path.absolute()), num_threads=1, height=height, width=width)
+        if len(reader) != len(info.pts):
+            raise NotTrusted(f"decord finds {len(reader)} frames, the packets are {len(info.pts)}")
+        _compare_times(reader, info)
+        still_bytes = max(STILL_PACKET_SHARE * np.median(info.packet_bytes), STILL_PACKET_BYTES)
+        last_index, last_picture = -2, np.empty(0)
+        for first in range(0, len(wanted), FRAMES_AT_ONCE):
+            indices = wanted[first : first + FRAMES_AT_ONCE]
+            for index, picture in zip(indices.tolist(), reader.get_batch(indices).asnumpy(), strict=True):
+                # If decord cannot decode a frame, it returns the one before and says nothing.
+                follows = last_index == index - 1
+                if follows and info.packet_bytes[index] > still_bytes and np.array_equal(picture, last_picture):
+                    raise NotTrusted(f"decord repeats frame {index - 1} in place of frame {index}")
+                last_index, last_picture = index, picture
+                decoding.beat()
+                yield index, [picture]
+    except (decord.DECORDError, RuntimeError, UnicodeError) as error:
+        raise NotTrusted(f"decord: {short_reason(error)}") from None
+    decoding.delivered = array("q", info.pts.tolist())
+
+
+def _compare_times(reader: "decord.VideoReader", info: VideoInfo) -> None:
+    """Raise ``NotTrusted`` if decord's times, from the first frame on, are not those of the packets."""
+    seconds = reader.get_frame_timestamp(np.arange(len(info.pts)))[:, 0].astype(float)
+    expected = info.pts.astype(float) * float(info.time_base)
+    worst = np.abs((seconds - seconds[0]) - (expected - expected[0])).max()
+    if worst > 0.5 * info.duration_seconds / len(info.pts):
+        raise NotTrusted(f"decord's times are up to {worst:.2f} s off")

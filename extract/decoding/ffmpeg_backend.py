@@ -1,0 +1,83 @@
+"""Pictures by the ffmpeg program, if it is installed. It may be another version than PyAV's, with other codecs."""
+
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from functools import partial
+from typing import BinaryIO
+
+import av
+import ffmpeg
+import numpy as np
+from av.error import FFmpegError
+
+from . import sandbox
+from .container import SAFE_OPENING, open_video, time_base_of, video_stream
+from .errors import VideoError, short_reason
+from .frames import Decoding, Pictures, frames_in_order
+
+COMPLAINTS = ("[error]", "[fatal]", "corrupt decoded frame")
+MAX_COMPLAINTS_BYTES = 1 << 20
+
+
+def ffmpeg_program() -> str | None:
+    """Return the path of the ffmpeg program; None if there is none."""
+    return shutil.which("ffmpeg")
+
+
+def _start(command: list[str], *, stderr: BinaryIO | int) -> subprocess.Popen[bytes]:
+    """Start the program so that it can start no other program and ends with this process.
+
+    ``restore_signals=False`` makes writes beyond the file size limit fail instead of ending the program.
+    """
+    confine = partial(sandbox.confine_program, os.getpid())
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, preexec_fn=confine, restore_signals=False)
+
+
+def _memory_file() -> BinaryIO:
+    return os.fdopen(os.memfd_create("complaints"), "w+b") if hasattr(os, "memfd_create") else tempfile.TemporaryFile()
+
+
+def ffmpeg_version() -> str:
+    """Return the program's version, such as "5.1.6"."""
+    with _start(["ffmpeg", "-version"], stderr=subprocess.PIPE) as program:
+        words = program.communicate()[0].decode(errors="replace").split()
+    return words[2] if len(words) > 2 else "unknown"
+
+
+def ffmpeg_pictures(decoding: Decoding, wanted: np.ndarray) -> Iterator[tuple[int, Pictures]]:
+    """Yield (index, pictures) for each wanted frame, like ``pyav_pictures``.
+
+    The program sends its decoded frames with their times, in a NUT stream of raw video.
+
+    Raises:
+        VideoError: The program returns nothing that can be read.
+    """
+    with open_video(decoding.info.path) as original:
+        context = video_stream(original).codec_context
+        colours = int(context.colorspace), int(context.color_range)  # NUT does not carry them
+    command = (
+        ffmpeg.input(f"file:{decoding.info.path}", **SAFE_OPENING)["V:0"]
+        .output("pipe:1", format="nut", vcodec="rawvideo", fps_mode="passthrough", enc_time_base=-1)
+        .global_args("-v", "level+warning", "-nostdin", "-threads", "1")
+        .compile()
+    )
+    complaints = _memory_file()
+    program = _start(command, stderr=complaints)
+    assert program.stdout is not None  # a pipe
+    try:
+        with av.open(program.stdout, format="nut") as container:
+            time_base = time_base_of(video_stream(container))
+            yield from frames_in_order(decoding, wanted, container, time_base, 0, skip=False, colours=colours)
+        complaints.seek(0)
+        lines = complaints.read(MAX_COMPLAINTS_BYTES).decode(errors="replace").splitlines()
+        decoding.num_damaged += sum(any(words in line for words in COMPLAINTS) for line in lines)
+    except (FFmpegError, ValueError) as error:
+        raise VideoError("unreadable", f"the ffmpeg program returns nothing for it ({short_reason(error)})") from None
+    finally:
+        program.stdout.close()
+        program.kill()
+        program.wait()
+        complaints.close()

@@ -1,0 +1,236 @@
+"""Decoding with FFmpeg's libraries: packets -> frames in order, and what was damaged."""
+
+from array import array
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import TypeVar
+
+import av
+import av.logging
+import numpy as np
+from av.audio.stream import AudioStream
+from av.container import InputContainer
+from av.error import FFmpegError
+from av.packet import Packet
+from av.video.codeccontext import VideoCodecContext
+from av.video.stream import VideoStream
+
+from .container import video_stream
+from .errors import VideoError, short_reason
+from .probe import VideoInfo
+from .scaling import TRANSPOSE, Scaler, Size
+
+LOGGING_CODECS = {"hevc"}
+"""Their decoders mark no frame as damaged; they only log what they find."""
+SKIPPING_CODECS = {"h264", "hevc", "mpeg4", "mpeg2video"}
+"""Their decoders can skip frames that no other frame refers to, and leave the others unchanged."""
+DAMAGED_PACKET = (FFmpegError, ValueError, UnicodeError, AttributeError, IndexError)
+"""What PyAV raises for packets of damaged files; all of these were seen."""
+
+Pictures = list[np.ndarray]
+"""An upright picture, uint8 [H, W, 3] RGB, in each of the sizes."""
+Frame = TypeVar("Frame", av.VideoFrame, av.AudioFrame)
+
+
+@dataclass(kw_only=True)
+class Tally:
+    """How decoding goes."""
+
+    beat: Callable[[], None] = lambda: None
+    """Called for each decoded frame."""
+    num_damaged: int = 0
+    """Frames that the decoder itself calls corrupt, and packets that it could not read."""
+
+
+@dataclass
+class Decoding(Tally):
+    """One pass over a video's frames."""
+
+    info: VideoInfo
+    sizes: list[Size]
+    """The sizes in which pictures are wanted."""
+    strict: bool = True
+    """Prefer a decoder that rejects damaged frames. If False, damaged frames are shown as far as they go."""
+    delivered: "array[int]" = field(default_factory=lambda: array("q"))
+    """The times, in ticks, of the frames that came."""
+
+    def count(self, time: int) -> None:
+        """Note a frame that came at ``time``, in ticks."""
+        self.delivered.append(time)
+        self.beat()
+
+
+class _Clock:
+    """The time of each frame, in the video's ticks, by whatever times the frames have."""
+
+    def __init__(self, decoding: Decoding, time_base: Fraction, offset: int) -> None:
+        self._decoding, self._info = decoding, decoding.info
+        self._time_base, self._offset = time_base, offset
+        self._step = int(self._info.end - self._info.pts[-1])
+
+    def time_of(self, frame: av.VideoFrame) -> int | None:
+        """Return when a frame is shown; None if it should have a time and does not."""
+        delivered = self._decoding.delivered
+        if self._info.timed:
+            return None if frame.pts is None else self._in_ticks(frame.pts)
+        if not self._info.delayed:
+            return len(delivered)
+        if frame.dts is not None:
+            return self._in_ticks(frame.dts)
+        return delivered[-1] + self._step if delivered else 0  # after the last packet, at the usual step
+
+    def _in_ticks(self, time: int) -> int:
+        time -= self._offset
+        same = self._time_base == self._info.time_base
+        return time if same else round(time * self._time_base / self._info.time_base)
+
+
+def frames_in_order(
+    decoding: Decoding,
+    wanted: np.ndarray,
+    container: InputContainer,
+    time_base: Fraction,
+    offset: int,
+    *,
+    skip: bool,
+    colours: tuple[int, int] | None = None,
+    context: VideoCodecContext | None = None,
+) -> Iterator[tuple[int, Pictures]]:
+    """Yield (index, pictures) for each wanted frame that comes.
+
+    Args:
+        decoding: Counts frames and damage.
+        wanted: Ascending indices into ``decoding.info.pts``.
+        container: The opened video.
+        time_base: Seconds of a tick of the container's times.
+        offset: The container's time at which the video starts, in its ticks.
+        skip: Do not decode frames that are not wanted and that no other frame refers to.
+        colours: Matrix and range of frames that do not state their own.
+        context: A decoder other than FFmpeg's choice.
+    """
+    info, scalers = decoding.info, [Scaler(size) for size in decoding.sizes]
+    known = info.timed or info.delayed
+    remaining = {int(info.pts[i]): i for i in wanted.tolist()} if known else {i: i for i in wanted.tolist()}
+    last_wanted = max(remaining, default=-1)
+    stream, clock = video_stream(container), _Clock(decoding, time_base, offset)
+    context = context or stream.codec_context
+    context.thread_count = 1
+    context.options = {"err_detect": "crccheck"}  # checksums of frames and slices, if the encoder wrote any
+    skip = skip and info.codec in SKIPPING_CODECS and len(wanted) < len(info.pts)
+    needed = {time + offset for time in remaining} if skip else None
+    for frame in decoded_frames(decoding, container, stream, context, needed):
+        if (time := clock.time_of(frame)) is None:
+            continue
+        if frame.is_corrupt:
+            decoding.num_damaged += 1
+        decoding.count(time)
+        degrees = frame.rotation % 360 if frame.rotation % 360 in TRANSPOSE else 0
+        for scaler in scalers:
+            scaler.see(frame, degrees)
+        if (index := remaining.pop(time, None)) is not None:
+            if colours:
+                frame.colorspace, frame.color_range = colours
+            yield index, [scaler(frame, degrees) for scaler in scalers]
+        if time >= last_wanted and not remaining:
+            # A frame that others were made from may be shown after them. It says itself whether it is damaged.
+            decoding.num_damaged += sum(frame.is_corrupt for frame in _flush(decoding, context.decode))
+            return
+
+
+def decoded_frames(
+    tally: Tally,
+    container: InputContainer,
+    stream: VideoStream,
+    context: VideoCodecContext,
+    needed: set[int] | None = None,
+) -> Iterator[av.VideoFrame]:
+    """Yield the frames of a video stream in order; count and skip packets that cannot be decoded.
+
+    Args:
+        tally: Counts damage.
+        container: The opened video.
+        stream: Its pictures.
+        context: The decoder.
+        needed: Times of the packets that are needed. If given, frames at other times are left out where the decoder
+            finds that no other frame refers to them.
+
+    Raises:
+        VideoError: Decoding ran out of memory.
+    """
+    for packet in _packets(tally, container, stream):
+        if packet is None:
+            yield from _flush(tally, context.decode)
+            continue
+        if needed is not None and packet.pts is not None:
+            context.skip_frame = "DEFAULT" if packet.pts in needed else "NONREF"
+        yield from _decode(tally, context.name, context.decode, packet)
+
+
+def decoded_sound(tally: Tally, container: InputContainer, stream: AudioStream) -> Iterator[av.AudioFrame]:
+    """Yield the frames of a sound stream in order; count and skip packets that cannot be decoded.
+
+    Raises:
+        VideoError: Decoding ran out of memory.
+    """
+    context = stream.codec_context
+    for packet in _packets(tally, container, stream):
+        if packet is None:
+            yield from _flush(tally, context.decode)
+        else:
+            yield from _decode(tally, context.name, context.decode, packet)
+
+
+def _packets(tally: Tally, container: InputContainer, stream: VideoStream | AudioStream) -> Iterator[Packet | None]:
+    """Yield packets, and None whenever the decoder should return what it holds back; the last item is None."""
+    packets = container.demux(stream)
+    while True:
+        try:
+            packet = next(packets, None)
+        except (FFmpegError, ValueError, UnicodeError):
+            tally.num_damaged += 1  # the rest of the file cannot be read
+            packet = None
+        if packet is None:
+            yield None
+            return
+        yield packet if packet.size else None
+
+
+def _decode(tally: Tally, codec: str, decode: Callable[[Packet | None], list[Frame]], packet: Packet) -> list[Frame]:
+    try:
+        with _logged_errors(codec) as errors:
+            frames = decode(packet)
+        tally.num_damaged += bool(errors)
+        return frames
+    except MemoryError as error:
+        raise VideoError("out_of_memory", short_reason(error)) from None
+    except DAMAGED_PACKET:
+        tally.num_damaged += 1
+        tally.beat()
+        return []
+
+
+@contextmanager
+def _logged_errors(codec: str) -> Iterator[list[tuple[int, str, str]]]:
+    """Yield a list that receives what a decoder of ``LOGGING_CODECS`` logs; it stays empty for other decoders."""
+    if codec not in LOGGING_CODECS:
+        yield []
+        return
+    av.logging.set_level(av.logging.ERROR)
+    try:
+        with av.logging.Capture() as errors:
+            yield errors
+    finally:
+        av.logging.set_level(None)
+
+
+def _flush(tally: Tally, decode: Callable[[Packet | None], list[Frame]]) -> list[Frame]:
+    """Return the frames that the decoder still holds back."""
+    try:
+        return decode(None)
+    except EOFError:
+        return []
+    except (FFmpegError, ValueError):
+        tally.num_damaged += 1
+        return []

@@ -1,0 +1,55 @@
+"""Pictures by PyAV, the first choice: it says what was damaged."""
+
+from collections.abc import Iterator
+
+import av
+import numpy as np
+from av.error import FFmpegError
+from av.video.codeccontext import VideoCodecContext
+
+from .container import open_video, video_stream
+from .frames import Decoding, Pictures, frames_in_order
+from .probe import VideoInfo
+
+STRICT_DECODERS = {"vp8": "libvpx", "vp9": "libvpx-vp9"}
+"""Decoders that reject damaged frames, by codec. FFmpeg's own decoders of these codecs show whatever comes of such
+frames."""
+
+
+def pyav_pictures(decoding: Decoding, wanted: np.ndarray) -> Iterator[tuple[int, Pictures]]:
+    """Yield (index, pictures) for each wanted frame.
+
+    Frames that are not wanted and that no other frame refers to are not decoded. Frames that do not come are left out;
+    ``decoding.delivered`` says which came.
+
+    Args:
+        decoding: The video, the sizes, and the counts.
+        wanted: Ascending indices into ``decoding.info.pts``.
+
+    Raises:
+        VideoError: The file cannot be decoded.
+    """
+    info = decoding.info
+    strict, colours = _strict_decoder(info) if decoding.strict else (None, None)
+    with open_video(info.path) as container:
+        yield from frames_in_order(
+            decoding, wanted, container, info.time_base, info.offset, skip=info.timed, colours=colours, context=strict
+        )
+
+
+def _strict_decoder(info: VideoInfo) -> tuple[VideoCodecContext | None, tuple[int, int] | None]:
+    """Return libvpx and the colours that FFmpeg's decoder finds; (None, None) if libvpx cannot decode the video.
+
+    libvpx rejects frames that end before or after their data does.
+    """
+    if info.codec not in STRICT_DECODERS:
+        return None, None
+    with open_video(info.path) as container:
+        try:
+            first = next(container.decode(video_stream(container)), None)
+            strict = av.CodecContext.create(STRICT_DECODERS[info.codec], "r")
+        except (FFmpegError, ValueError):
+            return None, None
+    if first is None or first.rotation or first.format.name != "yuv420p" or not isinstance(strict, VideoCodecContext):
+        return None, None
+    return strict, (int(first.colorspace), int(first.color_range))

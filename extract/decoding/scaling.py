@@ -1,0 +1,89 @@
+"""Frames -> upright RGB pictures of the wanted sizes, with FFmpeg's scale filter or Pillow's bicubic kernel."""
+
+from typing import NamedTuple
+
+import av
+import numpy as np
+from av.filter import Graph
+from PIL import Image
+
+from .sampling import scaled_size
+
+TRANSPOSE = {90: ("transpose", "cclock"), 180: ("hflip", ""), 270: ("transpose", "clock")}
+LIBSWSCALE, LIBSWSCALE_BICUBIC, PILLOW = "bilinear, libswscale", "bicubic, libswscale", "bicubic, Pillow"
+KERNELS = LIBSWSCALE, LIBSWSCALE_BICUBIC, PILLOW
+"""The values of ``Profile.resize`` that can be computed."""
+
+
+class Size(NamedTuple):
+    """The shorter side of a picture in pixels, and the kernel that scales to it."""
+
+    short_side_px: int
+    resize: str = LIBSWSCALE
+
+
+class Scaler:
+    """Scale a video's frames to one size.
+
+    All pictures of a video get the size that its first frame gives, as in the ffmpeg program. The filter is rebuilt
+    when the size or format of frames changes within a video.
+    """
+
+    def __init__(self, size: Size) -> None:
+        if size.resize not in KERNELS:
+            raise ValueError(f"resize {size.resize!r}: expected {' or '.join(map(repr, KERNELS))}")
+        self.size = size
+        self._shape: tuple[int, int] | None = None
+        self._graph: Graph | None = None
+        self._graph_key: tuple[object, ...] | None = None
+
+    def see(self, frame: av.VideoFrame, upright_degrees: int) -> tuple[int, int]:
+        """Return (height, width) of the pictures, which the first frame decides. Call it with every frame, wanted or
+        not."""
+        if self._shape is None:
+            self._shape = scaled_size(*_turned(frame, upright_degrees), self.size.short_side_px)
+        return self._shape
+
+    def __call__(self, frame: av.VideoFrame, upright_degrees: int) -> np.ndarray:
+        """Return the picture, uint8 [H, W, 3] RGB, turned by ``upright_degrees``."""
+        height, width = self.see(frame, upright_degrees)
+        key = (frame.width, frame.height, frame.format.name, frame.colorspace, frame.color_range, upright_degrees)
+        if self._graph is None or key != self._graph_key:
+            by_ffmpeg = _turned(frame, upright_degrees) if self.size.resize == PILLOW else (height, width)
+            self._graph, self._graph_key = self._make_graph(frame, upright_degrees, by_ffmpeg), key
+        frame.pts = None  # times are kept elsewhere; a time that jumps back would stop the filter
+        self._graph.push(frame)
+        scaled = self._graph.pull()
+        assert isinstance(scaled, av.VideoFrame)
+        picture = scaled.to_ndarray()
+        if self.size.resize != PILLOW:
+            return picture
+        return np.asarray(Image.fromarray(picture).resize((width, height), Image.Resampling.BICUBIC))
+
+    def _make_graph(self, frame: av.VideoFrame, upright_degrees: int, shape: tuple[int, int]) -> Graph:
+        height, width = shape
+        kernel = "bicubic" if self.size.resize == LIBSWSCALE_BICUBIC else "bilinear"
+        graph = Graph()
+        graph.threads = 1
+        source = {
+            "video_size": f"{frame.width}x{frame.height}",
+            "pix_fmt": frame.format.name,
+            "time_base": "1/1000",
+            "colorspace": str(int(frame.colorspace)),
+            "range": str(int(frame.color_range)),
+        }
+        steps = [
+            graph.add("buffer", **source),
+            *([graph.add(*TRANSPOSE[upright_degrees])] if upright_degrees else []),
+            *([graph.add("vflip")] if upright_degrees == 180 else []),
+            graph.add("scale", f"{width}:{height}:flags={kernel}"),
+            graph.add("format", "rgb24"),
+            graph.add("buffersink"),
+        ]
+        graph.link_nodes(*steps).configure()
+        return graph
+
+
+def _turned(frame: av.VideoFrame, upright_degrees: int) -> tuple[int, int]:
+    """Return (height, width) of the upright frame."""
+    return (frame.width, frame.height) if upright_degrees in (90, 270) else (frame.height, frame.width)

@@ -1,0 +1,88 @@
+"""Frames in order -> the windows of a profile."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from .sampling import centre_crop
+
+
+@dataclass(frozen=True)
+class Row:
+    """The frames of one feature: uint8 [window, H, W, 3], or [H, W, 3] if the window is one frame."""
+
+    wanted: int
+    """Index of the profile."""
+    frames: np.ndarray
+
+
+class Windows:
+    """Assemble one profile's frames into windows."""
+
+    def __init__(
+        self, wanted: int, indices: np.ndarray, *, window: int, stride: int, crop_px: int | None, loop: bool
+    ) -> None:
+        """Take a profile's window settings.
+
+        Args:
+            wanted: Index of the profile, for ``Row``.
+            indices: Sampled frames, ascending; a frame may be repeated.
+            window: Frames of a window.
+            stride: Frames from the start of one window to the start of the next.
+            crop_px: Side of the centre crop; None keeps the whole frame.
+            loop: Fill a last window that is not full with its frames from the first on, instead of black frames.
+        """
+        self._wanted, self._indices, self._crop_px, self._loop = wanted, indices, crop_px, loop
+        self._window, self._stride = window, stride
+        self._next = 0
+        """Index into ``indices`` of the next sampled frame."""
+        self._frames = np.zeros(0, dtype=np.uint8)
+        """The window that is being filled; made when the first frame comes."""
+        self._num_frames = 0
+        self._num_new = 0
+        """Frames of the window that were in no window before."""
+        self._num_to_skip = 0
+        """Frames still to come between two windows."""
+
+    def add(self, index: int, picture: np.ndarray) -> Iterator[Row]:
+        """Take a frame, which may have been sampled never, once, or several times in a row; yield complete windows."""
+        repeats = int(np.searchsorted(self._indices, index, side="right")) - self._next
+        if repeats <= 0:
+            return
+        self._next += repeats
+        if self._crop_px is not None:
+            height, width, _ = picture.shape
+            top, left = centre_crop(height, width, self._crop_px)
+            picture = picture[top : top + self._crop_px, left : left + self._crop_px]
+        for _ in range(repeats):
+            if self._num_to_skip:
+                self._num_to_skip -= 1
+            elif self._window == 1:
+                yield Row(self._wanted, np.ascontiguousarray(picture))
+                self._num_to_skip = self._stride - 1
+            else:
+                yield from self._append(picture)
+
+    def _append(self, picture: np.ndarray) -> Iterator[Row]:
+        if not len(self._frames):
+            self._frames = np.zeros((self._window, *picture.shape), dtype=np.uint8)
+        self._frames[self._num_frames] = picture
+        self._num_frames += 1
+        self._num_new += 1
+        if self._num_frames == self._window:
+            yield Row(self._wanted, self._frames)
+            self._num_frames, self._num_new = max(self._window - self._stride, 0), 0
+            self._frames[: self._num_frames] = self._frames[self._window - self._num_frames :]
+            self._num_to_skip = max(self._stride - self._window, 0)
+
+    def finish(self) -> Iterator[Row]:
+        """Yield the last window, filled by the profile's tail rule, if any frame of it is new."""
+        if self._num_new == 0:
+            return
+        if self._loop:
+            rest = np.arange(self._num_frames, self._window)
+            self._frames[rest] = self._frames[rest % self._num_frames]
+        else:
+            self._frames[self._num_frames :] = 0
+        yield Row(self._wanted, self._frames)

@@ -1,0 +1,45 @@
+"""What all networks have in common."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class PublishedFile:
+    """A file of weights that its authors published."""
+
+    sources: tuple[str, ...]
+    """URLs, tried in turn; empty if the authors only offer a page from which to download it by hand."""
+    sha256: str | None = None
+    """None if nobody states it: the first file that is downloaded then counts, and a message says so."""
+    size_bytes: int | None = None
+    page: str = ""
+    """Where the authors offer it."""
+
+
+class Network(nn.Module):
+    """A network that turns frames into features. It is only run, never trained.
+
+    Fill it with weights, then call ``fold`` once, then ``to`` and ``forward``.
+    """
+
+    published: ClassVar[dict[str, PublishedFile]]
+    """{name of the file in a profile: where it is published}"""
+    left_out: ClassVar[tuple[str, ...]] = ()
+    """Prefixes of entries of the published file that the network does not need."""
+    classifier: ClassVar[str | None] = None
+    """The layer that is as wide as the number of classes of a data set; None if there is none."""
+    batch_sizes: ClassVar[dict[str, int]]
+    """Number of windows that are best computed together, for "cpu" and "cuda"."""
+    random_gain: float = 1.0
+    """Of random weights (see ``weights.load_random``). 1 suits networks of residual branches, which add up."""
+
+    def fold(self) -> "Network":
+        """Fold batch norms into convolutions; return self."""
+        return self
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return float32 features [B, D] of normalised float or bfloat16 frames [B, 3, (T,) H, W]."""
+        raise NotImplementedError

@@ -1,0 +1,151 @@
+"""Which videos are extracted: those of a folder, of the data set's list, or of features made by others."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from ..storage.allowed import allow_folder, refuse_other_folders
+from ..storage.common.errors import SettingError, UserError
+from ..storage.common.problems import Problems
+from ..storage.common.processes import available_cores, worker_processes
+from ..storage.common.progress import progress
+from ..storage.common.terminal import say
+from ..storage.exchange.foreign import feature_files
+from ..storage.files import IMAGE_SUFFIXES, SOUND_SUFFIXES, VIDEO_SUFFIXES
+from ..storage.layout import DatasetFolder
+from ..storage.profiles import PROFILES
+from ..storage.records import VideoRecord
+from .settings import ExtractionSettings
+
+
+def choose_videos(settings: ExtractionSettings, problems: Problems, *, dry_run: bool) -> list[VideoRecord]:
+    """Return the videos of ``settings.videos``, or else of the data set's list.
+
+    Videos of a folder are added to the list. Recordings without pictures are among them only if nothing but sound is
+    asked for; images only if the folder has no videos, because images beside videos are mostly posters.
+
+    Args:
+        settings: What to extract.
+        problems: Receives files that cannot be used.
+        dry_run: Leave the list as it is.
+
+    Raises:
+        UserError: There are no videos, or some lie in a folder that nobody allowed.
+    """
+    dataset, folder = settings.dataset, settings.videos
+    listed = dataset.read_videos()
+    for allowed in (*settings.allowed_folders, *([folder] if folder is not None else [])):
+        allow_folder(dataset, allowed)
+    if folder is None:
+        if not listed:
+            raise UserError(
+                f"{dataset.videos_file}: not found; run vlalign-preprocess --dataset {dataset.name} first, or pass "
+                f"your "
+                "own: --videos FOLDER"
+            )
+        refuse_other_folders(dataset, listed)
+        videos = listed
+    else:
+        if all(PROFILES[name].modality == "sound" for name in settings.names):
+            videos = list_folder(folder, problems, suffixes=VIDEO_SUFFIXES + SOUND_SUFFIXES)
+        else:
+            videos = list_folder(folder, problems, instead=IMAGE_SUFFIXES)
+        merged = {v.video_id: v for v in listed} | {v.video_id: v for v in videos}
+        if list(merged.values()) != listed and not dry_run:
+            dataset.write_videos(list(merged.values()))
+    if settings.verify_against is not None:
+        videos = _videos_with_features(settings, settings.verify_against, videos)
+    return videos
+
+
+def _videos_with_features(settings: ExtractionSettings, folder: Path, videos: list[VideoRecord]) -> list[VideoRecord]:
+    """Return the videos that ``folder``, made by others, has features of."""
+    their_files = feature_files(folder)
+    if len(settings.names) > 1:
+        problem = f"which features are these? Pass one of --features {' or '.join(settings.names)}"
+        raise SettingError("verify_against", folder, problem)
+    matches = [video for video in videos if video.video_id in their_files]
+    if not matches:
+        some = ", ".join(list(their_files)[:3])
+        problem = f"none of its files ({some}, ...) is named like a video of {settings.dataset.name}"
+        raise SettingError("verify_against", folder, problem)
+    if missing := len(their_files) - len(matches):
+        say(f"note: {missing:,} of its {len(their_files):,} files are named like no video of {settings.dataset.name}")
+    return matches
+
+
+def list_folder(
+    folder: Path, problems: Problems, *, suffixes: Sequence[str] = VIDEO_SUFFIXES, instead: Sequence[str] = ()
+) -> list[VideoRecord]:
+    """Return the video files in ``folder`` and below. A video's id is its path in the folder, without the suffix.
+
+    Args:
+        folder: Searched with all of its subfolders.
+        problems: Receives files whose names cannot be ids.
+        suffixes: Suffixes of the files to return.
+        instead: Suffixes of the files to return if no file has one of ``suffixes``.
+
+    Raises:
+        UserError: The folder does not exist or has no such files.
+    """
+    if not folder.is_dir():
+        raise UserError(f"{folder}: no such folder; --videos expects one with video files")
+    matches = sorted(p for p in folder.rglob("*") if p.suffix.lower() in (*suffixes, *instead) and p.is_file())
+    if not matches:
+        raise UserError(
+            f"{folder}: no video files in it; expected names ending in {' '.join(sorted((*suffixes, *instead)))}"
+        )
+    files = [p for p in matches if p.suffix.lower() in suffixes] or matches
+    if num_left_out := len(matches) - len(files):
+        say(
+            f"note: {folder}: {num_left_out:,} images beside the videos are passed over; to extract images, pass a "
+            f"folder "
+            "without videos"
+        )
+    videos: dict[str, VideoRecord] = {}
+    for file in files:
+        video_id = file.relative_to(folder).with_suffix("").as_posix()
+        if not str(file).isprintable():  # bytes that are not UTF-8, or control characters
+            problems.add(f"{str(file)!a}: a file name with characters that are not printable; left out; rename it")
+        elif video_id in videos:
+            problems.add(
+                f"{file}: has the same id, {video_id!r}, as {videos[video_id].path}; left out; rename one of them"
+            )
+        else:
+            videos[video_id] = VideoRecord(video_id=video_id, path=str(file.absolute()))
+    return list(videos.values())
+
+
+def render_missing(dataset: DatasetFolder, videos: Sequence[VideoRecord]) -> None:
+    """Render the demo's videos that do not exist yet.
+
+    Raises:
+        UserError: A scene cannot be drawn, or would be drawn outside the data set's folder.
+    """
+    missing = [(video, video.scene) for video in videos if video.scene and not dataset.video_path(video).exists()]
+    if not missing:
+        return
+    from .render import check_scene, render_video
+
+    home = dataset.path.resolve()
+    for video, scene in missing:
+        path = dataset.video_path(video)
+        if os.path.isabs(video.path) or not path.parent.resolve().is_relative_to(home):
+            raise UserError(
+                f"{dataset.videos_file}: video {video.video_id!r} would be drawn at {path}; expected a path in "
+                f"{dataset.path}"
+            )
+        try:
+            check_scene(scene)
+        except (KeyError, TypeError, ValueError) as error:
+            raise UserError(
+                f"{dataset.videos_file}: video {video.video_id!r}: a scene that cannot be drawn ({error}); run "
+                "vlalign-preprocess again"
+            ) from None
+    paths = [dataset.video_path(video) for video, _ in missing]
+    for folder in {path.parent for path in paths}:
+        folder.mkdir(parents=True, exist_ok=True)
+    with worker_processes(available_cores()) as pool:
+        done = pool.map(render_video, [scene for _, scene in missing], paths, chunksize=4)
+        for _ in progress(done, total=len(missing), what="rendering", unit="videos"):
+            pass

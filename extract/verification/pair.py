@@ -1,0 +1,204 @@
+"""The rows of one video, ours and theirs, in the same form, and what can be read from the two alone."""
+
+import numpy as np
+
+from ...storage.common.errors import UserError
+from ...storage.records import VideoFeatures
+from .rows import POOLS, float16_steps, is_unit, paired_distances, squared_distances, unit
+
+NEARER = 2
+"""One way of making rows explains theirs better than another if its rows are this many times as near to theirs."""
+ROUNDED_TWICE = 0.5
+"""Mean squared distance of two float16 roundings of one number, in steps of float16: 1/6 on average, plus a margin."""
+ODD_ROW = 16
+"""Among rows that are mostly equal, a row is another one if its squared distance is this many times that of
+rounding."""
+MAX_SHIFT = 8
+TRIED_ROWS = 5
+"""Rows of a video for which other ways of making them are computed."""
+MAX_ORDERED_ROWS = 5000
+"""To find another order, each row is compared with each, but only up to this many rows."""
+SAMPLED_ROWS = 256
+"""Rows of a video from which the distance of unrelated rows is taken."""
+FLOAT32_NOISE = 1e-5
+"""Difference of float32 sums between machines and batches, relative to a row's length."""
+DROPPED = "the last window was dropped"
+
+
+class RowPair:
+    """Our rows and theirs, pooled and normalised as theirs are.
+
+    Attributes:
+        mine: Our rows, [T, D].
+        theirs: Their rows, [T', D].
+        pool: How our rows became one (see ``POOLS``); empty if they did not.
+        apart: [min(T, T')] squared distances of rows that belong together.
+        levels: ``apart`` in units of rounding.
+        tolerance: [T] squared distance that float16 rounding may cause.
+        rounding: [T'] the same for their rows alone: rows that are computed here for comparison are not rounded.
+        unrelated: Squared distance of rows that do not belong together; 0 if there are none.
+        remarks: What was done to our rows.
+    """
+
+    def __init__(self, ours: VideoFeatures, theirs: np.ndarray, others: np.ndarray) -> None:
+        """Bring both to one form.
+
+        Args:
+            ours: Our features of the video.
+            theirs: Their rows [T', D], or [D].
+            others: Our rows [N, D] of other videos; may be empty.
+
+        Raises:
+            UserError: Their rows have another width, or contain non-finite values.
+        """
+        raw = ours.features.astype(np.float32)
+        self.ours, self.num_rows = ours, len(raw)
+        self.remarks: list[str] = []
+        self.theirs = np.atleast_2d(theirs)
+        if self.theirs.shape[1] != raw.shape[1]:
+            raise UserError(
+                f"their rows have {self.theirs.shape[1]:,} values, ours {raw.shape[1]:,}: another layer or another "
+                f"model"
+            )
+        if not np.isfinite(self.theirs).all():
+            num_broken = (~np.isfinite(self.theirs)).any(axis=1).sum()
+            raise UserError(f"{num_broken:,} of their {len(self.theirs):,} rows contain non-finite values")
+        self._normalised = is_unit(self.theirs) and not is_unit(raw)
+        if self._normalised:
+            self.remarks.append("their rows are L2-normalised, ours raw")
+        self.pool = self._pool_of(raw, may_be_first=theirs.ndim == 2)
+        if self.pool:
+            self.remarks.append(f"theirs is one row a video; compared with the {self.pool} of ours")
+            raw = POOLS[self.pool](raw)
+        self.mine = self._scale(raw)
+        self._measure(raw, others)
+
+    def _measure(self, raw: np.ndarray, others: np.ndarray) -> None:
+        scale = np.linalg.norm(self.mine, axis=1) / np.maximum(np.linalg.norm(raw, axis=1), 1e-12)
+        self.tolerance = ROUNDED_TWICE / 2 * (scale**2 * float16_steps(raw) + float16_steps(self.mine))
+        with np.errstate(over="ignore"):
+            is_float16 = np.array_equal(self.theirs, self.theirs.astype(np.float16))
+        squares = (self.theirs.astype(np.float64) ** 2).sum(axis=1)
+        self.rounding = ROUNDED_TWICE / 2 * float16_steps(self.theirs) if is_float16 else FLOAT32_NOISE**2 * squares
+        sample = self.mine[np.unique(np.linspace(0, len(self.mine) - 1, SAMPLED_ROWS).astype(int))]
+        if len(others):
+            distances = squared_distances(sample, self._scale(others))
+        else:
+            distances = squared_distances(sample, sample)[~np.eye(len(sample), dtype=bool)]
+        self.unrelated = float(np.median(distances)) if distances.size else 0.0
+        num_common = min(len(self.mine), len(self.theirs))
+        self.apart = paired_distances(self.mine[:num_common], self.theirs[:num_common])
+        self.levels = self.apart / self.tolerance[:num_common]
+
+    def _pool_of(self, raw: np.ndarray, may_be_first: bool) -> str:
+        """Return how many rows became one; empty if theirs are not one row, or are our first."""
+        if len(self.theirs) > 1 or len(raw) == 1:
+            return ""
+        distances = {
+            name: float(paired_distances(self._scale(pool(raw)), self.theirs)[0]) for name, pool in POOLS.items()
+        }
+        if may_be_first:
+            distances[""] = float(paired_distances(self._scale(raw[:1]), self.theirs)[0])
+        return min(distances, key=distances.__getitem__)
+
+    def _scale(self, rows: np.ndarray) -> np.ndarray:
+        return unit(rows) if self._normalised else rows
+
+    def formed(self, rows: np.ndarray) -> np.ndarray:
+        """Bring raw rows of ours to the form of theirs."""
+        rows = rows.astype(np.float32)
+        return self._scale(POOLS[self.pool](rows) if self.pool else rows)
+
+    def shown(self, squared: float) -> str:
+        """Return a squared distance as text, in units of the distance of unrelated rows."""
+        return f"{np.sqrt(squared / self.unrelated):.4f}" if self.unrelated > 0 else f"{np.sqrt(squared):.3g} unscaled"
+
+    @property
+    def most_are_equal(self) -> bool:
+        """Whether at least half of the rows are equal but for rounding."""
+        return bool(np.sort(self.levels)[(len(self.levels) - 1) // 2] <= 1)
+
+    @property
+    def all_are_equal(self) -> bool:
+        """Whether all rows are equal but for rounding."""
+        return self.most_are_equal and bool(self.levels.max() <= ODD_ROW)
+
+    def why_equal_is_not_enough(self) -> str:
+        """Say why equal rows prove nothing, if other rows are equal to them, too; empty if they prove something."""
+        if self.unrelated <= ODD_ROW * self.tolerance.mean():
+            return "the rows are equal, but there are no rows of other videos that differ from them"
+        if len(self.mine) > 1 and paired_distances(self.mine[1:], self.mine[:-1]).max() <= self.tolerance.max():
+            return "the rows are equal, but all rows of this video are: their order and their rate may be any"
+        return ""
+
+    def other_count(self) -> str:
+        """Say which rows only one of the two has; empty if none."""
+        more = len(self.theirs) - len(self.mine)
+        if more == -1:
+            return DROPPED
+        if more and not self.most_are_equal:
+            rates = (f"{count / self.ours.duration_seconds:.2f}" for count in (len(self.theirs), len(self.mine)))
+            return "another rate: {} rows a second, ours {}".format(*rates)
+        return f"theirs has {abs(more)} rows {'more' if more > 0 else 'fewer'} at the end" if more else ""
+
+    def other_order(self) -> dict[str, float]:
+        """Return {what their rows have: squared distance} if they are much nearer to our rows of other positions."""
+        if shifted := self._shifted():
+            return shifted
+        mine, theirs, num_rows = self.mine, self.theirs, len(self.apart)
+        if len(mine) != len(theirs) or num_rows > MAX_ORDERED_ROWS:
+            return {}
+        to_all = squared_distances(theirs, mine)
+        least, nearest = to_all.min(axis=1), to_all.argmin(axis=1)
+        moved = np.maximum(NEARER**2 * least, ODD_ROW * self.tolerance) <= self.apart
+        moved &= nearest != np.arange(num_rows)
+        name = f"rows in another order ({moved.sum():,} of {num_rows:,} are ours of other places)"
+        return {name: float(least.mean())} if moved.sum() > 1 else {}
+
+    def _shifted(self) -> dict[str, float]:
+        """Return the shift that brings their rows nearest to ours, if it brings them much nearer."""
+        mine, theirs, num_rows = self.mine, self.theirs, len(self.apart)
+        distances = {}
+        for shift in (s for s in range(-MAX_SHIFT, MAX_SHIFT + 1) if s and 2 * abs(s) <= num_rows):
+            a, b = mine[max(-shift, 0) :], theirs[max(shift, 0) :]
+            both = min(len(a), len(b))
+            # Not the mean: a few other rows do not make the rest come earlier or later. Nor do a few that fit by
+            # chance.
+            distance = float(np.quantile(paired_distances(a[:both], b[:both]), 0.8))
+            if NEARER**2 * distance <= np.median(self.apart):
+                distances[f"rows {abs(shift)} places {'later' if shift > 0 else 'earlier'}"] = distance
+        return dict([min(distances.items(), key=lambda item: item[1])]) if distances else {}
+
+    def other_level(self) -> str:
+        """Say whether theirs are ours plus a constant: decibels of another reference, such as each file's maximum."""
+        num_rows = len(self.apart)
+        differences = self.theirs[:num_rows] - self.mine[:num_rows]
+        level = float(np.median(differences))
+        if abs(level) < 1 or np.mean(np.abs(differences - level) < 0.5) < 0.9:
+            return ""
+        return f"their values are ours {level:+.2f} throughout: another reference"
+
+    def scaled(self) -> str:
+        """Say whether theirs are ours times a number."""
+        num_rows = len(self.apart)
+        mine, theirs = self.mine[:num_rows].astype(np.float64), self.theirs[:num_rows].astype(np.float64)
+        ratio = float((mine * theirs).sum() / max((mine**2).sum(), 1e-24))
+        apart = paired_distances(ratio * mine, theirs)
+        if abs(ratio - 1) < 0.02 or ratio <= 0 or (apart > ODD_ROW * ratio**2 * self.tolerance[:num_rows]).any():
+            return ""
+        return f"their rows are {ratio:.3g} times as long"
+
+    def odd_rows(self) -> list[str]:
+        """Say which rows differ, if most do not."""
+        odd = np.flatnonzero(self.levels > ODD_ROW)
+        if not self.most_are_equal:
+            return []
+        return [f"{len(odd):,} of {len(self.levels):,} rows differ, from row {odd[0]} on"]
+
+    def rows_to_try(self) -> list[int]:
+        """Return the rows to examine: the one that differs most, and some of the others that differ."""
+        if self.pool:
+            return list(range(self.num_rows))
+        odd = np.flatnonzero(self.levels > ODD_ROW) if self.most_are_equal else np.arange(len(self.levels))
+        spread = odd[np.unique(np.linspace(0, len(odd) - 1, TRIED_ROWS - 1).astype(int))]
+        return sorted({int(self.levels.argmax()), *map(int, spread)})

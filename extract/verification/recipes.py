@@ -1,0 +1,213 @@
+"""Other ways of making an extractor's rows, among those that are often met."""
+
+import copy
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from ...storage.records import VideoFeatures
+from ..decoding.decode import Finished, Started, Wanted
+from ..decoding.errors import VideoError
+from ..decoding.messages import Nonsense, PictureFollows, RowFollows
+from ..decoding.process import DecodeProcess
+from ..decoding.scaling import LIBSWSCALE, LIBSWSCALE_BICUBIC, PILLOW
+from ..extractor import Extractor
+from ..jobs import wanted_of
+from ..models.s3d import S3D
+from .compare import Alternatives, Hypothesis
+
+BATCH = 4
+RATES = (1, 2, 3, 4, 5, 8, 10, 12, 15, 16, 20, 24, 25, 30, 32, 50, 60)
+"""Frames per second that people use."""
+
+IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+KINETICS = ((110.6, 103.2, 96.3), (1.0, 1.0, 1.0))
+ACTIVITYNET = ((114.7748, 107.7354, 99.4750), (1.0, 1.0, 1.0))
+CLIP = ((0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711))
+IG65M = ((0.43216, 0.394666, 0.37645), (0.22803, 0.22145, 0.216989))
+HARA_2020 = ((0.4345, 0.4051, 0.3775), (0.2768, 0.2713, 0.2737))
+NOTHING = ((0.0, 0.0, 0.0), (1.0, 1.0, 1.0))
+NORMALISATIONS = {
+    "values 0..1, nothing subtracted": ("0..1", *NOTHING),
+    "values 0..255, nothing subtracted": ("0..255", *NOTHING),
+    "values -1..1": ("0..1", (0.5, 0.5, 0.5), (0.5, 0.5, 0.5)),
+    "ImageNet's mean and std": ("0..1", *IMAGENET),
+    "values 0..255 minus Kinetics' mean": ("0..255", *KINETICS),
+    "values 0..255 minus ActivityNet's mean": ("0..255", *ACTIVITYNET),
+    "the mean and std of Hara 2020": ("0..1", *HARA_2020),
+    "CLIP's mean and std": ("0..1", *CLIP),
+    "the mean and std of R(2+1)D on IG-65M": ("0..1", *IG65M),
+}
+FILLS: dict[str, Callable[[np.ndarray, int], np.ndarray]] = {
+    "black frames": lambda frames, valid: np.zeros_like(frames[valid:]),
+    "its frames again from the first": lambda frames, valid: frames[np.arange(valid, len(frames)) % valid],
+    "its last frame again and again": lambda frames, valid: np.repeat(
+        frames[valid - 1 : valid], len(frames) - valid, axis=0
+    ),
+}
+"""{what fills a last window that is not full: (frames, number of real ones) -> the others}"""
+
+
+def read_windows(
+    path: Path, wanted: list[Wanted], indices: Sequence[int]
+) -> tuple[list[dict[int, np.ndarray]], list[int]]:
+    """Decode some rows of a video.
+
+    Args:
+        path: The video.
+        wanted: What each recipe needs.
+        indices: The rows to keep.
+
+    Returns:
+        For each of ``wanted``, {index: frames of that row, uint8 [T, H, W, 3] or [H, W, 3]}, and the number of all
+        rows.
+
+    Raises:
+        VideoError: The video cannot be decoded.
+    """
+    process = DecodeProcess()
+    windows: list[dict[int, np.ndarray]] = []
+    counts: list[int] = []
+    try:
+        process.start(path, wanted)
+        while True:
+            message = process.receive()
+            if isinstance(message, Started):
+                windows, counts = [{} for _ in wanted], [0] * len(wanted)
+            elif isinstance(message, RowFollows):
+                message.check(wanted[: len(counts)])
+                frames, which = np.empty(message.shape, dtype=np.uint8), message.wanted
+                process.receive_into(frames)
+                if counts[which] in indices:
+                    windows[which][counts[which]] = frames
+                counts[which] += 1
+            elif isinstance(message, PictureFollows):
+                process.receive_bytes()
+            elif isinstance(message, Finished):
+                return windows, counts
+    except Nonsense as error:
+        raise process.refused(error) from None
+    finally:
+        process.close()
+
+
+@dataclass(frozen=True)
+class _Variant:
+    """An extractor and the frames that it computes."""
+
+    extractor: Extractor
+    frames: list[np.ndarray]
+    another_rate: bool = False
+
+
+class Recipes:
+    """The other ways in which an extractor's rows may have been made."""
+
+    def __init__(self, extractor: Extractor) -> None:
+        self.extractor = extractor
+        self.known: list[str] = []
+        """Recipes that alone explained a video. They are tried first for the next videos."""
+
+    @cached_property
+    def _in_bf16(self) -> Extractor:
+        network = copy.deepcopy(self.extractor.network)
+        assert network is not None
+        profile = replace(self.extractor.profile, precision="bf16")
+        return replace(self.extractor, network=network.to(torch.bfloat16), profile=profile)
+
+    def alternatives(self, path: Path, ours: VideoFeatures, embedded: bool = False) -> Alternatives:
+        """Return what makes a video's rows in other ways.
+
+        The video is decoded once, in every size and at every rate that fits.
+
+        Args:
+            path: The video.
+            ours: Our features of it.
+            embedded: Rows are those of the network's ``video_embedding``.
+        """
+
+        def hypotheses(indices: Sequence[int], num_rows: int) -> Iterator[Hypothesis]:
+            frames, variants = self._variants(path, ours, indices, num_rows)
+            if self.extractor.profile.precision == "fp32":
+                rows = self._rows(_Variant(self._in_bf16, frames), embedded)
+                yield Hypothesis("our recipe, computed in bf16", rows, ours=True)
+            for name in sorted(variants, key=lambda name: name not in self.known):
+                variant = variants[name]
+                yield Hypothesis(name, self._rows(variant, embedded), another_rate=variant.another_rate)
+
+        return hypotheses
+
+    def _variants(
+        self, path: Path, ours: VideoFeatures, indices: Sequence[int], num_rows: int
+    ) -> tuple[list[np.ndarray], dict[str, _Variant]]:
+        """Return the frames of our recipe, and the other recipes by name."""
+        profile, wanted = self.extractor.profile, wanted_of(self.extractor.profile)
+        kernels = [kernel for kernel in (LIBSWSCALE, LIBSWSCALE_BICUBIC, PILLOW) if kernel != profile.resize]
+        rates = [
+            r for r in RATES if r != profile.fps and abs(ours.duration_seconds * r / profile.stride - num_rows) < 2
+        ]
+        asked = [
+            wanted,
+            *(replace(wanted, resize=kernel) for kernel in kernels),
+            *(replace(wanted, fps=rate) for rate in rates),
+        ]
+        windows, counts = read_windows(path, asked, indices)
+        if counts[0] != len(ours.valid_frames):
+            raise VideoError(
+                "changed", f"its file gives {counts[0]:,} rows now, and {len(ours.valid_frames):,} are in the store"
+            )
+        frames = [windows[0][index] for index in indices]
+        variants = self._other_inputs(frames)
+        names = [(f"the kernel {kernel!r}", False) for kernel in kernels]
+        names += [(f"{rate} frames a second", True) for rate in rates]
+        for (name, another_rate), made, count in zip(names, windows[1:], counts[1:], strict=True):
+            if count == num_rows or not another_rate:
+                variants[name] = _Variant(self.extractor, [made[index] for index in indices], another_rate)
+        valid = int(ours.valid_frames[-1])
+        if indices[-1] == counts[0] - 1 == num_rows - 1 and valid < profile.window:
+            variants |= self._other_fills(frames, valid)
+        return frames, variants
+
+    def _other_fills(self, frames: list[np.ndarray], valid: int) -> dict[str, _Variant]:
+        variants = {}
+        for name, fill in FILLS.items():
+            last = np.concatenate([frames[-1][:valid], fill(frames[-1], valid)])
+            if not np.array_equal(last, frames[-1]):
+                variants[f"a last window filled with {name}"] = _Variant(self.extractor, [*frames[:-1], last])
+        return variants
+
+    def _other_inputs(self, frames: list[np.ndarray]) -> dict[str, _Variant]:
+        profile = self.extractor.profile
+        swapped = [np.ascontiguousarray(picture[..., ::-1]) for picture in frames]
+        variants = {"red and blue swapped": _Variant(self.extractor, swapped)}
+        for name, values in NORMALISATIONS.items():
+            if values == (profile.value_range, profile.mean, profile.std):
+                continue
+            value_range, mean, std = values
+            extractor = replace(self.extractor, profile=replace(profile, value_range=value_range, mean=mean, std=std))
+            variants[name] = _Variant(extractor, frames)
+            variants[f"{name}, red and blue swapped"] = _Variant(extractor, swapped)
+        return variants
+
+    def _rows(self, variant: _Variant, embedded: bool) -> np.ndarray:
+        frames = variant.frames
+        batches = [np.stack(frames[i : i + BATCH]) for i in range(0, len(frames), BATCH)]
+        rows = np.concatenate([variant.extractor.features(batch).numpy() for batch in batches])
+        return self.embed(rows) if embedded else rows
+
+    @property
+    def embedding_dimension(self) -> int | None:
+        """Width of the embedding that the network computes from its features; None if it has none."""
+        return self.extractor.network.fc.out_features if isinstance(self.extractor.network, S3D) else None
+
+    def embed(self, rows: np.ndarray) -> np.ndarray:
+        """Return the network's embedding of features: 512 values of 1,024."""
+        network = self.extractor.network
+        assert isinstance(network, S3D)
+        like = next(network.parameters())
+        with torch.inference_mode():
+            return network.video_embedding(torch.from_numpy(rows).to(like.device, like.dtype)).float().cpu().numpy()
