@@ -44,7 +44,7 @@ class Retrieval(Task[RetrievalSettings]):
         if settings.rerank is not None and not config.has_fusion:
             say(f"note: rerank {settings.rerank} changes nothing: {run_name} has no fusion layers")
             settings = replace(settings, rerank=None)
-        temperature = config.temperature if settings.temperature is None else settings.temperature
+        temperature = config.objective.temperature if settings.temperature is None else settings.temperature
         return replace(settings, temperature=temperature)
 
     def ask(self, run: "Run", question: Question[RetrievalSettings], problems: Problems) -> TaskResult:
