@@ -22,7 +22,9 @@ VTT_LISTS = {
         "key,vid_key,video_id,sentence", *(f"ret{v},msr{v},video{v},caption {v} of clip {v}" for v in (11, 9, 10))
     ),
     "train_list_miech__txt": lines(*(f"video{v}" for v in (0, 1, 9))),
-    "test_list_miech__txt": "\n".join(f"video{v}" for v in (4, 5, 10)),  # the real ones have no newline at the end
+    "test_list_miech__txt": "\n".join(
+        f"video{v}" for v in (4, 5, 10)
+    ),  # like the real file, without a newline at the end
     "train_list_full__txt": lines(*(f"video{v}" for v in range(6))),
     "val_list_full__txt": lines("video6", "video7"),
     "test_list_full__txt": lines(*(f"video{v}" for v in range(8, 12))),

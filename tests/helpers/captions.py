@@ -10,7 +10,7 @@ SMALL = "en_core_web_sm"
 
 
 def caption_file(folder, rows, kind="csv", *, mark=False):
-    """``rows`` as a file of somebody's own; line 1 of a CSV is its header, so row n is line n + 2 there and n + 1 in JSONL."""
+    """Write a user's captions. Row n is line n + 2 of a CSV, which has a header, and line n + 1 of a JSONL."""
     path = folder / f"captions.{kind}"
     text = io.StringIO(newline="")
     if kind == "csv":

@@ -10,7 +10,7 @@ def approx_log(value):
 
 
 def loop_idf(captions):
-    """Eq. 7, word by word: {(word, tag): (captions that have it, log(|D| / (1 + that number)))}."""
+    """Compute Eq. 7 of TACo with loops: {(word, tag): (number of captions with it, IDF)}."""
     train = [c for c in captions if c.split == "train"]
     table = {}
     for caption in train:

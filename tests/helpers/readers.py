@@ -15,7 +15,7 @@ def annotations_of(reader, folder):
 
 
 def captions_of(reader, folder, protocol=None):
-    """(captions, what was left out); those of a video come together."""
+    """Return (captions, problems), and check that the captions of a video come together."""
     annotations = annotations_of(reader, folder)
     captions = list(reader.DATASET.read(annotations, reader.DATASET.protocols[0] if protocol is None else protocol))
     runs = [video_id for video_id, _ in groupby(c.video_id for c in captions)]
@@ -25,7 +25,7 @@ def captions_of(reader, folder, protocol=None):
 
 
 def counts(captions):
-    """{split: (videos, captions)}"""
+    """Return {split: (number of videos, number of captions)}."""
     numbers = Counter(c.split for c in captions)
     return {
         split: (len({c.video_id for c in captions if c.split == split}), number) for split, number in numbers.items()
@@ -37,7 +37,7 @@ def brief(captions):
 
 
 def write(folder, files):
-    """{name: text, bytes, or what becomes JSON}"""
+    """Write ``files``, {name: text, bytes or JSON values}. Return the folder."""
     for name, content in files.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -56,7 +56,7 @@ def refused(reader, folder, protocol=None):
 
 
 def left_out(problems, *expected):
-    """Each problem says what is expected of it, in order."""
+    """Check that each problem contains the expected words, in order."""
     assert problems.count == len(problems.messages) == len(expected), problems.messages
     for message, words in zip(problems.messages, expected, strict=True):
         assert all(word in message for word in words) and message.endswith("; left out"), message
@@ -71,7 +71,7 @@ def lines(*rows):
 
 
 def untimed_captions_of(reader, folder, protocol=None):
-    """(captions, number of problems) of a data set whose captions are about whole videos."""
+    """Return (captions, number of problems) of a data set whose captions have no times."""
     annotations = annotations_of(reader, folder)
     captions = list(reader.DATASET.read(annotations, reader.DATASET.protocols[0] if protocol is None else protocol))
     runs = [key for key, _ in groupby((c.split, c.video_id) for c in captions)]
@@ -82,7 +82,7 @@ def untimed_captions_of(reader, folder, protocol=None):
 
 
 def write_named(folder, **files):
-    """Files by name with ``__`` for the dot: text and bytes as they are, anything else as JSON."""
+    """Write files whose names have ``__`` instead of the dot: text, bytes or JSON values. Return the folder."""
     for name, content in files.items():
         path = folder / name.replace("__", ".")
         path.parent.mkdir(parents=True, exist_ok=True)

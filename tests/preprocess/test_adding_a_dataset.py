@@ -1,4 +1,4 @@
-"""A data set costs its file, one row in ``DATASETS`` and its tests: a reader from a file of its own, run by the command."""
+"""A data set costs one file, one row in ``DATASETS`` and tests. This one is added from outside the package."""
 
 import importlib.util
 

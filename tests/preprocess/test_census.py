@@ -4,7 +4,7 @@ from vlalign.preprocess.census import Census, LeftOut, format_statistics
 from vlalign.storage import Caption
 
 
-def test_the_summary_says_what_splits_share():
+def test_statistics_count_what_splits_share():
     census = Census()
     for video, split, text in (
         ("a", "train", "x"),

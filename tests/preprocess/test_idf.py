@@ -55,7 +55,7 @@ def test_idf_by_hand(captions, expected):
     assert idf_by_word(idf_of([caption_of(words) for words in captions])) == expected
 
 
-def test_idf_is_equal_to_plain_loops():
+def test_idf_equals_a_plain_loop():
     planned = demo.plan_scenes(3, {"train": 12, "test": 6})
     captions = list(tag_captions((r for r in demo.records(planned) if isinstance(r, Caption)), SMALL))
     table = idf_by_word(idf_of(captions))

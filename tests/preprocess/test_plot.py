@@ -8,7 +8,7 @@ from vlalign.preprocess.plot import choose_evenly, plot_idf
 from vlalign.storage import IdfEntry
 
 
-def test_the_picture_shows_words_from_rare_to_frequent(tmp_path):
+def test_the_plot_shows_words_from_rare_to_frequent(tmp_path):
     def entries(tag, count):
         return [
             IdfEntry(word=f"{tag}{n}", part_of_speech=tag, document_count=n, idf=10 - n / 100) for n in range(count)

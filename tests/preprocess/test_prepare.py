@@ -24,7 +24,7 @@ from vlalign.storage.layout import DatasetFolder
 
 
 def captions(count: int, changed: int | None = None) -> list[Caption]:
-    """Two a video; every tenth for testing."""
+    """Return two captions per video; every tenth caption is test."""
     return [
         Caption(
             video_id=f"v{n // 2}",
@@ -48,7 +48,7 @@ def files(folder):
 
 
 def ten_line_idf(folder) -> dict:
-    """Eq. 7 of TACo from the tables on disk, another way."""
+    """Compute Eq. 7 of TACo from the tables on disk in another way."""
     rows = [
         row
         for path in sorted(folder.glob("part-*.parquet"))
@@ -69,7 +69,7 @@ def assert_idf_is(dataset, expected):
         assert made[pair] == (count, pytest.approx(idf, abs=1e-12))
 
 
-def test_how_many_processes_made_it_changes_no_byte(tmp_path, monkeypatch):
+def test_the_number_of_processes_changes_no_byte(tmp_path, monkeypatch):
     monkeypatch.setattr(preparing, "PART_CAPTIONS", 40)
     made = {}
     for workers in (1, 2):
@@ -83,7 +83,7 @@ def test_how_many_processes_made_it_changes_no_byte(tmp_path, monkeypatch):
     assert_idf_is(dataset, ten_line_idf(dataset.captions))
 
 
-def test_the_idf_of_parts_adds_up_to_that_of_the_whole(tmp_path, monkeypatch):
+def test_the_idf_does_not_depend_on_the_size_of_parts(tmp_path, monkeypatch):
     tables = []
     for size in (1000, 7):
         monkeypatch.setattr(preparing, "PART_CAPTIONS", size)
@@ -93,7 +93,7 @@ def test_the_idf_of_parts_adds_up_to_that_of_the_whole(tmp_path, monkeypatch):
     assert tables[0] == tables[1]
 
 
-def test_only_what_changed_is_tagged_again_and_what_is_too_many_goes(tmp_path, monkeypatch):
+def test_only_changed_parts_are_tagged_again_and_surplus_parts_removed(tmp_path, monkeypatch):
     monkeypatch.setattr(preparing, "PART_CAPTIONS", 20)
     dataset = DatasetFolder(tmp_path, "mine")
     prepare_records(dataset, read(70), spacy_model=SMALL, problems=Problems())
@@ -116,11 +116,12 @@ from test_prepare import preparing, read
 from vlalign.storage.common.problems import Problems
 from vlalign.storage.layout import DatasetFolder
 preparing.PART_CAPTIONS = 300
-preparing.prepare_records(DatasetFolder(Path(sys.argv[1]), "mine"), read(6000), spacy_model=SMALL, problems=Problems(), num_processes=2)
+dataset = DatasetFolder(Path(sys.argv[1]), "mine")
+preparing.prepare_records(dataset, read(6000), spacy_model=SMALL, problems=Problems(), num_processes=2)
 """
 
 
-def test_a_killed_run_goes_on_where_it_was(tmp_path, monkeypatch):
+def test_a_killed_call_continues_with_the_next_part(tmp_path, monkeypatch):
     monkeypatch.setattr(preparing, "PART_CAPTIONS", 300)
     dataset = DatasetFolder(tmp_path, "mine")
     run = subprocess.Popen(
@@ -134,7 +135,7 @@ def test_a_killed_run_goes_on_where_it_was(tmp_path, monkeypatch):
     before = {p.name: p.stat().st_mtime_ns for p in dataset.captions.glob("part-*.parquet")}
     assert 2 <= len(before) < 20
     with pytest.raises(UserError, match="run vlalign-preprocess"):
-        read_captions(dataset.captions)  # not half of a data set
+        read_captions(dataset.captions)  # an incomplete data set is not read
     prepare_records(dataset, read(6000), spacy_model=SMALL, problems=Problems())
     after = {p.name: p.stat().st_mtime_ns for p in dataset.captions.glob("part-*.parquet")}
     assert len(after) == 20 and all(after[name] == made for name, made in before.items())
@@ -150,7 +151,7 @@ CAPTIONS = [
 ]
 
 
-def test_other_captions_are_tagged_anew(tmp_path):
+def test_changed_captions_are_tagged_again(tmp_path):
     dataset = DatasetFolder(tmp_path, "two")
     problems = Problems()
     prepare_records(dataset, lambda _: iter([*VIDEOS, *CAPTIONS]), spacy_model=SMALL, problems=problems)
@@ -178,7 +179,7 @@ def test_other_captions_are_tagged_anew(tmp_path):
         "captions/summary.json",
     ],
 )
-def test_what_a_stopped_call_did_not_write_is_made_by_the_next(tmp_path, lost):
+def test_missing_files_are_written_by_the_next_call(tmp_path, lost):
     dataset = DatasetFolder(tmp_path, "two")
     prepare_records(dataset, lambda _: iter(CAPTIONS), spacy_model=SMALL, problems=Problems())
     (dataset.path / lost).unlink()
@@ -187,8 +188,8 @@ def test_what_a_stopped_call_did_not_write_is_made_by_the_next(tmp_path, lost):
 
 
 @pytest.mark.slow
-def test_youcook2_is_the_same_whoever_makes_it(tmp_path):
-    """Its counts by the command itself, and its idf against ten lines; by 1, 2 and 7 processes."""
+def test_youcook2_does_not_depend_on_the_number_of_processes(tmp_path):
+    """Also compares counts and IDF with a second implementation."""
     there, made = shared("data/youcook2"), {}
     for workers in (1, 2, 7):
         root = tmp_path / str(workers)
@@ -208,7 +209,7 @@ def test_youcook2_is_the_same_whoever_makes_it(tmp_path):
     assert_idf_is(dataset, ten_line_idf(dataset.captions))
 
 
-def test_the_python_call_prints_nothing_reports_progress_and_returns_what_it_did(tmp_path, capfd):
+def test_the_python_call_prints_nothing_and_reports_progress(tmp_path, capfd):
     rows = [{"video_id": f"v{n}", "caption": "a man cooks rice", "split": "train"} for n in range(4)]
     path = caption_file(tmp_path, [*rows, rows[0] | {"caption": ""}])
     program = f"""

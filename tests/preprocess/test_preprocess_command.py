@@ -20,7 +20,7 @@ GOOD = {"video_id": "v1", "caption": "a man cooks", "start_seconds": 1, "end_sec
 
 @pytest.fixture(scope="module")
 def mine(tmp_path_factory):
-    """(root, data set, exit code, what was printed and what was said) of one call on captions of which two rows are bad."""
+    """Return (root, data set, exit code, stdout, stderr) of a call on captions with two unusable rows."""
     root = tmp_path_factory.mktemp("mine")
     rows = [
         {"video_id": f"v{n % 5}", "caption": f"{text} {n}", "start_seconds": n // 5, "end_seconds": n // 5 + 1}
@@ -43,7 +43,7 @@ def mine(tmp_path_factory):
     return root, DatasetFolder(root, "mine"), code, out.getvalue(), err.getvalue()
 
 
-def test_a_call_with_bad_rows_does_the_rest_and_says_so(mine):
+def test_a_call_with_unusable_rows_does_the_rest_and_reports_them(mine):
     root, dataset, code, _, err = mine
     assert code == 1
     warnings = [line for line in err.splitlines() if line.startswith("warning: ")]
@@ -52,7 +52,7 @@ def test_a_call_with_bad_rows_does_the_rest_and_says_so(mine):
     assert len(read_captions(dataset.captions)) == 12
 
 
-def test_only_what_was_asked_for_is_written(mine):
+def test_no_other_files_are_written(mine):
     _, dataset, *_ = mine
     written = sorted(str(path.relative_to(dataset.path)) for path in dataset.path.rglob("*") if path.is_file())
     assert written == [
@@ -65,7 +65,7 @@ def test_only_what_was_asked_for_is_written(mine):
     ]
 
 
-def test_the_tables_on_disk_agree_with_plain_loops(mine):
+def test_tables_on_disk_equal_a_plain_loop(mine):
     _, dataset, *_ = mine
     captions = read_captions(dataset.captions)
     assert {c.split for c in captions} == {"train", "validation", "test"}
@@ -75,7 +75,7 @@ def test_the_tables_on_disk_agree_with_plain_loops(mine):
             assert caption.caption[start : start + len(word)] == word
 
 
-def test_the_summary_is_equal_to_counts_made_with_a_plain_loop(mine):
+def test_the_summary_equals_a_plain_loop(mine):
     _, dataset, _, out, _ = mine
     counts = {}
     for row in pq.read_table(dataset.captions / "part-00000.parquet").to_pylist():
@@ -115,7 +115,7 @@ sys.exit(code)
 """
 
 
-def test_the_second_call_changes_no_file_and_needs_no_spacy(mine):
+def test_a_second_call_changes_no_file_and_does_not_import_spacy(mine):
     root, dataset, code, out, _ = mine
 
     def files():
@@ -137,8 +137,8 @@ def test_the_second_call_changes_no_file_and_needs_no_spacy(mine):
 VIDEOS = [VideoRecord(video_id="v1", path="a.mp4"), VideoRecord(video_id="v2", path="b.mp4")]
 
 
-def test_captions_of_unknown_videos_are_reported_once_a_video(tmp_path, capsys):
-    """The videos were extracted before; the captions name one of them otherwise."""
+def test_captions_of_unlisted_videos_are_reported_once_per_video(tmp_path, capsys):
+    """The videos were extracted before, and the captions use another name for one of them."""
     dataset = DatasetFolder(tmp_path, "mine")
     dataset.write_videos(VIDEOS)
     path = caption_file(
@@ -186,7 +186,7 @@ def test_captions_of_unknown_videos_are_reported_once_a_video(tmp_path, capsys):
         ),
     ],
 )
-def test_mistakes_in_the_call(tmp_path, capsys, argv, said):
+def test_mistakes_in_options(tmp_path, capsys, argv, said):
     places = {"root": tmp_path, "file": caption_file(tmp_path, [GOOD]), "bad": tmp_path / "bad.jsonl"}
     places["bad"].write_text('{"video_id": "v", "caption": ""}\n')
     before = sorted(tmp_path.rglob("*"))
@@ -200,7 +200,7 @@ def test_mistakes_in_the_call(tmp_path, capsys, argv, said):
 
 
 def official(folder, *, clips=2):
-    """YouCook2 in its authors' schema, of sentences of our own."""
+    """Write files in the format of YouCook2."""
     database = {
         f"{subset}{n}": {
             "subset": subset,
@@ -220,7 +220,7 @@ def official(folder, *, clips=2):
     return database
 
 
-def test_official_files_are_read_from_their_usual_place(tmp_path, capsys):
+def test_official_files_are_read_from_the_default_folder(tmp_path, capsys):
     official(tmp_path / "youcook2" / "annotations")
     assert call(tmp_path, "--dataset", "youcook2") == 0
     out, _ = capsys.readouterr()
@@ -230,7 +230,7 @@ def test_official_files_are_read_from_their_usual_place(tmp_path, capsys):
     assert {c.task for c in read_captions(dataset.captions)} == {"101"}
 
 
-def test_protocols_lie_beside_each_other(tmp_path):
+def test_protocols_are_kept_side_by_side(tmp_path):
     official(tmp_path / "there")
     for protocol in ("retrieval", "all"):
         assert call(tmp_path, "--dataset", "youcook2", "--annotations", tmp_path / "there", "--protocol", protocol) == 0
@@ -263,7 +263,7 @@ def test_protocols_lie_beside_each_other(tmp_path):
         (["--dataset", "youcook2", "--annotations", "{there}", "--workers", "0"], ["--workers 0: expected 1 or more"]),
     ],
 )
-def test_mistakes_get_one_line(tmp_path, capsys, argv, said):
+def test_mistakes_with_official_data_sets(tmp_path, capsys, argv, said):
     (tmp_path / "empty").mkdir()
     official(tmp_path / "there")
     assert call(tmp_path, *(word.format(empty=tmp_path / "empty", there=tmp_path / "there") for word in argv)) == 2
@@ -272,7 +272,7 @@ def test_mistakes_get_one_line(tmp_path, capsys, argv, said):
 
 
 @pytest.mark.parametrize("strict", [False, True])
-def test_bad_rows_are_counted_or_with_strict_stop_the_run(tmp_path, capsys, strict):
+def test_unusable_rows_are_counted_or_stop_a_strict_call(tmp_path, capsys, strict):
     database = official(tmp_path / "there")
     database["training1"]["annotations"][0]["segment"] = [9, 3]
     database["training2"]["annotations"][1]["sentence"] = "  "
@@ -304,7 +304,7 @@ def test_bad_rows_are_counted_or_with_strict_stop_the_run(tmp_path, capsys, stri
         b"\xff",
     ],
 )
-def test_other_files_under_official_names_get_one_line(tmp_path, capsys, content):
+def test_other_files_with_official_names_are_rejected_in_one_line(tmp_path, capsys, content):
     official(tmp_path / "there")
     path = tmp_path / "there" / "youcookii_annotations_trainval.json"
     path.write_bytes(content if isinstance(content, bytes) else content.encode())

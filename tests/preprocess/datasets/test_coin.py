@@ -64,7 +64,7 @@ def test_coin_bad_segments_are_left_out(tmp_path):
     )
 
 
-def test_coin_other_subsets_are_refused(tmp_path):
+def test_coin_rejects_unknown_subsets(tmp_path):
     coin_file(tmp_path, {"a": coin_video("validation", [])})
     assert "video 'a': no 'validation'" in refused(coin, tmp_path)
 
@@ -90,7 +90,7 @@ def test_coin_background_share_by_hand(tmp_path):
         max_size=4,
     )
 )
-def test_coin_background_share_is_that_of_labelled_frames(tmp_path_factory, drawn):
+def test_coin_background_share_equals_a_count_of_frames(tmp_path_factory, drawn):
     videos = {
         f"v{n}": coin_video("testing", [("4", [s, s + d], "x") for s, d in segments], T)
         for n, (T, segments) in enumerate(drawn)
@@ -107,7 +107,7 @@ def test_coin_background_share_is_that_of_labelled_frames(tmp_path_factory, draw
 
 def test_coin_real(tmp_path):
     path = tmp_path / "COIN.json"
-    path.symlink_to(shared("data/coin/COIN_assembled.json"))  # its training split is not complete
+    path.symlink_to(shared("data/coin/COIN_assembled.json"))  # the training split is incomplete
     captions, problems = captions_of(coin, tmp_path)
     assert counts(captions)["test"][0] == 2797 and problems.count == 0
     assert len({c.step for c in captions}) == 778 and len({c.task for c in captions}) == 180

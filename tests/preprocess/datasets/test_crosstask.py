@@ -58,7 +58,7 @@ def test_crosstask_tasks(tmp_path):
         pytest.param("a\nb\nc\n", "record 1", id="another file"),
     ],
 )
-def test_crosstask_other_tasks_are_refused(tmp_path, tasks, said):
+def test_crosstask_rejects_other_task_files(tmp_path, tasks, said):
     message = refused(crosstask, write(tmp_path, crosstask_files([], [], {"7_a": ""}, tasks)))
     assert "tasks_primary.txt" in message and said in message
 
@@ -82,7 +82,7 @@ def test_crosstask_bad_rows_are_left_out(tmp_path):
 
 
 def authors_split(videos, validation):
-    """As the authors' code draws, word by word of its rule, after a seed of 0: {task: videos}, {task: videos}."""
+    """Return {(task, video): split}, drawn like the authors' code with a seed of 0."""
     left = {}
     for task, video in videos:
         left.setdefault(task, [])
@@ -100,7 +100,7 @@ def authors_split(videos, validation):
     }
 
 
-def test_crosstask_split_is_that_of_the_authors_code():
+def test_crosstask_splits_match_the_authors_code():
     rng = np.random.RandomState(5)
     videos = [
         TaskVideo(task, f"{task}{number:02d}")
@@ -114,10 +114,10 @@ def test_crosstask_split_is_that_of_the_authors_code():
     assert list(splits) == videos
     state = np.random.get_state()[1].copy()
     crosstask.draw_splits(videos, validation)
-    assert (np.random.get_state()[1] == state).all()  # nobody else's random numbers change
+    assert (np.random.get_state()[1] == state).all()  # the global random state does not change
 
 
-def test_crosstask_split_does_not_depend_on_what_is_there(tmp_path):
+def test_crosstask_splits_do_not_depend_on_missing_files(tmp_path):
     videos = [("7", f"v{number:02d}") for number in range(60)]
     segments = {f"7_{video}": "1,0,1\n" for _, video in videos}
     all_there, _ = captions_of(crosstask, write(tmp_path / "all", crosstask_files(videos, [], segments)))

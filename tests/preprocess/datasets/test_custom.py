@@ -22,7 +22,7 @@ ROWS = [
 
 @pytest.mark.parametrize("mark", [False, True], ids=["", "byte order mark"])
 @pytest.mark.parametrize("kind", ["csv", "jsonl"])
-def test_own_captions_are_read(tmp_path, kind, mark):
+def test_captions_are_read_from_csv_and_jsonl(tmp_path, kind, mark):
     problems = Problems()
     assert list(custom.read(caption_file(tmp_path, ROWS, kind, mark=mark), 0, problems)) == [
         Caption(video_id="v1", caption="a man cooks, slowly", split="train", start_seconds=0.5, end_seconds=2.0),
@@ -61,7 +61,7 @@ def test_own_captions_are_read(tmp_path, kind, mark):
         ),
     ],
 )
-def test_own_files_that_cannot_be_read_are_refused(tmp_path, name, content, said):
+def test_unreadable_files_are_rejected(tmp_path, name, content, said):
     path = tmp_path / name
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(UserError) as refused:
@@ -90,7 +90,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("kind", ["csv", "jsonl"])
-def test_every_bad_row_is_one_warning_with_its_line(tmp_path, capsys, kind):
+def test_every_unusable_row_is_one_warning_with_its_line(tmp_path, capsys, kind):
     rows = [GOOD]
     for change, _ in BAD.values():
         rows += [GOOD | change, GOOD]
@@ -143,7 +143,7 @@ def test_every_bad_row_is_one_warning_with_its_line(tmp_path, capsys, kind):
         pytest.param("jsonl", '{"video_id": "v", "caption": "a \\ud83d"}', 1, id="half a surrogate pair"),
     ],
 )
-def test_odd_rows_are_left_out_with_their_line(tmp_path, capsys, kind, text, line):
+def test_malformed_rows_are_left_out_with_their_line(tmp_path, capsys, kind, text, line):
     path = tmp_path / f"captions.{kind}"
     path.write_text(("video_id,caption\n" if kind == "csv" else "") + text + "\n", encoding="utf-8", newline="")
     problems = Problems()
@@ -152,7 +152,7 @@ def test_odd_rows_are_left_out_with_their_line(tmp_path, capsys, kind, text, lin
     assert capsys.readouterr().err.startswith(f"warning: {path}, line {line}: ")
 
 
-def test_many_bad_rows_are_counted_and_listed(tmp_path, capsys):
+def test_many_unusable_rows_are_counted_and_listed(tmp_path, capsys):
     path = caption_file(tmp_path, [GOOD, *[GOOD | {"caption": " "}] * 500])
     assert call(tmp_path, "--dataset", "mine", "--annotations", str(path)) == 1
     said, listed = capsys.readouterr().err.splitlines(), tmp_path / "mine" / "problems" / "preprocess.txt"
@@ -164,7 +164,7 @@ def test_many_bad_rows_are_counted_and_listed(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("num_videos", [*range(3, 31), 100, 1000])
-def test_every_split_has_videos_and_no_video_two_splits(num_videos):
+def test_every_split_has_videos_and_no_video_is_in_two(num_videos):
     ids = [f"video{n}" for n in range(num_videos)]
     splits = custom.split_videos(ids, seed=0)
     assert sorted(splits) == sorted(ids)
@@ -179,7 +179,7 @@ def test_fewer_videos_than_splits_all_go_to_train(num_videos):
     assert custom.split_videos(["a", "b"][:num_videos], seed=0) == dict.fromkeys(["a", "b"][:num_videos], "train")
 
 
-def test_splits_follow_from_seed_and_ids_alone():
+def test_splits_depend_only_on_seed_and_ids():
     ids = [f"video{n}" for n in range(50)]
     splits = custom.split_videos(ids, seed=0)
     assert custom.split_videos(ids, seed=0) == splits
@@ -192,17 +192,17 @@ def test_splits_follow_from_seed_and_ids_alone():
         "video36",
         "video44",
         "video47",
-    ]  # the five least by `printf "0:video18" | sha256sum`
+    ]  # the five smallest hashes, by `printf "0:video18" | sha256sum`
 
 
-def test_captions_without_a_split_get_that_of_their_video(tmp_path):
+def test_captions_without_a_split_get_the_split_of_their_video(tmp_path):
     rows = [
         {"video_id": f"v{n % 7}", "caption": f"caption {n}", "start_seconds": n, "end_seconds": n + 1}
         for n in range(21)
     ]
     captions = list(custom.read(caption_file(tmp_path, rows), 5, Problems()))
     splits = custom.split_videos([f"v{n}" for n in range(7)], 5)
-    rows.sort(key=lambda row: row["video_id"])  # those of a video come together
+    rows.sort(key=lambda row: row["video_id"])  # the captions of a video come together
     assert [(c.video_id, c.caption, c.start_seconds, c.end_seconds) for c in captions] == [
         tuple(row.values()) for row in rows
     ]

@@ -65,7 +65,7 @@ READ = {
 
 
 @pytest.mark.parametrize("case", READ)
-def test_usual_files_are_understood_and_it_is_said(tmp_path, capsys, case):
+def test_common_files_are_understood_and_reported(tmp_path, capsys, case):
     name, data, expected, said = READ[case]
     (tmp_path / name).write_bytes(data)
     problems = Problems()
@@ -76,7 +76,7 @@ def test_usual_files_are_understood_and_it_is_said(tmp_path, capsys, case):
     for words in said:
         assert sum(words in line for line in lines) == 1, (words, lines)
     list(custom.read(tmp_path / name, 0, Problems(quiet=True), VIDEOS))
-    assert capsys.readouterr().err == ""  # the second reading says nothing again
+    assert capsys.readouterr().err == ""  # the second pass logs nothing
 
 
 REFUSED = {
@@ -132,7 +132,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_would_change_the_meaning_is_refused_in_a_line(tmp_path, case):
+def test_ambiguous_files_are_rejected_in_one_line(tmp_path, case):
     name, data, said = REFUSED[case]
     (tmp_path / name).write_bytes(data)
     with pytest.raises(UserError) as refused:
@@ -140,14 +140,14 @@ def test_what_would_change_the_meaning_is_refused_in_a_line(tmp_path, case):
     assert said in str(refused.value) and str(tmp_path / name) in str(refused.value) and "\n" not in str(refused.value)
 
 
-def test_a_comma_beside_points_is_not_guessed(tmp_path, capsys):
+def test_a_comma_is_not_read_as_decimal_if_other_times_have_points(tmp_path, capsys):
     (tmp_path / "c.csv").write_text("video_id;caption;start;end\na;x;1,500;2,5\na;y;1.5;2.5\n")
     problems = Problems()
     assert [c.caption for c in custom.read(tmp_path / "c.csv", 0, problems)] == ["y"]
     assert problems.count == 1 and "decimal comma or a thousands separator" in capsys.readouterr().err
 
 
-def test_ids_are_matched_only_where_one_video_can_be_meant():
+def test_ids_are_matched_only_if_exactly_one_video_fits():
     videos = [VideoRecord(video_id=one, path=f"/v/{one}.mp4") for one in ("x/1", "y/1", "y/2", "3", "e.mp4")]
     given = ["1", "1.mp4", "2.mkv", "train/3.mp4", "test/3.mp4", "y\\1.mp4", "e.mp4", "/v/x/1.mp4", "zz", "e.mp4.mp4"]
     assert match_ids(given, videos) == {
@@ -158,7 +158,7 @@ def test_ids_are_matched_only_where_one_video_can_be_meant():
     }
 
 
-def test_where_no_caption_fits_a_video_nothing_is_replaced(tmp_path, capsys):
+def test_nothing_is_replaced_if_no_caption_names_a_video(tmp_path, capsys):
     dataset = DatasetFolder(tmp_path, "mine")
     dataset.write_videos(VIDEOS)
     path = tmp_path / "c.csv"

@@ -26,7 +26,7 @@ def test_the_demo_is_large_enough_and_no_scene_comes_twice(planned):
     assert len({scene_words(scene) for _, scene in planned}) == len(planned)
 
 
-def test_what_the_demo_tests_was_never_seen_in_training_but_each_of_its_words_was(planned):
+def test_the_demo_tests_unseen_combinations_of_seen_words(planned):
     objects = {
         split: {main_object(scene) for s, scene in planned if s == split} for split in ("train", "validation", "test")
     }
@@ -52,13 +52,13 @@ def test_what_the_demo_tests_was_never_seen_in_training_but_each_of_its_words_wa
     assert words["test"] <= words["train"]
 
 
-def test_the_demos_scenes_can_be_told_apart_by_eye(planned):
+def test_demo_scenes_are_visually_distinct(planned):
     for _, scene in planned:
         assert scene["colour"] != scene["other_colour"] and scene["shape"] != scene["other_shape"]
         assert (scene["shape"], scene["verb"]) != ("circle", "spin")
 
 
-def test_the_demos_videos_differ_as_those_of_the_world_do(planned):
+def test_demo_videos_vary_like_real_ones(planned):
     scenes = [scene for _, scene in planned]
     assert {scene["fps"] for scene in scenes} == set(demo.FRAME_RATES) and len(demo.FRAME_RATES) >= 3
     assert len({(scene["width"], scene["height"]) for scene in scenes}) >= 3
@@ -69,7 +69,7 @@ def test_the_demos_videos_differ_as_those_of_the_world_do(planned):
     assert {scene["rotation_degrees"] for scene in scenes} == {0, 90, 180, 270}
 
 
-def test_the_demos_records(planned):
+def test_demo_records(planned):
     records = list(demo.read(None, 0, Problems()))
     videos = [r for r in records if isinstance(r, VideoRecord)]
     captions = [r for r in records if isinstance(r, Caption)]
@@ -86,7 +86,7 @@ def test_the_demos_records(planned):
                 for name in ("size", "colour", "shape", "relation", "other_colour", "other_shape")
             )
             assert any(form in caption.caption.split() for form in demo.VERBS[scene["verb"]])
-    assert len({c.caption for c in captions}) == len(captions)  # every caption has one right video
+    assert len({c.caption for c in captions}) == len(captions)  # each caption describes one video
 
 
 def test_the_seed_decides_the_demo():
@@ -94,11 +94,11 @@ def test_the_seed_decides_the_demo():
     assert first == again
     assert first != other
     paths = [{r.path for r in records if isinstance(r, VideoRecord)} for records in (first, other)]
-    assert not paths[0] & paths[1]  # a video rendered from one seed is never taken for one of another
+    assert not paths[0] & paths[1]  # videos of two seeds have different files
 
 
 @pytest.mark.parametrize("seed", range(1, 6))
-def test_other_seeds_keep_the_promise_of_the_split(seed):
+def test_other_seeds_reserve_the_same_combinations(seed):
     scenes = demo.plan_scenes(seed)
     seen, unseen = ({main_object(scene) for s, scene in scenes if (s == "train") == train} for train in (True, False))
     assert seen and unseen and not seen & unseen

@@ -83,13 +83,13 @@ def test_merge_by_hand(lengths, expected):
 
 
 def test_merged_clips_have_the_times_of_all():
-    """Out of order in the file, and the first one ends last."""
+    """The clips are out of order in the file, and the first one ends last."""
     clips = [Clip(2, 4, "b b b b b"), Clip(0, 9, "a a a a a"), Clip(30, 31, "d d d d d d d d d d")]
     assert merge(clips) == [Clip(0, 9, "a a a a a b b b b b"), Clip(30, 31, "d d d d d d d d d d")]
 
 
 def obvious_merge(clips, least_words):
-    """By numbers of words alone: each word's clip, cut where a count is full."""
+    """Merge by counting words: the clip of each word, cut when a count is full."""
     clips = sorted(clips, key=lambda clip: clip.start_seconds)
     ends, count = [], 0
     for number, clip in enumerate(clips, start=1):
@@ -112,15 +112,13 @@ def test_merged_clips(clips, least_words):
     merged = merge(clips, least_words)
     assert merged == obvious_merge(clips, least_words)
     in_order = sorted(clips, key=lambda clip: clip.start_seconds)
-    assert " ".join(clip.text for clip in merged) == " ".join(
-        clip.text for clip in in_order
-    )  # nothing is lost, in order
+    assert " ".join(clip.text for clip in merged) == " ".join(clip.text for clip in in_order)  # no word is lost
     assert [clip.start_seconds for clip in merged] == sorted(clip.start_seconds for clip in merged)
     assert all(len(clip.text.split()) >= least_words for clip in merged) or len(merged) == 1
 
 
 def howto_video(*rows):
-    """Rows (start, end, text), as columns in a dictionary."""
+    """Return rows (start, end, text) as columns."""
     return {"start": [row[0] for row in rows], "end": [row[1] for row in rows], "text": [row[2] for row in rows]}
 
 
@@ -152,7 +150,7 @@ def test_howto100m_protocols(tmp_path):
     assert brief(captions) == [("z", "train", "now I cut the onion the onion and then I fry it", 0, 12.25)]
 
 
-def test_howto100m_raw_captions_never_stand_in(tmp_path):
+def test_howto100m_does_not_read_raw_captions_instead(tmp_path):
     write(tmp_path, {"raw_caption.json": {"a": howto_video((0, 9, "x"))}})
     assert (
         " caption.json (" in refused(howto100m, tmp_path)
@@ -190,7 +188,7 @@ def test_howto100m_bad_captions_are_left_out(tmp_path, protocol):
     left_out(problems, *((f"caption.json, video 'a', caption {n}:", words) for n, words in enumerate(said, start=1)))
 
 
-def test_howto100m_a_video_again_is_left_out(tmp_path):
+def test_howto100m_duplicate_videos_are_left_out(tmp_path):
     one, two = (json.dumps(howto_video((0, 9, word))) for word in ("first", "second"))
     write(tmp_path, {"caption.json": f'{{"a": {one}, "b": {one}, "a": {two}}}'})
     captions, problems = captions_of(howto100m, tmp_path)
@@ -210,7 +208,7 @@ def test_howto100m_a_video_again_is_left_out(tmp_path):
         {"start": 1, "end": 2, "text": 3},
     ],
 )
-def test_howto100m_other_shapes_are_refused(tmp_path, video):
+def test_howto100m_rejects_other_structures(tmp_path, video):
     write(tmp_path, {"caption.json": {"good": howto_video((0, 9, "x")), "bad one": video}})
     message = refused(howto100m, tmp_path)
     assert "caption.json, video 'bad one'" in message or "after 'good'" in message
@@ -245,7 +243,7 @@ def test_streamed_objects_are_what_json_reads(tmp_path_factory, entries, chunk, 
     try:
         expected = list(json.loads(path.read_text(encoding="utf-8")).items())
     except UnicodeDecodeError:
-        return  # half of a surrogate pair as it is, which is no UTF-8
+        return  # half of a surrogate pair cannot be written as UTF-8
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(howto100m, "CHUNK", chunk)
         assert list(stream_object(path)) == expected
@@ -279,9 +277,9 @@ def test_streamed_objects_may_be_empty(tmp_path):
         pytest.param('{"a": {}}'.encode("utf-16"), "UTF-8", id="UTF-16"),
     ],
 )
-def test_streams_that_are_no_object_are_refused(tmp_path, small_chunks, chunk, text, where):
+def test_files_that_are_not_a_json_object_are_rejected(tmp_path, small_chunks, chunk, text, where):
     if isinstance(text, str) and len(text) > 1000 and chunk < 100:
-        chunk = 1000  # a character at a time takes its time
+        chunk = 1000  # reading single characters would take too long
     small_chunks(chunk)
     path = write(tmp_path, {"x.json": text}) / "x.json"
     with pytest.raises(UserError) as raised:
@@ -290,7 +288,7 @@ def test_streams_that_are_no_object_are_refused(tmp_path, small_chunks, chunk, t
     assert str(path) in message and where in message and "\n" not in message and len(message) < 500
 
 
-def test_what_never_ends_is_not_read_to_its_end(tmp_path, small_chunks):
+def test_an_endless_entry_is_not_read_to_its_end(tmp_path, small_chunks):
     small_chunks(100, longest=1000)
     path = write(tmp_path, {"x.json": '{"a": {"b": "' + "x" * 100_000 + '"}}'}) / "x.json"
     with pytest.raises(UserError, match="not valid JSON at its start"):
@@ -299,8 +297,8 @@ def test_what_never_ends_is_not_read_to_its_end(tmp_path, small_chunks):
     assert len(dict(stream_object(path))["a"]["b"]) == 100_000
 
 
-def test_memory_is_that_of_a_video_and_not_of_the_file(tmp_path):
-    """42 MB of 4,000 videos, of which only the longest caption (1 MB) and what is read at once are ever there."""
+def test_memory_depends_on_a_video_and_not_on_the_file(tmp_path):
+    """Of 42 MB with 4,000 videos, only the longest caption (1 MB) and one chunk are in memory."""
     path = tmp_path / "caption.json"
     video = json.dumps(howto_video(*((n, n + 2, "cut the onion and fry it " * 20) for n in range(20))))
     with path.open("w") as file:

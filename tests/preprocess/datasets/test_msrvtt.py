@@ -29,7 +29,7 @@ from vlalign.preprocess.datasets import msrvtt
         ("full", {"train": (6, 120), "validation": (2, 40), "test": (4, 80)}),
     ],
 )
-def test_msrvtt_protocols_from_every_caption_file(tmp_path, protocol, expected, source):
+def test_msrvtt_protocols_with_every_caption_file(tmp_path, protocol, expected, source):
     write_named(tmp_path, **VTT_LISTS, **VTT_CAPTIONS[source])
     captions, problems = untimed_captions_of(msrvtt, tmp_path, protocol)
     assert (counts(captions), problems) == (expected, 0)
@@ -41,7 +41,7 @@ def test_msrvtt_protocols_from_every_caption_file(tmp_path, protocol, expected, 
     elif protocol == "1k-B":
         assert of_test == [
             (f"video{v}", f"caption 0 of clip {v}") for v in (4, 5, 10)
-        ]  # of 20 in any order, the first by number
+        ]  # the caption with the smallest number
     else:
         assert of_test == [(f"video{v}", f"caption {n} of clip {v}") for v in range(8, 12) for n in range(20)]
 
@@ -50,7 +50,7 @@ def fold(videos):
     return lines("key,vid_key,video_id,sentence", *(f"ret{v},msr{v},video{v},caption 0 of clip {v}" for v in videos))
 
 
-def test_msrvtt_clips_that_no_file_has_are_one_problem_a_list(tmp_path, capsys):
+def test_msrvtt_missing_captions_are_one_problem_per_list(tmp_path, capsys):
     write_named(tmp_path, **VTT_LISTS)
     captions, problems = untimed_captions_of(msrvtt, tmp_path, "1k-A")
     assert counts(captions) == {"test": (3, 3)} and problems == 1
@@ -68,7 +68,7 @@ def test_msrvtt_clips_that_no_file_has_are_one_problem_a_list(tmp_path, capsys):
         in warning
     )
 
-    assert untimed_captions_of(msrvtt, tmp_path, "full")[1] == 2  # validation is whole
+    assert untimed_captions_of(msrvtt, tmp_path, "full")[1] == 2  # nothing is missing for validation
     said = [warning.split("; needs MSRVTT_data.json")[0].split("txt: ")[1] for warning in warnings(capsys)]
     files = "sgn_val.json, MSRVTT_val_fold_2.csv"
     folds = "2 of 6 videos have only their first caption, from MSRVTT_val_fold_*.csv"
@@ -78,14 +78,14 @@ def test_msrvtt_clips_that_no_file_has_are_one_problem_a_list(tmp_path, capsys):
     ]
 
 
-def test_msrvtt_folds_are_all_that_the_test_of_1kb_needs(tmp_path):
+def test_msrvtt_folds_suffice_for_the_test_of_1kb(tmp_path):
     write_named(tmp_path, **VTT_LISTS, MSRVTT_val_fold_1__csv=fold((4, 5, 10)), sgn_test__json=by_video((0, 1, 9)))
     captions, problems = untimed_captions_of(msrvtt, tmp_path, "1k-B")
     assert (counts(captions), problems) == ({"train": (3, 60), "test": (3, 3)}, 0)
 
 
 def test_msrvtt_captions_of_a_clip_come_from_one_file(tmp_path):
-    """Copies differ in their wording: both would be nearly the same caption twice."""
+    """Files differ in wording: two files together would give nearly the same caption twice."""
     other = {video: {number: f"{text}, retold" for number, text in of.items()} for video, of in by_video(VTT).items()}
     write_named(
         tmp_path,
@@ -103,7 +103,7 @@ def test_msrvtt_captions_of_a_clip_come_from_one_file(tmp_path):
     assert retold == {f"video{v}": {v > 2} for v in range(9)}
 
 
-def test_msrvtt_lists_of_the_full_split_are_also_known_by_other_names(tmp_path):
+def test_msrvtt_full_lists_can_have_other_names(tmp_path):
     write_named(tmp_path, **VTT_LISTS, **VTT_CAPTIONS["by video"])
     expected = untimed_captions_of(msrvtt, tmp_path, "full")
     for name, other in (
@@ -115,7 +115,7 @@ def test_msrvtt_lists_of_the_full_split_are_also_known_by_other_names(tmp_path):
     assert untimed_captions_of(msrvtt, tmp_path, "full") == expected
 
 
-def test_msrvtt_a_clip_twice_in_a_list_has_its_captions_once_and_a_second_pair_is_kept(tmp_path):
+def test_msrvtt_duplicates_in_lists_are_dropped_and_in_pairs_kept(tmp_path):
     write_named(tmp_path, **VTT_LISTS, **VTT_CAPTIONS["by video"])
     write_named(tmp_path, MSRVTT_train__7k__csv=lines("video_id", "video1", "video2", "video1"))
     write_named(
@@ -126,7 +126,7 @@ def test_msrvtt_a_clip_twice_in_a_list_has_its_captions_once_and_a_second_pair_i
     assert [c.caption for c in captions if c.split == "test"] == ["one", "three", "two"]
 
 
-def test_msrvtt_a_sentence_number_that_comes_again_is_left_out(tmp_path, capsys):
+def test_msrvtt_duplicate_sentence_numbers_are_left_out(tmp_path, capsys):
     again = [{"caption": "another", "video_id": "video0", "sen_id": VTT_SENTENCES[0]["sen_id"]}]
     assert VTT_SENTENCES[0]["video_id"] == "video0"
     write_named(tmp_path, **VTT_LISTS, MSRVTT_data__json=data_json(VTT_SENTENCES + again))
@@ -137,7 +137,7 @@ def test_msrvtt_a_sentence_number_that_comes_again_is_left_out(tmp_path, capsys)
     )
 
 
-def test_msrvtt_bad_sentences_are_left_out_with_their_place(tmp_path, capsys):
+def test_msrvtt_unusable_sentences_are_left_out_and_located(tmp_path, capsys):
     bad = [
         {"caption": caption, "video_id": "video0", "sen_id": 900 + n}
         for n, caption in enumerate([" \n", None, 7, "half \ud83d"])
@@ -163,14 +163,14 @@ def test_msrvtt_real_lists_and_captions():
         captions, problems = untimed_captions_of(msrvtt, folder, protocol)
         assert msrvtt.list_sizes(annotations_of(msrvtt, folder), protocol) == sizes[protocol]
         assert {split: videos for split, (videos, _) in counts(captions).items()} == sizes[protocol]
-        assert problems == 1  # of most clips in the training list there is the first caption only
+        assert problems == 1  # most training clips have only their first caption
     assert counts(captions)["validation"] == (497, 9940)
     assert counts(captions)["test"] == (2990, 59800)
 
 
 @pytest.fixture(scope="module")
 def pairs():
-    """{video: sentence} of the real 1k-A test, read plainly."""
+    """Return {video: sentence} of the real test pairs of 1k-A."""
     with (shared("data/msrvtt") / "MSRVTT_JSFUSION_test.csv").open(newline="") as file:
         return {row["video_id"]: row["sentence"] for row in csv.DictReader(file)}
 
@@ -191,7 +191,7 @@ def test_msrvtt_real_1ka_pairs_are_the_captions_that_jsfusion_drew(pairs):
             of_video.setdefault(caption.video_id, []).append(caption.caption)
     drawn_words = {video: re.findall(r"\w+", of_video[video][drawn[video]]) for video in pairs}
     assert drawn_words == {video: re.findall(r"\w+", sentence) for video, sentence in pairs.items()}
-    # Letter by letter all but 12: the pairs have no punctuation.
+    # All but 12 are equal letter by letter; the pairs have no punctuation.
     assert sum(of_video[video][drawn[video]] == sentence for video, sentence in pairs.items()) == 988
 
 
@@ -207,4 +207,4 @@ def test_msrvtt_real_1kb_tests_the_first_caption():
     known = first.keys() & tested.keys()
     assert len(known) == 896 and all(
         tested[video] == first[video] for video in known
-    )  # the other 104 are in the folds only
+    )  # the other 104 are only in the folds

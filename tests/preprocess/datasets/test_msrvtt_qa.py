@@ -24,7 +24,7 @@ from vlalign.preprocess.datasets import msrvtt_qa, msvd_qa
 
 
 @pytest.mark.parametrize("form", ["json", "jsonl", "csv"])
-def test_msrvtt_qa_reads_every_form_alike(tmp_path, form):
+def test_msrvtt_qa_reads_the_same_from_every_file_format(tmp_path, form):
     captions, problems = untimed_captions_of(msrvtt_qa, write_named(tmp_path, **question_files(form)))
     assert problems == 0
     assert counts(captions) == dict.fromkeys(QUESTION_SPLITS.values(), (3, 18))
@@ -36,7 +36,7 @@ def test_msrvtt_qa_reads_every_form_alike(tmp_path, form):
     }
 
 
-def test_msrvtt_qa_says_once_which_split_is_absent(tmp_path, capsys):
+def test_msrvtt_qa_reports_a_missing_split_once(tmp_path, capsys):
     write_named(tmp_path, **question_files("json", splits=("val", "test")))
     captions, problems = untimed_captions_of(msrvtt_qa, tmp_path)
     assert (counts(captions), problems) == ({"validation": (3, 18), "test": (3, 18)}, 1)
@@ -44,8 +44,8 @@ def test_msrvtt_qa_says_once_which_split_is_absent(tmp_path, capsys):
     assert warnings(capsys) == [f"{tmp_path}: no train_qa.json ({source}); no questions for train"]
 
 
-def test_msrvtt_qa_takes_the_form_with_the_most_splits_and_then_the_authors(tmp_path):
-    """Forms differ in their question marks: splits of different ones are only mixed where nothing else is there."""
+def test_msrvtt_qa_prefers_the_format_with_the_most_splits_then_the_official_one(tmp_path):
+    """Formats differ in question marks, so splits of different formats are mixed only if necessary."""
 
     def marked(question):
         return [(v, question, a) for v, _, a in QUESTIONS[:2]]
@@ -73,7 +73,7 @@ def test_msrvtt_qa_real_counts():
     assert (counts(captions), problems) == (
         {"validation": (497, 12278), "test": (2990, 72821)},
         1,
-    )  # no training questions there
+    )  # the folder has no training questions
     kinds = Counter(c.question_type for c in captions if c.split == "test")
     assert kinds == {"what": 49869, "who": 20385, "how": 1640, "when": 677, "where": 250}
     with (shared("data/msrvtt_qa") / "hqga_test.csv").open(newline="") as file:
@@ -98,7 +98,7 @@ BAD_QUESTIONS = [
 
 
 @pytest.mark.parametrize("reader", [msrvtt_qa, msvd_qa])
-def test_bad_questions_are_left_out_with_their_number(tmp_path, capsys, reader):
+def test_unusable_questions_are_left_out_and_named(tmp_path, capsys, reader):
     write_named(tmp_path, **question_files("json"), youtube_mapping__txt=MAPPING)
     write_named(tmp_path, train_qa__json=official_questions(QUESTIONS[:2] + BAD_QUESTIONS + QUESTIONS[2:]))
     captions, problems = untimed_captions_of(reader, tmp_path)

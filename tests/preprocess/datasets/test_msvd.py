@@ -37,8 +37,8 @@ def test_msvd_keeps_every_english_caption_of_its_lists(tmp_path, form):
         assert sorted(c.caption for c in captions if c.video_id == video) == sorted(MSVD_CAPTIONS[video])
 
 
-def test_msvd_captions_of_the_papers_go_before_the_corpus(tmp_path):
-    """The corpus has the same sentences otherwise written, and more of them."""
+def test_msvd_prefers_the_caption_file_to_the_corpus(tmp_path):
+    """The corpus has other spellings of the same sentences, and more sentences."""
     write_named(
         tmp_path, **MSVD_LISTS, captions_msvd__json=MSVD_CAPTIONS, video_corpus__csv=corpus({"q_0_9": ["A dog barks!"]})
     )

@@ -1,12 +1,11 @@
 """The reader of Places Audio Captions."""
 
-import json
-
 import pytest
 from helpers.readers import (
     untimed_captions_of,
     warnings,
 )
+from helpers.spoken_files import PLACES_TRAIN, PLACES_VAL, places_entry, places_files
 from helpers.videos import touch
 from vlalign.extract.selection import list_folder
 from vlalign.preprocess.datasets import places
@@ -19,36 +18,8 @@ def rows(captions):
     return [(c.split, c.video_id, c.recording, c.caption) for c in captions]
 
 
-def entry(number, image, transcript):
-    return {
-        "uttid": f"speaker{number}-utt{number}",
-        "speaker": f"speaker{number}",
-        "asr_text": transcript,
-        "wav": f"wavs/{number % 2}/utt{number}.wav",
-        "image": image,
-    }
-
-
-def places_files(folder, train, val):
-    (folder / "metadata").mkdir(parents=True, exist_ok=True)
-    for name, data in (("train", train), ("val", val)):
-        content = {"image_base_path": "/their/images/", "audio_base_path": "/their/audio/", "data": data}
-        (folder / "metadata" / f"{name}.json").write_text(json.dumps(content), encoding="utf-8")
-    return folder
-
-
-TRAIN = [
-    entry(1, "k/kitchen/a.b.jpg", "a  small kitchen"),
-    entry(2, "b/beach/c.jpg", "ein Strand — 😀"),
-    entry(3, "k/kitchen/a.b.jpg", "pots"),
-]
-
-
-VAL = [entry(4, "b/beach/d.jpg", "two people walk")]
-
-
 def test_places(tmp_path):
-    captions, problems = untimed_captions_of(places, places_files(tmp_path, TRAIN, VAL))
+    captions, problems = untimed_captions_of(places, places_files(tmp_path, PLACES_TRAIN, PLACES_VAL))
     assert problems == 0
     assert rows(captions) == [
         ("train", "k/kitchen/a.b", "wavs/1/utt1", "a small kitchen"),
@@ -58,7 +29,7 @@ def test_places(tmp_path):
     ]
 
 
-def test_places_names_files_as_they_are_extracted(tmp_path):
+def test_places_ids_are_those_of_extraction(tmp_path):
     touch(
         tmp_path, "images/k/kitchen/a.b.jpg", "images/b/c.JPG", "corpus/wavs/1/utt1.wav", "corpus/metadata/train.json"
     )
@@ -68,20 +39,22 @@ def test_places_names_files_as_they_are_extracted(tmp_path):
     assert recording.video_id == id_of("wavs/1/utt1.wav") == id_of("./wavs/1/utt1.wav")
 
 
-def test_places_bad_rows_are_left_out_with_their_place(tmp_path, capsys):
+def test_places_unusable_rows_are_left_out_and_located(tmp_path, capsys):
     bad = [
-        (entry(5, "a.jpg", ""), "entry 2 of data: the caption is '', expected a sentence"),
-        (entry(6, "a.jpg", " \n"), "entry 3 of data: the caption is ' \\n', expected a sentence"),
-        (entry(7, "a.jpg", None), "entry 4 of data: the caption is None"),
-        (entry(8, "", "text"), "entry 5 of data: the file is ''"),
-        (entry(9, None, "text"), "entry 6 of data: the file is None"),
-        (entry(10, "../a.jpg", "text"), "entry 7 of data: the file is '../a.jpg', expected a path below"),
-        (entry(11, "/etc/a.jpg", "text"), "entry 8 of data: the file is '/etc/a.jpg'"),
-        (entry(12, "a.jpg", "text") | {"wav": 7}, "entry 9 of data: the file is 7"),
-        (TRAIN[0] | {"image": "z.jpg"}, "entry 10 of data: the second with the recording 'wavs/1/utt1.wav'"),
-        (entry(13, "a.jpg", "half \ud800"), "entry 11 of data: "),
+        (places_entry(5, "a.jpg", ""), "entry 2 of data: the caption is '', expected a sentence"),
+        (places_entry(6, "a.jpg", " \n"), "entry 3 of data: the caption is ' \\n', expected a sentence"),
+        (places_entry(7, "a.jpg", None), "entry 4 of data: the caption is None"),
+        (places_entry(8, "", "text"), "entry 5 of data: the file is ''"),
+        (places_entry(9, None, "text"), "entry 6 of data: the file is None"),
+        (places_entry(10, "../a.jpg", "text"), "entry 7 of data: the file is '../a.jpg', expected a path below"),
+        (places_entry(11, "/etc/a.jpg", "text"), "entry 8 of data: the file is '/etc/a.jpg'"),
+        (places_entry(12, "a.jpg", "text") | {"wav": 7}, "entry 9 of data: the file is 7"),
+        (PLACES_TRAIN[0] | {"image": "z.jpg"}, "entry 10 of data: the second with the recording 'wavs/1/utt1.wav'"),
+        (places_entry(13, "a.jpg", "half \ud800"), "entry 11 of data: "),
     ]
-    captions, problems = untimed_captions_of(places, places_files(tmp_path, [TRAIN[0], *(row for row, _ in bad)], VAL))
+    captions, problems = untimed_captions_of(
+        places, places_files(tmp_path, [PLACES_TRAIN[0], *(row for row, _ in bad)], PLACES_VAL)
+    )
     assert [c.recording for c in captions] == ["wavs/1/utt1", "wavs/0/utt4"] and problems == len(bad)
     said = sorted(warnings(capsys), key=lambda line: int(line.split("entry ")[1].split()[0]))
     path = tmp_path / "metadata" / "train.json"
@@ -104,8 +77,8 @@ def test_places_bad_rows_are_left_out_with_their_place(tmp_path, capsys):
         ('{"data": [{"image": "a.jpg", "asr_text": "a"}]}', "entry 1 of data: no 'wav'"),
     ],
 )
-def test_places_of_another_shape_is_one_line(tmp_path, content, said):
-    path = places_files(tmp_path, TRAIN, VAL) / "metadata" / "val.json"
+def test_places_rejects_other_structures_in_one_line(tmp_path, content, said):
+    path = places_files(tmp_path, PLACES_TRAIN, PLACES_VAL) / "metadata" / "val.json"
     path.write_text(content)
     with pytest.raises(UserError) as refused:
         untimed_captions_of(places, tmp_path)

@@ -24,7 +24,7 @@ EVERY_READER = pytest.mark.parametrize("name", READERS)
 
 
 @EVERY_READER
-def test_files_may_lie_deeper_and_have_a_mark(tmp_path, name):
+def test_files_can_be_in_subfolders_and_have_a_byte_order_mark(tmp_path, name):
     for path, content in GOOD_FILES[name].items():
         text = content if isinstance(content, str) else json.dumps(content)
         write(tmp_path / "as" / "unpacked", {path: text.encode("utf-8-sig")})
@@ -42,8 +42,8 @@ def test_missing_files_are_listed_with_their_sources(tmp_path, name):
 
 
 @EVERY_READER
-def test_wrong_files_are_refused_in_one_line(tmp_path, name):
-    """Whichever of the files it is: another encoding, cut off, of another shape."""
+def test_damaged_files_are_rejected_in_one_line(tmp_path, name):
+    """Each file in turn: another encoding, truncated, or another structure."""
     for number, (path, content) in enumerate(GOOD_FILES[name].items()):
         whole = content if isinstance(content, str) else json.dumps(content)
         for wrong in (

@@ -17,7 +17,7 @@ from vlalign.storage.common.errors import UserError
 from vlalign.storage.common.problems import Problems
 
 
-def test_clips_that_go_on_after_their_video_are_cut_and_counted(tmp_path):
+def test_clips_longer_than_their_video_are_cut_and_counted(tmp_path):
     coin_file(
         tmp_path,
         {
@@ -36,7 +36,7 @@ def test_clips_that_go_on_after_their_video_are_cut_and_counted(tmp_path):
     assert problems.changed == {"ends after the video, cut at its duration": 1}
 
 
-def test_an_id_that_comes_again_is_left_out_and_the_first_is_kept(tmp_path):
+def test_duplicate_ids_are_left_out_and_the_first_is_kept(tmp_path):
     first, second = (json.dumps(coin_video("training", [("1", [1, 2], label)])) for label in ("first", "second"))
     write(tmp_path, {"COIN.json": f'{{"database": {{"a": {first}, "b": {second}, "a": {second}}}}}'})
     captions, problems = captions_of(coin, tmp_path)
@@ -64,7 +64,7 @@ def test_a_video_without_a_usable_id_is_left_out(tmp_path, video_id):
 
 
 @pytest.mark.parametrize("task", [5, ["MakeTea"], "half \ud83d"])
-def test_a_task_that_is_no_text_is_left_out(tmp_path, task):
+def test_a_task_that_is_not_text_is_left_out(tmp_path, task):
     coin_file(tmp_path, {"a": coin_video("training", [("1", [1, 2], "x")], task=task)})
     captions, problems = captions_of(coin, tmp_path)
     assert captions == []

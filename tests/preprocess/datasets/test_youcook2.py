@@ -101,8 +101,8 @@ def test_youcook2_bad_rows_are_left_out(tmp_path):
     )
 
 
-def test_youcook2_other_subsets_are_refused(tmp_path):
-    """The file of the testing videos has no sentences; nothing of it may pass for validation."""
+def test_youcook2_rejects_unknown_subsets(tmp_path):
+    """The file of the test videos has no sentences and must not be read as validation."""
     message = refused(youcook2, write(tmp_path, youcook_files({"x": youcook([], "testing")})), "all")
     assert "video 'x'" in message and "testing" in message
 
