@@ -23,7 +23,7 @@ FOLDERS = ("extract", "preprocess", "ray_jobs", "storage", "train")
 TESTS = {
     "train/losses.py": ["tests/train/test_losses.py", "tests/train/test_pair_losses.py", "tests/train/test_fusion.py"],
     "train/metrics.py": ["tests/train/test_metrics.py"],
-    "extract/sampling.py": ["tests/extract/test_sampling.py"],
+    "extract/decoding/sampling.py": ["tests/extract/decoding/test_sampling.py"],
     "storage/shards.py": ["tests/storage/test_feature_store.py"],
 }
 """{module: its fast tests}"""

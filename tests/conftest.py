@@ -20,7 +20,7 @@ from vlalign.storage.common.terminal import messages_on_terminal
 from vlalign.storage.layout import DatasetFolder
 
 TESTS = Path(__file__).parent
-IMPORT_PATH = [str(TESTS), str(TESTS / "extract"), str(TESTS / "train"), os.environ.get("PYTHONPATH", "")]
+IMPORT_PATH = [str(TESTS), str(TESTS / "train"), os.environ.get("PYTHONPATH", "")]
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, IMPORT_PATH))
 """Programs that tests start import the same helpers."""
 

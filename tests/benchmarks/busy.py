@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-sys.path[:0] = [str(Path(__file__).resolve().parents[1] / part) for part in ("", "extract", "train")]
+sys.path[:0] = [str(Path(__file__).resolve().parents[1] / part) for part in ("", "train")]
 
 WAYS = {
     "as libraries have it": {"GOMP_SPINCOUNT": "300000"},

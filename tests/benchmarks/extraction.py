@@ -32,7 +32,7 @@ from vlalign.extract.jobs import Job, wanted_of
 from vlalign.extract.models import MODELS
 from vlalign.storage.common.processes import available_cores
 
-sys.path[:0] = [str(Path(__file__).resolve().parents[1] / part) for part in ("", "extract", "train")]
+sys.path[:0] = [str(Path(__file__).resolve().parents[1] / part) for part in ("", "train")]
 
 PROFILES = ("resnet152", "i3d_resnext101", "i3d_resnet152", "s3d")
 SECONDS_OF_WORK = 90
@@ -136,7 +136,7 @@ def together(paths: list[Path]) -> None:
 
 def plain_network(name: str) -> Callable[[torch.Tensor], torch.Tensor]:
     """The network as its authors' code runs it: fp32, batch norm of its own, as laid out by default, gradients recorded."""
-    from test_models import PlainResNet3D, PlainS3D
+    from helpers.networks import PlainResNet3D, PlainS3D
     from torchvision.models import resnet152
 
     if name == "resnet152":

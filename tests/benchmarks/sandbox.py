@@ -5,9 +5,9 @@ import statistics
 import sys
 from pathlib import Path
 
-sys.path[:0] = [str(Path(__file__).resolve().parents[1] / part) for part in ("", "extract", "train")]
+sys.path[:0] = [str(Path(__file__).resolve().parents[1] / part) for part in ("", "train")]
 
-from test_sandbox import answers
+from helpers.decoding import answers
 from vlalign.extract.decoding import process as decode_process
 from vlalign.extract.decoding.decode import Finished
 from vlalign.extract.decoding.process import DecodeProcess

@@ -13,6 +13,7 @@ import av
 import numpy as np
 import pytest
 import torch
+from helpers.extractors import Means, run, stub
 from helpers.shared import shared
 from helpers.videos import scene
 from torch import nn
@@ -26,25 +27,8 @@ from vlalign.extract.jobs import Extracted, Job
 from vlalign.extract.models.s3d import S3D
 from vlalign.extract.render import render_video
 from vlalign.extract.run import Outcome, extract_into_stores
-from vlalign.storage import FeatureStore, VideoFeatures, Weights, write_shard
+from vlalign.storage import FeatureStore, VideoFeatures, write_shard
 from vlalign.storage.layout import DatasetFolder
-from vlalign.storage.profiles import PROFILES
-
-
-class Means(nn.Module):
-    """A stub in place of a network: a window's mean and last frame's mean, so that rows tell which frames they are of."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.stack([x.flatten(1).mean(dim=1), x[:, :, -1].flatten(1).mean(dim=1)], dim=1)
-
-
-def stub(name: str = "s3d", batch_size: int = 3) -> Extractor:
-    profile = replace(PROFILES[name], dimension=2)
-    return Extractor(profile, Weights(name="stub", sha256="0" * 64), Means(), torch.device("cpu"), batch_size)
-
-
-def run(jobs: list[Job], extractors: list[Extractor]) -> dict[str, Extracted | VideoError]:
-    return {job.video_id: result for job, result in extract_videos(jobs, extractors)}
 
 
 def cosine(a: VideoFeatures, b: VideoFeatures) -> float:
@@ -243,6 +227,8 @@ def failing(backend):
 decode.BACKENDS = {{name: failing(name) for name in decode.BACKENDS}}
 child.main()
 """
+
+
 ENDS = {
     "crash": "signal.raise_signal(signal.SIGSEGV)",
     "hang": "time.sleep(1000)",
@@ -338,7 +324,7 @@ LONG_RUN = """
 import resource, sys
 sys.path.insert(0, {tests!r})
 from pathlib import Path
-from test_engine import stub
+from helpers.extractors import stub
 from vlalign.extract.jobs import Job
 from vlalign.extract.engine import extract_videos
 e = [stub("i3d_resnext101", batch_size=4), stub("resnet152")]
@@ -369,7 +355,7 @@ def test_memory_does_not_grow_with_the_length_of_a_video(tmp_path):
     repeat_packets(tmp_path / "minute.mp4", tmp_path / "two_hours.mp4", 120)
     peaks = {}
     for name, num_rows in (("minute", 90), ("two_hours", 120 * 90)):
-        program = LONG_RUN.format(tests=str(Path(__file__).parent), path=str(tmp_path / f"{name}.mp4"))
+        program = LONG_RUN.format(tests=str(Path(__file__).parents[1]), path=str(tmp_path / f"{name}.mp4"))
         answer = subprocess.run(
             [sys.executable, "-c", program], capture_output=True, text=True, check=True
         ).stdout.split()

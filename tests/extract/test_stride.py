@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from helpers.extractors import stub
 from helpers.videos import scene
-from test_engine import stub
 from vlalign.extract import extract_video
 from vlalign.extract.decoding.decode import Wanted, decode_video
 from vlalign.extract.decoding.probe import probe_video

@@ -263,7 +263,7 @@ def test_what_cannot_be_downloaded_says_where_to_get_it_by_hand(cache):
     for part in (
         "r3d152_K_200ep.pth",
         str(cache),
-        "none to download from",
+        "no address is known",
         "https://drive.google.com/drive/folders/",
         "--weights FILE",
     ):

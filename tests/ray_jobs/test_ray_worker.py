@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from helpers import stores
+from helpers.extractors import stub
 from helpers.videos import scene
-from test_engine import stub
 from vlalign.extract.render import render_video
 from vlalign.extract.run import Kept, Outcome
 from vlalign.extract.work import WorkList

@@ -11,14 +11,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from helpers.extractors import run as extract
+from helpers.extractors import stub
 from helpers.fake_cuda import gpu, pretended
 from helpers.labelled import make_questions, make_segments
 from helpers.spoken import make_spoken
 from helpers.toy import make_toy
 from helpers.training import SPOKEN, at, torchrun
 from helpers.videos import scene
-from test_engine import run as extract
-from test_engine import stub
 from test_micro_batches import WHOLE, made
 from vlalign.extract import load_extractor
 from vlalign.extract.jobs import Job

@@ -12,9 +12,9 @@ import h5py
 import numpy as np
 import pytest
 import torch
+from helpers.networks import GOLDEN, golden_state
 from helpers.shared import shared
 from helpers.videos import scene
-from test_models import GOLDEN, golden_state
 from vlalign.extract import extract_video, load_extractor
 from vlalign.extract.cli import main
 from vlalign.extract.decoding.scaling import LIBSWSCALE_BICUBIC, PILLOW

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from helpers.extractors import run, stub
 from helpers.videos import scene
-from test_engine import run, stub
 from vlalign.extract import load_extractor
 from vlalign.extract.decoding import process as decode_process
 from vlalign.extract.decoding.decode import Finished, Started, Wanted

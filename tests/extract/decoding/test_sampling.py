@@ -5,11 +5,8 @@ from fractions import Fraction
 import av
 import numpy as np
 import pytest
+from helpers.rates import FPS, LENGTHS_SECONDS, RATES
 from vlalign.extract.decoding.sampling import centre_crop, round_half_away, sample_frames, scaled_size, window_times
-
-RATES = ("24000/1001", "30000/1001", "10", "12", "15", "24", "25", "50", "60")
-LENGTHS_SECONDS = (1.3, 2.0, 5.0)
-FPS = (1, 16, 24, 30)
 
 
 def fps_filter(pts: list[int], end: int, time_base: Fraction, fps: int) -> tuple[list[int], list[int]]:

@@ -5,18 +5,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.decoding import MOST_DIFFERENCE, by_program, differences, take, version_of_program, want
+from helpers.numbered import numbered_picture, numbers_of
 from helpers.odd_videos import KINDS, make, write_source
-from test_decode import (
-    FPS,
-    MOST_DIFFERENCE,
-    by_program,
-    differences,
-    numbered_picture,
-    numbers_of,
-    take,
-    version_of_program,
-    want,
-)
+from helpers.rates import FPS
 
 needs_program = pytest.mark.skipif(shutil.which("ffmpeg") is None, reason="the ffmpeg program is not installed")
 SHORT = "the program writes no picture at all of a video that ends before half a slot; the first one is taken here"

@@ -9,19 +9,23 @@ import textwrap
 from pathlib import Path
 
 import pytest
+from helpers.decoding import answers
 from helpers.mutations import MUTATIONS, mutate
 from helpers.shared import shared
 from helpers.videos import scene
 from vlalign.extract.decoding import process as decode_process
 from vlalign.extract.decoding import sandbox
-from vlalign.extract.decoding.decode import Finished, Wanted
+from vlalign.extract.decoding.decode import Finished
 from vlalign.extract.decoding.errors import VideoError
-from vlalign.extract.decoding.messages import LAST, Message, PictureFollows, RowFollows
+from vlalign.extract.decoding.messages import RowFollows
 from vlalign.extract.decoding.process import DecodeProcess
 from vlalign.extract.render import render_video
 
 LACKING = sandbox.lacks()
+
+
 linux = pytest.mark.skipif(bool(LACKING), reason=f"this system has {' and '.join(LACKING)}")
+
 
 ATTACK = """
 import os, pathlib, signal, socket, subprocess, threading
@@ -65,20 +69,6 @@ def nothing(decoding, wanted):
 decode.BACKENDS = {{name: attack if name == {backend!r} else nothing for name in decode.BACKENDS}}
 child.main()
 """
-
-
-def answers(process: DecodeProcess, path: Path, **asked: object) -> VideoError | list[Message]:
-    """What comes of one frame a second of a video."""
-    process.start(path, [Wanted(fps=1, window=1, short_side_px=48, crop_px=None, tail="none")], **asked)
-    came = []
-    try:
-        while not came or not isinstance(came[-1], LAST):
-            came.append(process.receive())
-            if isinstance(came[-1], RowFollows | PictureFollows):
-                process.receive_bytes()
-    except VideoError as error:
-        return error
-    return came
 
 
 @pytest.fixture(scope="module")
@@ -199,7 +189,11 @@ NETWORK = {
     "recvmmsg",
     "socketpair",
 }
+
+
 OPENS = {"open", "openat", "openat2", "creat", "open_by_handle_at"}
+
+
 CALL = re.compile(r"^(\d+) +(?:<\.\.\. )?(\w+)(?:\(| resumed)")
 
 

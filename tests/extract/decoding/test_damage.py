@@ -8,10 +8,11 @@ from pathlib import Path
 import av
 import numpy as np
 import pytest
+from helpers.decoding import ask, take, want
 from helpers.mutations import MUTATIONS, largest_change, make_sources, mutate, transcode
+from helpers.numbered import constant, moving_picture
 from helpers.shared import shared
 from helpers.videos import remux
-from test_decode import ask, constant, moving_picture, take, want
 from vlalign.extract.decoding import backends
 from vlalign.extract.decoding.container import open_video
 from vlalign.extract.decoding.errors import VideoError

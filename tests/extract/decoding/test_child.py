@@ -1,0 +1,250 @@
+"""What a decoder process may use, and how it ends."""
+
+import os
+import resource
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from fractions import Fraction
+from pathlib import Path
+
+import av
+import numpy as np
+import pytest
+from helpers.decoding import ask, want
+from helpers.numbered import HEIGHT, WIDTH, numbered_picture
+from vlalign.extract.decoding import process as decode_process
+from vlalign.extract.decoding.probe import probe_video
+from vlalign.extract.decoding.process import DecodeProcess
+
+# What a decoder's process may take, and how it ends
+
+
+def repeated(path: Path, num_frames: int, picture: np.ndarray) -> Path:
+    """One picture's packet over and over: long to decode, and quick to write."""
+    with av.open(str(path), "w", format="mp4") as written:
+        stream = written.add_stream("libx264", rate=24, options={"preset": "ultrafast", "threads": "1", "bf": "0"})
+        stream.height, stream.width = picture.shape[:2]
+        stream.pix_fmt = "yuv420p"
+        content = b"".join(
+            bytes(p)
+            for p in [*stream.encode(av.VideoFrame.from_ndarray(picture, format="rgb24")), *stream.encode(None)]
+        )
+        for number in range(num_frames):
+            packet = av.Packet(content)
+            packet.stream, packet.time_base = stream, Fraction(1, 24)
+            packet.pts = packet.dts = number
+            packet.duration, packet.is_keyframe = 1, True
+            written.mux(packet)
+    return path
+
+
+@pytest.fixture(scope="module")
+def laborious(tmp_path_factory) -> Path:
+    """Minutes of work in a small file."""
+    return repeated(
+        tmp_path_factory.mktemp("long") / "long.mp4", 6000, numbered_picture(0).repeat(20, axis=0).repeat(20, axis=1)
+    )
+
+
+@contextmanager
+def child(monkeypatch, **constants: int) -> Iterator[DecodeProcess]:
+    """The real child process, with other limits."""
+    settings = [
+        f"{'child' if name == 'MEMORY_BYTES' else 'answer'}.{name} = {value}" for name, value in constants.items()
+    ]
+    command = "; ".join(["from vlalign.extract.decoding import answer, child", *settings, "child.main()"])
+    monkeypatch.setattr(decode_process, "COMMAND", command)
+    process = DecodeProcess()
+    try:
+        yield process
+    finally:
+        process.close()
+
+
+@pytest.mark.parametrize("without", [[], ["decord"]], ids=["", "no decord"])
+def test_a_video_that_takes_too_much_processor_time_is_ended(laborious, monkeypatch, without):
+    with child(monkeypatch, CPU_SECONDS=0, CPU_SECONDS_PER_SECOND=0) as process:
+        ended = ask(process, laborious, want(24), without=without)
+        assert ended.failure.kind == "timeout" and "processor time" in str(ended.failure)
+        assert len(ended.rows) < 6000
+        assert not process.usable
+
+
+def test_processor_time_is_counted_for_each_video_anew(with_sound, monkeypatch):
+    with child(monkeypatch, CPU_SECONDS=30, CPU_SECONDS_PER_SECOND=10) as process:
+        limits = []
+        for _ in range(2):
+            assert ask(process, with_sound, want(24, 480)).failure is None
+            (decoder,) = Path(f"/proc/{process._process.pid}/task/{process._process.pid}/children").read_text().split()
+            limits.append(resource.prlimit(int(decoder), resource.RLIMIT_CPU)[0])
+        used = sum(
+            os.sysconf("SC_CLK_TCK") ** -1 * int(n) for n in Path(f"/proc/{decoder}/stat").read_text().split()[13:15]
+        )
+        assert all(30 + 24 <= limit <= 30 + 24 + used + 1 for limit in limits)
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory) -> Path:
+    return repeated(tmp_path_factory.mktemp("large") / "large.mp4", 6, np.zeros((4096, 6144, 3), dtype=np.uint8))
+
+
+def test_pictures_that_take_too_much_memory_fail_and_do_not_hang(large, monkeypatch):
+    with child(monkeypatch, MEMORY_BYTES=800 << 20) as process:
+        ended = ask(process, large, want(1, 8000))
+        assert (ended.failure.kind, ended.rows) == ("out_of_memory", [])
+        assert len(ask(process, large, want(1, 48)).rows) == 1, "when small it is an ordinary one"
+
+
+@pytest.mark.xfail(strict=True, reason="FFmpeg's decoder calls packets damaged for which it has no memory")
+def test_frames_that_take_too_much_memory_are_not_called_damaged(large, monkeypatch):
+    with child(monkeypatch, MEMORY_BYTES=400 << 20) as process:
+        assert ask(process, large, want(24)).failure.kind == "out_of_memory"
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def run_parent(lines: str, *arguments: object) -> subprocess.Popen:
+    """A Python process of its own that has a DecodeProcess."""
+    start = (
+        "import os, signal, sys, time\nfrom pathlib import Path\nfrom vlalign.extract.decoding.decode import Wanted\n"
+        "from vlalign.extract.decoding.process import DecodeProcess\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # where tests run in the background, it is ignored
+        "def answer(process):\n"
+        "    while (answer := type(process.receive()).__name__) == 'Beat': pass\n"
+        "    return answer\n"
+    )
+    command = [sys.executable, "-c", start + textwrap.dedent(lines), *map(str, arguments)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
+
+
+HANGING = """
+import time
+from vlalign.extract.decoding import child
+from vlalign.extract.decoding.decode import Started
+def answer(request, answers):
+    answers.send(Started("PyAV"))
+    time.sleep(1000)
+child.answer = answer
+child.main()
+"""
+
+
+@pytest.mark.parametrize("hangs", [False, True], ids=["while it decodes", "while it hangs"])
+def test_the_child_does_not_outlive_its_parent(laborious, hangs):
+    parent = run_parent(
+        """
+        from vlalign.extract.decoding import process as decode_process
+        decode_process.COMMAND = sys.argv[2] or decode_process.COMMAND
+        process = DecodeProcess()
+        process.start(Path(sys.argv[1]), [Wanted(24, 1, 48, None, "none")])
+        answer(process)
+        print(process._process.pid, flush=True)
+        os.kill(os.getpid(), signal.SIGKILL)
+        """,
+        laborious,
+        HANGING if hangs else "",
+    )
+    out, _ = parent.communicate(timeout=120)
+    pid = int(out)
+    deadline = time.monotonic() + 60
+    while alive(pid) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    try:
+        assert not alive(pid)
+    finally:
+        if alive(pid):
+            os.kill(pid, signal.SIGKILL)
+
+
+def test_ctrl_c_does_not_disturb_the_child(with_sound):
+    parent = run_parent(
+        """
+        process = DecodeProcess()
+        process.start(Path(sys.argv[1]), [Wanted(24, 1, 480, None, "none")])
+        what = answer(process)
+        try:
+            print(what, flush=True)
+            while True:  # signal.pause() would wait for ever for a signal that came just before it
+                time.sleep(0.01)
+        except KeyboardInterrupt:
+            print("interrupted", flush=True)
+        while (what := answer(process)) != "Finished":
+            process.receive_bytes()
+        process._complaints.seek(0)
+        print(what, process._complaints.read())
+        process.close()
+        """,
+        with_sound,
+    )
+    assert parent.stdout.readline() == "Started\n"
+    os.killpg(parent.pid, signal.SIGINT)
+    out, err = parent.communicate(timeout=120)
+    assert (out, err) == ("interrupted\nFinished b''\n", "")
+
+
+def test_ctrl_c_while_the_child_starts_prints_nothing_of_it():
+    parent = run_parent(
+        """
+        process = DecodeProcess()
+        try:
+            print("ready", flush=True)
+            while True:  # signal.pause() would wait for ever for a signal that came just before it
+                time.sleep(0.01)
+        except KeyboardInterrupt:
+            process.close()
+        """
+    )
+    assert parent.stdout.readline() == "ready\n"
+    os.killpg(parent.pid, signal.SIGINT)
+    _, err = parent.communicate(timeout=120)
+    assert (parent.returncode, err) == (0, "")
+
+
+def test_limits_that_the_machine_sets_itself_are_no_hindrance(with_sound):
+    """As under a batch system. A superuser may lift them: that right is given up first."""
+    parent = run_parent(
+        """
+        import ctypes, resource
+        ctypes.CDLL(None).prctl(24, 24, 0, 0, 0)  # PR_CAPBSET_DROP, CAP_SYS_RESOURCE: gone in the child
+        resource.setrlimit(resource.RLIMIT_CPU, (1000, 1000))
+        resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))
+        process = DecodeProcess()
+        process.start(Path(sys.argv[1]), [Wanted(24, 1, 48, None, "none")], only_probe=True)
+        print(answer(process))
+        process.close()
+        """,
+        with_sound,
+    )
+    out, err = parent.communicate(timeout=120)
+    assert (out, err) == ("PicturesProbed\n", "")
+
+
+def test_a_child_is_replaced_after_many_videos(with_sound, monkeypatch):
+    monkeypatch.setattr(decode_process, "VIDEOS_OF_A_CHILD", 2)
+    with child(monkeypatch) as process:
+        assert ask(process, with_sound, want(24), only_probe=True).finished.num_frames == [58] and process.usable
+        assert ask(process, with_sound, want(1), only_probe=True).finished.num_frames == [2] and not process.usable
+
+
+def test_only_probing_decodes_nothing(with_sound, process):
+    probed = ask(process, with_sound, want(24), want(1), only_probe=True)
+    assert (probed.begun, probed.rows) == ([], [])
+    info = probe_video(with_sound)
+    expected = {
+        "codec": "h264",
+        "width": WIDTH,
+        "height": HEIGHT,
+        "duration_seconds": info.duration_seconds,
+        "missing": "",
+    }
+    assert {name: getattr(probed.finished, name) for name in expected} == expected

@@ -1,0 +1,228 @@
+"""Decoding in tests: what is wanted, videos whose frames say which they are, and the ffmpeg program to compare with."""
+
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+import pytest
+from vlalign.extract.decoding import backends
+from vlalign.extract.decoding.decode import Finished, Picture, Started, Wanted, decode_video
+from vlalign.extract.decoding.errors import VideoError
+from vlalign.extract.decoding.frames import Decoding
+from vlalign.extract.decoding.messages import LAST, Message, PictureFollows, PicturesProbed, RowFollows
+from vlalign.extract.decoding.probe import VideoInfo, probe_video
+from vlalign.extract.decoding.process import DecodeProcess
+from vlalign.extract.decoding.sampling import sample_frames
+from vlalign.extract.decoding.scaling import LIBSWSCALE, Size
+from vlalign.extract.decoding.windows import Row
+
+from helpers.numbered import HEIGHT, WIDTH, numbers_of
+from helpers.rates import FPS
+
+needs_decord = pytest.mark.skipif(backends.decord is None, reason="decord is not built for this processor")
+
+
+needs_program = pytest.mark.skipif(shutil.which("ffmpeg") is None, reason="the ffmpeg program is not installed")
+
+
+BACKENDS = [pytest.param("decord", marks=needs_decord), "pyav", pytest.param("ffmpeg", marks=needs_program)]
+
+
+MOST_DIFFERENCE = 0.5
+"""Mean absolute difference, of 255, that two versions of FFmpeg may show in one picture. Measured: 0."""
+
+
+def want(
+    fps: int,
+    short_side_px: int = 48,
+    window: int = 1,
+    crop_px: int | None = None,
+    tail: str = "none",
+    resize: str = LIBSWSCALE,
+) -> Wanted:
+    return Wanted(fps=fps, window=window, short_side_px=short_side_px, crop_px=crop_px, tail=tail, resize=resize)
+
+
+@dataclass
+class Taken:
+    """What came of a video."""
+
+    rows: list[list[np.ndarray]]
+    """For each profile."""
+    finished: Finished
+    pictures: list[Picture]
+    begun: list[str]
+    """The decoders that began, the one that finished last."""
+
+    @property
+    def frames(self) -> np.ndarray:
+        return np.stack(self.rows[0])
+
+
+def take(source: Path | VideoInfo, *wanted: Wanted, without: tuple[str, ...] = ()) -> Taken:
+    info = source if isinstance(source, VideoInfo) else probe_video(source)
+    begun = []
+    for part in decode_video(info, list(wanted), without=without):
+        if isinstance(part, Started):
+            rows, pictures = [[] for _ in wanted], []
+            begun.append(part.decoder)
+        elif isinstance(part, Row):
+            rows[part.wanted].append(part.frames.copy())
+        elif isinstance(part, Picture):
+            pictures.append(part)
+    return Taken(rows, part, pictures, begun)
+
+
+def by_program(path: Path, height: int, width: int, *rates: int | None) -> list[np.ndarray]:
+    """The pictures that the ffmpeg program gives to published extractors, [T, H, W, 3], for each of ``rates`` in frames a second; None:
+    every frame, once."""
+    return several_by_program([path], height, width, *rates)[0]
+
+
+def several_by_program(paths: Sequence[Path], height: int, width: int, *rates: int | None) -> list[list[np.ndarray]]:
+    """As ``by_program``, for each of ``paths``; the program takes long to start. It is called as ffmpeg-python calls it."""
+    with ExitStack() as stack:
+        files = [[stack.enter_context(tempfile.TemporaryFile()) for _ in rates] for _ in paths]
+        command = ["ffmpeg", "-v", "fatal", "-nostdin"]
+        for path in paths:
+            command += ["-threads", "1", "-i", f"file:{path}"]
+        for place, outputs in enumerate(files):
+            for rate, output in zip(rates, outputs, strict=True):
+                name = f"s{place}x{rate}"
+                filters = f"fps={rate}[{name}f];[{name}f]" if rate else ""
+                command += [
+                    "-filter_complex",
+                    f"[{place}]{filters}scale={width}:{height}:flags=bilinear[{name}]",
+                    "-map",
+                    f"[{name}]",
+                ]
+                command += ["-f", "rawvideo", "-pix_fmt", "rgb24", *([] if rate else ["-fps_mode", "passthrough"])]
+                command += [f"pipe:{output.fileno()}"]
+        subprocess.run(command, check=True, pass_fds=[output.fileno() for outputs in files for output in outputs])
+        return [[read_pictures(output, height, width) for output in outputs] for outputs in files]
+
+
+def read_pictures(file: BinaryIO, height: int, width: int) -> np.ndarray:
+    file.seek(0)
+    return np.frombuffer(file.read(), dtype=np.uint8).reshape(-1, height, width, 3)
+
+
+def differences(pictures: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """[T] mean absolute difference of each picture, of 255."""
+    assert pictures.shape == others.shape
+    return np.stack([np.abs(a.astype(np.int16) - b).mean() for a, b in zip(pictures, others, strict=True)])
+
+
+def assert_same(pictures: np.ndarray, others: np.ndarray) -> None:
+    assert differences(pictures, others).max() <= MOST_DIFFERENCE
+
+
+def assert_as_program(*paths: Path) -> None:
+    for path, expected in zip(paths, several_by_program(paths, HEIGHT, WIDTH, *FPS), strict=True):
+        for fps, rows, theirs in zip(FPS, take(path, *(want(fps) for fps in FPS)).rows, expected, strict=True):
+            if not version_of_program().startswith("5."):
+                # Versions differ about how long the last frame lasts.
+                rows, theirs = (without_last_repeats(pictures) for pictures in (rows, theirs))
+            assert numbers_of(rows) == numbers_of(theirs), (path, fps)
+            assert_same(np.stack(rows), theirs)
+
+
+@cache
+def version_of_program() -> str:
+    return backends.ffmpeg_version()
+
+
+def without_last_repeats(pictures: Sequence[np.ndarray]) -> Sequence[np.ndarray]:
+    numbers = numbers_of(pictures)
+    return pictures[: numbers.index(numbers[-1]) + 1]
+
+
+# Decoders agree
+
+
+REAL = {
+    f"{folder}/{name}": f"data/{folder}/{name}"
+    for folder, names in {
+        "msrvtt/videos": [f"video{i}.mp4" for i in range(7010, 7015)],
+        "msvd/videos": ["3qqEKTPxLNs_1_15.avi", "WTf5EgVY5uU_124_128.avi", "j2Dhf-xFUxU_13_20.avi"],
+        "features/bmt": ["women_long_jump.mp4"],
+    }.items()
+    for name in names
+}
+
+
+def pictures_by(
+    backend: str, info: VideoInfo, short_sides: list[int], wanted: np.ndarray
+) -> tuple[list[np.ndarray], Decoding]:
+    """The pictures of ``wanted``, in each size, and how the pass went."""
+    decoding = Decoding(info, [Size(side) for side in short_sides])
+    indices, pictures = zip(*getattr(backends, f"{backend}_pictures")(decoding, wanted), strict=True)
+    assert list(indices) == wanted.tolist()
+    return [np.stack([sizes[place] for sizes in pictures]) for place in range(len(short_sides))], decoding
+
+
+def chosen(path: Path, fps: int) -> np.ndarray:
+    info = probe_video(path)
+    return sample_frames(info.pts, info.end, info.time_base, fps)
+
+
+# Through the child process
+
+
+@dataclass
+class Ended:
+    """How a video ended that a child process decoded."""
+
+    rows: list[np.ndarray]
+    begun: list[str]
+    finished: Finished | PicturesProbed | None = None
+    failure: VideoError | None = None
+
+
+def ask(process: DecodeProcess, path: Path, *wanted: Wanted, **how) -> Ended:
+    process.start(path, list(wanted), **how)
+    return listen(process)
+
+
+def listen(process: DecodeProcess) -> Ended:
+    ended = Ended([], [])
+    try:
+        while ended.finished is None:
+            assert process.connection.poll(120), "it hangs"
+            message = process.receive()
+            if isinstance(message, Started):
+                ended.rows, ended.begun = [], [*ended.begun, message.decoder]
+            elif isinstance(message, RowFollows):
+                ended.rows.append(np.empty(message.shape, dtype=np.uint8))
+                process.receive_into(ended.rows[-1])
+            elif isinstance(message, PictureFollows):
+                assert process.receive_bytes()[:2] == b"\xff\xd8"
+            elif isinstance(message, Finished | PicturesProbed):
+                ended.finished = message
+    except VideoError as error:
+        ended.failure = error
+    return ended
+
+
+def answers(process: DecodeProcess, path: Path, **asked: object) -> VideoError | list[Message]:
+    """What comes of one frame a second of a video."""
+    process.start(path, [Wanted(fps=1, window=1, short_side_px=48, crop_px=None, tail="none")], **asked)
+    came = []
+    try:
+        while not came or not isinstance(came[-1], LAST):
+            came.append(process.receive())
+            if isinstance(came[-1], RowFollows | PictureFollows):
+                process.receive_bytes()
+    except VideoError as error:
+        return error
+    return came
+
+
+ZOO_SIDE = 32
