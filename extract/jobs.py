@@ -11,7 +11,7 @@ import numpy as np
 from torch import Tensor
 
 from ..storage.records import Profile, VideoFeatures
-from ..storage.thumbnails import MOST_JPEG_BYTES, MOST_PICTURES, Thumbnail
+from ..storage.thumbnails import MAX_JPEG_BYTES, MAX_PICTURES, Thumbnail
 from .decoding.backends import BACKENDS
 from .decoding.decode import Finished, Wanted
 from .decoding.errors import VideoError
@@ -195,7 +195,7 @@ class VideoInWork:
         Raises:
             Nonsense: The decoder sent more or larger thumbnails than it should.
         """
-        if len(self.thumbnails) >= MOST_PICTURES or len(jpeg) > MOST_JPEG_BYTES:
+        if len(self.thumbnails) >= MAX_PICTURES or len(jpeg) > MAX_JPEG_BYTES:
             raise Nonsense("more pictures, or larger ones, than are made")
         self.thumbnails.append(Thumbnail(self.job.video_id, seconds, jpeg, self.source))
 

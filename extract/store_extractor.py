@@ -2,10 +2,10 @@
 
 from ..storage.common.errors import UserError
 from ..storage.common.terminal import say
-from ..storage.feature_store import shard_files
 from ..storage.layout import DatasetFolder
 from ..storage.profiles import PROFILES
 from ..storage.shards import Shard, read_shard
+from ..storage.store_folder import shard_files
 from .extractor import Extractor, load_extractor
 from .settings import PRETRAINED
 from .weights import published_weights

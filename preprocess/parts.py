@@ -9,25 +9,12 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..storage.captions import part_path, read_part_about, write_counts, write_part
+from ..storage.captions import INPUT_FIELDS, part_path, read_part_about, write_counts, write_part
 from ..storage.common.errors import UserError
 from ..storage.common.processes import worker_processes
 from ..storage.records import Caption
 from .idf import count_words
 from .tag import tag_captions
-
-KEY_FIELDS = (
-    "video_id",
-    "caption",
-    "split",
-    "start_seconds",
-    "end_seconds",
-    "task",
-    "step",
-    "answer",
-    "question_type",
-    "recording",
-)
 
 
 @dataclass(frozen=True)
@@ -51,7 +38,7 @@ def part_key(captions: Sequence[Caption], tagger: str) -> str:
     """Return a hash of the captions and the name of the tagger."""
     digest = hashlib.sha256(tagger.encode())
     for caption in captions:
-        digest.update(json.dumps([getattr(caption, name) for name in KEY_FIELDS]).encode())
+        digest.update(json.dumps([getattr(caption, name) for name in INPUT_FIELDS]).encode())
     return digest.hexdigest()
 
 

@@ -5,8 +5,8 @@ import threading
 from collections.abc import Iterable
 
 from ..extract.work import WorkList
-from ..storage.feature_store import current_shards
 from ..storage.shards import read_shard
+from ..storage.store_folder import current_shards
 
 
 class Written:

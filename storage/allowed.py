@@ -1,6 +1,7 @@
-"""Folders outside of ``--root`` that a data set's videos may lie in: those that the user named on this machine.
+"""Folders outside of ``--root`` that may hold videos of a data set.
 
-``videos.jsonl`` comes from anywhere, and may name any file. What the user names for a data set is kept (``state.py``).
+``videos.jsonl`` may come from a stranger and may name any file, so the user names these folders. They are kept for each data
+set (``state.py``).
 """
 
 import json
@@ -20,25 +21,26 @@ _of_this_process: dict[str, list[str]] = {}
 
 
 def allow_folder(dataset: DatasetFolder, folder: Path) -> None:
-    """Records that videos of a data set may lie in ``folder``. Raises ``UserError`` where there is no such folder."""
+    """Record that videos of a data set may lie in ``folder``. Raises ``UserError`` if there is no such folder."""
     if not folder.is_dir():
         raise UserError(f"{folder}: no such folder; expected one with videos of {dataset.name}")
-    key, named = str(dataset.path.resolve()), os.path.abspath(folder)
-    if named in _recorded(key):
+    key, allowed = str(dataset.path.resolve()), os.path.abspath(folder)
+    if allowed in _recorded(key):
         return
-    _of_this_process.setdefault(key, []).append(named)
+    _of_this_process.setdefault(key, []).append(allowed)
     try:
         path = state_file("videos", key)
         with one_at_a_time(path):
-            write_json(path, {"dataset": key, "folders": [*_written(key), named]})
-    except (OSError, RuntimeError) as error:  # no home folder, or one that may not be written
+            write_json(path, {"dataset": key, "folders": [*_written(key), allowed]})
+    except (OSError, RuntimeError) as error:  # no home folder, or a read-only one
         note_once(
-            f"note: {folder}: that videos may lie there cannot be kept ({error}); the next command asks again; set XDG_STATE_HOME"
+            f"note: {folder}: the permission to read videos there cannot be kept ({error}), so the next command asks again; "
+            "set XDG_STATE_HOME to a folder that can be written"
         )
 
 
 def refuse_other_folders(dataset: DatasetFolder, videos: Sequence[VideoRecord]) -> None:
-    """Raises ``UserError`` where videos lie neither under the root nor in a folder that the user named."""
+    """Raise ``UserError`` if videos lie neither under the root nor in a folder that the user named."""
     folders = [str(dataset.root.absolute()), *_recorded(str(dataset.path.resolve()))]
     allowed = tuple(folder.rstrip("/") + "/" for folder in folders)
     files = (video.path for video in videos if os.path.isabs(video.path))
@@ -46,8 +48,8 @@ def refuse_other_folders(dataset: DatasetFolder, videos: Sequence[VideoRecord]) 
     if outside:
         folder = os.path.commonpath([os.path.dirname(path) for path in outside])
         raise UserError(
-            f"{dataset.videos_file}: {len(outside):,} of its videos lie outside of {dataset.root}, such as {outside[0]}; if you trust this "
-            f"list to have them read, pass --allow-folder {shlex.quote(folder)}, once"
+            f"{dataset.videos_file}: {len(outside):,} of its videos lie outside of {dataset.root}, such as {outside[0]}; if "
+            f"you trust this list, pass --allow-folder {shlex.quote(folder)} once"
         )
 
 

@@ -3,48 +3,45 @@
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
+from typing import Any, overload
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from .common.errors import UserError
+from .common.errors import READ_ERRORS, UserError, refuse_unreadable
 from .files import check_regular, read_json, write_json, written_whole
 from .layout import DatasetFolder
 from .records import Caption
 
-CAPTION_SCHEMA = pa.schema(
-    [
-        ("clip_id", pa.string()),
-        ("video_id", pa.string()),
-        ("start_seconds", pa.float64()),
-        ("end_seconds", pa.float64()),
-        ("caption", pa.string()),
-        ("split", pa.string()),
-        ("words", pa.list_(pa.string())),
-        ("word_starts", pa.list_(pa.int32())),
-        ("pos_tags", pa.list_(pa.string())),
-        ("task", pa.string()),
-        ("step", pa.int32()),
-        ("answer", pa.string()),
-        ("question_type", pa.string()),
-        ("recording", pa.string()),
-    ]
+_COLUMN_TYPES = {
+    str: pa.string(),
+    str | None: pa.string(),
+    float | None: pa.float64(),
+    int | None: pa.int32(),
+    list[str]: pa.list_(pa.string()),
+    list[int]: pa.list_(pa.int32()),
+}
+_FIRST_COLUMNS = ("video_id", "start_seconds", "end_seconds")
+_FIELDS = {field.name: field for field in fields(Caption)}
+RECORD_SCHEMA = pa.schema(
+    [(name, _COLUMN_TYPES[_FIELDS[name].type]) for name in dict.fromkeys((*_FIRST_COLUMNS, *_FIELDS))]
 )
-LATER_COLUMNS = {"recording"}
-"""Tables from before there were any lack them: nothing in those was spoken."""
-RECORD_SCHEMA = pa.schema([field for field in CAPTION_SCHEMA if field.name != "clip_id"])
-"""A record works ``clip_id`` out."""
-RECORDS = 4096
-"""Made at a time where all are gone through."""
+"""The columns that make a ``Caption``: its fields."""
+CAPTION_SCHEMA = pa.schema([pa.field("clip_id", pa.string()), *RECORD_SCHEMA])
+OPTIONAL_COLUMNS = {name for name, field in _FIELDS.items() if field.metadata.get("added_later")}
+"""Columns that older tables lack. Their values are None."""
+INPUT_FIELDS = tuple(name for name, field in _FIELDS.items() if not field.metadata.get("tagged"))
+"""Fields that come from the annotations rather than from tagging."""
 IDF_SCHEMA = pa.schema(
     [("word", pa.string()), ("part_of_speech", pa.string()), ("document_count", pa.int64()), ("idf", pa.float64())]
 )
 COUNT_SCHEMA = pa.schema([("word", pa.string()), ("part_of_speech", pa.string()), ("document_count", pa.int64())])
 ABOUT_NAME = "about.json"
+RECORDS_AT_ONCE = 4096
+"""Captions that iteration makes at a time."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +51,7 @@ class IdfEntry:
     word: str
     part_of_speech: str
     document_count: int
-    """Training captions that have the word with this tag."""
+    """Training captions that contain the word with this tag."""
     idf: float
 
 
@@ -64,36 +61,52 @@ def _write(path: Path, table: pa.Table) -> None:
 
 
 def _table(captions: Iterable[Caption]) -> pa.Table:
-    rows = [{name: getattr(c, name) for name in CAPTION_SCHEMA.names} for c in captions]
+    rows = [{name: getattr(caption, name) for name in CAPTION_SCHEMA.names} for caption in captions]
     return pa.Table.from_pylist(rows, schema=CAPTION_SCHEMA)
 
 
 def part_path(folder: Path, number: int) -> Path:
+    """Return the path of a part of the caption table."""
     return folder / f"part-{number:05d}.parquet"
 
 
-def write_part(folder: Path, number: int, captions: Sequence[Caption], about: dict) -> None:
-    """One of the tables in ``folder``, which together hold a data set's captions in order. ``about`` is kept in the file."""
+def write_part(folder: Path, number: int, captions: Sequence[Caption], about: Mapping[str, Any]) -> None:
+    """Write one part of the caption table.
+
+    Args:
+        folder: Folder of the table. Its parts hold the captions of a data set, in order.
+        number: Number of the part, from 0.
+        captions: Captions of the part.
+        about: How they were made; kept in the file.
+    """
     _write(part_path(folder, number), _table(captions).replace_schema_metadata({"vlalign": json.dumps(about)}))
 
 
-def read_part_about(path: Path) -> dict:
-    """The ``about`` of ``write_part``; empty where there is no such file, or one without."""
-    return json.loads((_open(path).metadata or {}).get(b"vlalign", b"{}")) if path.exists() else {}
+def read_part_about(path: Path) -> dict[str, Any]:
+    """Return the ``about`` of ``write_part``; empty if the file is missing or has none."""
+    return json.loads((_read_schema(path).metadata or {}).get(b"vlalign", b"{}")) if path.exists() else {}
 
 
-def read_captions_about(folder: Path) -> dict | None:
-    """Where the captions come from and how they were tagged; None where there are none, or not yet all of them."""
+def read_captions_about(folder: Path) -> dict[str, Any] | None:
+    """Return where the captions come from and how they were tagged; None if the table is missing or not complete."""
     return read_json(folder / ABOUT_NAME) if (folder / ABOUT_NAME).exists() else None
 
 
-def write_captions_about(folder: Path, about: dict) -> None:
-    """To be written last: its presence says that all of the captions are there."""
+def write_captions_about(folder: Path, about: Mapping[str, Any]) -> None:
+    """Write where the captions come from. Write it last: its presence says that the table is complete."""
     write_json(folder / ABOUT_NAME, about)
 
 
 def choose_protocol(dataset: DatasetFolder, protocol: str) -> DatasetFolder:
-    """The data set with the captions of a protocol, by its name; empty: the usual ones. Raises ``UserError`` where there are none."""
+    """Return the data set with the captions of a protocol.
+
+    Args:
+        dataset: The data set.
+        protocol: Name of the protocol; empty for the usual one.
+
+    Raises:
+        UserError: The captions of this protocol are missing.
+    """
     if protocol in ("", (read_captions_about(dataset.captions) or {}).get("protocol")):
         return dataset
     chosen = replace(dataset, protocol=protocol)
@@ -104,126 +117,150 @@ def choose_protocol(dataset: DatasetFolder, protocol: str) -> DatasetFolder:
     return chosen
 
 
-@contextmanager
-def _reading(path: Path) -> Iterator[None]:
+def _refuse_damaged(path: Path) -> Any:
     check_regular(path)
-    try:
-        yield
-    except UserError:
-        raise
-    except (OSError, ValueError, KeyError, TypeError, MemoryError, pa.ArrowException) as error:
-        words = " ".join(str(error).split())[:300]
-        raise UserError(f"{path}: not a readable Parquet file ({words}); run vlalign-preprocess again") from None
+    errors = (*READ_ERRORS, pa.ArrowException)
+    return refuse_unreadable(path, "not a readable Parquet file", "run vlalign-preprocess again", errors)
 
 
-def _open(path: Path) -> pa.Schema:
-    with _reading(path):
+def _read_schema(path: Path) -> pa.Schema:
+    with _refuse_damaged(path):
         return pq.read_schema(path)
 
 
 def _read(path: Path, columns: Sequence[str]) -> pa.Table:
-    """Whole: nothing in it is found to be broken later."""
-    with _reading(path):
+    """Read and check a whole file, so that no damage appears later."""
+    with _refuse_damaged(path):
         table = pq.read_table(path, columns=list(columns))
         table.validate(full=True)
         return table
 
 
 def by_appearance(codes: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Codes of 0 to ``count`` - 1 (-1: none) numbered anew in the order in which they first come, and where each of those first comes."""
-    first = np.full(count + 1, len(codes))  # the last one is that of -1
-    first[codes[::-1]] = np.arange(len(codes))[::-1]  # of equal indices the last counts
+    """Number codes again in the order in which they first appear.
+
+    Args:
+        codes: [N], integers from 0 to ``count`` - 1; -1 for none.
+        count: Number of codes.
+
+    Returns:
+        The new codes [N], and the index at which each new code first appears.
+    """
+    first = np.full(count + 1, len(codes))  # the last entry belongs to code -1
+    first[codes[::-1]] = np.arange(len(codes))[::-1]  # if an index occurs twice, the last assignment counts
     first[-1] = len(codes)
     order = np.argsort(first)[: np.count_nonzero(first < len(codes))]
-    number_of = np.full(count + 1, -1, dtype=np.int32)
-    number_of[order] = np.arange(len(order))
-    return number_of[codes], first[order]
+    new_codes = np.full(count + 1, -1, dtype=np.int32)
+    new_codes[order] = np.arange(len(order))
+    return new_codes[codes], first[order]
 
 
 class CaptionTable(Sequence[Caption]):
-    """Captions in columns, each a record when it is asked for: a quarter of the memory, where a data set has a hundred million of them."""
+    """Captions in columns; a ``Caption`` is made when it is asked for.
+
+    It needs a quarter of the memory of a list of records, which matters for a hundred million captions.
+    """
 
     def __init__(self, batches: Sequence[pa.RecordBatch], rows: np.ndarray | None = None) -> None:
+        """Make a table.
+
+        Args:
+            batches: Columns of ``RECORD_SCHEMA``.
+            rows: Rows of the batches that the table shows, in order; all by default.
+        """
         self._batches = list(batches)
         self._ends = np.cumsum([len(batch) for batch in self._batches], dtype=np.int64)
         self._rows = np.arange(self._ends[-1] if self._batches else 0) if rows is None else rows
 
     @classmethod
     def of(cls, captions: Iterable[Caption]) -> "CaptionTable":
+        """Make a table of records."""
         return cls(_table(captions).select(RECORD_SCHEMA.names).to_batches())
 
     def __len__(self) -> int:
         return len(self._rows)
 
-    def __getitem__(self, place: int | slice) -> Caption | list[Caption]:
-        if isinstance(place, slice):
-            return self._records(self._rows[place])
-        return self._records(self._rows[[place]])[0]
+    @overload
+    def __getitem__(self, index: int) -> Caption: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[Caption]: ...
+
+    def __getitem__(self, index: int | slice) -> Caption | list[Caption]:
+        if isinstance(index, slice):
+            return self._records(self._rows[index])
+        return self._records(self._rows[[index]])[0]
 
     def __iter__(self) -> Iterator[Caption]:
-        for first in range(0, len(self), RECORDS):
-            yield from self[first : first + RECORDS]
+        for first in range(0, len(self), RECORDS_AT_ONCE):
+            yield from self[first : first + RECORDS_AT_ONCE]
 
-    def take(self, places: Sequence[int] | np.ndarray) -> "CaptionTable":
-        """Those at ``places``; nothing is copied."""
-        return CaptionTable(self._batches, self._rows[np.asarray(places, dtype=np.int64)])
+    def take(self, indices: Sequence[int] | np.ndarray) -> "CaptionTable":
+        """Return the captions at ``indices`` as a table that shares the columns."""
+        return CaptionTable(self._batches, self._rows[np.asarray(indices, dtype=np.int64)])
 
     def numbers(self, column: str) -> np.ndarray:
-        """float64 [num_captions], NaN where there is none."""
+        """Return a column of numbers: float64 [num_captions], NaN for None."""
         parts = [batch.column(column).to_numpy(zero_copy_only=False) for batch in self._batches]
         return np.concatenate([np.zeros(0), *parts]).astype(np.float64, copy=False)[self._rows]
 
     def codes(self, column: str) -> tuple[list[str], np.ndarray]:
-        """The different texts of a column, in the order in which they first come, and the number of each caption's; -1: none."""
+        """Return a column of texts as codes.
+
+        Returns:
+            The distinct texts in the order of their first appearance, and for each caption the index of its text, or -1
+            for None: int32 [num_captions].
+        """
         whole = pa.chunked_array([batch.column(column) for batch in self._batches], CAPTION_SCHEMA.field(column).type)
         parts = whole.dictionary_encode().unify_dictionaries().chunks
         texts = parts[0].dictionary.to_pylist() if parts else []
-        codes = np.concatenate([np.zeros(0, np.int32), *(part.indices.fill_null(-1).to_numpy() for part in parts)])[
-            self._rows
-        ]
-        renumbered, firsts = by_appearance(codes, len(texts))
-        return [texts[code] for code in codes[firsts]], renumbered
+        per_row = [np.zeros(0, np.int32), *(part.indices.fill_null(-1).to_numpy() for part in parts)]
+        codes = np.concatenate(per_row)[self._rows]
+        new_codes, firsts = by_appearance(codes, len(texts))
+        return [texts[code] for code in codes[firsts]], new_codes
 
     def _records(self, rows: np.ndarray) -> list[Caption]:
-        found: list[Caption | None] = [None] * len(rows)
+        records: dict[int, Caption] = {}
         batch_of_row = np.searchsorted(self._ends, rows, side="right")
         for number in np.unique(batch_of_row):
-            places = np.flatnonzero(batch_of_row == number)
+            indices = np.flatnonzero(batch_of_row == number)
             batch = self._batches[number]
-            wanted = pa.array(rows[places] - (self._ends[number] - len(batch)))
-            for place, values in zip(places, batch.take(wanted).to_pylist(), strict=True):
-                found[place] = Caption(**values)
-        return found
+            in_batch = pa.array(rows[indices] - (self._ends[number] - len(batch)))
+            for index, values in zip(indices.tolist(), batch.take(in_batch).to_pylist(), strict=True):
+                records[index] = Caption(**values)
+        return [records[index] for index in range(len(rows))]
 
 
 def read_captions(folder: Path) -> CaptionTable:
-    """All parts, in order."""
+    """Read all parts of a caption table, in order. Raises ``UserError`` if it is missing, not complete or damaged."""
     if read_captions_about(folder) is None:
         raise UserError(f"{folder / ABOUT_NAME}: not found; run vlalign-preprocess first")
     batches = []
     for path in sorted(folder.glob("part-*.parquet")):
-        there = _open(path).names
-        missing = set(CAPTION_SCHEMA.names) - set(there) - LATER_COLUMNS
+        columns = _read_schema(path).names
+        missing = set(CAPTION_SCHEMA.names) - set(columns) - OPTIONAL_COLUMNS
         if missing:
             raise UserError(f"{path}: columns missing: {', '.join(sorted(missing))}; run vlalign-preprocess again")
-        table = _read(path, [name for name in RECORD_SCHEMA.names if name in there])
-        with _reading(path):  # columns of other kinds than ours
+        table = _read(path, [name for name in RECORD_SCHEMA.names if name in columns])
+        with _refuse_damaged(path):  # columns of other types
             batches += pa.concat_tables([RECORD_SCHEMA.empty_table(), table], promote_options="default").to_batches()
     return CaptionTable(batches)
 
 
 def write_idf(path: Path, entries: list[IdfEntry]) -> None:
+    """Write the IDF table."""
     _write(path, pa.Table.from_pylist([asdict(entry) for entry in entries], schema=IDF_SCHEMA))
 
 
 def read_idf(path: Path) -> list[IdfEntry]:
+    """Read the IDF table. Raises ``UserError`` if it is missing or damaged."""
     if not path.exists():
         raise UserError(f"{path}: not found; run vlalign-preprocess first")
     return [IdfEntry(**row) for row in _read(path, IDF_SCHEMA.names).to_pylist()]
 
 
 def write_counts(folder: Path, number: int, counts: Mapping[tuple[str, str], int]) -> None:
-    """In how many training captions of a part each (word, tag) occurs."""
+    """Write in how many training captions of a part each (word, tag) occurs."""
     rows = [
         {"word": word, "part_of_speech": tag, "document_count": count} for (word, tag), count in sorted(counts.items())
     ]
@@ -231,6 +268,7 @@ def write_counts(folder: Path, number: int, counts: Mapping[tuple[str, str], int
 
 
 def read_counts(path: Path) -> Counter[tuple[str, str]]:
+    """Read the counts of a part (``write_counts``)."""
     columns = _read(path, COUNT_SCHEMA.names).to_pydict()
     return Counter(
         dict(zip(zip(columns["word"], columns["part_of_speech"], strict=True), columns["document_count"], strict=True))

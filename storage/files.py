@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all."""
+"""Files that are written whole or not at all, and reading of small text files."""
 
 import contextlib
 import errno
@@ -10,16 +10,17 @@ import os
 import stat
 import time
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from .common.errors import UserError
+from .common.errors import UserError, refuse_unreadable
 
 IDENTITY_BYTES = 1 << 16
 TURN_SECONDS, LOOK_SECONDS = 10.0, 0.02
-"""Whose turn it is keeps it for less; after so long something else is wrong, such as a network file system without locks."""
+"""How long to wait for a lock, and how often to try. Locks are held for much less; after this time something else is wrong,
+such as a network file system without locks."""
 VIDEO_SUFFIXES = (
     ".mp4",
     ".mkv",
@@ -42,7 +43,7 @@ SOUND_SUFFIXES = (".wav", ".mp3", ".flac", ".m4a", ".ogg", ".oga", ".opus", ".mk
 
 @contextmanager
 def errors_naming(path: Path) -> Iterator[None]:
-    """Has an ``OSError`` say which file it is about, as those of writing and flushing do not."""
+    """Add the path to an ``OSError`` of the block. Errors of writing and flushing do not have one."""
     try:
         yield
     except OSError as error:
@@ -54,7 +55,7 @@ def errors_naming(path: Path) -> Iterator[None]:
 
 @contextmanager
 def written_whole(path: Path) -> Iterator[Path]:
-    """A temporary path beside ``path``; what was written there gets its name once it is safely on disk."""
+    """Yield a temporary path beside ``path``; at the end of the block, flush the file and rename it to ``path``."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.{os.getpid()}-{uuid.uuid4().hex[:8]}.partial")
     try:
@@ -65,22 +66,25 @@ def written_whole(path: Path) -> Iterator[Path]:
         os.replace(partial, path)
         folder = os.open(path.parent, os.O_RDONLY)
         try:
-            os.fsync(folder)  # the name itself must survive a power cut, too
+            os.fsync(folder)  # the name must survive a power cut, too
         finally:
             os.close(folder)
     finally:
-        with contextlib.suppress(OSError):  # a read-only file system: what went wrong before says so
+        with contextlib.suppress(OSError):  # a read-only file system; the error before says so
             partial.unlink(missing_ok=True)
 
 
 @contextmanager
 def one_at_a_time(path: Path) -> Iterator[None]:
-    """Of all processes that change ``path`` by reading it and writing it again, one does at a time. A file beside it is locked, for as
-    long as its process lives. Where a file system has no locks, they do not wait for each other."""
+    """Let one process at a time read, change and write ``path``.
+
+    A file beside it is locked; the lock ends with the process at the latest. On a file system without locks, processes do
+    not wait for each other.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.with_name(f".{path.name}.lock").open("a") as lock:
-        until = time.monotonic() + TURN_SECONDS
-        while time.monotonic() < until:
+        deadline = time.monotonic() + TURN_SECONDS
+        while time.monotonic() < deadline:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
@@ -92,68 +96,74 @@ def one_at_a_time(path: Path) -> Iterator[None]:
 
 
 def remove_unfinished(path: Path) -> int:
-    """What ``written_whole`` left beside ``path`` where its process was killed, for one that nobody else writes; returns how many files."""
-    found = [*path.parent.glob(f".{glob.escape(path.name)}.*.partial")]
-    for partial in found:
+    """Remove what a killed process left of ``written_whole(path)``; return the number of files.
+
+    Only for a path that no other process writes.
+    """
+    partials = [*path.parent.glob(f".{glob.escape(path.name)}.*.partial")]
+    for partial in partials:
         partial.unlink()
-    return len(found)
+    return len(partials)
 
 
 def write_text(path: Path, text: str) -> None:
+    """Write a text in UTF-8."""
     with written_whole(path) as partial:
         partial.write_text(text, encoding="utf-8")
 
 
 def write_json(path: Path, value: Any) -> None:
+    """Write a value as indented JSON."""
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
 
 
 def check_regular(path: Path) -> None:
-    """Raises ``UserError`` for a pipe, a socket or a device: whoever opens one may wait for ever, or read without end."""
-    with contextlib.suppress(OSError):  # said by whoever opens it
+    """Raise ``UserError`` for a pipe, a socket or a device. Opening one may block, and reading one may never end."""
+    with contextlib.suppress(OSError):  # opening the file reports it
         if not stat.S_ISREG(mode := path.stat().st_mode) and not stat.S_ISDIR(mode):
-            raise UserError(f"{path}: no file, but a pipe, a socket or a device; remove it")
+            raise UserError(f"{path}: a pipe, a socket or a device, expected a file; remove it")
 
 
 def read_json(path: Path) -> Any:
+    """Read a JSON file. Raises ``UserError`` if it is not valid JSON."""
     check_regular(path)
-    try:
+    todo = "remove it and run the command that makes it again"
+    with refuse_unreadable(path, "not valid JSON", todo, (ValueError, RecursionError)):
         return json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{path}: no JSON ({error}); remove it and run the command that makes it again") from None
 
 
-def write_jsonl(path: Path, rows: Iterable[dict]) -> None:
+def write_jsonl(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
+    """Write one JSON object on each line."""
     with written_whole(path) as partial, partial.open("w", encoding="utf-8") as file:
         for row in rows:
             file.write(json.dumps(row, ensure_ascii=False) + "\n")
 
 
-def numbered_jsonl(path: Path) -> Iterator[tuple[int, dict]]:
-    """(line number, object) of every line. Blank lines are passed over; raises ``UserError`` for anything else that is no object."""
+def numbered_jsonl(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield the number and the object of each line that is not blank. Raises ``UserError`` for a line without an object."""
     check_regular(path)
     with path.open("rb") as file:
         for number, line in enumerate(file, start=1):
-            try:
+            where = f"{path}, line {number}"
+            with refuse_unreadable(
+                where, "not valid JSON in UTF-8", "expected one object on each line", (ValueError, RecursionError)
+            ):
                 text = line.decode("utf-8-sig" if number == 1 else "utf-8")
                 if not text.strip():
                     continue
                 row = json.loads(text)
-            except (ValueError, RecursionError) as error:  # neither UTF-8 nor JSON
-                raise UserError(
-                    f"{path}, line {number}: no JSON in UTF-8 ({error}); expected one object a line"
-                ) from None
             if not isinstance(row, dict):
-                raise UserError(f"{path}, line {number}: expected a JSON object, got {type(row).__name__}")
+                raise UserError(f"{where}: expected a JSON object, got {type(row).__name__}")
             yield number, row
 
 
-def read_jsonl(path: Path) -> list[dict]:
-    """Every line's object; none where the file is absent."""
+def read_jsonl(path: Path) -> list[dict[str, Any]]:
+    """Return the objects of all lines; none if the file is missing."""
     return [row for _, row in numbered_jsonl(path)] if path.exists() else []
 
 
 def sha256_of(path: Path) -> str:
+    """Return the SHA-256 of a file, in hexadecimal digits."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while block := file.read(1 << 20):
@@ -162,8 +172,10 @@ def sha256_of(path: Path) -> str:
 
 
 def file_identity(path: Path) -> str:
-    """Tells a changed file from the same one: its size, and a hash of its first and last 64 KiB. Empty where it cannot be read, or is no
-    regular file: whoever opens a pipe waits for ever."""
+    """Return a text that changes when a file changes: its size, and a hash of its first and last 64 KiB.
+
+    It is empty if the file cannot be read or is not a regular file.
+    """
     try:
         about = path.stat()
         if not stat.S_ISREG(about.st_mode):

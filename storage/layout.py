@@ -1,83 +1,94 @@
-"""Where things are on disk: ``<root>/<dataset>/...``."""
+"""Where files of a data set lie: ``<root>/<dataset>/...``."""
 
 import os
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 
-from .common.errors import UserError
+from .common.errors import UserError, refuse_unreadable
 from .files import read_jsonl, write_jsonl
-from .records import DATASET_NAME, VideoRecord
+from .records import VideoRecord
+from .values import DATASET_NAME
 
 
 @dataclass(frozen=True)
 class DatasetFolder:
+    """The folder of a data set, and the paths in it."""
+
     root: Path
     name: str
     protocol: str = ""
-    """Which splits and captions; empty: the usual ones. All protocols of a data set share its features."""
+    """Which splits and captions; empty for the usual ones. All protocols of a data set share its features."""
 
     def __post_init__(self) -> None:
         if not DATASET_NAME.fullmatch(self.name):
             raise UserError(
-                f"data set name {self.name!r}: expected letters, digits, '.', '_' and '-' only; pass another --dataset"
+                f"data set name {self.name!r}: expected letters, digits, '.', '_' and '-'; pass another --dataset"
             )
         if self.protocol and not DATASET_NAME.fullmatch(self.protocol):
             raise UserError(
-                f"protocol {self.protocol!r}: expected letters, digits, '.', '_' and '-' only; pass another --protocol"
+                f"protocol {self.protocol!r}: expected letters, digits, '.', '_' and '-'; pass another --protocol"
             )
 
     @property
     def path(self) -> Path:
+        """Folder of the data set."""
         return self.root / self.name
 
     @property
     def videos_file(self) -> Path:
+        """List of the videos."""
         return self.path / "videos.jsonl"
 
     @property
     def thumbnails(self) -> Path:
+        """Folder of the thumbnails."""
         return self.path / "thumbnails"
 
     @property
     def captions(self) -> Path:
+        """Folder of the caption table."""
         return self.path / "captions" / self.protocol
 
     @property
     def idf(self) -> Path:
+        """The IDF table."""
         return (self.captions if self.protocol else self.path) / "idf.parquet"
 
     @property
     def word_vectors(self) -> Path:
+        """Vectors of the words in the captions."""
         return self.idf.with_name("word_vectors.npz")
 
     @property
     def runs(self) -> Path:
+        """Folder of the runs."""
         return self.path / "runs"
 
     def problems(self, command: str) -> Path:
-        """Where a command lists what it left out."""
+        """Return the file in which a command lists the inputs that it skipped."""
         return self.path / "problems" / f"{command}.txt"
 
     def features(self, features: str) -> Path:
+        """Return the folder of a feature store."""
         return self.path / "features" / features
 
     def read_videos(self) -> list[VideoRecord]:
-        """What ``videos.jsonl`` lists; empty where there is none."""
-        try:
+        """Return what ``videos.jsonl`` lists; nothing if it is missing. Raises ``UserError`` for an invalid line."""
+        todo = "expected video_id and path on every line"
+        with refuse_unreadable(self.videos_file, "not a valid list of videos", todo, (TypeError, ValueError)):
             return [VideoRecord(**row) for row in read_jsonl(self.videos_file)]
-        except (TypeError, ValueError) as error:
-            raise UserError(f"{self.videos_file}: {error}; expected video_id and path on every line") from None
 
     def write_videos(self, videos: list[VideoRecord]) -> None:
+        """Write ``videos.jsonl``."""
         write_jsonl(self.videos_file, ({k: v for k, v in asdict(video).items() if v is not None} for video in videos))
 
     def video_path(self, video: VideoRecord) -> Path:
-        """Raises ``UserError`` for a relative path that leads out of the data set's folder: lists come from anywhere."""
+        """Return the path of a video. Raises ``UserError`` for a relative path that leads out of the data set's folder."""
         return Path(self.video_file(video))
 
     def video_file(self, video: VideoRecord) -> str:
-        """``video_path`` as text: of a million videos, making paths would take a minute."""
+        """Return ``video_path`` as text. Making a million ``Path`` objects would take a minute."""
         if not os.path.isabs(video.path) and ".." in video.path.split("/"):
             raise UserError(
                 f"{self.videos_file}: video {video.video_id!r} has the path {video.path!r}, which leads out of {self.path}"
@@ -90,14 +101,24 @@ class DatasetFolder:
 
 
 def find_dataset(root: Path, name: str | None, *, having: str, hint: str) -> DatasetFolder:
-    """The data set called ``name``, or the only one under ``root`` that has the folder ``having``. ``hint``: what makes that."""
+    """Return a data set that has been prepared.
+
+    Args:
+        root: Folder of all data sets.
+        name: Name of the data set; None for the only one under ``root`` that has the folder ``having``.
+        having: Folder that the data set must have.
+        hint: Command that makes this folder.
+
+    Raises:
+        UserError: There is no such data set, or several and no name.
+    """
     prepared = sorted(folder.name for folder in root.glob("*") if (folder / having).is_dir())
     if name is None:
-        if len(prepared) != 1:
-            found = f"{len(prepared)} are there ({', '.join(prepared)})" if prepared else "there is none"
+        if not prepared:
+            raise UserError(f"which data set? there is none with {having} under {root}; run {hint} first")
+        if len(prepared) > 1:
             raise UserError(
-                f"which data set? {found} with {having} under {root}; "
-                + ("pass --dataset" if prepared else f"run {hint} first")
+                f"which data set? {len(prepared)} are there ({', '.join(prepared)}) with {having} under {root}; pass --dataset"
             )
         name = prepared[0]
     dataset = DatasetFolder(root, name)

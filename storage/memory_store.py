@@ -1,4 +1,4 @@
-"""Features in memory, read as a store is: for notebooks, tests, and sets that need no disk."""
+"""Features in memory: for notebooks, tests, and data sets that need no disk."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -6,21 +6,33 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import DTypeLike
 
-from .feature_store import Clip, rows_of_clip
-from .records import Profile, VideoFeatures, Weights
-from .shards.format import EXTRACTED
-from .shards.write import check_storable
+from .feature_store import checksum_of_all
+from .records import Profile, StoredVideo, VideoFeatures, Weights
+from .shards.format import EXTRACTED, checksum
+from .shards.write import check_storable, stored_columns
+from .store import Clip, Window, rows_of_clip
 
 
 class MemoryStore:
-    """What ``FeatureStore`` is to a folder, to records such as those that ``extract_video`` gives; of two with one id the later counts.
+    """Features in memory (see ``Store``), such as those that ``extract_video`` returns.
 
-    Raises ``ValueError`` for features of another width than the profile's, and for ones that are not finite.
+    Of two records with the same video id the later one counts.
     """
 
     def __init__(
         self, profile: Profile, weights: Weights, videos: Iterable[VideoFeatures], *, origin: str = EXTRACTED
     ) -> None:
+        """Make a store of records.
+
+        Args:
+            profile: How the features were made.
+            weights: The weights that the model ran with.
+            videos: The features. They are not copied, and must not change afterwards.
+            origin: ``EXTRACTED``, or who stated the profile.
+
+        Raises:
+            ValueError: Features have another dimension than the profile's, or contain non-finite values.
+        """
         self.profile, self.weights, self.origin = profile, weights, origin
         self._videos: dict[str, VideoFeatures] = {}
         for video in videos:
@@ -28,6 +40,7 @@ class MemoryStore:
             self._videos[video.video_id] = video
 
     def video_ids(self) -> list[str]:
+        """Return the ids of all videos."""
         return list(self._videos)
 
     def __contains__(self, video_id: str) -> bool:
@@ -36,14 +49,30 @@ class MemoryStore:
     def __len__(self) -> int:
         return len(self._videos)
 
+    def about(self, video_id: str) -> StoredVideo:
+        """Return what the store knows about a video besides its rows."""
+        return self._videos[video_id].about
+
     def source(self, video_id: str) -> str:
+        """Return the identity of the file that the features were made from."""
         return self._videos[video_id].source
 
     def duration_seconds(self, video_id: str) -> float:
+        """Return when the frames, or the sound, end."""
         return self._videos[video_id].duration_seconds
 
     def partial(self, video_id: str) -> str:
+        """Return what of the video is missing in its rows or was damaged; empty if all is well."""
         return self._videos[video_id].partial
+
+    def rows_checksum(self) -> int:
+        """Return a checksum of all videos and their rows: that of a ``FeatureStore`` with the same values and types."""
+        return checksum_of_all(
+            {
+                video_id.encode(): checksum(stored_columns(video, video.features.dtype))
+                for video_id, video in self._videos.items()
+            }
+        )
 
     def get(
         self,
@@ -53,15 +82,42 @@ class MemoryStore:
         end_seconds: float | None = None,
         dtype: DTypeLike | None = np.float32,
     ) -> VideoFeatures:
-        video = self._videos[video_id]
-        part = rows_of_clip(video.start_seconds, video.end_seconds, start_seconds, end_seconds)
-        return replace(
-            video,
-            features=video.features[part] if dtype is None else video.features[part].astype(dtype),
-            start_seconds=video.start_seconds[part],
-            end_seconds=video.end_seconds[part],
-            valid_frames=video.valid_frames[part],
-        )
+        """Return the rows of a video, or those that a clip of it touches (see ``Store.get``)."""
+        return self.get_clips([(video_id, start_seconds, end_seconds)], dtype=dtype)[0]
 
     def get_clips(self, clips: Sequence[Clip], *, dtype: DTypeLike | None = np.float32) -> list[VideoFeatures]:
-        return [self.get(video_id, start_seconds=start, end_seconds=end, dtype=dtype) for video_id, start, end in clips]
+        """Return the rows of many clips, in the order of ``clips``. With ``dtype`` None, the features are read-only."""
+        windows = self.windows(clips)
+        return [
+            self._record(window, features if dtype is None else features.astype(dtype))
+            for window, features in zip(windows, self.get_rows(windows), strict=True)
+        ]
+
+    def windows(self, clips: Sequence[Clip]) -> list[Window]:
+        """Return the rows that each clip touches (``rows_of_clip``)."""
+        windows = []
+        for video_id, start_seconds, end_seconds in clips:
+            video = self._videos[video_id]
+            part = rows_of_clip(video.start_seconds, video.end_seconds, start_seconds, end_seconds)
+            windows.append((video_id, part.start, part.stop))
+        return windows
+
+    def get_rows(self, windows: Sequence[Window]) -> list[np.ndarray]:
+        """Return the features [T, D] of each window as they are stored: read-only views."""
+        parts = []
+        for video_id, low, high in windows:
+            part = self._videos[video_id].features[low:high]
+            part.flags.writeable = False
+            parts.append(part)
+        return parts
+
+    def _record(self, window: Window, features: np.ndarray) -> VideoFeatures:
+        video_id, low, high = window
+        video = self._videos[video_id]
+        return replace(
+            video,
+            features=features,
+            start_seconds=video.start_seconds[low:high],
+            end_seconds=video.end_seconds[low:high],
+            valid_frames=video.valid_frames[low:high],
+        )

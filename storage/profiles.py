@@ -1,8 +1,12 @@
-"""The feature profiles: frozen, named, one row each. What published features were made with, and where that is read, stands in
-the comments; a change to any value is another profile.
+"""The feature profiles, one row for each.
 
-Pictures are scaled as FFmpeg's ``scale`` filter with ``flags=bilinear`` does: that was its kernel under ffmpeg-python when most of the
-features below were published (before FFmpeg's commit 9f14396a). CLIP's go through Pillow, as its authors' do."""
+Comments say what published features were made with, and where to read that. Never change a value of a profile: add another
+profile.
+
+Frames are resized like FFmpeg's ``scale`` filter with ``flags=bilinear``. That was its kernel under ffmpeg-python when most
+of the features below were published (before FFmpeg's commit 9f14396a). Frames for CLIP are resized by Pillow, as its authors
+do.
+"""
 
 from collections.abc import Collection
 from dataclasses import replace
@@ -29,10 +33,10 @@ S3D = Profile(
     dimension=1024,
 )
 
-# Radford et al. 2021, as NCL and CMCM use it through ArrowLuo/CLIP4Clip (dataloaders/rawvideo_util.py): frames in RGB at their own
-# size, then Pillow's bicubic kernel, the middle, and CLIP's mean and deviation. Where one pixel more is cut away on one side than on the
-# other, it is the side that transformers' CLIPImageProcessor takes, too. CLIP4Clip reads 1 frame a second and draws 12 of those (64 of
-# ActivityNet's videos); which is for training to do.
+# Radford et al. 2021, as NCL and CMCM use it through ArrowLuo/CLIP4Clip (dataloaders/rawvideo_util.py): RGB frames at their own
+# size, Pillow's bicubic kernel, centre crop, and CLIP's mean and std. If the crop cannot be centred exactly, it is off by one
+# pixel to the same side as in transformers' CLIPImageProcessor. CLIP4Clip reads 1 frame a second and samples 12 of them (64 for
+# ActivityNet). Sampling is left to training.
 CLIP = Profile(
     name="clip_vit_b32",
     model="CLIP ViT-B/32",
@@ -52,16 +56,17 @@ CLIP = Profile(
 )
 
 FRAME_MAPS = {"clip_vit_b32_map": (7, 7, 512)}
-"""{features: (height, width, channels)}, where a row is a frame's map, flat: ``rows.reshape(-1, *FRAME_MAPS[name])`` is [T, H, W, C]."""
+"""(height, width, channels) of features whose rows are flattened maps of a frame: ``rows.reshape(-1, *FRAME_MAPS[name])`` is
+[T, H, W, C]."""
 
 LOGMEL = "logmel"
-"""The features that are of the sound, and of no network."""
+"""The features of sound. No network computes them."""
 
 PROFILES = {
     profile.name: profile
     for profile in (
         # 2D features of HowTo100M (Miech et al. 2019) and of TACo, SSML: antoine77340/video_feature_extractor, extract.py:34-36,
-        # preprocessing.py:18, model.py:16-38. Its weights are torchvision's first ones; the newer V2 ones give other features.
+        # preprocessing.py:18, model.py:16-38. It uses torchvision's V1 weights; V2 gives other features.
         Profile(
             name="resnet152",
             model="ResNet-152",
@@ -98,8 +103,8 @@ PROFILES = {
             layer="layer4, mean over time and space",
             dimension=2048,
         ),
-        # Hara et al. 2020: kenshohara/3D-ResNets-PyTorch, main.py:264-277; mean and deviation are its defaults for Kinetics. A last
-        # window that is not full goes on with its own frames from its first (LoopPadding).
+        # Hara et al. 2020: kenshohara/3D-ResNets-PyTorch, main.py:264-277; mean and std are its defaults for Kinetics. A last
+        # window that is not full repeats its own frames from the first one (LoopPadding).
         Profile(
             name="i3d_resnet152",
             model="3D ResNet-152",
@@ -121,15 +126,17 @@ PROFILES = {
         # The features of UniVL: ArrowLuo/VideoFeatureExtractor, extract.py:16-19,82.
         replace(S3D, name="s3d_univl", fps=16),
         CLIP,
-        # For CMCM's codes, which have a place in the frame (section 2.2, Figure 4): what CLIP4Clip makes of all tokens of a frame.
+        # For the codes of CMCM, which have a position in the frame (section 2.2, Figure 4): all tokens of a frame, as CLIP4Clip
+        # projects them.
         replace(
             CLIP, name="clip_vit_b32_map", layer="7 x 7 patch tokens, each projected, row by row", dimension=7 * 7 * 512
         ),
-        # Motion features of Support-Set Bottlenecks (Patrick et al. 2021), which NCL trains on (its appendix C); neither says which
-        # frames. These are those of the weights' publisher: moabitcoin/ig65m-pytorch, ig65m/cli/extract.py (32 frames, short side 128,
-        # the middle 112, Kinetics' mean and deviation), which takes a video's own frames, scales them without antialiasing and leaves out
-        # a last window that is not full. Here they are 30 a second, so that a feature does not depend on the recording's rate, are scaled
-        # as all others are, and such a window sees its own frames again.
+        # Motion features of Support-Set Bottlenecks (Patrick et al. 2021), which NCL trains on (its appendix C). Neither paper
+        # says which frames they see. These are the frames of the publisher of the weights: moabitcoin/ig65m-pytorch,
+        # ig65m/cli/extract.py (32 frames, short side 128, centre 112, mean and std of Kinetics). That code takes the frames of
+        # the video as they are, resizes without antialiasing, and drops a last window that is not full. Here there are 30 frames
+        # a second, so that a feature does not depend on the frame rate of the recording, frames are resized like all others, and
+        # a last window repeats its own frames.
         Profile(
             name="r2plus1d",
             model="R(2+1)D-34",
@@ -147,7 +154,7 @@ PROFILES = {
             layer="layer4, mean over time and space",
             dimension=512,
         ),
-        # The sound's log-mel spectrogram: CMCM, appendix B; what is not stated there, and why it is so, in extract/decoding/sound.py.
+        # Log-mel spectrogram of the sound: CMCM, appendix B. extract/decoding/sound.py explains what the paper does not state.
         Profile(
             name=LOGMEL,
             model="log-mel spectrogram",
@@ -172,18 +179,23 @@ ALIASES = {"i3d": "i3d_resnext101"}
 """Other names that ``--features`` takes."""
 
 
-def split_features(text: str, own: Collection[str] = ()) -> list[str]:
-    """The names in ``text``, separated by commas or +, each once, in their order; aliases are resolved, but for names in ``own``.
+def split_features(text: str, known: Collection[str] = ()) -> list[str]:
+    """Return the distinct names in ``text``, in order, with aliases resolved.
 
-    ``i3d, s3d+i3d``  ->  ``i3d_resnext101``, ``s3d``
+    >>> split_features("i3d, s3d+i3d")
+    ['i3d_resnext101', 's3d']
+
+    Args:
+        text: Names separated by commas or +.
+        known: Names that are not aliases, such as those of existing stores.
     """
     names = (name.strip() for name in text.replace("+", ",").split(","))
-    return list(dict.fromkeys(name if name in own else ALIASES.get(name, name) for name in names))
+    return list(dict.fromkeys(name if name in known else ALIASES.get(name, name) for name in names))
 
 
 def find_profile(name: str) -> Profile:
-    """By its name or an alias. Raises ``UserError`` with those that there are."""
+    """Return a profile by its name or alias. Raises ``UserError`` that lists all names if it is unknown."""
     name = ALIASES.get(name, name)
     if name not in PROFILES:
-        raise UserError(f"features {name!r}: not known; expected {', '.join(PROFILES)} or {', '.join(ALIASES)}")
+        raise UserError(f"features {name!r}: unknown; expected {', '.join(PROFILES)} or {', '.join(ALIASES)}")
     return PROFILES[name]

@@ -1,4 +1,4 @@
-"""Names of shards, which say when they were written."""
+"""Names of shards: the time of writing in nanoseconds since 1970, and a random part."""
 
 import os
 import re
@@ -10,28 +10,31 @@ from pathlib import Path
 
 SHARD_NAME = re.compile(r"(\d{20})-[0-9a-f]{8}\.h5", re.ASCII)
 AHEAD_NS = 365 * 24 * 3600 * 10**9
-"""So far may a clock have been wrong. No time later than that is believed: nothing could be written after it."""
+"""How far a clock may have been ahead. A later time is not believed, because nothing could be written after it."""
 CLOCKS_DIFFER_NS = 3600 * 10**9
 UNDATED_NS = 10**15
-"""Two weeks of 1970: names for what is made in place of shards whose names say no time."""
+"""Two weeks of 1970: times of shards that replace shards without a valid time in their names."""
 
 
 def stamp_of(name: str) -> int:
-    """The time in a shard's name, in nanoseconds since 1970; 0 where it says none, or one that cannot be."""
+    """Return the time in a shard's name, in nanoseconds since 1970; 0 if there is none, or an impossible one."""
     match = SHARD_NAME.fullmatch(name)
     stamp = int(match[1]) if match else 0
     return stamp if stamp <= time.time_ns() + AHEAD_NS else 0
 
 
 def in_order(names: Iterable[str]) -> list[str]:
-    """Names of shards, of which a later one counts more: by the time in them. Those that say none are the oldest."""
+    """Sort names of shards by their time, because a later shard counts more. Names without a valid time come first."""
     return sorted(names, key=lambda name: (stamp_of(name) > 0, name))
 
 
 def shard_path(folder: Path, *, in_place_of: Path | None = None) -> Path:
-    """A new shard's name: no other writer has it, and in order it follows all that are there, even if a clock was set back.
+    """Return a path for a new shard that no other writer uses.
 
-    ``in_place_of``: a shard that it follows directly, before any that was made later.
+    Args:
+        folder: Folder of the store.
+        in_place_of: Shard that the new one follows directly, before any later shard. By default the new shard follows
+            all shards in the folder, even if a clock was set back.
     """
     stamps = [stamp for name in (os.listdir(folder) if folder.exists() else ()) if (stamp := stamp_of(name))]
     if in_place_of is None:
@@ -43,8 +46,8 @@ def shard_path(folder: Path, *, in_place_of: Path | None = None) -> Path:
     return folder / f"{stamp:020d}-{uuid.uuid4().hex[:8]}.h5"
 
 
-@lru_cache(maxsize=1 << 16)  # asked for each of the videos in a shard
+@lru_cache(maxsize=1 << 16)  # called for each video of a shard
 def written_at_ns(shard: Path) -> int:
-    """When a shard was written, in nanoseconds since 1970, as its name says; 0 where it says no time, or one that is still to come."""
+    """Return when a shard was written, in nanoseconds since 1970; 0 if its name has no time, or one in the future."""
     stamp = stamp_of(shard.name)
     return stamp if stamp <= time.time_ns() + CLOCKS_DIFFER_NS else 0

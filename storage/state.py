@@ -1,6 +1,7 @@
-"""What this user has said on this machine: kept outside of the folders that are passed around, so that none of them can say it.
+"""What this user confirmed on this machine.
 
-The records lie in ``$XDG_STATE_HOME/vlalign``, by default under ``~/.local/state``.
+It is kept outside of the folders that people pass around, so that such a folder cannot confirm anything itself: in
+``$XDG_STATE_HOME/vlalign``, by default in ``~/.local/state/vlalign``.
 """
 
 import hashlib
@@ -9,7 +10,12 @@ from pathlib import Path
 
 
 def state_file(kind: str, about: str) -> Path:
-    """Where the record of a ``kind`` ``about`` a folder lies. Raises ``RuntimeError`` where there is no home folder."""
+    """Return the path of a record. Raises ``RuntimeError`` if there is no home folder.
+
+    Args:
+        kind: What is recorded, such as "links".
+        about: The folder that the record is about.
+    """
     state = Path(os.environ.get("XDG_STATE_HOME", ""))
     state = state if state.is_absolute() else Path.home() / ".local" / "state"
     return state / "vlalign" / kind / f"{hashlib.sha256(os.fsencode(about)).hexdigest()[:32]}.json"

@@ -12,25 +12,27 @@ import h5py
 import numpy as np
 from PIL import Image
 
-from .common.errors import UserError
+from .common.errors import refuse_unreadable
 from .common.terminal import say
 from .files import check_regular, written_whole
-from .hdf5 import MOST_HEAP_BYTES, VlenReader, check_size, new_hdf5, own_dataset
+from .hdf5 import MAX_HEAP_BYTES, VlenReader, check_size, inner_dataset, new_hdf5
 from .shard_names import in_order, shard_path
 
 THUMBNAIL_ROW = np.dtype([("video_id", h5py.string_dtype()), ("seconds", "f8"), ("source", h5py.string_dtype())])
 ROW_IN_FILE = np.dtype([("video_id", VlenReader.REFERENCE), ("seconds", "<f8"), ("source", VlenReader.REFERENCE)])
-MOST_PICTURES = 16
-"""Of a video. Extraction makes three, of 360 x 90 pixels at most."""
-MOST_SIDE_PX, MOST_JPEG_BYTES = 2048, 1 << 20
-MOST_TEXT_BYTES = 1 << 14
-"""Of an id or a source."""
-MOST_BYTES = 1 << 30
-"""Of a shard's table without its texts."""
+MAX_PICTURES = 16
+"""Thumbnails of a video that are read. Extraction makes three, of at most 360 x 90 pixels."""
+MAX_SIDE_PX, MAX_JPEG_BYTES = 2048, 1 << 20
+MAX_TEXT_BYTES = 1 << 14
+"""Limit of an id or a source."""
+MAX_TABLE_BYTES = 1 << 30
+"""Limit of a shard's table without its texts."""
 
 
 @dataclass(frozen=True)
 class Thumbnail:
+    """A small picture of a video."""
+
     video_id: str
     seconds: float
     jpeg: bytes
@@ -39,88 +41,97 @@ class Thumbnail:
 
 
 def write_thumbnails(folder: Path, thumbnails: list[Thumbnail]) -> None:
+    """Write a shard of thumbnails."""
     with written_whole(shard_path(folder)) as partial, new_hdf5(partial) as file:
-        file.create_dataset(
-            "thumbnails", data=np.array([(t.video_id, t.seconds, t.source) for t in thumbnails], dtype=THUMBNAIL_ROW)
-        )
+        rows = [(thumbnail.video_id, thumbnail.seconds, thumbnail.source) for thumbnail in thumbnails]
+        file.create_dataset("thumbnails", data=np.array(rows, dtype=THUMBNAIL_ROW))
         jpegs = file.create_dataset("jpegs", shape=len(thumbnails), dtype=h5py.vlen_dtype(np.uint8))
         for index, thumbnail in enumerate(thumbnails):
             jpegs[index] = np.frombuffer(thumbnail.jpeg, dtype=np.uint8)
 
 
-class ThumbnailStore:
-    """Reads the thumbnails in a folder; one that does not exist has none. Of two shards with the same video the later one counts.
+@dataclass(frozen=True, eq=False)
+class _OpenShard:
+    table: np.ndarray
+    """``ROW_IN_FILE``, a row for each thumbnail."""
+    jpegs: np.ndarray
+    """``VlenReader.REFERENCE``, a row for each thumbnail."""
+    reader: VlenReader
 
-    Nothing in a shard makes another file be opened. Raises ``UserError`` for a file that is no shard of thumbnails; pictures that are no
-    JPEGs of a thumbnail's size are left out, which is said once a shard.
+    def text(self, index: int, column: str) -> str:
+        return self.reader.value(self.table[index][column], MAX_TEXT_BYTES).decode()
+
+
+class ThumbnailStore:
+    """Reads the thumbnails in a folder; a missing folder has none. Of two shards with the same video the later one counts.
+
+    A shard cannot make HDF5 open other files. Pictures that are not JPEGs of the size of a thumbnail are skipped with a
+    warning.
     """
 
     def __init__(self, folder: Path) -> None:
-        self._places: dict[str, tuple[Path, list[int]]] = {}
+        """Read which thumbnails there are. Raises ``UserError`` for a file that is not a shard of thumbnails."""
+        self._shards: dict[str, tuple[Path, list[int]]] = {}
         self._sources: dict[str, str] = {}
-        self._told: set[Path] = set()
-        for shard in (folder / name for name in in_order(path.name for path in folder.glob("*.h5"))):
+        self._warned: set[Path] = set()
+        for path in (folder / name for name in in_order(path.name for path in folder.glob("*.h5"))):
             rows: dict[str, list[int]] = {}
-            with _opened(shard) as (table, _, reader):
-                for index, row in enumerate(table):
-                    video_id = reader.value(row["video_id"], MOST_TEXT_BYTES).decode()
+            with _opened(path) as shard:
+                for index in range(len(shard.table)):
+                    video_id = shard.text(index, "video_id")
                     rows.setdefault(video_id, []).append(index)
-                    self._sources[video_id] = reader.value(row["source"], MOST_TEXT_BYTES).decode()
-            self._places |= {video_id: (shard, indices) for video_id, indices in rows.items()}
+                    self._sources[video_id] = shard.text(index, "source")
+            self._shards |= {video_id: (path, indices) for video_id, indices in rows.items()}
 
     def source(self, video_id: str) -> str | None:
-        """Identity of the file that a video's thumbnails show; None where it has none."""
+        """Return the identity of the file that a video's thumbnails show; None if it has none."""
         return self._sources.get(video_id)
 
     def get(self, video_id: str) -> list[Thumbnail]:
-        """The first ``MOST_PICTURES`` of a video, in time order; none where it has none."""
-        if video_id not in self._places:
+        """Return the first ``MAX_PICTURES`` thumbnails of a video, in time order; none if it has none."""
+        if video_id not in self._shards:
             return []
-        shard, indices = self._places[video_id]
-        with _opened(shard) as (table, jpegs, reader):
-            found = [
+        path, indices = self._shards[video_id]
+        with _opened(path) as shard:
+            thumbnails = [
                 Thumbnail(
                     video_id,
-                    float(table[index]["seconds"]),
-                    reader.value(jpegs[index], MOST_HEAP_BYTES),
+                    float(shard.table[index]["seconds"]),
+                    shard.reader.value(shard.jpegs[index], MAX_HEAP_BYTES),
                     self._sources[video_id],
                 )
-                for index in indices[:MOST_PICTURES]
+                for index in indices[:MAX_PICTURES]
             ]
-        shown = [thumbnail for thumbnail in found if math.isfinite(thumbnail.seconds) and is_jpeg(thumbnail.jpeg)]
-        if len(shown) < len(found) and shard not in self._told:
-            self._told.add(shard)
+        valid = [thumbnail for thumbnail in thumbnails if math.isfinite(thumbnail.seconds) and is_jpeg(thumbnail.jpeg)]
+        if len(valid) < len(thumbnails) and path not in self._warned:
+            self._warned.add(path)
             say(
-                f"warning: {shard}: pictures in it, such as of video {video_id!r}, are no JPEGs of a thumbnail's size and are left out"
+                f"warning: {path}: pictures in it, such as of video {video_id!r}, are not JPEGs of the size of a thumbnail; "
+                "they are skipped"
             )
-        return sorted(shown, key=lambda thumbnail: thumbnail.seconds)
+        return sorted(valid, key=lambda thumbnail: thumbnail.seconds)
 
 
 @contextmanager
-def _opened(shard: Path) -> Iterator[tuple[np.ndarray, np.ndarray, VlenReader]]:
-    """Its table and its pictures, a row a thumbnail, and what reads the texts and pictures that they refer to."""
-    check_regular(shard)
-    try:
-        with h5py.File(shard, "r") as file:
-            table, jpegs = own_dataset(file, "thumbnails"), own_dataset(file, "jpegs")
-            if table.ndim != 1 or table.dtype != THUMBNAIL_ROW:
-                raise ValueError("its table has other columns")
-            if jpegs.shape != table.shape or h5py.check_vlen_dtype(jpegs.dtype) != np.uint8:
-                raise ValueError("it has no picture for each row")
-            reader = VlenReader(file, shard)
-            rows = reader.rows(check_size(table, MOST_BYTES), ROW_IN_FILE)
-            yield rows, reader.rows(check_size(jpegs, MOST_BYTES), VlenReader.REFERENCE), reader
-    except (OSError, KeyError, ValueError, TypeError, AttributeError, RuntimeError, MemoryError) as error:
-        what = next(iter(str(error).splitlines()), type(error).__name__)
-        raise UserError(f"{shard}: not a readable thumbnail file ({what}); remove it") from None
+def _opened(path: Path) -> Iterator[_OpenShard]:
+    check_regular(path)
+    with refuse_unreadable(path, "not a readable thumbnail file", "remove it"), h5py.File(path, "r") as file:
+        table, jpegs = inner_dataset(file, "thumbnails"), inner_dataset(file, "jpegs")
+        if table.ndim != 1 or table.dtype != THUMBNAIL_ROW:
+            raise ValueError("its table has other columns")
+        if jpegs.shape != table.shape or h5py.check_vlen_dtype(jpegs.dtype) != np.uint8:
+            raise ValueError("it does not have one picture for each row")
+        reader = VlenReader(file, path)
+        rows = reader.rows(check_size(table, MAX_TABLE_BYTES), ROW_IN_FILE)
+        yield _OpenShard(rows, reader.rows(check_size(jpegs, MAX_TABLE_BYTES), VlenReader.REFERENCE), reader)
 
 
 def is_jpeg(content: bytes) -> bool:
-    """Whether it is a JPEG of a thumbnail's size."""
+    """Return True for a JPEG of the size of a thumbnail."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("error")  # Pillow warns of pictures of very many pixels
+            warnings.simplefilter("error")  # Pillow warns about very many pixels
             with Image.open(io.BytesIO(content), formats=["JPEG"]) as image:
-                return max(image.size) <= MOST_SIDE_PX and len(content) <= MOST_JPEG_BYTES
-    except Exception:  # Pillow raises nearly everything on damaged pictures
+                return max(image.size) <= MAX_SIDE_PX and len(content) <= MAX_JPEG_BYTES
+    except Exception:  # Pillow raises almost anything for damaged pictures
         return False

@@ -1,4 +1,4 @@
-"""Vectors of a data set's words, as ``word_vectors.npz``: plain arrays and a note of where they come from."""
+"""Vectors of the words of a data set, in ``word_vectors.npz``: plain arrays, and a note of where they come from."""
 
 import json
 import re
@@ -11,35 +11,25 @@ from zipfile import BadZipFile
 
 import numpy as np
 
-from .common.errors import UserError
+from .common.errors import READ_ERRORS, UserError, refuse_unreadable
 from .exchange.npz import open_npz
 from .files import check_regular, written_whole
 
-NOT_READABLE = (
-    OSError,
-    EOFError,
-    ValueError,
-    LookupError,
-    AttributeError,
-    TypeError,
-    MemoryError,
-    RecursionError,
-    BadZipFile,
-    zlib.error,
-)
 WORD = re.compile(r"[\w']+")
 
 
 def split_words(text: str) -> list[str]:
-    """As HowTo100M's code does for its word vectors: letters, digits, ``_`` and ``'``; the rest separates."""
+    """Split a text into words of letters, digits, ``_`` and ``'``, as HowTo100M's code does for its word vectors."""
     return WORD.findall(text)
 
 
 @dataclass(frozen=True, eq=False)
 class WordVectors:
+    """Words and their vectors."""
+
     words: Sequence[str]
     vectors: np.ndarray
-    """[V, D], float32; a row for each word."""
+    """[V, D], float32: a row for each word."""
     about: dict[str, Any]
     """Where they come from, and how many of the captions' words they cover."""
     _rows: dict[str, int] = field(init=False, repr=False)
@@ -50,11 +40,12 @@ class WordVectors:
         object.__setattr__(self, "_rows", {word: row for row, word in enumerate(self.words)})
 
     def find(self, word: str) -> int | None:
-        """Its row; as it is written, or else in lower case."""
+        """Return the row of a word as it is written, or else in lower case; None if there is none."""
         return self._rows.get(word, self._rows.get(word.lower()))
 
 
 def write_word_vectors(path: Path, vectors: WordVectors) -> None:
+    """Write word vectors."""
     with written_whole(path) as partial, partial.open("wb") as file:
         np.savez(
             file,
@@ -65,17 +56,14 @@ def write_word_vectors(path: Path, vectors: WordVectors) -> None:
 
 
 def read_word_vectors(path: Path) -> WordVectors:
-    """Raises ``UserError`` where there is no such file, or another one."""
+    """Read word vectors. Raises ``UserError`` if the file is missing or is not one that ``write_word_vectors`` wrote."""
+    todo = "run vlalign-preprocess with --word-vectors FILE"
     if not path.exists():
-        raise UserError(f"{path}: not found; run vlalign-preprocess with --word-vectors FILE first")
+        raise UserError(f"{path}: not found; {todo} first")
     check_regular(path)
-    try:
-        with open_npz(path) as arrays:
-            words, vectors, about = (arrays[name]() for name in ("words", "vectors", "about"))
-            if vectors.dtype.kind != "f" or words.dtype.kind != "U":
-                raise ValueError("they are no words and numbers")
-            return WordVectors(words.tolist(), vectors, json.loads(about.item()))
-    except NOT_READABLE as error:
-        raise UserError(
-            f"{path}: no word vectors ({error}); run vlalign-preprocess with --word-vectors FILE again"
-        ) from None
+    errors = (*READ_ERRORS, BadZipFile, zlib.error)
+    with refuse_unreadable(path, "not readable word vectors", f"{todo} again", errors), open_npz(path) as arrays:
+        words, vectors, about = (arrays[name]() for name in ("words", "vectors", "about"))
+        if words is None or vectors is None or about is None or vectors.dtype.kind != "f" or words.dtype.kind != "U":
+            raise ValueError("expected words and their vectors")
+        return WordVectors(words.tolist(), vectors, json.loads(about.item()))

@@ -10,8 +10,8 @@ from ..storage.captions import read_captions_about
 from ..storage.common.errors import SettingError, UserError
 from ..storage.files import check_regular, read_json, sha256_of, write_json
 from ..storage.layout import DatasetFolder
-from ..storage.records import is_text
 from ..storage.shards import EXTRACTED
+from ..storage.values import is_text
 from .config import TrainConfig
 from .data.stores import Stores, describe_stores, open_stores
 from .run_files import check_run, read_config

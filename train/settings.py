@@ -11,7 +11,7 @@ from typing import Any, TypeVar, get_type_hints
 
 from ..storage.common.errors import SettingError
 from ..storage.profiles import FRAME_MAPS
-from ..storage.records import DATASET_NAME
+from ..storage.values import DATASET_NAME
 
 T = TypeVar("T")
 

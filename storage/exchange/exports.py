@@ -1,4 +1,4 @@
-"""Stores into files that other programs read."""
+"""Export of stores to files that other programs read."""
 
 import errno
 import io
@@ -7,7 +7,8 @@ import re
 import tarfile
 import unicodedata
 from collections.abc import Callable, Iterable
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
@@ -15,102 +16,138 @@ import numpy as np
 
 from ..common.errors import UserError
 from ..common.problems import Problems
-from ..common.progress import progress
-from ..feature_store import FeatureStore
+from ..common.progress import Listener, progress, report_progress_to
 from ..files import written_whole
 from ..records import VideoFeatures
+from ..store import Store
+from .tars import ABOUT_SUFFIX, ROWS_SUFFIX
 
 TAR_BYTES = 1_000_000_000
-MOST_NAME_BYTES = 255 - len("..12345678-12345678.partial")
-"""Of a file's name: on all usual file systems 255 bytes, less what a file is called while it is written."""
+MAX_NAME_BYTES = 255 - len("..12345678-12345678.partial")
+"""Limit of a file's name: 255 bytes on all usual file systems, less what is added to it while it is written."""
 
 
-def export_store(store: FeatureStore, target: Path, form: str, problems: Problems) -> int:
-    """Writes all videos of ``store`` into the empty or new folder ``target``, in the type they are stored in; returns how many.
+def export_store(
+    store: Store, target: Path, form: str, problems: Problems, *, on_progress: Listener | None = None
+) -> int:
+    """Write all videos of a store, in the type that they are stored in. The same store gives the same bytes.
 
-    npy: ``ID.npy``, the rows alone. npz: ``ID.npz`` with ``features`` and ``EXPORTED`` (profile and weights are JSON). webdataset:
-    tars of at most 1 GB, in which a video is ``KEY.features.npy`` and ``KEY.json``; KEY is the id with dots percent-encoded, as
-    WebDataset ends a key at the first. The same store gives the same bytes. Raises ``UserError`` for a folder with something in it.
+    Args:
+        store: The store.
+        target: A new or empty folder.
+        form: ``npy`` writes ID.npy with the rows alone. ``npz`` writes ID.npz with ``features`` and ``EXPORTED`` (profile
+            and weights as JSON). ``webdataset`` writes tars of at most 1 GB, in which a video is KEY.features.npy and
+            KEY.json; KEY is the id with dots percent-encoded, because WebDataset ends a key at the first dot.
+        problems: Receives the videos whose ids cannot be names of files.
+        on_progress: Called after each video.
+
+    Returns:
+        The number of videos written.
+
+    Raises:
+        UserError: The form is unknown, or the folder is not empty.
     """
     if form not in FORMS:
-        raise UserError(f"form {form!r}: not known; expected {', '.join(FORMS)}")
+        raise UserError(f"form {form!r}: unknown; expected {', '.join(FORMS)}")
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise UserError(f"{target}: something is there already; pass a new or empty folder")
+        raise UserError(f"{target}: not empty; pass a new or empty folder")
     ids = sorted(store.video_ids())
-    videos = (
-        store.get(video_id, dtype=None) for video_id in progress(ids, total=len(ids), what="exporting", unit="videos")
-    )
-    return FORMS[form](store, target, videos, problems)
+    with report_progress_to(on_progress):
+        videos = (
+            store.get(video_id, dtype=None)
+            for video_id in progress(ids, total=len(ids), what="exporting", unit="videos")
+        )
+        return FORMS[form](store, target, videos, problems)
 
 
-def _export_files(suffix: str, write: Callable[..., None]) -> Callable[..., int]:
-    def export(store: FeatureStore, target: Path, videos: Iterable[VideoFeatures], problems: Problems) -> int:
-        num_written = 0
-        for video in videos:
-            try:
-                with written_whole(target / _file_name(video.video_id, suffix)) as partial, partial.open("wb") as file:
-                    write(file, store, video)
-                num_written += 1
-            except ValueError as error:
-                problems.add(f"video {video.video_id!r}: {error}; left out, export it as webdataset")
-            except OSError as error:
-                if error.errno not in (errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG):
-                    raise
-                problems.add(
-                    f"video {video.video_id!r}: no file can have that name beside the others ({error.strerror}); left out"
-                )
-        return num_written
-
-    return export
-
-
-def _file_name(video_id: str, suffix: str) -> str:
-    """Raises ``ValueError`` for an id that is no file's path under a folder."""
-    name = video_id + suffix
-    if any(part == "" or part.startswith(".") for part in video_id.split("/")):
-        raise ValueError("its id has an empty part or one that begins with a dot, which no file may have here")
-    if any(unicodedata.category(c) in ("Cc", "Cs") for c in video_id):
-        raise ValueError("its id has a control character in it")
-    if any(len(part.encode()) > MOST_NAME_BYTES for part in name.split("/")):
-        raise ValueError(f"its id is too long for a file's name, of which {MOST_NAME_BYTES} bytes are taken")
-    return name
-
-
-def _write_npy(file: IO[bytes], store: FeatureStore, video: VideoFeatures) -> None:
+def _write_npy(file: IO[bytes], store: Store, video: VideoFeatures) -> None:
     np.lib.format.write_array(file, np.ascontiguousarray(video.features), allow_pickle=False)
 
 
-def _write_npz(file: IO[bytes], store: FeatureStore, video: VideoFeatures) -> None:
-    about = {
-        name: json.dumps(value) if isinstance(value, dict) else value for name, value in _about(store, video).items()
-    }
-    np.savez(file, features=video.features, **{name: np.array(value) for name, value in about.items()})
+def _write_npz(file: IO[bytes], store: Store, video: VideoFeatures) -> None:
+    arrays = {"features": video.features}
+    for name, value in _exported(store, video).items():
+        arrays[name] = np.array(json.dumps(value) if isinstance(value, dict) else value)
+    np.savez(file, allow_pickle=True, **arrays)
 
 
-def _about(store: FeatureStore, video: VideoFeatures) -> dict[str, Any]:
-    """The values of ``EXPORTED``, as arrays, numbers, texts and dicts."""
-    times = {
-        name: getattr(video, name) for name in ("start_seconds", "end_seconds", "valid_frames", "duration_seconds")
-    }
-    return times | {
+def _exported(store: Store, video: VideoFeatures) -> dict[str, Any]:
+    """Return the values of ``EXPORTED`` as arrays, numbers, texts and dicts."""
+    return {
+        "start_seconds": video.start_seconds,
+        "end_seconds": video.end_seconds,
+        "valid_frames": video.valid_frames,
+        "duration_seconds": video.duration_seconds,
         "profile": json.loads(store.profile.to_json()),
         "weights": asdict(store.weights),
         "partial": video.partial,
     }
 
 
-def _export_tars(store: FeatureStore, target: Path, videos: Iterable[VideoFeatures], problems: Problems) -> int:
+def _export_files(
+    suffix: str,
+    write: Callable[[IO[bytes], Store, VideoFeatures], None],
+    store: Store,
+    target: Path,
+    videos: Iterable[VideoFeatures],
+    problems: Problems,
+) -> int:
+    num_written = 0
+    for video in videos:
+        try:
+            path = target / _file_name(video.video_id, suffix)
+            with written_whole(path) as partial_path, partial_path.open("wb") as file:
+                write(file, store, video)
+            num_written += 1
+        except ValueError as error:
+            problems.add(f"video {video.video_id!r}: {error}; skipped, export it as webdataset")
+        except OSError as error:
+            if error.errno not in (errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG):
+                raise
+            problems.add(
+                f"video {video.video_id!r}: no file can have that name beside the others ({error.strerror}); skipped"
+            )
+    return num_written
+
+
+def _file_name(video_id: str, suffix: str) -> str:
+    """Return the path of a video's file. Raises ``ValueError`` if the id cannot be a path under a folder."""
+    name = video_id + suffix
+    if any(part == "" or part.startswith(".") for part in video_id.split("/")):
+        raise ValueError("its id has an empty part or one that begins with a dot, which files must not have here")
+    if any(unicodedata.category(c) in ("Cc", "Cs") for c in video_id):
+        raise ValueError("its id contains a control character")
+    if any(len(part.encode()) > MAX_NAME_BYTES for part in name.split("/")):
+        raise ValueError(f"its id is too long for the name of a file; the limit is {MAX_NAME_BYTES} bytes")
+    return name
+
+
+@dataclass(frozen=True)
+class _Sample:
+    """A video in a tar."""
+
+    members: dict[str, bytes]
+    """Content by name."""
+
+    def max_tar_bytes(self) -> int:
+        """Return an upper limit of its size in a tar, with headers, padding and the end of the tar."""
+        return sum(len(content) + 8 * tarfile.BLOCKSIZE for content in self.members.values()) + tarfile.RECORDSIZE
+
+
+def _export_tars(store: Store, target: Path, videos: Iterable[VideoFeatures], problems: Problems) -> int:
     samples = (_sample(store, video) for video in videos)
     sample = next(samples, None)
     num_tars = num_written = 0
     while sample is not None:
         with (
-            written_whole(target / f"{num_tars:06d}.tar") as partial,
-            tarfile.open(partial, "w", format=tarfile.PAX_FORMAT) as tar,
+            written_whole(target / f"{num_tars:06d}.tar") as partial_path,
+            tarfile.open(partial_path, "w", format=tarfile.PAX_FORMAT) as tar,
         ):
             num_before = num_written
-            while sample is not None and (num_written == num_before or tar.offset + _tar_bytes(sample) <= TAR_BYTES):
-                for name, content in sample:
+            while sample is not None and (
+                num_written == num_before or tar.offset + sample.max_tar_bytes() <= TAR_BYTES
+            ):
+                for name, content in sample.members.items():
                     member = tarfile.TarInfo(name)
                     member.size = len(content)
                     tar.addfile(member, io.BytesIO(content))
@@ -120,21 +157,21 @@ def _export_tars(store: FeatureStore, target: Path, videos: Iterable[VideoFeatur
     return num_written
 
 
-def _sample(store: FeatureStore, video: VideoFeatures) -> list[tuple[str, bytes]]:
-    # Dots would end the key; slashes that no path has would be lost; WebDataset passes over names that begin with two underscores.
-    key = re.sub(r"[.%\x00-\x1f\x7f]|^/|/$|(?<=/)/|^_(?=_)", lambda found: f"%{ord(found[0]):02X}", video.video_id)
+def _sample(store: Store, video: VideoFeatures) -> _Sample:
+    # A dot would end the key; slashes that no path has would be lost; WebDataset skips names that begin with two underscores.
+    key = re.sub(r"[.%\x00-\x1f\x7f]|^/|/$|(?<=/)/|^_(?=_)", lambda match: f"%{ord(match[0]):02X}", video.video_id)
     about = {
-        name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in _about(store, video).items()
+        name: value.tolist() if isinstance(value, np.ndarray) else value
+        for name, value in _exported(store, video).items()
     }
     rows = io.BytesIO()
     _write_npy(rows, store, video)
     text = json.dumps({"video_id": video.video_id} | about, ensure_ascii=False)
-    return [(f"{key}.features.npy", rows.getvalue()), (f"{key}.json", text.encode())]
+    return _Sample({f"{key}{ROWS_SUFFIX}": rows.getvalue(), f"{key}{ABOUT_SUFFIX}": text.encode()})
 
 
-def _tar_bytes(sample: list[tuple[str, bytes]]) -> int:
-    """At most: each with its header, one for a long name, and padding; and the end of the tar."""
-    return sum(len(content) + 8 * tarfile.BLOCKSIZE for _, content in sample) + tarfile.RECORDSIZE
-
-
-FORMS = {"npy": _export_files(".npy", _write_npy), "npz": _export_files(".npz", _write_npz), "webdataset": _export_tars}
+FORMS: dict[str, Callable[[Store, Path, Iterable[VideoFeatures], Problems], int]] = {
+    "npy": partial(_export_files, ".npy", _write_npy),
+    "npz": partial(_export_files, ".npz", _write_npz),
+    "webdataset": _export_tars,
+}

@@ -1,10 +1,10 @@
-"""Features from other programs into stores."""
+"""Import of features that other programs made into stores."""
 
 import json
 import math
 import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
@@ -14,15 +14,16 @@ import numpy as np
 
 from ..common.errors import UserError
 from ..common.problems import Problems
-from ..common.progress import progress
+from ..common.progress import Listener, progress, report_progress_to
 from ..common.terminal import one_line
 from ..feature_store import FeatureStore
 from ..files import file_identity
 from ..records import Profile, VideoFeatures, Weights
 from ..remote.store import refuse_remote
-from ..shards.format import describe_key
+from ..shards.format import Provenance
 from ..shards.write import check_storable, write_shard
-from .foreign import ForeignFeatures, ForeignVideo, foreign_videos
+from .foreign import ForeignVideo, foreign_videos
+from .tree import ForeignFeatures
 
 IMPORTED = "imported; its profile is as stated by the user"
 """``origin`` of features that this package did not make."""
@@ -31,7 +32,18 @@ BATCH_BYTES = 256 << 20
 
 
 class OtherFeatures(UserError):
-    """An export of ours that says it has other features than those that are stated: all of the source is then in doubt."""
+    """An export of vlalign with other features than the user states: the whole source is then in doubt."""
+
+
+@dataclass(frozen=True)
+class _RowTimes:
+    """The times of the rows of a video; fields as in ``VideoFeatures``."""
+
+    start_seconds: np.ndarray
+    end_seconds: np.ndarray
+    valid_frames: np.ndarray
+    duration_seconds: float
+    partial: str = ""
 
 
 def import_features(
@@ -43,49 +55,75 @@ def import_features(
     pattern: str | None = None,
     durations: Mapping[str, float] | None = None,
     problems: Problems,
+    on_progress: Listener | None = None,
 ) -> int:
-    """Writes the videos of ``source`` (``foreign_videos``) into the store ``folder``; returns how many are new.
+    """Write the videos of a source into a store.
 
-    Videos that are there from the same source are passed over, so a stopped import goes on. Rows of float16 stay, others become
-    float32. ``durations``: seconds by video id; without them a video ends with its last row. Our own exports say their times and,
-    where the stated weights have no SHA-256, their weights. Raises ``UserError`` for a folder or a source that says it has other
-    features than those that are stated.
+    Videos that the store already has from the same source are skipped, so a stopped import continues. Rows of float16 stay
+    float16, others become float32. vlalign's own exports state their times, and their weights if the given ones have no
+    SHA-256.
+
+    Args:
+        source: Folder or file of features (``foreign_videos``).
+        folder: Folder of the store; created if missing.
+        profile: How the features were made, as far as the user knows.
+        weights: The weights that made them.
+        pattern: Names to take, and where the id is in them (``foreign_videos``).
+        durations: Seconds by video id. Without one, a video ends with its last row.
+        problems: Receives the videos that cannot be imported.
+        on_progress: Called after each video.
+
+    Returns:
+        The number of new videos.
+
+    Raises:
+        UserError: The store, or an export of vlalign, has other features than stated, or there are no videos.
     """
     refuse_remote(folder)
-    made_with = {"vlalign": version("vlalign"), "imported_from": one_line(source.name)}
     batches: dict[str, list[VideoFeatures]] = {"float16": [], "float32": []}
     num_new = 0
-
-    def write(dtype: str) -> None:
-        write_shard(folder, profile, weights, batches[dtype], made_with=made_with, origin=IMPORTED, dtype=dtype)
-        batches[dtype] = []
-
-    with foreign_videos(source, pattern) as videos:
-        weights = _weights_of(videos, weights)
-        stored = _stored(folder, profile, weights)
-        for features in _new_features(videos, stored, profile, weights, durations or {}, problems):
-            dtype = features.features.dtype.name
-            batch = batches[dtype]
-            if batch and (
-                len(batch) == BATCH_VIDEOS or sum(v.features.nbytes for v in (*batch, features)) > BATCH_BYTES
-            ):
-                write(dtype)
-            batches[dtype].append(features)
+    with report_progress_to(on_progress), foreign_videos(source, pattern) as videos:
+        stated = Provenance(
+            profile=profile,
+            weights=_weights_of(videos, weights),
+            origin=IMPORTED,
+            made_with={"vlalign": version("vlalign"), "imported_from": one_line(source.name)},
+        )
+        stored = _stored(folder, stated)
+        for features in _new_features(videos, stored, stated, durations or {}, problems):
+            batch = batches[features.features.dtype.name]
+            num_bytes = sum(video.features.nbytes for video in (*batch, features))
+            if batch and (len(batch) == BATCH_VIDEOS or num_bytes > BATCH_BYTES):
+                _write(folder, stated, batch)
+                batch.clear()
+            batch.append(features)
             num_new += 1
-    for dtype in (dtype for dtype, batch in batches.items() if batch):
-        write(dtype)
+    for batch in batches.values():
+        if batch:
+            _write(folder, stated, batch)
     return num_new
+
+
+def _write(folder: Path, stated: Provenance, batch: Sequence[VideoFeatures]) -> None:
+    write_shard(
+        folder,
+        stated.profile,
+        stated.weights,
+        batch,
+        made_with=stated.made_with,
+        origin=stated.origin,
+        dtype=batch[0].features.dtype.name,
+    )
 
 
 def _new_features(
     videos: Sequence[ForeignVideo],
     stored: FeatureStore | None,
-    profile: Profile,
-    weights: Weights,
+    stated: Provenance,
     durations: Mapping[str, float],
     problems: Problems,
 ) -> Iterator[VideoFeatures]:
-    """Those that ``stored`` has not got from the same source."""
+    """Yield the videos that ``stored`` does not have from the same source."""
     identity = cache(file_identity)
     taken: set[str] = set()
     for video in progress(videos, total=len(videos), what="importing", unit="videos"):
@@ -93,10 +131,10 @@ def _new_features(
         try:
             _check_id(video, taken)
             if stored is None or video.video_id not in stored or stored.source(video.video_id) != source:
-                found = video.read()
-                if found.exported is not None:
-                    _check_exported(found.exported, profile, weights, video.place)
-                yield _timed(video, found, source, profile, durations.get(video.video_id), problems)
+                foreign = video.read()
+                if foreign.exported is not None:
+                    _check_exported(foreign.exported, stated, video.where)
+                yield _with_times(video, foreign, source, stated.profile, durations.get(video.video_id), problems)
             taken.add(video.video_id)
         except OtherFeatures:
             raise
@@ -104,93 +142,101 @@ def _new_features(
             problems.add(str(error))
 
 
-def _stored(folder: Path, profile: Profile, weights: Weights) -> FeatureStore | None:
+def _stored(folder: Path, stated: Provenance) -> FeatureStore | None:
     if not any(folder.glob("*.h5")):
         return None
     store = FeatureStore(folder)
-    there, stated = (store.profile.hash, store.weights, store.origin), (profile.hash, weights, IMPORTED)
-    if there != stated:
+    existing = store.shards[0]
+    if existing.key != stated.key:
         raise UserError(
-            f"{folder}: a store with {describe_key(there)}; the import states {describe_key(stated)}; pass another folder or state the same"
+            f"{folder}: a store with {existing.describe()}; the import states {stated.describe()}; pass another folder or "
+            "state the same"
         )
     return store
 
 
 def _check_id(video: ForeignVideo, taken: set[str]) -> None:
     if not video.video_id or any(unicodedata.category(c) in ("Cc", "Cs", "Zl", "Zp") for c in video.video_id):
-        raise UserError(f"{video.place}: its id {video.video_id!r} is empty, no text or more than a line; rename it")
+        raise UserError(f"{video.where}: its id {video.video_id!r} is empty, no text or more than a line; rename it")
     if video.video_id in taken:
-        raise UserError(f"{video.place}: a second video {video.video_id!r}; the first one was taken")
+        raise UserError(f"{video.where}: a second video {video.video_id!r}; the first one was taken")
 
 
 def _weights_of(videos: Sequence[ForeignVideo], stated: Weights) -> Weights:
-    """Those that an export of ours says, where nobody knows the checksum of the stated ones."""
+    """Return the weights that an export of vlalign names, if nobody knows the checksum of the stated ones."""
     for video in videos:
         try:
             exported = video.read().exported
-            return stated if stated.sha256 or exported is None else _said(exported, video.place)[1]
-        except UserError:  # said when its turn comes
+            return stated if stated.sha256 or exported is None else _provenance_in(exported, video.where).weights
+        except UserError:  # reported when the video is imported
             continue
     return stated
 
 
-def _said(exported: Mapping[str, Any], place: str) -> tuple[Profile, Weights]:
+def _provenance_in(exported: Mapping[str, Any], where: str) -> Provenance:
     try:
         weights = json.loads(str(exported["weights"]))
-        return Profile.from_json(str(exported["profile"])), Weights(
-            name=str(weights["name"]), sha256=str(weights["sha256"])
+        return Provenance(
+            profile=Profile.from_json(str(exported["profile"])),
+            weights=Weights(name=str(weights["name"]), sha256=str(weights["sha256"])),
         )
     except (KeyError, TypeError, ValueError, RecursionError) as error:
         raise UserError(
-            f"{place}: an export whose profile or weights cannot be read ({error}); export it again"
+            f"{where}: an export whose profile or weights cannot be read ({error}); export it again"
         ) from None
 
 
-def _check_exported(exported: Mapping[str, Any], profile: Profile, weights: Weights, place: str) -> None:
-    said, said_weights = _said(exported, place)
-    if said.hash != profile.hash:
-        stated = asdict(profile)
+def _check_exported(exported: Mapping[str, Any], stated: Provenance, where: str) -> None:
+    actual = _provenance_in(exported, where)
+    if actual.profile.hash != stated.profile.hash:
+        fields = asdict(stated.profile)
         differences = ", ".join(
-            f"{name} {value} against {stated[name]}" for name, value in asdict(said).items() if value != stated[name]
+            f"{name} {value} against {fields[name]}"
+            for name, value in asdict(actual.profile).items()
+            if value != fields[name]
         )
         raise OtherFeatures(
-            f"{place}: says it has profile {said.hash}, not {profile.hash}: {differences}; state the one that it has"
+            f"{where}: has profile {actual.profile.hash}, not {stated.profile.hash}: {differences}; state the one that it has"
         )
-    if said_weights != weights:
+    if actual.weights != stated.weights:
         raise OtherFeatures(
-            f"{place}: says it has {said_weights}, not {weights}; import what has the same weights, or state those"
+            f"{where}: has {actual.weights}, not {stated.weights}; import features of the same weights, or state those"
         )
 
 
-def _timed(
+def _with_times(
     video: ForeignVideo,
-    found: ForeignFeatures,
+    foreign: ForeignFeatures,
     source: str,
     profile: Profile,
     duration: float | None,
     problems: Problems,
 ) -> VideoFeatures:
-    """Raises ``UserError`` for rows that do not fit the profile, or that have no times."""
-    num_rows = len(found.rows)
+    """Add the times of the rows. Raises ``UserError`` for rows that do not fit the profile, or whose times are unknown."""
+    num_rows, exported = len(foreign.rows), foreign.exported
     try:
-        times = _row_times(profile, num_rows, duration) if found.exported is None else _exported_times(found.exported)
-        features = VideoFeatures(video_id=video.video_id, features=found.rows, source=source, **times)
-        check_storable(features, profile, found.rows.dtype)
+        times = _row_times(profile, num_rows, duration) if exported is None else _exported_times(exported)
+        features = VideoFeatures(video_id=video.video_id, features=foreign.rows, source=source, **vars(times))
+        check_storable(features, profile, foreign.rows.dtype)
     except (KeyError, TypeError, ValueError, OverflowError) as error:
-        raise UserError(f"{video.place}: {one_line(str(error))}") from None
-    if found.exported is None and profile.fps is not None and duration is not None:
-        late = int((np.arange(num_rows) * profile.stride / profile.fps > duration).sum())
-        if late:
+        raise UserError(f"{video.where}: {one_line(str(error))}") from None
+    if exported is None and profile.fps is not None and duration is not None:
+        num_late = int((np.arange(num_rows) * profile.stride / profile.fps > duration).sum())
+        if num_late:
             problems.add(
-                f"{video.place}: {late} of {num_rows} rows would start after the video's {duration:g} seconds; they lie at its end"
+                f"{video.where}: {num_late} of {num_rows} rows would start after the video's {duration:g} seconds; they are "
+                "moved to its end"
             )
     return features
 
 
-def _row_times(profile: Profile, num_rows: int, duration: float | None) -> dict[str, Any]:
-    """Row i is [i * stride / fps, (i * stride + window) / fps) seconds, cut at the duration; without fps, a part of it like all others.
+def _row_times(profile: Profile, num_rows: int, duration: float | None) -> _RowTimes:
+    """Return the times of rows that follow from the profile.
 
-    10 seconds, 3 rows at 0.25 fps  ->  [0, 4), [4, 8), [8, 10);  5 rows  ->  also [10, 10), [10, 10)
+    Row i covers [i * stride / fps, (i * stride + window) / fps) seconds, cut at the duration. Without fps, all rows cover
+    equal parts of the video.
+
+    Example: 10 seconds, 3 rows at 0.25 fps -> [0, 4), [4, 8), [8, 10); 5 rows -> also [10, 10), [10, 10).
     """
     rows = np.arange(num_rows)
     if profile.fps is not None:
@@ -198,27 +244,19 @@ def _row_times(profile: Profile, num_rows: int, duration: float | None) -> dict[
     elif duration is not None:
         starts, ends = duration * rows / num_rows, duration * (rows + 1) / num_rows
     else:
-        raise ValueError("how long the video is must be known, as the profile has no fps; list it in the durations")
+        raise ValueError("the profile has no fps, so the duration of the video is needed; list it in the durations")
     duration = float(ends[-1]) if duration is None else duration
-    return {
-        "start_seconds": np.minimum(starts, duration),
-        "end_seconds": np.minimum(ends, duration),
-        "valid_frames": np.full(num_rows, profile.window),
-        "duration_seconds": duration,
-    }
+    return _RowTimes(
+        np.minimum(starts, duration), np.minimum(ends, duration), np.full(num_rows, profile.window), duration
+    )
 
 
-def _exported_times(exported: Mapping[str, Any]) -> dict[str, Any]:
+def _exported_times(exported: Mapping[str, Any]) -> _RowTimes:
     starts, ends = (np.asarray(exported[name], "f8") for name in ("start_seconds", "end_seconds"))
     duration = float(exported["duration_seconds"])
-    if not (
-        np.isfinite(starts).all() and np.isfinite(ends).all() and (starts <= ends).all() and math.isfinite(duration)
-    ):
-        raise ValueError("times that are no times; export it again")
-    return {
-        "start_seconds": starts,
-        "end_seconds": ends,
-        "valid_frames": np.asarray(exported["valid_frames"]).astype("i4"),
-        "duration_seconds": duration,
-        "partial": str(exported["partial"]),
-    }
+    are_valid = np.isfinite(starts).all() and np.isfinite(ends).all() and (starts <= ends).all()
+    if not are_valid or not math.isfinite(duration):
+        raise ValueError("impossible timestamps; export it again")
+    return _RowTimes(
+        starts, ends, np.asarray(exported["valid_frames"]).astype("i4"), duration, str(exported["partial"])
+    )

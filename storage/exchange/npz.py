@@ -1,4 +1,4 @@
-"""Arrays of .npz files from elsewhere: what is read of one is what its own size allows."""
+""".npz files from strangers: what is read is limited by the size of the file."""
 
 import zipfile
 from collections import Counter
@@ -10,37 +10,42 @@ from pathlib import Path
 
 import numpy as np
 
-from .pickles import MOST_BYTES, Read
+from .tree import MAX_ARRAY_BYTES, Read
 
 NPY_MAGIC = np.lib.format.MAGIC_PREFIX
-PACKINGS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
-"""NumPy's. Of others, a kilobyte may hold gigabytes; of these, a megabyte."""
+COMPRESSIONS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+"""Those of NumPy. A kilobyte of the others may unpack to gigabytes; of these, to a megabyte."""
 
 
 @contextmanager
 def open_npz(path: Path) -> Iterator[dict[str, Read]]:
-    """Its arrays by name; each is read, from the file that stays open meanwhile, when it is asked for.
+    """Yield the arrays of a file by name. Each is read from the open file when it is called.
 
-    Raises ``ValueError`` and ``zipfile.BadZipFile`` for what NumPy would not have written: members with the same name, or in the same
-    place. Reading raises them for an array of more than ``MOST_BYTES`` or one that is not all there.
+    Raises:
+        ValueError, zipfile.BadZipFile: NumPy would not have written this: members overlap or have the same name. Reading
+            raises them for an array of more than ``MAX_ARRAY_BYTES``, or one that is truncated.
     """
     with zipfile.ZipFile(path) as file:
         members = sorted(file.infolist(), key=lambda member: member.header_offset)
-        if any(one.header_offset + one.compress_size >= other.header_offset for one, other in pairwise(members)):
-            raise ValueError("a zip whose members lie one in the other")
+        if any(
+            first.header_offset + first.compress_size >= second.header_offset for first, second in pairwise(members)
+        ):
+            raise ValueError("a zip whose members overlap")
         names = Counter(member.filename.removesuffix(".npy") for member in members)
-        if several := [name for name, number in names.items() if number > 1]:
-            raise ValueError(f"two members called {several[0]!r}")
+        if repeated := [name for name, count in names.items() if count > 1]:
+            raise ValueError(f"two members called {repeated[0]!r}")
         yield {member.filename.removesuffix(".npy"): partial(_read, file, member) for member in file.infolist()}
 
 
 def _read(file: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.ndarray | None:
-    """None for a member that is no array."""
-    if member.file_size > MOST_BYTES:
-        raise ValueError(f"its array {member.filename!r} has more than {MOST_BYTES >> 30} GiB")
-    if member.compress_type not in PACKINGS:
+    """Return an array; None for a member that is not one."""
+    if member.file_size > MAX_ARRAY_BYTES:
+        raise ValueError(f"its array {member.filename!r} has more than {MAX_ARRAY_BYTES >> 30} GiB")
+    if member.compress_type not in COMPRESSIONS:
         raise ValueError(f"its array {member.filename!r} is packed in another way than NumPy's")
     with file.open(member) as content:
-        if content.peek(len(NPY_MAGIC))[: len(NPY_MAGIC)] != NPY_MAGIC:
+        magic = content.read(len(NPY_MAGIC))
+        if magic != NPY_MAGIC:
             return None
+        content.seek(0)
         return np.lib.format.read_array(content, allow_pickle=False)

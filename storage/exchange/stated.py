@@ -1,4 +1,4 @@
-"""What the user states of features that other programs made: their profile, and how long the videos are."""
+"""What the user states about features of other programs: their profile, and how long the videos are."""
 
 import csv
 import json
@@ -6,66 +6,80 @@ import math
 from dataclasses import fields
 from pathlib import Path
 
-from ..common.errors import UserError
+from ..common.errors import UserError, refuse_unreadable, unreadable
 from ..common.terminal import one_line
 from ..profiles import ALIASES, PROFILES, find_profile
 from ..records import Profile
 
+MAX_BAD_LINES = 5
+"""Bad lines that a message names."""
+
 
 def read_profile(text: str) -> Profile:
-    """A profile of this package by its name, or all fields of ``Profile`` in a JSON file. Raises ``UserError`` for anything else."""
+    """Return the profile that the user names.
+
+    Args:
+        text: A name or alias of a profile of this package, or a JSON file with all fields of ``Profile``.
+
+    Raises:
+        UserError: It is neither, or fields are missing or wrong.
+    """
     if text in PROFILES or text in ALIASES:
         return find_profile(text)
     path = Path(text)
     if not path.is_file():
         raise UserError(
-            f"profile {text!r}: neither known nor a file; expected {', '.join((*PROFILES, *ALIASES))}, or a JSON file"
+            f"profile {text!r}: neither a known name nor a file; expected {', '.join((*PROFILES, *ALIASES))}, or a JSON file"
         )
-    try:
+    todo = f"expected one with the fields {', '.join(field.name for field in fields(Profile))}"
+    with refuse_unreadable(path, "not a JSON object", todo, (ValueError, RecursionError)):
         values = json.loads(path.read_bytes())
         if not isinstance(values, dict):
             raise ValueError(f"a {type(values).__name__}")
-    except (ValueError, RecursionError) as error:
-        raise UserError(
-            f"{path}: no JSON object ({error}); expected one with the fields {', '.join(field.name for field in fields(Profile))}"
-        ) from None
     if faults := Profile.faults(values):
         raise UserError(f"{path}: {one_line('; '.join(faults))}")
     values |= {name: tuple(map(float, values[name])) for name in ("mean", "std")}
     if isinstance(values["fps"], float) and values["fps"].is_integer():
-        values["fps"] = int(values["fps"])  # 24.0 and 24 are the same profile, and must have the same hash
+        values["fps"] = int(values["fps"])  # 24.0 and 24 are the same profile and need the same hash
     return Profile(**values)
 
 
 def read_durations(path: Path) -> dict[str, float]:
-    """{video id: seconds} from a CSV file with the columns video_id and seconds. Raises ``UserError`` with the lines that are bad."""
+    """Return seconds by video id from a CSV file with the columns video_id and seconds.
+
+    Raises:
+        UserError: The file is not valid CSV, or lines are wrong, which the message names.
+    """
     durations: dict[str, float] = {}
-    bad = []
+    bad_lines = []
+    expected = "video_id,seconds"
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             rows = csv.DictReader(file, strict=True)
             if not {"video_id", "seconds"} <= set(rows.fieldnames or ()):
-                found = one_line(",".join(rows.fieldnames or ())) or "none"
-                raise UserError(f"{path}: columns {found}; expected video_id,seconds in the first line")
+                columns = one_line(",".join(rows.fieldnames or ())) or "none"
+                raise UserError(f"{path}: columns {columns}; expected {expected} in the first line")
             for row in rows:
-                try:
-                    seconds = float(row["seconds"])
-                    good = (
-                        row["video_id"]
-                        and 0 < seconds < math.inf
-                        and durations.get(row["video_id"], seconds) == seconds
-                    )
-                except (TypeError, ValueError):
-                    good = False
-                if good:
-                    durations[row["video_id"]] = seconds
+                video_id, seconds = row["video_id"], _seconds(row["seconds"])
+                if video_id and seconds is not None and durations.get(video_id, seconds) == seconds:
+                    durations[video_id] = seconds
                 else:
-                    bad.append(f"{rows.line_num} ({one_line(','.join(map(str, row.values())))[:60]})")
+                    bad_lines.append(f"{rows.line_num} ({one_line(','.join(map(str, row.values())))[:60]})")
     except (OSError, ValueError, csv.Error) as error:
-        raise UserError(f"{path}: no readable CSV ({error}); expected video_id,seconds in UTF-8") from None
-    if bad:
-        more = f" and {len(bad) - 5} more" if len(bad) > 5 else ""
+        raise unreadable(path, "not readable CSV", error, f"expected {expected} in UTF-8") from None
+    if bad_lines:
+        num_more = len(bad_lines) - MAX_BAD_LINES
+        more = f" and {num_more} more" if num_more > 0 else ""
         raise UserError(
-            f"{path}: line {', '.join(bad[:5])}{more}: expected a video's id, once, and its seconds above 0"
+            f"{path}: line {', '.join(bad_lines[:MAX_BAD_LINES])}{more}: expected a video's id, once, and its seconds above 0"
         )
     return durations
+
+
+def _seconds(text: str | None) -> float | None:
+    """Return a duration; None if it is not a finite number above 0."""
+    try:
+        seconds = float(text or "")
+    except ValueError:
+        return None
+    return seconds if 0 < seconds < math.inf else None

@@ -1,4 +1,7 @@
-"""Which addresses are dialled. One that stands in a list or in a folder from elsewhere must not make this machine do anything but fetch."""
+"""Which network addresses may be opened.
+
+An address in a list or folder from a stranger must not make this machine do anything but fetch a file.
+"""
 
 import ipaddress
 import socket
@@ -6,39 +9,47 @@ from collections.abc import Collection, Iterable
 from typing import Any
 from urllib.parse import urlsplit
 
-from ..common.errors import UserError
+from ..common.errors import UserError, VlalignError
 
 HTTP = ("http", "https")
 NAMES_A_HOST = (*HTTP, "ftp", "sftp", "hdfs")
-"""Schemes whose addresses name a machine. Those of the others name a bucket; its server is set by the user of this machine."""
+"""Schemes whose addresses name a machine. The others name a bucket, whose server the user of this machine configured."""
 NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
 
 
-class AddressRefused(Exception):
+class AddressRefused(VlalignError):
     """An address of this machine or of a private network, which the user did not allow by name."""
 
 
 def scheme_of(url: str) -> str:
+    """Return the scheme of an address, such as ``https``; empty for a path."""
     return url.partition("://")[0] if "://" in url else ""
 
 
 def host_named(text: str) -> str:
-    """The host that the user names, as addresses have it. Raises ``UserError`` for what is none."""
-    host = "" if "/" in text else urlsplit(f"//{text}" if text.count(":") < 2 else f"//[{text.strip('[]')}]").hostname
+    """Return the host that the user names, as it stands in addresses. Raises ``UserError`` if it is not a host."""
+    authority = text if text.count(":") < 2 else f"[{text.strip('[]')}]"
+    host = "" if "/" in text else urlsplit(f"//{authority}").hostname
     if not host:
         raise UserError(
-            f"--allow-host {text}: expected the name of a host, or its number, such as nas.local or 10.0.0.5"
+            f"--allow-host {text}: expected the name or IP address of a host, such as nas.local or 10.0.0.5"
         )
     return host
 
 
 def refuse_private(host: str, numbers: Iterable[str], allowed: Collection[str]) -> None:
-    """Raises ``AddressRefused`` where one of the numbers that ``host`` stands for is not one of the public internet."""
+    """Raise ``AddressRefused`` if a host is on this machine or in a private network.
+
+    Args:
+        host: The host, as the address names it.
+        numbers: IP addresses of the host.
+        allowed: Hosts that may be anywhere, because the user named them.
+    """
     for number in numbers if host.lower() not in allowed else ():
         if not _is_public(number):
-            told = host if host == number else f"{host} ({number})"
+            named = host if host == number else f"{host} ({number})"
             raise AddressRefused(
-                f"{told} is on this machine or in a private network; if that is meant, pass --allow-host {host} --retry-failed"
+                f"{named} is on this machine or in a private network; if that is meant, pass --allow-host {host} --retry-failed"
             )
 
 
@@ -54,7 +65,7 @@ def _is_public(number: str) -> bool:
 
 
 def refuse_numbers(host: str, allowed: Collection[str]) -> None:
-    """As ``refuse_private``, for a host that is given by its number; passes any name."""
+    """Call ``refuse_private`` for a host that is given as an IP address. Names pass."""
     try:
         ipaddress.ip_address(host.partition("%")[0])
     except ValueError:
@@ -63,22 +74,31 @@ def refuse_numbers(host: str, allowed: Collection[str]) -> None:
 
 
 def file_system(url: str, allowed_hosts: Collection[str] = ()) -> tuple[Any, str]:
-    """fsspec's file system for an address, and the path in it. Over HTTP, no connection is made, after redirects either, to a machine
-    that is not on the public internet, but for ``allowed_hosts``; nothing is unpacked. Raises ``AddressRefused``; ``ImportError`` where
-    another package is needed, ``ValueError`` for an unknown scheme.
+    """Return fsspec's file system for an address, and the path in it.
+
+    Over HTTP, it connects only to machines on the public internet, also after redirects, and unpacks nothing.
+
+    Args:
+        url: The address.
+        allowed_hosts: Hosts that may be on this machine or in a private network.
+
+    Raises:
+        AddressRefused: The host is not on the public internet.
+        ImportError: Another package is needed.
+        ValueError: The scheme is unknown.
     """
-    import fsspec
+    from fsspec.core import url_to_fs
 
     scheme = scheme_of(url)
     if scheme in HTTP:
         from .web import GuardedClient
 
-        return fsspec.core.url_to_fs(url, get_client=GuardedClient(tuple(sorted(allowed_hosts))))
+        return url_to_fs(url, get_client=GuardedClient(tuple(sorted(allowed_hosts))))
     host = urlsplit(url).hostname
     if scheme in NAMES_A_HOST and host and host not in allowed_hosts:
         try:
-            numbers = {str(found[4][0]) for found in socket.getaddrinfo(host, None)}
-        except OSError:  # unknown; whoever dials it says so
+            numbers = {str(info[4][0]) for info in socket.getaddrinfo(host, None)}
+        except OSError:  # unknown host: connecting reports it
             numbers = set()
         refuse_private(host, numbers, allowed_hosts)
-    return fsspec.core.url_to_fs(url)
+    return url_to_fs(url)

@@ -1,7 +1,8 @@
-"""Folders that stand for a store elsewhere: ``elsewhere.json`` in the folder says where, and a record outside of it that this user said so.
+"""Which folders stand for which remote stores.
 
-Stores are passed around, so what lies in a folder is nobody's word. There is a record (``state.py``) for each folder, so that any number
-of processes may write some.
+``elsewhere.json`` in a folder has the address. A record outside of the folder says that this user wants it so: stores are
+passed around, so what lies in a folder proves nothing. Each folder has a record of its own (``state.py``), which any number
+of processes may write.
 """
 
 import contextlib
@@ -19,30 +20,41 @@ from .addresses import scheme_of
 
 LINK_FILE = "elsewhere.json"
 SCHEMES = ("s3", "gs", "gcs", "az", "abfs", "https", "http", "file")
-MOST_BYTES = 1 << 14
+MAX_BYTES = 1 << 14
 
 _of_this_process: dict[str, str] = {}
 
 
 def checked_address(url: str, where: str) -> str:
-    """``url``, if it is one that a folder may stand for. Raises ``UserError`` with ``where`` it was given."""
-    known = scheme_of(url) in SCHEMES or ("://" not in url and os.path.isabs(url))
-    if not known or "::" in url or not url.isprintable():
-        raise UserError(
-            f"{where}: the address {url[:200]!a}: expected one that begins with {', '.join(f'{s}://' for s in SCHEMES)}"
-        )
+    """Return ``url`` if a folder may stand for it, without a slash at its end.
+
+    Args:
+        url: The address.
+        where: Where it was given, for the message.
+
+    Raises:
+        UserError: It is not an address of ``SCHEMES`` or an absolute path, or it is chained or not printable.
+    """
+    is_known = scheme_of(url) in SCHEMES or ("://" not in url and os.path.isabs(url))
+    if not is_known or "::" in url or not url.isprintable():
+        schemes = ", ".join(f"{scheme}://" for scheme in SCHEMES)
+        raise UserError(f"{where}: the address {url[:200]!a}: expected one that begins with {schemes}")
     return url.rstrip("/")
 
 
 def linked_address(folder: Path) -> str | None:
-    """What ``elsewhere.json`` says, whoever wrote it; None where there is none. Raises ``UserError`` where it says no address."""
+    """Return the address in ``elsewhere.json``, whoever wrote it; None without this file.
+
+    Raises:
+        UserError: The file has no valid address.
+    """
     path = folder / LINK_FILE
     try:
-        if not stat.S_ISREG(path.lstat().st_mode) or path.stat().st_size > MOST_BYTES:
-            raise ValueError("no short regular file")
+        if not stat.S_ISREG(path.lstat().st_mode) or path.stat().st_size > MAX_BYTES:
+            raise ValueError("not a short regular file")
         url = json.loads(path.read_text(encoding="utf-8"))["url"]
         if not isinstance(url, str):
-            raise TypeError("its url is no text")
+            raise TypeError("its url is not a text")
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (ValueError, TypeError, KeyError, RecursionError):
@@ -51,39 +63,44 @@ def linked_address(folder: Path) -> str | None:
 
 
 def trusted_address(folder: Path) -> str | None:
-    """What ``folder`` stands for, by this user's word. Raises ``UserError`` where only the folder itself says so."""
+    """Return the address that ``folder`` stands for, if this user confirmed it; None for a local store.
+
+    Raises:
+        UserError: Only the folder itself says so.
+    """
     url = linked_address(folder)
     if url is not None and url != _recorded(folder):
-        told = f"vlalign-store link {shlex.quote(str(folder))} {shlex.quote(url)}"
+        command = f"vlalign-store link {shlex.quote(str(folder))} {shlex.quote(url)}"
         raise UserError(
-            f"{folder}: its {LINK_FILE} has it stand for {url}, which was not confirmed on this machine, so that nothing there is asked "
-            f"for; if you trust that address, run: {told}"
+            f"{folder}: its {LINK_FILE} names {url}, which was not confirmed on this machine, so nothing is requested "
+            f"from there; if you trust that address, run: {command}"
         )
     return url
 
 
 def trust(folder: Path, url: str) -> None:
-    """Records that this user has ``folder`` stand for ``url``."""
+    """Record that this user lets ``folder`` stand for ``url``."""
     key = str(folder.resolve())
     _of_this_process[key] = url
     if _recorded(folder, only_written=True) == url:
         return
     try:
         write_json(state_file("links", key), {"folder": key, "url": url})
-    except (OSError, RuntimeError) as error:  # no home folder, or one that may not be written
+    except (OSError, RuntimeError) as error:  # no home folder, or a read-only one
         note_once(
-            f"note: {folder}: that it stands for {url} cannot be kept ({error}); the next command asks again; set XDG_STATE_HOME"
+            f"note: {folder}: the confirmation of {url} cannot be kept ({error}), so the next command asks again; set "
+            "XDG_STATE_HOME to a folder that can be written"
         )
 
 
 def trusted_links(parent: Path) -> dict[str, str]:
-    """{folder: address} of the folders in ``parent`` that stand for a store elsewhere, for processes with another home."""
-    found = {}
+    """Return the addresses of the folders in ``parent`` that stand for remote stores, for processes with another home."""
+    links = {}
     for folder in parent.glob("*"):
-        with contextlib.suppress(UserError):  # whoever opens such a folder hears why it is not
+        with contextlib.suppress(UserError):  # opening the folder reports why it is refused
             if url := trusted_address(folder):
-                found[str(folder)] = url
-    return found
+                links[str(folder)] = url
+    return links
 
 
 def _recorded(folder: Path, *, only_written: bool = False) -> str | None:

@@ -1,12 +1,13 @@
-"""Stores whose shards lie elsewhere (``s3://``, ``gs://``, ``https://``, what fsspec reads), with a folder here that stands for them.
+"""Stores whose shards are on another machine (``s3://``, ``gs://``, ``https://``, anything fsspec reads).
 
-``elsewhere.json`` in the folder says where. Each shard has its own name here, too: as the whole file once its rows were asked for, and
-else as a stub, of the same size, of which first block and index were fetched and the rest is a hole. So indexes are read here like any
-shard's, and what a store holds is known without its rows. Where the disk has little room left, whole files become stubs again, those
-first that were not asked for longest. What is written here goes to the folder ``outgoing`` first, until it has arrived there.
+A local folder stands for the remote store; ``elsewhere.json`` in it has the address. Each remote shard also has a file in
+this folder. It is complete once its rows were asked for. Until then it is a stub: a sparse file of the same size that holds
+only the first block and the index. Indexes are therefore read like those of any shard, and what a store holds is known
+without its rows. When the disk is almost full, complete files become stubs again, least recently used first. What is
+written here goes to the folder ``outgoing`` until it has arrived there.
 
-The user says which folder stands for what (``links.py``). Reading takes shards from there and does nothing else, there or here; what
-was written is brought there, and what is gone there removed here, by commands that write.
+The user says which folder stands for what (``links.py``). Reading fetches shards and changes nothing else, here or there.
+Commands that write send what was written, and remove local files that are gone there.
 """
 
 import contextlib
@@ -15,68 +16,84 @@ import os
 import re
 import shlex
 import shutil
-import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TypeVar
-from urllib.parse import urlsplit
 
-from ..common.errors import UserError
+from ..common.errors import UserError, unreadable
 from ..common.progress import progress
-from ..common.retry import RetriesFailed, retry
 from ..common.terminal import note_once, say
 from ..files import write_json, written_whole
 from ..shard_names import SHARD_NAME, in_order
 from ..shards.format import BLOCK_BYTES, Shard
-from ..shards.read import ShardRows, places_in, read_shard
-from .addresses import AddressRefused, file_system
+from ..shards.read import ShardRows, read_layout, read_shard
+from .files import RemoteFiles
 from .links import LINK_FILE, checked_address, linked_address, trust, trusted_address
 
-T = TypeVar("T")
-
 PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*\.h5")
-"""What a shard there may be called: it names a file in the folder here, and in no other."""
+"""Names that a remote shard may have, because it names a local file."""
 OUTGOING = "outgoing"
-AT_ONCE = 32
-"""Requests: each waits for the network, and asks for little."""
-WHOLE_AT_ONCE = 8
+STUBS_AT_ONCE = 32
+"""Stubs that are fetched at the same time: each request is small and waits for the network."""
+SHARDS_AT_ONCE = 8
 FREE_SHARE = 0.1
-"""Of the disk, which whole files leave free."""
-TRIES, PAUSE_SECONDS = 3, 2.0
+"""Share of the disk that complete files leave free."""
 
 
 def link_store(folder: Path, url: str) -> "RemoteStore":
-    """Has ``folder`` stand for the store at ``url``, by the user's word; ``send`` then brings the shards there that are in it. Raises
-    ``UserError`` where it stands for another one, or nobody reads such an address."""
+    """Let ``folder`` stand for the store at ``url`` from now on.
+
+    Shards that are already in the folder move to ``outgoing``; ``RemoteStore.send`` copies them to the remote store.
+
+    Raises:
+        UserError: The folder stands for another store, or nothing here can read the address.
+    """
     url, stated = checked_address(url, str(folder)), linked_address(folder)
     if stated not in (None, url):
         raise UserError(
             f"{folder}: stands for {stated}, not for {url}; pass another --root, or remove {folder / LINK_FILE}"
         )
-    there = RemoteStore(folder, url)
+    remote = RemoteStore(folder, url)
     if stated is None:
-        mine = [folder / name for name in _names_in(folder)]
-        if odd := [path for path in mine if not _is_own(path)]:
+        shards = [folder / name for name in _shard_names(folder)]
+        if foreign := [path for path in shards if not _is_own(path)]:
             raise UserError(
-                f"{odd[0]}: no shard that was written here (a link, or another name); remove it, then link the folder again"
+                f"{foreign[0]}: not a shard that was written here (a symlink, or another name); remove it, then link the "
+                "folder again"
             )
-        there.outgoing.mkdir(parents=True, exist_ok=True)
-        for path in mine:
-            path.rename(there.outgoing / path.name)
+        remote.outgoing.mkdir(parents=True, exist_ok=True)
+        for path in shards:
+            path.rename(remote.outgoing / path.name)
         write_json(folder / LINK_FILE, {"url": url})
     trust(folder, url)
-    return there
+    return remote
 
 
 def remote_store(folder: Path) -> "RemoteStore | None":
-    """What ``folder`` stands for; None for a store that lies here. Raises ``UserError`` where only the folder says so, not the user."""
+    """Return the remote store that ``folder`` stands for; None for a local store.
+
+    Raises:
+        UserError: The folder says so, but this user never confirmed it.
+    """
     url = trusted_address(folder)
     return None if url is None else RemoteStore(folder, url)
 
 
-def _names_in(folder: Path) -> list[str]:
-    """Of shards, or what seems to be one."""
+def refuse_remote(folder: Path) -> None:
+    """Raise ``UserError`` if ``folder`` stands for a remote store, whose shards a local change would not reach."""
+    if remote := remote_store(folder):
+        raise UserError(
+            f"{folder}: its shards lie at {remote.url}; do this to a local copy (vlalign-store merge makes one)"
+        )
+
+
+def is_stub(path: Path) -> bool:
+    """Return True for a stub. Stubs are dated 1970, which no written file is, and copying keeps the date."""
+    return path.stat().st_mtime == 0
+
+
+def _shard_names(folder: Path) -> list[str]:
+    """Return the names of everything in ``folder`` that looks like a shard, in order."""
     try:
         return in_order(name for name in os.listdir(folder) if name.endswith(".h5") and not name.startswith("."))
     except FileNotFoundError:
@@ -84,220 +101,173 @@ def _names_in(folder: Path) -> list[str]:
 
 
 def _is_own(path: Path) -> bool:
-    """Whether it is a file that this package may have written."""
+    """Return True if this package may have written the file."""
     return bool(SHARD_NAME.fullmatch(path.name)) and path.is_file() and not path.is_symlink()
 
 
-def refuse_remote(folder: Path) -> None:
-    """Raises ``UserError`` for what is done to files here and would not be done there."""
-    if there := remote_store(folder):
-        raise UserError(
-            f"{folder}: its shards lie at {there.url}; do this to a copy that lies here (vlalign-store merge makes one)"
-        )
-
-
-def is_stub(path: Path) -> bool:
-    """Stubs are from 1970: a time that no written file has, and that copying keeps."""
-    return path.stat().st_mtime == 0
-
-
 class RemoteStore:
+    """A store on another machine, and the local folder that stands for it."""
+
     def __init__(self, folder: Path, url: str) -> None:
+        """Prepare to use the store at ``url``. Raises ``UserError`` if nothing here can read such an address."""
         self.folder, self.url, self.outgoing = folder, url, folder / OUTGOING
         if self.outgoing.is_symlink():
-            raise UserError(
-                f"{self.outgoing}: a link to another folder, from which nothing is brought anywhere; remove it"
-            )
-        try:
-            self._files, self._path = file_system(url, [urlsplit(url).hostname or ""])
-        except (ImportError, ValueError) as error:
-            raise UserError(
-                f"{url}: cannot be reached from here ({' '.join(str(error).split())}); install what it names"
-            ) from None
+            raise UserError(f"{self.outgoing}: a symlink, from which nothing is sent; remove it")
+        self._files = RemoteFiles(url)
 
     def names(self) -> list[str]:
-        """Of the shards that are there."""
-
-        def listed() -> list[str]:
-            self._files.invalidate_cache()
-            try:
-                return [str(each).rstrip("/").rsplit("/", 1)[-1] for each in self._files.ls(self._path, detail=False)]
-            except FileNotFoundError:
-                return []
-
-        found = [name for name in self._ask(listed, self.url) if name.endswith(".h5") and not name.startswith(".")]
-        if odd := [name for name in found if not PLAIN_NAME.fullmatch(name)]:
+        """Return the names of the shards in the remote store."""
+        names = [name for name in self._files.names() if name.endswith(".h5") and not name.startswith(".")]
+        if odd := [name for name in names if not PLAIN_NAME.fullmatch(name)]:
             note_once(
-                f"note: {self.url}: {len(odd):,} files there, {odd[0][:100]!a} for one, are named like no shard; they are left out"
+                f"note: {self.url}: {len(odd):,} files there, such as {odd[0][:100]!a}, do not have the name of a shard; "
+                "they are ignored"
             )
-        return [name for name in found if PLAIN_NAME.fullmatch(name)]
+        return [name for name in names if PLAIN_NAME.fullmatch(name)]
 
     def update(self) -> list[Path]:
-        """Has the folder know what is there now. Returns the shards that are, in order; others that the folder has do not count."""
-        there, here = set(self.names()), set(_names_in(self.folder))
-        if here and not there:
+        """Fetch stubs of new shards; return the local files of all remote shards, in order.
+
+        Local files of other shards do not count.
+        """
+        remote_names, local_names = set(self.names()), set(_shard_names(self.folder))
+        if local_names and not remote_names:
             raise UserError(
-                f"{self.url}: no shard is there now, {self.folder} has {len(here):,} from it; if that is meant, remove that folder"
+                f"{self.url}: no shard is there now, {self.folder} has {len(local_names):,} from it; if that is meant, "
+                "remove that folder"
             )
-        if gone := here - there:
-            told = f"vlalign-store link {shlex.quote(str(self.folder))} {shlex.quote(self.url)}"
+        if gone := local_names - remote_names:
+            command = f"vlalign-store link {shlex.quote(str(self.folder))} {shlex.quote(self.url)}"
             note_once(
-                f"note: {self.folder}: {len(gone):,} shards in it are no longer at {self.url}; {told} removes them"
+                f"note: {self.folder}: {len(gone):,} shards in it are no longer at {self.url}; {command} removes them"
             )
-        new = sorted(there - here)
+        new = sorted(remote_names - local_names)
         if new:
-            with ThreadPoolExecutor(AT_ONCE) as pool:
-                for _ in progress(
-                    pool.map(self._fetch_stub, new), total=len(new), what=f"looking at {self.url}", unit="shards"
-                ):
+            with ThreadPoolExecutor(STUBS_AT_ONCE) as pool:
+                stubs = pool.map(self._fetch_stub, new)
+                for _ in progress(stubs, total=len(new), what=f"looking at {self.url}", unit="shards"):
                     pass
-        return [self.folder / name for name in in_order(there)]
+        return [self.folder / name for name in in_order(remote_names)]
 
     def send(self) -> int:
-        """Brings there what was written here and has not arrived, and removes here what is no longer there; for commands that write.
-        Returns how many shards were brought."""
-        sent = 0
-        for path in (self.outgoing / name for name in _names_in(self.outgoing)):
+        """Send what was written here, and remove local files of shards that are gone there.
+
+        Only commands that write call this.
+
+        Returns:
+            The number of shards that were sent.
+        """
+        num_sent = 0
+        for path in (self.outgoing / name for name in _shard_names(self.outgoing)):
             try:
                 if not _is_own(path):
-                    raise UserError(f"{path}: no file that was written here")
+                    raise UserError(f"{path}: not a file that was written here")
                 read_shard(path)
             except FileNotFoundError:  # another process was faster
                 continue
             except UserError as error:
-                say(f"note: {error}; it is not brought to {self.url}")
+                say(f"note: {error}; it is not sent to {self.url}")
                 continue
             self.put(path)
-            sent += 1
-        here, there = set(_names_in(self.folder)), set(self.names())
-        for name in here - there if there else ():  # compacted there
+            num_sent += 1
+        local_names, remote_names = set(_shard_names(self.folder)), set(self.names())
+        for name in local_names - remote_names if remote_names else ():  # compacted there
             if _is_own(self.folder / name):
                 (self.folder / name).unlink(missing_ok=True)
-        return sent
+        return num_sent
 
-    def _there(self, name: str) -> str:
-        return f"{self._path}/{name}"
+    def put(self, path: Path) -> None:
+        """Send a shard in ``outgoing``, whole or not at all, and leave a stub here.
 
-    def _part(self, name: str, first: int, last: int) -> bytes:
-        content = self._files.cat_file(self._there(name), start=first, end=last)
-        return content[first:last] if len(content) > last - first else content  # a server that gives no parts
+        A remote shard of the same name stays as it is. Raises ``OSError`` if the shard does not arrive; ``send`` tries
+        again.
+        """
+        if not path.exists():  # another process was faster
+            return
+        if self._files.exists(path.name):
+            self._fetch_stub(path.name)
+        else:
+            self._files.send(path)
+            with contextlib.suppress(FileNotFoundError):  # another process was faster
+                self._make_stub(path)
+        path.unlink(missing_ok=True)
 
     def _fetch_stub(self, name: str) -> None:
-        def fetch() -> None:
-            block = self._part(name, 0, BLOCK_BYTES)
-            try:
-                block_bytes, *index, size = places_in(block)
-                if block_bytes > len(block):
-                    block = self._part(name, 0, block_bytes)
-                    block_bytes, *index, size = places_in(block)
-            except (ValueError, KeyError, TypeError) as error:
-                raise UserError(f"{self.url}/{name}: no feature shard ({error}); remove it there") from None
-            self._write_stub(name, size, block, index[0], self._part(name, *index))
+        block = self._files.read(name, 0, BLOCK_BYTES)
+        try:
+            layout = read_layout(block)
+            if layout.block_bytes > len(block):
+                block = self._files.read(name, 0, layout.block_bytes)
+                layout = read_layout(block)
+            if layout.index is None:
+                raise ValueError("it ends within its first block")
+        except (ValueError, LookupError, TypeError) as error:
+            raise unreadable(f"{self.url}/{name}", "not a feature shard", error, "remove it there") from None
+        self._write_stub(name, layout.num_bytes, block, layout.index[0], self._files.read(name, *layout.index))
 
-        self._ask(fetch, f"{self.url}/{name}")
+    def _make_stub(self, path: Path) -> None:
+        """Replace the local file of a shard by a stub, made of ``path``."""
+        with path.open("rb") as file:
+            block = file.read(BLOCK_BYTES)
+            block += file.read(max(read_layout(block).block_bytes - BLOCK_BYTES, 0))
+            layout = read_layout(block)
+            if layout.index is None:
+                raise UserError(f"{path}: ends within its first block; remove it")
+            first, last = layout.index
+            file.seek(first)
+            self._write_stub(path.name, layout.num_bytes, block, first, file.read(last - first))
 
-    def _write_stub(self, name: str, size: int, block: bytes, index_at: int, index: bytes) -> None:
+    def _write_stub(self, name: str, num_bytes: int, block: bytes, index_offset: int, index: bytes) -> None:
         with written_whole(self.folder / name) as partial, partial.open("xb") as file:
-            file.truncate(size)
+            file.truncate(num_bytes)
             file.write(block)
-            file.seek(index_at)
+            file.seek(index_offset)
             file.write(index)
             file.flush()
             os.utime(partial, (0, 0))
 
-    def put(self, path: Path) -> None:
-        """Brings a shard from ``outgoing`` there, whole or not at all, and leaves a stub here. Raises ``OSError`` where it does not
-        arrive; ``send`` tries it again. One of that name that is there already stays as it is."""
-
-        def put() -> None:
-            if not path.exists():  # another process was faster
-                return
-            self._files.invalidate_cache()
-            if self._files.exists(self._there(path.name)):
-                self._fetch_stub(path.name)
-                path.unlink(missing_ok=True)
-                return
-            partial = self._there(f".{path.name}.{uuid.uuid4().hex[:8]}.partial")
-            self._files.makedirs(self._path, exist_ok=True)
-            self._files.put_file(str(path), partial)
-            self._files.mv(partial, self._there(path.name))
-            self._make_stub(path)
-            path.unlink(missing_ok=True)
-
-        self._ask(put, f"{self.url}/{path.name}")
-
-    def _make_stub(self, path: Path) -> None:
-        with path.open("rb") as file:
-            block = file.read(BLOCK_BYTES)
-            block += file.read(max(places_in(block)[0] - BLOCK_BYTES, 0))
-            _, first, last, size = places_in(block)
-            file.seek(first)
-            self._write_stub(path.name, size, block, first, file.read(last - first))
-
     def rows(self, shard: Shard) -> ShardRows:
-        """Of a shard that is whole here, and stays open however soon its file becomes a stub again."""
+        """Return the rows of a shard; they stay open even if the file becomes a stub again."""
         while True:
-            self.whole(shard.path)
+            self.fetch(shard.path)
             rows = ShardRows(shard)
             if not is_stub(shard.path):
                 return rows
 
-    def need(self, paths: Iterable[Path]) -> None:
-        """Has these shards whole here, several fetched at once."""
-        with ThreadPoolExecutor(WHOLE_AT_ONCE) as pool:
-            list(pool.map(self.whole, paths))
+    def fetch_all(self, paths: Iterable[Path]) -> None:
+        """Complete the local files of several shards at the same time."""
+        with ThreadPoolExecutor(SHARDS_AT_ONCE) as pool:
+            list(pool.map(self.fetch, paths))
 
-    def whole(self, path: Path) -> None:
-        """Has a shard whole here. Raises ``FileNotFoundError`` for one that is no longer there."""
+    def fetch(self, path: Path) -> None:
+        """Complete the local file of a shard. Raises ``FileNotFoundError`` if the shard is no longer there."""
         if not is_stub(path):
             with contextlib.suppress(OSError):
-                os.utime(path)  # says when it was asked for last
+                os.utime(path)  # remembers when it was last used
             return
-
-        def fetch() -> None:
-            from .web import NoMoreThan
-
-            self._make_room(path.stat().st_size)
-            with written_whole(path) as partial:
-                self._files.get_file(self._there(path.name), str(partial), callback=NoMoreThan(path.stat().st_size))
-
+        num_bytes = path.stat().st_size
+        self._make_room(num_bytes)
         try:
-            self._ask(fetch, f"{self.url}/{path.name}")
+            with written_whole(path) as partial:
+                self._files.fetch(path.name, partial, num_bytes)
         except OSError:
             if path.name not in self.names():  # compacted there
-                raise FileNotFoundError(errno.ENOENT, "compacted elsewhere", str(path)) from None
+                raise FileNotFoundError(errno.ENOENT, "compacted in the remote store", str(path)) from None
             raise
 
-    def _make_room(self, size: int) -> None:
+    def _make_room(self, num_bytes: int) -> None:
         def is_room() -> bool:
             usage = shutil.disk_usage(self.folder)
-            return usage.free - size >= FREE_SHARE * usage.total
+            return usage.free - num_bytes >= FREE_SHARE * usage.total
 
         if is_room():
             return
-        there = set(self.names())
-        whole = [path for path in self.folder.glob("*.h5") if path.name in there and not is_stub(path)]
-        for path in sorted(whole, key=lambda path: path.stat().st_mtime):
+        remote_names = set(self.names())
+        complete = [path for path in self.folder.glob("*.h5") if path.name in remote_names and not is_stub(path)]
+        for path in sorted(complete, key=lambda path: path.stat().st_mtime):
             self._make_stub(path)
             if is_room():
                 return
-        if shutil.disk_usage(self.folder).free < size:
-            raise OSError(errno.ENOSPC, f"{self.folder}: no room there for a shard of {size / 1e6:,.1f} MB; make room")
-
-    def _ask(self, call: Callable[[], T], what: str) -> T:
-        """Return what ``call`` returns, trying again if the network or the server fails."""
-
-        def is_final(error: Exception) -> bool:
-            full = isinstance(error, OSError) and error.errno == errno.ENOSPC
-            return full or isinstance(error, AddressRefused)
-
-        try:
-            return retry(call, num_tries=TRIES, pause_seconds=PAUSE_SECONDS, is_final=is_final)
-        except RetriesFailed as failed:
-            error = failed.error
-            if isinstance(error, AddressRefused):
-                raise UserError(f"{what}: leads to another machine: {error}") from None
-            if is_final(error):
-                raise error from None
-            words = " ".join(str(error).split())[:300] or type(error).__name__
-            raise OSError(f"{what}: does not answer as it should ({words}); tried {failed.num_tries} times") from None
+        if shutil.disk_usage(self.folder).free < num_bytes:
+            megabytes = num_bytes / 1e6
+            raise OSError(errno.ENOSPC, f"{self.folder}: disk full: a shard needs {megabytes:,.1f} MB; make room there")

@@ -1,5 +1,7 @@
-"""What fsspec speaks HTTP with: aiohttp's client, which connects to allowed machines only, unpacks nothing and takes no more than it asked
-for."""
+"""The HTTP client that fsspec uses here.
+
+It is aiohttp's, with three limits: it connects only to allowed machines, unpacks nothing, and reads no more than it asked for.
+"""
 
 import re
 import socket
@@ -15,19 +17,21 @@ from ..common.errors import UserError
 from .addresses import refuse_numbers, refuse_private
 
 CONNECT_SECONDS, SILENT_SECONDS = 30.0, 60.0
-MOST_ANSWER_BYTES = 1 << 30
-"""Of an answer that is held in memory: a listing, or a whole shard from a server that gives no parts."""
+MAX_RESPONSE_BYTES = 1 << 30
+"""Limit of a response that is held in memory: a listing, or a whole shard from a server without partial requests."""
 
 
 @dataclass(frozen=True)
 class GuardedClient:
-    """Makes the client. A value, since fsspec keeps one file system for all that are made with the same."""
+    """Makes the client. It is a value, because fsspec shares one file system between equal settings."""
 
     allowed_hosts: tuple[str, ...]
 
     async def __call__(self, **settings: Any) -> aiohttp.ClientSession:
+        """Return a client session with fsspec's ``settings`` and the limits."""
+
         async def guard(request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
-            """Called again for each redirect. The resolver is not asked for a host that is given by its number."""
+            """Check a request; called again for each redirect. A host that is given as a number has no name to resolve."""
             refuse_numbers(request.url.host or "", self.allowed_hosts)
             response = await handler(request)
             if packed := response.headers.get("Content-Encoding", "").replace("identity", ""):
@@ -49,30 +53,29 @@ class GuardedClient:
 
 
 class BoundedResponse(aiohttp.ClientResponse):
-    """Of what is read whole, no more is taken than was asked for. A file that is copied to disk is read in pieces, not by this."""
+    """A response that is cut off when it becomes longer than what was asked for.
+
+    The limit holds for what is read into memory. A file that is copied to disk is read in pieces, not by ``read``.
+    """
 
     async def read(self) -> bytes:
+        """Return the body. Raises ``ClientPayloadError`` if the server sends too much."""
         if self._body is None:
-            asked = (
-                re.fullmatch(r"bytes=(\d+)-(\d+)", self.request_info.headers.get("Range", ""))
-                if self.status == 206
-                else None
-            )
-            most = int(asked[2]) - int(asked[1]) + 1 if asked else MOST_ANSWER_BYTES
+            requested = self.request_info.headers.get("Range", "") if self.status == 206 else ""
+            part = re.fullmatch(r"bytes=(\d+)-(\d+)", requested)
+            limit = int(part[2]) - int(part[1]) + 1 if part else MAX_RESPONSE_BYTES
             content = bytearray()
             async for block in self.content.iter_any():
                 content += block
-                if len(content) > most:
+                if len(content) > limit:
                     self.close()
-                    raise aiohttp.ClientPayloadError(
-                        f"the server sends more than the {most:,} bytes that it was asked for"
-                    )
+                    raise aiohttp.ClientPayloadError(f"the server sends more than the requested {limit:,} bytes")
             self._body = bytes(content)
         return self._body
 
 
 class _Resolver(AbstractResolver):
-    """What it returns is what is connected to, so that a name cannot stand for another machine between a check and its use."""
+    """Resolves and checks names in one step, so that a name cannot change its machine between the check and the use."""
 
     def __init__(self, allowed_hosts: Collection[str]) -> None:
         self._allowed, self._resolver = allowed_hosts, aiohttp.DefaultResolver()
@@ -80,22 +83,23 @@ class _Resolver(AbstractResolver):
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
     ) -> list[ResolveResult]:
-        found = await self._resolver.resolve(host, port, family)
-        refuse_private(host, [each["host"] for each in found], self._allowed)
-        return found
+        results = await self._resolver.resolve(host, port, family)
+        refuse_private(host, [result["host"] for result in results], self._allowed)
+        return results
 
     async def close(self) -> None:
         await self._resolver.close()
 
 
-class NoMoreThan(Callback):
-    """Ends a copy that becomes longer than the shard's first block said."""
+class SizeLimit(Callback):
+    """Ends a copy that becomes longer than the first block of the shard said."""
 
     def __init__(self, num_bytes: int) -> None:
         super().__init__()
-        self._most = num_bytes
+        self._limit = num_bytes
 
     def relative_update(self, inc: int = 1) -> None:
+        """Count ``inc`` more bytes. Raises ``UserError`` above the limit."""
         super().relative_update(inc)
-        if self.value > self._most:
-            raise UserError(f"it is sent with more than its {self._most:,} bytes; remove it there")
+        if self.value > self._limit:
+            raise UserError(f"it is sent with more than its {self._limit:,} bytes; remove it there")

@@ -1,4 +1,4 @@
-"""Reads a feature shard: what it says of itself, and its rows."""
+"""Reading of feature shards: what a shard says about itself, and its rows."""
 
 import json
 import math
@@ -6,86 +6,72 @@ import mmap
 import os
 import re
 import stat
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ..common.errors import UserError
-from ..records import Profile, Weights, is_text
+from ..common.errors import UserError, unreadable
+from ..records import Profile, Weights
+from ..values import is_text
 from .format import (
     BLOCK_BYTES,
     COLUMNS,
     FIRST_LINE,
     INDEX_TYPES,
-    MOST_BLOCK_BYTES,
-    MOST_INDEX_BYTES,
+    MAX_BLOCK_BYTES,
+    MAX_INDEX_BYTES,
     ROW_TYPES,
     SCHEMA,
     OtherSchema,
     Shard,
     Unreadable,
     checksum,
-    column_ranges,
     crc32,
     rest_crc32,
-    row_bytes,
 )
 
 
 def read_shard(path: Path) -> Shard:
-    """Checks block and index against their checksums, and that what they say is possible; the rows' own checksums are for whoever
-    reads the rows. Raises ``OtherSchema``, ``Unreadable``, ``UserError`` for what is no shard or a damaged one, ``FileNotFoundError``."""
+    """Read what a shard says about itself.
+
+    Block and index are compared with their checksums, and impossible values are refused. The checksums of the rows are
+    compared by whoever reads the rows.
+
+    Raises:
+        OtherSchema: Another version of vlalign wrote the shard.
+        Unreadable: The system cannot read the file now.
+        UserError: The file is damaged, or not a shard.
+        FileNotFoundError: There is no such file.
+    """
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe is not waited for
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # does not wait for a pipe
         try:
             return _parse(path, fd)
         finally:
             os.close(fd)
     except FileNotFoundError:
         raise
+    except IsADirectoryError:
+        raise UserError(f"{path}: not a readable feature shard, but a folder; remove it") from None
     except OSError as error:
-        if isinstance(error, IsADirectoryError):
-            raise UserError(f"{path}: not a readable feature shard, but a folder; remove it") from None
         raise Unreadable(f"{path}: cannot be read now ({error.strerror or error})") from None
-    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
-        raise UserError(
-            f"{path}: not a readable feature shard ({str(error) or type(error).__name__}); drop it with vlalign-store repair, then "
-            "run vlalign-extract again"
-        ) from None
+    except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
+        todo = "drop it with vlalign-store repair, then run vlalign-extract again"
+        raise unreadable(path, "not a readable feature shard", error, todo) from None
 
 
 def _parse(path: Path, fd: int) -> Shard:
     mode, size = os.fstat(fd).st_mode, os.fstat(fd).st_size
-    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):  # reading a folder has its own error
-        raise ValueError("it is no file, but a pipe or a device")
-    block = os.pread(fd, BLOCK_BYTES, 0)
-    first = FIRST_LINE.match(block)
-    if first is None:
-        raise ValueError("its first line does not say so")
-    schema, first_byte = int(first[1]), int(first[2])
-    if schema != SCHEMA:
-        raise OtherSchema(
-            f"{path}: schema {schema}, this vlalign reads {SCHEMA}; extract again with this version, or use that one"
-        )
-    if not BLOCK_BYTES <= first_byte <= MOST_BLOCK_BYTES:
-        raise ValueError("its block has no possible size")
-    if first_byte > BLOCK_BYTES:
-        block = os.pread(fd, first_byte, 0)
-    if len(block) != first_byte or f"{crc32(block[first.end() :]):08x}".encode() != first[3]:
-        raise ValueError("its first block is damaged")
-    about = json.loads(block[first.end() :])
+    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):  # reading a folder raises its own error
+        raise ValueError("a pipe or a device, expected a file")
+    first_byte, about = _read_block(path, fd)
     _check_types(about)
     if about["num_bytes"] != size:
-        raise ValueError(f"it has {size:,} of its {about['num_bytes']:,} bytes")
-    index, attributes = about["videos"], about["attributes"]
-    dtype = _index_dtype(tuple((name, kind) for name, kind in index["dtype"]))
-    if not 0 <= index["count"] * dtype.itemsize <= size:
-        raise ValueError("its index lies outside of it")
-    content = os.pread(fd, index["count"] * dtype.itemsize, index["offset"])
-    if crc32(content) != index["crc32"]:
-        raise ValueError("its index is damaged")
+        raise ValueError(f"has {size:,} of its {about['num_bytes']:,} bytes")
+    attributes = about["attributes"]
     profile = _profile(attributes["profile"])
     shard = Shard(
         path=path,
@@ -96,57 +82,68 @@ def _parse(path: Path, fd: int) -> Shard:
         dtype=np.dtype(about["dtype"]),
         num_rows=about["num_rows"],
         num_bytes=size,
-        videos=np.frombuffer(content, dtype),
+        videos=_read_index(fd, about["videos"], size),
         offsets={name: about["offsets"][name] for name in COLUMNS},
         first_byte=first_byte,
         rest_crc32=about["rest_crc32"],
     )
-    lengths = shard.videos["num_rows"]
     if shard.dtype not in (np.float16, np.float32) or profile.hash != attributes["profile_hash"]:
-        raise ValueError("its profile or type is not possible")
-    if (
-        (lengths < 0).any()
-        or lengths.sum() != shard.num_rows
-        or (np.cumsum(lengths) - lengths != shard.videos["first_row"]).any()
-    ):
-        raise ValueError("its videos do not add up to its rows")
-    if any(not first_byte <= first <= last <= size for first, last in column_ranges(shard)):
-        raise ValueError("its rows lie outside of it")
+        raise ValueError("impossible profile or data type")
+    _check_rows(shard)
     return shard
 
 
+def _read_block(path: Path, fd: int) -> tuple[int, dict[str, Any]]:
+    """Return the size of the block, and its JSON."""
+    block = os.pread(fd, BLOCK_BYTES, 0)
+    first = FIRST_LINE.match(block)
+    if first is None:
+        raise ValueError("wrong first line")
+    schema, first_byte = int(first[1]), int(first[2])
+    if schema != SCHEMA:
+        raise OtherSchema(
+            f"{path}: schema {schema}, this vlalign reads {SCHEMA}; extract again with this version, or use that one"
+        )
+    if not BLOCK_BYTES <= first_byte <= MAX_BLOCK_BYTES:
+        raise ValueError("impossible size of its first block")
+    if first_byte > BLOCK_BYTES:
+        block = os.pread(fd, first_byte, 0)
+    if len(block) != first_byte or f"{crc32(block[first.end() :]):08x}".encode() != first[3]:
+        raise ValueError("its first block is damaged")
+    return first_byte, json.loads(block[first.end() :])
+
+
 def _check_types(about: dict[str, Any]) -> None:
-    """Raises ``TypeError`` and ``KeyError`` where a value that is used without another look is of another type."""
+    """Raise an error if a value that is used without a further check has another type than expected."""
     index, attributes = about["videos"], about["attributes"]
     texts = [attributes[name] for name in ("origin", "weights", "weights_sha256", "profile", "profile_hash")]
     if not all(map(is_text, (*texts, *attributes["made_with"].keys(), *attributes["made_with"].values()))):
-        raise TypeError("its attributes are no texts")
-    numbers = [
-        about["num_bytes"],
-        about["num_rows"],
-        about["rest_crc32"],
-        index["count"],
-        index["offset"],
-        index["crc32"],
+        raise ValueError("an attribute is not a text")
+    integers = [
+        *(about[name] for name in ("num_bytes", "num_rows", "rest_crc32")),
+        *(index[name] for name in ("count", "offset", "crc32")),
+        *about["offsets"].values(),
     ]
-    if not all(type(number) is int and 0 <= number < 1 << 63 for number in (*numbers, *about["offsets"].values())):
-        raise TypeError("its numbers are no whole numbers")
+    if not all(type(value) is int and 0 <= value < 1 << 63 for value in integers):
+        raise ValueError("a size or an offset is not an integer")
 
 
-def places_in(block: bytes) -> tuple[int, int, int, int]:
-    """What the beginning of a shard says without being whole: the length of its first block, where its index begins and ends, and the
-    size of all. Of a block that is not all there, the length alone is known. Raises ``ValueError`` for what begins no shard."""
-    first = FIRST_LINE.match(block)
-    if first is None or not BLOCK_BYTES <= int(first[2]) <= MOST_BLOCK_BYTES:
-        raise ValueError("its first line does not say so")
-    if len(block) < int(first[2]):
-        return int(first[2]), 0, 0, 0
-    about = json.loads(block[first.end() :])
-    index = about["videos"]
-    length = index["count"] * _index_dtype(tuple((name, kind) for name, kind in index["dtype"])).itemsize
-    if length > MOST_INDEX_BYTES or not 0 <= index["offset"] <= index["offset"] + length <= about["num_bytes"]:
-        raise ValueError("its index lies outside of it, or is too large")
-    return int(first[2]), index["offset"], index["offset"] + length, about["num_bytes"]
+def _read_index(fd: int, index: dict[str, Any], file_bytes: int) -> np.ndarray:
+    dtype = _index_dtype(tuple((name, kind) for name, kind in index["dtype"]))
+    if not 0 <= index["count"] * dtype.itemsize <= file_bytes:
+        raise ValueError("its index lies outside of the file")
+    content = os.pread(fd, index["count"] * dtype.itemsize, index["offset"])
+    if crc32(content) != index["crc32"]:
+        raise ValueError("its index is damaged")
+    return np.frombuffer(content, dtype)
+
+
+def _check_rows(shard: Shard) -> None:
+    lengths, first_rows = shard.videos["num_rows"], shard.videos["first_row"]
+    if (lengths < 0).any() or lengths.sum() != shard.num_rows or (np.cumsum(lengths) - lengths != first_rows).any():
+        raise ValueError("its videos do not add up to its rows")
+    if any(not shard.first_byte <= first <= last <= shard.num_bytes for first, last in shard.column_ranges()):
+        raise ValueError("its rows lie outside of the file")
 
 
 @lru_cache(maxsize=1024)
@@ -164,58 +161,99 @@ def _profile(text: str) -> Profile:
     return Profile.from_json(text)
 
 
-class ShardRows:
-    """A shard's rows, mapped into memory: any thread and any forked process may read, and no lock is taken.
+@dataclass(frozen=True)
+class BlockLayout:
+    """What the beginning of a shard says about the rest, before all of the shard has arrived."""
 
-    ``columns`` are arrays over the file; they may be read, not written, and stay valid for as long as anybody has them. As with
-    all mapped files, a file that is cut short, or a disk that fails, while they are read ends the process (SIGBUS).
+    block_bytes: int
+    """Size of the first block."""
+    index: tuple[int, int] | None
+    """Bytes [first, last) of the index; None if the block is not complete."""
+    num_bytes: int
+    """Size of the shard; 0 if the block is not complete."""
+
+
+def read_layout(block: bytes) -> BlockLayout:
+    """Return where the parts of a shard lie.
+
+    Args:
+        block: The first bytes of the shard, at least ``BLOCK_BYTES``.
+
+    Raises:
+        ValueError, KeyError, TypeError: This is not the beginning of a shard.
+    """
+    first = FIRST_LINE.match(block)
+    if first is None or not BLOCK_BYTES <= int(first[2]) <= MAX_BLOCK_BYTES:
+        raise ValueError("wrong first line")
+    if len(block) < int(first[2]):
+        return BlockLayout(int(first[2]), None, 0)
+    about = json.loads(block[first.end() :])
+    index, num_bytes = about["videos"], about["num_bytes"]
+    length = index["count"] * _index_dtype(tuple((name, kind) for name, kind in index["dtype"])).itemsize
+    if length > MAX_INDEX_BYTES or not 0 <= index["offset"] <= index["offset"] + length <= num_bytes:
+        raise ValueError("its index lies outside of the file, or is too large")
+    return BlockLayout(int(first[2]), (index["offset"], index["offset"] + length), num_bytes)
+
+
+class ShardRows:
+    """The rows of a shard, mapped into memory; threads and forked processes may read them without a lock.
+
+    ``columns`` are read-only arrays over the file, valid for as long as anything refers to them. As with all mapped files,
+    the process ends (SIGBUS) if the file is truncated or the disk fails while they are read.
     """
 
     def __init__(self, shard: Shard) -> None:
+        """Map the file. Raises ``UserError`` if it changed since its index was read."""
         self.shard = shard
         with shard.path.open("rb", buffering=0) as file:
             if os.fstat(file.fileno()).st_size != shard.num_bytes:
                 raise UserError(
-                    f"{shard.path}: was changed since its index was read; run vlalign-store verify {shard.path.parent}"
+                    f"{shard.path}: changed since its index was read; run vlalign-store verify {shard.path.parent}"
                 )
             self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        self.columns = {}
+        self.columns: dict[str, np.ndarray] = {}
         for name, offset in shard.offsets.items():
             dtype, shape = shard.row_type(name)
-            self.columns[name] = np.frombuffer(self._map, dtype, shard.num_rows * math.prod(shape), offset).reshape(
-                -1, *shape
-            )
+            values = np.frombuffer(self._map, dtype, shard.num_rows * math.prod(shape), offset)
+            self.columns[name] = values.reshape(-1, *shape)
         self.features = self.columns["features"]
-        self.first_rows, self.num_rows = shard.videos["first_row"].tolist(), shard.videos["num_rows"].tolist()
-        self._features_at, self._row_bytes = shard.offsets["features"], row_bytes(shard, "features")
-        times = [
-            (shard.offsets[name], shard.offsets[name] + shard.num_rows * row_bytes(shard, name)) for name in ROW_TYPES
-        ]
-        self._expect(
-            min(start for start, _ in times), max(end for _, end in times)
-        )  # of all videos: they take little room
+        self.first_rows: list[int] = shard.videos["first_row"].tolist()
+        self.num_rows: list[int] = shard.videos["num_rows"].tolist()
+        self._features_offset, self._row_bytes = shard.offsets["features"], shard.row_bytes("features")
+        # The times of all videos are small: they are read at once.
+        starts = [shard.offsets[name] for name in ROW_TYPES]
+        ends = [shard.offsets[name] + shard.num_rows * shard.row_bytes(name) for name in ROW_TYPES]
+        self._prefetch(min(starts), max(ends))
 
-    def expect(self, first: int, last: int) -> int:
-        """Has the system fetch features [first, last), soon to be read: many at once take a disk less time than one after the other.
-        Returns how many bytes they are."""
-        return self._expect(self._features_at + first * self._row_bytes, self._features_at + last * self._row_bytes)
+    def prefetch(self, first: int, last: int) -> int:
+        """Ask the system to read rows [first, last) of the features ahead; return how many bytes they are.
 
-    def _expect(self, start: int, end: int) -> int:
+        A disk reads many requests at once faster than one after the other.
+        """
+        offset, size = self._features_offset, self._row_bytes
+        return self._prefetch(offset + first * size, offset + last * size)
+
+    def _prefetch(self, start: int, end: int) -> int:
         if hasattr(mmap, "MADV_WILLNEED") and end > start:
             page = start - start % mmap.PAGESIZE
             self._map.madvise(mmap.MADV_WILLNEED, page, end - page)
         return max(end - start, 0)
 
-    def of(self, video: np.void) -> list[np.ndarray]:
-        """All rows of a video, a row of the shard's ``videos``: its part of each column."""
-        first, last = int(video["first_row"]), int(video["first_row"] + video["num_rows"])
+    def rows_of(self, index: int) -> list[np.ndarray]:
+        """Return the rows of the video in row ``index`` of the index, one array for each of ``COLUMNS``."""
+        first, last = self.first_rows[index], self.first_rows[index] + self.num_rows[index]
         return [self.columns[name][first:last] for name in COLUMNS]
+
+    def is_damaged(self, index: int) -> bool:
+        """Return True if the rows of a video differ from what was written."""
+        return checksum(self.rows_of(index)) != self.shard.videos["checksum"][index]
 
 
 def damaged_videos(rows: ShardRows) -> list[int]:
-    """Numbers of the videos whose rows are not those that were written."""
-    return [number for number, video in enumerate(rows.shard.videos) if checksum(rows.of(video)) != video["checksum"]]
+    """Return the videos whose rows differ from what was written, by their row in the index."""
+    return [index for index in range(len(rows.shard.videos)) if rows.is_damaged(index)]
 
 
 def rest_is_damaged(shard: Shard) -> bool:
-    return rest_crc32(shard.path, shard.first_byte, column_ranges(shard)) != shard.rest_crc32
+    """Return True if anything but block, index and rows differs from what was written."""
+    return rest_crc32(shard.path, shard.first_byte, shard.column_ranges()) != shard.rest_crc32

@@ -23,9 +23,10 @@ from PIL import Image
 from vlalign.preprocess.datasets import custom
 from vlalign.storage import FeatureStore
 from vlalign.storage.captions import read_captions, read_captions_about, read_idf
-from vlalign.storage.care import describe, look_through
+from vlalign.storage.care import look_through
 from vlalign.storage.common.errors import UserError
 from vlalign.storage.common.problems import Problems
+from vlalign.storage.describe import describe
 from vlalign.storage.exchange.foreign import foreign_videos
 from vlalign.storage.exchange.stated import read_durations, read_profile
 from vlalign.storage.layout import DatasetFolder

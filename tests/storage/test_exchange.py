@@ -233,16 +233,16 @@ def test_a_folder_with_bad_files_is_imported_but_for_them(tmp_path, capsys):
             "f.mat",
             lambda p: p.write_bytes(b""),
             None,
-            "not known by its suffix; expected a folder, or a file ending in .npy",
+            "unknown suffix; expected a folder, or a file ending in .npy",
         ),
         ("folder", lambda p: p.mkdir(), None, "no features in it"),
         ("x.npy", lambda p: np.save(p, A), "{id}_rgb", "no features like '{id}_rgb' in it"),
         ("x.npy", lambda p: np.save(p, A), "_rgb", "expected {id} once in it"),
-        ("f.h5", lambda p: p.write_bytes(b"no HDF5"), None, "no readable feature file"),
-        ("f.npz", lambda p: p.write_bytes(b"PK"), None, "no readable feature file"),
-        ("f.npz", lambda p: np.save(p.open("wb"), A), None, "no readable feature file"),
+        ("f.h5", lambda p: p.write_bytes(b"no HDF5"), None, "not a readable feature file"),
+        ("f.npz", lambda p: p.write_bytes(b"PK"), None, "not a readable feature file"),
+        ("f.npz", lambda p: np.save(p.open("wb"), A), None, "not a readable feature file"),
         ("f.pkl", lambda p: write_pickle(p, [A]), None, "a pickled list; expected a dict {video id: array}"),
-        ("f.tar", lambda p: p.write_bytes(b""), None, "no readable feature file"),
+        ("f.tar", lambda p: p.write_bytes(b""), None, "not a readable feature file"),
     ],
 )
 def test_sources_without_features_are_refused_in_a_line(tmp_path, name, write, pattern, complaint):
@@ -354,8 +354,8 @@ HARMFUL = {
     ),
     "attributes of a builder": (b"\x80\x02cnumpy\ndtype\n}X\x04\x00\x00\x00nameK\x01sb.", "sets attributes"),
     "attributes of a dict": (b"\x80\x02}}X\x04\x00\x00\x00nameK\x01sb.", "sets attributes of a dict"),
-    "call of a text": (b"\x80\x02X\x01\x00\x00\x00x)R.", "calls what is no function"),
-    "ndarray called": (pickle.dumps({"x": Calls(np.ndarray, ((9, 9),))}), "built in no known way"),
+    "call of a text": (b"\x80\x02X\x01\x00\x00\x00x)R.", "calls what is not a function"),
+    "ndarray called": (pickle.dumps({"x": Calls(np.ndarray, ((9, 9),))}), "built in an unknown way"),
     "new object": (b"\x80\x02cnumpy\ndtype\n)\x81.", "neither numpy arrays nor plain containers"),
     "object": (b"(cnumpy\ndtype\no.", "neither numpy arrays nor plain containers"),
     "persistent": (b"Pharm\n.", "neither numpy arrays nor plain containers"),
@@ -391,9 +391,9 @@ HARMFUL = {
         pickle.dumps({"x": Calls(np._core.multiarray._reconstruct, (np.ndarray, (0,), b"b"))}, 2),
         "not enough values",
     ),
-    "empty": (b"", "no readable feature file"),
-    "cut": (pickle.dumps({"x": A})[:-40], "no readable feature file"),
-    "text": (b"no pickle", "no readable feature file"),
+    "empty": (b"", "not a readable feature file"),
+    "cut": (pickle.dumps({"x": A})[:-40], "not a readable feature file"),
+    "text": (b"no pickle", "not a readable feature file"),
 }
 
 
@@ -466,8 +466,8 @@ def test_an_hdf5_file_makes_no_other_be_opened(tmp_path):
 
 
 def test_a_small_file_does_not_fill_the_memory(tmp_path, monkeypatch):
-    for module in ("foreign", "npz"):
-        monkeypatch.setattr(f"vlalign.storage.exchange.{module}.MOST_BYTES", 1 << 20)
+    for module in ("containers", "npz"):
+        monkeypatch.setattr(f"vlalign.storage.exchange.{module}.MAX_ARRAY_BYTES", 1 << 20)
     np.savez_compressed(tmp_path / "x.npz", features=np.zeros((1 << 9, 1 << 10), "f4"))
     with h5py.File(tmp_path / "y.h5", "w") as file:
         file.create_dataset("features", shape=(1 << 9, 1 << 10), dtype="f4", chunks=(8, 8))
@@ -516,11 +516,11 @@ OURS = ("x.features.npy", npy((2, 3))), ("x.json", json.dumps(ABOUT).encode())
         ("x.npy", npy((1,), b"\x80\x04cos\nsystem\n.", "|O"), "Python objects"),
         ("x.npy", b"\x93NUMPY\x01\x00\xff\xff" + b"(" * 65535, "large"),
         ("f.tar", tar(("x.features.npy", npy((2, 3)))), "no x.json beside"),
-        ("f.tar", tar(("x.features.npy", npy((9, 9))), OURS[1]), "no readable feature file"),
-        ("f.tar", tar(OURS[0], ("x.json", b"[" * 100_000)), "no readable feature file"),
+        ("f.tar", tar(("x.features.npy", npy((9, 9))), OURS[1]), "not a readable feature file"),
+        ("f.tar", tar(OURS[0], ("x.json", b"[" * 100_000)), "not a readable feature file"),
         ("f.tar", tar(("y.features.npy", npy((2, 3))), ("y.json", OURS[1][1])), "its JSON says video 'x'"),
-        ("f.tar", tar(*OURS, size_of_last=-2048), "members lie one in the other"),
-        ("f.tar", tar(*OURS, size_of_last=10**13), "no readable feature file"),
+        ("f.tar", tar(*OURS, size_of_last=-2048), "members overlap"),
+        ("f.tar", tar(*OURS, size_of_last=10**13), "not a readable feature file"),
     ],
 )  # fmt: skip
 def test_other_harmful_files_make_a_line(tmp_path, name, content, complaint):
@@ -573,7 +573,7 @@ def test_without_fps_a_video_needs_its_duration(tmp_path, capsys):
         tmp_path / "f.npz", tmp_path / "store", replace(PROFILE, fps=None), durations={"x": 3.0}
     )
     assert (num_new, problems.count) == (1, 1)
-    assert "f.npz, 'y': how long the video is must be known" in capsys.readouterr().err
+    assert "f.npz, 'y': the profile has no fps, so the duration of the video is needed" in capsys.readouterr().err
 
 
 # Stores
@@ -808,9 +808,9 @@ def test_an_export_with_impossible_parts_is_a_line(tmp_path, change, capsys):
 @pytest.mark.parametrize(
     "make, form, complaint",
     [
-        (lambda p: p.mkdir(), "mat", "form 'mat': not known; expected npy, npz, webdataset"),
-        (lambda p: p.write_bytes(b""), "npy", "something is there already"),
-        (lambda p: (p / "sub").mkdir(parents=True), "npz", "something is there already"),
+        (lambda p: p.mkdir(), "mat", "form 'mat': unknown; expected npy, npz, webdataset"),
+        (lambda p: p.write_bytes(b""), "npy", "not empty"),
+        (lambda p: (p / "sub").mkdir(parents=True), "npz", "not empty"),
     ],
 )
 def test_an_export_needs_a_known_form_and_an_empty_folder(tmp_path, make, form, complaint):
@@ -844,14 +844,14 @@ def test_a_profile_is_named_or_in_a_file(tmp_path):
     "changes, complaint",
     [
         ({"fps": ...}, "field 'fps' is missing; expected a number above 0, or null"),
-        ({"frames": 3}, "field 'frames' is not known; expected name, model"),
+        ({"frames": 3}, "field 'frames' is unknown; expected name, model"),
         ({"fps": "24"}, "field 'fps' is \"24\"; expected a number above 0"),
         ({"fps": 0}, "field 'fps' is 0"),
         ({"fps": math.inf}, "field 'fps' is Infinity"),
         ({"fps": True}, "field 'fps' is true"),
-        ({"window": 1.5}, "field 'window' is 1.5; expected a whole number above 0"),
+        ({"window": 1.5}, "field 'window' is 1.5; expected an integer above 0"),
         ({"dimension": -1}, "field 'dimension' is -1"),
-        ({"crop_px": "centre"}, "field 'crop_px' is \"centre\"; expected a whole number above 0, or null"),
+        ({"crop_px": "centre"}, "field 'crop_px' is \"centre\"; expected an integer above 0, or null"),
         ({"mean": [1, 2]}, "field 'mean' is [1, 2]; expected three numbers"),
         ({"layer": None}, "field 'layer' is null; expected a text"),
         ({"name": "../up"}, "field 'name' is \"../up\"; expected letters"),
@@ -874,10 +874,10 @@ def test_all_wrong_fields_are_named_at_once(tmp_path):
 @pytest.mark.parametrize("text", ["", "{", "[1]", "[" * 100_000, '"\ud800"', "null"])
 def test_a_profile_that_is_no_object_is_refused(tmp_path, text):
     (tmp_path / "profile.json").write_bytes(text.encode("utf-8", "surrogatepass"))
-    with pytest.raises(UserError, match="no JSON object") as refused:
+    with pytest.raises(UserError, match="not a JSON object") as refused:
         read_profile(str(tmp_path / "profile.json"))
     assert "\n" not in str(refused.value)
-    with pytest.raises(UserError, match="neither known nor a file; expected resnet152"):
+    with pytest.raises(UserError, match="neither a known name nor a file; expected resnet152"):
         read_profile("nothing")
 
 
@@ -902,8 +902,8 @@ def test_durations_are_read(tmp_path, text):
         (b"x,1.5\n", "columns x,1.5; expected video_id,seconds"),
         (b"video_id,seconds\nx,1\ny,long\nz\n,3\nx,2\n", "line 3 (y,long), 4 (z,None), 5 (,3), 6 (x,2): expected"),
         (b"video_id,seconds\nx,-1\nx,0\nx,nan\nx,inf\nx,a\nx,b\n", "6 (x,a) and 1 more: expected"),
-        (b"video_id,seconds\n\xff,1\n", "no readable CSV"),
-        (b'video_id,seconds\n"x,1\n', "no readable CSV"),
+        (b"video_id,seconds\n\xff,1\n", "not readable CSV"),
+        (b'video_id,seconds\n"x,1\n', "not readable CSV"),
     ],
 )
 def test_bad_durations_are_named_with_their_lines(tmp_path, content, complaint):
@@ -911,7 +911,7 @@ def test_bad_durations_are_named_with_their_lines(tmp_path, content, complaint):
     with pytest.raises(UserError) as refused:
         read_durations(tmp_path / "d.csv")
     assert complaint in str(refused.value) and str(tmp_path / "d.csv") in str(refused.value)
-    with pytest.raises(UserError, match="no readable CSV"):
+    with pytest.raises(UserError, match="not readable CSV"):
         read_durations(tmp_path / "none.csv")
 
 

@@ -219,14 +219,14 @@ def test_more_shards_than_may_be_open_at_once(tmp_path, monkeypatch):
     store = FeatureStore(tmp_path)
     for number in np.random.default_rng(0).integers(5, size=40):
         assert store.get(f"v{number}").features[:, 0].tolist() == [10 * number, 10 * number + 1]
-        assert len(store._snapshot.open) <= 2
+        assert len(store._snapshot._open) <= 2
 
 
 def test_the_disk_is_asked_once_for_each_row(tmp_path, monkeypatch):
     asked = []
-    expect = ShardRows.expect
+    prefetch = ShardRows.prefetch
     monkeypatch.setattr(
-        ShardRows, "expect", lambda rows, first, last: asked.extend(range(first, last)) or expect(rows, first, last)
+        ShardRows, "prefetch", lambda rows, first, last: asked.extend(range(first, last)) or prefetch(rows, first, last)
     )
     write(tmp_path, video("a", 30), video("b", 30, base=100))
     store = FeatureStore(tmp_path)

@@ -1,6 +1,7 @@
 """Shards whose block says anything: it has its checksum, so that only what it says can be wrong."""
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -9,9 +10,9 @@ from helpers.stores import video, write
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from vlalign.storage import FeatureStore
-from vlalign.storage.care import describe
 from vlalign.storage.cli import main as store_main
 from vlalign.storage.common.errors import UserError
+from vlalign.storage.describe import describe
 from vlalign.storage.shards.format import BLOCK_BYTES, FIRST_LINE, crc32
 from vlalign.storage.shards.read import read_shard
 
@@ -41,7 +42,7 @@ def use(folder: Path) -> None:
     store = FeatureStore(folder)
     for video_id in store.video_ids():
         store.get(video_id)
-    json.dumps(describe(store), ensure_ascii=False).encode()
+    json.dumps(asdict(describe(store)), ensure_ascii=False).encode()
     _ = store.weights.is_random, store.profile.name, hash(store.origin)
 
 
@@ -65,12 +66,12 @@ def test_any_value_anywhere_in_a_block_is_used_or_refused_in_a_line(tmp_path_fac
 @pytest.mark.parametrize(
     "attributes, complaint",
     [
-        ({"weights": 5}, "its attributes are no texts"),
-        ({"weights_sha256": {}}, "its attributes are no texts"),
-        ({"origin": "\ud800"}, "its attributes are no texts"),
-        ({"made_with": {"vlalign": []}}, "its attributes are no texts"),
-        ({"made_with": []}, "'list' object has no attribute 'keys'"),
-        ({"profile": {}}, "its attributes are no texts"),
+        ({"weights": 5}, "an attribute is not a text"),
+        ({"weights_sha256": {}}, "an attribute is not a text"),
+        ({"origin": "\ud800"}, "an attribute is not a text"),
+        ({"made_with": {"vlalign": []}}, "an attribute is not a text"),
+        ({"made_with": []}, "AttributeError 'list' object has no attribute 'keys'"),
+        ({"profile": {}}, "an attribute is not a text"),
     ],
 )
 @pytest.mark.parametrize("command", ["info", "ls", "verify"])

@@ -10,7 +10,7 @@ from helpers.stores import jpeg
 from vlalign.storage.common.errors import UserError
 from vlalign.storage.hdf5 import VlenReader
 from vlalign.storage.thumbnails import (
-    MOST_PICTURES,
+    MAX_PICTURES,
     ROW_IN_FILE,
     THUMBNAIL_ROW,
     Thumbnail,
@@ -97,7 +97,7 @@ def test_what_is_no_small_jpeg_is_left_out_and_that_is_said(tmp_path, what, caps
     assert store.get("a") == [good] and store.get("b") == []
     [shard] = tmp_path.iterdir()
     assert capsys.readouterr().err == (
-        f"warning: {shard}: pictures in it, such as of video 'a', are no JPEGs of a thumbnail's size and are left out\n"
+        f"warning: {shard}: pictures in it, such as of video 'a', are not JPEGs of the size of a thumbnail; they are skipped\n"
     )
 
 
@@ -107,7 +107,7 @@ def test_one_picture_for_a_million_rows_is_read_a_few_times(tmp_path):
 
     write(tmp_path / "1.h5", pictures, num_rows=100_000)
     signal.alarm(30)
-    assert len(ThumbnailStore(tmp_path).get("a")) <= MOST_PICTURES
+    assert len(ThumbnailStore(tmp_path).get("a")) <= MAX_PICTURES
     signal.alarm(0)
 
 

@@ -80,7 +80,7 @@ PICKLES = {
     ),
     "arguments that are a long text": (
         in_a_dict(b"(" + b"ccollections\ndefaultdict\nh\x01R" * 1000 + b"l", text(b"a" * 10**6) + b"q\x010"),
-        "it calls with no tuple of arguments",
+        "it calls without a tuple of arguments",
     ),
 }
 
@@ -185,14 +185,14 @@ def test_an_npz_in_which_two_members_have_one_name_is_refused(tmp_path):
     write_zip(path, {"x": npy((100_000, 500), bytes(200_000_000)), "x.npy": npy((2, 3))})
     assert path.stat().st_size < 300_000
     found, refused = bounded(lambda: read_all(path))
-    assert not found and refused == [f"{path}: no readable feature file (two members called 'x')"]
+    assert not found and refused == [f"{path}: not a readable feature file (two members called 'x')"]
 
 
 def test_an_npz_whose_members_lie_in_each_other_is_refused(tmp_path):
     path = tmp_path / "f.npz"
     lying_over_each_other(path, 1000)
     found, refused = bounded(lambda: read_all(path))
-    assert not found and refused == [f"{path}: no readable feature file (a zip whose members lie one in the other)"]
+    assert not found and refused == [f"{path}: not a readable feature file (a zip whose members overlap)"]
 
 
 @pytest.mark.parametrize("how", [zipfile.ZIP_LZMA, zipfile.ZIP_BZIP2])
@@ -228,7 +228,7 @@ def test_a_data_set_with_many_names_counts_once(tmp_path):
     found, refused = read_all(path)
     assert found.keys() == {"x", "group"} and len(refused) == 600
     assert any(
-        f"{path}, 'y0': no readable feature file (the same as '/x' under another name" in line for line in refused
+        f"{path}, 'y0': not a readable feature file (the same as '/x' under another name" in line for line in refused
     )
 
 

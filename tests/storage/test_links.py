@@ -15,7 +15,7 @@ from helpers.stores import video, write
 from vlalign.storage import FeatureStore
 from vlalign.storage.cli import main
 from vlalign.storage.common.errors import UserError
-from vlalign.storage.remote import store as module
+from vlalign.storage.remote import files
 from vlalign.storage.remote.links import trust, trusted_links
 
 WINS = "9" * 20 + "-00000000.h5"
@@ -24,7 +24,7 @@ WINS = "9" * 20 + "-00000000.h5"
 
 @pytest.fixture(autouse=True)
 def _no_pause(monkeypatch):
-    monkeypatch.setattr(module, "PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(files, "PAUSE_SECONDS", 0.0)
 
 
 @pytest.fixture
@@ -78,7 +78,7 @@ def test_opening_a_store_brings_nothing_into_another(tmp_path, capsys):
     write(tmp_path / "made", video("a", 3, base=500)).rename(store / "outgoing" / WINS)
     for action in ("info", "ls", "verify"):
         error = refused([action, str(store)], capsys)
-    assert f"has it stand for {mine.as_uri()}, which was not confirmed on this machine" in error
+    assert f"names {mine.as_uri()}, which was not confirmed on this machine" in error
     assert error.rstrip().endswith(f"run: vlalign-store link {store} {mine.as_uri()}")
     assert contents(mine) == before and (store / "outgoing" / WINS).exists()
 
@@ -89,9 +89,7 @@ def test_a_linked_folder_is_not_brought_anywhere_even_if_the_address_is_trusted(
     store = given(tmp_path / "given", there)
     (store / "outgoing").symlink_to(tmp_path / "private")
     refused(["info", str(store)], capsys)
-    assert "a link to another folder, from which nothing is brought anywhere" in refused(
-        ["link", str(store), there], capsys
-    )
+    assert "a symlink, from which nothing is sent" in refused(["link", str(store), there], capsys)
     assert len(contents(tmp_path / "private")) == 1 and not (tmp_path / "there").exists()
 
 
@@ -106,8 +104,8 @@ def test_only_shards_that_may_have_been_written_here_are_brought_there(tmp_path,
     (outgoing / f"{1:020d}-00000000.h5").write_text("no shard")
     assert main(["link", str(store), there]) == 0
     out, error = capsys.readouterr()
-    assert "1 shards were brought there; 1 videos there" in out
-    assert error.count("it is not brought to") == 3 and private.exists()
+    assert "1 shards were sent there; 1 videos there" in out
+    assert error.count("it is not sent to") == 3 and private.exists()
     assert [path.name for path in (tmp_path / "there").glob("*.h5")] == [good.name]
 
 
@@ -128,7 +126,7 @@ def test_a_link_among_the_shards_is_not_brought_there(tmp_path, capsys):
     (tmp_path / "mine" / private.name).symlink_to(private)
     error = refused(["link", str(tmp_path / "mine"), (tmp_path / "there").as_uri()], capsys)
     assert (
-        f"{private.name}: no shard that was written here" in error
+        f"{private.name}: not a shard that was written here" in error
         and private.exists()
         and not (tmp_path / "there").exists()
     )
@@ -230,7 +228,7 @@ def test_a_link_holds_for_this_folder_and_this_address_alone(tmp_path, monkeypat
     shutil.copytree(here, tmp_path / "copy")
     assert f"link {tmp_path / 'copy'} " in refused(["info", str(tmp_path / "copy")], capsys)
     (here / "elsewhere.json").write_text(json.dumps({"url": "https://example.org/s3d"}))
-    assert "has it stand for https://example.org/s3d" in refused(["info", str(here)], capsys)
+    assert "names https://example.org/s3d" in refused(["info", str(here)], capsys)
     (here / "elsewhere.json").write_text(json.dumps({"url": there.as_uri()}))
     assert main(["info", str(here)]) == 0
     monkeypatch.setattr("vlalign.storage.remote.links._of_this_process", {})
@@ -260,7 +258,11 @@ def test_names_there_are_names_in_this_folder(tmp_path, capsys):
     capsys.readouterr()
     assert main(["info", str(tmp_path / "here")]) == 0
     error = capsys.readouterr().err
-    assert "5 files there, " in error and "named like no shard; they are left out" in error and "\x1b" not in error
+    assert (
+        "5 files there, " in error
+        and "do not have the name of a shard; they are ignored" in error
+        and "\x1b" not in error
+    )
     assert len(list((tmp_path / "here").rglob("*.h5"))) == 1
 
 

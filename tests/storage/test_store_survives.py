@@ -30,11 +30,13 @@ import pytest
 from helpers.stores import DIMENSION, PROFILE, WEIGHTS, in_forked_child, video, write
 from vlalign.storage import FeatureStore, Weights, care, write_shard
 from vlalign.storage.common.errors import UserError
-from vlalign.storage.feature_store import shard_files
+from vlalign.storage.common.progress import Progress
+from vlalign.storage.records import StoredVideo
 from vlalign.storage.shard_names import shard_path
-from vlalign.storage.shards.format import COLUMNS, ROW_TYPES, checksum
+from vlalign.storage.shards.format import COLUMNS, Provenance, checksum
 from vlalign.storage.shards.read import read_shard
-from vlalign.storage.shards.write import attributes_of, index_of, write_rows
+from vlalign.storage.shards.write import VideoRows, make_index, stored_columns, write_rows
+from vlalign.storage.store_folder import shard_files
 
 SHARD_VIDEOS = 4
 PAGE = 4096
@@ -74,7 +76,7 @@ def read(folder, **how):
 
 
 def findings(folder):
-    return [finding.message for _, finding in care.verify(folder) if finding]
+    return [finding.message for finding in care.verify(folder)]
 
 
 def copies(folder):
@@ -223,7 +225,7 @@ def test_writers_at_once_of_which_one_is_killed(tmp_path, writers):
     assert len(video_ids) == len(set(video_ids)) == len(whole)
     found = copies(folder)
     assert {found[v.video_id] for videos in own for v in videos} == {1}
-    list(care.compact(folder))
+    care.compact(folder)
     assert read(folder) == whole and set(copies(folder).values()) == {1}
 
 
@@ -285,21 +287,16 @@ def test_a_disk_that_fills_while_a_shard_is_written(disk, after, left):
     folder, videos = disk / "s3d", [make(f"v{n}", 5000) for n in range(8)]
     earlier = [make(f"earlier{n}") for n in range(3)]
     write(folder, *earlier)
-    stored = [
-        [v.features.astype("<f2"), *(getattr(v, name).astype(t) for name, t in ROW_TYPES.items())] for v in videos
-    ]
-    table = index_of(
-        [(v.video_id, len(v.features), v.duration_seconds, v.source, v.decoder, v.partial) for v in videos]
-    )
+    stored = [stored_columns(video, "<f2") for video in videos]
+    table = make_index([video.about for video in videos])
 
     def write_them(*, another_writer):
         def rows_of(number):
             if another_writer and number == after:
                 leave(disk, left)
-            return stored[number], checksum(stored[number])
+            return VideoRows(stored[number], checksum(stored[number]))
 
-        attributes = attributes_of(PROFILE, WEIGHTS, "extracted", {})
-        write_rows(shard_path(folder), attributes, DIMENSION, "float16", table, rows_of)
+        write_rows(shard_path(folder), Provenance(profile=PROFILE, weights=WEIGHTS), "float16", table, rows_of)
 
     needed, _ = says_what_is_needed(in_forked_child(partial(write_them, another_writer=True)), folder)
     assert needed == pytest.approx(8 * 5000 * 28 / 1e6, abs=0.1)
@@ -311,16 +308,14 @@ def test_a_disk_that_fills_while_a_shard_is_written(disk, after, left):
 
 def test_rows_that_end_early_get_no_name(tmp_path):
     v = make("v", 300)
-    columns = [v.features.astype("<f2"), *(getattr(v, name).astype(t) for name, t in ROW_TYPES.items())]
-    table = index_of([(name, 300, 1.0, "", "", "") for name in "ab"])
+    columns = stored_columns(v, "<f2")
+    table = make_index([StoredVideo(video_id=name, num_rows=300, duration_seconds=1.0) for name in "ab"])
 
     def rows_of(number):
-        return [column[: 300 - number] for column in columns], 0
+        return VideoRows([column[: 300 - number] for column in columns], 0)
 
     with pytest.raises(ValueError, match="299 rows of 'b', expected 300"):
-        write_rows(
-            shard_path(tmp_path), attributes_of(PROFILE, WEIGHTS, "extracted", {}), DIMENSION, "float16", table, rows_of
-        )
+        write_rows(shard_path(tmp_path), Provenance(profile=PROFILE, weights=WEIGHTS), "float16", table, rows_of)
     assert not list(tmp_path.iterdir())
 
 
@@ -369,8 +364,8 @@ def test_care_on_a_full_disk_loses_nothing(disk, tmp_path, what):
     write(tmp_path / "other", make("new", 3000))
     latest = read(folder)
     calls = {
-        "compact": lambda: list(care.compact(folder)),
-        "merge": lambda: list(care.merge([tmp_path / "other"], folder)),
+        "compact": lambda: care.compact(folder),
+        "merge": lambda: care.merge([tmp_path / "other"], folder),
         "remove": lambda: care.remove(folder, ["v1"]),
     }
     leave(disk, 0)
@@ -394,7 +389,7 @@ def test_a_folder_that_cannot_be_written(disk):
         partial(write, disk / "new", make("c")),
         partial(care.remove, folder, ["b"]),
     ]
-    for call in [*calls, lambda: list(care.compact(folder))]:
+    for call in [*calls, lambda: care.compact(folder)]:
         with pytest.raises(OSError) as refused:
             call()
         assert str(disk) in str(refused.value) and refused.value.errno in (None, errno.EROFS)
@@ -525,10 +520,8 @@ def test_repair_drops_the_damaged_video_and_the_next_run_makes_just_that(tmp_pat
     flip(damaged, offset_of(damaged, "v6", column))
     [message] = findings(folder)
     assert message == f"{damaged}: the rows of 1 of its 4 videos are damaged: v6"
-    done = dict(care.repair(folder))
-    assert "3 videos were kept, 1 dropped" in done[damaged] and [what for what in done.values() if what] == [
-        done[damaged]
-    ]
+    [repaired] = care.repair(folder)
+    assert repaired.path == damaged and "3 videos were kept, 1 dropped" in repaired.message
     assert read(folder) == contents(v for v in videos if v.video_id != "v6") and not findings(folder)
     log.unlink()
     extract(folder, videos, log)
@@ -545,7 +538,7 @@ def test_repair_drops_a_shard_that_does_not_say_what_is_in_it(tmp_path, where):
     content = path.read_bytes()
     flip(path, {"first line": 3, "block": 300, "index": content.index(b"lost", PAGE)}[where])
     assert len(findings(tmp_path)) == 1
-    assert [what for _, what in care.repair(tmp_path) if what] == [f"{path}: not readable, dropped as a whole"]
+    assert [repaired.message for repaired in care.repair(tmp_path)] == [f"{path}: not readable, dropped as a whole"]
     assert read(tmp_path) == contents(good) and not findings(tmp_path)
 
 
@@ -555,7 +548,7 @@ def test_repair_of_hdf5s_own_records_loses_nothing(tmp_path):
     flip(path, read_shard(path).first_byte + 10)
     [message] = findings(tmp_path)
     assert "HDF5's own records" in message and read(tmp_path) == contents(videos)
-    list(care.repair(tmp_path))
+    care.repair(tmp_path)
     assert not findings(tmp_path) and read(tmp_path) == contents(videos) and not path.exists()
     [path] = shard_files(tmp_path)
     assert through_h5py(path)["videos"][1] == (4,)
@@ -570,7 +563,7 @@ def test_repair_leaves_alone_what_is_not_of_this_store(tmp_path):
     put(other_schema, other_schema.read_bytes().replace(b"schema 1,", b"schema 2,", 1))
     other_profile = write(tmp_path, make("c"), profile=replace(PROFILE, fps=16))
     others = {path: path.read_bytes() for path in (foreign, other_schema, other_profile)}
-    done = {path: what for path, what in care.repair(tmp_path) if what}
+    done = {repaired.path: repaired.message for repaired in care.repair(tmp_path)}
     assert done.keys() == others.keys() and all("left alone" in what for what in done.values())
     assert {path: path.read_bytes() for path in others} == others
     for path in others:
@@ -585,7 +578,7 @@ def test_repair_removes_what_killed_writers_left_an_hour_ago(tmp_path):
         path.write_bytes(b"half")
         os.utime(path, (time.time() - seconds,) * 2)
     assert care.unfinished(tmp_path) == [path]
-    list(care.repair(tmp_path))
+    care.repair(tmp_path)
     assert [p.name for p in leftovers(tmp_path)] == [".3500.h5.1-abc.partial"]
     assert read(tmp_path) == contents([make("a")])
 
@@ -610,28 +603,31 @@ def test_compaction_changes_no_video(tmp_path, shard_bytes, most_shards):
     opened, used = FeatureStore(tmp_path), FeatureStore(tmp_path)
     used.get("v3")
     unpickled = pickle.loads(pickle.dumps(used))
-    list(care.compact(tmp_path, shard_bytes=shard_bytes))
+    care.compact(tmp_path, shard_bytes=shard_bytes)
     assert read(tmp_path) == latest and not findings(tmp_path) and not leftovers(tmp_path)
     assert set(copies(tmp_path).values()) == {1}
     assert len(shard_files(tmp_path)) <= most_shards
     for store in (opened, used, unpickled):  # from before
         assert contents(store.get(video_id) for video_id in latest) == latest
-    while list(care.compact(tmp_path, shard_bytes=shard_bytes)):  # it comes to an end
+    while care.compact(tmp_path, shard_bytes=shard_bytes):  # it comes to an end
         assert read(tmp_path) == latest
     names = shard_files(tmp_path)
-    assert list(care.compact(tmp_path, shard_bytes=shard_bytes)) == [] and shard_files(tmp_path) == names
+    assert care.compact(tmp_path, shard_bytes=shard_bytes) == [] and shard_files(tmp_path) == names
 
 
 def test_what_is_written_during_a_compaction_counts_more(tmp_path):
     latest = history(tmp_path)
-    steps = care.compact(tmp_path, shard_bytes=50_000)
-    for number, _ in enumerate(steps):
+
+    def write_more(state: Progress) -> None:
+        nonlocal latest
         assert read(tmp_path) == latest
-        newer = [make(f"v{n}", generation=100 + number) for n in range(16)]
+        newer = [make(f"v{n}", generation=100 + state.done) for n in range(16)]
         write(tmp_path, *newer)
         latest = contents(newer)
-    assert number > 1 and read(tmp_path) == latest
-    list(care.compact(tmp_path))
+
+    assert len(care.compact(tmp_path, shard_bytes=50_000, on_progress=write_more)) > 1
+    assert read(tmp_path) == latest
+    care.compact(tmp_path)
     assert read(tmp_path) == latest and set(copies(tmp_path).values()) == {1}
 
 
@@ -640,7 +636,7 @@ def test_a_store_is_opened_and_read_while_it_is_compacted(tmp_path):
         write(tmp_path, *(make(f"v{number}-{n}") for n in range(3)))
     latest = read(tmp_path)
     opened = FeatureStore(tmp_path)
-    child = start(lambda: [list(care.compact(tmp_path, shard_bytes=size)) for size in (40_000, 80_000, 10**9)])
+    child = start(lambda: [care.compact(tmp_path, shard_bytes=size) for size in (40_000, 80_000, 10**9)])
     while ended(child, wait=False) is None:
         assert read(tmp_path) == latest
         assert contents(opened.get(video_id) for video_id in latest) == latest
@@ -655,7 +651,7 @@ def test_compaction_keeps_how_features_were_made(tmp_path):
             tmp_path, PROFILE, WEIGHTS, [make(f"v{number}")], made_with=made_with, origin="imported", dtype=dtype
         )
     before = read(tmp_path)
-    list(care.compact(tmp_path))
+    care.compact(tmp_path)
     store = FeatureStore(tmp_path)
     assert (
         len(store.shards) == 6 and read(tmp_path) == before and store.origin == "imported" and store.weights == WEIGHTS
@@ -672,7 +668,7 @@ def test_compaction_of_a_damaged_store_is_refused_and_loses_nothing(tmp_path):
     some = read_shard(path).videos["video_id"][0].decode()
     flip(path, offset_of(path, some))
     with pytest.raises(UserError, match="vlalign-store repair"):
-        list(care.compact(tmp_path))
+        care.compact(tmp_path)
     damaged = read(tmp_path, check_rows=False)
     assert {v for v in latest if damaged[v] != latest[v]} == {some} and len(findings(tmp_path)) == 1
 
@@ -685,13 +681,13 @@ def test_merged_stores_have_the_later_of_what_both_have(tmp_path, order, target_
     for number, source in enumerate(sources):
         latest |= history(source, shards=3, first=10 * (number + 1))
     befores = [read(source) for source in sources]
-    copied = list(care.merge(sources[::order], into))
+    copied = care.merge(sources[::order], into)
     assert sorted(path.name for path in copied) == sorted(
         path.name for source in sources for path in shard_files(source)
     )
     assert read(into) == latest and not findings(into) and not leftovers(into)
     assert [read(source) for source in sources] == befores
-    assert list(care.merge([*sources, into], into)) == [] and read(into) == latest
+    assert care.merge([*sources, into], into) == [] and read(into) == latest
 
 
 @pytest.mark.parametrize(
@@ -707,7 +703,7 @@ def test_stores_of_different_making_are_not_merged(tmp_path, other, named):
     write(tmp_path / "b", make("b"), **other)
     for into in ("a", "new"):
         with pytest.raises(UserError) as refused:
-            list(care.merge([tmp_path / "a", tmp_path / "b"], tmp_path / into))
+            care.merge([tmp_path / "a", tmp_path / "b"], tmp_path / into)
         assert all(text in str(refused.value) for text in [*named, str(tmp_path / "a"), str(tmp_path / "b")])
     assert read(tmp_path / "a") == contents([make("a")]) and not (tmp_path / "new").exists()
 
@@ -716,7 +712,7 @@ def test_a_damaged_shard_is_not_merged(tmp_path):
     good, bad = write(tmp_path / "a", make("a")), write(tmp_path / "b", make("b"))
     flip(bad, offset_of(bad, "b"))
     with pytest.raises(UserError, match=f"repair {tmp_path / 'b'}"):
-        list(care.merge([tmp_path / "a", tmp_path / "b"], tmp_path / "into"))
+        care.merge([tmp_path / "a", tmp_path / "b"], tmp_path / "into")
     assert [path.name for path in (tmp_path / "into").iterdir()] == [good.name]
 
 
@@ -743,10 +739,10 @@ def damaged_history(folder):
 
 
 CARE = {
-    "compact": (history, lambda folder: list(care.compact(folder))),
+    "compact": (history, lambda folder: care.compact(folder)),
     "remove": (history, lambda folder: care.remove(folder, ["v1", "v2", "v5", "v7"])),
-    "merge": (history, lambda folder: list(care.merge([folder.parent / "other"], folder))),
-    "repair": (damaged_history, lambda folder: list(care.repair(folder))),
+    "merge": (history, lambda folder: care.merge([folder.parent / "other"], folder)),
+    "repair": (damaged_history, lambda folder: care.repair(folder)),
 }
 """What makes a store, and what is done to it until it is killed."""
 
@@ -792,10 +788,10 @@ def test_any_sequence_of_changes_is_as_in_a_dictionary(tmp_path, seed):
             model |= contents(videos)
         elif what == "merge":
             write(tmp_path / f"other{step}", *videos)
-            list(care.merge([tmp_path / f"other{step}"], folder))
+            care.merge([tmp_path / f"other{step}"], folder)
             model |= contents(videos)
         elif what == "compact":
-            list(care.compact(folder, shard_bytes=int(rng.choice([1, 30_000, 10**9]))))
+            care.compact(folder, shard_bytes=int(rng.choice([1, 30_000, 10**9])))
         else:
             gone = [v.video_id for v in videos if v.video_id in model]
             care.remove(folder, gone)
@@ -863,14 +859,14 @@ def test_repair_does_not_drop_what_cannot_be_read_now(tmp_path, where):
     path = shard_path(tmp_path)
     path.symlink_to("/nowhere" if "link" in where else "/proc/self/mem")  # reading that gives EIO
     with contextlib.suppress(OSError, UserError):
-        list(care.repair(tmp_path))
+        care.repair(tmp_path)
     assert path.is_symlink()
 
 
 def test_texts_stay_utf8_for_h5py(tmp_path):
     write(tmp_path, make("ümläut"))
     write(tmp_path, make("b"))
-    list(care.compact(tmp_path))
+    care.compact(tmp_path)
     [path] = shard_files(tmp_path)
     with h5py.File(path) as file:
         assert h5py.check_string_dtype(file["videos"].dtype["video_id"]).encoding == "utf-8"
@@ -930,7 +926,7 @@ def test_a_merge_on_a_full_disk_says_what_is_needed(disk, tmp_path):
     write(disk / "s3d", make("a"))
     write(tmp_path / "other", make("b", 3000))
     leave(disk, PAGE)
-    says_what_is_needed(in_forked_child(lambda: list(care.merge([tmp_path / "other"], disk / "s3d"))), disk / "s3d")
+    says_what_is_needed(in_forked_child(lambda: care.merge([tmp_path / "other"], disk / "s3d")), disk / "s3d")
 
 
 def test_a_clock_set_back_does_not_make_old_rows_count(tmp_path, monkeypatch):

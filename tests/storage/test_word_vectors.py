@@ -212,7 +212,7 @@ def test_what_is_no_file_of_ours_is_one_line(tmp_path):
     path = tmp_path / "word_vectors.npz"
     for damage in (b"", b"no zip"):
         path.write_bytes(damage)
-        with pytest.raises(UserError, match="no word vectors"):
+        with pytest.raises(UserError, match="not readable word vectors"):
             read_word_vectors(path)
     write_word_vectors(path, WordVectors(WORDS, VECTORS, {"a": 1}))
     assert read_word_vectors(path).about == {"a": 1}

@@ -5,9 +5,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...storage.common.errors import SettingError
-from ...storage.feature_store import FeatureStore, stores_in
+from ...storage.feature_store import FeatureStore
 from ...storage.layout import DatasetFolder
 from ...storage.profiles import LOGMEL, split_features
+from ...storage.store_folder import stores_in
 
 
 @dataclass(frozen=True)

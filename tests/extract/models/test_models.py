@@ -586,7 +586,7 @@ def test_the_pickles_above_would_run_code(tmp_path):
 
 
 def test_unknown_features_are_refused_with_those_there_are():
-    with pytest.raises(UserError, match=r"'c3d': not known; expected resnet152, i3d_resnext101, .* or i3d$"):
+    with pytest.raises(UserError, match=r"'c3d': unknown; expected resnet152, i3d_resnext101, .* or i3d$"):
         load_extractor("c3d", weights="random")
 
 
