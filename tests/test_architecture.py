@@ -144,6 +144,17 @@ def upward_imports(arrows: dict[str, set[str]], layers: list[set[str]]) -> list[
 LAYERS = read_layers(PAGE)
 
 
+def test_every_module_of_train_stands_in_one_layer():
+    layers = {name: layer_of(name, LAYERS) for name in MODULES if name.startswith("train.")}
+    assert {name: found for name, found in layers.items() if len(found) != 1} == {}
+    rooms_and_modules = {name.split(".")[1] for name in layers}
+    assert {entry.strip("/") for layer in LAYERS for entry in layer} == rooms_and_modules
+
+
+def test_imports_inside_train_run_one_way():
+    assert upward_imports(ARROWS, LAYERS) == []
+
+
 def test_upward_imports_are_noticed():
     layers = [{"trainer"}, {"tasks/"}, {"config"}]
     down = {"train.trainer": {"train.tasks.steps"}, "train.tasks.steps": {"train.config", "train.tasks.vqa"}}
