@@ -85,3 +85,43 @@ def make_segments(root: Path, *, num_videos: int = 16) -> DatasetFolder:
             start += length + 4
         videos.append(video_of(f"v{number:02d}", rows))
     return write_dataset(root, "segmented", "segmentation", captions, videos)
+
+
+def make_steps(root, *, num_videos=12) -> DatasetFolder:
+    """Videos of two tasks with three and two steps, of which the second has one that is never shown; a row a second."""
+    rng, dataset = np.random.default_rng(0), DatasetFolder(root, "made")
+    steps = {"Make Tea": ["boil water", "pour water", "stir tea"], "Cut Bread": ["cut bread", "eat bread"]}
+    profile = PROFILES["resnet152"]
+    directions = {text: rng.normal(size=profile.dimension) for texts in steps.values() for text in texts}
+    captions, videos = [], []
+    for number in range(num_videos):
+        title = list(steps)[number % 2]
+        rows = 0.3 * rng.normal(size=(20, profile.dimension))
+        for step, text in enumerate(steps[title][: 3 if number % 2 == 0 else 1], start=1):
+            start = 5 * step - 3 + number % 3
+            rows[start : start + 3] += directions[text]
+            words = text.split()
+            captions.append(
+                Caption(
+                    video_id=f"v{number}",
+                    caption=text,
+                    split=("train", "test")[number >= num_videos // 2],
+                    start_seconds=float(start),
+                    end_seconds=start + 3.0,
+                    words=words,
+                    word_starts=[0, len(words[0]) + 1],
+                    pos_tags=["VERB", "NOUN"],
+                    task=title,
+                    step=step,
+                )
+            )
+        times = {"start_seconds": np.arange(20), "end_seconds": np.arange(20) + 1, "valid_frames": np.ones(20, int)}
+        videos.append(VideoFeatures(video_id=f"v{number}", features=rows, duration_seconds=20.0, **times))
+    write_shard(dataset.features("resnet152"), profile, Weights(name="made", sha256="0" * 64), videos, made_with={})
+    write_part(dataset.captions, 0, captions, {})
+    write_captions_about(dataset.captions, {"protocol": "official", "task": "steps", "steps": steps})
+    write_idf(
+        dataset.idf,
+        [IdfEntry(word=w, part_of_speech="VERB", document_count=1, idf=1.0) for w in ("boil", "pour", "stir", "cut")],
+    )
+    return dataset

@@ -1,10 +1,9 @@
 """How much of a split was evaluated is said, with why the rest was not."""
 
 import pytest
-from helpers.labelled import make_questions, make_segments
+from helpers.labelled import make_questions, make_segments, make_steps
 from helpers.toy import make_toy
 from helpers.training import at
-from test_steps import make_steps
 from vlalign.storage import Caption, read_captions
 from vlalign.storage.captions import read_captions_about, write_captions_about, write_part
 from vlalign.storage.files import read_json, write_json

@@ -11,7 +11,7 @@ from vlalign.train.checkpoint import load_run
 from vlalign.train.cli_evaluate import main as evaluate_main
 from vlalign.train.cli_train import main as train_main
 from vlalign.train.data.pairs import make_pairs, read_pairs
-from vlalign.train.objectives import coded_videos
+from vlalign.train.models.codebook import coded_videos
 from vlalign.train.tasks.codeword_uses import Uses, find_uses, word_pieces
 from vlalign.train.tasks.codewords import conditional_matrices, places, sharing, table
 from vlalign.train.workers import Workers

@@ -1,87 +1,23 @@
-"""Step localisation: the dynamic programme against other programs, recall as CrossTask counts it, and the way from captions to report."""
+"""The task steps: recall as CrossTask counts it, what it prints, and from captions to report."""
 
 import itertools
-import json
 import math
 
 import numpy as np
 import pytest
+from helpers.labelled import make_steps
 from helpers.shared import shared
-from hypothesis import given
-from hypothesis import strategies as st
-from hypothesis.extra.numpy import arrays
 from vlalign.preprocess.datasets import crosstask
 from vlalign.preprocess.datasets.sources import Annotations
-from vlalign.storage import Caption, IdfEntry, VideoFeatures, Weights, write_shard
-from vlalign.storage.captions import write_captions_about, write_idf, write_part
+from vlalign.storage import Caption
+from vlalign.storage.captions import write_captions_about, write_part
 from vlalign.storage.common.problems import Problems
 from vlalign.storage.files import read_json, read_jsonl
-from vlalign.storage.layout import DatasetFolder
-from vlalign.storage.profiles import PROFILES
 from vlalign.train.cli_evaluate import main as evaluate_main
 from vlalign.train.cli_train import main as train_main
+from vlalign.train.tasks import TASKS
 from vlalign.train.tasks.ask_steps import StepTask, StepVideo, localize_steps
-from vlalign.train.tasks.step_order import found_steps, order_steps
-
-
-@pytest.mark.parametrize("size", ["12x3", "30x5", "80x11", "5x5"])
-@pytest.mark.parametrize("exactly_one", [True, False])
-def test_cost_and_path_are_those_of_crosstasks_own_programme(size, exactly_one):
-    folder = shared("data/goldens")
-    golden = json.loads((folder / "goldens.json").read_text())["crosstask_dp"][f"{size}_exactly_one={exactly_one}"]
-    with np.load(folder / "inputs.npz") as inputs:
-        found = order_steps(inputs[f"dp_C_{size}"], exactly_one=exactly_one)
-    assert found.cost == pytest.approx(golden["cost"], rel=1e-9)
-    assert [np.flatnonzero(found.step_T == step + 1).tolist() for step in range(len(golden["frames"]))] == golden[
-        "frames"
-    ]
-
-
-def exhaustive(cost_TK: np.ndarray, *, exactly_one: bool) -> float:
-    """The least cost over all ways to label the frames that show every step, in order."""
-    num_frames, num_steps = cost_TK.shape
-    best = math.inf
-    for labels in itertools.product(range(num_steps + 1), repeat=num_frames):
-        runs = [
-            step for step, _ in itertools.groupby(labels) if step
-        ]  # a step once: no second run of it, before or after background
-        if runs != list(range(1, num_steps + 1)) or (exactly_one and sum(map(bool, labels)) != num_steps):
-            continue
-        best = min(best, sum(float(cost_TK[frame, step - 1]) for frame, step in enumerate(labels) if step))
-    return best
-
-
-SMALL_COSTS = st.tuples(st.integers(1, 6), st.integers(1, 3)).flatmap(
-    lambda shape: arrays(np.float32, shape, elements=st.integers(-4, 4).map(lambda n: n / 2))
-)
-
-
-@given(SMALL_COSTS, st.booleans())
-def test_the_cheapest_way_of_all_is_found(cost_TK, exactly_one):
-    if len(cost_TK) < cost_TK.shape[1]:
-        with pytest.raises(ValueError, match="frames for"):
-            order_steps(cost_TK, exactly_one=exactly_one)
-        return
-    found = order_steps(cost_TK, exactly_one=exactly_one)
-    assert found.cost == exhaustive(cost_TK, exactly_one=exactly_one)
-    assert sum(float(cost_TK[frame, step - 1]) for frame, step in enumerate(found.step_T) if step) == found.cost
-    assert [step for step, _ in itertools.groupby(found.step_T) if step] == list(range(1, cost_TK.shape[1] + 1))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("exactly_one", [True, False])
-def test_the_cheapest_way_of_all_is_found_for_every_size_up_to_8_frames_and_3_steps(exactly_one):
-    rng = np.random.default_rng(0)
-    for num_frames in range(1, 9):
-        for num_steps in range(1, min(num_frames, 3) + 1):
-            cost_TK = rng.integers(-3, 4, (num_frames, num_steps)).astype(np.float32)  # whole numbers: with ties
-            assert order_steps(cost_TK, exactly_one=exactly_one).cost == exhaustive(cost_TK, exactly_one=exactly_one)
-
-
-def test_of_equally_good_ways_it_is_the_published_one():
-    # All costs 0. The end is the last step, for the background is not cheaper; before it, what may stay as it is does.
-    assert order_steps(np.zeros((4, 2))).step_T.tolist() == [1, 0, 0, 2]
-    assert order_steps(np.zeros((4, 2)), exactly_one=False).step_T.tolist() == [1, 2, 2, 2]
+from vlalign.train.tasks.step_order import found_steps
 
 
 def test_recall_is_counted_as_by_hand():
@@ -147,46 +83,6 @@ def test_perfect_scores_on_the_real_annotations_give_what_the_order_allows_and_o
     # Scores pass through a softmax over steps, where a wrong place costs more in some frames than in others: a little is lost by it.
     assert 80 < perfect["recall"] <= perfect["ceiling"] < 90
     assert 10 < perfect["chance"] < 15
-
-
-def make_steps(root, *, num_videos=12) -> DatasetFolder:
-    """Videos of two tasks with three and two steps, of which the second has one that is never shown; a row a second."""
-    rng, dataset = np.random.default_rng(0), DatasetFolder(root, "made")
-    steps = {"Make Tea": ["boil water", "pour water", "stir tea"], "Cut Bread": ["cut bread", "eat bread"]}
-    profile = PROFILES["resnet152"]
-    directions = {text: rng.normal(size=profile.dimension) for texts in steps.values() for text in texts}
-    captions, videos = [], []
-    for number in range(num_videos):
-        title = list(steps)[number % 2]
-        rows = 0.3 * rng.normal(size=(20, profile.dimension))
-        for step, text in enumerate(steps[title][: 3 if number % 2 == 0 else 1], start=1):
-            start = 5 * step - 3 + number % 3
-            rows[start : start + 3] += directions[text]
-            words = text.split()
-            captions.append(
-                Caption(
-                    video_id=f"v{number}",
-                    caption=text,
-                    split=("train", "test")[number >= num_videos // 2],
-                    start_seconds=float(start),
-                    end_seconds=start + 3.0,
-                    words=words,
-                    word_starts=[0, len(words[0]) + 1],
-                    pos_tags=["VERB", "NOUN"],
-                    task=title,
-                    step=step,
-                )
-            )
-        times = {"start_seconds": np.arange(20), "end_seconds": np.arange(20) + 1, "valid_frames": np.ones(20, int)}
-        videos.append(VideoFeatures(video_id=f"v{number}", features=rows, duration_seconds=20.0, **times))
-    write_shard(dataset.features("resnet152"), profile, Weights(name="made", sha256="0" * 64), videos, made_with={})
-    write_part(dataset.captions, 0, captions, {})
-    write_captions_about(dataset.captions, {"protocol": "official", "task": "steps", "steps": steps})
-    write_idf(
-        dataset.idf,
-        [IdfEntry(word=w, part_of_speech="VERB", document_count=1, idf=1.0) for w in ("boil", "pour", "stir", "cut")],
-    )
-    return dataset
 
 
 @pytest.mark.parametrize("objective", ["taco", "ncl"])
@@ -259,3 +155,44 @@ def test_captions_without_steps_and_videos_without_features_are_said(tmp_path, c
     write_captions_about(dataset.captions, {"protocol": "official"})
     assert evaluate_main([*call, "r", "--task", "steps"]) == 2
     assert "do not name the steps of tasks" in capsys.readouterr().err
+
+
+FIGURES = {
+    "run": "r",
+    "trained_on": "made",
+    "dataset": "made",
+    "split": "test",
+    "num_videos": 6,
+    "num_videos_of_split": 7,
+    "steps": {
+        "recall": 33.333,
+        "recall_spans": 30.0,
+        "chance": 11.1,
+        "ceiling": 100.0,
+        "num_videos": 1234,
+        "num_infeasible": 1,
+        "tasks": {
+            "Make Tea": {
+                "recall": 66.66,
+                "recall_spans": 60.0,
+                "chance": 22.2,
+                "ceiling": 100.0,
+                "num_videos": 1234,
+                "num_shown": 9,
+            }
+        },
+    },
+    "split_checksum": "7920f0090613ef27",
+}
+TABLE = """\
+recall, percent                       recall  with spans      chance    in order   videos
+Make Tea                                66.7        60.0        22.2       100.0    1,234
+mean over tasks                         33.3        30.0        11.1       100.0    1,234"""
+
+
+def test_the_summary_has_a_row_for_each_task_and_one_for_their_mean():
+    task = TASKS["steps"]
+    assert task.heading(FIGURES) == "r: steps of 1 tasks in 6 of 7 videos of made, test"
+    table, _, left_out, checksum = task.summary(FIGURES)
+    assert table == TABLE
+    assert left_out.startswith("1 videos are left out") and checksum.endswith("7920f0090613ef27")
