@@ -134,9 +134,10 @@ def objective_comparisons(module: Module) -> list[int]:
     lines = []
     for node in ast.walk(module.tree):
         if isinstance(node, ast.Compare):
-            text = ast.unparse(node)
-            constants = {n.value for n in ast.walk(node) if isinstance(n, ast.Constant)}
-            if "objective" in text and (constants & OBJECTIVES or " in " in text or "==" in text):
+            sides = [node.left, *node.comparators]
+            is_setting = any(isinstance(side, ast.Attribute) and side.attr == "objective" for side in sides)
+            names = {n.value for n in ast.walk(node) if isinstance(n, ast.Constant)} & OBJECTIVES
+            if is_setting or (names and "objective" in ast.unparse(node)):
                 lines.append(node.lineno)
     return lines
 
