@@ -74,7 +74,7 @@ def make_trainer(
     return Trainer(RunSource(dataset, config, folder, stores), workers, device, Problems())
 
 
-def trainer(dataset: DatasetFolder, folder: Path, device: str = "cpu", **settings: Any) -> Trainer:
+def trainer(dataset: DatasetFolder, folder: Path, /, device: str = "cpu", **settings: Any) -> Trainer:
     """Return a trainer in a single process, with ``settings_of`` these."""
     return make_trainer(dataset, train_config(**settings_of(**settings)), folder, Workers(), torch.device(device))
 
