@@ -23,8 +23,7 @@ if TYPE_CHECKING:
 
 
 def parse_weights(values: Sequence[str], features: Sequence[str]) -> dict[str, str]:
-    """Return {features: weights} from ``--weights`` values: one for all features that have weights, or NAME=VALUE for
-    each.
+    """Return {features: weights} from ``--weights`` values: VALUE for all features with weights, NAME=VALUE for one.
 
     Raises:
         UserError: A value is ambiguous, or names other features.
@@ -147,8 +146,7 @@ def extract_parser(prog: str, description: str, example: str) -> argparse.Argume
         action="append",
         metavar="[NAME=]WEIGHTS",
         help="a checkpoint file, 'pretrained' (default: from the cache or the authors) or 'random'; with NAME=, for "
-        "one of "
-        "several features",
+        "one of several features",
     )
     parser.add_argument(
         "--stores",

@@ -15,8 +15,7 @@ from .extractor import Extractor
 from .jobs import PENDING_ROW, Batch, VideoInWork
 
 MAX_SPARE_SHAPES = 8
-"""Number of frame shapes whose memory is kept for reuse. Profiles that do not crop have a shape for each size of
-video."""
+"""Frame shapes whose memory is kept for reuse. Profiles that do not crop have one for each size of video."""
 
 
 class Compute:

@@ -240,7 +240,7 @@ def note_outcome(outcome: Outcome, work: WorkList, problems: Problems) -> None:
     for name, missing in outcome.failures.items():
         problems.add(
             f"{where}: {name}: {missing.kind}: {missing.message}; recorded in failures.jsonl, its other features are "
-            f"there"
+            "there"
         )
     if outcome.partial:
         problems.add(f"{where}: partial: {outcome.partial}; its features are those of what is left of it")

@@ -40,8 +40,7 @@ def choose_videos(settings: ExtractionSettings, problems: Problems, *, dry_run: 
         if not listed:
             raise UserError(
                 f"{dataset.videos_file}: not found; run vlalign-preprocess --dataset {dataset.name} first, or pass "
-                f"your "
-                "own: --videos FOLDER"
+                "your own: --videos FOLDER"
             )
         refuse_other_folders(dataset, listed)
         videos = listed
@@ -99,8 +98,7 @@ def list_folder(
     if num_left_out := len(matches) - len(files):
         say(
             f"note: {folder}: {num_left_out:,} images beside the videos are passed over; to extract images, pass a "
-            f"folder "
-            "without videos"
+            "folder without videos"
         )
     videos: dict[str, VideoRecord] = {}
     for file in files:

@@ -47,17 +47,14 @@ def make_extractor(
                 say(f"note: {error}")
                 say(
                     f"note: the demo goes on with seeded random weights for {name}; its numbers show that all parts "
-                    f"work, "
-                    "no more"
+                    "work, no more"
                 )
                 weights = "random"
     extractor = load_extractor(name, weights=weights, device=device, precision=precision)
     if shard and (shard.profile, shard.weights) != (extractor.profile, extractor.weights):
         raise UserError(
-            f"{shard.path.parent}: was made with profile {shard.profile.hash} and weights {shard.weights.name}, now "
-            f"asked "
-            f"for: profile {extractor.profile.hash} and {extractor.weights.name}; pass the same --weights, another "
-            f"--root, "
-            "or remove that folder"
+            f"{shard.path.parent}: was made with profile {shard.profile.hash} and weights {shard.weights.name}, "
+            f"now asked for: profile {extractor.profile.hash} and {extractor.weights.name}; pass the same --weights, "
+            "another --root, or remove that folder"
         )
     return extractor

@@ -56,7 +56,7 @@ def published_weights(name: str) -> Path:
         f"weights {name}: not in {path.parent}, and could not be downloaded "
         f"({'; '.join(reasons) or 'no address is known'}); "
         f"put the file there (from {published.page}), pass it as --weights FILE, or pass --weights random to try "
-        f"things out"
+        "things out"
     )
 
 
@@ -90,8 +90,7 @@ def _complaint(path: Path, name: str, published: PublishedFile) -> str | None:
     elif pins[name] != sha256:
         return (
             f"its SHA-256 is {sha256}, but the first file of this name had {pins[name]}; put that one back, or, if "
-            f"this is the right "
-            f"one, remove the line of {name} from {pins_file}"
+            f"this is the right one, remove the line of {name} from {pins_file}"
         )
     return None
 
@@ -112,8 +111,10 @@ def _download(url: str, path: Path, published: PublishedFile) -> None:
 
 
 def _receive_all(url: str, partial: Path, what: str) -> None:
-    """Download to ``partial``, resuming after each cut as long as more comes each time. What has come is kept for
-    another call."""
+    """Download to ``partial``, resuming after each cut as long as more comes each time.
+
+    What has come is kept for another call.
+    """
     while True:
         had = _size_bytes(partial)
         try:

@@ -25,8 +25,10 @@ Todo = Sequence[tuple[VideoRecord, list[str]]]
 
 
 class _File:
-    """A video file, examined no closer than needed: reading a part of each of a million finished files would take
-    hours."""
+    """A video file, examined no closer than needed.
+
+    Reading a part of each of a million finished files would take hours.
+    """
 
     def __init__(self, path: str | None) -> None:
         """Take the path of a file; None for a remote video, which is not fetched only to be compared."""

@@ -74,8 +74,9 @@ def limit_cpu(seconds: float) -> None:
 
 
 def answer(request: Request, answers: Answers) -> None:
-    """Answer a request, sound first: if the sound kills a decoder, it has not begun with the pictures and is not
-    blamed.
+    """Answer a request, sound first.
+
+    If the sound kills a decoder, that decoder has not begun with the pictures and is not blamed for them.
 
     Raises:
         VideoError: The video failed.

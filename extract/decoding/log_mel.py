@@ -41,8 +41,7 @@ def mel_to_hz(mels: np.ndarray) -> np.ndarray:
 
 
 def mel_filters() -> np.ndarray:
-    """Return [WINDOW // 2 + 1, NUM_BANDS] triangles of equal area, each from the peak before it to the peak after
-    it."""
+    """Return triangles [WINDOW // 2 + 1, NUM_BANDS] of equal area, each reaching from the peak before to the next."""
     lowest, highest = LOWEST_HZ * 3 / 200, 15 + 27 * math.log(HIGHEST_HZ / 1000) / math.log(6.4)
     edges = mel_to_hz(np.linspace(lowest, highest, NUM_BANDS + 2))
     left, peak, right = edges[:-2], edges[1:-1], edges[2:]

@@ -92,8 +92,7 @@ class PicturesProbed:
 
 @dataclass(frozen=True)
 class RowFollows:
-    """The next message holds the frames of a row: uint8 ``shape``, [window, H, W, 3], or [H, W, 3] for one-frame
-    windows."""
+    """The next message holds the frames of a row, uint8 [window, H, W, 3], or [H, W, 3] if the window is one frame."""
 
     wanted: int
     """Index into the request's ``wanted``."""

@@ -70,8 +70,7 @@ Instruction = tuple[int, int, int, int]
 
 
 def environment(given: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables of ``given`` that a decoder needs: library paths and language, but no keys and no
-    passwords."""
+    """Return the variables of ``given`` that a decoder needs: library paths and language, but no keys or passwords."""
     return {name: value for name, value in given.items() if name in KEPT_VARIABLES or name.startswith("LC_")}
 
 
@@ -87,8 +86,10 @@ def lacks() -> tuple[str, ...]:
 
 
 def leave_network() -> None:
-    """Move this process to an empty network namespace, if the system permits it. ``confine`` forbids network calls
-    anyway."""
+    """Move this process to an empty network namespace, if the system permits it.
+
+    ``confine`` forbids network calls in any case.
+    """
     if sys.platform == "linux":
         _libc().unshare(CLONE_NEWNET if os.geteuid() == 0 else CLONE_NEWUSER | CLONE_NEWNET)
 
@@ -158,8 +159,10 @@ def _landlock_version() -> int:
 
 
 def _hide_files(but: Iterable[str]) -> None:
-    """Hide all files except those in ``but`` or in folders of ``but``; forbid TCP and signals to others if Landlock
-    can."""
+    """Hide all files except those in ``but`` or in folders of ``but``.
+
+    Also forbid TCP, and signals to other processes, if this version of Landlock can.
+    """
     version = _landlock_version()
     rights = (1 << ALL_RIGHTS.get(version, 16)) - 1
     rules = struct.pack("<QQQ", rights, 0b11, 0b11)[: 8 if version < 4 else 16 if version < 6 else 24]

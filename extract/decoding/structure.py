@@ -150,8 +150,10 @@ def _walk_mp4(file: BinaryIO, num_bytes: int, beat: Callable[[], None]) -> None:
 
 
 def _walk_avi(file: BinaryIO, num_bytes: int, beat: Callable[[], None]) -> None:
-    """Walk RIFF chunks, which begin at even positions. A size of 0 for the whole is from a writer that could not seek
-    back."""
+    """Walk RIFF chunks, which begin at even positions.
+
+    A size of 0 for the whole is from a writer that could not seek back.
+    """
     position, ends = 0, []
     while position + 8 <= num_bytes:
         beat()

@@ -53,8 +53,9 @@ class ClipViTB32(Network):
 
 
 class ClipViTB32Map(ClipViTB32):
-    """The 7 x 7 patch tokens in place of the class token: which part of the frame shows what, for CMCM's fine-grained
-    codes.
+    """The 7 x 7 patch tokens in place of the class token.
+
+    They tell which part of the frame shows what, for CMCM's fine-grained codes.
 
     ``forward``: as above -> [B, 25088], float32: 7 rows of 7 patches of 512 channels. Layer norm and projection are
     those of the class token, as in CLIP4Clip, whose frames CMCM quantises.

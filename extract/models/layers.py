@@ -26,8 +26,10 @@ def fold(conv: nn.Module, norm: nn.Module) -> tuple[Tensor, Tensor]:
 
 
 def mean(x: Tensor, dim: tuple[int, ...]) -> Tensor:
-    """Return the mean over ``dim`` (not the first) in at least float32: features must not be rounded to bfloat16's 8
-    bits."""
+    """Return the mean over ``dim`` (not the first) in at least float32.
+
+    Features must not be rounded to bfloat16's 8 bits.
+    """
     dtype = torch.promote_types(x.dtype, torch.float32)
     if x.device.type == "cpu" and x.dtype != dtype:  # makes a float32 copy: one part at a time stays in the cache
         return torch.stack([part.mean([d - 1 for d in dim], dtype=dtype) for part in x])

@@ -77,6 +77,7 @@ class R2Plus1D34(Network):
         for module in network.modules():
             if isinstance(module, nn.BatchNorm3d):
                 module.eps = BATCH_NORM_EPS
+        assert isinstance(network.stem, nn.Sequential)
         self.stem = network.stem
         self.fc = network.fc
         self.layer1, self.layer2, self.layer3, self.layer4 = (

@@ -132,8 +132,9 @@ def _max_of_3(x: Tensor, dim: int) -> Tensor:
 
 
 def _max_pool_tf(x: Tensor, kernel: tuple[int, int], stride: tuple[int, int]) -> Tensor:
-    """Max-pool with TensorFlow's SAME padding: zeros (not -inf) at the ends, then ``ceil_mode``. Inputs are never
-    negative here.
+    """Max-pool with TensorFlow's SAME padding: zeros (not -inf) at the ends, then ``ceil_mode``.
+
+    Inputs are never negative here.
 
     All kernels are as large as the stride or larger by one, so that at most one zero follows. ``ceil_mode`` reaches
     over the end of an even size by itself; an odd size gets one more window from the zero.

@@ -58,7 +58,7 @@ class RowPair:
         if self.theirs.shape[1] != raw.shape[1]:
             raise UserError(
                 f"their rows have {self.theirs.shape[1]:,} values, ours {raw.shape[1]:,}: another layer or another "
-                f"model"
+                "model"
             )
         if not np.isfinite(self.theirs).all():
             num_broken = (~np.isfinite(self.theirs)).any(axis=1).sum()

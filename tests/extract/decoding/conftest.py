@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from helpers.decoding import ZOO_SIDE, Ended, ask, want
-from helpers.numbered import constant, numbered_picture
+from helpers.numbered import constant, moving_picture, numbered_picture
 from helpers.odd_videos import write_source
 from helpers.shared import shared
 from vlalign.extract.decoding.process import DecodeProcess
@@ -44,3 +44,18 @@ def zoo(process) -> Callable[[str], Ended]:
         return ended[name]
 
     return look_up
+
+
+@pytest.fixture(scope="module")
+def undamaged(tmp_path_factory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("undamaged")
+    how = {
+        "mp4": {"container_options": {"movflags": "faststart"}},
+        "mkv": {"container": "matroska"},
+        "ts": {"container": "mpegts"},
+        "webm": {"container": "webm", "codec": "libvpx-vp9"},
+        "m4v": {"codec": "mpeg4"},
+    }
+    return {
+        name: constant(folder / f"whole.{name}", 96, 24, picture=moving_picture, g="24", **how[name]) for name in how
+    }

@@ -180,8 +180,8 @@ def test_ctrl_c_does_not_disturb_the_child(with_sound):
             print("interrupted", flush=True)
         while (what := answer(process)) != "Finished":
             process.receive_bytes()
-        process._complaints.seek(0)
-        print(what, process._complaints.read())
+        process._stderr.seek(0)
+        print(what, process._stderr.read())
         process.close()
         """,
         with_sound,

@@ -7,26 +7,10 @@ import numpy as np
 import pytest
 from helpers.damage import ZEROED, zero_bytes, zero_packets
 from helpers.decoding import Taken, assert_same, by_program, pictures_by, take, want
-from helpers.numbered import constant, moving_picture
 from vlalign.extract.decoding import backends
 from vlalign.extract.decoding.decord_backend import NotTrusted, decord_reads_well
 from vlalign.extract.decoding.probe import probe_video
 from vlalign.extract.decoding.scaling import Size
-
-
-@pytest.fixture(scope="module")
-def undamaged(tmp_path_factory) -> dict[str, Path]:
-    folder = tmp_path_factory.mktemp("undamaged")
-    how = {
-        "mp4": {"container_options": {"movflags": "faststart"}},
-        "mkv": {"container": "matroska"},
-        "ts": {"container": "mpegts"},
-        "webm": {"container": "webm", "codec": "libvpx-vp9"},
-        "m4v": {"codec": "mpeg4"},
-    }
-    return {
-        name: constant(folder / f"whole.{name}", 96, 24, picture=moving_picture, g="24", **how[name]) for name in how
-    }
 
 
 def cut_off(source: Path, target: Path, share: float) -> Path:

@@ -286,7 +286,7 @@ LIMITS = {
         "bad_times",
         "one of its 4 frames would be shown for 301 s",
     ),
-    "all too long": (lambda path: at_seconds(path, *range(0, 43600, 200)), "too_long", "12.1 h; at most 12 h"),
+    "all too long": (lambda path: at_seconds(path, *range(0, 43600, 200)), "too_long", "12.1 h; expected at most 12 h"),
     "times that jump back": (twice, "bad_times", "its clock jumps back by [23] s"),
 }
 
