@@ -3,14 +3,19 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .extraction import WorkerOptions, extract_on_cluster
     from .preprocessing import prepare_captions_on_cluster
     from .training import train_on_cluster
 
-__all__ = ["prepare_captions_on_cluster", "train_on_cluster"]
+__all__ = ["WorkerOptions", "extract_on_cluster", "prepare_captions_on_cluster", "train_on_cluster"]
 
 
 def __getattr__(name: str) -> Any:
     # Imported on first use: each needs Ray and the folder of its step.
+    if name in ("WorkerOptions", "extract_on_cluster"):
+        from . import extraction
+
+        return getattr(extraction, name)
     if name == "prepare_captions_on_cluster":
         from .preprocessing import prepare_captions_on_cluster
 

@@ -6,31 +6,27 @@ Workers outlive their driver for a minute, in which another driver can take them
 """
 
 import asyncio
-import contextlib
 import hashlib
 import os
-import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import count
-from typing import Any
 
 import ray
-from ray.actor import ActorHandle
 from ray.exceptions import RayError
 
 from ..extract.run import Kept, Outcome, note_outcome
 from ..extract.work import WorkList
 from ..storage.common.errors import UserError
 from ..storage.common.problems import Problems
+from ..storage.common.progress import Listener
 from ..storage.files import file_identity
-from ..storage.layout import DatasetFolder
 from ..storage.records import Failure, Profile, VideoRecord, Weights
+from .actors import Worker, existing_workers, kill_worker, start_worker
 from .cluster import NAMESPACE, Share, cause_of, draining_nodes, reason_of
 from .dispatch import MOST_ENDS, Dispatch
 from .status import Status
-from .worker import Answer, ExtractionWorker, Greeting, VideoTask, WorkerSettings
+from .worker import Answer, Greeting, VideoTask, WorkerSettings
 from .written import Written
 
 LOOK_SECONDS = 5.0
@@ -50,29 +46,6 @@ IDLE_SECONDS = 0.5
 """Time between offers of work to an idle worker."""
 
 
-class Actor(ExtractionWorker):
-    """The worker as a Ray actor, which ends when it is left alone."""
-
-    def __init__(self, dataset: DatasetFolder, num_cores: int, shard_seconds: float) -> None:
-        """Start the thread that waits for the end. The arguments are those of ``ExtractionWorker``."""
-        super().__init__(dataset, num_cores, shard_seconds)
-        threading.Thread(target=self._end_when_left_alone, daemon=True).start()
-
-    def _end_when_left_alone(self) -> None:
-        self.wait_until_left_alone()
-        os._exit(0)
-
-
-@dataclass(eq=False)
-class _Worker:
-    number: int
-    name: str
-    actor: ActorHandle
-    node: str = ""
-    loaded: bool = False
-    """False while it waits for room on the cluster."""
-
-
 class ClusterRun:
     """One call: what is to be done, and the workers that do it."""
 
@@ -85,6 +58,7 @@ class ClusterRun:
         share: Share,
         shard_seconds: float,
         identity: str,
+        on_progress: Listener | None = None,
     ) -> None:
         """Prepare to extract videos.
 
@@ -97,6 +71,7 @@ class ClusterRun:
             shard_seconds: Longest time that finished features wait to be written.
             identity: The settings as the user gave them. Workers of an earlier call with other settings are not taken
                 over.
+            on_progress: Called with the progress every few seconds.
         """
         self.work, self.todo, self.settings, self.problems, self.share = work, todo, settings, problems, share
         self.shard_seconds = shard_seconds
@@ -105,8 +80,8 @@ class ClusterRun:
         self.dispatch = Dispatch(self.sizes)
         self._written = Written(work, settings.weights)
         log = work.dataset.path / "jobs" / f"extract-{time.strftime('%Y%m%d-%H%M%S')}.jsonl"
-        self.status = Status(len(todo), sum(self.sizes), log)
-        self._workers: dict[str, _Worker] = {}
+        self.status = Status(len(todo), sum(self.sizes), log, on_progress)
+        self._workers: dict[str, Worker] = {}
         self._numbers = count()
         self._made = {name: (store.profile, store.weights) for name, store in work.stores.items()}
         """Profile and weights of each features name: those of its store or, without one, of the first worker."""
@@ -123,7 +98,7 @@ class ClusterRun:
         """
         slots: set[asyncio.Task[None]] = set()
         try:
-            taken_over = [worker for name in self._earlier_workers() if (worker := await self._take_over(name))]
+            taken_over = [worker for name in existing_workers(self._prefix) if (worker := await self._take_over(name))]
             await self._look_at_stores()  # workers may have written and ended since the stores were read
             # Only now, because no video may be assigned before all earlier workers are known.
             slots = {asyncio.create_task(self._slot(worker)) for worker in taken_over}
@@ -143,21 +118,17 @@ class ClusterRun:
             for worker in self._workers.values():
                 # If videos are left, a loaded worker finishes what it has and waits for another driver.
                 if not (worker.loaded and self.dispatch.num_left):
-                    _kill(worker)
+                    kill_worker(worker)
             self.work.write_failures()
 
-    def _earlier_workers(self) -> list[str]:
-        names = _names_in_namespace(ray.util.list_named_actors(all_namespaces=True))
-        return [name for name in names if name.startswith(self._prefix)]
-
-    async def _take_over(self, name: str) -> _Worker | None:
+    async def _take_over(self, name: str) -> Worker | None:
         """Take over a worker of an earlier call.
 
         Raises:
             UserError: That call is still running.
         """
         try:
-            worker = _Worker(next(self._numbers), name, ray.get_actor(name, NAMESPACE))
+            worker = Worker(name, next(self._numbers), ray.get_actor(name, NAMESPACE))
         except ValueError:  # it has ended since it was listed
             return None
         try:
@@ -170,7 +141,7 @@ class ClusterRun:
                 path = self.work.dataset.path
                 raise UserError(f"{path}: another call is extracting it now; wait until it ends, or stop it first")
         except (RayError, asyncio.TimeoutError):
-            _kill(worker)
+            kill_worker(worker)
             return None
         self.dispatch.take_over(worker.number, self._known(greeting.held), self._known(greeting.kept))
         self._workers[name] = worker
@@ -180,7 +151,7 @@ class ClusterRun:
         """Return the numbers of the videos that belong to this call."""
         return [self.number_of[video_id] for video_id in video_ids if video_id in self.number_of]
 
-    async def _slot(self, worker: _Worker | None = None) -> None:
+    async def _slot(self, worker: Worker | None = None) -> None:
         """Keep one place filled with a worker while anything is left to do."""
         while self.dispatch.num_left:
             worker = worker or self._start()
@@ -205,27 +176,15 @@ class ClusterRun:
         )
         self.dispatch.on_disk(number for number, features in known if features >= set(self.todo[number][1]))
 
-    def _release(self, worker: _Worker) -> None:
+    def _release(self, worker: Worker) -> None:
         del self._workers[worker.name]
-        _kill(worker)
+        kill_worker(worker)
 
-    def _start(self) -> _Worker:
+    def _start(self) -> Worker:
         name = f"{self._prefix}{os.urandom(4).hex()}"
-        actor_class = ray.remote(Actor).options(
-            name=name,
-            namespace=NAMESPACE,
-            lifetime="detached",
-            max_concurrency=4,
-            num_cpus=self.share.num_cpus,
-            num_gpus=self.share.num_gpus,
-            max_restarts=0,
-            max_task_retries=0,
-        )
-        handle = actor_class.remote(self.work.dataset, self.share.num_cores, self.shard_seconds)
-        actor: ActorHandle = handle  # pyright: ignore[reportAssignmentType] # Ray declares the actor's own type
-        return _Worker(next(self._numbers), name, actor)
+        return start_worker(name, next(self._numbers), self.work.dataset, self.share, self.shard_seconds)
 
-    async def _serve(self, worker: _Worker) -> None:
+    async def _serve(self, worker: Worker) -> None:
         """Give a worker videos and record their outcomes, until nothing is left or its machine will be gone soon."""
         made = await worker.actor.load.remote(self.settings)  # waits for room on the cluster, however long
         worker.node = await worker.actor.__ray_call__.remote(lambda _: ray.get_runtime_context().get_node_id())
@@ -244,7 +203,7 @@ class ClusterRun:
             answer = await asyncio.wait_for(call, ANSWER_WITHIN_SECONDS)
             self._heard(worker, answer)
 
-    def _heard(self, worker: _Worker, answer: Answer) -> None:
+    def _heard(self, worker: Worker, answer: Answer) -> None:
         self.status.answered(worker.number, answer)
         for event in answer.events:
             if isinstance(event, Kept):
@@ -261,7 +220,7 @@ class ClusterRun:
         self.status.outcome(outcome, self.sizes[self.number_of[outcome.video_id]])
         note_outcome(outcome, self.work, self.problems)
 
-    def _check_made(self, worker: _Worker, made: dict[str, tuple[Profile, Weights]]) -> None:
+    def _check_made(self, worker: Worker, made: dict[str, tuple[Profile, Weights]]) -> None:
         """Raise a ``UserError`` if a worker's profile or weights differ from those of the store: it can hold only
         one."""
         for name, (profile, weights) in made.items():
@@ -272,7 +231,7 @@ class ClusterRun:
                     f"the others {expected[1].name} ({expected[1].sha256[:12]}); put the same file on all machines"
                 )
 
-    def _ended(self, worker: _Worker, error: Exception) -> None:
+    def _ended(self, worker: Worker, error: Exception) -> None:
         """Return its videos to the others. Those that were in the hands of too many workers that ended have failed."""
         reason = reason_of(error)
         self.status.num_ended += 1
@@ -293,16 +252,6 @@ class ClusterRun:
         message = f"{MOST_ENDS} workers ended while they were extracting it; the last: {reason}"
         failure = Failure(video_id=video.video_id, path=path, kind="worker_ended", message=message, source=source)
         self._note(Outcome(video.video_id, path, features, failure))
-
-
-def _names_in_namespace(actors: Sequence[Any]) -> list[str]:
-    """Return the names of our actors. Each of ``actors`` is a dict, though Ray declares it as a string."""
-    return [actor["name"] for actor in actors if actor["namespace"] == NAMESPACE]
-
-
-def _kill(worker: _Worker) -> None:
-    with contextlib.suppress(RayError, ValueError):
-        ray.kill(worker.actor)
 
 
 def _size(work: WorkList, video: VideoRecord) -> int:

@@ -5,7 +5,7 @@ options of vlalign-extract.
 import argparse
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 
@@ -14,6 +14,7 @@ import torch
 from ray.exceptions import RayError
 
 from ..extract.cli import extract_parser, run
+from ..extract.dataset import ExtractionResult, extract_dataset
 from ..extract.decoding.errors import VideoError
 from ..extract.plan import Probed, measure_speed_with, probe_videos
 from ..extract.run import SHARD_SECONDS
@@ -23,6 +24,7 @@ from ..extract.work import Todo, WorkList
 from ..storage.common.command import run_command
 from ..storage.common.errors import UserError
 from ..storage.common.problems import Problems
+from ..storage.common.progress import Listener
 from ..storage.common.signals import keeping
 from ..storage.common.terminal import say
 from ..storage.profiles import PROFILES
@@ -52,9 +54,9 @@ class WorkerOptions:
 class ClusterRunner:
     """Carries out an extraction on a cluster instead of on this machine."""
 
-    def __init__(self, options: WorkerOptions) -> None:
-        """Take the options of the workers."""
-        self.options = options
+    def __init__(self, options: WorkerOptions, on_progress: Listener | None = None) -> None:
+        """Take the options of the workers, and who is called with the progress."""
+        self.options, self._on_progress = options, on_progress
 
     def _share(self, settings: ExtractionSettings) -> Share:
         return share_of_worker(
@@ -80,7 +82,9 @@ class ClusterRunner:
         )
         chosen = [(name, settings.weights_of(name)) for name in settings.names]
         identity = repr([chosen, settings.device, settings.precision, hosts])
-        job = ClusterRun(work, todo, worker_settings, problems, share, self.options.shard_seconds, identity)
+        job = ClusterRun(
+            work, todo, worker_settings, problems, share, self.options.shard_seconds, identity, self._on_progress
+        )
         resources = f"each worker has {share.num_cpus:g} cores and {share.num_gpus:g} GPUs"
         say(f"{work.dataset.path}: {len(todo):,} videos to do; {resources}")
 
@@ -121,6 +125,34 @@ class ClusterRunner:
         except RayError as error:
             raise UserError(f"measuring failed on the cluster ({reason_of(error)})") from None
         return Speed(num_workers * speed, f"{num_workers:,} workers of this cluster ({speed:.2f} times on one)")
+
+
+def extract_on_cluster(
+    settings: ExtractionSettings,
+    *,
+    workers: WorkerOptions | None = None,
+    address: str | None = None,
+    on_progress: Listener | None = None,
+) -> ExtractionResult:
+    """Do what ``extract_dataset`` does, with workers of a Ray cluster.
+
+    Args:
+        settings: What to extract, and how. All machines must see the data set's folder.
+        workers: How many workers extract, and what each of them takes (default: as many as fit).
+        address: Address of the cluster, as for ``connect``.
+        on_progress: Called with the progress of the work.
+
+    Returns:
+        How many videos are complete, partial and failed.
+
+    Raises:
+        UserError: As for ``extract_dataset``; or no cluster answers, or several workers in a row did nothing.
+        OSError: A file cannot be written.
+    """
+    connect(address)
+    dataset = replace(settings.dataset, root=settings.dataset.root.absolute())  # workers run in other folders
+    runner = ClusterRunner(workers or WorkerOptions(), on_progress)
+    return extract_dataset(replace(settings, dataset=dataset), runner=runner, on_progress=on_progress)
 
 
 def extract_command(args: argparse.Namespace) -> int:

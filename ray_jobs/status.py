@@ -12,8 +12,8 @@ from pathlib import Path
 from ray.util.metrics import Gauge
 
 from ..extract.run import Outcome
-from ..storage.common.progress import LOG_EVERY_SECONDS
-from ..storage.common.terminal import harmless, say
+from ..storage.common.progress import LOG_EVERY_SECONDS, Listener, Progress
+from ..storage.common.terminal import harmless, messages_are_shown, say
 from ..storage.files import errors_naming
 from .worker import Answer
 
@@ -66,14 +66,16 @@ class Figures:
 class Status:
     """Counts what workers report and shows it."""
 
-    def __init__(self, num_videos: int, total_bytes: int, log: Path) -> None:
+    def __init__(self, num_videos: int, total_bytes: int, log: Path, on_progress: Listener | None = None) -> None:
         """Begin with nothing done.
 
         Args:
             num_videos: Videos to extract.
             total_bytes: Size of their files. The time left is estimated from it, because the largest videos come first.
             log: File for the JSON lines.
+            on_progress: Called with the progress whenever it is shown.
         """
+        self._on_progress = on_progress
         self.num_videos, self.total_bytes, self.log = num_videos, max(total_bytes, 1), log
         self.num_done = self.num_rows = self.num_bytes = self.bytes_read = self.num_partial = self.num_ended = 0
         self.seconds_of_video = 0.0
@@ -136,7 +138,8 @@ class Status:
         if due:
             self._logged = time.monotonic()
             self._write(figures)
-        if sys.stderr.isatty():
+        self._report(figures, ended=False)
+        if sys.stderr.isatty() and messages_are_shown():  # a program that calls the library gets no table
             lines = self._table(figures)
             self._clear()
             sys.stderr.write("\n".join(map(harmless, lines)) + "\n")
@@ -154,12 +157,28 @@ class Status:
         self._clear()
         figures = self.figures(num_left, 0)
         self._write(figures, finished=True)
+        self._report(figures, ended=True)
         hours = figures.hours / figures.worker_hours if figures.worker_hours else 0.0
         return [
             *self._table(figures),
             f"{'cost':<16}{figures.worker_hours:,.2f} worker hours, {hours:,.2f} hours of video in each",
             f"{'log':<16}{self.log}",
         ]
+
+    def _report(self, figures: Figures, *, ended: bool) -> None:
+        if self._on_progress is not None:
+            self._on_progress(
+                Progress(
+                    what="extracting",
+                    unit="videos",
+                    done=figures.videos,
+                    total=self.num_videos,
+                    earlier=0,
+                    seconds=figures.seconds,
+                    note=f"{figures.workers} workers",
+                    ended=ended,
+                )
+            )
 
     def _clear(self) -> None:
         if self._num_lines:

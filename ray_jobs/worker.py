@@ -142,8 +142,10 @@ class ExtractionWorker:
                 link_store(self._dataset.features(name), url).send()
             if settings.device == "cpu":
                 torch.set_num_threads(self._num_cores)
-            for name in settings.weights:
-                extractor = load_for_store(self._dataset, name, settings)
+            for name, weights in settings.weights.items():
+                extractor = make_extractor(
+                    self._dataset, name, weights, device=settings.device, precision=settings.precision
+                )
                 self._extractors[name] = _Timed(**vars(extractor), stopwatch=self._stopwatch)
             self._last_call, self._loading = time.monotonic(), False
         return {name: (e.profile, e.weights) for name, e in self._extractors.items()}
@@ -255,8 +257,3 @@ class ExtractionWorker:
             for video_id in finished:
                 self._held.pop(video_id, None)
             self._changed.notify_all()
-
-
-def load_for_store(dataset: DatasetFolder, name: str, settings: WorkerSettings) -> Extractor:
-    """Load the extractor of some features, with the weights of their store if there is one."""
-    return make_extractor(dataset, name, settings.weights[name], device=settings.device, precision=settings.precision)

@@ -175,7 +175,7 @@ def overhead(folder: Path) -> None:
     """What Ray and the bookkeeping take for each of 20,000 videos that cost a worker nothing, with one worker and with eight."""
     from vlalign.extract.run import Kept, Outcome
     from vlalign.extract.work import WorkList
-    from vlalign.ray_jobs import cluster_run
+    from vlalign.ray_jobs import actors, cluster_run
     from vlalign.ray_jobs.cluster import Share
     from vlalign.ray_jobs.worker import ExtractionWorker, WorkerSettings
     from vlalign.storage.common.problems import Problems
@@ -211,7 +211,7 @@ def overhead(folder: Path) -> None:
     dataset = DatasetFolder(folder, "stubs")
     dataset.path.mkdir(parents=True, exist_ok=True)
     todo = [(VideoRecord(video_id=f"video{number:06d}", path=f"{number}.mp4"), ["s3d"]) for number in range(NUM_STUBS)]
-    cluster_run.Actor = Stub
+    actors.Actor = Stub
     with on_ray(2):
         for num_workers in (1, 8):
             share, settings = Share(2 / num_workers, 0.0, num_workers), WorkerSettings(weights={"s3d": "random"})

@@ -34,7 +34,7 @@ def films(tmp_path_factory) -> list[VideoRecord]:
 
 @pytest.fixture
 def worker(tmp_path, monkeypatch) -> Iterator[ExtractionWorker]:
-    monkeypatch.setattr(module, "make_extractor", lambda *_: stub())
+    monkeypatch.setattr(module, "make_extractor", lambda *_, **__: stub())
     made = ExtractionWorker(DatasetFolder(tmp_path, "mine"), num_cores=2, shard_seconds=1000.0)
     made.load(SETTINGS)
     yield made
@@ -151,7 +151,7 @@ def test_without_a_driver_it_brings_to_disk_what_it_has_and_may_go(worker, films
 
 def test_what_is_on_disk_is_told_at_once(tmp_path, films, monkeypatch):
     """And not only when the driver would be answered anyway: what it has not heard of is done again when the worker ends."""
-    monkeypatch.setattr(module, "make_extractor", lambda *_: stub())
+    monkeypatch.setattr(module, "make_extractor", lambda *_, **__: stub())
     monkeypatch.setattr(module, "ANSWER_SECONDS", 300.0)
     made = ExtractionWorker(DatasetFolder(tmp_path, "mine"), num_cores=1, shard_seconds=0.0)
     made.load(SETTINGS)
