@@ -1,10 +1,12 @@
 """What is on disk: records, feature stores, caption tables."""
 
 from .captions import IdfEntry, read_captions, read_idf, write_idf
+from .common.errors import UserError, VlalignError
 from .feature_store import FeatureStore
 from .memory_store import MemoryStore
-from .records import Caption, Failure, Profile, VideoFeatures, VideoRecord, Weights
+from .records import Caption, Failure, Profile, StoredVideo, VideoFeatures, VideoRecord, Weights
 from .shards import write_shard
+from .store import Store
 
 __all__ = [
     "Caption",
@@ -13,8 +15,12 @@ __all__ = [
     "IdfEntry",
     "MemoryStore",
     "Profile",
+    "Store",
+    "StoredVideo",
+    "UserError",
     "VideoFeatures",
     "VideoRecord",
+    "VlalignError",
     "Weights",
     "read_captions",
     "read_idf",

@@ -53,6 +53,16 @@ class FeatureStore:
         self.profile, self.weights, self.origin = first.profile, first.weights, first.origin
 
     @property
+    def name(self) -> str:
+        """Name of the store's folder."""
+        return self.folder.name
+
+    @property
+    def where(self) -> str:
+        """Path of the store's folder, for messages."""
+        return str(self.folder)
+
+    @property
     def shards(self) -> list[Shard]:
         """All shards, in order."""
         return self._snapshot.shards

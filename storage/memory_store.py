@@ -39,6 +39,16 @@ class MemoryStore:
             check_storable(video, profile, video.features.dtype)
             self._videos[video.video_id] = video
 
+    @property
+    def name(self) -> str:
+        """Name of the profile."""
+        return self.profile.name
+
+    @property
+    def where(self) -> str:
+        """Description for messages."""
+        return f"{self.name} in memory"
+
     def video_ids(self) -> list[str]:
         """Return the ids of all videos."""
         return list(self._videos)

@@ -46,6 +46,16 @@ class Store(Protocol):
     """
 
     @property
+    def name(self) -> str:
+        """Name of the features: that of the store's folder, or of the profile."""
+        ...
+
+    @property
+    def where(self) -> str:
+        """Where the features are, for messages."""
+        ...
+
+    @property
     def profile(self) -> Profile:
         """How the features were made."""
         ...

@@ -49,10 +49,34 @@ class StoreContract:
         assert store.duration_seconds("late") == 9.0
         assert store.partial("late") == "" and store.partial("ümläut 日本/v.1") == "a bit is missing"
 
-    @pytest.mark.parametrize("call", ["get", "get_clips", "source", "duration_seconds", "partial"])
+        assert store.about("late") == store.get("late").about
+
+    @pytest.mark.parametrize(
+        "call", ["about", "get", "get_clips", "get_rows", "source", "duration_seconds", "partial", "windows"]
+    )
     def test_an_unknown_video_is_a_key_error(self, store, call):
+        argument = {"get_clips": [("nobody", None, None)], "windows": [("nobody", None, None)]}
         with pytest.raises(KeyError, match="nobody"):
-            getattr(store, call)([("nobody", None, None)] if call == "get_clips" else "nobody")
+            getattr(store, call)(argument.get(call, [("nobody", 0, 1)] if call == "get_rows" else "nobody"))
+
+    def test_gives_the_rows_of_windows_as_they_are_stored(self, store):
+        clips = [("late", 3.0, 4.0), ("a", None, None), ("no rows", None, None), ("a", 50.0, None)]
+        windows = store.windows(clips)
+        assert windows == [("late", 1, 4), ("a", 0, 5), ("no rows", 0, 0), ("a", 5, 5)]
+        for clip, rows in zip(store.get_clips(clips, dtype=None), store.get_rows(windows), strict=True):
+            assert rows.dtype == clip.features.dtype and np.array_equal(rows, clip.features)
+        assert store.get_rows([]) == [] and store.windows([]) == []
+
+    def test_stored_rows_cannot_be_changed(self, store):
+        for rows in (store.get_rows([("a", 0, 2)])[0], store.get("a", dtype=None).features):
+            with pytest.raises(ValueError, match="read-only"):
+                rows[:] = -1
+
+    def test_the_checksum_tells_stores_with_other_rows_apart(self, tmp_path, store):
+        same_videos = [store.get(video_id, dtype=None) for video_id in reversed(store.video_ids())]
+        assert MemoryStore(PROFILE, WEIGHTS, same_videos).rows_checksum() == store.rows_checksum()
+        changed = [make_video("a", 5, base=1), *same_videos[:-1]]
+        assert MemoryStore(PROFILE, WEIGHTS, changed).rows_checksum() != store.rows_checksum()
 
     @pytest.mark.parametrize("num_rows", [0, 1, 5])
     def test_gives_back_what_it_was_given(self, tmp_path, num_rows):

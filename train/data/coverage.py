@@ -9,8 +9,8 @@ from typing import TypedDict
 import numpy as np
 
 from ...storage.captions import CaptionTable
-from ...storage.feature_store import FeatureStore
 from ...storage.records import Caption
+from ...storage.store import Store
 from .pairs import ClipFeatures, find_faults, make_pairs
 
 MIN_COMPARABLE = 100
@@ -90,7 +90,7 @@ def measure(
     listed: CaptionTable,
     used: CaptionTable,
     features: ClipFeatures,
-    recordings: FeatureStore | None = None,
+    recordings: Store | None = None,
     unused_videos: Mapping[str, str] | None = None,
 ) -> Coverage:
     """Return how much of a split was used, and why the rest was not.
@@ -124,7 +124,7 @@ def _counts(captions: CaptionTable) -> Counts:
 
 
 def _reasons(
-    listed: CaptionTable, features: ClipFeatures, recordings: FeatureStore | None, unused_videos: Mapping[str, str]
+    listed: CaptionTable, features: ClipFeatures, recordings: Store | None, unused_videos: Mapping[str, str]
 ) -> Counter[str]:
     """Count captions by the first reason that applies."""
     faults = find_faults(listed, features, recordings)

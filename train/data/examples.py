@@ -11,9 +11,9 @@ from torch import Tensor
 
 from ...storage.common.errors import UserError
 from ...storage.common.problems import Problems
-from ...storage.feature_store import FeatureStore
 from ...storage.layout import DatasetFolder
 from ...storage.records import Caption
+from ...storage.store import Store
 from ..settings import DataSettings, OptimizationSettings
 from ..workers import Workers
 from .batches import Batches
@@ -78,7 +78,7 @@ class Source:
 
     dataset: DatasetFolder
     features: ClipFeatures
-    recordings: FeatureStore | None
+    recordings: Store | None
     """Log-mel rows of spoken captions, if the run's captions are recordings."""
     data: DataSettings
     optimization: OptimizationSettings

@@ -65,7 +65,7 @@ def density_weights(
         "parts": num_parts,
     }
     digits = hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:16]
-    names = "+".join(store.folder.name for store in features.stores)
+    names = "+".join(store.name for store in features.stores)
     path = dataset.path / "pair_weights" / f"{names}-k{num_neighbors}-{digits}.npz"
     if workers.first and not path.exists():
         among = f", neighbours among {num_pairs // num_parts:,} each" if num_parts > 1 else ""

@@ -12,10 +12,10 @@ from torch import Tensor
 from ...storage.captions import CaptionTable, by_appearance, read_captions
 from ...storage.common.errors import UserError
 from ...storage.common.problems import Problems
-from ...storage.feature_store import FeatureStore
 from ...storage.layout import DatasetFolder
 from ...storage.profiles import FRAME_MAPS
 from ...storage.records import VideoFeatures
+from ...storage.store import Store
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class ClipFeatures:
     ``grid`` (time, height, width), of a store of frames' maps: a clip's rows are the means of so many parts of its maps.
     """
 
-    def __init__(self, stores: Sequence[FeatureStore], grid: tuple[int, int, int] | None = None) -> None:
+    def __init__(self, stores: Sequence[Store], grid: tuple[int, int, int] | None = None) -> None:
         self.stores, self.grid = list(stores), grid
         self.dim = sum(_channels(store) for store in self.stores)
 
@@ -75,7 +75,7 @@ class ClipFeatures:
         return np.concatenate([_pooled(store, wanted) for store in self.stores], axis=1)
 
 
-def _channels(store: FeatureStore) -> int:
+def _channels(store: Store) -> int:
     """Of a row, or of each place where a row is a frame's map."""
     *_, channels = FRAME_MAPS.get(store.profile.name, (store.profile.dimension,))
     return channels
@@ -94,7 +94,7 @@ def _averaged(maps_THWC: np.ndarray, times: np.ndarray, grid: tuple[int, int, in
     return means_CP.T.numpy(), spans.repeat(grid[1] * grid[2], axis=0)
 
 
-def _pooled(store: FeatureStore, clips: Sequence[tuple[str, float | None, float | None]]) -> np.ndarray:
+def _pooled(store: Store, clips: Sequence[tuple[str, float | None, float | None]]) -> np.ndarray:
     found = np.zeros((len(clips), _channels(store)), dtype=np.float32)
     for number, clip in enumerate(store.get_clips(clips, dtype=None)):
         if len(clip.features):
@@ -217,7 +217,7 @@ def without_features(what: str, video_ids: Iterable[str], features: ClipFeatures
     without = set(video_ids) - set(features.video_ids())
     for video_id in sorted(without):
         problems.add(
-            f"{what} of video {video_id!r}: no features of it in {features.stores[0].folder}; left out (run vlalign-extract)"
+            f"{what} of video {video_id!r}: no features of it in {features.stores[0].where}; left out (run vlalign-extract)"
         )
     return without
 
@@ -238,7 +238,7 @@ class Faults:
         return ~(self.silent | self.unseen | self.late)
 
 
-def find_faults(captions: CaptionTable, features: ClipFeatures, recordings: FeatureStore | None) -> Faults:
+def find_faults(captions: CaptionTable, features: ClipFeatures, recordings: Store | None) -> Faults:
     """Each caption is silent, else unseen, else late, or usable. ``recordings``: of spoken captions, where those are heard."""
     silent = np.zeros(len(captions), dtype=bool)
     if recordings is not None:
@@ -251,7 +251,7 @@ def find_faults(captions: CaptionTable, features: ClipFeatures, recordings: Feat
     return Faults(silent, unseen, (captions.numbers("start_seconds") >= duration) & ~silent)
 
 
-def why_none(dataset: DatasetFolder, features: ClipFeatures, split: str, recordings: FeatureStore | None = None) -> str:
+def why_none(dataset: DatasetFolder, features: ClipFeatures, split: str, recordings: Store | None = None) -> str:
     """Why no caption of a split can be used, or so few: each cause with how many have it, and an example. For messages."""
     captions = read_captions(dataset.captions)
     splits, codes = captions.codes("split")
@@ -261,7 +261,7 @@ def why_none(dataset: DatasetFolder, features: ClipFeatures, split: str, recordi
     return _why_none(of_split(captions, split), features, recordings, f" with split {split!r}")
 
 
-def _why_none(captions: CaptionTable, features: ClipFeatures, recordings: FeatureStore | None, which: str = "") -> str:
+def _why_none(captions: CaptionTable, features: ClipFeatures, recordings: Store | None, which: str = "") -> str:
     faults = find_faults(captions, features, recordings)
     causes = []
     if late := np.flatnonzero(faults.late).tolist():
@@ -275,10 +275,10 @@ def _why_none(captions: CaptionTable, features: ClipFeatures, recordings: Featur
         has = f"it has {len(there):,} videos, such as {min(there)!r}" if there else "it has none"
         what = "of a video" if len(unseen) == 1 else "of videos"
         causes.append(
-            f"{len(unseen):,} are {what} without features in {features.stores[0].folder} ({captions[unseen[0]].video_id!r}; {has})"
+            f"{len(unseen):,} are {what} without features in {features.stores[0].where} ({captions[unseen[0]].video_id!r}; {has})"
         )
     if silent := np.count_nonzero(faults.silent):
-        causes.append(f"{silent:,} have no recording in {recordings.folder}")
+        causes.append(f"{silent:,} have no recording in {recordings.where}")
     num_usable = np.count_nonzero(faults.usable)
     usable = (
         f"{num_usable:,} of its {len(captions):,} captions{which} can be used"
@@ -289,7 +289,7 @@ def _why_none(captions: CaptionTable, features: ClipFeatures, recordings: Featur
 
 
 def read_pairs(
-    dataset: DatasetFolder, features: ClipFeatures, problems: Problems, recordings: FeatureStore | None = None
+    dataset: DatasetFolder, features: ClipFeatures, problems: Problems, recordings: Store | None = None
 ) -> dict[str, Pairs]:
     """{split: pairs}. Captions whose video has no features, or ends before their clip, are reported and left out of both sides.
 
@@ -298,7 +298,7 @@ def read_pairs(
     captions = read_captions(dataset.captions)
     faults = find_faults(captions, features, recordings)
     if silent := np.count_nonzero(faults.silent):
-        problems.add(f"{silent:,} of {len(captions):,} captions: no recording of them in {recordings.folder}; left out")
+        problems.add(f"{silent:,} of {len(captions):,} captions: no recording of them in {recordings.where}; left out")
     without_features("captions", captions.take(np.flatnonzero(~faults.silent)).codes("video_id")[0], features, problems)
     for caption in captions.take(np.flatnonzero(faults.late)):
         seconds = features.duration_seconds(caption.video_id)

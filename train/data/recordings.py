@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 from torch import Tensor
 
-from ...storage.feature_store import FeatureStore
 from ...storage.records import Caption
+from ...storage.store import Store
 from .pairs import pad_rows
 
 ROWS_OF_TOKEN = 16
@@ -19,7 +19,7 @@ DYNAMIC_RANGE = 80.0
 class Recordings:
     """Reads the log-mel rows of spoken captions, each recording's loudest value at 0 dB."""
 
-    def __init__(self, store: FeatureStore, max_tokens: int) -> None:
+    def __init__(self, store: Store, max_tokens: int) -> None:
         """Read from ``store`` at most as many rows as become ``max_tokens`` tokens."""
         self.store, self.max_rows = store, ROWS_OF_TOKEN * max_tokens
 

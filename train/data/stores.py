@@ -8,6 +8,7 @@ from ...storage.common.errors import SettingError
 from ...storage.feature_store import FeatureStore
 from ...storage.layout import DatasetFolder
 from ...storage.profiles import LOGMEL, split_features
+from ...storage.store import Store
 from ...storage.store_folder import stores_in
 
 
@@ -15,8 +16,8 @@ from ...storage.store_folder import stores_in
 class Stores:
     """Open stores of a data set."""
 
-    features: list[FeatureStore]
-    recordings: FeatureStore | None = None
+    features: Sequence[Store]
+    recordings: Store | None = None
     """Log-mel rows of spoken captions, if the encoder takes recordings."""
 
 
@@ -50,12 +51,12 @@ def choose_features(dataset: DatasetFolder, text: str) -> str:
     return "+".join(names)
 
 
-def describe_stores(stores: Sequence[FeatureStore]) -> list[dict[str, Any]]:
+def describe_stores(stores: Sequence[Store]) -> list[dict[str, Any]]:
     """Return what tells stores from others with the same name, one object each, for JSON."""
     return [_describe(store) for store in stores]
 
 
-def _describe(store: FeatureStore) -> dict[str, Any]:
+def _describe(store: Store) -> dict[str, Any]:
     return {
         "features": store.profile.name,
         "profile_hash": store.profile.hash,

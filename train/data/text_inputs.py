@@ -4,8 +4,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from ...storage.feature_store import FeatureStore
 from ...storage.layout import DatasetFolder
+from ...storage.store import Store
 from ...storage.word_vectors import read_word_vectors
 from ..outside import BEGIN_ANEW, read_shapes
 from ..run_layout import STATE_FILE, TEXT_FOLDER
@@ -23,7 +23,7 @@ class TextSource:
     encoder: Encoder
     max_text_tokens: int
     weights: TokenWeights
-    recordings: FeatureStore | None = None
+    recordings: Store | None = None
     """Log-mel rows of the captions, if they are recordings."""
 
     def make_recordings(self) -> Recordings:

@@ -9,7 +9,7 @@ import numpy as np
 from ...storage.captions import read_captions
 from ...storage.common.errors import SettingError, UserError
 from ...storage.common.problems import Problems
-from ...storage.feature_store import FeatureStore
+from ...storage.store import Store
 from ..checkpoint import Run
 from ..data.coverage import measure, split_checksum
 from ..data.pairs import Clip, Pairs, evenly, of_split, read_pairs, why_none
@@ -127,7 +127,7 @@ def retrieve(run: Run, question: Question[RetrievalSettings], problems: Problems
 
 
 def _pairs_of_split(
-    run: Run, question: Question[RetrievalSettings], recordings: FeatureStore | None, problems: Problems
+    run: Run, question: Question[RetrievalSettings], recordings: Store | None, problems: Problems
 ) -> Pairs:
     usable = read_pairs(run.dataset, run.features, problems, recordings)
     pairs = usable[question.split]
