@@ -114,28 +114,55 @@ def evaluate(
         UserError: The run or the data set cannot be found or read, or the run cannot be asked this.
     """
     settings = settings or EvaluationSettings()
-    run_folder = find_run(Path(root), dataset, None if run is None else str(run))
+    request = _request(Path(root), None if run is None else str(run), dataset, on, protocol, settings)
+    fingerprint = _fingerprint(request)
+    if (figures := _evaluated_before(request.folder, fingerprint)) is not None:
+        say(f"{request.folder}: evaluated before on the same data; nothing to do")
+        return Evaluation(figures, request.folder, _summary_of_file(request.folder, figures))
+    with report_progress_to(on_progress), Problems(file=request.asked.problems("evaluate")) as problems:
+        figures = _ask(request, settings.device, problems, fingerprint)
+    return Evaluation(figures, request.folder, list(_summary(figures)))
+
+
+@dataclass(frozen=True)
+class _Request:
+    run_folder: Path
+    config: TrainConfig
+    asked: DatasetFolder
+    """The data set to ask about."""
+    stores: Stores
+    """Of that data set."""
+    folder: Path
+    """Where the results go."""
+    task: Task[Any]
+    question: Question[Any]
+
+
+def _request(
+    root: Path, run: str | None, dataset: str | None, on: str | None, protocol: str | None, settings: EvaluationSettings
+) -> _Request:
+    """Find the run and the data set, and choose the task."""
+    run_folder = find_run(root, dataset, run)
     config = read_config(read_run(run_folder))
-    asked, folder = _asked_about(run_folder, config, Path(root), dataset, on, protocol)
+    asked, folder = _asked_about(run_folder, config, root, dataset, on, protocol)
     weights = _score_weights(settings, config, run_folder.name)
     task = _choose_task(settings.task, config, asked)
     question = Question(settings.split, weights, _task_settings(task, settings, config, run_folder.name))
-    stores = open_run_stores(asked, config)
-    fingerprint = {
-        "task": task.name,
-        "split": settings.split,
-        "weights": weights,
-        **asdict(Retrieval().resolve(RetrievalSettings(), config, run_folder.name)),  # in the file of every task
-        **asdict(question.settings),
-        "model_sha256": sha256_of(run_folder / MODEL_FILE),
-        "inputs": describe_inputs(asked, stores),
+    return _Request(run_folder, config, asked, open_run_stores(asked, config), folder, task, question)
+
+
+def _fingerprint(request: _Request) -> dict[str, object]:
+    """Return what decides the figures. Retrieval's settings are in it for every task, at their defaults for others."""
+    retrieval = Retrieval().resolve(RetrievalSettings(), request.config, request.run_folder.name)
+    return {
+        "task": request.task.name,
+        "split": request.question.split,
+        "weights": request.question.score_weights,
+        **asdict(retrieval),
+        **asdict(request.question.settings),
+        "model_sha256": sha256_of(request.run_folder / MODEL_FILE),
+        "inputs": describe_inputs(request.asked, request.stores),
     }
-    if (figures := _evaluated_before(folder, fingerprint)) is not None:
-        say(f"{folder}: evaluated before on the same data; nothing to do")
-        return Evaluation(figures, folder, _summary_of_file(folder, figures))
-    with report_progress_to(on_progress), Problems(file=asked.problems("evaluate")) as problems:
-        figures = _ask(run_folder, asked, stores, folder, task, question, settings.device, problems, fingerprint)
-    return Evaluation(figures, folder, list(_summary(figures)))
 
 
 def _asked_about(
@@ -220,29 +247,20 @@ def _evaluated_before(folder: Path, fingerprint: Mapping[str, object]) -> Figure
     return figures if is_same else None
 
 
-def _ask(
-    run_folder: Path,
-    asked: DatasetFolder,
-    stores: Stores,
-    folder: Path,
-    task: Task[Any],
-    question: Question[Any],
-    device: str,
-    problems: Problems,
-    fingerprint: Mapping[str, object],
-) -> Figures:
+def _ask(request: _Request, device: str, problems: Problems, fingerprint: Mapping[str, object]) -> Figures:
     from .checkpoint import load_run  # torch takes seconds to import
     from .tasks.report import write_report
 
-    run = load_run(run_folder, asked, device, stores=stores)
-    result = task.ask(run, question, problems)
+    task, folder = request.task, request.folder
+    run = load_run(request.run_folder, request.asked, device, stores=request.stores)
+    result = task.ask(run, request.question, problems)
     figures = {
-        "run": run_folder.name,
+        "run": request.run_folder.name,
         "trained_on": run.config.dataset,
         "dataset": run.dataset.name,
         "protocol": run.dataset.protocol,
         "task": task.name,
-        "split": question.split,
+        "split": request.question.split,
         "note": run.note,
         **result.coverage.figures(task.caption_name, task.item_name),
         **result.figures,

@@ -214,6 +214,8 @@ def _score_late(
 ) -> Iterator[_LateScores]:
     """Yield the scores of up to ``PAIR_CHUNK`` pairs at a time, short pairs first."""
     objective, model = scorer.config.objective, scorer.model
+    if model.fusion is None:
+        raise TypeError(f"{type(model).__name__} has no fusion layers")
     for first in range(0, len(texts), TEXT_CHUNKS_IN_BANK):
         text = _join_texts(texts[first : first + TEXT_CHUNKS_IN_BANK])
         first_text, num_texts = first * TEXT_CHUNK, len(text.mask_BN)
@@ -226,8 +228,8 @@ def _score_late(
         order = (bank.text_lengths[texts_P] + bank.video_lengths[clips_P]).argsort(stable=True)
         chunks = zip(texts_P[order].split(PAIR_CHUNK), clips_P[order].split(PAIR_CHUNK), strict=True)
         for text_of_P, clip_of_P in chunks:
-            fusion = model.fusion(bank, text_of_P, clip_of_P)
-            late = objective.late_scores(fusion, text.weights_BN[text_of_P.to(text.weights_BN.device)])
+            fused = model.fusion(bank, text_of_P, clip_of_P)
+            late = objective.late_scores(fused, text.weights_BN[text_of_P.to(text.weights_BN.device)])
             yield _LateScores(
                 first_text + text_of_P.numpy(),
                 clip_of_P.numpy(),
