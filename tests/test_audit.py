@@ -1,4 +1,4 @@
-"""What is installed: each file's hash is pinned and checked, and the pins are held against known vulnerabilities."""
+"""Installed packages: the hash of each file is pinned and checked, and pins are checked for known vulnerabilities."""
 
 import hashlib
 import http.server
@@ -63,15 +63,15 @@ def test_a_pin_that_is_not_in_the_list_fails(tmp_path):
     assert code == 1 and "1 pins are not in" in said and "hurt==2.0" in said
 
 
-def test_what_the_index_did_not_say_and_the_age_of_the_list_are_said(tmp_path):
+def test_missing_answers_and_an_old_list_are_reported(tmp_path):
     write(tmp_path, {"safe==1.0": [], "hurt==2.0": None}, {}, days=91)
     code, said = audit(tmp_path)
-    assert code == 0 and "did not say for 1" in said and "91 days old" in said
+    assert code == 0 and "no answer from the index for 1" in said and "91 days old" in said
 
 
 @pytest.fixture
 def index():
-    """An index that knows a page of each version of one project, and of another only the project's."""
+    """Return the address of an index with a page for a version of one project, and only a project page for two others."""
     page = {
         "info": {"version": "2.0"},
         "vulnerabilities": [ADVISORY, ADVISORY | {"id": "PYSEC-2026-2", "withdrawn": "2026-01-01"}],
@@ -97,7 +97,7 @@ def index():
     server.shutdown()
 
 
-def test_the_list_is_made_anew_from_the_index_and_keeps_what_was_accepted(tmp_path, index):
+def test_a_refresh_replaces_the_list_and_keeps_what_was_accepted(tmp_path, index):
     write(tmp_path, {}, {"PYSEC-2020-1": "old"}, days=400)
     with (tmp_path / "constraints.txt").open("a") as file:
         file.write("later==8.0\n")
@@ -110,11 +110,11 @@ def test_the_list_is_made_anew_from_the_index_and_keeps_what_was_accepted(tmp_pa
     )
 
 
-def test_an_index_out_of_reach_leaves_the_list_as_it_was(tmp_path):
+def test_an_unreachable_index_leaves_the_list_unchanged(tmp_path):
     write(tmp_path, {"safe==1.0": []}, {})
     before = (tmp_path / "advisories.json").read_text()
     code, said = audit(tmp_path, "--refresh", UV_DEFAULT_INDEX="http://127.0.0.1:9/simple")
-    assert code == 2 and "cannot be asked" in said and (tmp_path / "advisories.json").read_text() == before
+    assert code == 2 and "cannot be reached" in said and (tmp_path / "advisories.json").read_text() == before
 
 
 def test_every_pin_has_the_hashes_of_its_files():

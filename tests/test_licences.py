@@ -1,4 +1,4 @@
-"""The page on licences names every package that is installed."""
+"""The page on licences lists every pinned package."""
 
 import importlib.metadata
 import re
@@ -13,7 +13,7 @@ def normalized(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def test_every_pinned_package_stands_under_one_licence():
+def test_every_pinned_package_is_listed_under_one_licence():
     pinned = {
         normalized(name)
         for name in re.findall(r"^([\w.-]+)==", (ROOT / "constraints.txt").read_text(), flags=re.MULTILINE)
@@ -27,7 +27,7 @@ def test_every_pinned_package_stands_under_one_licence():
     "words, row",
     [("GPL|General Public", "LGPL-2.1-only"), ("MPL|Mozilla", "MPL-2.0"), ("NVIDIA", "NVIDIA proprietary")],
 )
-def test_packages_that_call_themselves_copyleft_or_proprietary_stand_in_those_rows(words, row):
+def test_copyleft_and_proprietary_packages_are_listed_as_such(words, row):
     said = {}
     for installed in importlib.metadata.distributions():
         about = installed.metadata

@@ -1,4 +1,4 @@
-"""The commands from end to end, each reading what the one before wrote, on real videos; and what they say to mistakes."""
+"""The commands from end to end on real videos, and how they report mistakes."""
 
 import json
 import re
@@ -45,7 +45,7 @@ def run_folder(dataset: DatasetFolder):
     return dataset.runs / "taco-s3d-seed0"
 
 
-def test_stores_hold_every_video_and_say_what_made_them(small_demo):
+def test_stores_have_every_video_and_record_how_they_were_made(small_demo):
     videos = {video.video_id: video for video in small_demo.read_videos()}
     for name, rows_per_second, dimension in (("s3d", 24 / 16, 1024), ("resnet152", 1, 2048)):
         store = FeatureStore(small_demo.features(name))
@@ -54,7 +54,7 @@ def test_stores_hold_every_video_and_say_what_made_them(small_demo):
         for video_id, video in videos.items():
             features = store.get(video_id)
             assert features.duration_seconds == pytest.approx(video.scene["duration_seconds"], abs=0.1)
-            # Windows that are begun count; so does the last second from its half on, and every video's first frame.
+            # Windows that have begun count, and so do a last second that is at least half full and every first frame.
             assert abs(len(features.features) - video.scene["duration_seconds"] * rows_per_second) <= 1.0
             assert features.features.shape[1] == dimension
             assert np.isfinite(features.features).all() and features.features.std() > 0
@@ -96,8 +96,8 @@ def test_the_same_seed_trains_the_same_model(trained):
     assert losses["again"] == losses["taco-s3d-seed0"] != losses["other"]
 
 
-def test_metrics_equal_a_count_over_what_search_finds(trained, capsys):
-    """Every test caption is searched for as a user would; the right video's place gives the rank."""
+def test_metrics_equal_a_count_over_search_results(trained, capsys):
+    """Search for each test caption as a user would; the position of the right video is the rank."""
     from vlalign.storage import read_captions
     from vlalign.storage.captions import CaptionTable
     from vlalign.train.checkpoint import load_run
@@ -138,7 +138,7 @@ def test_a_second_training_and_evaluation_do_nothing(trained, capsys):
     assert "random weights" in shown.out
 
 
-def test_another_run_under_the_same_name_is_refused(trained, capsys):
+def test_another_run_with_the_same_name_is_rejected(trained, capsys):
     assert train_main([*at(trained), "--features", "s3d", "--num-steps", "5"]) == 2
     assert "holds a finished run with other settings or data; pass another --run-name NAME" in capsys.readouterr().err
 
@@ -153,8 +153,8 @@ def test_search_prints_the_best_clips_with_times_and_scores(trained, capsys):
     assert "random weights" in lines[5]
 
 
-def test_own_videos_and_captions(small_demo, tmp_path, capsys):
-    """The README's five lines, with clips, a damaged video and captions of a video that does not exist."""
+def test_a_users_videos_and_captions(small_demo, tmp_path, capsys):
+    """Follow the README with clips, a damaged video and captions of a video that does not exist."""
     folder = tmp_path / "videos"
     folder.mkdir()
     names = ["cat", "dog", "fish", "bird"]
@@ -218,14 +218,14 @@ def test_own_videos_and_captions(small_demo, tmp_path, capsys):
         ("vlalign-search", ["gone", " "], "the query is empty"),
     ],
 )
-def test_a_mistake_in_the_call_gets_one_line(command, call, words, tmp_path, capsys):
+def test_mistakes_in_options_are_reported_in_one_line(command, call, words, tmp_path, capsys):
     assert COMMANDS[command](["--root", str(tmp_path), *call]) == 2
     lines = capsys.readouterr().err.strip().splitlines()
     assert len(lines) == 1
     assert lines[0].startswith(f"{command}: error: ") and words in lines[0]
 
 
-def test_training_without_features_or_captions_says_what_is_missing(small_demo, tmp_path, capsys):
+def test_training_reports_missing_features_or_captions(small_demo, tmp_path, capsys):
     shutil.copytree(small_demo.path / "captions", tmp_path / "demo" / "captions")
     assert train_main(["--root", str(tmp_path), "--features", "s3d"]) == 2
     assert (
@@ -244,7 +244,7 @@ def test_help_has_an_example_that_names_the_command(command, capsys):
     assert "--root" in shown and "--dataset" in shown
 
 
-def test_the_demo_falls_back_to_random_weights_and_says_so(small_demo, tmp_path, capsys):
+def test_the_demo_falls_back_to_random_weights_and_reports_it(small_demo, tmp_path, capsys):
     root = tmp_path / "root"
     shutil.copytree(small_demo.path / "videos", root / "demo" / "videos")
     lines = small_demo.videos_file.read_text(encoding="utf-8").splitlines()[:2]
@@ -255,7 +255,7 @@ def test_the_demo_falls_back_to_random_weights_and_says_so(small_demo, tmp_path,
     assert "s3d_howto100m.pth: not in" in err and "put the file there" in err
     assert "the demo goes on with seeded random weights for s3d" in err
     assert FeatureStore(root / "demo" / "features" / "s3d").weights.name == "random (seed 0)"
-    # Outside the demo the same call stops, and leaves nothing behind.
+    # For another data set, the same call stops and writes nothing.
     shutil.copytree(root / "demo", root / "mine", ignore=shutil.ignore_patterns("features", "thumbnails"))
     assert extract_main([*call[:2], "--dataset", "mine", "--features", "s3d"]) == 2
     assert "pass --weights random to try things out" in capsys.readouterr().err
@@ -263,6 +263,6 @@ def test_the_demo_falls_back_to_random_weights_and_says_so(small_demo, tmp_path,
 
 
 def test_metrics_file_is_plain_json(trained):
-    """Without NaN and Infinity, which other languages' readers refuse."""
+    """Not even NaN and Infinity, which parsers of other languages reject."""
     text = (run_folder(trained) / "metrics.json").read_text(encoding="utf-8")
     assert json.loads(text, parse_constant=lambda name: pytest.fail(name))["num_clips"] == 3

@@ -20,19 +20,19 @@ from vlalign.storage.captions import read_captions
 from vlalign.storage.layout import DatasetFolder
 
 WAIT_SECONDS = 300.0
-"""Of a machine that does other things, too: an end, not a measure."""
+"""Generous, because the machine may be busy."""
 LOOSELY = 60.0
-"""Stopping takes 10 seconds at most, where nobody else wants the cores."""
+"""Stopping takes at most 10 seconds on a machine that is not busy."""
 
 
 class Process:
-    """A process in a session of its own, with what it says."""
+    """A process in its own session, with its output."""
 
     def __init__(self, folder: Path, command: list[object]) -> None:
         self.file = folder / f"said-{time.monotonic_ns()}.txt"
         with self.file.open("w") as file:
             call = list(map(str, command))
-            # What runs these tests may ignore Ctrl-C, as a shell does for what it runs behind: the command would ignore it, too.
+            # The parent may ignore Ctrl-C, as a shell does for background jobs; the command would inherit that.
             heed = partial(signal.signal, signal.SIGINT, signal.default_int_handler)
             self.process = subprocess.Popen(call, stdout=file, stderr=file, start_new_session=True, preexec_fn=heed)
 
@@ -50,7 +50,7 @@ class Process:
         return library in Path(f"/proc/{self.process.pid}/maps").read_text()
 
     def stop(self, *numbers: int, group: bool = False) -> int:
-        """Sends the signals; returns the exit code. Nothing of the session is left."""
+        """Send the signals, check that no process of the session remains, and return the exit code."""
         for number in numbers:
             (os.killpg if group else os.kill)(self.process.pid, number)
             time.sleep(0.2 * (len(numbers) > 1))
@@ -65,7 +65,7 @@ class Process:
             assert not left
 
     def left(self) -> list[int]:
-        """Process ids of the session, without those that have ended."""
+        """Return the ids of the running processes of the session."""
         found = []
         for stat in Path("/proc").glob("[0-9]*/stat"):
             try:
@@ -128,7 +128,7 @@ CASES = {
     "numbers", [[signal.SIGINT], [signal.SIGTERM], [signal.SIGTERM, signal.SIGINT, signal.SIGTERM]]
 )
 @pytest.mark.parametrize("case", CASES)
-def test_a_command_that_is_stopped_says_what_is_kept_and_exits_with_the_first_signal(tmp_path, case, numbers):
+def test_a_stopped_command_reports_what_is_kept_and_exits_with_the_first_signal(tmp_path, case, numbers):
     body, said = CASES[case]
     process = Process(tmp_path, script(COMMAND.replace("{}", body)))
     process.wait_for(lambda: "ready\n" in process.said)
@@ -136,7 +136,7 @@ def test_a_command_that_is_stopped_says_what_is_kept_and_exits_with_the_first_si
     assert process.said == said
 
 
-def test_a_signal_that_the_caller_has_ignored_stays_ignored(tmp_path):
+def test_a_signal_that_the_caller_ignores_stays_ignored(tmp_path):
     ignored = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)\n" + textwrap.dedent(COMMAND)
     process = Process(tmp_path, script(ignored.replace("{}", SLEEP)))
     process.wait_for(lambda: "ready\n" in process.said)
@@ -190,7 +190,7 @@ def extraction(root: Path, videos: Path) -> list[object]:
         ([signal.SIGTERM, signal.SIGTERM], True),
     ],
 )
-def test_extraction_keeps_what_is_finished_and_goes_on(tmp_path, videos, numbers, group):
+def test_extraction_keeps_finished_videos_and_continues(tmp_path, videos, numbers, group):
     dataset = DatasetFolder(tmp_path, "mine")
     process = Process(tmp_path, extraction(tmp_path, videos))
     process.wait_for(lambda: any(dataset.features("resnet152").glob("*.h5")))
@@ -200,7 +200,7 @@ def test_extraction_keeps_what_is_finished_and_goes_on(tmp_path, videos, numbers
         r"vlalign-extract: stopped; (\d+) videos of this call are kept, and the same command goes on", process.said
     )
     assert kept and 4 <= int(kept[1]) == len(stores[0]) == len(stores[1]) < NUM_VIDEOS
-    assert "Traceback" not in process.said and "warning" not in process.said  # no video is to blame
+    assert "Traceback" not in process.said and "warning" not in process.said  # no video is reported as the cause
     assert not list(tmp_path.rglob("failures.jsonl")) and not list(tmp_path.rglob("*.partial"))
     before = {path.name for path in dataset.features("resnet152").glob("*.h5")}
     again = Process(tmp_path, extraction(tmp_path, videos))
@@ -210,13 +210,13 @@ def test_extraction_keeps_what_is_finished_and_goes_on(tmp_path, videos, numbers
     assert f"{NUM_VIDEOS - len(stores[0])} videos tried, 0 problems" in again.said
 
 
-def test_extraction_that_has_finished_nothing_keeps_nothing(tmp_path, videos):
+def test_extraction_without_a_finished_video_keeps_nothing(tmp_path, videos):
     call = extraction(tmp_path, videos)
     process = Process(
         tmp_path,
         [*call[:2], "import sys; from vlalign.extract.cli import main; sys.exit(main(sys.argv[1:]))", *call[3:]],
     )
-    process.wait_for(lambda: process.maps("libtorch"))  # once there is work to do
+    process.wait_for(lambda: process.maps("libtorch"))  # libraries are loaded only if there is work to do
     assert process.stop(signal.SIGTERM) == 143
     assert process.said.splitlines()[-1] == "vlalign-extract: stopped"
     assert not list(tmp_path.rglob("*.h5"))
@@ -243,7 +243,7 @@ def training(root: Path) -> list[object]:
 TRAIN = "import sys; from vlalign.train.cli_train import main; sys.exit(main(sys.argv[1:]))"
 
 
-def test_training_says_which_step_is_kept_and_goes_on_there(tmp_path):
+def test_training_reports_the_kept_step_and_continues_there(tmp_path):
     dataset = make_toy(tmp_path)
     call = [sys.executable, "-c", TRAIN, *training(tmp_path)[3:]]
     process = Process(tmp_path, call)
@@ -295,7 +295,7 @@ PREPROCESS = """
 
 
 @pytest.mark.parametrize("num_workers", [pytest.param(1, marks=pytest.mark.slow), 2])
-def test_preprocessing_keeps_the_parts_that_are_made_and_goes_on(tmp_path, num_workers):
+def test_preprocessing_keeps_finished_parts_and_continues(tmp_path, num_workers):
     rows = [
         f"v{n % 40},a person {['cuts', 'fries', 'stirs', 'peels'][n % 4]} the onion number {n} in a small pan"
         for n in range(4000)
@@ -313,7 +313,7 @@ def test_preprocessing_keeps_the_parts_that_are_made_and_goes_on(tmp_path, num_w
     ]
     captions = DatasetFolder(tmp_path, "mine").captions
     process = Process(tmp_path, script(PREPROCESS, *call))
-    # Two processes are given no more than five parts before the first is counted.
+    # Two processes receive at most five parts before the first one is counted.
     process.wait_for(lambda: len(list((captions / "counts").glob("part-*.parquet"))) > 5)
     assert process.stop(signal.SIGTERM, group=True) == 143
     kept = re.search(

@@ -218,3 +218,13 @@ def coin_video(subset, segments, duration=30.0, task="MakeTea"):
 
 def coin_file(folder, videos):
     return write(folder, {"COIN.json": {"database": videos}}) / "COIN.json"
+
+
+ODD_TEXT = " مرحبا \u200f\u05e9\u05dc\u05d5\u05dd 😀👩\u200d🍳 naïve\n“quoted”, "
+ODD_TEXT_READ = "مرحبا \u200f\u05e9\u05dc\u05d5\u05dd 😀👩\u200d🍳 naïve “quoted”,"
+LONG_TEXT = "word " * 200_000 + "end"
+
+
+def howto_video(*rows):
+    """Return rows (start, end, text) as columns."""
+    return {"start": [row[0] for row in rows], "end": [row[1] for row in rows], "text": [row[2] for row in rows]}

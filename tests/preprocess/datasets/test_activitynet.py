@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from helpers.annotation_files import ODD_TEXT, ODD_TEXT_READ
 from helpers.readers import (
     brief,
     captions_of,
@@ -13,14 +14,6 @@ from helpers.readers import (
 )
 from helpers.shared import shared
 from vlalign.preprocess.datasets import activitynet
-
-ODD_TEXT = " مرحبا \u200f\u05e9\u05dc\u05d5\u05dd 😀👩\u200d🍳 naïve\n“quoted”, "
-
-
-ODD_TEXT_READ = "مرحبا \u200f\u05e9\u05dc\u05d5\u05dd 😀👩\u200d🍳 naïve “quoted”,"
-
-
-LONG_TEXT = "word " * 200_000 + "end"
 
 
 def activitynet_files(train, test=None):

@@ -5,7 +5,7 @@ import math
 
 import numpy as np
 import pytest
-from helpers.annotation_files import coin_file, coin_video
+from helpers.annotation_files import ODD_TEXT, ODD_TEXT_READ, coin_file, coin_video
 from helpers.readers import (
     annotations_of,
     brief,
@@ -18,11 +18,6 @@ from helpers.shared import shared
 from hypothesis import given
 from hypothesis import strategies as st
 from vlalign.preprocess.datasets import coin
-
-ODD_TEXT = " مرحبا \u200f\u05e9\u05dc\u05d5\u05dd 😀👩\u200d🍳 naïve\n“quoted”, "
-
-
-ODD_TEXT_READ = "مرحبا \u200f\u05e9\u05dc\u05d5\u05dd 😀👩\u200d🍳 naïve “quoted”,"
 
 
 def test_coin_segments(tmp_path):

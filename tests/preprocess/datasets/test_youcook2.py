@@ -2,7 +2,7 @@
 
 import math
 
-from helpers.annotation_files import youcook, youcook_clip, youcook_files
+from helpers.annotation_files import LONG_TEXT, ODD_TEXT, ODD_TEXT_READ, youcook, youcook_clip, youcook_files
 from helpers.readers import (
     brief,
     captions_of,
@@ -13,14 +13,6 @@ from helpers.readers import (
 )
 from helpers.shared import shared
 from vlalign.preprocess.datasets import youcook2
-
-ODD_TEXT = " مرحبا \u200f\u05e9\u05dc\u05d5\u05dd 😀👩\u200d🍳 naïve\n“quoted”, "
-
-
-ODD_TEXT_READ = "مرحبا \u200f\u05e9\u05dc\u05d5\u05dd 😀👩\u200d🍳 naïve “quoted”,"
-
-
-LONG_TEXT = "word " * 200_000 + "end"
 
 
 def test_youcook2_protocols(tmp_path):

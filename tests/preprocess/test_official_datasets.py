@@ -1,0 +1,124 @@
+"""vlalign-preprocess with official files: folders, protocols and mistakes."""
+
+import json
+
+import pytest
+from helpers.captions import call
+from vlalign.storage import read_captions, read_idf
+from vlalign.storage.captions import choose_protocol, read_captions_about
+from vlalign.storage.common.errors import UserError
+from vlalign.storage.layout import DatasetFolder
+
+
+def official(folder, *, clips=2):
+    """Write files in the format of YouCook2."""
+    database = {
+        f"{subset}{n}": {
+            "subset": subset,
+            "duration": 90.0,
+            "recipe_type": "101",
+            "annotations": [
+                {"id": i, "segment": [10 * i, 10 * i + 5], "sentence": f"cut {n} onions {i}"} for i in range(clips)
+            ],
+        }
+        for subset in ("training", "validation")
+        for n in range(3)
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "youcookii_annotations_trainval.json").write_text(json.dumps({"database": database}))
+    rows = ["end,start,task,text,video_id", *(f"{5},{0},101,cut {n} onions 0,validation{n}" for n in range(2))]
+    (folder / "validation_youcook.csv").write_text("\n".join(rows))
+    return database
+
+
+def test_official_files_are_read_from_the_default_folder(tmp_path, capsys):
+    official(tmp_path / "youcook2" / "annotations")
+    assert call(tmp_path, "--dataset", "youcook2") == 0
+    out, _ = capsys.readouterr()
+    assert [line.split()[:4] for line in out.splitlines()[1:3]] == [["train", "3", "6", "6"], ["test", "2", "2", "2"]]
+    dataset = DatasetFolder(tmp_path, "youcook2")
+    assert read_captions_about(dataset.captions)["protocol"] == "retrieval"
+    assert {c.task for c in read_captions(dataset.captions)} == {"101"}
+
+
+def test_protocols_are_kept_side_by_side(tmp_path):
+    official(tmp_path / "there")
+    for protocol in ("retrieval", "all"):
+        assert call(tmp_path, "--dataset", "youcook2", "--annotations", tmp_path / "there", "--protocol", protocol) == 0
+    usual = DatasetFolder(tmp_path, "youcook2")
+    assert choose_protocol(usual, "") == choose_protocol(usual, "retrieval") == usual
+    other = choose_protocol(usual, "all")
+    assert other.features("s3d") == usual.features("s3d"), "and share the features"
+    assert [sum(c.split == "test" for c in read_captions(d.captions)) for d in (usual, other)] == [2, 6]
+    assert other.idf != usual.idf and len(read_idf(other.idf)) == len(read_idf(usual.idf))
+    with pytest.raises(UserError, match="--protocol none first"):
+        choose_protocol(usual, "none")
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (
+            ["--dataset", "youcook2"],
+            ["annotations: no such folder", "youcookii_annotations_trainval.json", "http://youcook2"],
+        ),
+        (
+            ["--dataset", "youcook2", "--annotations", "{empty}"],
+            [
+                "missing youcookii_annotations_trainval.json (http://youcook2",
+                "validation_youcook.csv (https://github.com",
+            ],
+        ),
+        (["--dataset", "youcook2", "--protocol", "1k"], ["--protocol 1k", "expected one of retrieval, all"]),
+        (["--dataset", "mine", "--protocol", "1k"], ["--protocol 1k", "it has no protocols"]),
+        (["--dataset", "youcook2", "--annotations", "{there}", "--workers", "0"], ["--workers 0: expected 1 or more"]),
+    ],
+)
+def test_mistakes_with_official_data_sets(tmp_path, capsys, argv, said):
+    (tmp_path / "empty").mkdir()
+    official(tmp_path / "there")
+    assert call(tmp_path, *(word.format(empty=tmp_path / "empty", there=tmp_path / "there") for word in argv)) == 2
+    [error] = capsys.readouterr().err.splitlines()
+    assert all(words in error for words in said), error
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_unusable_rows_are_counted_or_stop_a_strict_call(tmp_path, capsys, strict):
+    database = official(tmp_path / "there")
+    database["training1"]["annotations"][0]["segment"] = [9, 3]
+    database["training2"]["annotations"][1]["sentence"] = "  "
+    path = tmp_path / "there" / "youcookii_annotations_trainval.json"
+    path.write_text(json.dumps({"database": database}))
+    code = call(
+        tmp_path, "--dataset", "youcook2", "--annotations", tmp_path / "there", *(["--strict"] if strict else [])
+    )
+    err = capsys.readouterr().err
+    assert f"{path}, video 'training1', clip 0: " in err and "0 <= start < end" in err
+    dataset = DatasetFolder(tmp_path, "youcook2")
+    if strict:
+        assert code == 2 and "(--strict stops here)" in err and not dataset.captions.exists()
+    else:
+        assert code == 1 and len(read_captions(dataset.captions)) == 6
+        summary = json.loads((dataset.captions / "summary.json").read_text())
+        assert summary["left_out"]["count"] == 2 and len(summary["left_out"]["first"]) == 2
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        "[]",
+        "{}",
+        '{"database": []}',
+        '{"database": {"v": {}}}',
+        '{"database": {"v": {"subset": "training", "annotations": [3]}}}',
+        b"\xff",
+    ],
+)
+def test_other_files_with_official_names_are_rejected_in_one_line(tmp_path, capsys, content):
+    official(tmp_path / "there")
+    path = tmp_path / "there" / "youcookii_annotations_trainval.json"
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    assert call(tmp_path, "--dataset", "youcook2", "--annotations", tmp_path / "there") == 2
+    [error] = capsys.readouterr().err.splitlines()
+    assert str(path) in error
