@@ -22,7 +22,8 @@ from typing import TextIO
 from ..storage.common.errors import UserError
 from ..storage.common.retry import RetriesFailed, retry
 from ..storage.common.signals import stopping
-from ..storage.remote.addresses import HTTP, AddressRefused, file_system, scheme_of
+from ..storage.remote.addresses import HTTP, AddressRefused, scheme_of
+from ..storage.remote.opening import file_system
 from .decoding.errors import VideoError
 from .jobs import END, Job
 
@@ -157,9 +158,8 @@ class Fetcher:
 
     def _check_limits(self, received: int, size: int | None, seconds: float) -> None:
         if received > (self._max_bytes if size is None else size):
-            limit = f"the {size:,} that it declared"
-            if size is None:
-                limit = f"{self._max_bytes:,}, for which there is room"
+            room = f"{self._max_bytes:,}, for which there is room"
+            limit = room if size is None else f"the {size:,} that it declared"
             raise _TooLarge(f"sends more bytes than {limit}")
         if seconds > PATIENCE_SECONDS + received / MIN_BYTES_PER_SECOND:
             raise TimeoutError(f"sends less than {MIN_BYTES_PER_SECOND:,} bytes a second")

@@ -13,7 +13,7 @@ from .work import Todo, WorkList
 
 if TYPE_CHECKING:
     from .decoding.errors import VideoError
-    from .plan import Probed
+    from .probing import Probed
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class LocalRunner:
         self, videos: Sequence[tuple[str, Path]], features: Sequence[str]
     ) -> "Iterator[tuple[str, Probed | VideoError]]":
         """Probe the videos on all cores; see ``Runner``."""
-        from .plan import probe_videos
+        from .probing import probe_videos
 
         return probe_videos(videos, [PROFILES[name] for name in features], available_cores())
 
@@ -83,6 +83,6 @@ class LocalRunner:
         self, settings: ExtractionSettings, probed: "Sequence[Probed]", weights: Mapping[str, str]
     ) -> Speed:
         """Measure the speed of this machine; see ``Runner``."""
-        from .plan import measure_speed_with
+        from .probing import measure_speed_with
 
         return Speed(measure_speed_with(settings, probed, weights), f"this machine's {settings.device}")

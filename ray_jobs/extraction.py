@@ -16,7 +16,7 @@ from ray.exceptions import RayError
 from ..extract.cli import extract_parser, run
 from ..extract.dataset import ExtractionResult, extract_dataset
 from ..extract.decoding.errors import VideoError
-from ..extract.plan import Probed, measure_speed_with, probe_videos
+from ..extract.probing import Probed, measure_speed_with, probe_videos
 from ..extract.run import SHARD_SECONDS
 from ..extract.runner import Speed
 from ..extract.settings import ExtractionSettings

@@ -164,6 +164,10 @@ def test_upward_imports_are_noticed():
     ]
 
 
+def test_no_modules_import_each_other_in_a_circle():
+    assert structure.circles(ARROWS) == []
+
+
 def test_circles_are_noticed(tmp_path):
     for folder in FOLDERS:
         (tmp_path / folder).mkdir()

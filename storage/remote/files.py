@@ -9,7 +9,8 @@ from urllib.parse import urlsplit
 
 from ..common.errors import UserError
 from ..common.retry import RetriesFailed, retry
-from .addresses import AddressRefused, file_system
+from .addresses import AddressRefused
+from .opening import file_system
 
 T = TypeVar("T")
 

@@ -15,7 +15,7 @@ from vlalign.extract.decoding.sampling import num_windows, window_times
 from vlalign.extract.decoding.windows import Row
 from vlalign.extract.extractor import Extractor, check_extractable
 from vlalign.extract.jobs import wanted_of
-from vlalign.extract.plan import probe_videos
+from vlalign.extract.probing import probe_videos
 from vlalign.extract.render import render_video
 from vlalign.storage import Profile
 from vlalign.storage.profiles import PROFILES

@@ -18,7 +18,7 @@ from vlalign.extract.decoding.images import is_image, probe_image, read_image
 from vlalign.extract.decoding.sampling import scaled_size, window_times
 from vlalign.extract.decoding.windows import Row
 from vlalign.extract.jobs import wanted_of
-from vlalign.extract.plan import probe_videos
+from vlalign.extract.probing import probe_videos
 from vlalign.extract.selection import list_folder
 from vlalign.storage import FeatureStore
 from vlalign.storage.common.errors import UserError
