@@ -277,7 +277,7 @@ def test_hosts_are_named_without_scheme_and_port(capsys):
         "::1",
     ]
     for text in ("http://10.0.0.5", "", "/x"):
-        with pytest.raises(UserError, match="expected the name of a host"):
+        with pytest.raises(UserError, match="expected the name or IP address of a host"):
             host_named(text)
     assert main(["--dataset", "x", "--allow-host", "http://nas"]) == 2
-    assert "--allow-host http://nas: expected the name of a host" in capsys.readouterr().err
+    assert "--allow-host http://nas: expected the name or IP address of a host" in capsys.readouterr().err
