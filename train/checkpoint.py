@@ -15,7 +15,7 @@ from ..storage.common.errors import SettingError, UserError
 from ..storage.files import written_whole
 from ..storage.layout import DatasetFolder
 from .config import TrainConfig
-from .data.pairs import ClipFeatures
+from .data.clip_features import ClipFeatures
 from .data.stores import Stores
 from .data.text import TokenWeights
 from .data.text_inputs import TextInputs, TextSource, saved_text_inputs

@@ -156,7 +156,8 @@ def _everywhere(sides: tuple[_Side, _Side], rows: Tensor, k: int) -> Iterator[Pa
     for part in rows.split(max(BLOCK // len(sides[0].vectors), 1)):
         similarity = torch.minimum(*(side.similarity(part) for side in sides))
         similarity[torch.arange(len(part)), part] = -torch.inf
-        yield part, *similarity.topk(k, dim=1)
+        nearest = similarity.topk(k, dim=1)
+        yield part, nearest.values, nearest.indices
 
 
 def _in_clusters(sides: tuple[_Side, _Side], k: int, rng: np.random.Generator) -> Iterator[Part]:

@@ -207,7 +207,8 @@ def sinkhorn_biases(
     logits_MN = similarity_MN / temperature
     shares = [_log_shares(*given) for given in zip((text_marginals_M, video_marginals_N), logits_MN.shape, strict=True)]
     log_r_M, log_c_N = (share.to(logits_MN) for share in shares)
-    log_b_N = torch.zeros_like(logits_MN[0])
+    log_a_M, log_b_N = torch.zeros_like(logits_MN[:, 0]), torch.zeros_like(logits_MN[0])
+    residual = logits_MN.new_tensor(math.inf)
     log_sums_M = (logits_MN + log_b_N).logsumexp(dim=1)
     for _ in range(num_iterations):
         log_a_M = log_r_M - log_sums_M

@@ -11,7 +11,8 @@ from torch import Tensor
 from ..storage.common.progress import progress
 from ..storage.records import Caption
 from .config import TrainConfig
-from .data.pairs import Clip, ClipFeatures
+from .data.clip_features import ClipFeatures
+from .data.clips import Clip
 from .data.text import TokenWeights
 from .data.text_inputs import TextInputs
 from .models.base import PairModel

@@ -24,8 +24,9 @@ from ..storage.files import write_json, write_text
 from ..storage.layout import DatasetFolder
 from .checkpoint import RunState, load_init, load_state, plan_model, save_model, save_state
 from .config import TrainConfig
+from .data.clip_features import ClipFeatures
+from .data.clips import Clips
 from .data.examples import Examples, Inputs, Source
-from .data.pairs import ClipFeatures, Clips
 from .data.stores import Stores
 from .data.text import TokenWeights
 from .data.text_inputs import TextInputs, TextSource, new_text_inputs, saved_text_inputs
@@ -221,9 +222,10 @@ class Trainer:
             )
         self.optimizer.step()
         self.state.step += 1
-        event = {"step": self.step, "loss": loss, **terms, "learning_rate": learning_rate}
-        codebook = self.model.codebook
-        return event | {"codewords_in_use": codebook.in_use} if codebook is not None and codebook.size else event
+        event: dict[str, float] = {"step": self.step, "loss": loss, **terms, "learning_rate": learning_rate}
+        if (codebook := self.model.codebook) is not None and codebook.size:
+            event["codewords_in_use"] = codebook.in_use
+        return event
 
     def run(self) -> None:
         """Train to the last step, and keep the model that does best on the validation split."""

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from .data.clips import evenly
 from .data.examples import Examples, PairExamples
-from .data.pairs import evenly, make_pairs
+from .data.pairs import make_pairs
 from .data.segment_examples import SegmentExamples
 from .data.segments import label_frames
 from .metrics import retrieval_metrics

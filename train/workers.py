@@ -1,86 +1,102 @@
-"""The processes that train one model together, one a GPU, started by torchrun or by Ray: each has its share of every batch."""
+"""The processes that train one model together, each with its share of every batch.
+
+torchrun or Ray Train starts them, one for each GPU.
+"""
 
 import contextlib
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
 from ..storage.common.device import find_device
-from ..storage.common.errors import UserError
+from ..storage.common.errors import SettingError, UserError
 
 PATIENCE = timedelta(hours=6)
-"""The others wait while the first one validates."""
+"""How long the others wait while the first process validates."""
 
 
 class _Gather(torch.autograd.Function):
-    """The other processes' losses depend on what is gathered here, so their gradients are summed on the way back; an all_gather that
-    returns the own part alone gives a fraction of the gradient."""
+    """Gathers the rows of all processes, with their gradient.
+
+    The other processes' losses depend on what is gathered here, so their gradients are summed on the way back. An
+    all_gather that returns only its own part's gradient gives a fraction of it.
+    """
 
     @staticmethod
-    def forward(context: torch.autograd.function.FunctionCtx, x: Tensor, rank: int, size: int) -> Tensor:
-        context.own = slice(rank * len(x), (rank + 1) * len(x))
+    def forward(ctx: Any, x: Tensor, rank: int, size: int) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]: torch's takes any arguments
+        ctx.rows = slice(rank * len(x), (rank + 1) * len(x))
         parts = [torch.empty_like(x) for _ in range(size)]
         dist.all_gather(parts, x.contiguous())
         return torch.cat(parts)
 
     @staticmethod
-    def backward(context: torch.autograd.function.FunctionCtx, gradient: Tensor) -> tuple[Tensor, None, None]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:  # pyright: ignore[reportIncompatibleMethodOverride]: torch's takes any arguments
         gradient = gradient.contiguous()
         dist.all_reduce(gradient)
-        return gradient[context.own], None, None
+        return gradient[ctx.rows], None, None
 
 
 @dataclass(frozen=True)
 class Workers:
+    """This process's place among those that train one model together."""
+
     rank: int = 0
     size: int = 1
+    """Number of processes."""
 
     @property
     def first(self) -> bool:
+        """Whether this process writes files and messages."""
         return self.rank == 0
 
     def share(self, num_rows: int) -> slice:
-        """Which rows of a batch are this process's. Raises ``UserError`` where they cannot be shared evenly."""
+        """Return which rows of a batch are this process's.
+
+        Raises:
+            SettingError: The processes cannot share them evenly.
+        """
         if num_rows % self.size:
-            raise UserError(f"--batch-size: a batch of {num_rows} cannot be shared evenly by {self.size} processes")
-        each = num_rows // self.size
-        return slice(self.rank * each, (self.rank + 1) * each)
+            raise SettingError("batch_size", num_rows, f"cannot be shared evenly by {self.size} processes")
+        num_each = num_rows // self.size
+        return slice(self.rank * num_each, (self.rank + 1) * num_each)
 
     def gather(self, x: Tensor) -> Tensor:
-        """[R, ...] of every process -> [size * R, ...], with its gradient."""
+        """Return the rows of all processes with their gradient, [R, ...] -> [size * R, ...]. R is the same in all."""
         return x if self.size == 1 else _Gather.apply(x, self.rank, self.size)
 
     def sum(self, x: Tensor) -> Tensor:
-        """Of all processes, with its gradient."""
+        """Return the sum over all processes, with its gradient."""
         return x if self.size == 1 else self.gather(x[None]).sum(dim=0)
 
     def statistics(self, rows_TD: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Number, mean [D] and variance [D] of the rows of all processes, with their gradients."""
-        number = self.sum(torch.tensor(float(len(rows_TD)), device=rows_TD.device))
-        mean_D = self.sum(rows_TD.sum(dim=0)) / number
-        return number, mean_D, self.sum((rows_TD - mean_D).square().sum(dim=0)) / number
+        """Return the number of rows of all processes, their mean [D] and their variance [D], with their gradients."""
+        num_rows = self.sum(torch.tensor(float(len(rows_TD)), device=rows_TD.device))
+        mean_D = self.sum(rows_TD.sum(dim=0)) / num_rows
+        return num_rows, mean_D, self.sum((rows_TD - mean_D).square().sum(dim=0)) / num_rows
 
     def largest(self, number: int) -> int:
+        """Return the largest of all processes' numbers."""
         if self.size == 1:
             return number
-        found = torch.tensor(number, device=_device())
-        dist.all_reduce(found, dist.ReduceOp.MAX)
-        return int(found)
+        largest = torch.tensor(number, device=_device())
+        dist.all_reduce(largest, dist.ReduceOp.MAX)
+        return int(largest)
 
     def mean(self, values: dict[str, Tensor]) -> dict[str, float]:
-        """Of all processes."""
-        found = torch.stack([value.detach().float() for value in values.values()])
+        """Return the mean of each value over all processes."""
+        total = torch.stack([value.detach().float() for value in values.values()])
         if self.size > 1:
-            dist.all_reduce(found)
-        return dict(zip(values, (found / self.size).tolist(), strict=True))
+            dist.all_reduce(total)
+        return dict(zip(values, (total / self.size).tolist(), strict=True))
 
     def sum_gradients(self, model: nn.Module) -> None:
-        """In one call, so that many small ones need not wait for each other."""
+        """Replace each gradient of a model by its sum over all processes, in one call."""
         if self.size == 1:
             return
         with_gradient = [p for p in model.parameters() if p.requires_grad]
@@ -91,12 +107,13 @@ class Workers:
             parameter.grad = gradient.view_as(parameter)
 
     def wait(self) -> None:
+        """Wait until all processes come here."""
         if self.size > 1:
             dist.barrier()
 
 
 def current_workers() -> Workers:
-    """Those that this process trains with, where it can be told by nothing else: in a layer."""
+    """Return the processes that this one trains with, for a layer that is not told them."""
     return Workers(dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else Workers()
 
 
@@ -106,10 +123,13 @@ def _device() -> torch.device:
 
 @contextlib.contextmanager
 def join_workers(device_name: str) -> Iterator[tuple[Workers, torch.device]]:
-    """This process's place among those of torchrun or Ray, and its device; alone where there is neither.
+    """Yield this process's place among those of torchrun or Ray Train, and its device. Without either it is alone.
 
-    Of several processes, each has the GPU of its local rank. Raises ``UserError`` where this machine has no such device, and where
-    several processes were not started by one of the two.
+    Args:
+        device_name: "cpu", "cuda" or "cuda:N". Of several processes with "cuda", each has the GPU of its local rank.
+
+    Raises:
+        UserError: The device does not exist, or several processes were not started by torchrun or Ray Train.
     """
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
         yield Workers(), find_device(device_name)

@@ -18,8 +18,8 @@ from vlalign.train.cli_evaluate import main as evaluate_main
 from vlalign.train.cli_search import main as search_main
 from vlalign.train.cli_train import main as train_main
 from vlalign.train.data.batches import CandidateBatches, VideoBatches
+from vlalign.train.data.clip_features import ClipFeatures
 from vlalign.train.data.pair_weights import PARTS_SEED
-from vlalign.train.data.pairs import ClipFeatures
 from vlalign.train.data.text import average_words
 from vlalign.train.density import nearest_pairs, pair_association_probability
 from vlalign.train.models.codebook import IDLE_STEPS, SharedCodebook

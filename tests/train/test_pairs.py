@@ -6,7 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from vlalign.storage import Caption, read_captions
 from vlalign.storage.captions import CaptionTable, write_captions_about, write_part
-from vlalign.train.data.pairs import Clip, Clips, Groups, make_pairs
+from vlalign.train.data.clips import Clip, Clips, Groups
+from vlalign.train.data.pairs import make_pairs
 
 
 def caption(video: str, times: tuple[float, float] | None, split: str, words: list[str], answer: str | None) -> Caption:

@@ -9,7 +9,9 @@ from vlalign.storage.common.errors import UserError
 from vlalign.storage.profiles import PROFILES
 from vlalign.train.config import train_config
 from vlalign.train.data.batches import Batches
-from vlalign.train.data.pairs import Clip, ClipFeatures, make_pairs
+from vlalign.train.data.clip_features import ClipFeatures
+from vlalign.train.data.clips import Clip
+from vlalign.train.data.pairs import make_pairs
 from vlalign.train.data.text import TokenWeights, new_text_encoder, small_bert, small_tokenizer, tokenize
 from vlalign.train.models.transformer import VideoTextModel
 from vlalign.train.recipes import describe, make_config

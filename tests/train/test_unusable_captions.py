@@ -7,7 +7,8 @@ from vlalign.storage.captions import write_captions_about, write_part
 from vlalign.storage.common.errors import UserError
 from vlalign.storage.common.problems import Problems
 from vlalign.storage.layout import DatasetFolder
-from vlalign.train.data.pairs import ClipFeatures, read_pairs, why_none
+from vlalign.train.data.clip_features import ClipFeatures
+from vlalign.train.data.pairs import read_pairs, why_none
 
 
 def unusable(tmp_path, *clips):

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from .pairs import Groups, Pairs
+from .clips import Groups
+from .pairs import Pairs
 
 Drawn = tuple[list[int], list[list[int]]]
 """Indices of clips, and for each clip those of one or more of its captions."""

@@ -11,7 +11,8 @@ import numpy as np
 from ...storage.captions import CaptionTable
 from ...storage.records import Caption
 from ...storage.store import Store
-from .pairs import ClipFeatures, find_faults, make_pairs
+from .clip_features import ClipFeatures
+from .pairs import find_faults, make_pairs
 
 MIN_COMPARABLE = 100
 """Number of clips or videos. With fewer, a single one moves recall by more than a point."""

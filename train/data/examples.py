@@ -17,8 +17,10 @@ from ...storage.store import Store
 from ..settings import DataSettings, OptimizationSettings
 from ..workers import Workers
 from .batches import Batches
+from .clip_features import ClipFeatures
+from .clips import Clip, Clips
 from .pair_weights import density_weights
-from .pairs import Clip, ClipFeatures, Clips, Pairs, read_pairs, why_none
+from .pairs import Pairs, read_pairs, why_none
 from .text import TokenWeights
 
 

@@ -20,7 +20,8 @@ from ...storage.layout import DatasetFolder
 from ...storage.word_vectors import WordVectors, read_word_vectors
 from ..density import nearest_pairs, probability
 from ..workers import Workers
-from .pairs import ClipFeatures, Pairs
+from .clip_features import ClipFeatures
+from .pairs import Pairs
 from .stores import describe_stores
 from .text import average_words
 

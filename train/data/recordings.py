@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ...storage.records import Caption
 from ...storage.store import Store
-from .pairs import pad_rows
+from .clip_features import pad_rows
 
 ROWS_OF_TOKEN = 16
 """Log-mel rows of 10 ms that become one token."""
@@ -25,7 +25,7 @@ class Recordings:
 
     def __call__(self, captions: Sequence[Caption]) -> dict[str, Tensor]:
         """Return ``rows_BTD`` [B, T, D], padded to the longest, and ``mask_BT``, True for a row."""
-        clips = [(caption.recording, None, None) for caption in captions]
+        clips = [(caption.recording or "", None, None) for caption in captions]
         rows = [_levelled(recording.features[: self.max_rows]) for recording in self.store.get_clips(clips)]
         rows_BTD, mask_BT = pad_rows(rows, self.store.profile.dimension)
         return {"rows_BTD": rows_BTD, "mask_BT": mask_BT}

@@ -6,8 +6,9 @@ import torch
 
 from ...storage.captions import read_captions
 from .batches import ClipBatches
+from .clip_features import pad_rows
+from .clips import Clips
 from .examples import Examples, InputMaker, Inputs, Source, check_clips
-from .pairs import Clips, pad_rows
 from .segments import label_names, labels_of_rows, read_labelled, step_labels, windows
 
 

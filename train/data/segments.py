@@ -14,7 +14,9 @@ import numpy as np
 from ...storage.common.errors import UserError
 from ...storage.common.problems import Problems
 from ...storage.records import Caption
-from .pairs import Clip, ClipFeatures, without_features
+from .clip_features import ClipFeatures
+from .clips import Clip
+from .pairs import without_features
 
 BACKGROUND = 0
 """Label of seconds that show no step."""

@@ -1,8 +1,8 @@
-"""The residual 1-D audio encoder of Harwath et al. (ResDAVEnet), which CMCM has on both of its audio data sets (Table 3).
+"""The residual 1-D audio encoder of Harwath et al. (ResDAVEnet), which CMCM uses on both of its audio data sets (Table 3).
 
-As in wnhsu/ResDAVEnet-VQ, models/AudioModels.py ``ResDavenet`` (roudimit/AVLnet model_davenet.py is the same): all bands of a row go
-into one convolution, and four layers of two basic blocks with kernels of 9 follow, each of which halves the time. 16 rows of 10 ms
-become one token. Modules and their values are called as there; of its ``batchnorm1`` nothing is made there either, and it is left out.
+Source: wnhsu/ResDAVEnet-VQ, models/AudioModels.py ``ResDavenet`` (roudimit/AVLnet model_davenet.py is the same). All bands
+of a row go into one convolution. Four layers follow, of two basic blocks with kernels of 9, each of which halves the time, so
+that 16 rows of 10 ms become one token. Modules have the published names; ``batchnorm1``, which is unused there, is left out.
 
 Letters: B clips, T rows, D values of a row, C channels, L tokens.
 """
@@ -19,6 +19,8 @@ KERNEL = 9
 WIDTHS = (128, 128, 256, 512, 1024)
 BLOCKS = 2
 """In each layer."""
+MOMENTUM = 0.1
+"""Of the running mean and variance, as in torch's BatchNorm1d."""
 
 
 def _conv(inputs: int, outputs: int, kernel: int, stride: int = 1) -> nn.Conv1d:
@@ -28,23 +30,30 @@ def _conv(inputs: int, outputs: int, kernel: int, stride: int = 1) -> nn.Conv1d:
 
 
 class RowNorm(nn.BatchNorm1d):
-    """Batch normalisation over the rows of all clips of a batch, of all processes, but not over padding."""
+    """Batch normalisation over the rows of a batch, of all processes, without padding.
 
-    def forward(self, x_BCT: Tensor, mask_B1T: Tensor) -> Tensor:
+    ``codebook.TokenNorm`` has no learned scale and keeps the biased variance; this is torch's BatchNorm1d, as published.
+    """
+
+    def forward(  # pyright: ignore[reportIncompatibleMethodOverride]: needs the mask
+        self, x_BCT: Tensor, mask_B1T: Tensor
+    ) -> Tensor:
+        """Normalise rows. ``mask_B1T``: 1 for a row, 0 for padding."""
         if not self.training:
             return super().forward(x_BCT)
-        own = x_BCT.float()
-        number, mean_C, variance_C = current_workers().statistics(own.transpose(1, 2)[mask_B1T[:, 0].bool()])
+        x_float = x_BCT.float()
+        num_rows, mean_C, variance_C = current_workers().statistics(x_float.transpose(1, 2)[mask_B1T[:, 0].bool()])
+        assert self.running_mean is not None and self.running_var is not None and self.num_batches_tracked is not None
         with torch.no_grad():
-            self.running_mean.lerp_(mean_C, self.momentum)
-            self.running_var.lerp_(variance_C * (number / (number - 1).clamp(min=1)), self.momentum)
-            self.num_batches_tracked += 1
+            self.running_mean.lerp_(mean_C, MOMENTUM)
+            self.running_var.lerp_(variance_C * (num_rows / (num_rows - 1).clamp(min=1)), MOMENTUM)
+            self.num_batches_tracked.add_(1)
         scale_C = self.weight * (variance_C + self.eps).rsqrt()
-        return ((own - mean_C[:, None]) * scale_C[:, None] + self.bias[:, None]).to(x_BCT.dtype)
+        return ((x_float - mean_C[:, None]) * scale_C[:, None] + self.bias[:, None]).to(x_BCT.dtype)
 
 
 class BasicBlock(nn.Module):
-    """[B, C, T] -> [B, C', T / stride]; where ``mask`` [B, 1, T / stride] is 0, so is the result, and nothing of it is seen."""
+    """Two convolutions with a shortcut, [B, C, T] -> [B, C', T / stride]."""
 
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()
@@ -55,6 +64,7 @@ class BasicBlock(nn.Module):
             self.downsample = nn.ModuleList([_conv(inputs, outputs, 1, stride), RowNorm(outputs)])
 
     def forward(self, x_BCT: Tensor, mask_B1T: Tensor) -> Tensor:
+        """Apply the block. ``mask_B1T``: 1 for a row of the result, 0 for padding, which becomes 0."""
         y_BCT = self.bn1(self.conv1(x_BCT), mask_B1T).relu() * mask_B1T
         y_BCT = self.bn2(self.conv2(y_BCT), mask_B1T)
         if self.downsample is not None:
@@ -63,33 +73,32 @@ class BasicBlock(nn.Module):
         return (y_BCT + x_BCT).relu() * mask_B1T
 
 
-class AudioEncoder(nn.Module):
-    """Log-mel rows [B, T, D] and which of them are a clip's own, mask [B, T], from the first on -> tokens [B, L, 1024] and their mask
-    [B, L], L = ceil(T / 16).
+def _layer(inputs: int, outputs: int) -> nn.ModuleList:
+    later = [BasicBlock(outputs, outputs, 1) for _ in range(BLOCKS - 1)]
+    return nn.ModuleList([BasicBlock(inputs, outputs, 2), *later])
 
-    A clip's tokens are the same however much padding stands behind it, and in training in however many processes its batch is computed:
-    unlike in the published code, each layer sees zeros there, as behind the end of a clip that is alone, and padding has no part in
-    batch norm's statistics.
+
+class AudioEncoder(nn.Module):
+    """Encodes log-mel rows [B, T, D] as tokens [B, L, 1024], L = ceil(T / 16).
+
+    A clip's tokens do not depend on how much padding follows it, nor on the number of processes that share a batch. Unlike
+    in the published code, each layer sees zeros in padding, as after the end of a single clip, and padding does not count in
+    batch normalisation.
     """
 
     def __init__(self, num_bands: int = 40) -> None:
         super().__init__()
         self.conv1, self.bn1 = _conv(num_bands, WIDTHS[0], 1), RowNorm(WIDTHS[0])
-        nn.init.normal_(
-            self.conv1.weight, 0.0, math.sqrt(2 / (num_bands * WIDTHS[0]))
-        )  # there, bands are the kernel's height
-        for number, (inputs, outputs) in enumerate(pairwise(WIDTHS), start=1):
-            blocks = [
-                BasicBlock(inputs if first else outputs, outputs, 2 if first else 1)
-                for first in [True] + [False] * (BLOCKS - 1)
-            ]
-            setattr(self, f"layer{number}", nn.ModuleList(blocks))
+        # In the published code, the bands are the kernel's height.
+        nn.init.normal_(self.conv1.weight, 0.0, math.sqrt(2 / (num_bands * WIDTHS[0])))
+        self.layer1, self.layer2, self.layer3, self.layer4 = (_layer(*widths) for widths in pairwise(WIDTHS))
 
     def forward(self, rows_BTD: Tensor, mask_BT: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the tokens and their mask [B, L]. ``mask_BT``: True for a row; rows come first."""
         mask_B1T = mask_BT[:, None].to(rows_BTD.dtype)
         x_BCT = self.bn1(self.conv1(rows_BTD.transpose(1, 2)), mask_B1T).relu() * mask_B1T
         for layer in (self.layer1, self.layer2, self.layer3, self.layer4):
-            mask_B1T = mask_B1T[:, :, ::2]  # a token is a clip's own where the row in its middle is
+            mask_B1T = mask_B1T[:, :, ::2]  # a token counts if the row in its middle does
             for block in layer:
                 x_BCT = block(x_BCT, mask_B1T)
         return x_BCT.transpose(1, 2), mask_B1T[:, 0].bool()

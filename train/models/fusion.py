@@ -9,7 +9,7 @@ from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
 from ..settings import MAX_TOKENS
-from .layers import MixedPrecision, length_groups, new_layers
+from .layers import MixedPrecision, SelfAttentionLayer, length_groups, new_layers
 from .tokens import TextTokens, VideoTokens
 
 
@@ -86,9 +86,17 @@ class Fusion(MixedPrecision):
         types_RD = None if texts.types_BND is None else texts.types_BND[texts.mask_BN]
         rows_RD = torch.cat([texts_RD, videos_RD])
         with self.autocast(rows_RD.device):
-            first = self.layers[0].queries(rows_RD), self.layers[0].keys_and_values(rows_RD)
+            first = _layers(self)[0]
+            queries_RD, keys_and_values_RE = first.queries(rows_RD), first.keys_and_values(rows_RD)
         return TokenBank(
-            rows_RD, *first, text_starts, text_lengths, len(texts_RD) + video_starts, video_lengths, types_RD
+            rows_RD,
+            queries_RD,
+            keys_and_values_RE,
+            text_starts,
+            text_lengths,
+            len(texts_RD) + video_starts,
+            video_lengths,
+            types_RD,
         )
 
     def _rows(
@@ -140,7 +148,7 @@ class Fusion(MixedPrecision):
         num_outputs = (
             1 if self.token_score is None else longest_text
         )  # the last layer gives only what scores are made of
-        first, *others = self.layers
+        first, *others = _layers(self)
         output_PQ = row_PL if others else row_PL[:, :num_outputs]
         with self.autocast(row_PL.device):
             gathered = (
@@ -156,6 +164,7 @@ class Fusion(MixedPrecision):
         if self.token_score is None:
             return pair_P, None
         is_text_PQ = torch.arange(num_outputs, device=row_PL.device) < text_length_P1
+        assert bank.types_RD is not None, "a token head needs the tokens' types"
         types_PQD = take(
             bank.types_RD, row_PL[:, :num_outputs].where(is_text_PQ, 0)
         )  # the bank begins with the texts' rows
@@ -166,6 +175,10 @@ class Fusion(MixedPrecision):
 def take(rows_RD: Tensor, index_PL: Tensor) -> Tensor:
     """Return the rows with these indices, [P, L, D]."""
     return rows_RD.index_select(0, index_PL.flatten()).unflatten(0, index_PL.shape)
+
+
+def _layers(fusion: Fusion) -> list[SelfAttentionLayer]:
+    return [layer for layer in fusion.layers if isinstance(layer, SelfAttentionLayer)]
 
 
 def _perceptron(width: int, hidden: int) -> nn.Sequential:

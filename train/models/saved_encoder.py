@@ -1,4 +1,7 @@
-"""A run's text encoder without weights: of known kinds, of sizes that its weights have, and no code."""
+"""A run's text encoder without weights.
+
+Whoever wrote the run, the encoder is of a known kind, has the sizes of the run's weights, and runs no code.
+"""
 
 import math
 from collections.abc import Mapping
@@ -24,7 +27,7 @@ MODEL_TYPES = (
     "roberta",
     "xlm-roberta",
 )
-"""Encoders that give a vector for each token, and whose tokenizers say which letters it covers."""
+"""Encoders that give a vector for each token, and whose tokenizers say which characters each token covers."""
 SIZES = (
     "vocab_size",
     "embedding_size",
@@ -60,7 +63,9 @@ RATES = (
 )
 SWITCHES = ("relative_attention", "position_biased_input", "share_att_key")
 ACTIVATIONS = ("gelu", "gelu_new", "gelu_fast", "gelu_pytorch_tanh", "gelu_python", "relu", "silu", "tanh")
-NAMES = dict.fromkeys(("hidden_act", "activation", "conv_act", "pooler_hidden_act"), ACTIVATIONS)
+NAMES: dict[str, tuple[str, ...]] = dict.fromkeys(
+    ("hidden_act", "activation", "conv_act", "pooler_hidden_act"), ACTIVATIONS
+)
 NAMES |= {"norm_rel_ebd": ("none", "layer_norm"), "pos_att_type": ("c2p", "p2c")}
 WITHOUT_EFFECT = (
     "model_type",
@@ -79,12 +84,19 @@ WITHOUT_EFFECT = (
     "eos_token_id",
     "output_past",
 )
-"""On an encoder in float32 whose tokens' vectors are taken."""
+"""Settings that change nothing in a float32 encoder of which only the tokens' vectors are used."""
 
 
 def read_encoder(folder: Path, shapes: dict[str, tuple[int, ...]]) -> PreTrainedModel:
-    """Of a run's folder ``text_encoder``. ``shapes``: of the encoder's tensors in the run's weights, by name; nothing is allocated before
-    they are found to be the same. Raises ``UserError`` where they are not, or where the folder is not as a training writes it."""
+    """Return the encoder in a run's folder ``text_encoder``, with random weights.
+
+    Args:
+        folder: The folder.
+        shapes: Shapes of the encoder's tensors in the run's weights, by name. Nothing is allocated before they match.
+
+    Raises:
+        UserError: They do not match, or the folder is not as a training writes it.
+    """
     path = folder / "config.json"
     with refusing(path):
         about = read_object(path, MOST_CONFIG_BYTES)
@@ -94,25 +106,29 @@ def read_encoder(folder: Path, shapes: dict[str, tuple[int, ...]]) -> PreTrained
         with torch.device("meta"):
             expected = {name: tuple(value.shape) for name, value in make_encoder(config).state_dict().items()}
         if wrong := difference(expected, shapes):
-            raise ValueError(f"it is not of the run's weights, {wrong}")
+            raise ValueError(f"it does not match the run's weights, {wrong}")
         if unused := _unused(about, config):
             say(f"note: {path}: not used: {one_line(', '.join(unused))}")
         return make_encoder(config)
 
 
 def make_encoder(config: PreTrainedConfig) -> PreTrainedModel:
+    """Return an encoder with random weights."""
     return without_pooler(AutoModel.from_config(config, trust_remote_code=False))
 
 
 def without_pooler(encoder: PreTrainedModel) -> PreTrainedModel:
-    """Only the tokens' vectors are used; BERT's pooling layer would be saved and never trained."""
-    encoder.pooler = None
+    """Remove the pooling layer and return the encoder. Only the tokens' vectors are used, so it would never be trained."""
+    encoder.pooler = None  # pyright: ignore[reportArgumentType]: torch takes None for a module that is absent
     return encoder
 
 
 def plain_config(about: Mapping[str, Any]) -> PreTrainedConfig:
-    """Of what a ``config.json`` says, the sizes and settings of an encoder of ``MODEL_TYPES``. Raises ``ValueError`` for another kind and
-    for impossible values."""
+    """Return the sizes and settings that a ``config.json`` has for an encoder of ``MODEL_TYPES``, and nothing else.
+
+    Raises:
+        ValueError: The encoder is of another kind, or a value is impossible.
+    """
     if about.get("model_type") not in MODEL_TYPES:
         raise ValueError(f"its model_type is {about.get('model_type')!r}; expected one of {', '.join(MODEL_TYPES)}")
     kept = {
@@ -130,7 +146,7 @@ def _is_possible(name: str, value: Any) -> bool:
         return isinstance(value, bool)
     if name in NAMES:
         values = value.split("|") if isinstance(value, str) else value
-        return isinstance(values, list) and all(one in NAMES[name] for one in values)
+        return isinstance(values, list) and all(choice in NAMES[name] for choice in values)
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
     return (
@@ -139,7 +155,7 @@ def _is_possible(name: str, value: Any) -> bool:
 
 
 def _unused(about: Mapping[str, Any], config: PreTrainedConfig) -> list[str]:
-    """Names of what would change something elsewhere."""
+    """Return the names of settings that are dropped although they would change something."""
     usual = config.to_dict()
     return [
         name

@@ -69,7 +69,7 @@ class VideoTextModel(PairModel):
     def encode_videos(self, features_BMF: Tensor, mask_BM: Tensor) -> VideoTokens:
         """Encode clips; see ``PairModel.encode_videos``. Values at padding have no influence."""
 
-        def run(rows: Tensor, length: int, mask: Tensor | None) -> tuple[Tensor]:
+        def run(rows: Tensor, length: int, mask: Tensor | None) -> tuple[Tensor, ...]:
             standardised = self.standardised(features_BMF[rows, :length])
             with self.autocast(features_BMF.device):
                 x = self.dropout(self.project(standardised)) + self.positions[:length]
@@ -77,7 +77,8 @@ class VideoTextModel(PairModel):
                     x = layer(x, mask)
             return (x.to(self.feature_mean.dtype) * self.scale,)
 
-        return VideoTokens(*by_length(mask_BM, run), mask_BM)
+        [tokens_BMD] = by_length(mask_BM, run)
+        return VideoTokens(tokens_BMD, mask_BM)
 
     def encode_texts(self, inputs: dict[str, Tensor]) -> TextTokens:
         """Encode captions from ``input_ids``, ``attention_mask`` and ``token_weights``, each [B, N]."""

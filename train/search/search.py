@@ -16,7 +16,7 @@ from ..runs import asked_dataset, dataset_of, find_run, read_run
 
 if TYPE_CHECKING:
     from ..checkpoint import Run
-    from ..data.pairs import Clip
+    from ..data.clips import Clip
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,8 @@ def searchable_clips(run: "Run") -> list["Clip"]:
 
     Videos come in order of their ids. Of clips with equal scores, the first one in this list ranks first.
     """
-    from ..data.pairs import Clip, make_pairs
+    from ..data.clips import Clip
+    from ..data.pairs import make_pairs
 
     has_captions = read_captions_about(run.dataset.captions) is not None
     clips = make_pairs(read_captions(run.dataset.captions)).clips if has_captions else ()

@@ -11,8 +11,9 @@ from ...storage.common.errors import SettingError, UserError
 from ...storage.common.problems import Problems
 from ...storage.store import Store
 from ..checkpoint import Run
+from ..data.clips import Clip, evenly
 from ..data.coverage import measure, split_checksum
-from ..data.pairs import Clip, Pairs, evenly, of_split, read_pairs, why_none
+from ..data.pairs import Pairs, of_split, read_pairs, why_none
 from ..metrics import RECALL_AT, RetrievalMetrics, count_rivals, retrieval_metrics
 from ..scores import StageScores, TotalScores
 from ..scoring import stage_scores

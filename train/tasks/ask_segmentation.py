@@ -15,8 +15,10 @@ from ...storage.common.errors import UserError
 from ...storage.common.problems import Problems
 from ...storage.common.progress import progress
 from ..checkpoint import Run
+from ..data.clip_features import pad_rows
+from ..data.clips import evenly
 from ..data.coverage import Coverage, measure, split_checksum
-from ..data.pairs import evenly, of_split, pad_rows, why_none
+from ..data.pairs import of_split, why_none
 from ..data.segments import LabelledVideo, label_frames, label_names, read_labelled, step_labels, windows
 from ..scoring import CLIP_CHUNK, Scorer
 from .base import NoSettings, Question, TaskResult

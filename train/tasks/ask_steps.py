@@ -18,8 +18,9 @@ from ...storage.common.problems import Problems
 from ...storage.common.progress import progress
 from ...storage.records import Caption
 from ..checkpoint import Run
+from ..data.clips import Clip, evenly
 from ..data.coverage import Coverage, measure, split_checksum
-from ..data.pairs import Clip, evenly, of_split, why_none, without_features
+from ..data.pairs import of_split, why_none, without_features
 from ..scoring import Scorer, stage_scores
 from .base import NoSettings, Question, TaskResult
 from .step_order import Ordered, found_steps, order_steps

@@ -15,8 +15,9 @@ from ...storage.common.problems import Problems
 from ...storage.common.progress import progress
 from ...storage.records import Caption
 from ..checkpoint import Run
+from ..data.clips import evenly
 from ..data.coverage import measure, split_checksum
-from ..data.pairs import Pairs, evenly, of_split, read_pairs, why_none
+from ..data.pairs import Pairs, of_split, read_pairs, why_none
 from ..models.heads import AnswerHead
 from ..scoring import CLIP_CHUNK, TEXT_CHUNK, Scorer
 from .base import NoSettings, Question, TaskResult

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ...storage.records import Caption
-from ..data.pairs import Clip
+from ..data.clips import Clip
 from ..data.recordings import Recordings
 from ..data.text import Pieces, at_characters
 from ..models.codebook import Coded, SharedCodebook, coded_texts, coded_videos

@@ -1,0 +1,131 @@
+"""Rows of features for clips."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ...storage.profiles import FRAME_MAPS
+from ...storage.records import VideoFeatures
+from ...storage.store import Store
+from .clips import Clip, evenly
+
+
+class ClipFeatures:
+    """Rows of features for any clip, from one store or from several that are aligned in time and joined."""
+
+    def __init__(self, stores: Sequence[Store], grid: tuple[int, int, int] | None = None) -> None:
+        """Read from open stores.
+
+        Args:
+            stores: One or more; their rows are joined.
+            grid: (time, height, width) for a store of frame maps: a clip's rows are the means of this many cells of its
+                maps.
+        """
+        self.stores, self.grid = list(stores), grid
+        self.dim = sum(_channels(store) for store in self.stores)
+
+    def __contains__(self, video_id: str) -> bool:
+        return all(video_id in store for store in self.stores)
+
+    def video_ids(self) -> list[str]:
+        """Return the videos that all stores have."""
+        return [v for v in self.stores[0].video_ids() if v in self]
+
+    def duration_seconds(self, video_id: str) -> float:
+        """Return the duration of a video."""
+        return self.stores[0].duration_seconds(video_id)
+
+    def rows(self, clips: Sequence[Clip], max_rows: int) -> list[np.ndarray]:
+        """Return the rows [T, D] of each clip; none for a clip past the video's end.
+
+        Of several stores, the one with most rows sets the times; the others give the row that covers the middle of each.
+        Do not write to the arrays: they may be the store's own.
+
+        Args:
+            clips: The clips.
+            max_rows: Upper limit of T; longer clips' rows are evenly chosen.
+        """
+        return [rows for rows, _ in self.timed_rows(clips, max_rows)]
+
+    def timed_rows(self, clips: Sequence[Clip], max_rows: int) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Return the ``rows`` of each clip, and when each starts and ends [T, 2], in seconds."""
+        spans = [(clip.video_id, clip.start_seconds, clip.end_seconds) for clip in clips]
+        parts = [store.get_clips(spans, dtype=None) for store in self.stores]
+        joined = [_at_most(*_join(of_clip), max_rows) for of_clip in zip(*parts, strict=True)]
+        if self.grid is None:
+            return joined
+        shape = FRAME_MAPS[self.stores[0].profile.name]
+        return [_averaged(rows.reshape(-1, *shape), times, self.grid) for rows, times in joined]
+
+    def batch(self, clips: Sequence[Clip], max_rows: int) -> tuple[Tensor, Tensor]:
+        """Return features [B, M, D], padded with zeros, and the mask [B, M], True for a row."""
+        return pad_rows(self.rows(clips, max_rows), self.dim)
+
+    def pooled(self, clips: Sequence[Clip]) -> np.ndarray:
+        """Return the maximum over each clip's rows, or over its maps' cells, float32 [B, D].
+
+        The part of each store has length 1, as in HowTo100M's loader. A clip past the video's end has zeros.
+        """
+        spans = [(clip.video_id, clip.start_seconds, clip.end_seconds) for clip in clips]
+        return np.concatenate([_pooled(store, spans) for store in self.stores], axis=1)
+
+
+def _channels(store: Store) -> int:
+    """Return the width of a row, or of a cell if rows are frame maps."""
+    *_, channels = FRAME_MAPS.get(store.profile.name, (store.profile.dimension,))
+    return channels
+
+
+def _averaged(maps_THWC: np.ndarray, times: np.ndarray, grid: tuple[int, int, int]) -> tuple[np.ndarray, np.ndarray]:
+    """Return the means of a clip's maps in the cells of a grid [T' H' W', C], and the times of each.
+
+    If a grid does not divide the maps evenly, its cells overlap, as in torch's adaptive pooling.
+    """
+    if not len(maps_THWC):
+        return np.zeros((0, maps_THWC.shape[-1]), np.float32), times[:0]
+    maps_CTHW = torch.from_numpy(maps_THWC.astype(np.float32)).movedim(-1, 0)
+    means_CP = F.adaptive_avg_pool3d(maps_CTHW, grid).flatten(1)
+    starts = np.arange(grid[0]) * len(times) // grid[0]
+    ends = -(np.arange(1, grid[0] + 1) * -len(times) // grid[0])
+    spans = np.stack([times[starts, 0], times[ends - 1, 1]], axis=1)
+    return means_CP.T.numpy(), spans.repeat(grid[1] * grid[2], axis=0)
+
+
+def _pooled(store: Store, clips: Sequence[tuple[str, float | None, float | None]]) -> np.ndarray:
+    pooled = np.zeros((len(clips), _channels(store)), dtype=np.float32)
+    for index, clip in enumerate(store.get_clips(clips, dtype=None)):
+        if len(clip.features):
+            pooled[index] = clip.features.reshape(-1, pooled.shape[1]).max(axis=0)
+    return pooled / np.maximum(np.linalg.norm(pooled, axis=1, keepdims=True), np.finfo(np.float32).tiny)
+
+
+def pad_rows(rows: Sequence[np.ndarray], dim: int) -> tuple[Tensor, Tensor]:
+    """Return rows [B, M, D], padded with zeros to the longest, and the mask [B, M], True for a row."""
+    features = np.zeros((len(rows), max(map(len, rows)), dim), dtype=np.float32)
+    mask = torch.zeros(features.shape[:2], dtype=torch.bool)
+    for index, part in enumerate(rows):
+        features[index, : len(part)] = part
+        mask[index, : len(part)] = True
+    return torch.from_numpy(features), mask
+
+
+def _join(parts: Sequence[VideoFeatures]) -> tuple[np.ndarray, np.ndarray]:
+    leader = max(parts, key=lambda part: len(part.features))
+    times = np.stack([leader.start_seconds, leader.end_seconds], axis=1)
+    if len(parts) == 1:
+        return leader.features, times
+    if any(len(part.features) == 0 for part in parts):
+        return np.zeros((0, sum(part.features.shape[1] for part in parts)), dtype=np.float32), times[:0]
+    middles = times.mean(axis=1)
+    chosen = [np.clip(np.searchsorted(part.start_seconds, middles, side="right") - 1, 0, None) for part in parts]
+    return np.concatenate([part.features[rows] for part, rows in zip(parts, chosen, strict=True)], axis=1), times
+
+
+def _at_most(rows: np.ndarray, times: np.ndarray, max_rows: int) -> tuple[np.ndarray, np.ndarray]:
+    if len(rows) <= max_rows:
+        return rows, times
+    chosen = evenly(len(rows), max_rows)
+    return rows[chosen], times[chosen]
