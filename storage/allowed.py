@@ -1,7 +1,7 @@
 """Folders outside of ``--root`` that may hold videos of a data set.
 
-``videos.jsonl`` may come from a stranger and may name any file, so the user names these folders. They are kept for each data
-set (``state.py``).
+``videos.jsonl`` may come from a stranger and may name any file, so the user names these folders. They are kept for
+each data set (``state.py``).
 """
 
 import json
@@ -34,7 +34,8 @@ def allow_folder(dataset: DatasetFolder, folder: Path) -> None:
             write_json(path, {"dataset": key, "folders": [*_written(key), allowed]})
     except (OSError, RuntimeError) as error:  # no home folder, or a read-only one
         note_once(
-            f"note: {folder}: the permission to read videos there cannot be kept ({error}), so the next command asks again; "
+            f"note: {folder}: the permission to read videos there cannot be kept ({error}), so the next command asks "
+            "again; "
             "set XDG_STATE_HOME to a folder that can be written"
         )
 
@@ -48,7 +49,8 @@ def refuse_other_folders(dataset: DatasetFolder, videos: Sequence[VideoRecord]) 
     if outside:
         folder = os.path.commonpath([os.path.dirname(path) for path in outside])
         raise UserError(
-            f"{dataset.videos_file}: {len(outside):,} of its videos lie outside of {dataset.root}, such as {outside[0]}; if "
+            f"{dataset.videos_file}: {len(outside):,} of its videos lie outside of {dataset.root}, such as "
+            f"{outside[0]}; if "
             f"you trust this list, pass --allow-folder {shlex.quote(folder)} once"
         )
 

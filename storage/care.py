@@ -1,8 +1,8 @@
 """Care of stores: verify, repair, compact and merge them, and remove videos.
 
-Each function writes new shards first and removes old ones only when the new ones are complete. Whenever it is stopped, every
-video is still there, and the same call continues. Extraction and training may run at the same time; two of these functions on
-one store may not.
+Each function writes new shards first and removes old ones only when the new ones are complete. Whenever it is stopped,
+every video is still there, and the same call continues. Extraction and training may run at the same time; two of these
+functions on one store may not.
 """
 
 import contextlib
@@ -31,7 +31,8 @@ from .store_folder import current_shards, shard_files
 
 COMPACT_BYTES = 256 << 20
 UNFINISHED_SECONDS = 3600
-"""A temporary file that was not written for this long belongs to a writer that was killed: writing one takes seconds."""
+"""A temporary file that was not written for this long belongs to a writer that was killed: writing one takes seconds.
+"""
 
 
 @dataclass(frozen=True)
@@ -45,8 +46,9 @@ class Finding:
     damaged: list[int] = field(default_factory=list)
     """The damaged videos, by their row in the index."""
     foreign: bool = False
-    """True if it is not a damaged shard of this store: another version or profile, another program's file, or unreadable
-    now."""
+    """True if it is not a damaged shard of this store: another version or profile, another program's file, or
+    unreadable now.
+    """
 
 
 @dataclass(frozen=True)
@@ -248,7 +250,8 @@ def merge(sources: Sequence[Path], folder: Path, *, on_progress: Listener | None
         shard, first = store.shards[0], stores[0].shards[0]
         if shard.key != first.key:
             raise UserError(
-                f"{store.folder}: has {shard.describe()}, {stores[0].folder} has {first.describe()}; only stores of one "
+                f"{store.folder}: has {shard.describe()}, {stores[0].folder} has {first.describe()}; only stores of "
+                "one "
                 "profile and the same weights can be merged"
             )
     shards = [shard for store in stores for shard in store.shards if not (folder / shard.path.name).exists()]

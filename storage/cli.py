@@ -31,16 +31,12 @@ def _dataset(args: argparse.Namespace) -> DatasetFolder | None:
     return DatasetFolder(args.root, args.dataset) if args.dataset else None
 
 
-def _known_stores(dataset: DatasetFolder) -> list[str]:
-    return stores_in(dataset.path / "features")
-
-
 def _folder(args: argparse.Namespace, name: str) -> Path:
     """Return the folder of one store: ``name`` is its features with --dataset, else its folder."""
     dataset = _dataset(args)
     if dataset is None:
         return Path(name)
-    names = split_features(name, _known_stores(dataset))
+    names = split_features(name, stores_in(dataset.path / "features"))
     if len(names) > 1:
         raise UserError(f"{name}: names {len(names)} stores; expected one")
     return dataset.features(names[0])
@@ -50,7 +46,7 @@ def _existing(args: argparse.Namespace, name: str) -> Path:
     """Return the folder of a store that has shards."""
     folder, dataset = _folder(args, name), _dataset(args)
     if not current_shards(folder):
-        known = _known_stores(dataset) if dataset else []
+        known = stores_in(dataset.path / "features") if dataset else []
         expected = f"one of {', '.join(known)}" if known else "its folder, or --dataset and the name of its features"
         raise UserError(f"{folder}: no feature store there (no *.h5); expected {expected}")
     return folder
@@ -60,7 +56,7 @@ def _stores(args: argparse.Namespace) -> list[Path]:
     """Return the folders of the stores that were named, or of all stores of the data set."""
     dataset, names = _dataset(args), args.stores
     if dataset is not None:
-        known = _known_stores(dataset)
+        known = stores_in(dataset.path / "features")
         names = list(dict.fromkeys(name for text in names or known for name in split_features(text, known)))
         if not names:
             raise UserError(f"{dataset.path / 'features'}: no feature stores there; run vlalign-extract first")
@@ -105,11 +101,13 @@ def _verify(args: argparse.Namespace) -> int:
             findings = care.verify(folder, problems=problems)
             if partials := care.unfinished(folder):
                 say(
-                    f"note: {len(partials):,} unfinished files in {folder}, of writers that were stopped; vlalign-store "
+                    f"note: {len(partials):,} unfinished files in {folder}, of writers that were stopped; "
+                    "vlalign-store "
                     "repair removes them"
                 )
             show(
-                f"{folder}: {len(findings):,} of {num_shards:,} shards are damaged; vlalign-store repair {folder} drops the "
+                f"{folder}: {len(findings):,} of {num_shards:,} shards are damaged; vlalign-store repair {folder} "
+                "drops the "
                 "damage, then run vlalign-extract again"
                 if findings
                 else f"{folder}: {num_shards:,} shards, every byte as it was written"
@@ -212,7 +210,8 @@ _IMPORT = {
     "source": {"type": Path, "metavar": "SOURCE", "help": "a folder with a file for each video, or one file with all"},
     "--profile": {
         "required": True,
-        "help": "how the features were made, as far as you know: a name as for vlalign-extract --features, or a JSON file "
+        "help": "how the features were made, as far as you know: a name as for vlalign-extract --features, or a JSON "
+        "file "
         "with the fields that vlalign-store info --json shows",
     },
     "--pattern": {

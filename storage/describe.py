@@ -46,7 +46,8 @@ class StoreInfo:
         replaced = f", {self.replaced_videos:,} replaced ones beside them" if self.replaced_videos else ""
         sha256 = f" (sha256 {self.weights_sha256 or 'not known'})" if self.weights != "none" else ""
         facts = {
-            "videos": f"{self.videos:,} ({self.partial_videos:,} partial or damaged{replaced}), {self.hours:,.2f} hours",
+            "videos": f"{self.videos:,} ({self.partial_videos:,} partial or damaged{replaced}), {self.hours:,.2f} "
+            "hours",
             "rows": f"{self.rows:,} of {self.profile['dimension']:,} values, {' and '.join(self.types)}",
             "on disk": f"{self.shards:,} shards, {self.bytes / 1e6:,.1f} MB, schema {self.schema}",
             "origin": self.origin,

@@ -29,8 +29,8 @@ def checksum_of_all(checksums: dict[bytes, int]) -> int:
 class FeatureStore:
     """Features in a folder of shards (see ``Store``). Threads, forked and spawned processes may share a store.
 
-    Files are opened when they are needed. Of two shards with the same video the one with the later name counts. Names begin
-    with the time of writing; shards whose names have no valid time are the oldest.
+    Files are opened when they are needed. Of two shards with the same video the one with the later name counts. Names
+    begin with the time of writing; shards whose names have no valid time are the oldest.
     """
 
     MAX_OPEN_SHARDS = 128

@@ -19,8 +19,9 @@ from .common.errors import UserError, refuse_unreadable
 
 IDENTITY_BYTES = 1 << 16
 TURN_SECONDS, LOOK_SECONDS = 10.0, 0.02
-"""How long to wait for a lock, and how often to try. Locks are held for much less; after this time something else is wrong,
-such as a network file system without locks."""
+"""How long to wait for a lock, and how often to try. Locks are held for much less; after this time something else is
+wrong, such as a network file system without locks.
+"""
 VIDEO_SUFFIXES = (
     ".mp4",
     ".mkv",
@@ -78,8 +79,8 @@ def written_whole(path: Path) -> Iterator[Path]:
 def one_at_a_time(path: Path) -> Iterator[None]:
     """Let one process at a time read, change and write ``path``.
 
-    A file beside it is locked; the lock ends with the process at the latest. On a file system without locks, processes do
-    not wait for each other.
+    A file beside it is locked; the lock ends with the process at the latest. On a file system without locks, processes
+    do not wait for each other.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.with_name(f".{path.name}.lock").open("a") as lock:
@@ -140,7 +141,10 @@ def write_jsonl(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
 
 
 def numbered_jsonl(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield the number and the object of each line that is not blank. Raises ``UserError`` for a line without an object."""
+    """Yield the number and the object of each line that is not blank.
+
+    Raises ``UserError`` for a line without an object.
+    """
     check_regular(path)
     with path.open("rb") as file:
         for number, line in enumerate(file, start=1):

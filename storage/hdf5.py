@@ -14,8 +14,8 @@ import numpy as np
 def new_hdf5(path: Path) -> Iterator[h5py.File]:
     """Yield a new file. Raises ``OSError`` if it cannot be written; h5py itself raises other errors on a full disk.
 
-    HDF5's file locks are off. Nobody else knows the temporary name, and on NFS and Lustre without a lock service they fail or
-    hang.
+    HDF5's file locks are off. Nobody else knows the temporary name, and on NFS and Lustre without a lock service they
+    fail or hang.
     """
     try:
         with h5py.File(path, "w", locking=False) as file:
@@ -65,7 +65,9 @@ def inner_dataset(group: h5py.Group, name: str) -> h5py.Dataset:
 
 
 def check_size(dataset: h5py.Dataset, max_bytes: int) -> h5py.Dataset:
-    """Raise ``ValueError`` if a data set has more than ``max_bytes``, or more than its bytes in the file can unpack to."""
+    """Raise ``ValueError`` if a data set has more than ``max_bytes``, or more than its bytes in the file can unpack
+    to.
+    """
     stored = dataset.id.get_storage_size()
     if dataset.nbytes > max_bytes:
         raise ValueError(f"its data set {dataset.name!r} has more than {max_bytes >> 30} GiB")
@@ -94,7 +96,10 @@ class VlenReader:
     _MAX_HEAPS = 16
 
     def __init__(self, file: h5py.File, path: Path) -> None:
-        """Prepare to read values of ``file``, which lies at ``path``. Raises ``ValueError`` for another kind of file."""
+        """Prepare to read values of ``file``, which lies at ``path``.
+
+        Raises ``ValueError`` for another kind of file.
+        """
         if file.id.get_create_plist().get_sizes() != (8, 8) or file.userblock_size:
             raise ValueError("its addresses are not laid out as vlalign does")
         self._path = path
@@ -119,7 +124,10 @@ class VlenReader:
         return np.frombuffer(self._bytes(offset, num_bytes), row)
 
     def value(self, reference: np.void, max_bytes: int) -> bytes:
-        """Return the value that a row refers to. Raises ``ValueError`` if it is missing or longer than ``max_bytes``."""
+        """Return the value that a row refers to.
+
+        Raises ``ValueError`` if it is missing or longer than ``max_bytes``.
+        """
         length, address, index = reference.item()
         if not length:
             return b""
@@ -163,8 +171,8 @@ class VlenReader:
 class MemoryFile:
     """A file that HDF5 writes in memory. Only what HDF5 itself writes needs memory; the data may have any size.
 
-    HDF5 must not write to the disk itself: on a full disk it reports success though bytes are missing, or crashes when the
-    process ends.
+    HDF5 must not write to the disk itself: on a full disk it reports success though bytes are missing, or crashes when
+    the process ends.
     """
 
     def __init__(self) -> None:

@@ -84,14 +84,18 @@ class DatasetFolder:
         write_jsonl(self.videos_file, ({k: v for k, v in asdict(video).items() if v is not None} for video in videos))
 
     def video_path(self, video: VideoRecord) -> Path:
-        """Return the path of a video. Raises ``UserError`` for a relative path that leads out of the data set's folder."""
+        """Return the path of a video.
+
+        Raises ``UserError`` for a relative path that leads out of the data set's folder.
+        """
         return Path(self.video_file(video))
 
     def video_file(self, video: VideoRecord) -> str:
         """Return ``video_path`` as text. Making a million ``Path`` objects would take a minute."""
         if not os.path.isabs(video.path) and ".." in video.path.split("/"):
             raise UserError(
-                f"{self.videos_file}: video {video.video_id!r} has the path {video.path!r}, which leads out of {self.path}"
+                f"{self.videos_file}: video {video.video_id!r} has the path {video.path!r}, which leads out of "
+                f"{self.path}"
             )
         return os.path.join(self._absolute, video.path)
 
@@ -118,7 +122,8 @@ def find_dataset(root: Path, name: str | None, *, having: str, hint: str) -> Dat
             raise UserError(f"which data set? there is none with {having} under {root}; run {hint} first")
         if len(prepared) > 1:
             raise UserError(
-                f"which data set? {len(prepared)} are there ({', '.join(prepared)}) with {having} under {root}; pass --dataset"
+                f"which data set? {len(prepared)} are there ({', '.join(prepared)}) with {having} under {root}; pass "
+                "--dataset"
             )
         name = prepared[0]
     dataset = DatasetFolder(root, name)

@@ -1,11 +1,11 @@
 """The feature profiles, one row for each.
 
-Comments say what published features were made with, and where to read that. Never change a value of a profile: add another
-profile.
+Comments say what published features were made with, and where to read that. Never change a value of a profile: add
+another profile.
 
-Frames are resized like FFmpeg's ``scale`` filter with ``flags=bilinear``. That was its kernel under ffmpeg-python when most
-of the features below were published (before FFmpeg's commit 9f14396a). Frames for CLIP are resized by Pillow, as its authors
-do.
+Frames are resized like FFmpeg's ``scale`` filter with ``flags=bilinear``. That was its kernel under ffmpeg-python when
+most of the features below were published (before FFmpeg's commit 9f14396a). Frames for CLIP are resized by Pillow, as
+its authors do.
 """
 
 from collections.abc import Collection
@@ -33,10 +33,10 @@ S3D = Profile(
     dimension=1024,
 )
 
-# Radford et al. 2021, as NCL and CMCM use it through ArrowLuo/CLIP4Clip (dataloaders/rawvideo_util.py): RGB frames at their own
-# size, Pillow's bicubic kernel, centre crop, and CLIP's mean and std. If the crop cannot be centred exactly, it is off by one
-# pixel to the same side as in transformers' CLIPImageProcessor. CLIP4Clip reads 1 frame a second and samples 12 of them (64 for
-# ActivityNet). Sampling is left to training.
+# Radford et al. 2021, as NCL and CMCM use it through ArrowLuo/CLIP4Clip (dataloaders/rawvideo_util.py): RGB frames at
+# their own size, Pillow's bicubic kernel, centre crop, and CLIP's mean and std. If the crop cannot be centred exactly,
+# it is off by one pixel to the same side as in transformers' CLIPImageProcessor. CLIP4Clip reads 1 frame a second and
+# samples 12 of them (64 for ActivityNet). Sampling is left to training.
 CLIP = Profile(
     name="clip_vit_b32",
     model="CLIP ViT-B/32",
@@ -56,8 +56,9 @@ CLIP = Profile(
 )
 
 FRAME_MAPS = {"clip_vit_b32_map": (7, 7, 512)}
-"""(height, width, channels) of features whose rows are flattened maps of a frame: ``rows.reshape(-1, *FRAME_MAPS[name])`` is
-[T, H, W, C]."""
+"""(height, width, channels) of features whose rows are flattened maps of a frame: ``rows.reshape(-1,
+*FRAME_MAPS[name])`` is [T, H, W, C].
+"""
 
 LOGMEL = "logmel"
 """The features of sound. No network computes them."""
@@ -65,8 +66,9 @@ LOGMEL = "logmel"
 PROFILES = {
     profile.name: profile
     for profile in (
-        # 2D features of HowTo100M (Miech et al. 2019) and of TACo, SSML: antoine77340/video_feature_extractor, extract.py:34-36,
-        # preprocessing.py:18, model.py:16-38. It uses torchvision's V1 weights; V2 gives other features.
+        # 2D features of HowTo100M (Miech et al. 2019) and of TACo, SSML: antoine77340/video_feature_extractor,
+        # extract.py:34-36, preprocessing.py:18, model.py:16-38. It uses torchvision's V1 weights; V2 gives other
+        # features.
         Profile(
             name="resnet152",
             model="ResNet-152",
@@ -84,8 +86,9 @@ PROFILES = {
             layer="layer4, mean over space",
             dimension=2048,
         ),
-        # 3D features of HowTo100M (Miech et al. 2019): antoine77340/video_feature_extractor, extract.py:34-36, preprocessing.py:20-36.
-        # Black frames are appended before the mean is subtracted. The network's authors subtract ActivityNet's mean instead.
+        # 3D features of HowTo100M (Miech et al. 2019): antoine77340/video_feature_extractor, extract.py:34-36,
+        # preprocessing.py:20-36. Black frames are appended before the mean is subtracted. The network's authors
+        # subtract ActivityNet's mean instead.
         Profile(
             name="i3d_resnext101",
             model="3D ResNeXt-101",
@@ -103,8 +106,8 @@ PROFILES = {
             layer="layer4, mean over time and space",
             dimension=2048,
         ),
-        # Hara et al. 2020: kenshohara/3D-ResNets-PyTorch, main.py:264-277; mean and std are its defaults for Kinetics. A last
-        # window that is not full repeats its own frames from the first one (LoopPadding).
+        # Hara et al. 2020: kenshohara/3D-ResNets-PyTorch, main.py:264-277; mean and std are its defaults for Kinetics.
+        # A last window that is not full repeats its own frames from the first one (LoopPadding).
         Profile(
             name="i3d_resnet152",
             model="3D ResNet-152",
@@ -126,17 +129,17 @@ PROFILES = {
         # The features of UniVL: ArrowLuo/VideoFeatureExtractor, extract.py:16-19,82.
         replace(S3D, name="s3d_univl", fps=16),
         CLIP,
-        # For the codes of CMCM, which have a position in the frame (section 2.2, Figure 4): all tokens of a frame, as CLIP4Clip
-        # projects them.
+        # For the codes of CMCM, which have a position in the frame (section 2.2, Figure 4): all tokens of a frame, as
+        # CLIP4Clip projects them.
         replace(
             CLIP, name="clip_vit_b32_map", layer="7 x 7 patch tokens, each projected, row by row", dimension=7 * 7 * 512
         ),
-        # Motion features of Support-Set Bottlenecks (Patrick et al. 2021), which NCL trains on (its appendix C). Neither paper
-        # says which frames they see. These are the frames of the publisher of the weights: moabitcoin/ig65m-pytorch,
-        # ig65m/cli/extract.py (32 frames, short side 128, centre 112, mean and std of Kinetics). That code takes the frames of
-        # the video as they are, resizes without antialiasing, and drops a last window that is not full. Here there are 30 frames
-        # a second, so that a feature does not depend on the frame rate of the recording, frames are resized like all others, and
-        # a last window repeats its own frames.
+        # Motion features of Support-Set Bottlenecks (Patrick et al. 2021), which NCL trains on (its appendix C).
+        # Neither paper says which frames they see. These are the frames of the publisher of the weights:
+        # moabitcoin/ig65m-pytorch, ig65m/cli/extract.py (32 frames, short side 128, centre 112, mean and std of
+        # Kinetics). That code takes the frames of the video as they are, resizes without antialiasing, and drops a
+        # last window that is not full. Here there are 30 frames a second, so that a feature does not depend on the
+        # frame rate of the recording, frames are resized like all others, and a last window repeats its own frames.
         Profile(
             name="r2plus1d",
             model="R(2+1)D-34",
@@ -154,7 +157,8 @@ PROFILES = {
             layer="layer4, mean over time and space",
             dimension=512,
         ),
-        # Log-mel spectrogram of the sound: CMCM, appendix B. extract/decoding/sound.py explains what the paper does not state.
+        # Log-mel spectrogram of the sound: CMCM, appendix B. extract/decoding/sound.py explains what the paper does
+        # not state.
         Profile(
             name=LOGMEL,
             model="log-mel spectrogram",
@@ -169,7 +173,8 @@ PROFILES = {
             mean=(0.0, 0.0, 0.0),
             std=(1.0, 1.0, 1.0),
             tail="silence",
-            layer="pre-emphasis 0.97, Hamming, power, 40 bands of Slaney's mel scale from 20 to 8000 Hz, dB of at least 1e-10",
+            layer="pre-emphasis 0.97, Hamming, power, 40 bands of Slaney's mel scale from 20 to 8000 Hz, "
+            "dB of at least 1e-10",
             dimension=40,
         ),
     )

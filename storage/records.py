@@ -16,7 +16,8 @@ from .values import PROFILE_RULES, TEXT, check_text
 class Profile:
     """Everything that decides the values of a feature. Any change makes another profile, with another hash.
 
-    Raises ``ValueError`` that names all wrong fields. A valid profile may still describe features that only other programs
+    Raises ``ValueError`` that names all wrong fields. A valid profile may still describe features that only other
+    programs
     compute: ``extract.extractor.check_extractable`` tells which ones this package can.
     """
 
@@ -25,8 +26,9 @@ class Profile:
     weights: str
     """Name of the published weights that the profile is for. A store also records which weights were really used."""
     fps: float | None
-    """Frames per second; the sample rate for sound, whose samples are its frames. None if another program spread the rows
-    evenly over the video."""
+    """Frames per second; the sample rate for sound, whose samples are its frames. None if another program spread the
+    rows evenly over the video.
+    """
     window: int
     """Frames that one feature sees."""
     stride: int
@@ -107,8 +109,9 @@ class Weights:
 
 
 URL_SCHEMES = ("s3", "gs", "gcs", "abfs", "az", "http", "https", "ftp", "sftp", "hdfs", "memory")
-"""Schemes of fsspec that a list of videos may use. Schemes of local files and chained addresses are left out, so that a list
-from a stranger cannot name files of this machine."""
+"""Schemes of fsspec that a list of videos may use. Schemes of local files and chained addresses are left out, so that
+a list from a stranger cannot name files of this machine.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,7 +172,10 @@ class Caption:
     task: str | None = None
     """What the video is about, if its authors say so: a CrossTask or COIN task, a YouCook2 recipe."""
     step: int | None = None
-    """Step of the task that the clip shows, from 1 (CrossTask), or label of the data set (COIN). The caption is its text."""
+    """Step of the task that the clip shows, from 1 (CrossTask), or label of the data set (COIN).
+
+    The caption is its text.
+    """
     answer: str | None = None
     """The answer, if the caption is a question about the video."""
     question_type: str | None = None

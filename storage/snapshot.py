@@ -21,8 +21,9 @@ from .store_folder import shard_files
 
 ROW_MASK = 0xFFFFFFFF
 PREFETCHED_BYTES = 1 << 30
-"""Rows are assumed to be in memory still until this many more bytes were asked for. Asking again would take half as long as
-copying them."""
+"""Rows are assumed to be in memory still until this many more bytes were asked for. Asking again would take half as
+long as copying them.
+"""
 NO_ROWS = np.empty((0, 0))
 
 
@@ -33,7 +34,10 @@ class Snapshot:
     """
 
     def __init__(self, folder: Path, max_open_shards: int) -> None:
-        """Read the index of every shard. Raises ``UserError`` if there are none, or if two profiles or weights are mixed."""
+        """Read the index of every shard.
+
+        Raises ``UserError`` if there are none, or if two profiles or weights are mixed.
+        """
         self.folder, self.max_open_shards = folder, max_open_shards
         self.remote = remote_store(folder)
         self.shards = _read_shards(folder, self.remote)

@@ -17,9 +17,9 @@ Window = tuple[str, int, int]
 def rows_of_clip(starts: np.ndarray, ends: np.ndarray, start_seconds: float | None, end_seconds: float | None) -> slice:
     """Return the rows that a clip touches: from the row in which it starts to the row in which it ends.
 
-    At a constant rate of f rows a second these are rows int(start * f) to int(end * f), both included. A clip has no rows
-    if it starts at or after the end of the last row, ends before the start of the first row, or ends before it starts. A
-    clip that ends after the last row ends with it.
+    At a constant rate of f rows a second these are rows int(start * f) to int(end * f), both included. A clip has no
+    rows if it starts at or after the end of the last row, ends before the start of the first row, or ends before it
+    starts. A clip that ends after the last row ends with it.
 
     Args:
         starts: Start of each row in seconds, ascending: [T].
@@ -41,8 +41,8 @@ def rows_of_clip(starts: np.ndarray, ends: np.ndarray, start_seconds: float | No
 class Store(Protocol):
     """Features of videos, read by video id.
 
-    ``FeatureStore`` reads them from a folder, ``MemoryStore`` holds them in memory. All methods that take a video id raise
-    ``KeyError`` if the store does not have it.
+    ``FeatureStore`` reads them from a folder, ``MemoryStore`` holds them in memory. All methods that take a video id
+    raise ``KeyError`` if the store does not have it.
     """
 
     @property

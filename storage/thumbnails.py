@@ -1,4 +1,4 @@
-"""A few small JPEGs of every video, made while it is decoded anyway, so that reports and search results need no video."""
+"""A few small JPEGs of every video, made while it is decoded, so that reports and search need no video."""
 
 import io
 import math
@@ -63,7 +63,8 @@ class _OpenShard:
 
 
 class ThumbnailStore:
-    """Reads the thumbnails in a folder; a missing folder has none. Of two shards with the same video the later one counts.
+    """Reads the thumbnails in a folder; a missing folder has none. Of two shards with the same video the later one
+    counts.
 
     A shard cannot make HDF5 open other files. Pictures that are not JPEGs of the size of a thumbnail are skipped with a
     warning.
@@ -106,7 +107,8 @@ class ThumbnailStore:
         if len(valid) < len(thumbnails) and path not in self._warned:
             self._warned.add(path)
             say(
-                f"warning: {path}: pictures in it, such as of video {video_id!r}, are not JPEGs of the size of a thumbnail; "
+                f"warning: {path}: pictures in it, such as of video {video_id!r}, are not JPEGs of the size of a "
+                "thumbnail; "
                 "they are skipped"
             )
         return sorted(valid, key=lambda thumbnail: thumbnail.seconds)

@@ -56,7 +56,10 @@ def write_word_vectors(path: Path, vectors: WordVectors) -> None:
 
 
 def read_word_vectors(path: Path) -> WordVectors:
-    """Read word vectors. Raises ``UserError`` if the file is missing or is not one that ``write_word_vectors`` wrote."""
+    """Read word vectors.
+
+    Raises ``UserError`` if the file is missing or is not one that ``write_word_vectors`` wrote.
+    """
     todo = "run vlalign-preprocess with --word-vectors FILE"
     if not path.exists():
         raise UserError(f"{path}: not found; {todo} first")

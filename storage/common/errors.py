@@ -61,7 +61,8 @@ class SettingError(UserError):
 
 
 def reason_of(error: BaseException) -> str:
-    """Return the first line of an error's message; the name of its type if that is empty or the message alone is unclear.
+    """Return the first line of an error's message; the name of its type if that is empty or the message alone is
+    unclear.
 
     >>> reason_of(ValueError("no rows")), reason_of(KeyError("rows"))
     ('no rows', "KeyError 'rows'")

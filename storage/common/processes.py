@@ -21,7 +21,8 @@ def available_cores() -> int:
 def worker_processes(num_processes: int) -> Iterator[ProcessPoolExecutor]:
     """Yield a pool of ``num_processes`` processes; kill them at once if the block ends early.
 
-    They also end as soon as this process is gone, even if it was killed. Use it for work that writes its results whole or not at all.
+    They also end as soon as this process is gone, even if it was killed. Use it for work that writes its results whole
+    or not at all.
     """
     pool = ProcessPoolExecutor(
         num_processes, mp_context=get_context("spawn"), initializer=_begin_process, initargs=(messages_are_shown(),)

@@ -29,8 +29,9 @@ class CommandSignals:
 
     NUMBERS = signal.SIGINT, signal.SIGTERM
     SAME_STOP_SECONDS = 10.0
-    """A signal that follows the first one within this time belongs to the same stop and is ignored: a terminal, torchrun and
-    a batch system may each send one."""
+    """A signal that follows the first one within this time belongs to the same stop and is ignored: a terminal,
+    torchrun and a batch system may each send one.
+    """
 
     def __init__(self) -> None:
         self._since: float | None = None

@@ -1,7 +1,7 @@
 """Messages and results, without control characters.
 
-Messages go to the logger "vlalign": a command shows them on standard error, a caller from Python sees them where logging
-is set up. Results of commands go to standard output.
+Messages go to the logger "vlalign": a command shows them on standard error, a caller from Python sees them where
+logging is set up. Results of commands go to standard output.
 """
 
 import contextlib

@@ -7,8 +7,8 @@ SPIN_COUNT = "10000"
 """Rounds that a waiting OpenMP thread spins before it sleeps: a fraction of a millisecond.
 
 The default of libgomp, 300,000 rounds, is several milliseconds. If another program holds the core of the thread that is
-waited for, spinning uses up this program's own share of the machine. Short waits, such as between the layers of a network on
-free cores, still pass without sleep. Measured in ``tests/benchmarks/busy.py``.
+waited for, spinning uses up this program's own share of the machine. Short waits, such as between the layers of a
+network on free cores, still pass without sleep. Measured in ``tests/benchmarks/busy.py``.
 """
 
 

@@ -35,9 +35,10 @@ def export_store(
     Args:
         store: The store.
         target: A new or empty folder.
-        form: ``npy`` writes ID.npy with the rows alone. ``npz`` writes ID.npz with ``features`` and ``EXPORTED`` (profile
-            and weights as JSON). ``webdataset`` writes tars of at most 1 GB, in which a video is KEY.features.npy and
-            KEY.json; KEY is the id with dots percent-encoded, because WebDataset ends a key at the first dot.
+        form: ``npy`` writes ID.npy with the rows alone. ``npz`` writes ID.npz with ``features`` and ``EXPORTED``
+            (profile and weights as JSON). ``webdataset`` writes tars of at most 1 GB, in which a video is
+            KEY.features.npy and KEY.json; KEY is the id with dots percent-encoded, because WebDataset ends a key at
+            the first dot.
         problems: Receives the videos whose ids cannot be names of files.
         on_progress: Called after each video.
 
@@ -158,7 +159,8 @@ def _export_tars(store: Store, target: Path, videos: Iterable[VideoFeatures], pr
 
 
 def _sample(store: Store, video: VideoFeatures) -> _Sample:
-    # A dot would end the key; slashes that no path has would be lost; WebDataset skips names that begin with two underscores.
+    # A dot would end the key; slashes that no path has would be lost; WebDataset skips names that begin with two
+    # underscores.
     key = re.sub(r"[.%\x00-\x1f\x7f]|^/|/$|(?<=/)/|^_(?=_)", lambda match: f"%{ord(match[0]):02X}", video.video_id)
     about = {
         name: value.tolist() if isinstance(value, np.ndarray) else value

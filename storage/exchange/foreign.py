@@ -78,13 +78,13 @@ def foreign_videos(source: Path, pattern: str | None = None) -> Iterator[list[Fo
 
     Args:
         source: One of these:
-            a folder with a file for each video, whose path without suffixes is the id, or with tars that vlalign exported;
+            a folder with a file for each video, whose path without suffixes is the id, or with tars of vlalign;
             a .npz or HDF5 file with an array for each video, or a group with one array or one called ``features``;
             a pickle of a dict {id: array}, {id: list of arrays} or {id: {name: array}};
             a file of one video, whose array is called ``features``.
-        pattern: The only names to take, such as ``{id}_rgb.npy``, or ``*/{id}.h5/features.s3d`` for an array in each file.
-            For a source that is a file, the names in it, such as ``{id}/c3d_features``. ``*`` stands for anything but a
-            slash.
+        pattern: The only names to take, such as ``{id}_rgb.npy``, or ``*/{id}.h5/features.s3d`` for an array in each
+            file. For a source that is a file, the names in it, such as ``{id}/c3d_features``. ``*`` stands for
+            anything but a slash.
 
     Raises:
         UserError: There are no videos, or the source is damaged.

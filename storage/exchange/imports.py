@@ -59,9 +59,9 @@ def import_features(
 ) -> int:
     """Write the videos of a source into a store.
 
-    Videos that the store already has from the same source are skipped, so a stopped import continues. Rows of float16 stay
-    float16, others become float32. vlalign's own exports state their times, and their weights if the given ones have no
-    SHA-256.
+    Videos that the store already has from the same source are skipped, so a stopped import continues. Rows of float16
+    stay float16, others become float32. vlalign's own exports state their times, and their weights if the given ones
+    have no SHA-256.
 
     Args:
         source: Folder or file of features (``foreign_videos``).
@@ -149,7 +149,8 @@ def _stored(folder: Path, stated: Provenance) -> FeatureStore | None:
     existing = store.shards[0]
     if existing.key != stated.key:
         raise UserError(
-            f"{folder}: a store with {existing.describe()}; the import states {stated.describe()}; pass another folder or "
+            f"{folder}: a store with {existing.describe()}; the import states {stated.describe()}; pass another "
+            "folder or "
             "state the same"
         )
     return store
@@ -196,7 +197,8 @@ def _check_exported(exported: Mapping[str, Any], stated: Provenance, where: str)
             if value != fields[name]
         )
         raise OtherFeatures(
-            f"{where}: has profile {actual.profile.hash}, not {stated.profile.hash}: {differences}; state the one that it has"
+            f"{where}: has profile {actual.profile.hash}, not {stated.profile.hash}: {differences}; state the one "
+            "that it has"
         )
     if actual.weights != stated.weights:
         raise OtherFeatures(
@@ -212,7 +214,10 @@ def _with_times(
     duration: float | None,
     problems: Problems,
 ) -> VideoFeatures:
-    """Add the times of the rows. Raises ``UserError`` for rows that do not fit the profile, or whose times are unknown."""
+    """Add the times of the rows.
+
+    Raises ``UserError`` for rows that do not fit the profile, or whose times are unknown.
+    """
     num_rows, exported = len(foreign.rows), foreign.exported
     try:
         times = _row_times(profile, num_rows, duration) if exported is None else _exported_times(exported)
@@ -224,7 +229,8 @@ def _with_times(
         num_late = int((np.arange(num_rows) * profile.stride / profile.fps > duration).sum())
         if num_late:
             problems.add(
-                f"{video.where}: {num_late} of {num_rows} rows would start after the video's {duration:g} seconds; they are "
+                f"{video.where}: {num_late} of {num_rows} rows would start after the video's {duration:g} seconds; "
+                "they are "
                 "moved to its end"
             )
     return features
@@ -233,8 +239,8 @@ def _with_times(
 def _row_times(profile: Profile, num_rows: int, duration: float | None) -> _RowTimes:
     """Return the times of rows that follow from the profile.
 
-    Row i covers [i * stride / fps, (i * stride + window) / fps) seconds, cut at the duration. Without fps, all rows cover
-    equal parts of the video.
+    Row i covers [i * stride / fps, (i * stride + window) / fps) seconds, cut at the duration. Without fps, all rows
+    cover equal parts of the video.
 
     Example: 10 seconds, 3 rows at 0.25 fps -> [0, 4), [4, 8), [8, 10); 5 rows -> also [10, 10), [10, 10).
     """

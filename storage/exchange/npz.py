@@ -22,8 +22,8 @@ def open_npz(path: Path) -> Iterator[dict[str, Read]]:
     """Yield the arrays of a file by name. Each is read from the open file when it is called.
 
     Raises:
-        ValueError, zipfile.BadZipFile: NumPy would not have written this: members overlap or have the same name. Reading
-            raises them for an array of more than ``MAX_ARRAY_BYTES``, or one that is truncated.
+        ValueError, zipfile.BadZipFile: NumPy would not have written this: members overlap or have the same name.
+            Reading raises them for an array of more than ``MAX_ARRAY_BYTES``, or one that is truncated.
     """
     with zipfile.ZipFile(path) as file:
         members = sorted(file.infolist(), key=lambda member: member.header_offset)

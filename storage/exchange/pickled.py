@@ -151,4 +151,6 @@ BUILDERS: dict[tuple[str, str], Callable[..., Any]] = {
         for kind in (dict, list, int, float, bytes)
     },
 }
-"""The ways in which NumPy and Python themselves pickle arrays and plain containers: (module, name) -> what is called instead."""
+"""The ways in which NumPy and Python themselves pickle arrays and plain containers: (module, name) -> what is called
+instead.
+"""

@@ -14,13 +14,14 @@ from .pickled import BUILDERS, PickledArray, PickledType, checked_key, text_of
 from .tree import MAX_ARRAY_BYTES, Read, Tree
 
 MAX_EXPANSION = 8
-"""Limit of the size of all arrays of a pickle relative to the file. Numbers that occur once take 4 times the size: 2 bytes in a
-list, 8 in an array."""
+"""Limit of the size of all arrays of a pickle relative to the file. Numbers that occur once take 4 times the size: 2
+bytes in a list, 8 in an array.
+"""
 
-_OPCODES = """PROTO FRAME STOP MARK POP POP_MARK DUP NONE NEWTRUE NEWFALSE INT BININT BININT1 BININT2 LONG LONG1 LONG4 FLOAT
-BINFLOAT STRING BINSTRING SHORT_BINSTRING UNICODE BINUNICODE SHORT_BINUNICODE BINUNICODE8 BINBYTES SHORT_BINBYTES BINBYTES8
-EMPTY_DICT EMPTY_LIST APPEND APPENDS LIST EMPTY_TUPLE TUPLE TUPLE1 TUPLE2 TUPLE3 PUT BINPUT LONG_BINPUT MEMOIZE GET BINGET
-LONG_BINGET GLOBAL STACK_GLOBAL"""
+_OPCODES = """PROTO FRAME STOP MARK POP POP_MARK DUP NONE NEWTRUE NEWFALSE INT BININT BININT1 BININT2 LONG LONG1 LONG4
+FLOAT BINFLOAT STRING BINSTRING SHORT_BINSTRING UNICODE BINUNICODE SHORT_BINUNICODE BINUNICODE8 BINBYTES
+SHORT_BINBYTES BINBYTES8 EMPTY_DICT EMPTY_LIST APPEND APPENDS LIST EMPTY_TUPLE TUPLE TUPLE1 TUPLE2 TUPLE3 PUT BINPUT
+LONG_BINPUT MEMOIZE GET BINGET LONG_BINGET GLOBAL STACK_GLOBAL"""
 
 
 class _Memo(dict[str, Any]):
@@ -127,8 +128,8 @@ class _PlainUnpickler(pickle._Unpickler):
 def pickle_tree(path: Path) -> Tree:
     """Read a pickled dict {video id: array, list of arrays, or dict of them}.
 
-    An array may have several names. Arrays that are read together take at most ``MAX_EXPANSION`` times the size of the file;
-    the others are refused when they are read.
+    An array may have several names. Arrays that are read together take at most ``MAX_EXPANSION`` times the size of the
+    file; the others are refused when they are read.
 
     Raises:
         UserError: The pickle is not a dict, or wants to build anything else.

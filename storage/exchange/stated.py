@@ -29,7 +29,8 @@ def read_profile(text: str) -> Profile:
     path = Path(text)
     if not path.is_file():
         raise UserError(
-            f"profile {text!r}: neither a known name nor a file; expected {', '.join((*PROFILES, *ALIASES))}, or a JSON file"
+            f"profile {text!r}: neither a known name nor a file; expected {', '.join((*PROFILES, *ALIASES))}, or a "
+            "JSON file"
         )
     todo = f"expected one with the fields {', '.join(field.name for field in fields(Profile))}"
     with refuse_unreadable(path, "not a JSON object", todo, (ValueError, RecursionError)):
@@ -71,7 +72,8 @@ def read_durations(path: Path) -> dict[str, float]:
         num_more = len(bad_lines) - MAX_BAD_LINES
         more = f" and {num_more} more" if num_more > 0 else ""
         raise UserError(
-            f"{path}: line {', '.join(bad_lines[:MAX_BAD_LINES])}{more}: expected a video's id, once, and its seconds above 0"
+            f"{path}: line {', '.join(bad_lines[:MAX_BAD_LINES])}{more}: expected a video's id, once, and its "
+            "seconds above 0"
         )
     return durations
 

@@ -11,7 +11,10 @@ from ..common.errors import UserError, VlalignError
 
 HTTP = ("http", "https")
 NAMES_A_HOST = (*HTTP, "ftp", "sftp", "hdfs")
-"""Schemes whose addresses name a machine. The others name a bucket, whose server the user of this machine configured."""
+"""Schemes whose addresses name a machine.
+
+The others name a bucket, whose server the user of this machine configured.
+"""
 NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
 
 
@@ -47,7 +50,8 @@ def refuse_private(host: str, numbers: Iterable[str], allowed: Collection[str]) 
         if not _is_public(number):
             named = host if host == number else f"{host} ({number})"
             raise AddressRefused(
-                f"{named} is on this machine or in a private network; if that is meant, pass --allow-host {host} --retry-failed"
+                f"{named} is on this machine or in a private network; if that is meant, pass --allow-host {host} "
+                "--retry-failed"
             )
 
 

@@ -1,8 +1,8 @@
 """Which folders stand for which remote stores.
 
-``elsewhere.json`` in a folder has the address. A record outside of the folder says that this user wants it so: stores are
-passed around, so what lies in a folder proves nothing. Each folder has a record of its own (``state.py``), which any number
-of processes may write.
+``elsewhere.json`` in a folder has the address. A record outside of the folder says that this user wants it so: stores
+are passed around, so what lies in a folder proves nothing. Each folder has a record of its own (``state.py``), which
+any number of processes may write.
 """
 
 import contextlib
@@ -94,7 +94,7 @@ def trust(folder: Path, url: str) -> None:
 
 
 def trusted_links(parent: Path) -> dict[str, str]:
-    """Return the addresses of the folders in ``parent`` that stand for remote stores, for processes with another home."""
+    """Return the addresses of the linked folders in ``parent``, for processes with another home."""
     links = {}
     for folder in parent.glob("*"):
         with contextlib.suppress(UserError):  # opening the folder reports why it is refused

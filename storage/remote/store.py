@@ -1,13 +1,13 @@
 """Stores whose shards are on another machine (``s3://``, ``gs://``, ``https://``, anything fsspec reads).
 
-A local folder stands for the remote store; ``elsewhere.json`` in it has the address. Each remote shard also has a file in
-this folder. It is complete once its rows were asked for. Until then it is a stub: a sparse file of the same size that holds
-only the first block and the index. Indexes are therefore read like those of any shard, and what a store holds is known
-without its rows. When the disk is almost full, complete files become stubs again, least recently used first. What is
-written here goes to the folder ``outgoing`` until it has arrived there.
+A local folder stands for the remote store; ``elsewhere.json`` in it has the address. Each remote shard also has a file
+in this folder. It is complete once its rows were asked for. Until then it is a stub: a sparse file of the same size
+that holds only the first block and the index. Indexes are therefore read like those of any shard, and what a store
+holds is known without its rows. When the disk is almost full, complete files become stubs again, least recently used
+first. What is written here goes to the folder ``outgoing`` until it has arrived there.
 
-The user says which folder stands for what (``links.py``). Reading fetches shards and changes nothing else, here or there.
-Commands that write send what was written, and remove local files that are gone there.
+The user says which folder stands for what (``links.py``). Reading fetches shards and changes nothing else, here or
+there. Commands that write send what was written, and remove local files that are gone there.
 """
 
 import contextlib
@@ -58,7 +58,8 @@ def link_store(folder: Path, url: str) -> "RemoteStore":
         shards = [folder / name for name in _shard_names(folder)]
         if foreign := [path for path in shards if not _is_own(path)]:
             raise UserError(
-                f"{foreign[0]}: not a shard that was written here (a symlink, or another name); remove it, then link the "
+                f"{foreign[0]}: not a shard that was written here (a symlink, or another name); remove it, then link "
+                "the "
                 "folder again"
             )
         remote.outgoing.mkdir(parents=True, exist_ok=True)
@@ -120,7 +121,8 @@ class RemoteStore:
         names = [name for name in self._files.names() if name.endswith(".h5") and not name.startswith(".")]
         if odd := [name for name in names if not PLAIN_NAME.fullmatch(name)]:
             note_once(
-                f"note: {self.url}: {len(odd):,} files there, such as {odd[0][:100]!a}, do not have the name of a shard; "
+                f"note: {self.url}: {len(odd):,} files there, such as {odd[0][:100]!a}, do not have the name of a "
+                "shard; "
                 "they are ignored"
             )
         return [name for name in names if PLAIN_NAME.fullmatch(name)]

@@ -1,6 +1,7 @@
 """The HTTP client that fsspec uses here.
 
-It is aiohttp's, with three limits: it connects only to allowed machines, unpacks nothing, and reads no more than it asked for.
+It is aiohttp's, with three limits: it connects only to allowed machines, unpacks nothing, and reads no more than it
+asked for.
 """
 
 import re
@@ -31,7 +32,10 @@ class GuardedClient:
         """Return a client session with fsspec's ``settings`` and the limits."""
 
         async def guard(request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
-            """Check a request; called again for each redirect. A host that is given as a number has no name to resolve."""
+            """Check a request; called again for each redirect.
+
+            A host that is given as a number has no name to resolve.
+            """
             refuse_numbers(request.url.host or "", self.allowed_hosts)
             response = await handler(request)
             if packed := response.headers.get("Content-Encoding", "").replace("identity", ""):

@@ -4,14 +4,14 @@ To other programs a shard is an HDF5 file that h5py alone can read: ``features``
 compressed; ``start_seconds``, ``end_seconds`` and ``valid_frames`` [sum T]; ``videos`` with a row for each video; and
 attributes that say how the features were made.
 
-This package reads the file without HDF5. The block in front of the HDF5 part (HDF5's "user block") holds two lines of text,
-padded with spaces. The first line says what the file is and gives the checksum of the block. The second line is JSON: the
-attributes, and the offset of each data set. This has three advantages. A store of 20,000 shards opens in seconds (26 s
-through h5py, see tests/benchmarks). Threads and forked processes read rows from mapped memory at the same time. And a file
-from a stranger cannot make HDF5 open other files.
+This package reads the file without HDF5. The block in front of the HDF5 part (HDF5's "user block") holds two lines of
+text, padded with spaces. The first line says what the file is and gives the checksum of the block. The second line is
+JSON: the attributes, and the offset of each data set. This has three advantages. A store of 20,000 shards opens in
+seconds (26 s through h5py, see tests/benchmarks). Threads and forked processes read rows from mapped memory at the
+same time. And a file from a stranger cannot make HDF5 open other files.
 
-Four kinds of CRC-32 cover every byte: one of the block, one of the index (``videos``), one of the rows of each video, and
-``rest_crc32`` of everything else, which is HDF5's own records.
+Four kinds of CRC-32 cover every byte: one of the block, one of the index (``videos``), one of the rows of each video,
+and ``rest_crc32`` of everything else, which is HDF5's own records.
 """
 
 import re
@@ -139,7 +139,9 @@ def checksum(columns: Iterable[np.ndarray]) -> int:
 
 
 def rest_crc32(path: Path, first_byte: int, ranges: Sequence[tuple[int, int]]) -> int:
-    """Return the CRC-32 of all bytes of a file from ``first_byte`` on that are in none of ``ranges``, which are sorted."""
+    """Return the CRC-32 of all bytes of a file from ``first_byte`` on that are in none of ``ranges``, which are
+    sorted.
+    """
     crc, size = 0, path.stat().st_size
     firsts, lasts = [first_byte, *(last for _, last in ranges)], [*(first for first, _ in ranges), size]
     with path.open("rb") as file:

@@ -198,8 +198,8 @@ def read_layout(block: bytes) -> BlockLayout:
 class ShardRows:
     """The rows of a shard, mapped into memory; threads and forked processes may read them without a lock.
 
-    ``columns`` are read-only arrays over the file, valid for as long as anything refers to them. As with all mapped files,
-    the process ends (SIGBUS) if the file is truncated or the disk fails while they are read.
+    ``columns`` are read-only arrays over the file, valid for as long as anything refers to them. As with all mapped
+    files, the process ends (SIGBUS) if the file is truncated or the disk fails while they are read.
     """
 
     def __init__(self, shard: Shard) -> None:

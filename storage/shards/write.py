@@ -46,14 +46,16 @@ class VideoRows:
 
 
 def check_storable(video: VideoFeatures, profile: Profile, dtype: DTypeLike = "float16") -> None:
-    """Raise ``ValueError`` for features of another dimension than the profile's, and values that ``dtype`` cannot hold."""
+    """Raise ``ValueError`` for features of another dimension than the profile's, and values that ``dtype`` cannot
+    hold.
+    """
     if video.features.shape[1] != profile.dimension:
         raise ValueError(
             f"{video.video_id}: features of {video.features.shape[1]:,} values, the profile has {profile.dimension:,}"
         )
     if video.features.dtype == np.float16:
-        # NumPy is slow with halves, so their bits are compared: non-finite values come last among those of each sign. Most
-        # features have no negative values, and need only the first test.
+        # NumPy is slow with halves, so their bits are compared: non-finite values come last among those of each sign.
+        # Most features have no negative values, and need only the first test.
         bits = np.ascontiguousarray(video.features)
         highest = bits.view(np.uint16).max(initial=0)
         fits = highest < 0x7C00 or (0x8000 <= highest < 0xFC00 and bits.view(np.int16).max() < 0x7C00)
@@ -112,7 +114,10 @@ def stored_columns(video: VideoFeatures, dtype: DTypeLike) -> list[np.ndarray]:
 
 
 def make_index(videos: Sequence[StoredVideo]) -> np.ndarray:
-    """Return the ``videos`` table, without checksums yet. Raises ``ValueError`` for a text that contains a zero byte."""
+    """Return the ``videos`` table, without checksums yet.
+
+    Raises ``ValueError`` for a text that contains a zero byte.
+    """
     texts = {
         name: [getattr(video, name).encode() for video in videos] for name, kind in INDEX_TYPES.items() if kind == TEXT
     }
@@ -133,7 +138,8 @@ def write_rows(
 ) -> Path:
     """Write a shard with the videos of ``table`` (``make_index``).
 
-    HDF5 lays the file out in memory. Its records and the rows then go to disk by plain writes, which report when they fail.
+    HDF5 lays the file out in memory. Its records and the rows then go to disk by plain writes, which report when they
+    fail.
 
     Args:
         path: Final path of the shard.
@@ -162,7 +168,8 @@ def write_rows(
 def _write_columns(fd: int, plan: Plan, table: np.ndarray, rows_of: Callable[[int], VideoRows]) -> list[int]:
     """Write the rows of all videos; return their checksums.
 
-    Features are written at once. The other columns, about 20 bytes a row, are collected and written together at the end.
+    Features are written at once. The other columns, about 20 bytes a row, are collected and written together at the
+    end.
     """
 
     def write_features(indices: range) -> list[VideoRows]:
@@ -199,7 +206,9 @@ def _groups(num_bytes: np.ndarray) -> list[range]:
 
 
 def _write_all(fd: int, parts: Sequence[np.ndarray | bytes], offset: int) -> None:
-    """Write buffers one after the other, in few system calls: each call waits for the file, and then for Python's lock."""
+    """Write buffers one after the other, in few system calls: each call waits for the file, and then for Python's
+    lock.
+    """
     arrays = (np.ascontiguousarray(part).data if isinstance(part, np.ndarray) else part for part in parts if len(part))
     left = deque(memoryview(array).cast("B") for array in arrays)
     while left:
@@ -213,7 +222,7 @@ def _write_all(fd: int, parts: Sequence[np.ndarray | bytes], offset: int) -> Non
 
 @contextlib.contextmanager
 def room_for(num_bytes: int, folder: Path) -> Iterator[None]:
-    """Write a shard of ``num_bytes`` in the block; an ``OSError`` says which folder cannot be written, and what to do."""
+    """Write a shard of ``num_bytes`` in the block; an ``OSError`` names the folder and says what to do."""
     folder.mkdir(parents=True, exist_ok=True)
     try:
         if shutil.disk_usage(folder).free < num_bytes:
