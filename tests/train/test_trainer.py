@@ -11,7 +11,6 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from helpers.toy import make_toy
@@ -22,7 +21,6 @@ from vlalign.storage.files import read_json, read_jsonl
 from vlalign.storage.layout import DatasetFolder
 from vlalign.train.checkpoint import load_run
 from vlalign.train.cli_evaluate import main as evaluate_main
-from vlalign.train.cli_search import main as search_main
 from vlalign.train.cli_train import main as train_main
 from vlalign.train.recipes import RECIPES, make_config, usual_recipe
 from vlalign.train.run_lock import training_in
@@ -187,52 +185,6 @@ def test_reranking_looks_at_few_pairs_and_all_of_them_where_k_is_large(toy, whol
     assert read_json(whole / "metrics.json")["metrics"] == one["metrics"]
     assert early["sentence"] == everything["stages"]["sentence"]
     assert evaluate_main([*call, "--rerank", "0"]) == 2
-
-
-def test_what_was_not_looked_at_comes_behind_in_its_early_order():
-    from vlalign.train.scores import Shortlist, StageScores
-
-    rng = np.random.default_rng(0)
-    early, late = rng.normal(size=(2, 5, 7)).astype(np.float32)
-    looked_at = np.zeros((2, 5, 7), dtype=bool)
-    for i in range(5):
-        looked_at[0, i, np.argsort(-early[i])[:3]] = True
-    for j in range(7):
-        looked_at[1, np.argsort(-early[:, j])[:2], j] = True
-    by_caption, by_clip = StageScores({"sentence": early, "fusion": late}, Shortlist(looked_at[0], looked_at[1])).fused(
-        {"sentence": 1, "fusion": 2}
-    )
-    total = early + 2 * late
-    for scores, totals, earlies, seen in (
-        (by_caption, total, early, looked_at[0]),
-        (by_clip.T, total.T, early.T, looked_at[1].T),
-    ):
-        for row, whole, first, looked in zip(scores, totals, earlies, seen, strict=True):
-            expected = sorted(np.flatnonzero(looked), key=lambda j: -whole[j]) + sorted(
-                np.flatnonzero(~looked), key=lambda j: -first[j]
-            )
-            assert np.argsort(-row).tolist() == expected
-
-
-def test_search_agrees_with_evaluation_and_reranks(toy, whole, capsys):
-    from vlalign.train.checkpoint import load_run
-    from vlalign.train.scoring import stage_scores
-    from vlalign.train.search.search import best_clips, searchable_clips
-
-    run = load_run(whole)
-    clips = searchable_clips(run)
-    caption = run.scorer.weights.tag_query("cut the onion")
-    every = stage_scores(run.scorer, [caption], clips)
-    hits = best_clips(run, "cut the onion", clips, num_results=len(clips), rerank=1)
-    scores = every.fused(run.config.score_weights)[0][0]
-    assert [hit.video_id for hit in hits] == [clips[i].video_id for i in np.argsort(-scores)]
-    few = best_clips(run, "cut the onion", clips, num_results=3, rerank=4)
-    shortlist = np.argsort(-every.guidance(run.config.score_weights)[0])[:4]
-    assert [hit.video_id for hit in few] == [clips[i].video_id for i in sorted(shortlist, key=lambda i: -scores[i])[:3]]
-    assert search_main(["--root", str(toy.root), "whole", "cut the onion", "--rerank", "0"]) == 2
-    assert "--rerank 0: expected 1 or more" in capsys.readouterr().err
-    assert search_main(["--root", str(toy.root), "whole", "cut the onion", "--device", "cuda:77"]) == 2
-    assert "--device cuda:77: not available here" in capsys.readouterr().err
 
 
 def test_only_the_fusion_layers_are_trained_without_a_shortlist(toy, capsys):

@@ -1,11 +1,15 @@
 """The Python call ``search_clips``."""
 
+import numpy as np
 import pytest
 from helpers.toy import make_toy
 from vlalign.storage.common.errors import SettingError, UserError
 from vlalign.train import search_clips
+from vlalign.train.checkpoint import load_run
 from vlalign.train.cli_search import main as search_main
 from vlalign.train.cli_train import main as train_main
+from vlalign.train.scoring import stage_scores
+from vlalign.train.search.search import best_clips, searchable_clips
 
 TRAIN = ["--features", "s3d", "--num-steps", "2", "--batch-size", "4", "--num-negatives", "2"]
 
@@ -38,3 +42,20 @@ def test_a_wrong_call_is_refused(toy):
         search_clips("r", "onion", root=toy.root, num_results=0)
     with pytest.raises(SettingError, match=r"^rerank 0: expected 1 or more"):
         search_clips("r", "onion", root=toy.root, rerank=0)
+
+
+def test_search_agrees_with_evaluation_and_reranks(toy, capsys):
+    run = load_run(toy.runs / "r")
+    clips = searchable_clips(run)
+    caption = run.scorer.weights.tag_query("cut the onion")
+    every = stage_scores(run.scorer, [caption], clips)
+    hits = best_clips(run, "cut the onion", clips, num_results=len(clips), rerank=1)
+    scores = every.fused(run.config.score_weights)[0][0]
+    assert [hit.video_id for hit in hits] == [clips[i].video_id for i in np.argsort(-scores)]
+    few = best_clips(run, "cut the onion", clips, num_results=3, rerank=4)
+    shortlist = np.argsort(-every.guidance(run.config.score_weights)[0])[:4]
+    assert [hit.video_id for hit in few] == [clips[i].video_id for i in sorted(shortlist, key=lambda i: -scores[i])[:3]]
+    assert search_main(["--root", str(toy.root), "r", "cut the onion", "--rerank", "0"]) == 2
+    assert "--rerank 0: expected 1 or more" in capsys.readouterr().err
+    assert search_main(["--root", str(toy.root), "r", "cut the onion", "--device", "cuda:77"]) == 2
+    assert "--device cuda:77: not available here" in capsys.readouterr().err
