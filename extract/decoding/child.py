@@ -170,8 +170,8 @@ def serve(connection: Connection) -> None:
 def main() -> None:
     """Serve requests over the socket whose descriptor is the first argument."""
     # Signals of a terminal or batch system reach the parent, too; the parent ends this process.
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)
+    for stop in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(stop, signal.SIG_IGN)
     sandbox.limit(resource.RLIMIT_AS, MEMORY_BYTES)
     sandbox.limit_files()
     sandbox.leave_network()

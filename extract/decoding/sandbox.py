@@ -77,12 +77,12 @@ def environment(given: Mapping[str, str]) -> dict[str, str]:
 @cache
 def lacks() -> tuple[str, ...]:
     """Return what this system cannot confine a decoder with, and what the decoder could do as a result."""
-    found = []
+    lacking = []
     if not _has_seccomp():
-        found.append("no seccomp filter: it could reach the network and start programs")
+        lacking.append("no seccomp filter: it could reach the network and start programs")
     if not _landlock_version():
-        found.append("no Landlock: it could read what you can read" + ("" if _has_seccomp() else ", and write there"))
-    return tuple(found)
+        lacking.append("no Landlock: it could read what you can read" + ("" if _has_seccomp() else ", and write there"))
+    return tuple(lacking)
 
 
 def leave_network() -> None:
@@ -201,7 +201,7 @@ def _numbers(calls: str) -> dict[str, int]:
 def _only_these(*, opening: bool, programs: bool) -> list[Instruction]:
     """Allow ``CALLS`` with any arguments, and some other calls with harmless arguments."""
     me, calls = os.getpid(), _numbers(CALLS + (PROGRAM_CALLS if programs else "") + ("" if opening else HANDING_CALLS))
-    rules = [instruction for number in calls.values() for instruction in ((EQUAL, 0, 1, number), (RETURN, 0, 0, ALLOW))]
+    rules = [instruction for call in calls.values() for instruction in ((EQUAL, 0, 1, call), (RETURN, 0, 0, ALLOW))]
     if opening:
         for name, number in _numbers(OPENING_CALLS).items():
             for_writing = [(ANY_BIT, 0, 1, WRITES), (RETURN, 0, 0, REFUSE | errno.EACCES)]
@@ -239,9 +239,7 @@ def _no_new_processes() -> list[Instruction]:
         numbers.pop("clone"), 0, [(ANY_BIT, 0, 1, CLONE_THREAD), (RETURN, 0, 0, ALLOW)], REFUSE | errno.EPERM
     )
     clone3 = [(EQUAL, 0, 1, numbers.pop("clone3")), (RETURN, 0, 0, REFUSE | errno.ENOSYS)]
-    forks = [
-        step for number in numbers.values() for step in ((EQUAL, 0, 1, number), (RETURN, 0, 0, REFUSE | errno.EPERM))
-    ]
+    forks = [step for call in numbers.values() for step in ((EQUAL, 0, 1, call), (RETURN, 0, 0, REFUSE | errno.EPERM))]
     return [(LOAD, 0, 0, NUMBER_AT), *threads, *clone3, *forks, (RETURN, 0, 0, ALLOW)]
 
 
@@ -272,6 +270,6 @@ def _syscall(number: int, *arguments: int | bytes | None) -> int:
 
 def _check(result: int, what: str) -> int:
     if result < 0:
-        number = ctypes.get_errno()
-        raise OSError(number, f"{what}: {os.strerror(number)}")
+        code = ctypes.get_errno()
+        raise OSError(code, f"{what}: {os.strerror(code)}")
     return result

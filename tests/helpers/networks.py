@@ -5,6 +5,7 @@ import importlib.util
 import json
 import math
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 import torchvision
@@ -160,3 +161,37 @@ def plain_r2plus1d(num_classes: int = 487) -> VideoResNet:
         if isinstance(module, torch.nn.BatchNorm3d):
             module.eps = 1e-3
     return plain.eval().requires_grad_(False)
+
+
+GOLDEN_TOLERANCE = 1e-3
+"""Of the largest magnitude in a row, on every element."""
+
+
+NETWORKS = [*STORED_GOLDEN, "clip_vit_b32", "clip_vit_b32_map", "r2plus1d"]
+"""Each once; ``s3d_univl`` is ``s3d`` at another frame rate."""
+
+
+def random_state(model: torch.nn.Module, gain: float, seed: int = 0) -> dict[str, torch.Tensor]:
+    """Entries as a trained network might have them: batch norms are far from the identity."""
+    generator = torch.Generator().manual_seed(seed)
+    state = {}
+    for name, value in model.state_dict().items():
+        if name.endswith("num_batches_tracked"):
+            state[name] = torch.tensor(7)
+            continue
+        noise = torch.randn(value.shape, generator=generator)
+        if name.endswith("running_var"):
+            noise = 0.5 + noise.abs()
+        elif value.ndim == 1:
+            noise = 0.3 * noise + (1.0 if name.endswith("weight") else 0.0)
+        else:
+            noise *= math.sqrt(gain / value[0].numel())
+        state[name] = noise
+    return state
+
+
+def assert_golden(rows: torch.Tensor, entry: str) -> None:
+    expected = np.load(shared("golden/golden.npz"))[entry]
+    assert rows.shape == expected.shape
+    error = np.abs(rows.numpy() - expected).max(axis=1) / np.abs(expected).max(axis=1)
+    assert (error < GOLDEN_TOLERANCE).all(), error

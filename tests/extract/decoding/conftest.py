@@ -8,7 +8,9 @@ from helpers.decoding import ZOO_SIDE, Ended, ask, want
 from helpers.numbered import constant, moving_picture, numbered_picture
 from helpers.odd_videos import write_source
 from helpers.shared import shared
+from vlalign.extract import load_extractor
 from vlalign.extract.decoding.process import DecodeProcess
+from vlalign.extract.extractor import Extractor
 
 
 @pytest.fixture(scope="module")
@@ -59,3 +61,8 @@ def undamaged(tmp_path_factory) -> dict[str, Path]:
     return {
         name: constant(folder / f"whole.{name}", 96, 24, picture=moving_picture, g="24", **how[name]) for name in how
     }
+
+
+@pytest.fixture(scope="module")
+def logmel() -> Extractor:
+    return load_extractor("logmel")

@@ -1,10 +1,7 @@
 """The networks against plain second implementations, published layouts, golden values; checkpoints that are refused."""
 
 import copy
-import hashlib
-import itertools
 import math
-import pickle
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,66 +12,27 @@ import torch.nn.functional as F
 import torchvision
 from helpers.networks import (
     CLIPS,
-    GOLDEN,
+    NETWORKS,
     RESNETS_3D,
-    STORED_GOLDEN,
     PlainResNet3D,
     PlainS3D,
-    golden_script,
-    golden_state,
     plain_r2plus1d,
     published_shapes,
+    random_state,
 )
-from helpers.shared import shared
 from transformers import CLIPVisionConfig, CLIPVisionModelWithProjection
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 from vlalign.extract import load_extractor
 from vlalign.extract.extractor import Extractor
-from vlalign.extract.models import MODELS, resnet3d
-from vlalign.extract.models.r2plus1d import R2Plus1D34
+from vlalign.extract.models import MODELS
 from vlalign.extract.models.resnet152 import ResNet152
 from vlalign.extract.models.s3d import S3D
-from vlalign.extract.weights import load_published, load_random
+from vlalign.extract.weights import load_random
 from vlalign.storage.common.errors import UserError
 from vlalign.storage.profiles import FRAME_MAPS, LOGMEL, PROFILES
 from vlalign.storage.records import Weights
 
-GOLDEN_TOLERANCE = 1e-3
-"""Of the largest magnitude in a row, on every element."""
-
-
-WRAPPINGS = {
-    "bare": lambda state: state,
-    "state_dict": lambda state: {"epoch": 3, "arch": "any", "state_dict": state},
-    "module.": lambda state: {f"module.{name}": value for name, value in state.items()},
-    "module. in state_dict": lambda state: {"state_dict": {f"module.{name}": value for name, value in state.items()}},
-}
-
-
-NETWORKS = [*STORED_GOLDEN, "clip_vit_b32", "clip_vit_b32_map", "r2plus1d"]
-"""Each once; ``s3d_univl`` is ``s3d`` at another frame rate."""
-
-
 EXTRACTION_PAGE = Path(__file__).resolve().parents[3] / "docs" / "extraction.md"
-
-
-def random_state(model: torch.nn.Module, gain: float, seed: int = 0) -> dict[str, torch.Tensor]:
-    """Entries as a trained network might have them: batch norms are far from the identity."""
-    generator = torch.Generator().manual_seed(seed)
-    state = {}
-    for name, value in model.state_dict().items():
-        if name.endswith("num_batches_tracked"):
-            state[name] = torch.tensor(7)
-            continue
-        noise = torch.randn(value.shape, generator=generator)
-        if name.endswith("running_var"):
-            noise = 0.5 + noise.abs()
-        elif value.ndim == 1:
-            noise = 0.3 * noise + (1.0 if name.endswith("weight") else 0.0)
-        else:
-            noise *= math.sqrt(gain / value[0].numel())
-        state[name] = noise
-    return state
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -87,34 +45,11 @@ def one_thread():
 
 
 @pytest.fixture(scope="module")
-def s3d_state() -> dict[str, torch.Tensor]:
-    return random_state(S3D(), gain=4.0)
-
-
-@pytest.fixture(scope="module")
 def s3d_in_float64(s3d_state) -> tuple[S3D, PlainS3D]:
     state = {name: value.double() if value.is_floating_point() else value for name, value in s3d_state.items()}
     model = S3D().eval().requires_grad_(False).double()
     model.load_state_dict(state)
     return model.fold(), PlainS3D(state)
-
-
-@pytest.fixture
-def checkpoint(tmp_path):
-    """Writes a checkpoint; it is removed after the test, since these are large."""
-    path = tmp_path / "weights.pth"
-
-    def write(content) -> Path:
-        torch.save(content, path)
-        return path
-
-    yield write
-    path.unlink(missing_ok=True)
-
-
-@pytest.fixture(scope="module")
-def unfilled_s3d():
-    return S3D()
 
 
 @pytest.fixture(scope="module")
@@ -141,12 +76,6 @@ def plain_and_our_resnet3d() -> dict[str, tuple[PlainResNet3D, torch.nn.Module]]
         ours.load_state_dict(state, assign=True)
         made[name] = PlainResNet3D(state), ours.fold()
     return made
-
-
-@pytest.fixture(scope="module")
-def extractors(s3d, resnet152) -> dict[str, Extractor]:
-    others = [name for name in NETWORKS if name not in ("s3d", "resnet152")]
-    return {"s3d": s3d, "resnet152": resnet152} | {name: load_extractor(name, weights="random") for name in others}
 
 
 @pytest.fixture(scope="module")
@@ -326,13 +255,6 @@ def test_nothing_of_a_folded_network_stays_behind(name, extractors):
         assert not isinstance(module, torch.nn.BatchNorm2d | torch.nn.BatchNorm3d)
 
 
-def assert_golden(rows: torch.Tensor, entry: str) -> None:
-    expected = np.load(shared("golden/golden.npz"))[entry]
-    assert rows.shape == expected.shape
-    error = np.abs(rows.numpy() - expected).max(axis=1) / np.abs(expected).max(axis=1)
-    assert (error < GOLDEN_TOLERANCE).all(), error
-
-
 def test_every_profile_has_a_network_and_a_row_in_the_docs():
     assert list(MODELS) == [name for name in PROFILES if name != LOGMEL]
     _, _, table = EXTRACTION_PAGE.read_text(encoding="utf-8").partition("\n| features | model, weights |")
@@ -359,230 +281,6 @@ def test_entries_are_the_published_ones(name):
     assert entries == {
         n: shape for n, shape in published_shapes(name).items() if not n.startswith(MODELS[name].left_out)
     }
-
-
-QUICK = {
-    "resnet152": ["bare"],
-    "i3d_resnext101": ["bare"],
-    "i3d_resnet152": ["module. in state_dict"],
-    "s3d": list(WRAPPINGS),
-}
-"""Wrappings of the golden weights that are tried each time; all of them only in the slow tests, since the files are large."""
-
-
-@pytest.mark.parametrize(
-    "name, wrapping",
-    [
-        pytest.param(name, wrapping, marks=[] if wrapping in QUICK[name] else pytest.mark.slow)
-        for name, wrapping in itertools.product(STORED_GOLDEN, WRAPPINGS)
-    ],
-)
-def test_golden_values_from_every_wrapping(name, wrapping, checkpoint):
-    entry, _, shape = GOLDEN[name]
-    extractor = load_extractor(name, weights=checkpoint(WRAPPINGS[wrapping](golden_state(name))))
-    rows = extractor.features(golden_script().pixels(shape, 0))
-    assert_golden(rows, entry)
-    if name == "s3d":
-        assert_golden(extractor.network.video_embedding(rows), "s3d_howto100m/16x224/video_embedding")
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        *WRAPPINGS.values(),
-        lambda state: (
-            state | {"text_module.fc1.weight": torch.zeros(4, 3), "text_module.word_embd.weight": torch.zeros(5, 3)}
-        ),
-        lambda state: {name: value for name, value in state.items() if not name.endswith("num_batches_tracked")},
-    ],
-    ids=[*WRAPPINGS, "with the text module", "without counters"],
-)
-def test_every_published_form_is_read_whole(s3d_state, checkpoint, change):
-    model = S3D()
-    path = checkpoint(change(s3d_state))
-    weights = load_published(model, path, left_out=S3D.left_out)
-    assert (weights.name, weights.sha256) == ("weights.pth", hashlib.sha256(path.read_bytes()).hexdigest())
-    for name, value in model.state_dict().items():
-        assert name.endswith("num_batches_tracked") or torch.equal(value, s3d_state[name]), name
-
-
-def without(entry):
-    return lambda state: {name: value for name, value in state.items() if name != entry}
-
-
-def with_entry(entry, shape):
-    return lambda state: state | {entry: torch.zeros(shape)}
-
-
-@pytest.mark.parametrize(
-    "change, complaint",
-    [
-        (without("conv1.conv1.weight"), "missing 1: conv1.conv1.weight"),
-        (without("conv_2b.bn1.running_var"), "missing 1: conv_2b.bn1.running_var"),
-        (without("mixed_5c.gating_b3.fc.bias"), "missing 1: mixed_5c.gating_b3.fc.bias"),
-        (without("fc.weight"), "missing 1: fc.weight"),
-        (with_entry("mixed_6a.conv1.weight", (1,)), "not known 1: mixed_6a.conv1.weight"),
-        (with_entry("text_modules.fc1.weight", (1,)), "not known 1: text_modules.fc1.weight"),
-        (
-            with_entry("conv1.conv1.weight", (64, 3, 3, 7, 7)),
-            "of another shape 1: conv1.conv1.weight (64, 3, 3, 7, 7) for (64, 24, 2, 4, 4)",
-        ),
-        (with_entry("fc.bias", (1,)), "of another shape 1: fc.bias (1,) for (512,)"),
-        (lambda state: {}, "missing 456: conv1.conv1.weight, conv1.bn1.weight, conv1.bn1.bias, ..."),
-        (
-            lambda state: {f"net.{name}": value for name, value in state.items()},
-            "not known 532: net.conv1.conv1.weight",
-        ),
-        (lambda state: list(state.values()), "expected a dictionary of tensors"),
-        (lambda state: {"model": state}, "expected a dictionary of tensors"),
-        (lambda state: state["fc.weight"], "expected a dictionary of tensors"),
-        (lambda state: {0: state["fc.weight"]}, "expected a dictionary of tensors"),
-    ],
-    ids=[
-        "no convolution",
-        "no statistics",
-        "no gate",
-        "no fc",
-        "extra",
-        "extra, almost the text module",
-        "other kernel",
-        "other width",
-        "nothing in it",
-        "other prefix",
-        "list",
-        "under another name",
-        "one tensor",
-        "keys that are no text",
-    ],
-)
-def test_other_entries_are_refused_by_name(unfilled_s3d, checkpoint, change, complaint):
-    path = checkpoint(
-        change({name: torch.zeros(()).expand(value.shape) for name, value in unfilled_s3d.state_dict().items()})
-    )
-    before = unfilled_s3d.fc.bias.clone()
-    with pytest.raises(UserError) as refused:
-        load_published(unfilled_s3d, path, left_out=S3D.left_out)
-    assert str(path) in str(refused.value) and complaint in str(refused.value)
-    assert "\n" not in str(refused.value)
-    assert torch.equal(unfilled_s3d.fc.bias, before), "refused, but half filled"
-
-
-def test_the_loader_refuses_weights_of_another_network(checkpoint):
-    with torch.device("meta"):
-        entries = ResNet152().state_dict()
-    path = checkpoint({name: torch.zeros(()).expand(value.shape) for name, value in entries.items()})
-    with pytest.raises(
-        UserError, match=r"not those of this model; entries missing 454: conv1\.conv1\.weight, "
-    ) as refused:
-        load_extractor("s3d", weights=path)
-    assert str(path) in str(refused.value)
-
-
-@pytest.mark.parametrize(
-    "make, num_classes", [(ResNet152, 7), (resnet3d.ResNeXt101, 101), (resnet3d.ResNet152, 1039), (R2Plus1D34, 359)]
-)
-def test_the_number_of_classes_is_the_files(make, num_classes, checkpoint):
-    with torch.device("meta"):
-        model = make()
-        state = {name: torch.zeros(()).expand(value.shape) for name, value in model.state_dict().items()}
-    state |= {"fc.weight": torch.ones(num_classes, model.fc.in_features), "fc.bias": torch.zeros(num_classes)}
-    load_published(model, checkpoint(state), left_out=())
-    assert model.fc.out_features == num_classes
-
-
-@pytest.mark.parametrize(
-    "change, complaint",
-    [
-        (without("fc.weight"), "missing 1: fc.weight"),
-        (lambda state: {n: v for n, v in state.items() if not n.startswith("fc.")}, "missing 2: fc.weight, fc.bias"),
-        (
-            with_entry("fc.weight", (7, 512)),
-            "of another shape 2: fc.weight (7, 512) for (7, 2048), fc.bias (400,) for (7,)",
-        ),
-        (
-            with_entry("layer1.0.conv2.weight", (128, 128, 3, 3, 3)),
-            "layer1.0.conv2.weight (128, 128, 3, 3, 3) for (128, 4, 3, 3, 3)",
-        ),
-        (without("layer3.22.bn2.running_mean"), "missing 1: layer3.22.bn2.running_mean"),
-        (with_entry("layer3.23.conv1.weight", (512, 1024, 1, 1, 1)), "not known 1: layer3.23.conv1.weight"),
-    ],
-    ids=["no classifier's weight", "headless", "narrow classifier", "no groups", "no statistics", "one block more"],
-)
-def test_other_3d_resnets_are_refused_by_name(change, complaint, checkpoint):
-    with torch.device("meta"):
-        model = resnet3d.ResNeXt101()
-    path = checkpoint(change({name: torch.zeros(()).expand(value.shape) for name, value in model.state_dict().items()}))
-    with pytest.raises(UserError) as refused:
-        load_published(model, path, left_out=())
-    assert str(path) in str(refused.value) and complaint in str(refused.value)
-    assert "\n" not in str(refused.value)
-
-
-@pytest.mark.parametrize(
-    "name, other", [("i3d_resnext101", "i3d_resnet152"), ("i3d_resnet152", "resnet152"), ("resnet152", "i3d_resnet152")]
-)
-def test_resnets_do_not_take_each_others_weights(name, other, checkpoint):
-    """Many of their entries have the same names."""
-    with torch.device("meta"):
-        model, entries = MODELS[name](), MODELS[other]().state_dict()
-    path = checkpoint({name: torch.zeros(()).expand(value.shape) for name, value in entries.items()})
-    with pytest.raises(UserError, match=r"not those of this model; entries .*conv"):
-        load_published(model, path, left_out=())
-
-
-class _Touches:
-    """Unpickled, it runs code: it makes a file."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __reduce__(self):
-        return Path.touch, (self.path,)
-
-
-def truncated(path, state):
-    torch.save(state, path)
-    path.write_bytes(path.read_bytes()[: path.stat().st_size * 3 // 5])
-
-
-def pickle_with_code(path, state):
-    path.write_bytes(pickle.dumps({"conv1.conv1.weight": _Touches(path.with_name("executed"))}, protocol=2))
-
-
-def checkpoint_with_code(path, state):
-    torch.save({"state_dict": state, "optimizer": _Touches(path.with_name("executed"))}, path)
-
-
-@pytest.mark.parametrize(
-    "write, complaint",
-    [
-        (truncated, "not a PyTorch checkpoint"),
-        (
-            lambda path, state: path.write_text("version https://git-lfs.github.com/spec/v1\n"),
-            "not a PyTorch checkpoint",
-        ),
-        (lambda path, state: path.write_bytes(b""), "not a PyTorch checkpoint"),
-        (pickle_with_code, "not a PyTorch checkpoint"),
-        (checkpoint_with_code, "not a PyTorch checkpoint"),
-        (lambda path, state: None, "no such file"),
-        (lambda path, state: path.mkdir(), "no such file"),
-    ],
-    ids=["truncated", "text", "empty", "pickle with code", "checkpoint with code", "missing", "folder"],
-)
-def test_no_checkpoint_is_refused_and_nothing_in_it_is_executed(unfilled_s3d, tmp_path, write, complaint):
-    path = tmp_path / "weights.pth"
-    write(path, {"fc.bias": torch.zeros(512), "fc.weight": torch.zeros(512, 1024)})
-    with pytest.raises(UserError) as refused:
-        load_published(unfilled_s3d, path, left_out=S3D.left_out)
-    assert str(path) in str(refused.value) and complaint in str(refused.value)
-    assert "\n" not in str(refused.value)
-    assert not (tmp_path / "executed").exists()
-
-
-def test_the_pickles_above_would_run_code(tmp_path):
-    checkpoint_with_code(tmp_path / "weights.pth", {})
-    torch.load(tmp_path / "weights.pth", weights_only=False)
-    assert (tmp_path / "executed").exists()
 
 
 def test_unknown_features_are_refused_with_those_there_are():

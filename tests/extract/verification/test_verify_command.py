@@ -1,0 +1,105 @@
+"""vlalign-extract --verify-against and --plan."""
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from helpers.foreign import rows
+from helpers.videos import scene
+from vlalign.extract import extract_video
+from vlalign.extract.cli import main
+from vlalign.extract.jobs import wanted_of
+from vlalign.extract.render import render_video
+from vlalign.extract.verification.recipes import read_windows
+from vlalign.storage import FeatureStore
+
+# The command
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("videos")
+    for i in range(2):
+        render_video(scene(2.2 + i), folder / f"v{i}.mp4")
+    (folder / "broken.mp4").write_bytes(b"no video" * 1000)
+    shutil.copy(folder / "v0.mp4", folder / "v0.mkv")
+    return folder
+
+
+def call(folder: Path, root: Path, *options: str, features: str = "resnet152") -> int:
+    options = ["--videos", str(folder), "--features", features, "--weights", "random", *options]
+    return main(["--root", str(root), "--dataset", "mine", *options])
+
+
+def test_verification_extracts_compares_and_explains(folder, tmp_path, capsys, resnet152):
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    ((windows,), _) = read_windows(folder / "v0.mp4", [wanted_of(resnet152.profile)], range(6))
+    network_input = np.stack(list(windows.values()))
+    unnormalised = replace(resnet152, profile=replace(resnet152.profile, mean=(0.0,) * 3, std=(1.0,) * 3))
+    made = {f"v{i}": extract_video(folder / f"v{i}.mp4", [resnet152])["resnet152"].features for i in range(2)}
+    for name, features in made.items():
+        np.save(theirs / f"{name}.npy", features.astype(np.float16))
+    np.save(theirs / "unknown.npy", rows())
+    assert call(folder, tmp_path / "root", "--verify-against", str(theirs)) == 0
+    printed = capsys.readouterr()
+    assert "1 of its 3 files are named like no video of mine" in printed.err
+    assert "2 of 2 videos have the same rows" in printed.out
+    assert sorted(FeatureStore(tmp_path / "root/mine/features/resnet152").video_ids()) == ["v0", "v1"], (
+        "and no other was extracted"
+    )
+
+    wrong = unnormalised.features(torch.from_numpy(network_input[..., ::-1].copy())).numpy()
+    np.save(theirs / "v0.npy", wrong)
+    assert call(folder, tmp_path / "root", "--verify-against", str(theirs)) == 1
+    line = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("v0"))
+    assert "DIFFERENT: theirs have values 0..1, nothing subtracted, red and blue swapped (distance 0.0" in line
+
+
+@pytest.mark.parametrize(
+    "prepare, features, complaint",
+    [
+        (lambda theirs: None, "resnet152", "no feature files there; expected one a video, named by its id"),
+        (
+            lambda theirs: np.save(theirs / "x.npy", rows()),
+            "resnet152",
+            "none of its files (x, ...) is named like a video of mine",
+        ),
+        (lambda theirs: np.save(theirs / "v0.npy", rows()), "resnet152,s3d", "which features are these?"),
+    ],
+    ids=["empty", "other names", "two features"],
+)
+def test_a_verification_that_cannot_be_is_exit_2(folder, tmp_path, capsys, prepare, features, complaint):
+    (tmp_path / "theirs").mkdir()
+    prepare(tmp_path / "theirs")
+    assert call(folder, tmp_path / "root", "--verify-against", str(tmp_path / "theirs"), features=features) == 2
+    assert complaint in capsys.readouterr().err
+
+
+def test_a_plan_says_what_will_be_and_changes_nothing(folder, tmp_path, capsys):
+    assert call(folder, tmp_path / "root", "--plan", features="resnet152,i3d") == 1
+    planned = capsys.readouterr()
+    assert not (tmp_path / "root").exists()
+    assert (
+        "v0.mp4: has the same id, 'v0', as" in planned.err and "'broken'" in planned.err and "unreadable" in planned.err
+    )
+    assert (
+        "1 of 3 videos cannot be read" in planned.out
+        and "times as fast as they play on this machine's cpu" in planned.out
+    )
+    table = {
+        line.split()[0]: line.split()[1:] for line in planned.out.splitlines() if line.startswith(("resnet152", "i3d"))
+    }
+    assert call(folder, tmp_path / "root", features="resnet152,i3d") == 1
+    capsys.readouterr()
+    for name in ("resnet152", "i3d_resnext101"):
+        store = FeatureStore(tmp_path / "root" / "mine" / "features" / name)
+        made = [store.get(video_id) for video_id in store.video_ids()]
+        assert table[name][0] == str(len(made)) == "2"
+        assert table[name][2] == str(sum(len(video.features) for video in made))
+
+    assert call(folder, tmp_path / "root", "--plan", features="resnet152,i3d") == 1
+    assert "nothing is left to extract" in capsys.readouterr().out
