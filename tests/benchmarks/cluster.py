@@ -1,9 +1,9 @@
-"""Extraction on Ray and what HowTo100M takes.
+"""Extraction on Ray, and the cost of HowTo100M.
 
     python tests/benchmarks/cluster.py FOLDER [simulate|overhead|loop|resume|scale]
 
-FOLDER: empty or from an earlier call; for ``scale``, which runs only when asked for, one with real videos, of a few minutes in all.
-Results that were kept, with their machines, stand in README.md beside this file.
+FOLDER is empty or from an earlier call. For ``scale``, which runs only on request, it has real videos of a few
+minutes in total. README.md beside this file has earlier results and the machines.
 """
 
 import argparse
@@ -29,28 +29,29 @@ from vlalign.ray_jobs.dispatch import Dispatch
 HOURS, NUM_VIDEOS = 134_000, 1_200_000
 """HowTo100M."""
 SPEED = 50.0
-"""Hours of video that a worker does in an hour. The faster, the harder for the driver and the greater the part of a start."""
+"""Hours of video per hour of a worker. Faster workers load the driver more, and their start costs more."""
 SPREAD = 0.5
-"""Of the logarithms of lengths, and, a fifth of it, of a video's speed."""
+"""Standard deviation of the logarithms of lengths; that of speeds is a fifth of it."""
 START_SECONDS = 90.0
-"""Until a worker that takes another's place computes: a machine is found, Python and the networks are loaded."""
+"""Time until a replacement worker computes: a machine is found, and Python and the networks are loaded."""
 WORKERS_OF_A_NODE = 8
 SHARD_SECONDS = 120.0
 NUM_STUBS = 20_000
 NUM_KNOWN = 1_200_000
 
 
-# A simulated cluster: the driver's own bookkeeping, workers that only let time pass.
+# A simulated cluster: the bookkeeping of the driver, with workers that only let time pass.
 
 
 def simulate(_: Path) -> None:
-    """Makespan against the ideal (all of the work, shared evenly, nothing lost, ready at once), for 1.2 million videos."""
+    """Compare the total time with the ideal (even shares, nothing lost, no start-up), for 1.2 million videos."""
     rng = np.random.default_rng(0)
     seconds = np.exp(SPREAD * rng.standard_normal(NUM_VIDEOS))
     seconds *= HOURS * 3600 / seconds.sum()
     times = seconds / SPEED * np.exp(SPREAD / 5 * rng.standard_normal(NUM_VIDEOS))
     print(
-        f"{NUM_VIDEOS:,} videos, {HOURS:,} hours, each worker {SPEED:g} hours an hour, {WORKERS_OF_A_NODE} workers a node"
+        f"{NUM_VIDEOS:,} videos, {HOURS:,} hours, each worker {SPEED:g} hours an hour, {WORKERS_OF_A_NODE} workers "
+        "a node"
     )
     columns = ("ideal h", "took h", "of ideal", "failures", "again h", "exchanges/s", "books s", "MB")
     print(f"{'node fails every':>18}{'workers':>9}" + "".join(f"{column:>12}" for column in columns))
@@ -172,7 +173,7 @@ def job_settings(root: Path, dataset: str):
 
 
 def overhead(folder: Path) -> None:
-    """What Ray and the bookkeeping take for each of 20,000 videos that cost a worker nothing, with one worker and with eight."""
+    """Measure the cost of Ray and the bookkeeping for 20,000 videos without work, with one and eight workers."""
     from vlalign.extract.run import Kept, Outcome
     from vlalign.extract.work import WorkList
     from vlalign.ray_jobs import actors, cluster_run
@@ -222,7 +223,8 @@ def overhead(folder: Path) -> None:
             asyncio.run(run.run())
             took = heard[-1] - heard[0]
             print(
-                f"{num_workers} workers: {NUM_STUBS:,} videos in {took:.1f} s, {1e3 * took / NUM_STUBS:.2f} ms each, {len(heard):,} answers"
+                f"{num_workers} workers: {NUM_STUBS:,} videos in {took:.1f} s, {1e3 * took / NUM_STUBS:.2f} ms each, "
+                f"{len(heard):,} answers"
             )
 
 
@@ -250,7 +252,7 @@ def _noting(call, times: list[float]):
 
 
 def loop(folder: Path) -> None:
-    """The plain command against one worker on Ray, in turns, from the first video that is done to the last."""
+    """Compare the plain command with one worker on Ray, in turns, from the first finished video to the last."""
     from vlalign.extract.selection import render_missing
     from vlalign.preprocess.datasets import demo
     from vlalign.storage.allowed import allow_folder
@@ -297,7 +299,7 @@ def turn(root: Path, how: str) -> None:
 
 
 def resume(folder: Path) -> None:
-    """Time and memory to decide what is left of 1.2 million videos of which all but a hundred are done, in a process of its own."""
+    """Measure time and memory to find the hundred videos that are left of 1.2 million, in a separate process."""
     from vlalign.storage import VideoFeatures, Weights, write_shard
     from vlalign.storage.files import file_identity
     from vlalign.storage.layout import DatasetFolder
@@ -361,8 +363,11 @@ def decide(folder: Path) -> None:
 
 
 def scale(folder: Path) -> None:
-    """What each profile takes for all of HowTo100M, from what it takes for the videos in ``folder``; their size and rate decide what
-    decoding costs. How fast a GPU computes is not measured here: its hours are for one that does 100 TFLOP a second of these networks."""
+    """Estimate what each profile costs for all of HowTo100M, from its cost for the videos in ``folder``.
+
+    The size and frame rate of the videos decide the cost of decoding. GPU hours are not measured: they assume 100
+    TFLOP/s.
+    """
     import torch
     from extraction import PROFILES, drain, model_cpu_seconds
     from torch.utils.flop_counter import FlopCounterMode

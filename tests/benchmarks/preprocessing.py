@@ -2,7 +2,7 @@
 
     python tests/benchmarks/preprocessing.py CAPTIONS.json [speed|memory]
 
-CAPTIONS.json: YouCook2's annotations, as their authors publish them. Results that were kept stand in README.md beside this file.
+CAPTIONS.json is YouCook2's official annotation file. README.md beside this file has earlier results.
 """
 
 import argparse
@@ -29,7 +29,7 @@ from vlalign.storage.records import Caption
 MODEL = "en_core_web_sm"
 TURNS = 1
 TIMES = 10
-"""That the captions are taken, so that what a process needs to start, 11 s, is a small part of the whole."""
+"""How often the captions are repeated, so that starting a process, 11 s, is a small part of the total."""
 
 
 def read_texts(path: Path) -> list[str]:
@@ -47,13 +47,13 @@ def plain(texts: list[str]) -> list[list[str]]:
 
 
 def speed(texts: list[str]) -> None:
-    """Captions a second of the whole step, tables written, against ``nlp.pipe`` alone with the same components; by turns."""
+    """Compare captions per second of the whole step with ``nlp.pipe`` alone, with the same components, in turns."""
     seconds: dict[str, list[float]] = {}
     texts = texts * TIMES
     plain(texts[:100])
-    preparing.PART_CAPTIONS = 2500  # so that two processes have as much to do as one
+    preparing.PART_CAPTIONS = 2500  # enough parts for two processes
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as started:
-        list(started.map(len, [""]))  # what is started once costs nothing after
+        list(started.map(len, [""]))  # starts what is started only once
     for _ in range(TURNS):
         for name, workers in (("nlp.pipe", 0), ("prepare, 1 process", 1), ("prepare, 2 processes", 2)):
             with tempfile.TemporaryDirectory() as folder:
@@ -77,7 +77,7 @@ def speed(texts: list[str]) -> None:
 
 
 def memory(texts: list[str], count: int = 1_000_000) -> None:
-    """Peak memory of this process and its children for ``count`` captions like HowTo100M's, words drawn from ``texts``."""
+    """Measure the peak memory, with child processes, for ``count`` captions like HowTo100M's, of words from ``texts``."""
     words = " ".join(texts).split()
     rng = random.Random(0)
     generated = [" ".join(rng.choices(words, k=rng.randint(2, 8))) for _ in range(20_000)]
@@ -118,7 +118,7 @@ def children() -> list[int]:
 
 
 def proportional_gigabytes(pid: int) -> float:
-    """What of the memory is a process's own, and its share of what it has with others; 0 once it is gone."""
+    """Return a process's memory, with its share of memory that it has in common with others; 0 if it has ended."""
     try:
         lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     except OSError:

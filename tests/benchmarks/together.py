@@ -1,8 +1,11 @@
-"""SSML's weights and NCL's biases on everybody's terms: ``python tests/benchmarks/together.py FOLDER --annotations DIR``, on the planted
-YouCook2 set of ``planted.py`` (DIR has YouCook2's official files and youcook2_vocab_glove.npz).
+"""SSML's pair weights and NCL's biases combined with the terms of all objectives.
 
-``--features shuffled``: on the set of ``objectives.py``, half of whose training clips show what another caption says. TACo is without its
-fusion layers, which take most of the time and whose pairs are chosen by the early scores. The same call, started twice, shares the work.
+    python tests/benchmarks/together.py FOLDER --annotations DIR
+
+Runs on the planted YouCook2 set of ``planted.py``; DIR has YouCook2's official files and youcook2_vocab_glove.npz.
+With ``--features shuffled`` it runs on the set of ``objectives.py``, where half of the training clips show what
+another caption says. TACo has no fusion layers here, because they take most of the time and early scores choose their
+pairs. Several processes with the same command share the work.
 """
 
 import argparse
@@ -38,7 +41,7 @@ SETTINGS = [(objective, more) for objective in OBJECTIVES for more in WITH if (o
 SEEDS = (0, 1, 2)
 COLUMNS = ("R@1", "R@10", "mean_rank")
 NORMALIZED = "R@1, --normalize ncl"
-"""Of runs with biases, which keep the training queries that it needs."""
+"""Only for runs with biases, which keep the training queries that normalization needs."""
 
 
 def run(dataset: DatasetFolder, features: str, objective: str, more: str, seed: int) -> dict[str, float | str | int]:

@@ -1,5 +1,7 @@
-"""Real Ray clusters on this machine, for tests: machines are raylets of their own. They stand in a network of their own, with loopback
-only, where that is allowed; Ray listens on every address."""
+"""Real Ray clusters on this machine, whose machines are raylets.
+
+If possible, they run in a separate network with nothing but a loopback interface, since Ray listens on all addresses.
+"""
 
 import contextlib
 import os
@@ -19,8 +21,8 @@ import pytest
 TOP = Path(__file__).resolve().parents[2]
 SCRIPTS = TOP / "ray_jobs"
 PORT = 6390
-# Ran by every Python of the cluster before anything else. It counts the rows that networks compute; in decoders, it counts videos and
-# has some of them do what broken ones do.
+# Every Python of the cluster runs this first. It counts the rows that networks compute. In decoders, it counts videos,
+# and makes some of them crash, hang or fill the memory, by their names.
 HOOKS = """
 import importlib.util, os, signal, sys, time
 
@@ -68,7 +70,7 @@ if any("decoding.child" in word for word in sys.orig_argv):
 
 @pytest.fixture(scope="module")
 def network() -> Iterator[list[str]]:
-    """Words to put before a command, so that it runs in a network of its own."""
+    """Return a command prefix that runs a command in a separate network; empty if that is not possible."""
     if os.geteuid() != 0 or not all(map(shutil.which, ("unshare", "nsenter", "ip"))):
         yield []
         return
@@ -84,7 +86,7 @@ def network() -> Iterator[list[str]]:
 
 @pytest.fixture
 def environment(tmp_path) -> dict[str, str]:
-    """Of all processes: a secret of this cluster's own, and decoders that are watched."""
+    """Return the environment of all processes, with the cluster's secret and the hooks above."""
     hooks = tmp_path / "hooks"
     hooks.mkdir()
     (hooks / "sitecustomize.py").write_text(
@@ -104,17 +106,17 @@ def environment(tmp_path) -> dict[str, str]:
 
 
 def starts(tmp_path: Path) -> Counter[str]:
-    """How often a decoder began with each file."""
+    """Return how often decoders have begun with each file."""
     return Counter((tmp_path / "starts.txt").read_text().splitlines())
 
 
 def rows_computed(tmp_path: Path) -> int:
-    """By all processes, in all."""
+    """Return the number of rows that all processes have computed."""
     return sum(map(int, (tmp_path / "rows.txt").read_text().split()))
 
 
 def processes() -> dict[int, tuple[int, str]]:
-    """{process: (its parent, its command line)}"""
+    """Return {process id: (parent id, command line)}."""
     lines = subprocess.run(
         ["ps", "-ww", "-eo", "pid=,ppid=,args="], capture_output=True, text=True, check=True
     ).stdout.splitlines()
@@ -138,7 +140,7 @@ def kill_all(pids: list[int]) -> None:
 
 
 class Cluster:
-    """A head with one core, and more machines of one core each."""
+    """A cluster: a head and more machines, with one core each."""
 
     def __init__(self, network: list[str], environment: dict[str, str]) -> None:
         self.network, self.environment = network, environment
@@ -165,7 +167,7 @@ class Cluster:
         return {pid for pid in self._processes() if pid in known and known[pid][1].split()[0].endswith("/raylet")}
 
     def _processes(self) -> list[int]:
-        """All of this cluster: they have its secret, or, where Ray's own names took its place, a parent that has."""
+        """Return all processes of the cluster: those with its secret in their environment, and their descendants."""
         secret = f"RAY_AUTH_TOKEN={self.environment['RAY_AUTH_TOKEN']}\0".encode()
         found = []
         for pid in processes():
@@ -199,7 +201,7 @@ class Cluster:
         kill_all(descendants(raylet))
 
     def workers(self) -> list[int]:
-        """Processes of the extraction."""
+        """Return the ids of extraction workers."""
         below = {pid for raylet in self.machines for pid in descendants(raylet)}
         return [pid for pid, (_, args) in processes().items() if pid in below and args.startswith("ray::Actor")]
 

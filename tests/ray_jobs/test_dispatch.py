@@ -1,5 +1,4 @@
-"""Which worker extracts which video, and what becomes of the videos of workers that end: plain bookkeeping, tried on small cases and
-on random histories."""
+"""Assigning videos to workers, in small cases and in random histories."""
 
 import random
 from collections import Counter
@@ -12,17 +11,17 @@ def take(dispatch: Dispatch, worker: int) -> list[int]:
     return dispatch.next(worker, 0)[0]
 
 
-def test_the_largest_come_first_and_equal_ones_in_their_order():
+def test_the_largest_videos_come_first_and_equal_ones_in_order():
     dispatch = Dispatch([5, 9, 5, 7])
     assert [take(dispatch, worker) for worker in range(5)] == [[1, 3], [0], [2], [], []]
     assert dispatch.num_left == 4
 
 
-def test_a_worker_has_many_waiting_at_first_and_few_towards_the_end():
+def test_many_videos_wait_at_first_and_few_towards_the_end():
     dispatch = Dispatch([1] * 1000)
     most = [len(dispatch.next(worker, 0)[0]) for worker in range(10)]
     assert most == [AHEAD] * 10
-    assert dispatch.next(0, 5) == (list(range(160, 171)), AHEAD // 2), "those that wait there count"
+    assert dispatch.next(0, 5) == (list(range(160, 171)), AHEAD // 2), "waiting videos count"
     while (given := dispatch.next(0, 0))[0]:
         most.append(len(given[0]))
     assert most[10:] == sorted(most[10:], reverse=True) and most[-1] == 1
@@ -36,11 +35,11 @@ def test_a_video_counts_once_it_is_on_disk():
     dispatch.finished(0, 0)
     assert dispatch.num_left == 2
     dispatch.done(0, 0)
-    dispatch.done(0, 1)  # one that failed is never finished
+    dispatch.done(0, 1)  # a failed video is done without being finished
     assert dispatch.num_left == 0
 
 
-def test_what_is_found_on_disk_is_given_to_nobody_wherever_it_is():
+def test_videos_on_disk_are_not_assigned_again():
     dispatch = Dispatch([6, 5, 4, 3, 2, 1])
     assert take(dispatch, 0) == [0, 1, 2]
     dispatch.finished(0, 0)
@@ -48,12 +47,12 @@ def test_what_is_found_on_disk_is_given_to_nobody_wherever_it_is():
     assert dispatch.num_left == 3
     assert dispatch.ended(0) == []
     assert [take(dispatch, 1) for _ in range(3)] == [[1, 3], [5], []]
-    for video in (1, 3, 5, 1):  # said twice, it counts once
+    for video in (1, 3, 5, 1):  # reported twice, counted once
         dispatch.done(1, video)
     assert dispatch.num_left == 0
 
 
-def test_what_a_worker_had_goes_to_the_next_one_before_anything_new():
+def test_videos_of_a_worker_that_ended_come_before_new_ones():
     dispatch = Dispatch([4, 3, 2, 1])
     assert take(dispatch, 0) == [0, 1]
     dispatch.finished(0, 0)
@@ -61,7 +60,7 @@ def test_what_a_worker_had_goes_to_the_next_one_before_anything_new():
     assert [take(dispatch, 1) for _ in range(4)] == [[1, 0], [2], [3], []]
 
 
-def test_a_video_that_ends_its_workers_is_given_up_and_the_others_are_done():
+def test_a_video_that_ends_its_workers_is_given_up():
     dispatch, given_up = Dispatch([1] * 20), []
     for worker in range(100):
         while dispatch.num_left:
@@ -74,7 +73,7 @@ def test_a_video_that_ends_its_workers_is_given_up_and_the_others_are_done():
     assert given_up == [7] and dispatch.num_left == 0 and worker < 100
 
 
-def test_a_suspect_is_alone_with_its_worker_and_others_get_what_is_new():
+def test_a_suspect_gets_a_worker_for_itself():
     dispatch = Dispatch([1] * 4)
     for worker in (0, 1):
         assert take(dispatch, worker) == [0, 1]
@@ -88,7 +87,7 @@ def test_a_suspect_is_alone_with_its_worker_and_others_get_what_is_new():
     assert dispatch.ended(3) == [1] and dispatch.num_left == 2
 
 
-def test_a_worker_that_has_something_in_hand_finishes_it_before_it_gets_a_suspect():
+def test_a_busy_worker_finishes_before_it_gets_a_suspect():
     dispatch = Dispatch([1] * 4)
     assert take(dispatch, 0) == [0, 1]
     dispatch.ended(0)
@@ -100,14 +99,14 @@ def test_a_worker_that_has_something_in_hand_finishes_it_before_it_gets_a_suspec
     assert dispatch.next(2, 0) == ([0], None)
 
 
-def test_an_end_that_no_video_caused_is_held_against_none():
+def test_an_end_that_no_video_caused_does_not_count():
     dispatch = Dispatch([1])
     for worker in range(2 * MOST_ENDS):
         assert take(dispatch, worker) == [0]
         assert dispatch.ended(worker, by_a_video=False) == []
 
 
-def test_what_a_worker_of_an_earlier_call_has_is_given_to_nobody_else():
+def test_videos_of_an_earlier_calls_worker_are_not_assigned():
     dispatch = Dispatch([1] * 6)
     dispatch.take_over(0, held=[1, 3], kept=[0])
     assert dispatch.num_left == 5
@@ -118,7 +117,7 @@ def test_what_a_worker_of_an_earlier_call_has_is_given_to_nobody_else():
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_random_histories_lose_nothing_and_do_nothing_twice_at_once(seed):
+def test_random_histories_lose_nothing_and_assign_nothing_twice_at_once(seed):
     rng = random.Random(seed)
     bad = {video for video in range(60) if rng.random() < 0.05}
     dispatch, holder, state, given_up = Dispatch([rng.randrange(100) for _ in range(60)]), {}, {}, set()

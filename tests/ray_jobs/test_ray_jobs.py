@@ -1,4 +1,4 @@
-"""The steps on real Ray clusters, held against the plain commands."""
+"""The steps on real Ray clusters, compared with the plain commands."""
 
 import json
 import os
@@ -40,7 +40,7 @@ __all__ = ["cluster", "environment", "network"]  # fixtures
 
 
 def compare(found: Path, expected: Path) -> None:
-    """Two stores, row for row. Networks give the same but for the order in which they add."""
+    """Compare two stores row by row. Networks can add in another order, which changes the last digits."""
     one, other = FeatureStore(found), FeatureStore(expected)
     assert sorted(one.video_ids()) == sorted(other.video_ids())
     assert (one.profile, one.weights) == (other.profile, other.weights)
@@ -54,7 +54,7 @@ def compare(found: Path, expected: Path) -> None:
 
 
 def without_features(dataset: DatasetFolder, root: Path) -> DatasetFolder:
-    """The same videos under another root."""
+    """Return a data set with the same videos under another root."""
     copy = DatasetFolder(root, dataset.name)
     copy.write_videos(
         [VideoRecord(video_id=v.video_id, path=str(dataset.video_path(v))) for v in dataset.read_videos()]
@@ -63,7 +63,7 @@ def without_features(dataset: DatasetFolder, root: Path) -> DatasetFolder:
     return copy
 
 
-def test_a_cluster_of_its_own_gives_what_the_plain_loop_gives(small_demo, tmp_path, network, environment):
+def test_a_new_cluster_extracts_the_same_as_the_plain_command(small_demo, tmp_path, network, environment):
     dataset = without_features(small_demo, tmp_path / "root")
     (dataset.path / "broken.mp4").write_bytes(b"no video" * 1000)
     dataset.write_videos([*dataset.read_videos(), VideoRecord(video_id="broken", path="broken.mp4")])
@@ -86,7 +86,7 @@ def test_a_cluster_of_its_own_gives_what_the_plain_loop_gives(small_demo, tmp_pa
 
 
 @pytest.mark.slow
-def test_a_run_whose_workers_machines_and_driver_are_killed_loses_nothing(tmp_path, network, environment, cluster):
+def test_killed_workers_machines_and_drivers_lose_nothing(tmp_path, network, environment, cluster):
     rng = random.Random(0)
     dataset = DatasetFolder(tmp_path / "root", "demo")
     scenes = demo.plan_scenes(0)
@@ -117,7 +117,7 @@ def test_a_run_whose_workers_machines_and_driver_are_killed_loses_nothing(tmp_pa
             kill_all([rng.choice(there)] if there else [])
             what = what if there else "worker, but none was there"
         elif what == "machine":
-            machines.kill_machine(rng.choice(machines.machines[1:]))  # the first one is the cluster's own
+            machines.kill_machine(rng.choice(machines.machines[1:]))  # the first one is the head
             machines.add_machine()
         else:
             kill_all(descendants(driver.pid))
@@ -130,7 +130,8 @@ def test_a_run_whose_workers_machines_and_driver_are_killed_loses_nothing(tmp_pa
     twice = sum(len(shard.videos) for shard in FeatureStore(dataset.features("s3d")).shards) - num_videos
     begun = counted.total() / num_videos - 1
     print(
-        f"{Counter(kills)}; {again:.1%} of the rows computed again, {begun:.1%} of the videos begun again, {twice} written twice"
+        f"{Counter(kills)}; {again:.1%} of the rows computed again, {begun:.1%} of the videos begun again, "
+        f"{twice} written twice"
     )
     print(log.read_text()[-3000:])
     assert driver.returncode == 0, log.read_text()[-5000:]
@@ -140,12 +141,12 @@ def test_a_run_whose_workers_machines_and_driver_are_killed_loses_nothing(tmp_pa
         assert store_main(["verify", str(dataset.features(name))]) == 0
         assert len(FeatureStore(dataset.features(name)).video_ids()) == num_videos
     assert set(counted) == {str(dataset.video_path(video)) for video in dataset.read_videos()}
-    assert twice == 0, "what is on disk is given to nobody again"
+    assert twice == 0, "videos on disk are not assigned again"
     assert again <= 0.15
 
 
 @pytest.mark.slow
-def test_videos_that_crash_hang_and_grow_are_quarantined_and_a_hundred_others_done(
+def test_videos_that_crash_hang_or_fill_memory_fail_and_a_hundred_others_are_done(
     tmp_path, network, environment, cluster, short_video
 ):
     dataset = DatasetFolder(tmp_path / "root", "mine")
@@ -174,9 +175,7 @@ def test_videos_that_crash_hang_and_grow_are_quarantined_and_a_hundred_others_do
 
 
 @pytest.mark.slow
-def test_tagging_and_plans_of_a_cluster_are_those_of_one_machine(
-    small_demo, tmp_path, network, environment, cluster, capsys
-):
+def test_tagging_and_plans_equal_those_of_one_machine(small_demo, tmp_path, network, environment, cluster, capsys):
     call = ["--dataset", "demo", "--seed", "3"]
     here, there, log = tmp_path / "here", tmp_path / "there", tmp_path / "log.txt"
     assert preprocess_main(["--root", str(here), *call]) == 0
@@ -188,7 +187,7 @@ def test_tagging_and_plans_of_a_cluster_are_those_of_one_machine(
     names = sorted(path.relative_to(here) for path in here.rglob("*") if path.is_file())
     assert sorted(path.relative_to(there) for path in there.rglob("*") if path.is_file()) == names and len(names) >= 5
     for name in names:
-        if name.suffix != ".png":  # which says when it was drawn
+        if name.suffix != ".png":  # contains the time of drawing
             assert (here / name).read_bytes() == (there / name).read_bytes(), name
 
     dataset = without_features(small_demo, tmp_path / "planned")
@@ -216,7 +215,7 @@ def test_tagging_and_plans_of_a_cluster_are_those_of_one_machine(
 
 
 @pytest.mark.slow
-def test_two_workers_of_ray_train_are_two_processes_of_torchrun(small_demo, tmp_path, network, environment, cluster):
+def test_two_workers_of_ray_train_equal_two_processes_of_torchrun(small_demo, tmp_path, network, environment, cluster):
     root = tmp_path / "root"
     shutil.copytree(small_demo.root, root)
     call = [
@@ -269,8 +268,8 @@ PermitRootLogin yes
 PasswordAuthentication no
 SetEnv UV_OFFLINE=1 UV_CACHE_DIR={cache} PIP_NO_INDEX=1 PIP_FIND_LINKS={folder}/wheels
 """
-# A machine of its own, as far as the cluster's launcher can see: processes, network, users, home and Ray's folder. Its registry is what
-# uv has in its cache.
+# For the cluster launcher, this is another machine, with its own processes, network, users, home and Ray folder. Its
+# package index is the cache of uv.
 MACHINE = """
 set -e
 ip link set lo up
@@ -284,9 +283,11 @@ cd {top}
 ray get-auth-token --generate > /dev/null
 run() {{ echo "\$ $*"; "$@" 2>&1; echo "exit code $?"; }}
 set +e
-run ray submit --start --disable-usage-stats --no-config-cache {folder}/one_machine.yaml ray_jobs/preprocess.py --dataset demo
-run ray submit --no-config-cache {folder}/one_machine.yaml ray_jobs/extract_howto100m.py --dataset demo --features s3d,resnet152
-run ray submit --no-config-cache {folder}/one_machine.yaml ray_jobs/extract_howto100m.py --dataset demo --features s3d,resnet152
+cluster={folder}/one_machine.yaml
+extract="ray_jobs/extract_howto100m.py --dataset demo --features s3d,resnet152"
+run ray submit --start --disable-usage-stats --no-config-cache $cluster ray_jobs/preprocess.py --dataset demo
+run ray submit --no-config-cache $cluster $extract
+run ray submit --no-config-cache $cluster $extract
 run ray down --yes {folder}/one_machine.yaml
 """
 

@@ -1,4 +1,4 @@
-"""A worker of an extraction by itself, without Ray: what it takes, what it says, and what it does when nobody asks any more."""
+"""One extraction worker without Ray: what it accepts and reports, and what it does if no driver calls."""
 
 import time
 from collections.abc import Iterator
@@ -39,9 +39,7 @@ def worker(tmp_path, monkeypatch) -> Iterator[ExtractionWorker]:
     made.load(SETTINGS)
     yield made
     with suppress(OSError):
-        exchange_until(
-            made, is_idle
-        )  # what goes on in its thread would take cores and threads from the tests that follow
+        exchange_until(made, is_idle)  # its thread would take cores from the following tests
 
 
 def exchange_until(
@@ -68,7 +66,7 @@ def kept(events: list[Outcome | Kept]) -> list[str]:
     return [video_id for event in events if isinstance(event, Kept) for video_id in event.video_ids]
 
 
-def test_videos_come_in_parts_and_all_that_is_finished_is_on_disk_when_no_more_follow(worker, films):
+def test_everything_is_on_disk_once_no_more_videos_follow(worker, films):
     first = worker.exchange([(video, FEATURES) for video in films[:2]], 0)
     events = first.events + exchange_until(
         worker, lambda answer, events: len(outcomes(events)) + len(first.events) >= 2, ask_at=-1
@@ -84,7 +82,7 @@ def test_videos_come_in_parts_and_all_that_is_finished_is_on_disk_when_no_more_f
     assert sorted(store.video_ids()) == [video.video_id for video in films]
 
 
-def test_its_rows_are_the_plain_loops(worker, films, tmp_path):
+def test_its_rows_equal_those_of_a_plain_loop(worker, films, tmp_path):
     from vlalign.extract.engine import extract_videos
 
     worker.exchange([(video, FEATURES) for video in films], None)
@@ -98,14 +96,14 @@ def test_its_rows_are_the_plain_loops(worker, films, tmp_path):
         assert (found.source, found.decoder, found.partial) == (expected.source, expected.decoder, expected.partial)
 
 
-def test_it_goes_on_after_it_was_idle(worker, films):
+def test_it_continues_after_it_was_idle(worker, films):
     for video in films[:3]:
         worker.exchange([(video, FEATURES)], None)
         exchange_until(worker, is_idle)
     assert worker.greet().kept == ["v0", "v1", "v2"]
 
 
-def test_a_broken_video_is_an_outcome_like_any_other(worker, films, tmp_path):
+def test_a_broken_video_is_reported_as_a_failure(worker, films, tmp_path):
     broken = VideoRecord(video_id="broken", path=str(tmp_path / "broken.mp4"))
     (tmp_path / "broken.mp4").write_bytes(b"no video" * 1000)
     events = worker.exchange([(broken, FEATURES), (films[0], FEATURES)], None).events + exchange_until(worker, is_idle)
@@ -114,7 +112,7 @@ def test_a_broken_video_is_an_outcome_like_any_other(worker, films, tmp_path):
     assert worker.greet().held == []
 
 
-def test_a_machine_that_is_to_go_finishes_what_has_begun_and_takes_nothing_more(worker, films):
+def test_in_a_hurry_it_finishes_begun_videos_and_accepts_no_more(worker, films):
     worker.exchange([(video, FEATURES) for video in films], 5)
     events = worker.exchange([], 0, hurry=True).events
     events += exchange_until(worker, is_idle, ask_at=0)
@@ -125,13 +123,13 @@ def test_a_machine_that_is_to_go_finishes_what_has_begun_and_takes_nothing_more(
     assert answer.idle and answer.events == []
 
 
-def test_it_asks_for_more_as_soon_as_few_enough_wait(worker, films):
+def test_it_answers_as_soon_as_few_enough_videos_wait(worker, films):
     answer = worker.exchange([(video, FEATURES) for video in films], 4)
     assert answer.num_waiting <= 4 and not answer.idle
     exchange_until(worker, is_idle)
 
 
-def test_what_ends_the_thread_is_told_and_not_swallowed(worker, films, monkeypatch):
+def test_an_error_in_its_thread_reaches_the_driver(worker, films, monkeypatch):
     def full(*_, **__):
         raise OSError("no room there: a shard needs 1 MB")
 
@@ -141,7 +139,7 @@ def test_what_ends_the_thread_is_told_and_not_swallowed(worker, films, monkeypat
         exchange_until(worker, is_idle)
 
 
-def test_without_a_driver_it_brings_to_disk_what_it_has_and_may_go(worker, films, monkeypatch):
+def test_without_a_driver_it_finishes_and_may_end(worker, films, monkeypatch):
     monkeypatch.setattr(module, "DRIVER_SECONDS", 1.0)
     worker.exchange([(video, FEATURES) for video in films], 0)
     worker.wait_until_left_alone()
@@ -149,8 +147,8 @@ def test_without_a_driver_it_brings_to_disk_what_it_has_and_may_go(worker, films
     assert worker.greet().held == [] and worker.greet().since_driver_seconds > 1.0
 
 
-def test_what_is_on_disk_is_told_at_once(tmp_path, films, monkeypatch):
-    """And not only when the driver would be answered anyway: what it has not heard of is done again when the worker ends."""
+def test_videos_on_disk_are_reported_at_once(tmp_path, films, monkeypatch):
+    """Otherwise they would be extracted again if the worker ended."""
     monkeypatch.setattr(module, "make_extractor", lambda *_, **__: stub())
     monkeypatch.setattr(module, "ANSWER_SECONDS", 300.0)
     made = ExtractionWorker(DatasetFolder(tmp_path, "mine"), num_cores=1, shard_seconds=0.0)
@@ -161,7 +159,7 @@ def test_what_is_on_disk_is_told_at_once(tmp_path, films, monkeypatch):
     exchange_until(made, is_idle)
 
 
-def test_what_comes_to_the_stores_is_seen_whoever_wrote_it(tmp_path):
+def test_written_sees_new_shards_of_any_writer(tmp_path):
     dataset, names = DatasetFolder(tmp_path, "mine"), ["s3d", "resnet152"]
     profiles = {name: replace(stores.PROFILE, name=name) for name in names}
     stores.write(dataset.features("s3d"), stores.video("before", 2), profile=profiles["s3d"])
@@ -174,7 +172,7 @@ def test_what_comes_to_the_stores_is_seen_whoever_wrote_it(tmp_path):
     assert written.look() == {}
 
 
-def test_weights_that_are_not_to_be_had_are_a_mistake_in_the_call(tmp_path):
+def test_missing_weights_are_a_user_error(tmp_path):
     made = ExtractionWorker(DatasetFolder(tmp_path, "mine"), num_cores=1, shard_seconds=1.0)
     settings = WorkerSettings(weights={"s3d": str(tmp_path / "absent.pth")})
     with pytest.raises(UserError, match=r"no such file|not found"):
