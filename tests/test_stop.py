@@ -255,8 +255,8 @@ def test_training_reports_the_kept_step_and_continues_there(tmp_path):
     )
     assert kept and int(kept[1]) % 4 == 0 and "Traceback" not in process.said
     again = Process(tmp_path, call)
-    again.wait_for(lambda: "goes on after step" in again.said)
-    assert f"goes on after step {kept[1]}\n" in again.said
+    again.wait_for(lambda: "resumes after step" in again.said)
+    assert f"resumes after step {kept[1]}\n" in again.said
     assert again.stop(signal.SIGINT) == 130
 
 

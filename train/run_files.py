@@ -32,7 +32,10 @@ def check_run(about: Any) -> None:
         _expect(all(isinstance(store.get(name), str) for store in stores), f"inputs.features: {name} is not text")
     best = about["result"].get("best")
     _expect(isinstance(best, dict) and isinstance(best.get("step"), int), "result.best has no step")
-    _expect(all(value is None or _is_number(value) for value in best.values()), "result.best has non-finite values")
+    _expect(
+        all(value is None or _is_number(value) for value in best.values()),
+        "result.best has values that are not finite numbers",
+    )
     json.dumps(about, ensure_ascii=False).encode()  # raises for text that no encoding can hold
 
 

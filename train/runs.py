@@ -62,7 +62,7 @@ def features_note(inputs: dict[str, Any]) -> str | None:
     imported = " and ".join(dict.fromkeys(f["features"] for f in inputs["features"] if f["origin"] != EXTRACTED))
     if random:
         notes.append(
-            f"Features {random} come from random weights, not from trained ones: the numbers only show that all parts work."
+            f"Features {random} come from seeded random weights, not from published ones: the numbers show that all parts work."
         )
     if imported:
         notes.append(

@@ -130,11 +130,11 @@ def test_code_beside_an_encoder_that_the_user_names_is_not_executed(run, tmp_pat
         ({"vocab_size": 4_000_000_000}, "its vocab_size is 4000000000"),
         (
             {"vocab_size": 2_000_000_000},
-            "it is not of the run's weights, embeddings.word_embeddings.weight: expected [2000000000, 256], there [",
+            "it does not match the run's weights, embeddings.word_embeddings.weight: expected [2000000000, 256], there [",
         ),
-        ({"hidden_size": 1 << 30, "num_attention_heads": 1}, "it is not of the run's weights"),
+        ({"hidden_size": 1 << 30, "num_attention_heads": 1}, "it does not match the run's weights"),
         ({"num_hidden_layers": 1 << 30}, "it has more layers than the run's weights"),
-        ({"max_position_embeddings": 1 << 30}, "it is not of the run's weights"),
+        ({"max_position_embeddings": 1 << 30}, "it does not match the run's weights"),
         ({"hidden_size": 256.5}, "its hidden_size is 256.5"),
         ({"hidden_size": 0}, "text_encoder/config.json: not as a training writes it"),
         ({"num_attention_heads": 0}, "text_encoder/config.json: not as a training writes it"),
@@ -142,7 +142,7 @@ def test_code_beside_an_encoder_that_the_user_names_is_not_executed(run, tmp_pat
         ({"hidden_dropout_prob": float("nan")}, "its hidden_dropout_prob is nan"),
         ({"model_type": "vit"}, "its model_type is 'vit'"),
         ({"model_type": ["bert"]}, "its model_type is ['bert']"),
-        ({"model_type": "albert"}, "it is not of the run's weights"),
+        ({"model_type": "albert"}, "it does not match the run's weights"),
     ],
 )
 def test_an_encoder_of_other_sizes_is_refused_before_it_is_made(run, values, complaint, capsys):
@@ -191,11 +191,11 @@ TOKENIZERS = {
     ),
     "a pattern that splits": (
         {"pre_tokenizer": {"type": "Split", "pattern": {"Regex": "(a+)+$"}, "behavior": "Removed", "invert": False}},
-        "its pre_tokenizer 'Split' is none of BertPreTokenizer",
+        "its pre_tokenizer is 'Split'; expected one of BertPreTokenizer",
     ),
     "a letter that is a novel": (
         {"normalizer": table(b"x", b"a" * 5000)},
-        "its table of letters makes long texts of single ones",
+        "its character table replaces single characters by long texts",
     ),
     "many parts": (
         {"normalizer": {"type": "Sequence", "normalizers": [{"type": "NFKD"}] * 500}},
@@ -203,9 +203,9 @@ TOKENIZERS = {
     ),
     "a template of many tokens": (
         {"post_processor": {"type": "BertProcessing", "sep": ["[SEP]", 3], "cls": ["[CLS]" * 9000, 2]}},
-        "its settings have more than 16,384 letters",
+        "its settings have more than 16,384 characters",
     ),
-    "another model": ({"model": {"type": "Mine"}}, "its model 'Mine' is none of WordPiece"),
+    "another model": ({"model": {"type": "Mine"}}, "its model is 'Mine'; expected one of WordPiece"),
     "no model": ({"model": None}, "tokenizer.json: not as a training writes it"),
     "parts that are none": ({"normalizer": [1]}, "tokenizer.json: not as a training writes it"),
     "too many tokens": (
@@ -220,7 +220,7 @@ TOKENIZERS = {
     ),
     "no unknown token": (
         {"model": {"type": "WordPiece", "vocab": {"[PAD]": 0}, "unk_token": "[UNK]"} | WORD_PIECE, "added_tokens": []},
-        "its special token '[UNK]' is none of its tokens",
+        "its special token '[UNK]' is not in its vocabulary",
     ),
 }
 
@@ -309,14 +309,14 @@ def test_settings_of_another_size_are_refused_before_anything_is_made(run, value
     [
         ("inputs", {"features": [{}]}, "inputs.features has no text for features"),
         ("inputs", {"features": []}, "inputs.features has 0 stores; config.features s3d"),
-        ("inputs", {}, "inputs.features is no list of objects"),
+        ("inputs", {}, "inputs.features is not a list of objects"),
         ("result", {}, "result.best has no step"),
-        ("result", {"best": {"step": 1, "x": 10**400}}, "result.best has something that is no number"),
-        ("result", {"best": {"step": 1, "x": "\x1b[31m"}}, "result.best has something that is no number"),
-        ("software", None, "software is no object"),
-        ("config", [], "config is no object"),
+        ("result", {"best": {"step": 1, "x": 10**400}}, "result.best has values that are not finite numbers"),
+        ("result", {"best": {"step": 1, "x": "\x1b[31m"}}, "result.best has values that are not finite numbers"),
+        ("software", None, "software is not an object"),
+        ("config", [], "config is not an object"),
         ("config", {"dataset": "toy", "features": "s3d", "mine\n": 1}, "config.mine\\n is not known"),
-        ("config", {"dataset": "toy", "features": "s3d", "dropout": "0"}, "config.dropout is no float"),
+        ("config", {"dataset": "toy", "features": "s3d", "dropout": "0"}, "config.dropout: expected float"),
         ("config", {"dataset": "toy", "features": "../../elsewhere"}, "'../../elsewhere' names no store"),
         ("config", {"dataset": "..", "features": "s3d"}, "data set name '..'"),
         ("note", "\ud800", "surrogates not allowed"),
@@ -378,7 +378,7 @@ def test_metrics_that_are_none_are_a_line(run, change, capsys):
 @pytest.mark.parametrize("labels", [{}, [1], ["\ud800"], "x", [[]]])
 def test_labels_that_are_none_are_a_line(run, labels, capsys):
     (run / "labels.json").write_text(json.dumps(labels))
-    assert "labels.json: no list of labels; train the run again" in refused(run, capsys)
+    assert "labels.json: expected a list of labels; train the run again" in refused(run, capsys)
 
 
 # The state of a run that goes on

@@ -151,7 +151,7 @@ def test_captions_without_steps_and_videos_without_features_are_said(tmp_path, c
         {},
     )
     assert evaluate_main([*call, "r"]) == 1
-    assert "steps of video 'gone': no features of it" in capsys.readouterr().err
+    assert "steps of video 'gone': no features in" in capsys.readouterr().err
     write_captions_about(dataset.captions, {"protocol": "official"})
     assert evaluate_main([*call, "r", "--task", "steps"]) == 2
     assert "do not name the steps of tasks" in capsys.readouterr().err
