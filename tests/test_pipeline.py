@@ -186,9 +186,7 @@ def test_a_users_videos_and_captions(small_demo, tmp_path, capsys):
 
     assert train_main([*root, *TRAIN]) == 1
     err = capsys.readouterr().err
-    assert (
-        "captions of video 'ghost': no features in" in err and "captions of video 'broken': no features in" in err
-    )
+    assert "captions of video 'ghost': no features in" in err and "captions of video 'broken': no features in" in err
     assert "caption dog#90.0-95.0: starts after the video's end" in err
     assert "Traceback" not in err
     assert evaluate_main(root) == 1

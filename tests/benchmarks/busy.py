@@ -30,15 +30,14 @@ def make_trainer():
     """Of the default recipe, on pairs as short as a demo's."""
     import torch
     from helpers.toy import make_toy
-    from vlalign.storage.common.problems import Problems
-    from vlalign.train.config import TrainConfig
-    from vlalign.train.trainer import Trainer
+    from helpers.training import make_trainer
+    from vlalign.train.config import train_config
     from vlalign.train.workers import Workers
 
     folder = Path(tempfile.mkdtemp())
-    config = TrainConfig(dataset="toy", features="s3d", num_steps=10_000)
+    config = train_config(dataset="toy", features="s3d", num_steps=10_000)
     dataset = make_toy(folder, num_videos=400)
-    return Trainer(dataset, config, folder / "run", Workers(), torch.device("cpu"), None, Problems(quiet=True))
+    return make_trainer(dataset, config, folder / "run", Workers(), torch.device("cpu"))
 
 
 def training() -> Callable[[], None]:

@@ -15,6 +15,8 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from helpers.density_bound import error_bound
+from helpers.training import make_trainer
 from planted import (
     DATA_SEED,
     NAME,
@@ -31,16 +33,13 @@ from planted import (
     visible_words,
 )
 from vlalign.storage import read_captions, write_shard
-from vlalign.storage.common.problems import Problems
 from vlalign.storage.common.progress import progress
 from vlalign.storage.files import read_json
 from vlalign.storage.layout import DatasetFolder
 from vlalign.storage.word_vectors import read_word_vectors, split_words
-from vlalign.train.config import TrainConfig
+from vlalign.train.config import train_config
 from vlalign.train.data.text import average_words
 from vlalign.train.density import nearest_pairs
-from vlalign.train.density_bound import error_bound
-from vlalign.train.trainer import Trainer
 from vlalign.train.workers import Workers
 
 SWEEPS = {
@@ -98,8 +97,8 @@ def cost(folder: Path, annotations: Path | None) -> None:
             "normalized_loss": normalized,
             "batch_size": COST_BATCH,
         }
-        config = TrainConfig(dataset=dataset.name, features=NAME, **settings)
-        trainers[normalized] = Trainer(dataset, config, run, Workers(), torch.device("cpu"), None, Problems(quiet=True))
+        config = train_config(dataset=dataset.name, features=NAME, **settings)
+        trainers[normalized] = make_trainer(dataset, config, run, Workers(), torch.device("cpu"))
     for step in range(COST_STEPS):
         inputs = trainers[True].make_inputs(step)
         for normalized in (True, False) if step % 2 else (False, True):

@@ -14,25 +14,25 @@ import numpy as np
 import planted
 import torch
 import torch.nn.functional as F
+from helpers.training import make_trainer
 from torch import Tensor, nn
 from transformers import BertConfig, BertModel
-from vlalign.storage.common.problems import Problems
 from vlalign.storage.layout import DatasetFolder
-from vlalign.train.config import TrainConfig
+from vlalign.train.config import train_config
 from vlalign.train.data.text import small_tokenizer
 from vlalign.train.losses import cascade_scores, fusion_nce, hard_negatives, sentence_nce, token_nce, token_similarity
-from vlalign.train.models.transformer import TextTokens, VideoTextModel, VideoTokens
-from vlalign.train.objectives import OBJECTIVES, Batch
+from vlalign.train.models.tokens import TextTokens, VideoTokens
+from vlalign.train.models.transformer import VideoTextModel
+from vlalign.train.objectives.batch import Batch
 from vlalign.train.scoring import stage_scores
 from vlalign.train.tasks.ask_retrieval import rank_both_ways
-from vlalign.train.trainer import Trainer
 from vlalign.train.workers import Workers
 
 K, NEGATIVES, MAX_TEXT, MAX_VIDEO = 128, 8, 30, 48  # TACo section 4.3
 WIDTH, HEADS, TEXT_LAYERS, FEATURES = 256, 4, 12, 1024
 ROWS_A_SECOND = 1.5
 TURNS = 3
-CONFIG = TrainConfig(dataset="youcook2", features="s3d", batch_size=K, num_negatives=NEGATIVES, dropout=0.0)
+CONFIG = train_config(dataset="youcook2", features="s3d", batch_size=K, num_negatives=NEGATIVES, dropout=0.0)
 Inputs = dict[str, Tensor]
 
 
@@ -82,7 +82,7 @@ def naive_encode(model: VideoTextModel, inputs: Inputs) -> tuple[TextTokens, Vid
 
 
 def encode(model: VideoTextModel, inputs: Inputs) -> tuple[TextTokens, VideoTokens]:
-    texts = model.encode_texts(inputs["input_ids"], inputs["attention_mask"], inputs["token_weights"])
+    texts = model.encode_texts(inputs)
     return texts, model.encode_videos(inputs["rows"], inputs["mask"])
 
 
@@ -198,7 +198,8 @@ def step(folder: Path, annotations: Path) -> None:
 
     def our_loss() -> Tensor:
         texts, videos = encode(model, inputs)
-        return sum(OBJECTIVES["taco"].terms(model, Batch(texts, videos, Workers(), torch.Generator()), CONFIG).values())
+        batch = Batch(texts, videos, Workers(), torch.Generator(), max_text_tokens=CONFIG.max_text_tokens)
+        return sum(CONFIG.objective.loss_terms(model, batch).values())
 
     losses = [naive_loss().item(), our_loss().item()]
     assert abs(losses[0] - losses[1]) < 1e-3, losses
@@ -225,10 +226,10 @@ def make_data(folder: Path, annotations: Path) -> DatasetFolder:
 def loop(folder: Path, annotations: Path) -> None:
     """Which part of the time the model computes; the rest waits for data, and writes down what happened."""
     dataset = make_data(folder, annotations)
-    config = TrainConfig(
+    config = train_config(
         dataset="youcook2", features=planted.NAME, batch_size=K, num_steps=40, num_fusion_layers=1, validate_every=40
     )
-    trainer = Trainer(dataset, config, folder / "loop", Workers(), torch.device("cpu"), None, Problems(quiet=True))
+    trainer = make_trainer(dataset, config, folder / "loop", Workers(), torch.device("cpu"))
     inside, compute = [], trainer.train_step
 
     def timed(inputs: object) -> dict[str, float]:
@@ -252,7 +253,7 @@ def rerank(folder: Path, annotations: Path) -> None:
     planted.py's text encoder, 64 wide, for time."""
     dataset = make_data(folder, annotations)
     encoder = str(folder / "text_encoder")
-    config = TrainConfig(
+    config = train_config(
         dataset="youcook2",
         features=planted.NAME,
         text_encoder=encoder,
@@ -260,7 +261,7 @@ def rerank(folder: Path, annotations: Path) -> None:
         learning_rate=2e-3,
         max_video_tokens=8,
     )
-    trainer = Trainer(dataset, config, folder / "rerank", Workers(), torch.device("cpu"), None, Problems(quiet=True))
+    trainer = make_trainer(dataset, config, folder / "rerank", Workers(), torch.device("cpu"))
     for inputs in trainer.inputs_from(0):
         event = trainer.train_step(inputs)
     print(f"rerank  trained {config.num_steps} steps, loss {event['loss']:.2f}", flush=True)
