@@ -142,8 +142,8 @@ OPTIONAL_PARTS = (("fusion.", "fusion."), ("codebook.", "codebook.codewords"), (
 def load_init(folder: Path, model: PairModel) -> None:
     """Load the model of the run in ``folder`` into a new one, as far as both have the same parts.
 
-    Fusion layers, a codebook or a head that only one of them has stay as they are, or are left out. The queue of queries
-    is never loaded.
+    Fusion layers, a codebook or a head that only one of them has stay as they are, or are left out. The queue of
+    queries is never loaded.
 
     Raises:
         SettingError: A part has another shape or other layers.

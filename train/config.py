@@ -93,7 +93,8 @@ class TrainConfig(DataSettings, ModelSettings, OptimizationSettings, ValidationS
 
     @classmethod
     def from_flat(cls, settings: Mapping[str, Any]) -> TrainConfig:
-        """Return the configuration of settings by name, such as ``{"dataset": "demo", "features": "s3d", "margin": 0.2}``.
+        """Return the configuration of settings by name, such as ``{"dataset": "demo", "features": "s3d", "margin":
+        0.2}``.
 
         A setting that only other objectives have is checked and ignored.
 

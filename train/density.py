@@ -1,9 +1,10 @@
-"""SSML section 3.3: how probable it is that a clip and its caption belong together, told by how dense the pairs are around theirs.
+"""SSML section 3.3: how probable it is that a clip and its caption belong together, told by how dense the pairs are
+around theirs.
 
-A pair is near another one only where both its clip and its caption are. That is no metric, and no index is made for it. But what is near
-must be near on each side: so it is looked for among clusters of that side on which fewer are near. There, both sides are compared by their
-principal components, and of those that are nearest by these the whole vectors. How many clusters are looked at is found with some pairs
-whose neighbours are looked for everywhere.
+A pair is near another one only where both its clip and its caption are. That is no metric, and no index is made for
+it. But what is near must be near on each side: so it is looked for among clusters of that side on which fewer are
+near. There, both sides are compared by their principal components, and of those that are nearest by these the whole
+vectors. How many clusters are looked at is found with some pairs whose neighbours are looked for everywhere.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -22,7 +23,8 @@ SAMPLE_RECALL = 0.97
 CLUSTERS, CLUSTER_ROUNDS, CLUSTER_SAMPLE = 8, 8, 32
 """Clusters for each root of the number of pairs, rounds of k-means, and vectors for each cluster that it sees."""
 COMPONENTS, SHORTLIST = 96, 8
-"""Principal components by which pairs are compared first; so many times the neighbours that are wanted are compared whole, 64 at least."""
+"""Principal components by which pairs are compared first; so many times the neighbours that are wanted are compared
+whole, 64 at least."""
 GROUP, CACHED = 16, 1 << 22
 """Columns of which the largest is taken before they are sorted, and similarities that stay in a processor's cache."""
 ROWS = 20_000
@@ -41,10 +43,10 @@ class Neighbours(NamedTuple):
 def pair_association_probability(video: np.ndarray, text: np.ndarray, k: int, *, seed: int = 0) -> np.ndarray:
     """SSML Eq. 1 to 3: p-hat of each pair, float32 [N] in [0, 1].
 
-    ``video`` [N, Dv], ``text`` [N, Dt]: clips and their captions, any vectors that cosine similarity makes sense of (a row of zeros has
-    a similarity of 0 with all others). ``k``: neighbours. Where all have the same density, each is 1. Raises ``ValueError`` where there
-    are not ``k`` other pairs, or where a number is none. Up to 20,000 pairs are compared all with all, of more than that a search finds
-    nearly all neighbours; ``seed`` is for what it draws.
+    ``video`` [N, Dv], ``text`` [N, Dt]: clips and their captions, any vectors that cosine similarity makes sense of
+    (a row of zeros has a similarity of 0 with all others). ``k``: neighbours. Where all have the same density, each
+    is 1. Raises ``ValueError`` where there are not ``k`` other pairs, or where a number is none. Up to 20,000 pairs
+    are compared all with all, of more than that a search finds nearly all neighbours; ``seed`` is for what it draws.
     """
     return probability(nearest_pairs(video, text, k, seed=seed).similarity_NK)
 
@@ -119,7 +121,8 @@ class _Side:
         return torch.nn.functional.pad(self.vectors @ directions.to(self.vectors.dtype), (0, 1), value=1.0)
 
     def standardising(self, components: Tensor) -> Tensor:
-        """Those whose products with principal components are ``standardised`` already, so that no pass over all of them is left."""
+        """Those whose products with principal components are ``standardised`` already, so that no pass over all of them
+        is left."""
         if not self.std:
             return torch.zeros_like(components)
         scaled = components / self.std
@@ -131,8 +134,8 @@ class _Side:
 
 
 def _moments(vectors: Tensor) -> tuple[Tensor, float, float]:
-    """Second moments [D, D]; and from them and the sum, mean and deviation of the products of all vectors with all others: not one is
-    computed."""
+    """Second moments [D, D]; and from them and the sum, mean and deviation of the products of all vectors with all
+    others: not one is computed."""
     number, width = vectors.shape
     moments, total = torch.zeros(width, width, dtype=torch.float64), torch.zeros(width, dtype=torch.float64)
     own, own_square = 0.0, 0.0  # with themselves
@@ -186,7 +189,8 @@ def _in_clusters(sides: tuple[_Side, _Side], k: int, rng: np.random.Generator) -
 def _nearest_of(
     sides: tuple[_Side, _Side], rows: Tensor, of_rows: list[Tensor], others: Tensor, of_others: list[Tensor], k: int
 ) -> tuple[Tensor, Tensor]:
-    """Of ``rows`` among ``others``: S and numbers of the k nearest, [R, K]. ``of_rows``, ``of_others``: their components, of both sides."""
+    """Of ``rows`` among ``others``: S and numbers of the k nearest, [R, K]. ``of_rows``, ``of_others``: their
+    components, of both sides."""
     number, parts = max(SHORTLIST * k, 64) + 1, []  # one of them is the pair itself
     step = max(CACHED // len(rows), GROUP)
     of_rows = [side.standardising(values) for side, values in zip(sides, of_rows, strict=True)]
@@ -203,8 +207,8 @@ def _nearest_of(
 
 
 def _largest(values: Tensor, number: int) -> Tensor:
-    """The columns of the largest ones of each row, in no order. They lie in the groups with the largest largest ones, which is much
-    less to sort. A group is every n-th column, and a few more are groups of their own."""
+    """The columns of the largest ones of each row, in no order. They lie in the groups with the largest largest ones,
+    which is much less to sort. A group is every n-th column, and a few more are groups of their own."""
     if values.shape[1] <= GROUP * number:
         return values.topk(min(number, values.shape[1]), dim=1, sorted=False).indices
     num_groups = values.shape[1] // GROUP

@@ -50,8 +50,8 @@ def read_object(path: Path, most_bytes: int) -> dict[str, Any]:
 
 
 def read_shapes(path: Path, prefix: str = "", todo: str = TRAIN_AGAIN) -> dict[str, tuple[int, ...]]:
-    """Of the tensors in a safetensors file whose names begin with ``prefix``, by the rest of the name. The library has held them against
-    the size of the file. Raises ``UserError`` where it is none."""
+    """Of the tensors in a safetensors file whose names begin with ``prefix``, by the rest of the name. The library has
+    held them against the size of the file. Raises ``UserError`` where it is none."""
     with refusing(path, todo), safe_open(path, framework="pt") as file:
         names = [name for name in file.offset_keys() if name.startswith(prefix)]
         return {name.removeprefix(prefix): tuple(file.get_slice(name).get_shape()) for name in names}

@@ -1,7 +1,7 @@
 """Complete settings, each as its paper gives them. A setting that a recipe leaves out has its default.
 
-TACo: sections 4.2 (layers) and 4.3 (the rest). ToCo: section 4.3. Neither gives a dropout rate; BERT's 0.1 is used. For the
-others, the sections are given with the numbers.
+TACo: sections 4.2 (layers) and 4.3 (the rest). ToCo: section 4.3. Neither gives a dropout rate; BERT's 0.1 is used.
+For the others, the sections are given with the numbers.
 """
 
 from collections.abc import Container, Mapping
@@ -306,7 +306,8 @@ def make_config(name: str | None, given: Settings) -> TrainConfig:
 
 
 def describe(config: TrainConfig, given: Container[str]) -> list[str]:
-    """Return a line for every setting, with its value and where it is from. ``given``: names of settings that were given."""
+    """Return a line for every setting, with its value and where it is from. ``given``: names of settings that were
+    given."""
     recipe = RECIPES.get(config.recipe, {})
     lines = []
     for name, value in config.flat().items():

@@ -13,12 +13,14 @@ from ..storage.common.errors import UserError
 from ..storage.common.terminal import one_line, say
 
 LOCK_FILE = "train.lock"
-"""Which process on which machine trains; there while it does. The lock itself is the system's, which ends it with the process."""
+"""Which process on which machine trains; there while it does. The lock itself is the system's, which ends it with the
+process."""
 
 
 @contextlib.contextmanager
 def training_in(folder: Path) -> Iterator[None]:
-    """Makes ``folder`` and has it for this process alone. Raises ``UserError``, which says who has it, where another one does.
+    """Makes ``folder`` and has it for this process alone. Raises ``UserError``, which says who has it, where another
+    one does.
 
     A folder in which nothing else is at the end is removed.
     """

@@ -1,7 +1,7 @@
 """The settings of a run, in parts: data, model, optimisation, validation. Each checks itself.
 
-An objective's settings are its own (``objectives``); ``config.TrainConfig`` holds all parts together. Nothing here imports
-torch, so that a command line starts quickly.
+An objective's settings are its own (``objectives``); ``config.TrainConfig`` holds all parts together. Nothing here
+imports torch, so that a command line starts quickly.
 """
 
 import re
@@ -36,8 +36,8 @@ UNIVERSAL_TAGS = [
 ]  # as spaCy gives them
 """Parts of speech, universaldependencies.org/u/pos."""
 MAX_TOKENS = 512
-"""Of a text and a video together: the positions that the layers know, as many as BERT's. ActivityNet uses 256 and 256 (TACo
-section 4.3)."""
+"""Of a text and a video together: the positions that the layers know, as many as BERT's. ActivityNet uses 256 and 256
+(TACo section 4.3)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,7 +98,8 @@ def rule_of(of: Field[Any]) -> Rule:
 class Settings:
     """Base of all settings: values are checked when they are made.
 
-    A class checks what its fields' rules do not say in a method ``check``. Those of all its base classes are called too.
+    A class checks what its fields' rules do not say in a method ``check``. Those of all its base classes are called
+    too.
     """
 
     def __post_init__(self) -> None:

@@ -19,8 +19,8 @@ from .workers import Workers
 def learning_rate_factor(step: int, settings: OptimizationSettings) -> float:
     """Return the part of the peak learning rate that a step has.
 
-    After a linear warm-up it falls as ``schedule`` says: linearly (TACo section 4.3), as a cosine (NCL appendix B), or not
-    at all (SSML). ``step`` counts from 0.
+    After a linear warm-up it falls as ``schedule`` says: linearly (TACo section 4.3), as a cosine (NCL appendix B),
+    or not at all (SSML). ``step`` counts from 0.
     """
     warmup = min(settings.warmup_steps, settings.num_steps // 2)
     if step < warmup:
@@ -32,8 +32,8 @@ def learning_rate_factor(step: int, settings: OptimizationSettings) -> float:
 def encode(model: PairModel, inputs: Inputs, micro_batch_size: int) -> tuple[TextTokens | None, VideoTokens]:
     """Encode a batch.
 
-    In micro-batches, what the encoders compute is not kept for the gradient but computed again, a micro-batch at a time.
-    The loss over all of them and its gradient are those of the whole batch.
+    In micro-batches, what the encoders compute is not kept for the gradient but computed again, a micro-batch at a
+    time. The loss over all of them and its gradient are those of the whole batch.
 
     Args:
         model: Has the encoders.

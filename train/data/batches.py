@@ -15,8 +15,8 @@ Drawn = tuple[list[int], list[list[int]]]
 class ClipBatches:
     """Different clips.
 
-    Every clip comes once before any comes again. A last batch that would not be full is left out, unless there are fewer
-    clips than a batch holds.
+    Every clip comes once before any comes again. A last batch that would not be full is left out, unless there are
+    fewer clips than a batch holds.
     """
 
     def __init__(self, num_clips: int, batch_size: int, seed: int) -> None:

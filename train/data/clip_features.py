@@ -41,8 +41,8 @@ class ClipFeatures:
     def rows(self, clips: Sequence[Clip], max_rows: int) -> list[np.ndarray]:
         """Return the rows [T, D] of each clip; none for a clip past the video's end.
 
-        Of several stores, the one with most rows sets the times; the others give the row that covers the middle of each.
-        Do not write to the arrays: they may be the store's own.
+        Of several stores, the one with most rows sets the times; the others give the row that covers the middle of
+        each. Do not write to the arrays: they may be the store's own.
 
         Args:
             clips: The clips.

@@ -27,8 +27,9 @@ from .text import average_words
 
 CLIPS = 4096
 PART_NUMBERS = 1 << 30
-"""Upper limit of the numbers in the vectors of the pairs among which neighbours are searched, about 12 GB. If all pairs have
-more, they are split at random and each pair's neighbours are those in its part: a smaller sample of the same density."""
+"""Upper limit of the numbers in the vectors of the pairs among which neighbours are searched, about 12 GB. If all pairs
+have more, they are split at random and each pair's neighbours are those in its part: a smaller sample of the same
+density."""
 PARTS_SEED = 0
 
 

@@ -12,8 +12,8 @@ from .examples import InputMaker, Inputs, PairExamples, Source
 from .pairs import Pairs, make_pairs, read_pairs
 
 NUM_ANSWERS = 1500
-"""The most frequent answers of the training questions can be given, as in HQGA and ClipBERT; SSML: "the set of predetermined
-answers"."""
+"""The most frequent answers of the training questions can be given, as in HQGA and ClipBERT; SSML: "the set of
+predetermined answers"."""
 
 
 class QuestionExamples(PairExamples):

@@ -38,8 +38,8 @@ PARTS = {
 }
 """{part: (its allowed kinds, key of the parts in a sequence of them)}"""
 REPLACED = ({"String": "``"}, {"String": "''"}, {"Regex": " {2,}"}, {"Regex": r"\s{2,}|[\n\r\t]"})
-"""Patterns that may be replaced, each by at most one character. A longer replacement lets a text grow with every part, and
-another pattern may take hours."""
+"""Patterns that may be replaced, each by at most one character. A longer replacement lets a text grow with every part,
+and another pattern may take hours."""
 MOST_PARTS = 8
 MOST_SETTINGS = 1 << 14
 """Upper limit of the characters of all settings, without vocabulary and character tables."""

@@ -1,8 +1,10 @@
-"""The residual 1-D audio encoder of Harwath et al. (ResDAVEnet), which CMCM uses on both of its audio data sets (Table 3).
+"""The residual 1-D audio encoder of Harwath et al. (ResDAVEnet), which CMCM uses on both of its audio data sets (Table
+3).
 
-Source: wnhsu/ResDAVEnet-VQ, models/AudioModels.py ``ResDavenet`` (roudimit/AVLnet model_davenet.py is the same). All bands
-of a row go into one convolution. Four layers follow, of two basic blocks with kernels of 9, each of which halves the time, so
-that 16 rows of 10 ms become one token. Modules have the published names; ``batchnorm1``, which is unused there, is left out.
+Source: wnhsu/ResDAVEnet-VQ, models/AudioModels.py ``ResDavenet`` (roudimit/AVLnet model_davenet.py is the same). All
+bands of a row go into one convolution. Four layers follow, of two basic blocks with kernels of 9, each of which
+halves the time, so that 16 rows of 10 ms become one token. Modules have the published names; ``batchnorm1``, which
+is unused there, is left out.
 
 Letters: B clips, T rows, D values of a row, C channels, L tokens.
 """
@@ -32,7 +34,8 @@ def _conv(inputs: int, outputs: int, kernel: int, stride: int = 1) -> nn.Conv1d:
 class RowNorm(nn.BatchNorm1d):
     """Batch normalisation over the rows of a batch, of all processes, without padding.
 
-    ``codebook.TokenNorm`` has no learned scale and keeps the biased variance; this is torch's BatchNorm1d, as published.
+    ``codebook.TokenNorm`` has no learned scale and keeps the biased variance; this is torch's BatchNorm1d, as
+    published.
     """
 
     def forward(  # pyright: ignore[reportIncompatibleMethodOverride]: needs the mask
@@ -81,9 +84,9 @@ def _layer(inputs: int, outputs: int) -> nn.ModuleList:
 class AudioEncoder(nn.Module):
     """Encodes log-mel rows [B, T, D] as tokens [B, L, 1024], L = ceil(T / 16).
 
-    A clip's tokens do not depend on how much padding follows it, nor on the number of processes that share a batch. Unlike
-    in the published code, each layer sees zeros in padding, as after the end of a single clip, and padding does not count in
-    batch normalisation.
+    A clip's tokens do not depend on how much padding follows it, nor on the number of processes that share a batch.
+    Unlike in the published code, each layer sees zeros in padding, as after the end of a single clip, and padding
+    does not count in batch normalisation.
     """
 
     def __init__(self, num_bands: int = 40) -> None:

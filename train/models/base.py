@@ -97,7 +97,8 @@ class PairModel(MixedPrecision):
         raise NotImplementedError
 
     def token_bank(self, texts: TextTokens, videos: VideoTokens, max_text_tokens: int) -> TokenBank:
-        """Return the tokens that the fusion layers take pairs from; a video's first token has position ``max_text_tokens``.
+        """Return the tokens that the fusion layers take pairs from; a video's first token has position
+        ``max_text_tokens``.
 
         Raises:
             TypeError: The model has no fusion layers.

@@ -45,10 +45,11 @@ class TokenNorm(nn.Module):
 
 
 class SharedCodebook(nn.Module):
-    """CMCM's discrete space, which the tokens of clips and of captions share (section 2.2), and the vectors made with it.
+    """CMCM's discrete space, which the tokens of clips and of captions share (section 2.2), and the vectors made with
+    it.
 
-    A vector is f_high of the encoder's summary (a clip's mean, a caption's [CLS]) plus f_code of the mean of the codewords
-    that replace the tokens. f, f_high and f_code are linear layers of each side (section 4.1 and Table 3).
+    A vector is f_high of the encoder's summary (a clip's mean, a caption's [CLS]) plus f_code of the mean of the
+    codewords that replace the tokens. f, f_high and f_code are linear layers of each side (section 4.1 and Table 3).
     """
 
     codewords: Tensor
@@ -57,7 +58,8 @@ class SharedCodebook(nn.Module):
     idle: Tensor
 
     def __init__(self, width: int, size: int) -> None:
-        """Make a codebook of ``size`` random codewords [width]. With ``size`` 0, vectors are f_high alone, CMCM's baseline."""
+        """Make a codebook of ``size`` random codewords [width]. With ``size`` 0, vectors are f_high alone, CMCM's
+        baseline."""
         super().__init__()
         self.high = nn.ModuleDict({side: nn.Linear(width, width) for side in SIDES})
         self.size, self.in_use = size, 0

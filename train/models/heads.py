@@ -9,9 +9,9 @@ from .gated import GatedEmbedding, unit
 class AnswerHead(nn.Module):
     """SSML section 5.2: "two more sets of embeddings on top of the pre-trained embeddings".
 
-    One embeds a question and a video together, the other an answer. All embeddings have length 1. Answers are texts like
-    questions. ``blind_questions`` and ``blind_answers`` do the same without the video: a baseline that is trained
-    alongside and leaves the encoders alone.
+    One embeds a question and a video together, the other an answer. All embeddings have length 1. Answers are texts
+    like questions. ``blind_questions`` and ``blind_answers`` do the same without the video: a baseline that is
+    trained alongside and leaves the encoders alone.
     """
 
     def __init__(self, width: int) -> None:

@@ -32,7 +32,8 @@ class TextTokens:
     weights_BN: Tensor
     """Normalised idf of the tokens of interest, 0 for all others."""
     types_BND: Tensor | None = None
-    """The tokens' vectors before any layer saw their context (ToCo's lexical type). None if the model does not need them."""
+    """The tokens' vectors before any layer saw their context (ToCo's lexical type). None if the model does not need
+    them."""
 
     @property
     def sentence_BD(self) -> Tensor:

@@ -1,8 +1,8 @@
 """What an objective is: its settings, its loss, its scores, and all that a run needs because of it.
 
-An objective is a frozen dataclass. Its fields are settings and become options of vlalign-train; its class variables say
-what it works with; its methods do the work. Nothing here imports torch when it is imported, so that a command line starts
-quickly: methods import what they compute with.
+An objective is a frozen dataclass. Its fields are settings and become options of vlalign-train; its class variables
+say what it works with; its methods do the work. Nothing here imports torch when it is imported, so that a command
+line starts quickly: methods import what they compute with.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ PAIR_WEIGHTS = {
 class Objective(Settings):
     """An objective that a model can be trained with, and the score that goes with it.
 
-    A loss is the sum of its terms, each logged under its name. A score is the weighted sum of its stages: early ones, which
-    need a text's and a video's tokens only once, and late ones, for which the fusion layers see every pair. This class
-    learns from pairs of clips and captions and scores a pair by the dot product of two vectors; a subclass says how they
-    are made and what the loss is.
+    A loss is the sum of its terms, each logged under its name. A score is the weighted sum of its stages: early
+    ones, which need a text's and a video's tokens only once, and late ones, for which the fusion layers see every
+    pair. This class learns from pairs of clips and captions and scores a pair by the dot product of two vectors; a
+    subclass says how they are made and what the loss is.
     """
 
     name: ClassVar[str]
@@ -66,7 +66,8 @@ class Objective(Settings):
     stage: ClassVar[str] = "pair"
     """The early stage of the score that is a dot product of a text's vector and a video's."""
     task: ClassVar[str | None] = None
-    """The only task that a run can be asked. None: the run scores texts and videos, and can be asked whatever needs scores."""
+    """The only task that a run can be asked. None: the run scores texts and videos, and can be asked whatever needs
+    scores."""
 
     losses: str = setting("all", "terms of the loss, joined by +, or all")
     temperature: float = setting(1.0, "divides similarities (TACo's tau, NCL's gamma)", above=0)  # TACo section 4.3
