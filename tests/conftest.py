@@ -25,9 +25,12 @@ os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, IMPORT_PATH))
 """Programs that tests start import the same helpers."""
 
 
+FORKING = ("test_killed_writers.py", "test_disks.py", "test_damaged_shards.py", "test_care.py")
+
+
 def pytest_collection_modifyitems(items):
     """Tests that fork hundreds of times come first: once networks were loaded, each fork takes a tenth of a second."""
-    items.sort(key=lambda item: item.path.name != "test_store_survives.py")
+    items.sort(key=lambda item: item.path.name not in FORKING)
 
 
 @pytest.fixture(autouse=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
-from test_exchange import A, array_of, imported, npy, read_all, rows
+from helpers.foreign_files import A, array_of, imported, npy, read_all, rows
 from vlalign.storage import FeatureStore
 from vlalign.storage.common.errors import UserError
 

@@ -1,0 +1,160 @@
+"""Pickles: those in circulation are read, harmful ones do nothing."""
+
+import os
+import pickle
+import signal
+import struct
+import tracemalloc
+from collections import OrderedDict, defaultdict
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from helpers.foreign_files import PROFILE, A, Calls, array_of, of_python2, read_all, write_pickle
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from vlalign.storage.common.errors import UserError
+
+
+@pytest.mark.parametrize("protocol", range(6))
+def test_all_that_numpy_and_python_pickle_plainly_is_read(tmp_path, protocol):
+    arrays = {
+        "plain": A,
+        "half": A.astype("f2"),
+        "big endian": A.astype(">f4"),
+        "Fortran": np.asfortranarray(A),
+        "strided": np.repeat(A, 2, axis=0)[::2],
+        "integers": np.arange(6).reshape(2, 3),
+        b"bytes": A,
+        np.str_("text of numpy"): A,
+        7: A,
+        "list of rows": list(A),
+        "list of arrays": [A[:1], A[1:]],
+        "numbers": A.tolist(),
+        "tuple": tuple(A[0].tolist()),
+        "ordered": OrderedDict(features=A, seconds=2.5),
+        "default": defaultdict(list, features=A, times=np.arange(2)),
+        "scalars": {"features": A, "fps": np.float32(1.5), "name": np.str_("a")},
+    }
+    write_pickle(tmp_path / "f.pkl", arrays, protocol)
+    found, refused = read_all(tmp_path / "f.pkl")
+    assert not refused and found.keys() == {key.decode() if isinstance(key, bytes) else str(key) for key in arrays}
+    for video_id, array in found.items():
+        expected = {"integers": np.arange(6).reshape(2, 3), "tuple": A[:1], "half": A.astype("f2")}.get(video_id, A)
+        np.testing.assert_array_equal(array, expected)
+
+
+@pytest.mark.parametrize("protocol", [0, 2])
+def test_pickles_of_python_2(tmp_path, protocol):
+    (tmp_path / "f.pickle").write_bytes(of_python2(protocol))
+    assert pickle.loads(of_python2(protocol), encoding="latin1").keys() == {"video0"}, "the bytes above are a pickle"
+    np.testing.assert_array_equal(read_all(tmp_path / "f.pickle")[0]["video0"], A)
+
+
+def test_the_array_with_nothing_wrong_is_read(tmp_path):
+    (tmp_path / "f.pkl").write_bytes(array_of())
+    assert read_all(tmp_path / "f.pkl")[0]["x"].shape == (2, 3)
+
+
+TOUCH = Calls(os.system, ("touch harm",))
+
+
+HARMFUL = {
+    "system": (pickle.dumps({"x": TOUCH}), "wants to build posix.system; only numpy arrays and plain containers"),
+    "system, protocol 0": (b"cos\nsystem\n(S'touch harm'\ntR.", "wants to build os.system"),
+    "system as an instance": (b"(S'touch harm'\nios\nsystem\n.", "wants to build os.system"),
+    "eval": (pickle.dumps({"x": Calls(eval, ("open('harm', 'w')",))}), "wants to build builtins.eval"),
+    "getattr": (pickle.dumps({"x": Calls(getattr, ("", "format"))}), "wants to build builtins.getattr"),
+    "numpy.load": (pickle.dumps({"x": Calls(np.load, ("other.npy",))}), "wants to build numpy.load"),
+    "numpy.fromfile": (pickle.dumps({"x": Calls(np.fromfile, ("other.npy",))}), "fromfile"),
+    "dotted": (b"\x80\x04\x8c\x05numpy\x8c\x14dtype.__init__.__doc\x93.", "wants to build numpy.dtype.__init__.__doc"),
+    "terminal codes": (b"\x80\x04\x8c\x05nu\nmp\x8c\x05\x1b[31m\x93.", r"wants to build nu\nmp.\x1b[31m"),
+    "torch": (pickle.dumps({"x": torch.zeros(2, 3)}), "wants to build torch._utils._rebuild_tensor_v2"),
+    "matrix": (pickle.dumps({"x": A.view(np.matrix)}), "wants to build numpy.matrix"),
+    "masked": (pickle.dumps({"x": np.ma.array(A)}), "wants to build numpy.ma.core._mareconstruct"),
+    "a class of ours": (pickle.dumps({"x": PROFILE}), "Profile; only numpy"),
+    "codec": (
+        b"\x80\x02c_codecs\nencode\nX\x01\x00\x00\x00xX\x04\x00\x00\x00zlib\x86R.",
+        "bytes in the encoding 'zlib'",
+    ),
+    "attributes of a builder": (b"\x80\x02cnumpy\ndtype\n}X\x04\x00\x00\x00nameK\x01sb.", "sets attributes"),
+    "attributes of a dict": (b"\x80\x02}}X\x04\x00\x00\x00nameK\x01sb.", "sets attributes of a dict"),
+    "call of a text": (b"\x80\x02X\x01\x00\x00\x00x)R.", "calls what is not a function"),
+    "ndarray called": (pickle.dumps({"x": Calls(np.ndarray, ((9, 9),))}), "built in an unknown way"),
+    "new object": (b"\x80\x02cnumpy\ndtype\n)\x81.", "neither numpy arrays nor plain containers"),
+    "object": (b"(cnumpy\ndtype\no.", "neither numpy arrays nor plain containers"),
+    "persistent": (b"Pharm\n.", "neither numpy arrays nor plain containers"),
+    "registered": (b"\x80\x02\x82\x01.", "neither numpy arrays nor plain containers"),
+    "set": (pickle.dumps({"x": {1, 2}}, 4), "neither numpy arrays nor plain containers"),
+    "key that hashes for ever": (b"\x80\x02}K\x01" + b"2\x86" * 100 + b"K\x02s.", "a dict with a tuple for a key"),
+    "memo of 32 GB": (b"\x80\x02}r\xff\xff\xff\x7f.", "no features in it"),
+    "bytearray of 1 TB": (b"\x80\x05\x96" + struct.pack("<Q", 10**12) + b"abc.", "EOFError"),
+    "bytes of 1 TB": (b"\x80\x04\x8e" + struct.pack("<Q", 10**12) + b"abc.", "EOFError"),
+    "frame of 1 TB": (b"\x80\x04\x95" + struct.pack("<Q", 10**12) + b"}.", "no features in it"),
+    "number of many digits": (b"I" + b"9" * 100_000 + b"\n.", "Exceeds the limit"),
+    "nested": (b"]" * 10_000 + b"a" * 9_999 + b".", "a pickled list"),
+    "a list in itself": (b"\x80\x02}K\x01]q\x01h\x01as.", "found none"),
+    "a dict in itself": (b"\x80\x02}q\x01K\x01h\x01s.", "found none"),
+    "one list a thousand times": (
+        b"\x80\x02}K\x01](](" + b"K\x01" * 400_000 + b"eq\x01" + b"h\x01" * 1000 + b"es.",
+        "it names the same arrays again and again; expected each once",
+    ),
+    "objects": (array_of((1,), "O8", ["x"]), "an array of Python objects; expected numbers"),
+    "objects that call": (array_of((1,), "O8", [TOUCH]), "wants to build posix.system"),
+    "structure": (array_of((3,), "V8", fields=(None, ("a",), {"a": 1})), "an array of 'structure'"),
+    "type with a subtype": (array_of((3,), "V8", fields=(("f4", (2,)), None, None)), "an array of 'structure'"),
+    "dates": (array_of((3,), "M8"), "an array of 'M8'"),
+    "type that is code": (array_of((3,), "f4,O"), "an array of 'f4,O'"),
+    "order that is a type": (array_of(order="f4,O,<"), "an array of 'f4'"),
+    "no such type": (array_of((8,), "f3"), "not understood"),
+    "gigantic": (array_of((10**9, 10**9)), "does not have its shape"),
+    "gigantic and empty": (array_of((0, 10**15), content=b""), "expected [rows, values]"),
+    "negative": (array_of((-2, -3)), "impossible type or shape"),
+    "shape of lists": (array_of([2, 3]), "impossible type or shape"),
+    "many axes": (array_of((1,) * 100 + (6,)), "impossible type or shape"),
+    "never filled": (
+        pickle.dumps({"x": Calls(np._core.multiarray._reconstruct, (np.ndarray, (0,), b"b"))}, 2),
+        "not enough values",
+    ),
+    "empty": (b"", "not a readable feature file"),
+    "cut": (pickle.dumps({"x": A})[:-40], "not a readable feature file"),
+    "text": (b"no pickle", "not a readable feature file"),
+}
+
+
+@pytest.mark.parametrize("harm", HARMFUL)
+def test_harmful_pickles_do_nothing_but_make_a_line(tmp_path, monkeypatch, harm):
+    monkeypatch.chdir(tmp_path)
+    np.save("other.npy", A)
+    content, complaint = HARMFUL[harm]
+    Path("f.pkl").write_bytes(content)
+    signal.alarm(60)
+    tracemalloc.start()
+    try:
+        found, refused = read_all(Path("f.pkl"))
+    except UserError as error:
+        found, refused = {}, [str(error)]
+    finally:
+        signal.alarm(0)
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+    assert not found and complaint in refused[0] and "f.pkl" in refused[0] and refused[0].isprintable()
+    assert peak < 50e6
+    assert sorted(os.listdir()) == ["f.pkl", "other.npy"]
+
+
+@settings(deadline=None, max_examples=300)
+@given(data=st.data())
+def test_a_damaged_pickle_is_read_or_refused(tmp_path_factory, data):
+    content = bytearray(
+        data.draw(st.sampled_from([pickle.dumps({"x": A, "y": [1.5, 2]}, p) for p in range(6)] + [of_python2(0)]))
+    )
+    for place in data.draw(st.lists(st.integers(0, len(content) - 1), min_size=1, max_size=4)):
+        content[place] = data.draw(st.integers(0, 255))
+    path = tmp_path_factory.mktemp("damaged") / "f.pkl"
+    path.write_bytes(content)
+    try:
+        read_all(path)
+    except UserError as error:
+        assert str(error).isprintable()
