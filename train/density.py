@@ -1,10 +1,9 @@
-"""SSML section 3.3: how probable it is that a clip and its caption belong together, told by how dense the pairs are
-around theirs.
+"""SSML section 3.3: how probable it is that a clip and its caption belong together, from the density of pairs around them.
 
-A pair is near another one only where both its clip and its caption are. That is no metric, and no index is made for
-it. But what is near must be near on each side: so it is looked for among clusters of that side on which fewer are
-near. There, both sides are compared by their principal components, and of those that are nearest by these the whole
-vectors. How many clusters are looked at is found with some pairs whose neighbours are looked for everywhere.
+A pair is near another one only if both its clip and its caption are near. That is no metric, so no index fits. But what
+is near must be near on each side. So neighbours are searched among clusters of the side on which fewer pairs are near.
+There, pairs are compared by the principal components of both sides first, and the nearest of them by their whole vectors.
+The number of clusters to search is chosen with a sample of pairs whose neighbours are searched everywhere.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -41,18 +40,27 @@ class Neighbours(NamedTuple):
 
 
 def pair_association_probability(video: np.ndarray, text: np.ndarray, k: int, *, seed: int = 0) -> np.ndarray:
-    """SSML Eq. 1 to 3: p-hat of each pair, float32 [N] in [0, 1].
+    """SSML Eq. 1 to 3: the probability that each clip and its caption belong together.
 
-    ``video`` [N, Dv], ``text`` [N, Dt]: clips and their captions, any vectors that cosine similarity makes sense of
-    (a row of zeros has a similarity of 0 with all others). ``k``: neighbours. Where all have the same density, each
-    is 1. Raises ``ValueError`` where there are not ``k`` other pairs, or where a number is none. Up to 20,000 pairs
-    are compared all with all, of more than that a search finds nearly all neighbours; ``seed`` is for what it draws.
+    Up to 20,000 pairs are compared all with all. For more, a search finds nearly all neighbours.
+
+    Args:
+        video: Vectors of the clips [N, Dv], compared by cosine similarity. A row of zeros has similarity 0 with all others.
+        text: Vectors of their captions [N, Dt].
+        k: Number of neighbours.
+        seed: Of random draws.
+
+    Returns:
+        p-hat of each pair, float32 [N] in [0, 1]; 1 for all if all have the same density.
+
+    Raises:
+        ValueError: There are fewer than ``k`` other pairs, or vectors contain non-finite values.
     """
     return probability(nearest_pairs(video, text, k, seed=seed).similarity_NK)
 
 
 def probability(similarity_NK: np.ndarray) -> np.ndarray:
-    """Eq. 2 and 3, from S with the nearest ones of each pair."""
+    """Return p-hat of Eq. 2 and 3 from S of Eq. 1 with the nearest pairs of each, [N, K] -> [N]."""
     density = similarity_NK.mean(axis=1)
     least, most = density.min(), density.max()
     return np.ones_like(density) if least == most else (density - least) / (most - least)
@@ -66,7 +74,18 @@ def nearest_pairs(
     seed: int = 0,
     progress: Callable[[Iterable[int]], Iterable[int]] = iter,
 ) -> Neighbours:
-    """The ``k`` nearest of each pair by S of Eq. 1. ``progress`` gets the numbers of pairs that are done at a time."""
+    """Return the ``k`` nearest pairs of each pair by S of Eq. 1.
+
+    Args:
+        video: Vectors of the clips [N, Dv].
+        text: Vectors of their captions [N, Dt].
+        k: Number of neighbours.
+        seed: Of random draws.
+        progress: Wraps the counts of pairs that are done at a time.
+
+    Raises:
+        ValueError: There are fewer than ``k`` other pairs, or vectors contain non-finite values.
+    """
     if len(video) != len(text):
         raise ValueError(f"{len(video)} clips and {len(text)} captions: expected pairs")
     if not 1 <= k < len(video):
@@ -90,14 +109,14 @@ def nearest_pairs(
 
 
 class _Side:
-    """The clips or the captions, and how similar they are to each other in the mean."""
+    """The clips or the captions: vectors of length 1, with the mean and std of their similarities."""
 
     def __init__(self, vectors: np.ndarray, what: str) -> None:
         self.vectors = torch.from_numpy(np.array(vectors, dtype=np.float32))
         lengths = self.vectors.norm(dim=1, keepdim=True)
         if not torch.isfinite(lengths).all():
             raise ValueError(
-                f"{int((~torch.isfinite(lengths)).sum())} of the {what}' vectors have a number that is none"
+                f"{int((~torch.isfinite(lengths)).sum())} of the {what}' vectors contain non-finite values"
             )
         self.vectors /= lengths.clamp(min=torch.finfo(torch.float32).tiny)
         self.moments_DD, self.mean, self.std = _moments(self.vectors)

@@ -1,8 +1,8 @@
-"""Objectives as pure functions. Shape letters: B pairs in the batch, M video tokens, N text tokens, D width, P pairs
-that are scored.
+"""Losses as pure functions of tensors, with the papers' equations.
 
-The papers' equations sum over the batch; these take the mean, so that a learning rate does not depend on the batch
-size. Where several processes share a batch, each has the texts ``first`` to ``first + R`` of it and all B videos.
+Shape letters: B pairs in the batch, M video tokens, N text tokens, D width, P pairs that are scored. The papers' equations
+sum over the batch; these take the mean, so that a learning rate does not depend on the batch size. If several processes
+share a batch, each has the texts ``first`` to ``first + R`` of it and all B videos.
 """
 
 import math
@@ -14,14 +14,25 @@ from torch import Tensor
 
 
 def sentence_nce(video_BD: Tensor, text_RD: Tensor, temperature: float = 1.0, first: int = 0) -> Tensor:
-    """TACo Eq. 3: each text must pick its own video among all of the batch, by dot product. A scalar, the mean over
-    texts."""
+    """TACo Eq. 3: each text must pick its own video among all of the batch, by dot product.
+
+    Returns:
+        A scalar, the mean over texts.
+    """
     return nce(text_RD @ video_BD.T / temperature, first)
 
 
 def nce(logits_RB: Tensor, first: int = 0, weights_R: Tensor | None = None) -> Tensor:
-    """Cross entropy, the right answer of row i being column first + i. A scalar, the mean over rows, of which each
-    counts as much as its weight says (1 without)."""
+    """Return the cross entropy of rows whose targets are consecutive columns.
+
+    Args:
+        logits_RB: The logits; the target of row i is column ``first`` + i.
+        first: Target of the first row.
+        weights_R: Weight of each row; None: all have 1.
+
+    Returns:
+        A scalar, the mean over rows.
+    """
     right_R = torch.arange(first, first + len(logits_RB), device=logits_RB.device)
     if weights_R is None:
         return F.cross_entropy(logits_RB, right_R)
@@ -29,10 +40,15 @@ def nce(logits_RB: Tensor, first: int = 0, weights_R: Tensor | None = None) -> T
 
 
 def token_similarity(video_BMD: Tensor, video_mask_BM: Tensor, tokens: Tensor) -> Tensor:
-    """s(x_j, y_i^p) of TACo Eq. 4: tokens [..., D] -> [..., B], the largest dot product of each with any token of video
-    j.
+    """s(x_j, y_i^p) of TACo Eq. 4: the largest dot product of each text token with any token of each video.
 
-    ``video_mask_BM``: True where there is a token; every video has at least one.
+    Args:
+        video_BMD: Video tokens.
+        video_mask_BM: True for a token. Every video has at least one.
+        tokens: Text tokens [..., D].
+
+    Returns:
+        [..., B]
     """
     products = torch.einsum("...d,bmd->...bm", tokens, video_BMD)
     return products.masked_fill(~video_mask_BM, float("-inf")).amax(dim=-1)
@@ -48,8 +64,16 @@ def token_nce(
 ) -> Tensor:
     """TACo Eq. 4: each token of interest must pick its text's video, by its best match within a video.
 
-    ``token_weights_RN``: the tokens' normalised idf (Appendix A), 0 for tokens of no interest. A scalar, the mean
-    over texts; 0 where no text has a token of interest.
+    Args:
+        video_BMD: Video tokens.
+        video_mask_BM: True for a token. Every video has at least one.
+        text_RND: Text tokens.
+        token_weights_RN: Normalised idf of the tokens (Appendix A), 0 for tokens of no interest.
+        temperature: Divides the similarities.
+        first: Index of the first text's video.
+
+    Returns:
+        A scalar, the mean over texts; 0 if no text has a token of interest.
     """
     text_of_S, place_S = token_weights_RN.nonzero(as_tuple=True)
     similarity_SB = token_similarity(video_BMD, video_mask_BM, text_RND[text_of_S, place_S])
@@ -59,26 +83,34 @@ def token_nce(
 
 
 def weighted_nce(logits_SB: Tensor, right_S: Tensor, weights_S: Tensor) -> Tensor:
-    """The sum over rows of weight times cross entropy; 0 where there is no row."""
+    """Return the sum over rows of weight times cross entropy, 0 without rows. ``right_S``: the target of each row."""
     return weights_S @ F.cross_entropy(logits_SB, right_S, reduction="none")
 
 
 def cascade_scores(sentence_TV: Tensor, token_SV: Tensor, text_of_S: Tensor) -> Tensor:
-    """What cascade sampling takes for hard, [T, V]: TACo section 3.3, "we sum the two similarities".
+    """Return how hard negatives are, [T, V]: TACo section 3.3, "we sum the two similarities".
 
-    ``sentence_TV``: dot products of Eq. 3. ``token_SV``: those of Eq. 4 (``token_similarity``) of the texts' tokens
-    of interest, which all count the same here: the paper weights them by idf in the loss only. ``text_of_S``: the
-    row of each one's text.
+    Args:
+        sentence_TV: Dot products of Eq. 3.
+        token_SV: Similarities of Eq. 4 (``token_similarity``) of the texts' tokens of interest. All weigh the same here: the
+            paper weights them by idf in the loss only.
+        text_of_S: Row of each token's text.
     """
     return sentence_TV.index_add(0, text_of_S, token_SV)
 
 
 def hard_negatives(scores_BB: Tensor, num_negatives: int) -> tuple[Tensor, Tensor]:
-    """Each text's own video and the ``num_negatives`` others with the highest scores, and each video's texts likewise.
+    """Choose each text's own video and its hardest others, and each video's texts likewise.
 
-    Two masks [B, B], text by video: in the first, each row is a text's problem; in the second, each column is a
-    video's. A pair that both want needs to be scored only once: the pairs to score are those where either mask is
-    True. Fewer others than ``num_negatives``: all of them.
+    A pair that both want needs to be scored only once: the pairs to score are those for which either mask is True.
+
+    Args:
+        scores_BB: How hard each pair is, by text and video.
+        num_negatives: Others to choose; all of them if there are fewer.
+
+    Returns:
+        Two masks [B, B], by text and video. In the first, each row is a text's problem; in the second, each column is a
+        video's.
     """
     size = len(scores_BB)
     own = torch.eye(size, dtype=torch.bool, device=scores_BB.device)
@@ -92,12 +124,17 @@ def hard_negatives(scores_BB: Tensor, num_negatives: int) -> tuple[Tensor, Tenso
 def fusion_nce(
     scores_BB: Tensor, of_texts: Tensor, of_videos: Tensor, *, weights_B: Tensor | None = None, normalized: bool = False
 ) -> Tensor:
-    """TACo Eq. 5 over the pairs that were sampled: each text must pick its video, and each video its text ("and vice
-    versa").
+    """TACo Eq. 5 over the chosen pairs: each text must pick its video, and each video its text ("and vice versa").
 
-    ``scores_BB``: w . z_cls of text i and video j, anything where neither mask of ``hard_negatives`` is True. A
-    scalar, the mean over the 2 B problems. ``weights_B``: how much each pair counts. ``normalized``: with NCL's
-    biases, each direction's over its own pairs.
+    Args:
+        scores_BB: w . z_cls of text i and video j; anything for pairs that are in neither mask.
+        of_texts: First mask of ``hard_negatives``.
+        of_videos: Second mask of ``hard_negatives``.
+        weights_B: Weight of each pair; None: all have 1.
+        normalized: Add NCL's biases, each direction's over its own pairs.
+
+    Returns:
+        A scalar, the mean over the 2 B problems.
     """
     by_text, by_video = (scores_BB.masked_fill(~mask, float("-inf")) for mask in (of_texts, of_videos))
     if normalized:
@@ -108,11 +145,15 @@ def fusion_nce(
 
 
 def fusion_token_nce(scores_BBN: Tensor, of_texts: Tensor, token_weights_BN: Tensor) -> Tensor:
-    """ToCo Eq. 2 over the pairs that were sampled: each token of interest, as the fusion layers put it beside a video,
-    must pick its text's video.
+    """ToCo Eq. 2 over the chosen pairs: each token of interest must pick its text's video, by its fused score.
 
-    ``scores_BBN``: f^t of text i's token n beside video j, anything where ``of_texts`` [B, B] is False.
-    ``token_weights_BN``: normalised idf, 0 for tokens of no interest. A scalar, the mean over texts.
+    Args:
+        scores_BBN: f^t of text i's token n beside video j; anything for pairs that are not in ``of_texts``.
+        of_texts: First mask of ``hard_negatives``.
+        token_weights_BN: Normalised idf, 0 for tokens of no interest.
+
+    Returns:
+        A scalar, the mean over texts.
     """
     text_of_S, place_S = token_weights_BN.nonzero(as_tuple=True)
     logits_SB = scores_BBN[text_of_S, :, place_S].masked_fill(~of_texts[text_of_S], float("-inf"))
@@ -120,11 +161,15 @@ def fusion_token_nce(scores_BBN: Tensor, of_texts: Tensor, token_weights_BN: Ten
 
 
 def max_margin(similarity_BB: Tensor, margin: float = 0.1, negative_weights_BB: Tensor | None = None) -> Tensor:
-    """HowTo100M's ranking loss: each pair must be ahead of its row's and its column's other ones by ``margin``. A
-    scalar: the sum over the negatives, divided by B^2.
+    """HowTo100M's ranking loss: each pair must be ahead of all others in its row and its column by ``margin``.
 
-    ``similarity_BB``: of text i and video j. ``negative_weights_BB``: how much each negative counts
-    (``intra_video_weights``).
+    Args:
+        similarity_BB: Similarity of text i and video j.
+        margin: By how much.
+        negative_weights_BB: Weight of each negative (``intra_video_weights``); None: all have 1.
+
+    Returns:
+        A scalar: the sum over the negatives, divided by B^2.
     """
     return soft_max_margin(similarity_BB, similarity_BB.new_ones(len(similarity_BB)), margin, negative_weights_BB)
 
@@ -132,8 +177,17 @@ def max_margin(similarity_BB: Tensor, margin: float = 0.1, negative_weights_BB: 
 def soft_max_margin(
     similarity_BB: Tensor, weights_B: Tensor, margin: float = 0.1, negative_weights_BB: Tensor | None = None
 ) -> Tensor:
-    """SSML Eq. 4: ``max_margin``, of which the part of each pair counts as much as the pair's weight says, the
-    probability that it is a correctly associated one."""
+    """SSML Eq. 4: ``max_margin`` in which each pair's part has a weight.
+
+    Args:
+        similarity_BB: Similarity of text i and video j.
+        weights_B: Weight of each pair: the probability that clip and caption belong together.
+        margin: By how much a pair must be ahead.
+        negative_weights_BB: Weight of each negative; None: all have 1.
+
+    Returns:
+        A scalar: the sum over the negatives, divided by B^2.
+    """
     own_B = similarity_BB.diagonal()
     of_texts = F.relu(margin + similarity_BB - own_B[:, None])
     of_videos = F.relu(margin + similarity_BB - own_B[None, :])
@@ -143,23 +197,32 @@ def soft_max_margin(
 
 
 def answer_margin(similarity_RA: Tensor, right_R: Tensor, margin: float = 0.1) -> Tensor:
-    """SSML section 5.2's "max margin ranking loss" for questions: the right answer must be ahead of each other one that
-    can be given by ``margin``. A scalar: the mean over questions and answers.
+    """SSML section 5.2's "max margin ranking loss": the right answer must be ahead of all others by ``margin``.
 
-    ``similarity_RA``: of question i with its video and answer j; ``right_R``: the numbers of the right answers. The
-    others of a batch would not do for negatives: they come as often as they are right, which teaches the model to
-    avoid the usual answers.
+    The other questions' answers in a batch would be poor negatives: they come as often as they are right, which teaches the
+    model to avoid frequent answers.
+
+    Args:
+        similarity_RA: Similarity of question i with its video and answer j.
+        right_R: Index of each question's right answer.
+        margin: By how much.
+
+    Returns:
+        A scalar, the mean over questions and answers.
     """
     own_R1 = similarity_RA.gather(1, right_R[:, None])
     return F.relu(margin + similarity_RA - own_R1).scatter(1, right_R[:, None], 0.0).mean()
 
 
 def intra_video_weights(video_of_B: Tensor, rate: float) -> Tensor:
-    """[B, B]: how much each negative counts where those of the same video are to have the part ``rate`` of their row's
-    whole weight.
+    """Return the weight of each negative [B, B] such that those of the same video have a given share.
 
-    HowTo100M's "intra-video negatives" have half of it. As in its code a pair itself is counted among those of its
-    video. A row whose pairs are all of one video, or all of different ones, keeps 1 for each.
+    HowTo100M's "intra-video negatives" have half of it. As in its code, a pair itself counts among those of its video. A row
+    whose pairs are all of one video, or all of different ones, has 1 everywhere.
+
+    Args:
+        video_of_B: Index of each pair's video.
+        rate: Share of a row's total weight that negatives of the same video have.
     """
     same = video_of_B[:, None] == video_of_B[None, :]
     size, num_same = len(same), same.sum(dim=1, keepdim=True)
@@ -168,12 +231,18 @@ def intra_video_weights(video_of_B: Tensor, rate: float) -> Tensor:
 
 
 def mil_nce(video_BD: Tensor, text_BCD: Tensor, weights_B: Tensor | None = None) -> Tensor:
-    """MIL-NCE (Miech 2020, Eq. 1) as its authors compute it: the C candidate captions of each clip are all right
-    answers, and the negatives are the clip with all others' captions and the others' clips with its captions. A
-    scalar, the mean over clips.
+    """MIL-NCE (Miech 2020, Eq. 1) as its authors compute it, with dot products and no temperature.
 
-    Dot products without a temperature. The right answers stand in the denominator twice, so that the least possible
-    value is log 2.
+    All C candidate captions of a clip are right. Negatives are the clip with all other clips' captions, and the other clips
+    with its captions. The right ones are in the denominator twice, so the least possible value is log 2.
+
+    Args:
+        video_BD: The clips.
+        text_BCD: The candidates of each clip.
+        weights_B: Weight of each clip; None: all have 1.
+
+    Returns:
+        A scalar, the mean over clips.
     """
     products_BBC = torch.einsum("bd,ecd->bec", video_BD, text_BCD)
     own = torch.arange(len(video_BD), device=video_BD.device)
@@ -203,14 +272,20 @@ def sinkhorn_biases(
     num_iterations: int = 4,
     tolerance: float = 0.0,
 ) -> Biases:
-    """NCL Eq. 7 to 11: biases by which softmax over the similarities divided by ``temperature`` gives each text and
-    each video its share of the probability.
+    """NCL Eq. 7 to 11: biases that give each text and each video its share of the retrieval probability.
 
-    In logarithms, for at a temperature of 0.01 the paper's exp(S) leaves float32's range. ``*_marginals``: shares
-    that sum to 1 (the paper's r and c), such as the numbers of captions of each video; none: all the same. It ends
-    after ``num_iterations`` (4 in the paper), or as soon as the residual is not above ``tolerance``. Takes no part
-    in the gradient. Raises ``ValueError`` for fewer than 1 iteration: the text biases (Eq. 10) come of the first
-    one.
+    Computed in logarithms: at a temperature of 0.01 the paper's exp(S) leaves float32's range. No gradient.
+
+    Args:
+        similarity_MN: Similarity of text i and video j.
+        temperature: Divides the similarities.
+        text_marginals_M: Shares of the texts, the paper's r, which sum to 1; None: all the same.
+        video_marginals_N: Shares of the videos, the paper's c, such as the numbers of captions of each; None: all the same.
+        num_iterations: Upper limit of the iterations, 4 in the paper.
+        tolerance: Stop when the residual is not above this.
+
+    Raises:
+        ValueError: Fewer than 1 iteration: the text biases (Eq. 10) need one.
     """
     if num_iterations < 1:
         raise ValueError(
@@ -238,7 +313,7 @@ def _log_shares(marginals: Tensor | None, number: int) -> Tensor:
 
 
 def shares_of(weights_N: Tensor) -> Tensor:
-    """Marginals in proportion to weights, of which some or all may be 0: that is no share, but its logarithm is finite."""
+    """Return marginals in proportion to weights, some or all of which may be 0: their logarithms are finite."""
     weights_N = weights_N.detach() + 1e-12
     return weights_N / weights_N.sum()
 
@@ -246,11 +321,10 @@ def shares_of(weights_N: Tensor) -> Tensor:
 def pair_biases(
     similarity_BB: Tensor, temperature: float, weights_B: Tensor | None = None, *, num_iterations: int = 4
 ) -> Biases:
-    """NCL's biases of a batch of pairs: a text and a video have the share of the probability that their pair has of the
-    loss.
+    """Return NCL's biases of a batch of pairs, in which a text and a video have their pair's share of the loss.
 
-    With other marginals there is no similarity at which the gradient vanishes: the loss would pull each video
-    towards its weight, and the biases undo that in every step.
+    With other marginals there is no similarity at which the gradient vanishes: the loss would pull each video towards its
+    weight, and the biases undo that in every step.
     """
     shares_B = None if weights_B is None else shares_of(weights_B)
     given = {"text_marginals_M": shares_B, "video_marginals_N": shares_B, "num_iterations": num_iterations}
@@ -260,9 +334,19 @@ def pair_biases(
 def normalized_nce(
     similarity_BB: Tensor, temperature: float, *, num_iterations: int = 4, weights_B: Tensor | None = None
 ) -> Tensor:
-    """NCL Eq. 4 on the similarities of Eq. 12: each text must pick its video, and each video its text, after biases
-    were added by which none of them is picked too often or too seldom. A scalar, the mean of both directions.
-    ``num_iterations`` 0: without biases."""
+    """NCL Eq. 4 on the similarities of Eq. 12: each text must pick its video, and each video its text.
+
+    Biases are added such that none of them is picked too often or too seldom.
+
+    Args:
+        similarity_BB: Similarity of text i and video j.
+        temperature: Divides the similarities.
+        num_iterations: Of ``sinkhorn_biases``; 0: no biases.
+        weights_B: Weight of each pair; None: all have 1.
+
+    Returns:
+        A scalar, the mean of both directions.
+    """
     by_text = by_video = similarity_BB
     if num_iterations:
         biases = pair_biases(similarity_BB, temperature, weights_B, num_iterations=num_iterations)
@@ -276,20 +360,26 @@ def normalized_nce(
 
 
 def masked_margin_softmax(similarity_BB: Tensor, margin: float = 1e-3, weights_B: Tensor | None = None) -> Tensor:
-    """CMCM Eq. 1: each row must pick its own column although that is made worse by ``margin``. A scalar, the mean over
-    rows.
+    """CMCM Eq. 1: each row must pick its own column although that one is made worse by ``margin``.
 
     The paper's rows are modality A's, the videos. AVLnet, which its baselines come from, adds the other direction:
     ``masked_margin_softmax(s) + masked_margin_softmax(s.T)``.
+
+    Returns:
+        A scalar, the mean over rows.
     """
     return nce(similarity_BB - margin * torch.eye(len(similarity_BB), device=similarity_BB.device), weights_R=weights_B)
 
 
 def code_log_probabilities(tokens_BLD: Tensor, mask_BL: Tensor, codebook_VD: Tensor) -> Tensor:
-    """log P(e_v | H) of CMCM section 2.3, [B, V]: the mean over a sequence's tokens of a softmin over the codewords of
-    the Euclidean distance (not its square).
+    """log P(e_v | H) of CMCM section 2.3, [B, V].
 
-    ``mask_BL``: True where there is a token; every sequence has at least one.
+    It is the mean over a sequence's tokens of a softmin over the codewords of the Euclidean distance (not its square).
+
+    Args:
+        tokens_BLD: Tokens of the sequences.
+        mask_BL: True for a token. Every sequence has at least one.
+        codebook_VD: The codewords.
     """
     log_p_BLV = (-code_distances(tokens_BLD, codebook_VD)).log_softmax(dim=-1)
     of_tokens_BLV = log_p_BLV.masked_fill(~mask_BL[:, :, None], float("-inf"))
@@ -297,18 +387,30 @@ def code_log_probabilities(tokens_BLD: Tensor, mask_BL: Tensor, codebook_VD: Ten
 
 
 def code_distances(tokens: Tensor, codebook_VD: Tensor) -> Tensor:
-    """[..., D] -> [..., V], Euclidean. Of a token that lies on a codeword the gradient is 0, not infinite."""
+    """Return Euclidean distances to the codewords, [..., D] -> [..., V].
+
+    If a token lies on a codeword, the gradient is 0, not infinite.
+    """
     squares = tokens.square().sum(dim=-1, keepdim=True) + codebook_VD.square().sum(dim=-1) - 2 * tokens @ codebook_VD.T
     return squares.clamp(min=1e-12).sqrt()
 
 
 def code_similarity(a_BV: Tensor, b_CV: Tensor) -> Tensor:
-    """S_code of CMCM section 2.3, [B, C], from log-probabilities of codewords: the symmetric cross entropy, negative."""
+    """S_code of CMCM section 2.3, [B, C], from log-probabilities of codewords: the negative symmetric cross entropy."""
     return a_BV.exp() @ b_CV.T + a_BV @ b_CV.exp().T
 
 
 def code_matching(a_BV: Tensor, b_BV: Tensor, weights_B: Tensor | None = None) -> Tensor:
-    """CMCM Eq. 2: each sequence of modality A must pick its own of modality B by the codewords that both use. A scalar,
-    the mean over pairs. Takes ``code_log_probabilities``. The similarity is symmetric: in the other direction it is
-    that of ``code_matching(b, a)``."""
+    """CMCM Eq. 2: each sequence of modality A must pick its own of modality B by the codewords that both use.
+
+    The similarity is symmetric: the other direction is ``code_matching(b, a)``.
+
+    Args:
+        a_BV: ``code_log_probabilities`` of modality A.
+        b_BV: Those of modality B.
+        weights_B: Weight of each pair; None: all have 1.
+
+    Returns:
+        A scalar, the mean over pairs.
+    """
     return nce(code_similarity(a_BV, b_BV), weights_R=weights_B)
