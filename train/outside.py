@@ -1,4 +1,4 @@
-"""Files of a run that anybody may have made: each is read, or refused in one line, in proportion to its size."""
+"""Files of a run that anybody may have made: each is read, or refused in one line, at a cost in proportion to its size."""
 
 import contextlib
 import json
@@ -17,7 +17,7 @@ BEGIN_ANEW = "remove it, and the run begins anew"
 
 @contextlib.contextmanager
 def refusing(path: Path, todo: str = TRAIN_AGAIN) -> Iterator[None]:
-    """Whatever libraries make of a file that is not as it should be becomes one line, at whose end stands what to do."""
+    """Turn whatever libraries raise for a damaged file into one line that ends with what to do."""
     try:
         yield
     except UserError:
@@ -25,9 +25,7 @@ def refusing(path: Path, todo: str = TRAIN_AGAIN) -> Iterator[None]:
     except Exception as error:  # transformers, tokenizers, safetensors and torch raise nearly everything
         raise _refused(path, error, todo) from None
     except BaseException as error:
-        if (
-            type(error).__name__ != "PanicException"
-        ):  # where the Rust part of tokenizers gives up; its type can be imported from nowhere
+        if type(error).__name__ != "PanicException":  # from tokenizers' Rust code; its type cannot be imported
             raise
         raise _refused(path, error, todo) from None
 
@@ -38,7 +36,11 @@ def _refused(path: Path, error: BaseException, todo: str) -> UserError:
 
 
 def read_object(path: Path, most_bytes: int) -> dict[str, Any]:
-    """The JSON object in a file. Raises ``ValueError`` for anything else, and for a file of more than ``most_bytes``."""
+    """Return the JSON object in a file.
+
+    Raises:
+        ValueError: The file holds anything else, or more than ``most_bytes``.
+    """
     with path.open("rb") as file:
         content = file.read(most_bytes + 1)
     if len(content) > most_bytes:
@@ -50,15 +52,25 @@ def read_object(path: Path, most_bytes: int) -> dict[str, Any]:
 
 
 def read_shapes(path: Path, prefix: str = "", todo: str = TRAIN_AGAIN) -> dict[str, tuple[int, ...]]:
-    """Of the tensors in a safetensors file whose names begin with ``prefix``, by the rest of the name. The library has
-    held them against the size of the file. Raises ``UserError`` where it is none."""
+    """Return the shapes of the tensors in a safetensors file.
+
+    The library has checked them against the size of the file.
+
+    Args:
+        path: The file.
+        prefix: Only tensors whose names begin with this, which is left out of the result.
+        todo: What the error tells the user to do.
+
+    Raises:
+        UserError: It is not a safetensors file.
+    """
     with refusing(path, todo), safe_open(path, framework="pt") as file:
         names = [name for name in file.offset_keys() if name.startswith(prefix)]
         return {name.removeprefix(prefix): tuple(file.get_slice(name).get_shape()) for name in names}
 
 
 def difference(expected: dict[str, tuple[int, ...]], there: dict[str, tuple[int, ...]]) -> str | None:
-    """In words: the first tensor that is not the same; None where all are."""
+    """Return the first tensor whose shape is not as expected, in words; None if all are."""
     names = sorted(name for name in expected.keys() | there.keys() if expected.get(name) != there.get(name))
     if not names:
         return None

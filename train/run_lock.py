@@ -19,10 +19,10 @@ process."""
 
 @contextlib.contextmanager
 def training_in(folder: Path) -> Iterator[None]:
-    """Makes ``folder`` and has it for this process alone. Raises ``UserError``, which says who has it, where another
-    one does.
+    """Create ``folder`` and lock it for this process. A folder that is empty at the end is removed.
 
-    A folder in which nothing else is at the end is removed.
+    Raises:
+        UserError: Another process trains there; the message names it.
     """
     path = folder / LOCK_FILE
     while (file := _lock(path)) is None:
@@ -40,7 +40,7 @@ def training_in(folder: Path) -> Iterator[None]:
 
 
 def _lock(path: Path) -> TextIO | None:
-    """The file, locked for as long as it is open; None where another process, which had it, has just removed it."""
+    """Return the locked file, or None if the process that had the lock has just removed it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
         file = path.open("a+", encoding="utf-8")
@@ -55,7 +55,8 @@ def _lock(path: Path) -> TextIO | None:
             ) from None
     except OSError as error:
         say(
-            f"note: {path}: this file system has no locks ({error.strerror}); see to it that no other training writes there"
+            f"note: {path}: this file system has no locks ({error.strerror}); make sure that no other training writes "
+            "there"
         )
     if path.exists() and os.path.samestat(os.fstat(file.fileno()), path.stat()):
         return file
