@@ -96,8 +96,8 @@ def main(argv: list[str] | None = None) -> int:
     """Run vlalign-preprocess and return its exit code."""
     parser = preprocess_parser(
         "vlalign-preprocess",
-        "Read the captions of a data set, tag their words with spaCy, and count in how many training captions each word "
-        "occurs.",
+        "Read the captions of a data set, tag their words with spaCy, and count in how many training captions each "
+        "word occurs.",
         "vlalign-preprocess --dataset demo\n  vlalign-preprocess --dataset youcook2 --annotations DIR\n"
         "  vlalign-preprocess --dataset mine --annotations captions.csv",
     )

@@ -61,8 +61,8 @@ class PreparedCaptions:
     """None unless word vectors were asked for."""
     num_problems: int
     problems: list[str]
-    """The first problems: inputs that were left out, and captions of videos that the data set does not list. If there are
-    many, ``dataset.problems("preprocess")`` lists all."""
+    """The first problems: inputs that were left out, and captions of videos that the data set does not list. If there
+    are many, ``dataset.problems("preprocess")`` lists all."""
 
 
 def prepare_captions(
@@ -238,8 +238,9 @@ def _names_listed_videos(dataset: DatasetFolder, survey: _Survey, problems: Prob
     if not listed or listed & named:
         return True
     problems.add(
-        f"{dataset.videos_file}: lists none of the {len(named):,} videos that captions name, such as {min(named)!r}; it "
-        f"has {len(listed):,}, such as {min(listed)!r}; nothing is written; expected ids as vlalign-extract assigned them"
+        f"{dataset.videos_file}: lists none of the {len(named):,} videos that captions name, such as {min(named)!r}; "
+        f"it has {len(listed):,}, such as {min(listed)!r}; nothing is written; expected ids as vlalign-extract assigned "
+        "them"
     )
     return False
 

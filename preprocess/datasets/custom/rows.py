@@ -85,6 +85,6 @@ def clip_notes(captions: Sequence[Caption], columns: Columns, times: TimeReader)
     in_seconds = not times.first and all(column.factor == 1 for column in times.columns.values())
     if lengths and in_seconds and median(lengths) > LONG_CLIP_SECONDS:
         yield (
-            f"half of the clips are longer than {median(lengths):,.0f} s, read as seconds; if these are milliseconds, name "
-            "the columns start_ms and end_ms"
+            f"half of the clips are longer than {median(lengths):,.0f} s, read as seconds; if these are milliseconds, "
+            "name the columns start_ms and end_ms"
         )
