@@ -24,8 +24,6 @@ from .records import Weights
 from .remote.store import link_store
 from .store_folder import current_shards, shard_files, stores_in
 
-# Which stores a command is about
-
 
 def _dataset(args: argparse.Namespace) -> DatasetFolder | None:
     return DatasetFolder(args.root, args.dataset) if args.dataset else None
@@ -70,9 +68,6 @@ def _stores(args: argparse.Namespace) -> list[Path]:
 def _problems(args: argparse.Namespace) -> Problems:
     dataset = _dataset(args)
     return Problems(file=dataset.problems("store") if dataset else None)
-
-
-# Actions
 
 
 def _info(args: argparse.Namespace) -> int:
@@ -182,9 +177,6 @@ def _export(args: argparse.Namespace) -> int:
     return EXIT_INCOMPLETE if count < len(store) else problems.exit_code()
 
 
-# The command line
-
-
 @dataclass(frozen=True)
 class _Action:
     run: Callable[[argparse.Namespace], int]
@@ -204,7 +196,6 @@ _STORES = {
 _STORE = {"store": {"metavar": "STORE", "help": "folder of the store; with --dataset the name of its features"}}
 _INTO = {"required": True, "metavar": "STORE", "help": "the store that takes them; created if missing"}
 _URL = {"metavar": "ADDRESS", "help": "of the remote store: anything fsspec reads, such as s3://, gs:// or https://"}
-_JSON = {"action": "store_true", "help": "as JSON, for programs"}
 _VIDEOS = {"nargs": "+", "metavar": "VIDEO", "help": "ids of the videos"}
 _IMPORT = {
     "source": {"type": Path, "metavar": "SOURCE", "help": "a folder with a file for each video, or one file with all"},
@@ -236,7 +227,7 @@ ACTIONS = {
         _info,
         "show what a store holds and how it was made",
         "vlalign-store info --dataset demo",
-        _STORES | {"--json": _JSON},
+        _STORES | {"--json": {"action": "store_true", "help": "as JSON, for programs"}},
     ),
     "ls": _Action(
         _ls,
