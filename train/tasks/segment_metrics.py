@@ -24,7 +24,7 @@ SegmentationMetrics = TypedDict(
 
 ``accuracy``: of all frames, background included, as published for COIN. ``steps_accuracy``: of the frames that show a
 step (NaN if none does). ``macro_accuracy``: the mean over labels, background included, of the share of their frames
-that is right. ``edit``: the mean of ``edit_score`` over videos. ``F1@k``: of segments that overlap by k percent or more.
+that is right. ``edit``: the mean of ``edit_score`` over videos. ``F1@k``: of segments that overlap by k percent.
 """
 
 
