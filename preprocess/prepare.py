@@ -239,8 +239,8 @@ def _names_listed_videos(dataset: DatasetFolder, survey: _Survey, problems: Prob
         return True
     problems.add(
         f"{dataset.videos_file}: lists none of the {len(named):,} videos that captions name, such as {min(named)!r}; "
-        f"it has {len(listed):,}, such as {min(listed)!r}; nothing is written; expected ids as vlalign-extract assigned "
-        "them"
+        f"it has {len(listed):,}, such as {min(listed)!r}; nothing is written; expected ids as vlalign-extract "
+        "assigned them"
     )
     return False
 

@@ -68,7 +68,7 @@ def test_a_task_that_is_not_text_is_left_out(tmp_path, task):
     coin_file(tmp_path, {"a": coin_video("training", [("1", [1, 2], "x")], task=task)})
     captions, problems = captions_of(coin, tmp_path)
     assert captions == []
-    left_out(problems, ("COIN.json, video 'a', segment 1", "is no text"))
+    left_out(problems, ("COIN.json, video 'a', segment 1", "expected a text"))
 
 
 def test_every_data_set_says_where_its_files_are_published():
