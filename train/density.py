@@ -33,6 +33,8 @@ BLOCK = 1 << 27
 
 
 class Neighbours(NamedTuple):
+    """The nearest pairs of each pair."""
+
     similarity_NK: np.ndarray
     """S of Eq. 1 with each pair's nearest ones, float32."""
     number_NK: np.ndarray

@@ -1,6 +1,5 @@
 """A training run and its loop."""
 
-import json
 import random
 import resource
 import time
@@ -9,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,7 +19,7 @@ from ..storage.common.problems import Problems
 from ..storage.common.progress import progress
 from ..storage.common.signals import keeping
 from ..storage.common.terminal import say
-from ..storage.files import write_json, write_text
+from ..storage.files import write_json
 from ..storage.layout import DatasetFolder
 from .checkpoint import RunState, load_init, load_state, plan_model, save_model, save_state
 from .config import TrainConfig
@@ -30,14 +29,13 @@ from .data.examples import Examples, Inputs, Source
 from .data.stores import Stores
 from .data.text import TokenWeights
 from .data.text_inputs import TextInputs, TextSource, new_text_inputs, saved_text_inputs
+from .event_log import EventLog
 from .models.base import PairModel
 from .models.build import make_model
 from .run_layout import (
-    EVENTS_FILE,
     LABELS_FILE,
     MODEL_FILE,
     STATE_FILE,
-    TENSORBOARD_FOLDER,
     TEXT_FOLDER,
 )
 from .runs import describe_inputs, save_run
@@ -240,7 +238,7 @@ class Trainer:
                 log.close()
                 self._finish(time.monotonic() - started)
 
-    def _do_step(self, inputs: Inputs, log: "EventLog | None") -> None:
+    def _do_step(self, inputs: Inputs, log: EventLog | None) -> None:
         event = self.train_step(inputs)
         is_last = self.step == self.config.num_steps
         is_validated = self.step % self.config.validate_every == 0
@@ -287,40 +285,6 @@ class Trainer:
         save_model(self.folder, self.model, last=True)
         save_run(self.folder, self.config, self.state.inputs, result)
         (self.folder / STATE_FILE).unlink(missing_ok=True)
-
-
-class EventLog:
-    """The figures of each step, in ``events.jsonl`` and for TensorBoard."""
-
-    def __init__(self, folder: Path, step: int) -> None:
-        """Continue the log in a run's folder after ``step`` steps; those of later steps are done again."""
-        from torch.utils.tensorboard import SummaryWriter  # takes a second to import
-
-        self._file = _open_events(folder / EVENTS_FILE, step)
-        self._board = SummaryWriter(folder / TENSORBOARD_FOLDER, purge_step=step + 1)
-
-    def write(self, event: dict[str, Any]) -> None:
-        """Add a step's figures; "step" is one of them."""
-        self._file.write(json.dumps(event) + "\n")
-        for name, value in event.items():
-            if name != "step":
-                self._board.add_scalar(name, value, event["step"])
-
-    def flush(self) -> None:
-        """Write out what is buffered."""
-        self._file.flush()
-        self._board.flush()
-
-    def close(self) -> None:
-        """Close both logs."""
-        self._file.close()
-        self._board.close()
-
-
-def _open_events(path: Path, step: int) -> TextIO:
-    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)[:step] if step else []
-    write_text(path, "".join(lines))
-    return path.open("a", encoding="utf-8")
 
 
 def memory_used(device: torch.device) -> str:

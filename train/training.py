@@ -2,7 +2,7 @@
 
 import contextlib
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -82,10 +82,10 @@ def train(
     init_folder = find_run(root, None, init) if init else None
     if "features" in given:
         given["features"] = choose_features(folder, given["features"])
-    named = {"dataset": folder.name, "protocol": folder.protocol} | ({"init": init} if init else {})
+    names = {"dataset": folder.name, "protocol": folder.protocol} | ({"init": init} if init else {})
     if recipe is None:
-        named["objective"] = objective
-    config = make_config(recipe, given | named)
+        names["objective"] = objective
+    config = make_config(recipe, given | names)
     run_folder = folder.runs / (run_name or _name_of(config, init_folder))
     stores = open_run_stores(folder, config)
     if trained_before(run_folder, config, describe_inputs(folder, stores, init_folder)):
@@ -93,14 +93,18 @@ def train(
         return TrainedRun(run_folder, config, was_trained_before=True)
     is_first = is_first_process()
     if is_first:
-        named_here = [n for n, v in (("dataset", dataset), ("protocol", protocol), ("init", init)) if v is not None]
-        say("\n".join(["settings:", *describe(config, {*given, *named_here})]))
-        for name in foreign_settings(given | {"objective": config.objective.name}):
-            say(f"note: --{name.replace('_', '-')} changes nothing: objective {config.objective.name} does not use it")
+        named = [name for name, v in (("dataset", dataset), ("protocol", protocol), ("init", init)) if v is not None]
+        _say_settings(config, given, named)
     problems = Problems(quiet=not is_first, file=folder.problems("train"))
     with report_progress_to(on_progress), problems:
         train_run(folder, config, run_folder, stores, device=device, init=init_folder, problems=problems)
     return TrainedRun(run_folder, config, num_left_out=problems.count)
+
+
+def _say_settings(config: TrainConfig, given: Mapping[str, Any], also_given: Sequence[str]) -> None:
+    say("\n".join(["settings:", *describe(config, {*given, *also_given})]))
+    for name in foreign_settings({**given, "objective": config.objective.name}):
+        say(f"note: --{name.replace('_', '-')} changes nothing: objective {config.objective.name} does not use it")
 
 
 def is_first_process() -> bool:
