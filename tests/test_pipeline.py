@@ -182,7 +182,7 @@ def test_a_users_videos_and_captions(small_demo, tmp_path, capsys):
     assert preprocess_main([*root, "--annotations", str(captions)]) == 1
     err = capsys.readouterr().err
     assert "captions.csv, line 12: caption is '', expected a sentence; left out" in err
-    assert "captions of video 'ghost'" in err and "lists no such video" in err
+    assert "captions of video 'ghost'" in err and "does not list it" in err
 
     assert train_main([*root, *TRAIN]) == 1
     err = capsys.readouterr().err

@@ -62,7 +62,7 @@ def test_verification_extracts_compares_and_explains(folder, tmp_path, capsys, r
 @pytest.mark.parametrize(
     "prepare, features, complaint",
     [
-        (lambda theirs: None, "resnet152", "no feature files there; expected one a video, named by its id"),
+        (lambda theirs: None, "resnet152", "no feature files there; expected one for each video, named by its id"),
         (
             lambda theirs: np.save(theirs / "x.npy", rows()),
             "resnet152",
