@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from helpers.videos import RECORDINGS, scene
+from hypothesis import settings
 from vlalign.extract import load_extractor
 from vlalign.extract.cli import main as extract_main
 from vlalign.extract.extractor import Extractor
@@ -18,6 +19,10 @@ from vlalign.storage.common.problems import Problems
 from vlalign.storage.common.progress import TerminalProgress, report_progress_to
 from vlalign.storage.common.terminal import messages_on_terminal
 from vlalign.storage.layout import DatasetFolder
+
+settings.register_profile("any machine", deadline=None)
+settings.load_profile("any machine")
+"""How long an example takes depends on what else the machine does."""
 
 TESTS = Path(__file__).parent
 IMPORT_PATH = [str(TESTS), str(TESTS / "train"), os.environ.get("PYTHONPATH", "")]

@@ -115,7 +115,7 @@ def test_neighbours_among_more_pairs_than_memory_holds_are_looked_for_in_drawn_p
 ):
     whole = trainer(toy, tmp_path / "whole", **PAIR_CASES["ssml"]).examples
     pairs = whole.pairs["train"]
-    clips = whole.features.pooled(pairs.clips)
+    clips = whole.source.features.pooled(pairs.clips)
     texts = average_words(read_word_vectors(toy.word_vectors), [c.caption for c in pairs.captions])
     monkeypatch.setattr("vlalign.train.data.pair_weights.PART_NUMBERS", 6 * (clips.shape[1] + texts.shape[1]))
     monkeypatch.setattr("vlalign.train.data.pair_weights.CLIPS", 5)

@@ -307,7 +307,7 @@ def test_settings_of_another_size_are_refused_before_anything_is_made(run, value
 @pytest.mark.parametrize(
     "part, value, complaint",
     [
-        ("inputs", {"features": [{}]}, "inputs.features has no text for features"),
+        ("inputs", {"features": [{}]}, "inputs.features: features is not text"),
         ("inputs", {"features": []}, "inputs.features has 0 stores; config.features s3d"),
         ("inputs", {}, "inputs.features is not a list of objects"),
         ("result", {}, "result.best has no step"),
@@ -418,8 +418,8 @@ def test_a_state_that_is_none_is_a_line(run, about, capsys):
 def test_word_vectors_that_are_none_are_a_line(tmp_path, arrays):
     path = tmp_path / "word_vectors.npz"
     np.savez(path, **arrays)
-    with pytest.raises(UserError, match=r"word_vectors\.npz: no word vectors \(.*\); run vlalign-preprocess"):
+    with pytest.raises(UserError, match=r"word_vectors\.npz: not readable word vectors \(.*\); run vlalign-preprocess"):
         read_word_vectors(path)
     path.write_bytes(path.read_bytes()[:-30])
-    with pytest.raises(UserError, match=r"word_vectors\.npz: no word vectors"):
+    with pytest.raises(UserError, match=r"word_vectors\.npz: not readable word vectors"):
         read_word_vectors(path)

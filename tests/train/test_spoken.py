@@ -192,6 +192,6 @@ def test_captions_that_nobody_spoke_are_said(tmp_path, capsys):
     assert train_main([*call, *options()]) == 1
     assert "2 of 18 captions: no recording in" in capsys.readouterr().err
     assert train_main([*call, *options(), "--objective", "taco"]) == 2
-    assert "--encoder spoken --objective taco: it knows words" in capsys.readouterr().err
+    assert "--encoder spoken: does not fit objective taco: it needs to know words" in capsys.readouterr().err
     assert train_main([*call, *options(), "--micro-batch-size", "2"]) == 2
     assert "must see the whole batch" in capsys.readouterr().err

@@ -77,8 +77,8 @@ class BasicBlock(nn.Module):
 
 
 def _layer(inputs: int, outputs: int) -> nn.ModuleList:
-    later = [BasicBlock(outputs, outputs, 1) for _ in range(BLOCKS - 1)]
-    return nn.ModuleList([BasicBlock(inputs, outputs, 2), *later])
+    first = BasicBlock(inputs, outputs, 2)  # made first: a seed draws the same weights as in earlier versions
+    return nn.ModuleList([first, *(BasicBlock(outputs, outputs, 1) for _ in range(BLOCKS - 1))])
 
 
 class AudioEncoder(nn.Module):

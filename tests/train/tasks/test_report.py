@@ -66,7 +66,7 @@ def test_it_needs_no_other_file(report):
     text = report.read_text(encoding="utf-8")
     assert not re.findall(r'(?:src|href)="(?!data:|#)', text)
     assert "<script" not in text
-    assert "come from random weights" in text
+    assert "come from seeded random weights" in text
     assert "<svg" in text and "validation mean rank" in text
 
 
