@@ -21,15 +21,17 @@ $(ROOT)/demo/search.txt: $(ROOT)/demo/runs/$(RUN)/run.json
 	$(BIN)/vlalign-search $(AT) $(RUN) "a red circle falls" > $@
 	@cat $@
 
+# A process for each core, each with one thread: processes share the cores better than threads.
 test: check
-	$(BIN)/python -m pytest -m "not slow"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --maxprocesses 8 --dist worksteal -m "not slow"
 
 test-all: check
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --maxprocesses 8 --dist worksteal
 
 check: $(INSTALLED)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/basedpyright
 	$(BIN)/python .ci/audit.py
 
 # Editors and type checkers find vlalign.* through links, since the folders lie at the top level (see [tool.basedpyright]).

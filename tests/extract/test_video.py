@@ -129,6 +129,7 @@ def test_two_extractors_in_one_call_change_nothing(short_video, s3d, resnet152):
         np.testing.assert_array_equal(made.valid_frames, alone[name].valid_frames)
 
 
+@pytest.mark.slow
 def test_clip_its_maps_and_r2plus1d_share_a_call_in_any_order(recordings, resnet152):
     path = recordings["rotated 90"]
     extractors = [

@@ -184,8 +184,9 @@ CARE = {
 """What makes a store, and what is done to it until it is killed."""
 
 
+@pytest.mark.parametrize("num_kills", [12, pytest.param(40, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("what", CARE)
-def test_care_killed_40_times_loses_nothing_and_goes_on(tmp_path, what):
+def test_care_killed_many_times_loses_nothing_and_goes_on(tmp_path, what, num_kills):
     """At any moment each video is as it was or as it shall be; never as an older copy, never gone but where it shall be."""
     rng, (prepare, act) = np.random.default_rng(0), CARE[what]
     prepare(tmp_path / "before")
@@ -196,7 +197,7 @@ def test_care_killed_40_times_loses_nothing_and_goes_on(tmp_path, what):
     longest = min(seconds_of(partial(act, folder)) for folder in copied)
     after = read(tmp_path / "after")
     kills = hits = run = 0
-    while kills < 40:
+    while kills < num_kills:
         folder, run = tmp_path / f"run{run}", run + 1
         shutil.copytree(tmp_path / "before", folder)
         for _ in range(3):
@@ -210,7 +211,7 @@ def test_care_killed_40_times_loses_nothing_and_goes_on(tmp_path, what):
         act(folder)
         assert read(folder) == after and not findings(folder)
     print(f"{kills} kills in {run} runs, {hits} while a shard was written")
-    assert hits
+    assert hits or num_kills < 40
 
 
 @pytest.mark.parametrize("seed", range(10))

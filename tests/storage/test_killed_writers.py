@@ -25,17 +25,18 @@ from helpers.store_life import (
 from vlalign.storage import FeatureStore, care
 
 
-def test_a_writer_killed_200_times_loses_nothing_and_makes_nothing_twice(tmp_path):
+@pytest.mark.parametrize("num_kills", [40, pytest.param(200, marks=pytest.mark.slow)])
+def test_a_writer_killed_many_times_loses_nothing_and_makes_nothing_twice(tmp_path, num_kills):
     rng, videos = np.random.default_rng(0), [make(f"v{n}") for n in range(72)]
     two_shards = min(
         seconds_of(partial(extract, tmp_path / f"pace{n}", videos[: 2 * SHARD_VIDEOS], tmp_path / "pace"))
         for n in range(3)
     )
     kills = hits = runs = 0
-    while kills < 200:
+    while kills < num_kills:
         folder, log = tmp_path / f"run{runs}", tmp_path / f"log{runs}"
         run, before, kills_here = partial(extract, folder, videos, log, seconds=0.0005), {}, 0
-        while kills + kills_here < 200 and killed(run, rng.uniform(0, 1.1) * two_shards):
+        while kills + kills_here < num_kills and killed(run, rng.uniform(0, 1.1) * two_shards):
             kills_here += 1
             after = read(folder)
             assert not findings(folder)
@@ -48,7 +49,7 @@ def test_a_writer_killed_200_times_loses_nothing_and_makes_nothing_twice(tmp_pat
         assert len(logged(log, "made")) <= len(videos) + kills_here * SHARD_VIDEOS
         kills, hits, runs = kills + kills_here, hits + len(leftovers(folder)), runs + 1
     print(f"{kills} kills in {runs} runs, {hits} while a shard was written")
-    assert hits > 2
+    assert hits > 2 or num_kills < 200
 
 
 @pytest.mark.parametrize("writers", [2, 8])

@@ -68,7 +68,7 @@ def test_pieces_of_a_word_share_its_weight(bert):
     assert [found[at] for at in caption.word_starts[:4]] == [[0.25] * 5, [0], [0.25] * 3, [0]], encoded.tokens
 
 
-@pytest.mark.parametrize("data", ["youcook2", "msrvtt"])
+@pytest.mark.parametrize("data", ["youcook2", pytest.param("msrvtt", marks=pytest.mark.slow)])
 def test_alignment_is_exact_on_all_real_captions(bert, data):
     if data == "youcook2":
         database = json.loads(shared("data/youcook2/youcookii_annotations_trainval.json").read_text())["database"]

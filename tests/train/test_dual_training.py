@@ -33,6 +33,7 @@ def toy(tmp_path_factory) -> DatasetFolder:
     return make_toy(tmp_path_factory.mktemp("toy"))
 
 
+@pytest.mark.slow
 def test_two_processes_have_the_loss_the_gradient_and_the_codebook_of_one(toy, tmp_path):
     check_processes({case: (toy, settings) for case, settings in PAIR_CASES.items()}, tmp_path, 2)
 

@@ -189,6 +189,7 @@ with open(f"{sys.argv[2]}.{os.environ['RANK']}", "w") as file:
 """
 
 
+@pytest.mark.slow
 def test_each_of_two_processes_uses_its_own_gpu_alone_and_they_train_as_one_on_a_cpu(toy, tmp_path):
     """A GPU that a process touches holds some hundred MiB for it, whatever the process goes on with."""
     script, out = tmp_path / "one_of_two.py", tmp_path / "out"

@@ -77,6 +77,7 @@ def options() -> list[str]:
     return [f"--{name.replace('_', '-')}={value}" for name, value in SPOKEN.items()]
 
 
+@pytest.mark.slow
 def test_a_run_that_hears_goes_on_and_is_evaluated(spoken, monkeypatch, capsys):
     call = [
         *at(spoken),

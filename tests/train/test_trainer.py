@@ -69,7 +69,8 @@ def test_the_command_runs_under_torchrun_and_makes_one_run(toy, capsys):
     assert "--batch-size 5: cannot be shared evenly by 2 processes" in done.stderr
 
 
-@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=SLOW), pytest.param(2, marks=SLOW)])
+@SLOW
+@pytest.mark.parametrize("seed", [0, 1, 2])
 def test_a_killed_run_goes_on_with_the_losses_that_it_would_have_had(toy, whole, seed):
     """Killed twice, at any moment after it began to train."""
     name, rng = f"killed{seed}", random.Random(seed)

@@ -79,6 +79,7 @@ def test_the_labels_loss_is_that_of_plain_loops(segmented, tmp_path):
     assert terms["labels"] == pytest.approx(np.mean(losses), rel=1e-4)
 
 
+@pytest.mark.slow
 def test_two_processes_have_the_loss_and_the_gradient_of_one(asked, segmented, tmp_path):
     datasets = {"asked": asked, "segmented": segmented}
     cases = {case: (datasets[case], {"features": "resnet152", **TASK_CASES[case]}) for case in TASK_CASES}

@@ -69,7 +69,7 @@ def asked(tmp_path_factory) -> DatasetFolder:
     return make_questions(tmp_path_factory.mktemp("asked"))
 
 
-@pytest.mark.parametrize("encoder", ["gated", "transformer"])
+@pytest.mark.parametrize("encoder", ["gated", pytest.param("transformer", marks=pytest.mark.slow)])
 def test_questions_are_answered_better_with_the_video_than_without(asked, encoder, capsys):
     call = [
         *at(asked),
