@@ -17,7 +17,7 @@ from ..storage.captions import read_idf
 from ..storage.common.errors import UserError
 from ..storage.common.problems import Problems
 from ..storage.common.progress import progress
-from ..storage.common.signals import keeping
+from ..storage.common.signals import keeping, uninterrupted
 from ..storage.common.terminal import say
 from ..storage.files import write_json
 from ..storage.layout import DatasetFolder
@@ -252,8 +252,9 @@ class Trainer:
             log.write(event)
             if is_validated and not is_last:
                 log.flush()
-                save_state(self.folder, self.state)
-                self.kept_step = self.step
+                with uninterrupted():  # a stop in between would not say what is kept
+                    save_state(self.folder, self.state)
+                    self.kept_step = self.step
 
     def _shown(self, steps: range) -> Iterable[int]:
         total, device = self.config.num_steps, self.device
