@@ -96,8 +96,8 @@ def check(constraints: Path, file: Path) -> int:
         fixed = ", ".join(advisory["fixed_in"]) or "no version yet"
         names = ", ".join([advisory["id"], *advisory["aliases"]])
         print(
-            f"audit: {pin}: {names}: {advisory['summary']}; fixed in {fixed}: update the pin, or explain in {file} under "
-            "'accepted' why it can stay"
+            f"audit: {pin}: {names}: {advisory['summary']}; fixed in {fixed}: update the pin, or explain in {file} "
+            "under 'accepted' why it can stay"
         )
     if missing:
         print(

@@ -4,9 +4,9 @@
     python .ci/mutate.py                    all modules of the table below (hours on two cores)
     python .ci/mutate.py train/losses.py    some of them
 
-mutmut does the work. It wants packages where Python finds them without an installation, so that the five folders and the
-tests are copied to a temporary folder first. It prints how many mutants the tests killed, and keeps the list of those that
-survived in ``mutants.txt``.
+mutmut does the work. It wants packages where Python finds them without an installation, so that the five folders and
+the tests are copied to a temporary folder first. It prints how many mutants the tests killed, and keeps the list of
+those that survived in ``mutants.txt``.
 """
 
 import argparse

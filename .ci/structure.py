@@ -5,9 +5,9 @@
     python .ci/structure.py OLDER           another checkout, such as one of an earlier commit
     python .ci/structure.py OLDER . --types both side by side, with the type checker's errors (half a minute each)
 
-An arrow is an import from one module of ours to another, imports inside functions included and imports for type checkers
-left out. A floor is a step of the longest chain of imports inside a folder. A public name is a module-level class or
-function, or a method of a public class, whose name has no leading underscore.
+An arrow is an import from one module of ours to another, imports inside functions included and imports for type
+checkers left out. A floor is a step of the longest chain of imports inside a folder. A public name is a module-level
+class or function, or a method of a public class, whose name has no leading underscore.
 """
 
 import argparse
@@ -143,7 +143,8 @@ def objective_comparisons(module: Module) -> list[int]:
 
 
 def dict_signatures(module: Module) -> list[int]:
-    """Return the lines of functions that take or return a dict of anything (``dict``, ``dict[str, Any]``, a list of those)."""
+    """Return the lines of functions that take or return a dict of anything (``dict``, ``dict[str, Any]``, a list of
+    those)."""
     lines = []
     for function in functions_of(module.tree):
         arguments = [*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs]

@@ -71,7 +71,8 @@ def test_missing_answers_and_an_old_list_are_reported(tmp_path):
 
 @pytest.fixture
 def index():
-    """Return the address of an index with a page for a version of one project, and only a project page for two others."""
+    """Return the address of an index with a page for a version of one project, and only a project page for two
+    others."""
     page = {
         "info": {"version": "2.0"},
         "vulnerabilities": [ADVISORY, ADVISORY | {"id": "PYSEC-2026-2", "withdrawn": "2026-01-01"}],

@@ -215,7 +215,8 @@ def check_stores(
         if (store.profile.hash, store.weights.sha256) != (about["profile_hash"], about["weights_sha256"]):
             todo = f"extract {dataset.name} as {trained.name} was, or train" if dataset != trained else "train"
             raise UserError(
-                f"{store.where}: has profile {store.profile.hash} with weights {store.weights.name}; the run {folder.name} was "
+                f"{store.where}: has profile {store.profile.hash} with weights {store.weights.name}; the run "
+                f"{folder.name} was "
                 f"trained on {about['profile_hash']} with {about['weights']}; {todo} a new run on this store"
             )
 

@@ -79,7 +79,8 @@ def make_parser() -> argparse.ArgumentParser:
     """Return the parser of vlalign-train."""
     parser = command_parser(
         "vlalign-train",
-        "Train a video-text model on the features and captions of a data set. The same command resumes a training that was "
+        "Train a video-text model on the features and captions of a data set. The same command resumes a training that "
+        "was "
         "stopped. All settings are optional; those that are not given are the recipe's. A run keeps them in run.json.",
         "vlalign-train --dataset demo --features s3d\n"
         "  vlalign-train --recipe taco-youcook2 --num-video-layers 4 --device cuda\n"

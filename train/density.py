@@ -1,9 +1,10 @@
-"""SSML section 3.3: how probable it is that a clip and its caption belong together, from the density of pairs around them.
+"""SSML section 3.3: how probable it is that a clip and its caption belong together, from the density of pairs around
+them.
 
 A pair is near another one only if both its clip and its caption are near. That is no metric, so no index fits. But what
 is near must be near on each side. So neighbours are searched among clusters of the side on which fewer pairs are near.
-There, pairs are compared by the principal components of both sides first, and the nearest of them by their whole vectors.
-The number of clusters to search is chosen with a sample of pairs whose neighbours are searched everywhere.
+There, pairs are compared by the principal components of both sides first, and the nearest of them by their whole
+vectors. The number of clusters to search is chosen with a sample of pairs whose neighbours are searched everywhere.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -47,7 +48,8 @@ def pair_association_probability(video: np.ndarray, text: np.ndarray, k: int, *,
     Up to 20,000 pairs are compared all with all. For more, a search finds nearly all neighbours.
 
     Args:
-        video: Vectors of the clips [N, Dv], compared by cosine similarity. A row of zeros has similarity 0 with all others.
+        video: Vectors of the clips [N, Dv], compared by cosine similarity. A row of zeros has similarity 0 with all
+            others.
         text: Vectors of their captions [N, Dt].
         k: Number of neighbours.
         seed: Of random draws.

@@ -1,8 +1,8 @@
 """Losses as pure functions of tensors, with the papers' equations.
 
-Shape letters: B pairs in the batch, M video tokens, N text tokens, D width, P pairs that are scored. The papers' equations
-sum over the batch; these take the mean, so that a learning rate does not depend on the batch size. If several processes
-share a batch, each has the texts ``first`` to ``first + R`` of it and all B videos.
+Shape letters: B pairs in the batch, M video tokens, N text tokens, D width, P pairs that are scored. The papers'
+equations sum over the batch; these take the mean, so that a learning rate does not depend on the batch size. If several
+processes share a batch, each has the texts ``first`` to ``first + R`` of it and all B videos.
 """
 
 import math
@@ -92,8 +92,8 @@ def cascade_scores(sentence_TV: Tensor, token_SV: Tensor, text_of_S: Tensor) -> 
 
     Args:
         sentence_TV: Dot products of Eq. 3.
-        token_SV: Similarities of Eq. 4 (``token_similarity``) of the texts' tokens of interest. All weigh the same here: the
-            paper weights them by idf in the loss only.
+        token_SV: Similarities of Eq. 4 (``token_similarity``) of the texts' tokens of interest. All weigh the same
+            here: the paper weights them by idf in the loss only.
         text_of_S: Row of each token's text.
     """
     return sentence_TV.index_add(0, text_of_S, token_SV)
@@ -199,8 +199,8 @@ def soft_max_margin(
 def answer_margin(similarity_RA: Tensor, right_R: Tensor, margin: float = 0.1) -> Tensor:
     """SSML section 5.2's "max margin ranking loss": the right answer must be ahead of all others by ``margin``.
 
-    The other questions' answers in a batch would be poor negatives: they come as often as they are right, which teaches the
-    model to avoid frequent answers.
+    The other questions' answers in a batch would be poor negatives: they come as often as they are right, which teaches
+    the model to avoid frequent answers.
 
     Args:
         similarity_RA: Similarity of question i with its video and answer j.
@@ -217,8 +217,8 @@ def answer_margin(similarity_RA: Tensor, right_R: Tensor, margin: float = 0.1) -
 def intra_video_weights(video_of_B: Tensor, rate: float) -> Tensor:
     """Return the weight of each negative [B, B] such that those of the same video have a given share.
 
-    HowTo100M's "intra-video negatives" have half of it. As in its code, a pair itself counts among those of its video. A row
-    whose pairs are all of one video, or all of different ones, has 1 everywhere.
+    HowTo100M's "intra-video negatives" have half of it. As in its code, a pair itself counts among those of its video.
+    A row whose pairs are all of one video, or all of different ones, has 1 everywhere.
 
     Args:
         video_of_B: Index of each pair's video.
@@ -233,8 +233,8 @@ def intra_video_weights(video_of_B: Tensor, rate: float) -> Tensor:
 def mil_nce(video_BD: Tensor, text_BCD: Tensor, weights_B: Tensor | None = None) -> Tensor:
     """MIL-NCE (Miech 2020, Eq. 1) as its authors compute it, with dot products and no temperature.
 
-    All C candidate captions of a clip are right. Negatives are the clip with all other clips' captions, and the other clips
-    with its captions. The right ones are in the denominator twice, so the least possible value is log 2.
+    All C candidate captions of a clip are right. Negatives are the clip with all other clips' captions, and the other
+    clips with its captions. The right ones are in the denominator twice, so the least possible value is log 2.
 
     Args:
         video_BD: The clips.
@@ -280,7 +280,8 @@ def sinkhorn_biases(
         similarity_MN: Similarity of text i and video j.
         temperature: Divides the similarities.
         text_marginals_M: Shares of the texts, the paper's r, which sum to 1; None: all the same.
-        video_marginals_N: Shares of the videos, the paper's c, such as the numbers of captions of each; None: all the same.
+        video_marginals_N: Shares of the videos, the paper's c, such as the numbers of captions of each; None: all the
+            same.
         num_iterations: Upper limit of the iterations, 4 in the paper.
         tolerance: Stop when the residual is not above this.
 
@@ -323,8 +324,8 @@ def pair_biases(
 ) -> Biases:
     """Return NCL's biases of a batch of pairs, in which a text and a video have their pair's share of the loss.
 
-    With other marginals there is no similarity at which the gradient vanishes: the loss would pull each video towards its
-    weight, and the biases undo that in every step.
+    With other marginals there is no similarity at which the gradient vanishes: the loss would pull each video towards
+    its weight, and the biases undo that in every step.
     """
     shares_B = None if weights_B is None else shares_of(weights_B)
     given = {"text_marginals_M": shares_B, "video_marginals_N": shares_B, "num_iterations": num_iterations}

@@ -1,4 +1,5 @@
-"""Files of a run that anybody may have made: each is read, or refused in one line, at a cost in proportion to its size."""
+"""Files of a run that anybody may have made: each is read, or refused in one line, at a cost in proportion to its
+size."""
 
 import contextlib
 import json

@@ -81,8 +81,8 @@ _SSML_CLIPS = {
     "validate_every": 500,
 }
 
-# NCL section 4 and appendices B and C. NCL fine-tunes CLIP, with CLIP's learning rate; here the features are fixed and the
-# text encoder is BERT.
+# NCL section 4 and appendices B and C. NCL fine-tunes CLIP, with CLIP's learning rate; here the features are fixed and
+# the text encoder is BERT.
 _NCL: Settings = {
     "objective": "ncl",
     "features": "clip_vit_b32",
@@ -156,8 +156,8 @@ _VQA: Settings = {name: value for name, value in _SSML_CLIPS.items() if name != 
     "objective": "vqa"
 }
 
-# TACo section 5.2 gives no numbers ("following" others). These are TACo's own for training (4.3), with the features of Table
-# 9's other models.
+# TACo section 5.2 gives no numbers ("following" others). These are TACo's own for training (4.3), with the features of
+# Table 9's other models.
 _SEGMENTATION: Settings = {
     "objective": "segmentation",
     "features": "s3d",

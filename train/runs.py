@@ -62,11 +62,13 @@ def features_note(inputs: dict[str, Any]) -> str | None:
     imported = " and ".join(dict.fromkeys(f["features"] for f in inputs["features"] if f["origin"] != EXTRACTED))
     if random:
         notes.append(
-            f"Features {random} come from seeded random weights, not from published ones: the numbers show that all parts work."
+            f"Features {random} come from seeded random weights, not from published ones: the numbers show that all "
+            "parts work."
         )
     if imported:
         notes.append(
-            f"Features {imported} were imported: how they were made is what was stated at the import, and was not checked."
+            f"Features {imported} were imported: how they were made is what was stated at the import, and was not "
+            "checked."
         )
     return " ".join(notes) or None
 
@@ -151,8 +153,8 @@ def asked_dataset(root: Path, name: str | None, own: DatasetFolder, having: str)
         raise SettingError(
             "dataset",
             name,
-            f"no {where}; the run is of {own.name}; run {hint} --dataset {name} first, or leave out --dataset to ask it "
-            f"about {own.name}",
+            f"no {where}; the run is of {own.name}; run {hint} --dataset {name} first, or leave out --dataset to ask "
+            f"it about {own.name}",
         )
     return own if other.path.resolve() == own.path.resolve() else other
 
@@ -197,5 +199,6 @@ def trained_before(folder: Path, config: TrainConfig, inputs: dict[str, Any]) ->
     if about["inputs"] == inputs and read_config(about) == config:
         return True
     raise UserError(
-        f"{folder}: holds a finished run with other settings or data; pass another --run-name NAME, or remove that folder"
+        f"{folder}: holds a finished run with other settings or data; pass another --run-name NAME, or remove that "
+        "folder"
     )

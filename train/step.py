@@ -52,8 +52,8 @@ def encode(model: PairModel, inputs: Inputs, micro_batch_size: int) -> tuple[Tex
         return model.encode_texts(inputs.texts) if inputs.texts else None, model.encode_videos(rows, mask)
     num_texts = len(next(iter(inputs.texts.values()))) if inputs.texts else 0
     texts, videos = [], []
-    # Tensors are positional arguments: PyTorch keeps the random state of the devices of those alone, and without it other
-    # values are dropped when the part is computed again.
+    # Tensors are positional arguments: PyTorch keeps the random state of the devices of those alone, and without it
+    # other values are dropped when the part is computed again.
     for part in parts_of(num_texts, micro_batch_size):
         of_part = {name: value[part] for name, value in inputs.texts.items()}
         texts.append(checkpoint(encode_texts, of_part, use_reentrant=False))

@@ -1,8 +1,10 @@
-"""What two busy neighbours cost: ``python tests/benchmarks/busy.py [train evaluate extract]``, on a machine with two cores, else quiet.
+"""What two busy neighbours cost: ``python tests/benchmarks/busy.py [train evaluate extract]``, on a machine with two
+cores, else quiet.
 
-Each part runs alone and beside two programs that never rest, by turns: with the threads' waiting as the libraries have it, as the
-commands set it (``storage/common/threads.py``), and with one thread. Two programs on two cores leave half of the machine: a ratio of 2 is
-what sharing it costs, and one thread, which gets two thirds of a core, can reach 2.4 where two threads are 1.6 times as fast.
+Each part runs alone and beside two programs that never rest, by turns: with the threads' waiting as the libraries have
+it, as the commands set it (``storage/common/threads.py``), and with one thread. Two programs on two cores leave half of
+the machine: a ratio of 2 is what sharing it costs, and one thread, which gets two thirds of a core, can reach 2.4 where
+two threads are 1.6 times as fast.
 """
 
 import os
@@ -91,7 +93,8 @@ def child(part: str) -> None:
 
 
 def measure(part: str, environment: dict[str, str], num_neighbours: int) -> float:
-    # Sessions of their own: Linux then shares the machine between this program and each of the others as a desktop does.
+    # Sessions of their own: Linux then shares the machine between this program and each of the others as a desktop
+    # does.
     call = [sys.executable, "-c", NEIGHBOUR]
     neighbours = [subprocess.Popen(call, start_new_session=True) for _ in range(num_neighbours)]
     try:

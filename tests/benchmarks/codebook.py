@@ -1,11 +1,12 @@
 """CMCM's codebook on planted pairs: ``python tests/benchmarks/codebook.py FOLDER text|spoken``.
 
-A clip shows two of forty actions, one after the other, under a direction of its own and noise; its caption names both. ``text``: in words.
-``spoken``: there are twenty actions, each a fixed sound of 0.24 s, between noise. Trained with code matching (alpha of section 2.3) of
-different weight, without it, without a codebook (the baseline), and from the baseline ("warm start"); what is counted is on clips and
-captions held out.
+A clip shows two of forty actions, one after the other, under a direction of its own and noise; its caption names both.
+``text``: in words. ``spoken``: there are twenty actions, each a fixed sound of 0.24 s, between noise. Trained with code
+matching (alpha of section 2.3) of different weight, without it, without a codebook (the baseline), and from the
+baseline ("warm start"); what is counted is on clips and captions held out.
 
-Each run is ``vlalign-train`` and ``vlalign-evaluate`` in processes of their own; those in FOLDER/TEXT_OR_SPOKEN.jsonl are not run again.
+Each run is ``vlalign-train`` and ``vlalign-evaluate`` in processes of their own; those in FOLDER/TEXT_OR_SPOKEN.jsonl
+are not run again.
 """
 
 import argparse

@@ -2,8 +2,8 @@
 
     python tests/benchmarks/extraction.py FOLDER [overlap|together|network|skipping|memory|startup ...]
 
-FOLDER: videos, of a few minutes in all. Results that were kept, with their machines, stand in README.md beside this file. Weights
-are random: they take as long as any.
+FOLDER: videos, of a few minutes in all. Results that were kept, with their machines, stand in README.md beside this
+file. Weights are random: they take as long as any.
 """
 
 import argparse
@@ -99,7 +99,8 @@ def enough(paths: list[Path], extractors: list[Extractor]) -> list[Path]:
 
 
 def overlap(paths: list[Path]) -> None:
-    """(a) wall x cores of an extraction against the CPU seconds of the model alone and of decoding alone, best of two."""
+    """(a) wall x cores of an extraction against the CPU seconds of the model alone and of decoding alone, best of
+    two."""
     for name in PROFILES:
         extractor = load_extractor(name, weights="random")
         videos = enough(paths, [extractor])
@@ -112,8 +113,8 @@ def overlap(paths: list[Path]) -> None:
         decode, model, whole = min(decodes), min(models), min(wholes)
         rate = len(windows) / whole * available_cores()
         print(
-            f"a  {name:<16} {len(windows):5} windows: extraction {whole:6.1f} core s, model {model:6.1f} + decoding {decode:5.1f}: "
-            f"ratio {whole / (model + decode):.3f} (at most 1.08); {rate:.2f} windows/s",
+            f"a  {name:<16} {len(windows):5} windows: extraction {whole:6.1f} core s, model {model:6.1f} + decoding "
+            f"{decode:5.1f}: ratio {whole / (model + decode):.3f} (at most 1.08); {rate:.2f} windows/s",
             flush=True,
         )
 
@@ -130,12 +131,14 @@ def together(paths: list[Path]) -> None:
     decode, models, whole = min(decodes), min(models), min(wholes)
     ratio = whole / (models + decode)
     print(
-        f"b  three in one call {whole:.1f} core s, models {models:.1f} + one decode {decode:.1f}: ratio {ratio:.3f} (at most 1.08)"
+        f"b  three in one call {whole:.1f} core s, models {models:.1f} + one decode {decode:.1f}: ratio {ratio:.3f} "
+        "(at most 1.08)"
     )
 
 
 def plain_network(name: str) -> Callable[[torch.Tensor], torch.Tensor]:
-    """The network as its authors' code runs it: fp32, batch norm of its own, as laid out by default, gradients recorded."""
+    """The network as its authors' code runs it: fp32, batch norm of its own, as laid out by default, gradients
+    recorded."""
     from helpers.networks import PlainResNet3D, PlainS3D
     from torchvision.models import resnet152
 
@@ -170,7 +173,8 @@ def network(paths: list[Path]) -> None:
                 )
         slow, fast = min(slow[1:]), min(fast[1:])
         print(
-            f"c  {name:<16} plain {1 / slow:6.2f}/s, best path ({precision}) {1 / fast:6.2f}/s: ratio {slow / fast:.2f}",
+            f"c  {name:<16} plain {1 / slow:6.2f}/s, best path ({precision}) {1 / fast:6.2f}/s: ratio "
+            f"{slow / fast:.2f}",
             flush=True,
         )
 
@@ -182,7 +186,8 @@ def seconds_of(call: Callable[[], object]) -> float:
 
 
 def skipping(paths: list[Path]) -> None:
-    """(d) CPU of decoding at 1 fps with unneeded frames left out against all of them decoded; the pictures are the same."""
+    """(d) CPU of decoding at 1 fps with unneeded frames left out against all of them decoded; the pictures are the
+    same."""
     seconds = {True: [], False: []}
     codecs = frames.SKIPPING_CODECS
     for _ in range(5):
@@ -196,7 +201,8 @@ def skipping(paths: list[Path]) -> None:
     frames.SKIPPING_CODECS = codecs
     skipped, every = (min(seconds[skip]) for skip in (True, False))
     print(
-        f"d  1 fps: {skipped:.2f} CPU s, all frames decoded {every:.2f}: ratio {skipped / every:.2f}; pictures identical"
+        f"d  1 fps: {skipped:.2f} CPU s, all frames decoded {every:.2f}: ratio {skipped / every:.2f}; pictures "
+        "identical"
     )
 
 
@@ -228,8 +234,10 @@ def memory(paths: list[Path]) -> None:
     path = max(paths, key=lambda p: probe_video(p).duration_seconds)
     idle, _ = measured("")
     extract = (
-        "from pathlib import Path; from vlalign.extract import load_extractor; from vlalign.extract.engine import Job, extract_videos\n"
-        f"e = load_extractor('s3d', weights='random'); list(extract_videos([Job('x', Path({str(path)!r}), [e], 20.0)], [e]))"
+        "from pathlib import Path; from vlalign.extract import load_extractor; from vlalign.extract.engine import Job, "
+        "extract_videos\n"
+        f"e = load_extractor('s3d', weights='random'); list(extract_videos([Job('x', Path({str(path)!r}), [e], 20.0)], "
+        "[e]))"
     )
     peak, _ = measured(extract)
     info = probe_video(path)
@@ -240,15 +248,16 @@ def memory(paths: list[Path]) -> None:
 def startup(paths: list[Path]) -> None:
     """(f) many videos in one process against a process for each."""
     extract = (
-        "from pathlib import Path; from vlalign.extract import load_extractor; from vlalign.extract.engine import Job, extract_videos\n"
-        "e = load_extractor('resnet152', weights='random'); paths = {paths}\n"
+        "from pathlib import Path; from vlalign.extract import load_extractor; from vlalign.extract.engine import Job, "
+        "extract_videos\ne = load_extractor('resnet152', weights='random'); paths = {paths}\n"
         "list(extract_videos([Job(p, Path(p), [e], 5.0) for p in paths], [e]))"
     )
     names = [str(path) for path in paths]
     apart = sum(measured(extract.format(paths=[name]))[1] for name in names)
     one = measured(extract.format(paths=names))[1]
     print(
-        f"f  resnet152 on {len(names)} videos: one process {one:.1f} s, a process each {apart:.1f} s: ratio {one / apart:.2f}"
+        f"f  resnet152 on {len(names)} videos: one process {one:.1f} s, a process each {apart:.1f} s: ratio "
+        f"{one / apart:.2f}"
     )
 
 
@@ -263,7 +272,8 @@ def main() -> None:
     paths = sorted(p for p in args.folder.rglob("*") if p.suffix in (".mp4", ".avi", ".mkv", ".webm"))
     seconds = sum(probe_video(path).duration_seconds for path in paths)
     print(
-        f"{len(paths)} videos, {seconds:.0f} s; {available_cores()} cores, {platform.machine()}, torch {torch.__version__}"
+        f"{len(paths)} videos, {seconds:.0f} s; {available_cores()} cores, {platform.machine()}, torch "
+        f"{torch.__version__}"
     )
     for name in args.which:
         BENCHMARKS[name](paths)

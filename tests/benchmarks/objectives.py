@@ -2,8 +2,9 @@
 
     python tests/benchmarks/objectives.py FOLDER [bound|cost|shuffled|parts|million] --annotations DIR
 
-FOLDER: empty or from an earlier call, for "parts" and "million" with captions.txt, a caption a line. DIR has YouCook2's official files, and
-its words' vectors in youcook2_vocab_glove.npz. Results that were kept stand in README.md beside this file.
+FOLDER: empty or from an earlier call, for "parts" and "million" with captions.txt, a caption a line. DIR has YouCook2's
+official files, and its words' vectors in youcook2_vocab_glove.npz. Results that were kept stand in README.md beside
+this file.
 """
 
 import argparse
@@ -82,7 +83,8 @@ COST_BATCH, COST_STEPS = 256, 120
 
 
 def cost(folder: Path, annotations: Path | None) -> None:
-    """A training step of NCL against the same without its biases: turns of one step each, either first in every second."""
+    """A training step of NCL against the same without its biases: turns of one step each, either first in every
+    second."""
     dataset = DatasetFolder(folder, "youcook2")
     make_data(dataset, annotations)
     seconds: dict[bool, list[float]] = {True: [], False: []}
@@ -119,7 +121,8 @@ TRAIN_SHUFFLED = "--objective ssml --encoder gated --embedding-size 512 --num-st
 
 
 def shuffled(folder: Path, annotations: Path | None) -> None:
-    """SSML on YouCook2's captions with planted features, half of whose training clips show what another caption says."""
+    """SSML on YouCook2's captions with planted features, half of whose training clips show what another caption
+    says."""
     dataset = DatasetFolder(folder, "youcook2")
     make_data(dataset, annotations)
     if not dataset.word_vectors.exists():
@@ -147,12 +150,14 @@ def shuffled(folder: Path, annotations: Path | None) -> None:
     soft, plain = (np.array(found[weights]) for weights in found)
     more = soft - plain
     print(
-        f"shuffled  soft margin {soft.mean():.2f}, plain {plain.mean():.2f}: {more.mean():+.2f} ± {more.std(ddof=1):.2f}"
+        f"shuffled  soft margin {soft.mean():.2f}, plain {plain.mean():.2f}: {more.mean():+.2f} ± "
+        f"{more.std(ddof=1):.2f}"
     )
 
 
 def make_shuffled(dataset: DatasetFolder) -> np.ndarray:
-    """Writes the store where it is not there, and gives, for each training caption, whether its clip shows what it says."""
+    """Writes the store where it is not there, and gives, for each training caption, whether its clip shows what it
+    says."""
     captions = read_captions(dataset.captions)
     rng = np.random.default_rng(DATA_SEED)
     training = [number for number, caption in enumerate(captions) if caption.split == "train"]
@@ -222,8 +227,8 @@ NUISANCE, WHITE = 0.35, 0.7
 
 
 def million(folder: Path, annotations: Path | None) -> None:
-    """Density of so many pairs as HowTo100M's captions would give them: spoken bits of 3 to 8 words out of captions, averaged word vectors,
-    and clips that show what a third of them do not say."""
+    """Density of so many pairs as HowTo100M's captions would give them: spoken bits of 3 to 8 words out of captions,
+    averaged word vectors, and clips that show what a third of them do not say."""
     clips, texts, _ = spoken_pairs(folder, annotations, MILLION)
     start = time.perf_counter()
     found = nearest_pairs(
@@ -238,7 +243,8 @@ def million(folder: Path, annotations: Path | None) -> None:
     rows = np.sort(rng.choice(len(clips), EXACT_SAMPLE, replace=False))
     recall = exact_recall(clips, texts, rows, found.number_NK[rows])
     print(
-        f"million  {len(clips):,} pairs: {seconds:.0f} s, peak {peak:.1f} GB, recall {recall:.3f} against exact on {EXACT_SAMPLE}"
+        f"million  {len(clips):,} pairs: {seconds:.0f} s, peak {peak:.1f} GB, recall {recall:.3f} against exact on "
+        f"{EXACT_SAMPLE}"
     )
 
 
@@ -246,7 +252,8 @@ PART_OF, PART = 200_000, 20_000
 
 
 def parts(folder: Path, annotations: Path | None) -> None:
-    """What is lost where neighbours are looked for in drawn parts of the pairs, as where all would not fit in memory."""
+    """What is lost where neighbours are looked for in drawn parts of the pairs, as where all would not fit in
+    memory."""
     clips, texts, right = spoken_pairs(folder, annotations, PART_OF)
     densities, order = {}, np.random.default_rng(3).permutation(PART_OF)
     for size in (PART_OF, PART):
@@ -256,7 +263,8 @@ def parts(folder: Path, annotations: Path | None) -> None:
         densities[size] = density
         seconds, found = time.perf_counter() - start, auc(density, right)
         print(
-            f"parts    neighbours among {size:,} of {PART_OF:,}: {seconds:.0f} s, AUC of right pairs against wrong {found:.3f}"
+            f"parts    neighbours among {size:,} of {PART_OF:,}: {seconds:.0f} s, AUC of right pairs against wrong "
+            f"{found:.3f}"
         )
     print(f"parts    correlation of the two densities {np.corrcoef(*densities.values())[0, 1]:.3f}")
 
@@ -292,8 +300,8 @@ def spoken_pairs(folder: Path, annotations: Path, size: int) -> tuple[np.ndarray
 
 
 def exact_recall(clips: np.ndarray, texts: np.ndarray, rows: np.ndarray, found_RK: np.ndarray) -> float:
-    """The share of the neighbours that were found that are as near as the farthest of the nearest, by comparing ``rows`` with all: of
-    equal captions several are equally near."""
+    """The share of the neighbours that were found that are as near as the farthest of the nearest, by comparing
+    ``rows`` with all: of equal captions several are equally near."""
     sides = []
     for vectors in (clips, texts):
         lengths, second, total = np.linalg.norm(vectors, axis=1), 0.0, 0.0

@@ -1,14 +1,17 @@
-"""TACo's Tables 3 and 4 on planted alignments: ``python tests/benchmarks/planted.py FOLDER --annotations DIR``, where DIR has YouCook2's
-official files. FOLDER may hold the data set already, from ``vlalign-preprocess --root FOLDER --dataset youcook2``.
+"""TACo's Tables 3 and 4 on planted alignments: ``python tests/benchmarks/planted.py FOLDER --annotations DIR``, where
+DIR has YouCook2's official files. FOLDER may hold the data set already, from ``vlalign-preprocess --root FOLDER
+--dataset youcook2``.
 
-Captions and clips are YouCook2's own; the features are made. A word that can be seen (noun, proper noun, verb, adjective, as the
-captions are tagged) is a fixed random direction, present in a third of its clip's rows, in each clip with a strength of its own; over
-all words lie a few directions of the video, shared by all its clips, and white noise. Words that cannot be seen are nowhere.
+Captions and clips are YouCook2's own; the features are made. A word that can be seen (noun, proper noun, verb,
+adjective, as the captions are tagged) is a fixed random direction, present in a third of its clip's rows, in each clip
+with a strength of its own; over all words lie a few directions of the video, shared by all its clips, and white noise.
+Words that cannot be seen are nowhere.
 
-Sizes and strengths were chosen for the time that a run takes and for a middling R@1 of L1 + L2, before any two settings were compared.
+Sizes and strengths were chosen for the time that a run takes and for a middling R@1 of L1 + L2, before any two settings
+were compared.
 
-Each run (a setting with a seed) is ``vlalign-train`` and then ``vlalign-evaluate``, in processes of their own. What is in
-``FOLDER/results.jsonl`` is not run again; the same call, started twice, shares the work.
+Each run (a setting with a seed) is ``vlalign-train`` and then ``vlalign-evaluate``, in processes of their own. What is
+in ``FOLDER/results.jsonl`` is not run again; the same call, started twice, shares the work.
 """
 
 import argparse
@@ -49,7 +52,8 @@ NUISANCES, NUISANCE_STRENGTH = 4, 6.0
 NOISE = 1.0
 
 OPTIONS = (
-    f"--recipe taco-small --features {NAME} --num-video-layers 1 --num-fusion-layers 2 --max-video-tokens 8 --max-text-tokens 20 "
+    f"--recipe taco-small --features {NAME} --num-video-layers 1 --num-fusion-layers 2 --max-video-tokens 8 "
+    "--max-text-tokens 20 "
     "--num-steps 1000 --batch-size 32 --learning-rate 2e-3 --warmup-steps 100 --dropout 0.1 --validate-every 1000"
 ).split()
 """With ``make_text_encoder``'s."""
@@ -178,7 +182,8 @@ def at(dataset: DatasetFolder) -> list[str]:
 
 
 def call(module: str, arguments: list[str], log: Path) -> None:
-    """A command in a process of its own. Exit code 1 is no mistake: it says that inputs were left out, here the other test videos."""
+    """A command in a process of its own. Exit code 1 is no mistake: it says that inputs were left out, here the other
+    test videos."""
     code = f"import sys; from vlalign.{module} import main; sys.exit(main(sys.argv[1:]))"
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("a", encoding="utf-8") as file:

@@ -77,7 +77,8 @@ def speed(texts: list[str]) -> None:
 
 
 def memory(texts: list[str], count: int = 1_000_000) -> None:
-    """Measure the peak memory, with child processes, for ``count`` captions like HowTo100M's, of words from ``texts``."""
+    """Measure the peak memory, with child processes, for ``count`` captions like HowTo100M's, of words from
+    ``texts``."""
     words = " ".join(texts).split()
     rng = random.Random(0)
     generated = [" ".join(rng.choices(words, k=rng.randint(2, 8))) for _ in range(20_000)]

@@ -1,10 +1,11 @@
-"""Video questions on planted features: ``python tests/benchmarks/questions.py FOLDER --annotations DIR``, where DIR has ``msvd_qa`` with
-the official questions and, for ``msrvtt_qa``, ``val.jsonl`` and ``hqga_test.csv`` (its training questions are in no public repository of a
-size to fetch; here two thirds of the test videos are for training).
+"""Video questions on planted features: ``python tests/benchmarks/questions.py FOLDER --annotations DIR``, where DIR has
+``msvd_qa`` with the official questions and, for ``msrvtt_qa``, ``val.jsonl`` and ``hqga_test.csv`` (its training
+questions are in no public repository of a size to fetch; here two thirds of the test videos are for training).
 
-The questions and answers are real, the features are made: each row of a video shows some of the answers to its questions, a fixed random
-direction each, under noise. Trained once on them and once on the same features of other videos, each with three seeds, the model is to beat
-what one gets right without looking (the question alone, the usual answer), and not to beat it.
+The questions and answers are real, the features are made: each row of a video shows some of the answers to its
+questions, a fixed random direction each, under noise. Trained once on them and once on the same features of other
+videos, each with three seeds, the model is to beat what one gets right without looking (the question alone, the usual
+answer), and not to beat it.
 """
 
 import argparse
@@ -35,8 +36,8 @@ PROFILE = replace(
     dimension=WIDTH,
 )
 OPTIONS = (
-    "--objective vqa --recipe vqa-small --features FEATURES --embedding-size 128 --num-steps 1200 --batch-size 256 --learning-rate 2e-3 "
-    "--validate-every 1200"
+    "--objective vqa --recipe vqa-small --features FEATURES --embedding-size 128 --num-steps 1200 --batch-size 256 "
+    "--learning-rate 2e-3 --validate-every 1200"
 )
 SEEDS = (0, 1, 2)
 

@@ -1,4 +1,5 @@
-"""What it costs to hold decoders: ``python tests/benchmarks/sandbox.py VIDEO...``, processor seconds with and without, by turns."""
+"""What it costs to hold decoders: ``python tests/benchmarks/sandbox.py VIDEO...``, processor seconds with and without,
+by turns."""
 
 import os
 import statistics
@@ -54,7 +55,8 @@ def main(paths: list[Path]) -> None:
     for what, times in ("start and first video", first), (f"{ROUNDS * len(paths)} videos after it", rest):
         ratio = statistics.median(times["with"]) / statistics.median(times["without"])
         print(
-            f"{what}: {statistics.median(times['with']):.2f} / {statistics.median(times['without']):.2f} s = {ratio:.3f}"
+            f"{what}: {statistics.median(times['with']):.2f} / {statistics.median(times['without']):.2f} s = "
+            f"{ratio:.3f}"
         )
 
 

@@ -1,6 +1,7 @@
 """CrossTask's dynamic programme beside the obvious double loop: ``python tests/benchmarks/steps.py``.
 
-1,850 videos of 300 s, a frame a second, with 8 steps, one after the other; the loop places the first 185 of them, and equally.
+1,850 videos of 300 s, a frame a second, with 8 steps, one after the other; the loop places the first 185 of them, and
+equally.
 """
 
 import time
@@ -49,7 +50,8 @@ def main() -> None:
     )
     print(f"{VIDEOS:,} videos of {FRAMES} s with {STEPS} steps: {seconds:.1f} s")
     print(
-        f"plain loops, worked out from {PLAIN_VIDEOS}: {plain_seconds:.1f} s, {plain_seconds / seconds:.1f} times as long"
+        f"plain loops, worked out from {PLAIN_VIDEOS}: {plain_seconds:.1f} s, {plain_seconds / seconds:.1f} times as "
+        "long"
     )
     print(f"places and costs: {'the same' if same else 'DIFFERENT'}")
 

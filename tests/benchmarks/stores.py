@@ -1,5 +1,6 @@
-"""Feature stores against plain files, each pair in one run: ``python tests/benchmarks/stores.py FOLDER``, where FOLDER is on the disk
-to be measured and has 4 GB free. ``python tests/benchmarks/stores.py FOLDER index`` runs one part: rows, writing, index, captions."""
+"""Feature stores against plain files, each pair in one run: ``python tests/benchmarks/stores.py FOLDER``, where FOLDER
+is on the disk to be measured and has 4 GB free. ``python tests/benchmarks/stores.py FOLDER index`` runs one part: rows,
+writing, index, captions."""
 
 import argparse
 import os
@@ -43,7 +44,8 @@ def make_video(number: int, rng: np.random.Generator) -> VideoFeatures:
 
 
 def make_layouts(folder: Path) -> None:
-    """The same rows four times: a store, one .npy, a .npy a video, an HDF5 file with a data set a video and one contiguous."""
+    """The same rows four times: a store, one .npy, a .npy a video, an HDF5 file with a data set a video and one
+    contiguous."""
     rng = np.random.default_rng(0)
     (folder / "npy").mkdir(parents=True)
     every = np.lib.format.open_memmap(
@@ -165,7 +167,8 @@ def rows(folder: Path) -> None:
         for name, value in rate.items():
             print(
                 f"{state}  {name:<32}{value:>9,.0f} windows/s"
-                f"{value / rate['one .npy, mapped']:>8.2f} of the map{value / rate['one contiguous data set (h5py)']:>8.2f} of plain h5py",
+                f"{value / rate['one .npy, mapped']:>8.2f} of the "
+                f"map{value / rate['one contiguous data set (h5py)']:>8.2f} of plain h5py",
                 flush=True,
             )
 
@@ -177,7 +180,8 @@ def seconds_of(call: Callable[[], object]) -> float:
 
 
 def writing(folder: Path) -> None:
-    """MB a second, until the bytes are on disk: write_shard, which checks and reads back, and plain HDF5 calls with the same arrays."""
+    """MB a second, until the bytes are on disk: write_shard, which checks and reads back, and plain HDF5 calls with the
+    same arrays."""
     rng = np.random.default_rng(0)
     videos = [make_video(number, rng) for number in range(16 * SHARD_VIDEOS)]
     features = np.concatenate([video.features for video in videos])
@@ -209,7 +213,8 @@ def writing(folder: Path) -> None:
 
 
 def index(folder: Path, num_videos: int = 1_200_000) -> None:
-    """Seconds and memory to open a store of 1.2 million videos with a row each, in a process of its own, cold and warm."""
+    """Seconds and memory to open a store of 1.2 million videos with a row each, in a process of its own, cold and
+    warm."""
     if not folder.exists():
         profile, row = replace(PROFILE, dimension=4), np.zeros((1, 4), np.float16)
         times = {
@@ -244,13 +249,14 @@ def open_store(folder: Path) -> None:
     known = sum(store.source(video_id) != "" for video_id in store.video_ids())
     asked = time.perf_counter() - start
     print(
-        f"{len(store):,} videos, {len(store.shards):,} shards: {took:.1f} s, {megabytes:,.0f} MB; {known:,} sources: {asked:.1f} s"
+        f"{len(store):,} videos, {len(store.shards):,} shards: {took:.1f} s, {megabytes:,.0f} MB; {known:,} sources: "
+        f"{asked:.1f} s"
     )
 
 
 def captions(folder: Path) -> None:
-    """Memory of what training holds of captions, 110 a video as in HowTo100M, and of as many records in a list, each in a process of its
-    own; seconds until training can begin, and for the captions of a batch."""
+    """Memory of what training holds of captions, 110 a video as in HowTo100M, and of as many records in a list, each in
+    a process of its own; seconds until training can begin, and for the captions of a batch."""
     if not folder.exists():
         for number, first in enumerate(range(0, NUM_CAPTIONS, PART_CAPTIONS)):
             write_part(folder, number, make_captions(range(first, first + PART_CAPTIONS)), {})

@@ -20,8 +20,8 @@ from vlalign.storage.files import read_json, read_jsonl
 from vlalign.storage.layout import DatasetFolder
 
 OPTIONS = (
-    "--recipe taco-small --num-video-layers 1 --max-video-tokens 8 --max-text-tokens 20 --num-steps 1000 --batch-size 64 "
-    "--learning-rate 2e-3 --warmup-steps 100 --validate-every 1000 --query-queue 4096"
+    "--recipe taco-small --num-video-layers 1 --max-video-tokens 8 --max-text-tokens 20 --num-steps 1000 --batch-size "
+    "64 --learning-rate 2e-3 --warmup-steps 100 --validate-every 1000 --query-queue 4096"
 )
 OBJECTIVES = {
     "margin": "--objective ssml --margin 0.1",

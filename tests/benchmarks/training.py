@@ -1,7 +1,8 @@
-"""What a training step costs: ``python tests/benchmarks/training.py FOLDER --annotations DIR``, where DIR has YouCook2's official files.
+"""What a training step costs: ``python tests/benchmarks/training.py FOLDER --annotations DIR``, where DIR has
+YouCook2's official files.
 
-Captions and clips have YouCook2's lengths. ``... FOLDER fusion`` runs one part: fusion, step, loop, rerank. FOLDER keeps the data set and
-the run that loop and rerank make.
+Captions and clips have YouCook2's lengths. ``... FOLDER fusion`` runs one part: fusion, step, loop, rerank. FOLDER
+keeps the data set and the run that loop and rerank make.
 """
 
 import argparse
@@ -37,7 +38,8 @@ Inputs = dict[str, Tensor]
 
 
 def make_inputs(annotations: Path, seed: int) -> Inputs:
-    """A batch as long as K of YouCook2's training captions and clips, padded to what is allowed; every third word is of interest."""
+    """A batch as long as K of YouCook2's training captions and clips, padded to what is allowed; every third word is of
+    interest."""
     database = json.loads(next(annotations.rglob("youcookii_annotations_trainval.json")).read_text())["database"]
     clips = [clip for video in database.values() if video["subset"] == "training" for clip in video["annotations"]]
     rng = np.random.default_rng(seed)
@@ -244,13 +246,14 @@ def loop(folder: Path, annotations: Path) -> None:
     start = time.perf_counter()
     trainer.run()
     print(
-        f"loop    {config.num_steps} steps of {K}: {sum(inside) / (time.perf_counter() - start):.3f} of the time in the model"
+        f"loop    {config.num_steps} steps of {K}: {sum(inside) / (time.perf_counter() - start):.3f} of the time in "
+        "the model"
     )
 
 
 def rerank(folder: Path, annotations: Path) -> None:
-    """All test clips by all test captions: with the fusion layers (two, as in the paper) on the 50 best, and on all pairs. With
-    planted.py's text encoder, 64 wide, for time."""
+    """All test clips by all test captions: with the fusion layers (two, as in the paper) on the 50 best, and on all
+    pairs. With planted.py's text encoder, 64 wide, for time."""
     dataset = make_data(folder, annotations)
     encoder = str(folder / "text_encoder")
     config = train_config(

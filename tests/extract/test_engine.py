@@ -1,4 +1,5 @@
-"""Many videos at once: the same rows whatever else runs, and decoders that crash, hang or grow in their own processes."""
+"""Many videos at once: the same rows whatever else runs, and decoders that crash, hang or grow in their own
+processes."""
 
 import os
 import shutil
@@ -69,7 +70,8 @@ def test_a_batch_holds_rows_of_one_video_and_rows_find_back(videos):
 
 @pytest.fixture(scope="module")
 def small_s3d() -> Extractor:
-    """The whole network on small pictures. Its values depend on the size of a batch, and on the number of threads, in their last digits."""
+    """The whole network on small pictures. Its values depend on the size of a batch, and on the number of threads, in
+    their last digits."""
     extractor = load_extractor("s3d", weights="random")
     small = replace(extractor.profile, short_side_px=64, crop_px=64)
     return replace(extractor, profile=small, batch_size=4)
@@ -198,8 +200,8 @@ def test_real_videos_have_the_same_bytes_alone_and_beside_others(name):
 
 @pytest.mark.parametrize("name", ["resnet152", "i3d_resnext101", "s3d", "clip_vit_b32", "clip_vit_b32_map", "r2plus1d"])
 def test_real_videos_in_bf16(name, monkeypatch):
-    # At the gain that the demo uses, S3D's random gates saturate, and any rounding grows from block to block (cosine 0.96 to
-    # 0.998); those of a trained network do not, nor do these.
+    # At the gain that the demo uses, S3D's random gates saturate, and any rounding grows from block to block (cosine
+    # 0.96 to 0.998); those of a trained network do not, nor do these.
     monkeypatch.setattr(S3D, "random_gain", 3.0)
     path = sorted(shared("data/msrvtt/videos").glob("*.mp4"))[1]
     made = {}

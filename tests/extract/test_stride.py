@@ -1,4 +1,5 @@
-"""Windows that overlap, and windows with frames left out between them, against a second implementation that holds the whole video."""
+"""Windows that overlap, and windows with frames left out between them, against a second implementation that holds the
+whole video."""
 
 from dataclasses import asdict, replace
 from pathlib import Path

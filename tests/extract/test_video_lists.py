@@ -37,8 +37,8 @@ def test_a_list_reads_no_file_outside_of_the_root_until_the_user_says_so(dataset
     dataset.write_videos([VideoRecord(video_id=name, path=str(recordings / f"{name}.mp4")) for name in ("a", "b")])
     assert extract(dataset) == 2
     assert capsys.readouterr().err == (
-        f"vlalign-extract: error: {dataset.videos_file}: 2 of its videos lie outside of {dataset.root}, such as {recordings}/a.mp4; if you "
-        f"trust this list, pass --allow-folder {recordings} once\n"
+        f"vlalign-extract: error: {dataset.videos_file}: 2 of its videos lie outside of {dataset.root}, such as "
+        f"{recordings}/a.mp4; if you trust this list, pass --allow-folder {recordings} once\n"
     )
     assert extract(dataset, "--allow-folder", recordings.parent / "none") == 2
     assert "no such folder" in capsys.readouterr().err

@@ -1,4 +1,5 @@
-"""Published weights: where they come from, what is taken for them, downloads from a real server that does what servers do."""
+"""Published weights: where they come from, what is taken for them, downloads from a real server that does what servers
+do."""
 
 import hashlib
 import http.server

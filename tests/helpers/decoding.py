@@ -81,13 +81,14 @@ def take(source: Path | VideoInfo, *wanted: Wanted, without: tuple[str, ...] = (
 
 
 def by_program(path: Path, height: int, width: int, *rates: int | None) -> list[np.ndarray]:
-    """The pictures that the ffmpeg program gives to published extractors, [T, H, W, 3], for each of ``rates`` in frames a second; None:
-    every frame, once."""
+    """The pictures that the ffmpeg program gives to published extractors, [T, H, W, 3], for each of ``rates`` in frames
+    a second; None: every frame, once."""
     return several_by_program([path], height, width, *rates)[0]
 
 
 def several_by_program(paths: Sequence[Path], height: int, width: int, *rates: int | None) -> list[list[np.ndarray]]:
-    """As ``by_program``, for each of ``paths``; the program takes long to start. It is called as ffmpeg-python calls it."""
+    """As ``by_program``, for each of ``paths``; the program takes long to start. It is called as ffmpeg-python calls
+    it."""
     with ExitStack() as stack:
         files = [[stack.enter_context(tempfile.TemporaryFile()) for _ in rates] for _ in paths]
         command = ["ffmpeg", "-v", "fatal", "-nostdin"]

@@ -1,10 +1,11 @@
 """SSML Theorem 1: how often density tells a wrongly associated pair from a correctly associated one falsely, at most.
 
-The moment generating functions stand in an appendix that the paper refers to and does not contain; these were worked out from its
-section 4.1. All lengths are in standard deviations of a concept, and all concepts are equally far from each other: ``separation``, the
-least that the theorem allows by default. A pair's neighbours are first those that share both of its concepts, then those that share
-one, then the others, each time drawn at random. For correctly associated pairs, real neighbours are nearer than that, and the bound
-holds for them all the more; for the others, it holds as far as simulations show.
+The moment generating functions stand in an appendix that the paper refers to and does not contain; these were worked
+out from its section 4.1. All lengths are in standard deviations of a concept, and all concepts are equally far from
+each other: ``separation``, the least that the theorem allows by default. A pair's neighbours are first those that share
+both of its concepts, then those that share one, then the others, each time drawn at random. For correctly associated
+pairs, real neighbours are nearer than that, and the bound holds for them all the more; for the others, it holds as far
+as simulations show.
 """
 
 import math
@@ -20,8 +21,8 @@ STEP = 0.05
 def error_bound(k: int, num_pairs: int, num_concepts: int, noise: float, *, separation: float = 6.0) -> float:
     """The bound of Eq. 5 and 6 at the threshold at which both are the same: the least sqrt(M0(t) M1(-t)) over t.
 
-    ``k``, ``num_pairs``, ``num_concepts``, ``noise``: K, M, T and eta. Not above 1. Raises ``ValueError`` outside of 1 <= K < M,
-    T > 1 and 0 < eta < 1.
+    ``k``, ``num_pairs``, ``num_concepts``, ``noise``: K, M, T and eta. Not above 1. Raises ``ValueError`` outside of 1
+    <= K < M, T > 1 and 0 < eta < 1.
     """
     if not (1 <= k < num_pairs and num_concepts > 1 and 0 < noise < 1):
         raise ValueError(
@@ -36,8 +37,8 @@ def error_bound(k: int, num_pairs: int, num_concepts: int, noise: float, *, sepa
 
 
 def _shared(others: int, k: int, both: float, one: float) -> Tensor:
-    """[k + 1, k + 1]: log-probability that of the k neighbours so many share both concepts and so many share one; each of the
-    ``others`` does with these probabilities."""
+    """[k + 1, k + 1]: log-probability that of the k neighbours so many share both concepts and so many share one; each
+    of the ``others`` does with these probabilities."""
     log_p = torch.full((k + 1, k + 1), -math.inf, dtype=torch.float64)
     sharing_both = _at_most(_log_binomial(others, both, k), k)
     for number in range(k + 1):
@@ -78,8 +79,8 @@ def _log_mgf(t: Tensor, k: int, shared: Tensor, separation: float) -> Tensor:
 
 
 def _log_mgf_of_side(u: Tensor, k: int, separation: float) -> Tensor:
-    """[len(u), k + 1]: log E exp(u sum |x - x'|) over k neighbours, of which 0 to k are of x's own concept. They all have the same x,
-    so that they are independent only where it is known."""
+    """[len(u), k + 1]: log E exp(u sum |x - x'|) over k neighbours, of which 0 to k are of x's own concept. They all
+    have the same x, so that they are independent only where it is known."""
     reach = 10 + LARGEST_T / 2  # exp(u k |x|) moves the weight so far out
     x = torch.arange(-reach, reach + STEP, STEP, dtype=torch.float64)
     within, across = _log_mgf_folded(x, u[:, None]), _log_mgf_folded(x - separation, u[:, None])

@@ -13,7 +13,8 @@ from vlalign.storage.profiles import PROFILES
 
 
 class Means(nn.Module):
-    """A stub in place of a network: a window's mean and last frame's mean, so that rows tell which frames they are of."""
+    """A stub in place of a network: a window's mean and last frame's mean, so that rows tell which frames they are
+    of."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return torch.stack([x.flatten(1).mean(dim=1), x[:, :, -1].flatten(1).mean(dim=1)], dim=1)

@@ -1,8 +1,8 @@
 """A GPU for tests: this machine's, or a pretended one where it has none.
 
-Tensors on the pretended GPU say that they are on ``cuda`` and hold real values, which the CPU computes. As on a GPU, random numbers come
-of a generator of its own, operators refuse tensors of two devices, and nothing gets there or back but by ``to``, ``cpu`` and the like.
-What depends on time or on CUDA's own kernels cannot be seen on it.
+Tensors on the pretended GPU say that they are on ``cuda`` and hold real values, which the CPU computes. As on a GPU,
+random numbers come of a generator of its own, operators refuse tensors of two devices, and nothing gets there or back
+but by ``to``, ``cpu`` and the like. What depends on time or on CUDA's own kernels cannot be seen on it.
 """
 
 import contextlib
@@ -231,7 +231,8 @@ class _Functions(TorchFunctionMode):
 
 
 def _submit(pool: ThreadPoolExecutor, function: Callable, *args: Any) -> Future:
-    """``ThreadPoolExecutor.submit``; the device is there in the pool's threads, too: a ``TorchFunctionMode`` is of one thread."""
+    """``ThreadPoolExecutor.submit``; the device is there in the pool's threads, too: a ``TorchFunctionMode`` is of one
+    thread."""
 
     def with_device() -> Any:
         with _Functions():

@@ -73,7 +73,8 @@ def write_pickle(path: Path, content: object, protocol: int = 4) -> None:
 
 
 def of_python2(protocol: int) -> bytes:
-    """What Python 2.7 with NumPy 1.16 writes for {"video0": A}: texts are bytes, and the modules have their old names."""
+    """What Python 2.7 with NumPy 1.16 writes for {"video0": A}: texts are bytes, and the modules have their old
+    names."""
     if protocol == 0:
         content = repr(A.tobytes())[1:]
         content = content if content[0] == "'" else "'" + content[1:-1].replace("'", r"\'") + "'"

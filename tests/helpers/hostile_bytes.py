@@ -1,5 +1,6 @@
-"""Damaged and made-up files for every reader: ``python tests/hostile_bytes.py READER FIRST LAST FOLDER`` tries these seeds, and prints a
-line of JSON for each that gave anything but a line for the user, or took too long or too much memory."""
+"""Damaged and made-up files for every reader: ``python tests/hostile_bytes.py READER FIRST LAST FOLDER`` tries these
+seeds, and prints a line of JSON for each that gave anything but a line for the user, or took too long or too much
+memory."""
 
 import contextlib
 import faulthandler
@@ -99,7 +100,8 @@ def damage(content: bytes, chance: random.Random) -> bytes:
 
 
 def damage_json(content: bytes, chance: random.Random, *, lines_of: bool = False) -> bytes:
-    """Values that are other ones, missing, or deeper than they should be. ``lines_of``: of JSON lines, one line is another."""
+    """Values that are other ones, missing, or deeper than they should be. ``lines_of``: of JSON lines, one line is
+    another."""
     if lines_of:
         lines = content.decode().splitlines()
         place = chance.randrange(len(lines))

@@ -47,7 +47,8 @@ def video_of(video_id: str, rows: np.ndarray) -> VideoFeatures:
 
 
 def make_questions(root: Path, *, num_videos: int = 60, name: str = "asked") -> DatasetFolder:
-    """Each video shows a thing and an act: a question about each. A test question has an answer that no training question has."""
+    """Each video shows a thing and an act: a question about each. A test question has an answer that no training
+    question has."""
     rng, captions, videos = np.random.default_rng(0), [], []
     for number in range(num_videos):
         thing, act = rng.choice(THINGS), rng.choice(ACTS)

@@ -101,8 +101,8 @@ def mutate(source: Path, target: Path, how: str, seed: int) -> Path:
 
 
 def largest_change(rows: list[np.ndarray], undamaged: list[np.ndarray]) -> float:
-    """How far a row is from the one at its place, relative to that one's length (Euclidean, over all values of its pictures): the largest
-    of all rows. Infinite where there are more or fewer rows."""
+    """How far a row is from the one at its place, relative to that one's length (Euclidean, over all values of its
+    pictures): the largest of all rows. Infinite where there are more or fewer rows."""
     if len(rows) != len(undamaged):
         return float("inf")
     pairs = [(row.astype(np.float32), other.astype(np.float32)) for row, other in zip(rows, undamaged, strict=True)]

@@ -80,7 +80,8 @@ class PlainS3D:
 
 
 class PlainResNet3D:
-    """Hara's 3D ResNets, straight from the entries of their checkpoints: as many blocks, groups and classes as these have."""
+    """Hara's 3D ResNets, straight from the entries of their checkpoints: as many blocks, groups and classes as these
+    have."""
 
     def __init__(self, state: dict[str, torch.Tensor]) -> None:
         self.state = state
@@ -152,7 +153,8 @@ CLIPS = ["clip_vit_b32", "clip_vit_b32_map"]
 
 
 def plain_r2plus1d(num_classes: int = 487) -> VideoResNet:
-    """torchvision's network, with what the publisher of the weights changes in it (moabitcoin/ig65m-pytorch, ig65m/models.py)."""
+    """torchvision's network, with what the publisher of the weights changes in it (moabitcoin/ig65m-pytorch,
+    ig65m/models.py)."""
     plain = VideoResNet(BasicBlock, [Conv2Plus1D] * 4, [3, 4, 6, 3], R2Plus1dStem, num_classes=num_classes)
     plain.layer2[0].conv2[0] = Conv2Plus1D(128, 128, 288)
     plain.layer3[0].conv2[0] = Conv2Plus1D(256, 256, 576)

@@ -1,8 +1,8 @@
 """Odd videos, made by the ffmpeg program from one source whose pictures are numbered: for each kind, how it is written.
 
-``KINDS`` holds {name: (suffix, options)}, options being those of one or several calls of the program. ``SOURCE`` in them stands for the
-numbered pictures, 75 of them at 25 a second, ``{before}`` for the file that the call before wrote, ``{out}`` for the file to write, and
-``{more}`` for one that is put after the one before.
+``KINDS`` holds {name: (suffix, options)}, options being those of one or several calls of the program. ``SOURCE`` in
+them stands for the numbered pictures, 75 of them at 25 a second, ``{before}`` for the file that the call before wrote,
+``{out}`` for the file to write, and ``{more}`` for one that is put after the one before.
 """
 
 import shlex

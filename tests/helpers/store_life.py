@@ -70,7 +70,8 @@ def leftovers(folder):
 
 
 def extract(folder, videos, log, *, seconds=0.0, at=0.0):
-    """As extraction does it: what the store has of the same file is not made again, and a shard is written for every few videos.
+    """As extraction does it: what the store has of the same file is not made again, and a shard is written for every
+    few videos.
 
     ``log`` gets a line for each video made, before it is written, and one when it is said to be safe.
     """

@@ -1,4 +1,5 @@
-"""What tests of feature stores share: a small profile, videos whose rows say which ones they are, children that may die."""
+"""What tests of feature stores share: a small profile, videos whose rows say which ones they are, children that may
+die."""
 
 import io
 import os

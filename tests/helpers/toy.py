@@ -1,4 +1,5 @@
-"""A data set that is made in a moment: captions of a few words, and clips whose rows are made of their words' vectors and noise."""
+"""A data set that is made in a moment: captions of a few words, and clips whose rows are made of their words' vectors
+and noise."""
 
 from pathlib import Path
 
@@ -14,7 +15,8 @@ VERBS = ["cut", "stir", "fry", "boil", "peel", "mix", "bake", "serve"]
 
 
 def make_toy(root: Path, *, num_videos: int = 24, seed: int = 0, name: str = "toy") -> DatasetFolder:
-    """Half of the videos for training, a quarter for validation, a quarter for test; a caption each, 2 to 9 rows of ``s3d``."""
+    """Half of the videos for training, a quarter for validation, a quarter for test; a caption each, 2 to 9 rows of
+    ``s3d``."""
     rng, dataset = np.random.default_rng(seed), DatasetFolder(root, name)
     vectors = {word: np.random.default_rng(number).normal(size=1024) for number, word in enumerate(NOUNS + VERBS)}
     captions, videos = [], []

@@ -187,7 +187,8 @@ CARE = {
 @pytest.mark.parametrize("num_kills", [12, pytest.param(40, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("what", CARE)
 def test_care_killed_many_times_loses_nothing_and_goes_on(tmp_path, what, num_kills):
-    """At any moment each video is as it was or as it shall be; never as an older copy, never gone but where it shall be."""
+    """At any moment each video is as it was or as it shall be; never as an older copy, never gone but where it shall
+    be."""
     rng, (prepare, act) = np.random.default_rng(0), CARE[what]
     prepare(tmp_path / "before")
     for number in range(4):

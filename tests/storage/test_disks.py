@@ -200,8 +200,8 @@ def test_a_folder_that_cannot_be_written(disk):
 
 
 def test_what_is_said_to_be_safe_survives_a_power_cut(tmp_path):
-    """ext4 in a file, which forgets at a random moment what it has not put there: its own way to try a power cut. Of two writers
-    each has the journal written while the other is in the middle of something."""
+    """ext4 in a file, which forgets at a random moment what it has not put there: its own way to try a power cut. Of
+    two writers each has the journal written while the other is in the middle of something."""
     rng, videos, image, disk = (
         np.random.default_rng(0),
         [make(f"v{n}") for n in range(400)],

@@ -188,7 +188,8 @@ ENDLESS = {"listing": "/s3d", "first block": ".h5", "whole shard": ".h5"}
 
 @pytest.fixture(params=ENDLESS)
 def endless(request, there) -> Iterator[tuple[str, str, list[int]]]:
-    """A server that does not stop sending, in answer to one kind of request: which, its address, and how many bytes it sent each time."""
+    """A server that does not stop sending, in answer to one kind of request: which, its address, and how many bytes it
+    sent each time."""
     sent: list[int] = []
 
     class Handler(Quiet):

@@ -99,7 +99,8 @@ def fill(path) -> None:
 def test_a_full_disk_is_named(tmp_path, capsys):
     assert run_command(lambda _: fill(tmp_path / "videos.jsonl"), command_parser("vlalign-test", "", ""), []) == 1
     assert capsys.readouterr().err == (
-        f"vlalign-test: error: [Errno 28] No space left on device; make room there: {str(tmp_path / 'videos.jsonl')!r}\n"
+        "vlalign-test: error: [Errno 28] No space left on device; make room there: "
+        f"{str(tmp_path / 'videos.jsonl')!r}\n"
     )
     assert list(tmp_path.iterdir()) == []
 

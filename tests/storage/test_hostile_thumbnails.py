@@ -97,7 +97,8 @@ def test_what_is_no_small_jpeg_is_left_out_and_that_is_said(tmp_path, what, caps
     assert store.get("a") == [good] and store.get("b") == []
     [shard] = tmp_path.iterdir()
     assert capsys.readouterr().err == (
-        f"warning: {shard}: pictures in it, such as of video 'a', are not JPEGs of the size of a thumbnail; they are skipped\n"
+        f"warning: {shard}: pictures in it, such as of video 'a', are not JPEGs of the size of a thumbnail; they are "
+        "skipped\n"
     )
 
 

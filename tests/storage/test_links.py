@@ -1,4 +1,5 @@
-"""Stores from others, whose ``elsewhere.json`` has them stand for an address: opening one dials, sends and removes nothing."""
+"""Stores from others, whose ``elsewhere.json`` has them stand for an address: opening one dials, sends and removes
+nothing."""
 
 import http.server
 import json

@@ -1,4 +1,5 @@
-"""What every store promises, whether it lies on disk or in memory; and that no sequence of clips and records breaks it."""
+"""What every store promises, whether it lies on disk or in memory; and that no sequence of clips and records breaks
+it."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,5 @@
-"""Word vectors in each published form: the rows are those that another program wrote, and what is bad is one clear line."""
+"""Word vectors in each published form: the rows are those that another program wrote, and what is bad is one clear
+line."""
 
 import bz2
 import gzip

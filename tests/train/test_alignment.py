@@ -1,4 +1,5 @@
-"""Pieces of a BERT-like tokenizer and the words that spaCy found: all pieces of a word have its weight, nothing else has any."""
+"""Pieces of a BERT-like tokenizer and the words that spaCy found: all pieces of a word have its weight, nothing else
+has any."""
 
 import json
 

@@ -14,7 +14,8 @@ from vlalign.train.cli_train import main as train_main
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory):
-    """A run ``r`` of ``toy``; ``mine`` with captions, ``bare`` without, and ``unlike``, whose features have other weights."""
+    """A run ``r`` of ``toy``; ``mine`` with captions, ``bare`` without, and ``unlike``, whose features have other
+    weights."""
     root = tmp_path_factory.mktemp("asked")
     make_toy(root)
     mine = make_toy(root, num_videos=20, seed=5, name="mine")

@@ -104,8 +104,8 @@ def test_in_training_too_padding_changes_no_token():
 
 
 def test_as_many_parameters_as_published():
-    """One by one: convolutions without biases, norms with two values a channel. The published module has two more, which it never uses
-    (``batchnorm1``)."""
+    """One by one: convolutions without biases, norms with two values a channel. The published module has two more,
+    which it never uses (``batchnorm1``)."""
     expected = 40 * 128 + 2 * 128
     for inputs, outputs in ((128, 128), (128, 256), (256, 512), (512, 1024)):
         expected += 9 * inputs * outputs + 3 * 9 * outputs * outputs + 4 * 2 * outputs  # two blocks of two convolutions

@@ -1,4 +1,5 @@
-"""SSML's probability that a clip and a caption belong together: against a plain loop, on the paper's toy data, and its bound."""
+"""SSML's probability that a clip and a caption belong together: against a plain loop, on the paper's toy data, and its
+bound."""
 
 import numpy as np
 import pytest

@@ -70,7 +70,8 @@ def batch_of(texts: TextTokens, videos: VideoTokens, *, recompute: int | None = 
 
 
 def plain_fusion(model: VideoTextModel, texts: TextTokens, videos: VideoTokens, i: int, j: int) -> torch.Tensor:
-    """All outputs z [n + m, D] of the fusion layers for one text and one video: nothing is shared, gathered or left out."""
+    """All outputs z [n + m, D] of the fusion layers for one text and one video: nothing is shared, gathered or left
+    out."""
     fusion = model.fusion
     text = texts.tokens_BND[i, texts.mask_BN[i]] / model.scale
     video = videos.tokens_BMD[j, videos.mask_BM[j]] / model.scale

@@ -1,4 +1,5 @@
-"""Runs from elsewhere: nothing in one makes code run or more be allocated than its files hold, and what is wrong is one line."""
+"""Runs from elsewhere: nothing in one makes code run or more be allocated than its files hold, and what is wrong is one
+line."""
 
 import base64
 import json
@@ -130,7 +131,8 @@ def test_code_beside_an_encoder_that_the_user_names_is_not_executed(run, tmp_pat
         ({"vocab_size": 4_000_000_000}, "its vocab_size is 4000000000"),
         (
             {"vocab_size": 2_000_000_000},
-            "it does not match the run's weights, embeddings.word_embeddings.weight: expected [2000000000, 256], there [",
+            "it does not match the run's weights, embeddings.word_embeddings.weight: expected [2000000000, 256], there "
+            "[",
         ),
         ({"hidden_size": 1 << 30, "num_attention_heads": 1}, "it does not match the run's weights"),
         ({"num_hidden_layers": 1 << 30}, "it has more layers than the run's weights"),

@@ -86,7 +86,8 @@ def test_what_cannot_be_scored_is_refused(similarity, right, words):
 
 
 def test_real_similarity_matrix():
-    """Text to video of a trained model on MSR-VTT 1k-A: R@1 48.0, R@5 73.0, R@10 82.9, median 2, mean 13.129; no ties."""
+    """Text to video of a trained model on MSR-VTT 1k-A: R@1 48.0, R@5 73.0, R@10 82.9, median 2, mean 13.129; no
+    ties."""
     matrix = next(shared("data/msrvtt/sim_matrix").glob("*.npy"))
     got = retrieval_metrics(np.load(matrix))["text_to_video"]
     assert [got["R@1"], got["R@5"], got["R@10"], got["median_rank"]] == pytest.approx([48.0, 73.0, 82.9, 2.0])

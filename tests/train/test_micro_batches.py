@@ -1,4 +1,5 @@
-"""A batch that is computed in parts has the loss and the gradient of the whole one, with everything that is trained in parts."""
+"""A batch that is computed in parts has the loss and the gradient of the whole one, with everything that is trained in
+parts."""
 
 import pytest
 import torch

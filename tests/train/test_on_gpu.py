@@ -1,6 +1,8 @@
-"""What runs on a GPU: extraction, training by one process and by several, evaluation and search give what they give on a CPU.
+"""What runs on a GPU: extraction, training by one process and by several, evaluation and search give what they give on
+a CPU.
 
-On the GPU of this machine, or on a pretended one. Those of several processes are always pretended: not every machine has two.
+On the GPU of this machine, or on a pretended one. Those of several processes are always pretended: not every machine
+has two.
 """
 
 import json
@@ -117,7 +119,8 @@ def test_two_steps_have_the_losses_of_the_cpu(datasets, tmp_path, case, precisio
     expected = two_steps(made(datasets, case, tmp_path / "cpu", **CASES[case], precision=precision))
     with gpu():
         found = two_steps(made(datasets, case, tmp_path / "gpu", "cuda", **CASES[case], precision=precision))
-    # Rounding decides which of two codewords is nearer: in bf16 the loss of "spoken" is 0.9 of that in fp32 on a CPU, too.
+    # Rounding decides which of two codewords is nearer: in bf16 the loss of "spoken" is 0.9 of that in fp32 on a CPU,
+    # too.
     near = 1e-3 if precision == "fp32" else 0.15 if case == "spoken" else 0.05
     for event, event_of_cpu in zip(found, expected, strict=True):
         assert event["loss"] == pytest.approx(event_of_cpu["loss"], rel=near)

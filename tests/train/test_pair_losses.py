@@ -1,4 +1,5 @@
-"""Losses of SSML, NCL and CMCM, and what theirs are compared with: each against a plain loop and against what other programs made."""
+"""Losses of SSML, NCL and CMCM, and what theirs are compared with: each against a plain loop and against what other
+programs made."""
 
 import json
 import math

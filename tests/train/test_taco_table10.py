@@ -1,4 +1,5 @@
-"""TACo's Table 10 (nouns, verbs, all tokens) beside what the tables here have, under several definitions: the paper states none."""
+"""TACo's Table 10 (nouns, verbs, all tokens) beside what the tables here have, under several definitions: the paper
+states none."""
 
 import math
 from collections import Counter

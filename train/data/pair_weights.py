@@ -93,7 +93,8 @@ def _probability(
 def _similarity_to_nearest(
     features: ClipFeatures, vectors: WordVectors, pairs: Pairs, part: np.ndarray, k: int, done: int
 ) -> np.ndarray:
-    """Return S of Eq. 1 of each pair of a part with its nearest ones in it, [P, K]. ``done``: pairs of earlier parts."""
+    """Return S of Eq. 1 of each pair of a part with its nearest ones in it, [P, K]. ``done``: pairs of earlier
+    parts."""
 
     def shown(counts: Iterable[int]) -> Iterable[int]:
         total = len(pairs.captions)

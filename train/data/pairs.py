@@ -96,7 +96,8 @@ def find_faults(captions: CaptionTable, features: ClipFeatures, recordings: Stor
 
 
 def why_none(dataset: DatasetFolder, features: ClipFeatures, split: str, recordings: Store | None = None) -> str:
-    """Return why no caption of a split can be used, or so few: each cause with its count and an example. For messages."""
+    """Return why no caption of a split can be used, or so few: each cause with its count and an example. For
+    messages."""
     captions = read_captions(dataset.captions)
     splits, codes = captions.codes("split")
     if split not in splits:
@@ -112,8 +113,8 @@ def _why_none(captions: CaptionTable, features: ClipFeatures, recordings: Store 
         first = captions[late[0]]
         duration = features.duration_seconds(first.video_id)
         causes.append(
-            f"{len(late):,} start after their video's end ({first.video_id!r}: caption from {first.start_seconds:.1f} to "
-            f"{first.end_seconds:.1f} s, video of {duration:.1f} s; are the times in seconds?)"
+            f"{len(late):,} start after their video's end ({first.video_id!r}: caption from {first.start_seconds:.1f} "
+            f"to {first.end_seconds:.1f} s, video of {duration:.1f} s; are the times in seconds?)"
         )
     if unseen := np.flatnonzero(faults.unseen).tolist():
         known = features.video_ids()

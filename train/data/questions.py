@@ -33,8 +33,8 @@ class QuestionExamples(PairExamples):
         kept = [index for index, answer in answers.items() if answer in self._index_of]
         if not kept:
             raise UserError(
-                f"{source.dataset.captions}: no training caption is a question with an answer; expected those of msvd_qa "
-                "or msrvtt_qa"
+                f"{source.dataset.captions}: no training caption is a question with an answer; expected those of "
+                "msvd_qa or msrvtt_qa"
             )
         if len(kept) < len(answers):
             rare = f"{len(answers) - len(kept):,} of {len(answers):,} training questions"

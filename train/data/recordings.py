@@ -13,7 +13,8 @@ from .clip_features import pad_rows
 ROWS_OF_TOKEN = 16
 """Log-mel rows of 10 ms that become one token."""
 DYNAMIC_RANGE = 80.0
-"""In dB: values below a recording's loudest value by more than this are raised to it, as in AVLnet, DAVEnet and others."""
+"""In dB: values below a recording's loudest value by more than this are raised to it, as in AVLnet, DAVEnet and
+others."""
 
 
 class Recordings:

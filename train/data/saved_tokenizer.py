@@ -128,7 +128,8 @@ def _check_part(name: str, part: dict[str, Any] | None) -> list[str]:
 
 
 def _check_table(text: str) -> None:
-    """Check a SentencePiece table: the length of a search tree in 4 bytes, the tree, and zero-terminated replacements."""
+    """Check a SentencePiece table: the length of a search tree in 4 bytes, the tree, and zero-terminated
+    replacements."""
     table = base64.b64decode(text, validate=True)
     replacements = table[4 + int.from_bytes(table[:4], "little") :]
     if any(len(replacement) > MOST_LETTER_BYTES for replacement in replacements.split(b"\0")):

@@ -99,8 +99,8 @@ def new_text_encoder(name: str, train_captions: Iterable[str]) -> tuple[PreTrain
             return tokenizer, without_pooler(encoder)
     except (OSError, ValueError) as error:
         raise UserError(
-            f"text encoder {name!r}: not loadable ({str(error).splitlines()[0]}); expected 'small', a folder with config.json, "
-            "tokenizer and safetensors, or a hub name that this machine can reach"
+            f"text encoder {name!r}: not loadable ({str(error).splitlines()[0]}); expected 'small', a folder with "
+            "config.json, tokenizer and safetensors, or a hub name that this machine can reach"
         ) from None
 
 
@@ -177,7 +177,8 @@ class TokenWeights:
         self._unseen = max(self._idf.values(), default=1.0)
 
     def tag_query(self, text: str) -> Caption:
-        """Return free text as a caption. A word has its most frequent tag in the training captions, "X" if it has none."""
+        """Return free text as a caption. A word has its most frequent tag in the training captions, "X" if it has
+        none."""
         words = list(re.finditer(r"\w+", text))
         return Caption(
             video_id="query",

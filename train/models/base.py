@@ -28,7 +28,8 @@ class Parts:
 
 
 MakeParts = Callable[[int], Parts]
-"""Makes the parts for a model of this width. Called when the encoders exist, so that their random weights come first."""
+"""Makes the parts for a model of this width. Called when the encoders exist, so that their random weights come
+first."""
 
 
 def no_parts(width: int) -> Parts:

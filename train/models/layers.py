@@ -10,7 +10,8 @@ from transformers import PreTrainedModel
 GROUP_TOKENS = 16_384
 """Upper limit of the tokens that go through the layers at once."""
 LEAST_FILLED = 0.85
-"""A group's shortest sequence has at least this part of its longest one's length: padding costs as much as tokens do."""
+"""A group's shortest sequence has at least this part of its longest one's length: padding costs as much as tokens
+do."""
 
 
 def length_groups(lengths: Sequence[int], max_tokens: int = GROUP_TOKENS) -> list[list[int]]:

@@ -118,7 +118,8 @@ def make_encoder(config: PreTrainedConfig) -> PreTrainedModel:
 
 
 def without_pooler(encoder: PreTrainedModel) -> PreTrainedModel:
-    """Remove the pooling layer and return the encoder. Only the tokens' vectors are used, so it would never be trained."""
+    """Remove the pooling layer and return the encoder. Only the tokens' vectors are used, so it would never be
+    trained."""
     encoder.pooler = None  # pyright: ignore[reportArgumentType]: torch takes None for a module that is absent
     return encoder
 

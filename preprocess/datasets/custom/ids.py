@@ -21,7 +21,8 @@ def with_video_ids(captions: Sequence[Caption], videos: Sequence[VideoRecord], n
         if like_files:
             note(
                 f"{len(like_files):,} of {len(given):,} ids look like file names, such as {like_files[0]!r}, and no "
-                "videos are known yet to match them to; run vlalign-extract --videos FOLDER, and then this command again"
+                "videos are known yet to match them to; run vlalign-extract --videos FOLDER, and then this command "
+                "again"
             )
         return list(captions)
     matches = match_ids(given, videos)

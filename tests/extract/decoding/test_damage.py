@@ -1,4 +1,5 @@
-"""Damage that is seen and undamaged videos that stay so: seeded mutations of real videos, each cause by itself, and odd whole files."""
+"""Damage that is seen and undamaged videos that stay so: seeded mutations of real videos, each cause by itself, and odd
+whole files."""
 
 import random
 import shutil

@@ -67,7 +67,8 @@ def test_only_wanted_frames_are_read_and_they_are_the_right_ones(with_sound, wan
 def test_other_containers_give_the_same_frames_at_the_same_times(
     with_sound, tmp_path, container, shift_seconds, backend
 ):
-    """MPEG-TS begins its clock at 1.4 s: times are counted from the file's start. Matroska rounds times to milliseconds."""
+    """MPEG-TS begins its clock at 1.4 s: times are counted from the file's start. Matroska rounds times to
+    milliseconds."""
     path = remux(with_sound, tmp_path / "other", container, Fraction(shift_seconds), sound=False)
     info, expected = probe_video(path), probe_video(with_sound)
     seconds, expected_seconds = (i.pts.astype(float) * float(i.time_base) for i in (info, expected))
@@ -228,7 +229,8 @@ def test_all_profiles_in_one_pass_get_the_frames_that_each_gets_alone(name):
 
 @pytest.mark.parametrize("size", [(320, 240), (250, 180), (180, 250), (200, 90)], ids="{0[0]}x{0[1]}".format)
 def test_clips_frames_are_those_of_transformers_own_processor(tmp_path, size):
-    """To the last bit, from the frames in RGB at their own size: resized smaller and larger, cut where one pixel is left over."""
+    """To the last bit, from the frames in RGB at their own size: resized smaller and larger, cut where one pixel is
+    left over."""
     width, height = size
     render_video(scene(2.0, width=width, height=height), tmp_path / "x.mp4")
     with av.open(str(tmp_path / "x.mp4")) as container:

@@ -1,4 +1,5 @@
-"""What a decoding process answers: typed, and not believed. A decoder that a file has taken over says what that file likes."""
+"""What a decoding process answers: typed, and not believed. A decoder that a file has taken over says what that file
+likes."""
 
 import json
 import random

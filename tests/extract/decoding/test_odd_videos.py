@@ -1,4 +1,5 @@
-"""All kinds of ``odd_videos.py``: the frames of the ffmpeg program, as published extractors call it, or a difference that is named."""
+"""All kinds of ``odd_videos.py``: the frames of the ffmpeg program, as published extractors call it, or a difference
+that is named."""
 
 import shutil
 from pathlib import Path
@@ -18,17 +19,20 @@ ACCEPTED = {
     "rate 240 mkv": ({1}, SHORT),
     "h264 mxf": (
         {16, 24, 30},
-        "MXF repeats the decoding times as times of display. The program believes them until one goes back, at the fourth frame; here none "
-        "is believed. The first two frames are a slot or two later than the program's, and the video ends as much later",
+        "MXF repeats the decoding times as times of display. The program believes them until one goes back, at the "
+        "fourth frame; here none "
+        "is believed. The first two frames are a slot or two later than the program's, and the video ends as much "
+        "later",
     ),
     "negative times mkv": (
         set(FPS),
-        "in this Matroska file the frames before time 0 have no times: the program leaves those out; here frames then follow each other "
-        "at the rate of the file",
+        "in this Matroska file the frames before time 0 have no times: the program leaves those out; here frames then "
+        "follow each other at the rate of the file",
     ),
     "negative times with sound": (
         {1, 30},
-        "FFmpeg 5.1 has the last frame last for 0.06 s, as long as the edit list; FFmpeg 8, which reads the file here, for 0.04 s",
+        "FFmpeg 5.1 has the last frame last for 0.06 s, as long as the edit list; FFmpeg 8, which reads the file here, "
+        "for 0.04 s",
     ),
     **dict.fromkeys(
         ["another shape in the middle", "another size in the middle"],
@@ -56,8 +60,8 @@ PARTIAL = {
     "another shape in the middle": "1 of its packets are incomplete or damaged",
     "another size in the middle": "1 of its packets are incomplete or damaged",
 }
-"""Kinds that lack frames: those that refer to what was cut away, those that an encoder left out. And two files of MPEG-TS put together,
-whose packets are not numbered in one row."""
+"""Kinds that lack frames: those that refer to what was cut away, those that an encoder left out. And two files of
+MPEG-TS put together, whose packets are not numbered in one row."""
 
 
 @pytest.fixture(scope="module")

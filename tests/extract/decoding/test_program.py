@@ -82,7 +82,8 @@ def test_variable_rates_give_the_frames_of_the_ffmpeg_program(tmp_path, containe
 @needs_program
 @pytest.mark.parametrize("container", ["mp4", "matroska", "mpegts", "mov"])
 def test_first_times_other_than_zero_give_the_frames_of_the_ffmpeg_program(with_sound, tmp_path, container):
-    """The picture begins after the sound, or before it; MPEG-TS counts from its first picture, whatever the sound does."""
+    """The picture begins after the sound, or before it; MPEG-TS counts from its first picture, whatever the sound
+    does."""
     shifts = [Fraction(shift) for shift in ("1/2", "1/25", "37/10", "-1/5")]
     paths = [remux(with_sound, tmp_path / f"{place}", container, shift) for place, shift in enumerate(shifts)]
     assert_as_program(*paths)

@@ -198,7 +198,8 @@ CALL = re.compile(r"^(\d+) +(?:<\.\.\. )?(\w+)(?:\(| resumed)")
 
 
 def calls_when_confined(trace: str) -> list[tuple[str, str]]:
-    """(call, line) of each call that a process makes after it has confined itself, and those of its threads and programs."""
+    """(call, line) of each call that a process makes after it has confined itself, and those of its threads and
+    programs."""
     confined, found = set(), []
     for line in trace.splitlines():
         if not (match := CALL.match(line)):

@@ -43,7 +43,8 @@ def test_samples_of_any_type_are_of_the_same_scale(tmp_path, codec):
 @pytest.mark.parametrize("layout, num_channels", [("mono", 1), ("stereo", 2), ("5.1", 6)])
 @pytest.mark.parametrize("rate", [16000, 44100])
 def test_channels_are_averaged(tmp_path, layout, num_channels, rate):
-    """As librosa does: a tone in one of six channels has a sixth of its amplitude. libswresample's own weights are others."""
+    """As librosa does: a tone in one of six channels has a sixth of its amplitude. libswresample's own weights are
+    others."""
     channels = np.zeros((num_channels, rate // 2))
     channels[-1] = tone(rate)
     made = heard(write_sound(tmp_path / "a.wav", channels, rate, layout=layout))

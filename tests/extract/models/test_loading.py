@@ -30,7 +30,8 @@ QUICK = {
     "i3d_resnet152": ["module. in state_dict"],
     "s3d": list(WRAPPINGS),
 }
-"""Wrappings of the golden weights that are tried each time; all of them only in the slow tests, since the files are large."""
+"""Wrappings of the golden weights that are tried each time; all of them only in the slow tests, since the files are
+large."""
 
 
 @pytest.mark.parametrize(

@@ -232,7 +232,8 @@ PIXELS = {"resnet152": (1, 3, 64, 64), **dict.fromkeys(CLIPS, (1, 3, 224, 224))}
 def test_bfloat16_loses_little(name, extractors):
     network = extractors[name].network
     if name == "s3d":
-        # with the usual gain, values grow until gates flip: steps of 1/255 in the pixels alone then give a cosine of 0.99
+        # with the usual gain, values grow until gates flip: steps of 1/255 in the pixels alone then give a cosine of
+        # 0.99
         network = S3D().eval().requires_grad_(False)
         network.random_gain = 2.0
         load_random(network, 0)

@@ -143,7 +143,8 @@ MADE_BY = {
         "theirs have values 0..255 minus ActivityNet's mean",
     ),
 }
-"""{how theirs were made: (the extractor that does it, verdict, what is said)}; the engine makes them, not ``verify.py``."""
+"""{how theirs were made: (the extractor that does it, verdict, what is said)}; the engine makes them, not
+``verify.py``."""
 
 
 CHANGED = {

@@ -1,4 +1,5 @@
-"""Small files that would take much time, memory or disk: each is read, or refused in a line, in proportion to its size."""
+"""Small files that would take much time, memory or disk: each is read, or refused in a line, in proportion to its
+size."""
 
 import pickle
 import signal

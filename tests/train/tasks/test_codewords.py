@@ -1,4 +1,5 @@
-"""What codewords stand for: a few clips and captions whose codewords are given, counted by hand; and the report of a run."""
+"""What codewords stand for: a few clips and captions whose codewords are given, counted by hand; and the report of a
+run."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,5 @@
-"""Scores that were normalised, on a real matrix (trained Cap4Video scores of MSR-VTT's 1,000 test pairs) and on made ones."""
+"""Scores that were normalised, on a real matrix (trained Cap4Video scores of MSR-VTT's 1,000 test pairs) and on made
+ones."""
 
 import json
 

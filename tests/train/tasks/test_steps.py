@@ -78,9 +78,11 @@ def test_perfect_scores_on_the_real_annotations_give_what_the_order_allows_and_o
     listed = [(task, video) for task in tasks for video in task.videos]
     perfect, _ = localize_steps(((t, v, 50.0 * v.shown_TK) for t, v in listed), Problems(quiet=True))
     print(
-        f"perfect scores {perfect['recall']:.2f}, in the order of the task at most {perfect['ceiling']:.2f}, chance {perfect['chance']:.2f}"
+        f"perfect scores {perfect['recall']:.2f}, in the order of the task at most {perfect['ceiling']:.2f}, chance "
+        f"{perfect['chance']:.2f}"
     )
-    # Scores pass through a softmax over steps, where a wrong place costs more in some frames than in others: a little is lost by it.
+    # Scores pass through a softmax over steps, where a wrong place costs more in some frames than in others: a little
+    # is lost by it.
     assert 80 < perfect["recall"] <= perfect["ceiling"] < 90
     assert 10 < perfect["chance"] < 15
 
