@@ -24,7 +24,7 @@ TESTS = {
     "train/losses.py": ["tests/train/test_losses.py", "tests/train/test_pair_losses.py", "tests/train/test_fusion.py"],
     "train/metrics.py": ["tests/train/test_metrics.py"],
     "extract/decoding/sampling.py": ["tests/extract/decoding/test_sampling.py"],
-    "storage/shards.py": ["tests/storage/test_feature_store.py"],
+    "storage/shards/*.py": ["tests/storage/test_feature_store.py", "tests/storage/test_damaged_shards.py"],
 }
 """{module: its fast tests}"""
 SLOW_TO_KILL = "not slow"
@@ -37,7 +37,7 @@ def copy_to(folder: Path, module: str, tests: list[str]) -> None:
     shutil.copytree(TOP / "tests", folder / "tests", ignore=shutil.ignore_patterns("__pycache__", "benchmarks"))
     settings = [
         "[tool.pytest.ini_options]",
-        'pythonpath = ["tests", "tests/extract", "tests/train"]',
+        'pythonpath = ["tests", "tests/train"]',
         'markers = ["slow: minutes"]',
         'filterwarnings = ["ignore"]',
         "[tool.mutmut]",
