@@ -9,8 +9,7 @@ from typing import Any
 
 from safetensors import safe_open
 
-from ..storage.common.errors import UserError
-from ..storage.common.terminal import one_line
+from ..storage.common.errors import UserError, unreadable
 
 TRAIN_AGAIN = "train the run again"
 BEGIN_ANEW = "remove it, and the run begins anew"
@@ -32,8 +31,7 @@ def refusing(path: Path, todo: str = TRAIN_AGAIN) -> Iterator[None]:
 
 
 def _refused(path: Path, error: BaseException, todo: str) -> UserError:
-    what = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
-    return UserError(f"{path}: not as a training writes it ({one_line(what)[:300]}); {todo}")
+    return unreadable(path, "not as a training writes it", error, todo)
 
 
 def read_object(path: Path, most_bytes: int) -> dict[str, Any]:
