@@ -6,9 +6,8 @@ from dataclasses import asdict, dataclass, field
 from itertools import combinations
 from typing import Any
 
-from ..storage.records import Caption
+from ..storage.records import SPLITS, Caption
 
-SPLITS = ("train", "validation", "test")
 MOST_TEXTS = 2_000_000
 """Largest number of different texts of a split that are compared. Above it, shared texts are not counted."""
 

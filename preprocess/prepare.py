@@ -31,7 +31,7 @@ from ..storage.common.signals import keeping
 from ..storage.common.terminal import say
 from ..storage.files import read_json, write_json
 from ..storage.layout import DatasetFolder
-from ..storage.records import Caption, VideoRecord
+from ..storage.records import SPLITS, Caption, VideoRecord
 from .census import CaptionStatistics, Census, LeftOut
 from .datasets.sources import Record
 from .idf import idf_table
@@ -187,7 +187,7 @@ def prepare_records(
     """
     model = installed_model(spacy_model)
     tagger = f"{model.package} {model.version}, spaCy {importlib.metadata.version('spacy')}"
-    survey = _survey(read(problems), tagger)
+    survey = _survey(read(problems), tagger, problems)
     if not survey.keys:
         raise UserError(f"{dataset.name}: no caption can be used; see the lines above")
     if not _names_listed_videos(dataset, survey, problems):
@@ -204,7 +204,8 @@ def prepare_records(
     else:
         (folder / ABOUT_NAME).unlink(missing_ok=True)  # marks the folder as incomplete until everything is written
         if left:
-            captions = _captions_among(read(Problems(quiet=True)))
+            quiet = Problems(quiet=True)
+            captions = _captions_among(read(quiet), quiet)
             in_processes = partial(make_parts_in_processes, num_processes=min(num_processes, len(left)))
             _tag(folder, captions, survey.keys, left, spacy_model, make_parts or in_processes)
         statistics = _finish(dataset, survey, about, problems)
@@ -212,9 +213,9 @@ def prepare_records(
     return statistics
 
 
-def _survey(records: Iterable[Record], tagger: str) -> _Survey:
+def _survey(records: Iterable[Record], tagger: str, problems: Problems) -> _Survey:
     survey = _Survey(Census(), [], [], [])
-    for captions in batched(_captions_among(records, survey.videos), PART_CAPTIONS):
+    for captions in batched(_captions_among(records, problems, survey.videos), PART_CAPTIONS):
         for caption in captions:
             survey.census.add(caption)
         survey.keys.append(part_key(captions, tagger))
@@ -222,13 +223,20 @@ def _survey(records: Iterable[Record], tagger: str) -> _Survey:
     return survey
 
 
-def _captions_among(records: Iterable[Record], videos: list[VideoRecord] | None = None) -> Iterator[Caption]:
-    """Yield the captions; append the videos to the list, if there is one."""
+def _captions_among(
+    records: Iterable[Record], problems: Problems, videos: list[VideoRecord] | None = None
+) -> Iterator[Caption]:
+    """Yield the captions that belong to a split; append the videos to the list, if there is one."""
     for record in records:
-        if isinstance(record, Caption):
+        if isinstance(record, VideoRecord):
+            if videos is not None:
+                videos.append(record)
+        elif record.split in SPLITS:
             yield record
-        elif videos is not None:
-            videos.append(record)
+        else:
+            problems.add(
+                f"caption of video {record.video_id!r}: split {record.split!r}; expected {', '.join(SPLITS)}; left out"
+            )
 
 
 def _names_listed_videos(dataset: DatasetFolder, survey: _Survey, problems: Problems) -> bool:

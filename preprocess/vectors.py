@@ -14,8 +14,8 @@ from ..storage.common.progress import progress
 from ..storage.common.terminal import say
 from ..storage.files import file_identity, sha256_of
 from ..storage.layout import DatasetFolder
+from ..storage.records import SPLITS
 from ..storage.word_vectors import WordVectors, read_word_vectors, split_words, write_word_vectors
-from .census import SPLITS
 from .vector_files import EXPECTED, select_vectors
 
 SHOWN = 10

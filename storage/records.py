@@ -146,6 +146,9 @@ class VideoRecord:
         return self.path if "://" in self.path else ""
 
 
+SPLITS = ("train", "validation", "test")
+"""Parts of a data set that a caption can belong to."""
+
 TAGGED = {"tagged": True}
 """Marks the fields of ``Caption`` that tagging fills in."""
 ADDED_LATER = {"added_later": True}
@@ -162,6 +165,7 @@ class Caption:
     video_id: str
     caption: str
     split: str
+    """One of ``SPLITS``; ``vlalign-preprocess`` leaves out a caption of another one, and says so."""
     start_seconds: float | None = None
     end_seconds: float | None = None
     words: list[str] = field(default_factory=list, metadata=TAGGED)

@@ -6,7 +6,8 @@ from dataclasses import MISSING, fields
 from ..storage.common.command import command_parser, run_command
 from ..storage.common.exits import EXIT_DONE, EXIT_INCOMPLETE
 from ..storage.common.terminal import show
-from .evaluation import SCORES, SPLITS, EvaluationSettings, evaluate
+from ..storage.records import SPLITS
+from .evaluation import SCORES, EvaluationSettings, evaluate
 from .tasks import TASKS
 
 EXAMPLES = """vlalign-evaluate --dataset demo

@@ -12,6 +12,7 @@ from ..storage.common.progress import Listener, report_progress_to
 from ..storage.common.terminal import say
 from ..storage.files import read_json, sha256_of, write_json, write_jsonl
 from ..storage.layout import DatasetFolder, find_dataset
+from ..storage.records import SPLITS
 from .config import TrainConfig
 from .data.stores import Stores
 from .objectives import objective_for
@@ -30,7 +31,6 @@ from .tasks.base import Figures, Question, Task
 from .tasks.retrieval import Retrieval
 from .tasks.retrieval_settings import RetrievalSettings
 
-SPLITS = ("train", "validation", "test")
 SCORES = {"sentence": ("sentence",), "token": ("token", "fusion_token"), "fusion": ("fusion",)}
 """Parts of the score whose weight can be set: {name: stages}."""
 

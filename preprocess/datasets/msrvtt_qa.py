@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ...storage.files import numbered_jsonl
-from ...storage.records import Caption
+from ...storage.records import SPLITS, Caption
 from .sources import Annotations, Dataset, Record, as_published, read_rows, text
 
-SPLITS = ("train", "validation", "test")
 OFFICIAL = ("train_qa.json", "val_qa.json", "test_qa.json")
 KINDS = (OFFICIAL, ("train.jsonl", "val.jsonl", "test.jsonl"), ("hqga_train.csv", "hqga_val.csv", "hqga_test.csv"))
 TYPES = ("what", "who", "how", "when", "where")

@@ -7,7 +7,8 @@ The questions refer to clips by number; ``youtube_mapping.txt`` maps the numbers
 from collections.abc import Iterator
 from typing import Any
 
-from .msrvtt_qa import OFFICIAL, SPLITS, json_questions, question_captions
+from ...storage.records import SPLITS
+from .msrvtt_qa import OFFICIAL, json_questions, question_captions
 from .sources import Annotations, Dataset, Record, as_published, read_lines
 
 MAPPING = "youtube_mapping.txt"

@@ -15,8 +15,7 @@ from pathlib import Path
 from ....storage.common.errors import UserError
 from ....storage.common.problems import Problems
 from ....storage.common.terminal import say
-from ....storage.records import Caption, VideoRecord
-from ...census import SPLITS
+from ....storage.records import SPLITS, Caption, VideoRecord
 from .columns import KNOWN, REQUIRED, choose_columns, plain_name
 from .ids import with_video_ids
 from .rows import RowReader, clip_notes

@@ -5,8 +5,7 @@ from collections.abc import Iterator, Sequence
 from statistics import median
 from typing import Any
 
-from ....storage.records import Caption
-from ...census import SPLITS
+from ....storage.records import SPLITS, Caption
 from .columns import REQUIRED, SPLIT_NAMES, Columns
 from .times import TimeReader
 
