@@ -234,9 +234,7 @@ def _captions_among(
         elif record.split in SPLITS:
             yield record
         else:
-            problems.add(
-                f"caption of video {record.video_id!r}: split {record.split!r}; expected {', '.join(SPLITS)}; left out"
-            )
+            problems.add(f"caption of video {record.video_id!r}: split {record.split!r}; expected {', '.join(SPLITS)}")
 
 
 def _names_listed_videos(dataset: DatasetFolder, survey: _Survey, problems: Problems) -> bool:

@@ -12,9 +12,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TypeVar
 
-from tqdm import tqdm
-
-from .terminal import harmless, say
+from .terminal import ProgressBar, harmless, say
 
 T = TypeVar("T")
 
@@ -108,7 +106,7 @@ class TerminalProgress:
     """Show progress on standard error: a bar on a terminal, elsewhere a line every 15 seconds and one at the end."""
 
     def __init__(self) -> None:
-        self._bar: tqdm | None = None
+        self._bar: ProgressBar | None = None
         self._last_seconds = 0.0
 
     def __call__(self, state: Progress) -> None:
@@ -120,7 +118,7 @@ class TerminalProgress:
     def _draw(self, state: Progress) -> None:
         if self._bar is None:
             options = {"desc": harmless(state.what), "unit": f" {state.unit}", "dynamic_ncols": True, "smoothing": 0.05}
-            self._bar = tqdm(total=state.total, initial=state.earlier, **options)
+            self._bar = ProgressBar(total=state.total, initial=state.earlier, **options)
         self._bar.set_postfix_str(state.note, refresh=False)
         self._bar.update(state.done - self._bar.n)
         if state.ended:
@@ -132,6 +130,6 @@ class TerminalProgress:
         if not state.ended and (state.seconds - self._last_seconds >= LOG_EVERY_SECONDS or whole):
             self._last_seconds = state.seconds
             meter = {"prefix": state.what, "unit": f" {state.unit}", "ncols": 0, "postfix": state.note or None}
-            say(tqdm.format_meter(state.done, state.total, state.seconds, initial=state.earlier, **meter))
+            say(ProgressBar.format_meter(state.done, state.total, state.seconds, initial=state.earlier, **meter))
         if state.ended:
             self._last_seconds = 0.0

@@ -6,7 +6,9 @@ logging is set up. Results of commands go to standard output.
 
 import contextlib
 import logging
+import os
 import sys
+import threading
 import unicodedata
 from collections.abc import Iterator
 from functools import lru_cache
@@ -54,9 +56,23 @@ def note_once(message: str) -> None:
     say(message)
 
 
+class ProgressBar(tqdm):
+    """A bar of tqdm whose lock belongs to one process.
+
+    tqdm shares its lock with forked children. A child that is killed while it holds the lock would stop its parent for
+    ever.
+    """
+
+    _lock = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows; a thread of the parent may hold the lock at a fork
+    os.register_at_fork(after_in_child=lambda: ProgressBar.set_lock(threading.RLock()))
+
+
 class _StandardError(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
-        tqdm.write(record.getMessage(), file=sys.stderr)  # keeps a progress bar whole
+        ProgressBar.write(record.getMessage(), file=sys.stderr)  # keeps a progress bar whole
 
 
 def messages_are_shown() -> bool:

@@ -174,7 +174,7 @@ def test_a_caption_of_an_unknown_split_is_left_out_and_named(tmp_path):
     problems = Problems()
     unknown = Caption(video_id="v3", caption="a cat sleeps", split="val")
     made = prepare_records(dataset, lambda _: iter([*CAPTIONS, unknown]), spacy_model=SMALL, problems=problems)
-    line = "caption of video 'v3': split 'val'; expected train, validation, test; left out"
+    line = "caption of video 'v3': split 'val'; expected train, validation, test"
     assert (problems.messages, made.num_captions) == ([line], 2)
     assert [c.video_id for c in read_captions(dataset.captions)] == ["v1", "v2"]
     with pytest.raises(UserError, match="split 'val'"):

@@ -1,5 +1,6 @@
 """What stands in files from elsewhere is shown on a terminal, and never obeyed by it."""
 
+import subprocess
 import sys
 
 import numpy as np
@@ -62,3 +63,21 @@ def test_what_a_store_says_is_harmless(tmp_path, capsys):
     out, err = capsys.readouterr()
     assert "v\\x1b[2J\\u202e1\t1\t1.00\t\\x1b[31mPyAV\tcut\\x1b[2J\\tat\n" in out
     assert all(c.isprintable() or c in "\n\t" for c in out + err)
+
+
+def test_a_child_killed_while_it_writes_does_not_stop_its_parent():
+    """tqdm's own lock is shared with forked children, and stays taken when one of them is killed."""
+    program = """
+import os, signal
+from vlalign.storage.common.terminal import ProgressBar, say, show_messages
+show_messages()
+say("before")
+child = os.fork()
+if not child:
+    ProgressBar.get_lock().acquire()
+    os.kill(os.getpid(), signal.SIGKILL)
+os.waitpid(child, 0)
+say("after")
+"""
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert (ended.returncode, ended.stderr) == (0, "before\nafter\n")
