@@ -2,7 +2,7 @@
 """Mutation testing: change one operator or constant of a module at a time and see whether its tests fail.
 
     python .ci/mutate.py                    all modules of the table below (hours on two cores)
-    python .ci/mutate.py train/losses.py    some of them
+    python .ci/mutate.py train/metrics.py   some of them
 
 mutmut does the work. It wants packages where Python finds them without an installation, so that the five folders and
 the tests are copied to a temporary folder first. It prints how many mutants the tests killed, and keeps the list of
@@ -21,7 +21,11 @@ from pathlib import Path
 TOP = Path(__file__).resolve().parents[1]
 FOLDERS = ("extract", "preprocess", "ray_jobs", "storage", "train")
 TESTS = {
-    "train/losses.py": ["tests/train/test_losses.py", "tests/train/test_pair_losses.py", "tests/train/test_fusion.py"],
+    "train/losses/*.py": [
+        "tests/train/test_losses.py",
+        "tests/train/test_pair_losses.py",
+        "tests/train/test_fusion.py",
+    ],
     "train/metrics.py": ["tests/train/test_metrics.py"],
     "extract/decoding/sampling.py": ["tests/extract/decoding/test_sampling.py"],
     "storage/shards/*.py": ["tests/storage/test_feature_store.py", "tests/storage/test_damaged_shards.py"],

@@ -208,7 +208,7 @@ def measure(top: Path, with_types: bool) -> dict[str, str]:
             f"{len(rooms)}, {len(names)}, {inside}, {num_floors(folder, arrows)}"
         )
     figures["circles of imports"] = str(len(circles(arrows)))
-    lengths = [text.count("\n") + 1 for text in (m.text for m in modules.values())]
+    lengths = [len(m.text.splitlines()) for m in modules.values()]
     figures[f"files over {MOST_LINES_OF_FILE} lines"] = str(sum(length > MOST_LINES_OF_FILE for length in lengths))
     functions = [f for m in modules.values() for f in functions_of(m.tree)]
     long = [f for f in functions if (f.end_lineno or f.lineno) - f.lineno + 1 > MOST_LINES_OF_FUNCTION]
@@ -232,7 +232,7 @@ def details(top: Path) -> Iterator[str]:
     arrows = {name: imports_of(module, modules) for name, module in modules.items()}
     yield from (f"circle: {' '.join(group)}" for group in circles(arrows))
     for module in modules.values():
-        length = module.text.count("\n") + 1
+        length = len(module.text.splitlines())
         if length > MOST_LINES_OF_FILE:
             yield f"{module.path}: {length} lines"
         for f in functions_of(module.tree):

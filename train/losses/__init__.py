@@ -1,0 +1,47 @@
+"""Losses as pure functions of tensors, with the papers' equations.
+
+Shape letters: B pairs in the batch, M video tokens, N text tokens, D width, P pairs that are scored. The papers'
+equations sum over the batch; these take the mean, so that a learning rate does not depend on the batch size. If several
+processes share a batch, each has the texts ``first`` to ``first + R`` of it and all B videos.
+"""
+
+from .cmcm import code_distances, code_log_probabilities, code_matching, code_similarity, masked_margin_softmax
+from .contrastive import mil_nce, nce, weighted_nce
+from .margins import answer_margin, intra_video_weights, max_margin, soft_max_margin
+from .ncl import Biases, normalized_nce, pair_biases, shares_of, sinkhorn_biases
+from .taco import (
+    cascade_scores,
+    fusion_nce,
+    fusion_token_nce,
+    hard_negatives,
+    sentence_nce,
+    token_nce,
+    token_similarity,
+)
+
+__all__ = [
+    "Biases",
+    "answer_margin",
+    "cascade_scores",
+    "code_distances",
+    "code_log_probabilities",
+    "code_matching",
+    "code_similarity",
+    "fusion_nce",
+    "fusion_token_nce",
+    "hard_negatives",
+    "intra_video_weights",
+    "masked_margin_softmax",
+    "max_margin",
+    "mil_nce",
+    "nce",
+    "normalized_nce",
+    "pair_biases",
+    "sentence_nce",
+    "shares_of",
+    "sinkhorn_biases",
+    "soft_max_margin",
+    "token_nce",
+    "token_similarity",
+    "weighted_nce",
+]

@@ -1,0 +1,63 @@
+"""The losses of CMCM: a softmax with a margin, and matching by codewords."""
+
+import torch
+from torch import Tensor
+
+from .contrastive import nce
+
+
+def masked_margin_softmax(similarity_BB: Tensor, margin: float = 1e-3, weights_B: Tensor | None = None) -> Tensor:
+    """CMCM Eq. 1: each row must pick its own column although that one is made worse by ``margin``.
+
+    The paper's rows are modality A's, the videos. AVLnet, which its baselines come from, adds the other direction:
+    ``masked_margin_softmax(s) + masked_margin_softmax(s.T)``.
+
+    Returns:
+        A scalar, the mean over rows.
+    """
+    return nce(similarity_BB - margin * torch.eye(len(similarity_BB), device=similarity_BB.device), weights_R=weights_B)
+
+
+def code_log_probabilities(tokens_BLD: Tensor, mask_BL: Tensor, codebook_VD: Tensor) -> Tensor:
+    """log P(e_v | H) of CMCM section 2.3, [B, V].
+
+    It is the mean over a sequence's tokens of a softmin over the codewords of the Euclidean distance (not its square).
+
+    Args:
+        tokens_BLD: Tokens of the sequences.
+        mask_BL: True for a token. Every sequence has at least one.
+        codebook_VD: The codewords.
+    """
+    log_p_BLV = (-code_distances(tokens_BLD, codebook_VD)).log_softmax(dim=-1)
+    of_tokens_BLV = log_p_BLV.masked_fill(~mask_BL[:, :, None], float("-inf"))
+    return of_tokens_BLV.logsumexp(dim=1) - mask_BL.sum(dim=1, keepdim=True).log()
+
+
+def code_distances(tokens: Tensor, codebook_VD: Tensor) -> Tensor:
+    """Return Euclidean distances to the codewords, [..., D] -> [..., V].
+
+    If a token lies on a codeword, the gradient is 0, not infinite.
+    """
+    squares = tokens.square().sum(dim=-1, keepdim=True) + codebook_VD.square().sum(dim=-1) - 2 * tokens @ codebook_VD.T
+    return squares.clamp(min=1e-12).sqrt()
+
+
+def code_similarity(a_BV: Tensor, b_CV: Tensor) -> Tensor:
+    """S_code of CMCM section 2.3, [B, C], from log-probabilities of codewords: the negative symmetric cross entropy."""
+    return a_BV.exp() @ b_CV.T + a_BV @ b_CV.exp().T
+
+
+def code_matching(a_BV: Tensor, b_BV: Tensor, weights_B: Tensor | None = None) -> Tensor:
+    """CMCM Eq. 2: each sequence of modality A must pick its own of modality B by the codewords that both use.
+
+    The similarity is symmetric: the other direction is ``code_matching(b, a)``.
+
+    Args:
+        a_BV: ``code_log_probabilities`` of modality A.
+        b_BV: Those of modality B.
+        weights_B: Weight of each pair; None: all have 1.
+
+    Returns:
+        A scalar, the mean over pairs.
+    """
+    return nce(code_similarity(a_BV, b_BV), weights_R=weights_B)

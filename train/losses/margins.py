@@ -1,0 +1,75 @@
+"""Max-margin ranking losses of HowTo100M and SSML."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+def max_margin(similarity_BB: Tensor, margin: float = 0.1, negative_weights_BB: Tensor | None = None) -> Tensor:
+    """HowTo100M's ranking loss: each pair must be ahead of all others in its row and its column by ``margin``.
+
+    Args:
+        similarity_BB: Similarity of text i and video j.
+        margin: By how much.
+        negative_weights_BB: Weight of each negative (``intra_video_weights``); None: all have 1.
+
+    Returns:
+        A scalar: the sum over the negatives, divided by B^2.
+    """
+    return soft_max_margin(similarity_BB, similarity_BB.new_ones(len(similarity_BB)), margin, negative_weights_BB)
+
+
+def soft_max_margin(
+    similarity_BB: Tensor, weights_B: Tensor, margin: float = 0.1, negative_weights_BB: Tensor | None = None
+) -> Tensor:
+    """SSML Eq. 4: ``max_margin`` in which each pair's part has a weight.
+
+    Args:
+        similarity_BB: Similarity of text i and video j.
+        weights_B: Weight of each pair: the probability that clip and caption belong together.
+        margin: By how much a pair must be ahead.
+        negative_weights_BB: Weight of each negative; None: all have 1.
+
+    Returns:
+        A scalar: the sum over the negatives, divided by B^2.
+    """
+    own_B = similarity_BB.diagonal()
+    of_texts = F.relu(margin + similarity_BB - own_B[:, None])
+    of_videos = F.relu(margin + similarity_BB - own_B[None, :])
+    of_texts, of_videos = weights_B[:, None] * of_texts, weights_B[None, :] * of_videos
+    both = (of_texts + of_videos) * ~torch.eye(len(own_B), dtype=torch.bool, device=own_B.device)
+    return (both if negative_weights_BB is None else both * negative_weights_BB).mean()
+
+
+def answer_margin(similarity_RA: Tensor, right_R: Tensor, margin: float = 0.1) -> Tensor:
+    """SSML section 5.2's "max margin ranking loss": the right answer must be ahead of all others by ``margin``.
+
+    The other questions' answers in a batch would be poor negatives: they come as often as they are right, which teaches
+    the model to avoid frequent answers.
+
+    Args:
+        similarity_RA: Similarity of question i with its video and answer j.
+        right_R: Index of each question's right answer.
+        margin: By how much.
+
+    Returns:
+        A scalar, the mean over questions and answers.
+    """
+    own_R1 = similarity_RA.gather(1, right_R[:, None])
+    return F.relu(margin + similarity_RA - own_R1).scatter(1, right_R[:, None], 0.0).mean()
+
+
+def intra_video_weights(video_of_B: Tensor, rate: float) -> Tensor:
+    """Return the weight of each negative [B, B] such that those of the same video have a given share.
+
+    HowTo100M's "intra-video negatives" have half of it. As in its code, a pair itself counts among those of its video.
+    A row whose pairs are all of one video, or all of different ones, has 1 everywhere.
+
+    Args:
+        video_of_B: Index of each pair's video.
+        rate: Share of a row's total weight that negatives of the same video have.
+    """
+    same = video_of_B[:, None] == video_of_B[None, :]
+    size, num_same = len(same), same.sum(dim=1, keepdim=True)
+    weights = torch.where(same, rate * size / num_same, (1 - rate) * size / (size - num_same).clamp(min=1))
+    return weights.where((num_same > 1) & (num_same < size), 1.0)

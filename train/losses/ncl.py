@@ -1,0 +1,117 @@
+"""NCL: biases that normalise retrieval probabilities, and the loss on normalised similarities."""
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from .contrastive import nce
+
+
+class Biases(NamedTuple):
+    """What normalises sums of retrieval probabilities, in the unit of the similarity (NCL Eq. 6)."""
+
+    text_M: Tensor
+    video_N: Tensor
+    residual: Tensor
+    """A scalar: how far the texts' sums still are from their marginals, as the largest part of one; the videos' are
+    exact."""
+
+
+@torch.no_grad()
+def sinkhorn_biases(
+    similarity_MN: Tensor,
+    temperature: float,
+    *,
+    text_marginals_M: Tensor | None = None,
+    video_marginals_N: Tensor | None = None,
+    num_iterations: int = 4,
+    tolerance: float = 0.0,
+) -> Biases:
+    """NCL Eq. 7 to 11: biases that give each text and each video its share of the retrieval probability.
+
+    Computed in logarithms: at a temperature of 0.01 the paper's exp(S) leaves float32's range. No gradient.
+
+    Args:
+        similarity_MN: Similarity of text i and video j.
+        temperature: Divides the similarities.
+        text_marginals_M: Shares of the texts, the paper's r, which sum to 1; None: all the same.
+        video_marginals_N: Shares of the videos, the paper's c, such as the numbers of captions of each; None: all the
+            same.
+        num_iterations: Upper limit of the iterations, 4 in the paper.
+        tolerance: Stop when the residual is not above this.
+
+    Raises:
+        ValueError: Fewer than 1 iteration: the text biases (Eq. 10) need one.
+    """
+    if num_iterations < 1:
+        raise ValueError(
+            f"num_iterations {num_iterations}: expected 1 or more; without biases, leave the similarities as they are"
+        )
+    logits_MN = similarity_MN / temperature
+    shares = [_log_shares(*given) for given in zip((text_marginals_M, video_marginals_N), logits_MN.shape, strict=True)]
+    log_r_M, log_c_N = (share.to(logits_MN) for share in shares)
+    log_a_M, log_b_N = torch.zeros_like(logits_MN[:, 0]), torch.zeros_like(logits_MN[0])
+    residual = logits_MN.new_tensor(math.inf)
+    log_sums_M = (logits_MN + log_b_N).logsumexp(dim=1)
+    for _ in range(num_iterations):
+        log_a_M = log_r_M - log_sums_M
+        log_b_N = log_c_N - (logits_MN + log_a_M[:, None]).logsumexp(dim=0)
+        log_sums_M = (logits_MN + log_b_N).logsumexp(dim=1)
+        residual = (log_sums_M + log_a_M - log_r_M).exp().sub(1).abs().max()
+        if tolerance and residual <= tolerance:
+            break
+    text_M, video_N = (temperature * (x - x.logsumexp(dim=0)) for x in (log_a_M, log_b_N))
+    return Biases(text_M, video_N, residual)
+
+
+def _log_shares(marginals: Tensor | None, number: int) -> Tensor:
+    return torch.full((number,), -math.log(number), dtype=torch.float64) if marginals is None else marginals.log()
+
+
+def shares_of(weights_N: Tensor) -> Tensor:
+    """Return marginals in proportion to weights, some or all of which may be 0: their logarithms are finite."""
+    weights_N = weights_N.detach() + 1e-12
+    return weights_N / weights_N.sum()
+
+
+def pair_biases(
+    similarity_BB: Tensor, temperature: float, weights_B: Tensor | None = None, *, num_iterations: int = 4
+) -> Biases:
+    """Return NCL's biases of a batch of pairs, in which a text and a video have their pair's share of the loss.
+
+    With other marginals there is no similarity at which the gradient vanishes: the loss would pull each video towards
+    its weight, and the biases undo that in every step.
+    """
+    shares_B = None if weights_B is None else shares_of(weights_B)
+    given = {"text_marginals_M": shares_B, "video_marginals_N": shares_B, "num_iterations": num_iterations}
+    return sinkhorn_biases(similarity_BB, temperature, **given)
+
+
+def normalized_nce(
+    similarity_BB: Tensor, temperature: float, *, num_iterations: int = 4, weights_B: Tensor | None = None
+) -> Tensor:
+    """NCL Eq. 4 on the similarities of Eq. 12: each text must pick its video, and each video its text.
+
+    Biases are added such that none of them is picked too often or too seldom.
+
+    Args:
+        similarity_BB: Similarity of text i and video j.
+        temperature: Divides the similarities.
+        num_iterations: Of ``sinkhorn_biases``; 0: no biases.
+        weights_B: Weight of each pair; None: all have 1.
+
+    Returns:
+        A scalar, the mean of both directions.
+    """
+    by_text = by_video = similarity_BB
+    if num_iterations:
+        biases = pair_biases(similarity_BB, temperature, weights_B, num_iterations=num_iterations)
+        by_text, by_video = (
+            similarity_BB + biases.video_N,
+            similarity_BB + biases.text_M[:, None],
+        )  # the other one is the same for all
+    by_text = nce(by_text / temperature, weights_R=weights_B)
+    by_video = nce(by_video.T / temperature, weights_R=weights_B)
+    return (by_text + by_video) / 2

@@ -1,0 +1,132 @@
+"""The losses of TACo and ToCo: of sentences, of tokens of interest, and of pairs that a fusion network scores."""
+
+import torch
+from torch import Tensor
+
+from .contrastive import nce, weighted_nce
+from .ncl import pair_biases
+
+
+def sentence_nce(video_BD: Tensor, text_RD: Tensor, temperature: float = 1.0, first: int = 0) -> Tensor:
+    """TACo Eq. 3: each text must pick its own video among all of the batch, by dot product.
+
+    Returns:
+        A scalar, the mean over texts.
+    """
+    return nce(text_RD @ video_BD.T / temperature, first)
+
+
+def token_similarity(video_BMD: Tensor, video_mask_BM: Tensor, tokens: Tensor) -> Tensor:
+    """s(x_j, y_i^p) of TACo Eq. 4: the largest dot product of each text token with any token of each video.
+
+    Args:
+        video_BMD: Video tokens.
+        video_mask_BM: True for a token. Every video has at least one.
+        tokens: Text tokens [..., D].
+
+    Returns:
+        [..., B]
+    """
+    products = torch.einsum("...d,bmd->...bm", tokens, video_BMD)
+    return products.masked_fill(~video_mask_BM, float("-inf")).amax(dim=-1)
+
+
+def token_nce(
+    video_BMD: Tensor,
+    video_mask_BM: Tensor,
+    text_RND: Tensor,
+    token_weights_RN: Tensor,
+    temperature: float = 1.0,
+    first: int = 0,
+) -> Tensor:
+    """TACo Eq. 4: each token of interest must pick its text's video, by its best match within a video.
+
+    Args:
+        video_BMD: Video tokens.
+        video_mask_BM: True for a token. Every video has at least one.
+        text_RND: Text tokens.
+        token_weights_RN: Normalised idf of the tokens (Appendix A), 0 for tokens of no interest.
+        temperature: Divides the similarities.
+        first: Index of the first text's video.
+
+    Returns:
+        A scalar, the mean over texts; 0 if no text has a token of interest.
+    """
+    text_of_S, place_S = token_weights_RN.nonzero(as_tuple=True)
+    similarity_SB = token_similarity(video_BMD, video_mask_BM, text_RND[text_of_S, place_S])
+    return weighted_nce(similarity_SB / temperature, first + text_of_S, token_weights_RN[text_of_S, place_S]) / len(
+        text_RND
+    )
+
+
+def cascade_scores(sentence_TV: Tensor, token_SV: Tensor, text_of_S: Tensor) -> Tensor:
+    """Return how hard negatives are, [T, V]: TACo section 3.3, "we sum the two similarities".
+
+    Args:
+        sentence_TV: Dot products of Eq. 3.
+        token_SV: Similarities of Eq. 4 (``token_similarity``) of the texts' tokens of interest. All weigh the same
+            here: the paper weights them by idf in the loss only.
+        text_of_S: Row of each token's text.
+    """
+    return sentence_TV.index_add(0, text_of_S, token_SV)
+
+
+def hard_negatives(scores_BB: Tensor, num_negatives: int) -> tuple[Tensor, Tensor]:
+    """Choose each text's own video and its hardest others, and each video's texts likewise.
+
+    A pair that both want needs to be scored only once: the pairs to score are those for which either mask is True.
+
+    Args:
+        scores_BB: How hard each pair is, by text and video.
+        num_negatives: Others to choose; all of them if there are fewer.
+
+    Returns:
+        Two masks [B, B], by text and video. In the first, each row is a text's problem; in the second, each column is a
+        video's.
+    """
+    size = len(scores_BB)
+    own = torch.eye(size, dtype=torch.bool, device=scores_BB.device)
+    others = scores_BB.detach().masked_fill(own, float("-inf"))
+    count = min(num_negatives, size - 1)
+    of_texts = own.scatter(1, others.topk(count, dim=1).indices, True)
+    of_videos = own.scatter(0, others.topk(count, dim=0).indices, True)
+    return of_texts, of_videos
+
+
+def fusion_nce(
+    scores_BB: Tensor, of_texts: Tensor, of_videos: Tensor, *, weights_B: Tensor | None = None, normalized: bool = False
+) -> Tensor:
+    """TACo Eq. 5 over the chosen pairs: each text must pick its video, and each video its text ("and vice versa").
+
+    Args:
+        scores_BB: w . z_cls of text i and video j; anything for pairs that are in neither mask.
+        of_texts: First mask of ``hard_negatives``.
+        of_videos: Second mask of ``hard_negatives``.
+        weights_B: Weight of each pair; None: all have 1.
+        normalized: Add NCL's biases, each direction's over its own pairs.
+
+    Returns:
+        A scalar, the mean over the 2 B problems.
+    """
+    by_text, by_video = (scores_BB.masked_fill(~mask, float("-inf")) for mask in (of_texts, of_videos))
+    if normalized:
+        by_text = by_text + pair_biases(by_text, 1.0, weights_B).video_N
+        by_video = by_video + pair_biases(by_video, 1.0, weights_B).text_M[:, None]
+    by_text, by_video = (nce(logits, weights_R=weights_B) for logits in (by_text, by_video.T))
+    return (by_text + by_video) / 2
+
+
+def fusion_token_nce(scores_BBN: Tensor, of_texts: Tensor, token_weights_BN: Tensor) -> Tensor:
+    """ToCo Eq. 2 over the chosen pairs: each token of interest must pick its text's video, by its fused score.
+
+    Args:
+        scores_BBN: f^t of text i's token n beside video j; anything for pairs that are not in ``of_texts``.
+        of_texts: First mask of ``hard_negatives``.
+        token_weights_BN: Normalised idf, 0 for tokens of no interest.
+
+    Returns:
+        A scalar, the mean over texts.
+    """
+    text_of_S, place_S = token_weights_BN.nonzero(as_tuple=True)
+    logits_SB = scores_BBN[text_of_S, :, place_S].masked_fill(~of_texts[text_of_S], float("-inf"))
+    return weighted_nce(logits_SB, text_of_S, token_weights_BN[text_of_S, place_S]) / len(scores_BBN)
