@@ -125,9 +125,12 @@ class RowBlocks:
         return rows
 
     def finish(self) -> Iterator[np.ndarray]:
-        """Yield the rest: a row for each hop that has begun."""
-        yield from self._add(np.zeros(WINDOW, dtype=np.float32), False)
-        rows = self._block()
+        """Yield the rest, if there is any: a row for each hop that has begun."""
+        blocks = list(self._add(np.zeros(WINDOW, dtype=np.float32), False))
+        if self._filled > WINDOW:  # else a full block has taken the last window
+            blocks.append(self._block())
+        rows = np.concatenate(blocks)
         surplus = max(self.num_rows - math.ceil(self._end / HOP), 0)
         self.num_rows -= surplus
-        yield rows[: len(rows) - surplus]
+        if len(rows) > surplus:
+            yield rows[: len(rows) - surplus]

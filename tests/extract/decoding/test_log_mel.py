@@ -12,7 +12,7 @@ from helpers.shared import shared
 from helpers.sounds import SAME_DECIBELS, heard, needs_program, second
 from transformers import audio_utils
 from vlalign.extract.decoding.errors import VideoError
-from vlalign.extract.decoding.log_mel import HOP, NUM_BANDS, RATE, WINDOW, log_mel_of_all
+from vlalign.extract.decoding.log_mel import BLOCK_ROWS, HOP, NUM_BANDS, RATE, WINDOW, RowBlocks, log_mel_of_all
 from vlalign.extract.decoding.sound import planned_sound
 from vlalign.storage.profiles import PROFILES
 
@@ -159,3 +159,18 @@ def test_odd_files_of_the_zoo(name, outcome):
     except VideoError as error:
         found = f"{error.kind}: {error}"
     assert found == outcome or (outcome == "unreadable" and found.startswith("unreadable: "))
+
+
+@pytest.mark.parametrize("num_blocks", [1, 2])
+@pytest.mark.parametrize("more_rows", range(-4, 4))
+@pytest.mark.parametrize("more_samples", [-1, 0, 1])
+def test_blocks_that_end_anywhere_hold_every_row_once(num_blocks, more_rows, more_samples):
+    """A child may send no empty block, so none is made where the sound ends with a full one."""
+    samples = np.random.default_rng(0).normal(size=(num_blocks * BLOCK_ROWS + more_rows) * HOP + more_samples)
+    samples = samples.astype(np.float32)
+    blocks = RowBlocks(0)
+    made = [block for start in range(0, len(samples), 4096) for block in blocks.add(samples[start:][:4096], real=True)]
+    made += blocks.finish()
+    assert all(len(block) for block in made)
+    assert sum(map(len, made)) == blocks.num_rows
+    np.testing.assert_allclose(np.concatenate(made)["features"], log_mel_of_all(samples), atol=1e-4)
