@@ -65,6 +65,11 @@ class DatasetFolder:
         """Folder of the runs."""
         return self.path / "runs"
 
+    @property
+    def comparisons(self) -> Path:
+        """Folder of tables and pages that compare runs."""
+        return self.path / "comparisons"
+
     def problems(self, command: str) -> Path:
         """Return the file in which a command lists the inputs that it skipped."""
         return self.path / "problems" / f"{command}.txt"

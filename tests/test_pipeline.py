@@ -16,6 +16,7 @@ from vlalign.train.cli_evaluate import main as evaluate_main
 from vlalign.train.cli_search import main as search_main
 from vlalign.train.cli_train import main as train_main
 
+RUN = "taco-s3d-seed0"
 TRAIN = ["--features", "s3d", "--num-steps", "12", "--batch-size", "4"]
 COMMANDS = {
     "vlalign-extract": extract_main,
@@ -36,13 +37,13 @@ def trained(small_demo, tmp_path_factory):
     root = tmp_path_factory.mktemp("trained")
     shutil.copytree(small_demo.path, root / "demo")
     dataset = DatasetFolder(root, "demo")
-    assert train_main([*at(dataset), *TRAIN]) == 0
+    assert train_main([*at(dataset), *TRAIN, "--run-name", RUN]) == 0
     assert evaluate_main(at(dataset)) == 0
     return dataset
 
 
 def run_folder(dataset: DatasetFolder):
-    return dataset.runs / "taco-s3d-seed0"
+    return dataset.runs / RUN
 
 
 def test_stores_have_every_video_and_record_how_they_were_made(small_demo):
@@ -90,10 +91,9 @@ def test_the_same_seed_trains_the_same_model(trained):
     assert train_main([*at(trained), *TRAIN, "--run-name", "again"]) == 0
     assert train_main([*at(trained), *TRAIN, "--run-name", "other", "--seed", "1"]) == 0
     losses = {
-        name: [e["loss"] for e in read_jsonl(trained.runs / name / "events.jsonl")]
-        for name in ("taco-s3d-seed0", "again", "other")
+        name: [e["loss"] for e in read_jsonl(trained.runs / name / "events.jsonl")] for name in (RUN, "again", "other")
     }
-    assert losses["again"] == losses["taco-s3d-seed0"] != losses["other"]
+    assert losses["again"] == losses[RUN] != losses["other"]
 
 
 def test_metrics_equal_a_count_over_search_results(trained, capsys):
@@ -130,8 +130,8 @@ def test_each_query_is_kept_with_its_rank(trained):
 
 def test_a_second_training_and_evaluation_do_nothing(trained, capsys):
     before = {path: path.stat().st_mtime_ns for path in run_folder(trained).rglob("*") if path.is_file()}
-    assert train_main([*at(trained), *TRAIN]) == 0
-    assert evaluate_main([*at(trained), "taco-s3d-seed0"]) == 0
+    assert train_main([*at(trained), *TRAIN, "--run-name", RUN]) == 0
+    assert evaluate_main([*at(trained), RUN]) == 0
     assert {path: path.stat().st_mtime_ns for path in run_folder(trained).rglob("*") if path.is_file()} == before
     shown = capsys.readouterr()
     assert shown.err.count("nothing to do") == 2
@@ -139,12 +139,12 @@ def test_a_second_training_and_evaluation_do_nothing(trained, capsys):
 
 
 def test_another_run_with_the_same_name_is_rejected(trained, capsys):
-    assert train_main([*at(trained), "--features", "s3d", "--num-steps", "5"]) == 2
+    assert train_main([*at(trained), "--features", "s3d", "--num-steps", "5", "--run-name", RUN]) == 2
     assert "holds a finished run with other settings or data; pass another --run-name NAME" in capsys.readouterr().err
 
 
 def test_search_prints_the_best_clips_with_times_and_scores(trained, capsys):
-    assert search_main(["--root", str(trained.root), "taco-s3d-seed0", "a red circle falls", "--num-results", "3"]) == 0
+    assert search_main(["--root", str(trained.root), RUN, "a red circle falls", "--num-results", "3"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "'a red circle falls' among 14 clips of demo"
     rows = [re.fullmatch(r"\s*(-?\d+\.\d\d)\s+0\.00 -\s+(\d\.\d\d)\s+(demo\d{4})", line) for line in lines[2:5]]
@@ -184,7 +184,7 @@ def test_a_users_videos_and_captions(small_demo, tmp_path, capsys):
     assert "captions.csv, line 12: caption is '', expected a sentence; left out" in err
     assert "captions of video 'ghost'" in err and "does not list it" in err
 
-    assert train_main([*root, *TRAIN]) == 1
+    assert train_main([*root, *TRAIN, "--run-name", RUN]) == 1
     err = capsys.readouterr().err
     assert "captions of video 'ghost': no features in" in err and "captions of video 'broken': no features in" in err
     assert "caption dog#90.0-95.0: starts after the video's end" in err
@@ -193,7 +193,7 @@ def test_a_users_videos_and_captions(small_demo, tmp_path, capsys):
     assert evaluate_main([*root, "--split", "validation"]) == 2
     err = capsys.readouterr().err
     assert "captions has split 'validation' (" in err and "; pass another split (train, test)" in err
-    assert search_main([*root, "taco-s3d-seed0", "a fish"]) == 0
+    assert search_main([*root, RUN, "a fish"]) == 0
     out = capsys.readouterr().out
     assert "among 8 clips of mine" in out and "0.00 -   0.70" in out
 

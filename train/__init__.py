@@ -7,17 +7,20 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .comparison.seeds import SeedRuns, train_seeds
     from .evaluation import evaluate
     from .search.search import search_clips
     from .training import TrainedRun, train
 
-__all__ = ["TrainedRun", "evaluate", "search_clips", "train"]
+__all__ = ["SeedRuns", "TrainedRun", "evaluate", "search_clips", "train", "train_seeds"]
 
 _MODULES = {
+    "SeedRuns": ".comparison.seeds",
     "TrainedRun": ".training",
     "evaluate": ".evaluation",
     "search_clips": ".search.search",
     "train": ".training",
+    "train_seeds": ".comparison.seeds",
 }
 """{public name: its module}"""
 

@@ -7,6 +7,8 @@ from typing import Any
 from ..storage.common.command import command_parser, run_command
 from ..storage.common.exits import EXIT_DONE, EXIT_INCOMPLETE
 from ..storage.common.terminal import show
+from .comparison.seeds import SeedRuns, parse_seeds, train_seeds
+from .comparison.table import as_text
 from .config import PARTS, objective_settings
 from .objectives import DEFAULT_OBJECTIVE, OBJECTIVES
 from .recipes import RECIPES
@@ -21,19 +23,25 @@ def train_command(args: argparse.Namespace) -> int:
     """Run vlalign-train; return its exit code."""
     names = [of.name for part in PARTS.values() for of in fields(part)] + [*objective_settings()]
     settings = {name: getattr(args, name) for name in names if name not in ("dataset", "protocol")}
-    run = train(
-        args.root,
-        args.dataset,
-        recipe=args.recipe,
-        protocol=args.protocol,
-        init=args.init,
-        run_name=args.run_name,
-        device=args.device,
-        settings=settings | {"objective": args.objective},
-    )
+    settings["objective"] = args.objective
+    names = ("recipe", "protocol", "init", "run_name", "device")
+    call = {name: getattr(args, name) for name in names}
+    if args.seeds is not None:
+        return show_seeds(
+            train_seeds(args.root, args.dataset, seeds=parse_seeds(args.seeds), settings=settings, **call)
+        )
+    run = train(args.root, args.dataset, settings=settings, **call)
     if not run.was_trained_before and is_first_process():
         show(f"trained {run.folder}; now: vlalign-evaluate {run.folder}")
     return EXIT_INCOMPLETE if run.num_left_out else EXIT_DONE
+
+
+def show_seeds(result: SeedRuns) -> int:
+    """Show the table of runs with several seeds; return the exit code."""
+    if result.files:
+        show(as_text(result.table))
+        show(f"table: {' and '.join(map(str, result.files))}")
+    return EXIT_DONE if result.is_complete else EXIT_INCOMPLETE
 
 
 def add_setting(group: argparse._ArgumentGroup, of: Field[Any], kind: type, help_text: str) -> None:
@@ -83,6 +91,7 @@ def make_parser() -> argparse.ArgumentParser:
         "was "
         "stopped. All settings are optional; those that are not given are the recipe's. A run keeps them in run.json.",
         "vlalign-train --dataset demo --features s3d\n"
+        "  vlalign-train --dataset demo --features s3d --seeds 0-4\n"
         "  vlalign-train --recipe taco-youcook2 --num-video-layers 4 --device cuda\n"
         "  torchrun --nproc-per-node 8 --no-python vlalign-train --recipe taco-howto100m --device cuda",
     )
@@ -98,11 +107,17 @@ def make_parser() -> argparse.ArgumentParser:
         "--protocol",
         help="which splits and captions of the data set, as for vlalign-preprocess (default: the usual ones)",
     )
+    parser.add_argument(
+        "--seeds",
+        metavar="SEEDS",
+        help="train and evaluate a run for each of these seeds, such as 0-4 or 0,2,5, and show the mean with its "
+        "deviation; complete runs are kept",
+    )
     parser.add_argument("--init", metavar="RUN", help="folder or name of a run whose model training starts from")
     parser.add_argument(
         "--run-name",
         metavar="NAME",
-        help="name of the run's folder (default: made of objective, features, protocol and seed)",
+        help="name of the run's folder (default: made of objective, features, settings that differ from the recipe, and seed)",
     )
     parser.add_argument(
         "--device",

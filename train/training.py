@@ -20,6 +20,7 @@ from .objectives import DEFAULT_OBJECTIVE, objective_for
 from .recipes import RECIPES, describe, make_config, usual_recipe
 from .run_layout import EVENTS_FILE, LABELS_FILE, LAST_MODEL_FILE, MODEL_FILE, RUN_FILE, STATE_FILE
 from .run_lock import training_in
+from .run_names import name_of_run
 from .runs import describe_inputs, features_note, find_run, open_run_stores, trained_before
 
 WRITTEN = (STATE_FILE, MODEL_FILE, LAST_MODEL_FILE, EVENTS_FILE, LABELS_FILE, RUN_FILE)
@@ -33,6 +34,8 @@ class TrainedRun:
     folder: Path
     """The run's folder."""
     config: TrainConfig
+    init: Path | None = None
+    """Folder of the run whose model training started from."""
     was_trained_before: bool = False
     """The run was finished already, so nothing was done."""
     num_left_out: int = 0
@@ -61,7 +64,7 @@ def train(
         recipe: Where settings come from that are not given, one of ``recipes.RECIPES``; None: the data set's.
         protocol: Splits and captions of the data set, as for vlalign-preprocess; None: the recipe's or the usual ones.
         init: Folder or name of a run whose model training starts from.
-        run_name: Name of the run's folder; None: made of objective, features, protocol and seed.
+        run_name: Name of the run's folder; None: see ``run_names``.
         device: "cpu", "cuda" or "cuda:N"; under torchrun, each process uses its own GPU with "cuda".
         settings: Settings by name, such as ``{"features": "s3d", "num_steps": 1000}``; see ``config.TrainConfig``.
         on_progress: Called after each step.
@@ -86,11 +89,11 @@ def train(
     if recipe is None:
         names["objective"] = objective
     config = make_config(recipe, given | names)
-    run_folder = folder.runs / (run_name or _name_of(config, init_folder))
+    run_folder = folder.runs / (run_name or name_of_run(config, init_folder))
     stores = open_run_stores(folder, config)
     if trained_before(run_folder, config, describe_inputs(folder, stores, init_folder)):
         say(f"{run_folder}: trained before with the same settings on the same data; nothing to do")
-        return TrainedRun(run_folder, config, was_trained_before=True)
+        return TrainedRun(run_folder, config, init_folder, was_trained_before=True)
     is_first = is_first_process()
     if is_first:
         named = [name for name, v in (("dataset", dataset), ("protocol", protocol), ("init", init)) if v is not None]
@@ -98,7 +101,7 @@ def train(
     problems = Problems(quiet=not is_first, file=folder.problems("train"))
     with report_progress_to(on_progress), problems:
         train_run(folder, config, run_folder, stores, device=device, init=init_folder, problems=problems)
-    return TrainedRun(run_folder, config, num_left_out=problems.count)
+    return TrainedRun(run_folder, config, init_folder, num_left_out=problems.count)
 
 
 def _say_settings(config: TrainConfig, given: Mapping[str, Any], also_given: Sequence[str]) -> None:
@@ -115,12 +118,6 @@ def is_first_process() -> bool:
 def usual_objective(about: Mapping[str, Any]) -> str:
     """Return the objective for a data set whose captions say this about themselves: that of its task, or else TACo."""
     return objective_for(about.get("task", "")) or DEFAULT_OBJECTIVE
-
-
-def _name_of(config: TrainConfig, init: Path | None) -> str:
-    start = f"from-{init.name}" if init else ""
-    parts = config.objective.name, config.features, config.protocol, start, f"seed{config.seed}"
-    return "-".join(filter(None, parts))
 
 
 def train_run(

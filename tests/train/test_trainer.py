@@ -206,7 +206,7 @@ def test_a_run_goes_on_from_another_and_is_asked_on_data_that_it_never_saw(toy, 
     assert "trained on toy (zero-shot)" in (whole / "on" / "other" / "report.html").read_text()
 
     assert train_main([*at(other), *TRAIN, "--init", "whole", "--learning-rate", "1e-12"]) == 0
-    folder = other.runs / "taco-s3d-from-whole-seed0"
+    [folder] = other.runs.glob("taco-s3d-from-whole-*-learning_rate=1e-12-*-seed0")
     assert evaluate_main([*at(other), folder.name]) == 0
     assert read_json(folder / "metrics.json")["metrics"] == result["metrics"]
     assert read_json(folder / "run.json")["inputs"]["init"]["run"] == "whole"
@@ -226,11 +226,11 @@ def test_captions_that_cannot_be_used_are_said_and_left_out(tmp_path, capsys):
     ]
     captions.append(Caption(video_id="v001", start_seconds=900.0, end_seconds=910.0, caption="fry", split="test"))
     write_part(dataset.captions, 0, captions, {})
-    assert train_main([*at(dataset), *TRAIN]) == 1
+    assert train_main([*at(dataset), *TRAIN, "--run-name", "run"]) == 1
     said = capsys.readouterr().err
     assert "captions of video 'nowhere': no features in" in said and "starts after the video's end" in said
     assert evaluate_main(at(dataset)) == 1
-    assert read_json(dataset.runs / "taco-s3d-seed0" / "metrics.json")["left_out"] == 2
+    assert read_json(dataset.runs / "run" / "metrics.json")["left_out"] == 2
 
 
 def test_bfloat16_trains_and_is_evaluated_in_float32(toy):

@@ -93,6 +93,8 @@ class Task(ABC, Generic[S]):
     """What the data set's captions are in this task, such as "questions"."""
     item_name: ClassVar[str] = "clips"
     """What has to be numerous for figures to be comparable with published ones: "clips" or "videos"."""
+    main_measures: ClassVar[tuple[str, ...]] = ()
+    """Those of ``measures`` that a table of runs shows; it has room for few."""
 
     @property
     def page(self) -> Path:
@@ -129,6 +131,14 @@ class Task(ABC, Generic[S]):
         trained_on = f" (trained on {figures['trained_on']})" if figures["trained_on"] != figures["dataset"] else ""
         asked = f"{self.count(figures)} of {figures['dataset']}, {figures['split']}"
         return f"{figures['run']}{trained_on}: {asked}"
+
+    def measures(self, figures: Figures) -> Mapping[str, float]:
+        """Return the figures by which runs are compared: {name, as in tables of results: value}."""
+        return {}
+
+    def stage_measures(self, figures: Figures) -> Mapping[str, Mapping[str, float]]:
+        """Return the ``measures`` of each stage of the score alone: {stage: measures}; empty without stages."""
+        return {}
 
     @abstractmethod
     def summary(self, figures: Figures) -> Iterator[str]:

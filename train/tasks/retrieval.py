@@ -28,6 +28,7 @@ class Retrieval(Task[RetrievalSettings]):
     name = "retrieval"
     description = "clips by caption, and captions by clip"
     settings_type = RetrievalSettings
+    main_measures = ("R@1", "R@5", "R@10", "median rank", "video to text R@1")
 
     def page_functions(self) -> Mapping[str, Callable[..., Any]]:
         """Return what draws the codebook."""
@@ -57,6 +58,14 @@ class Retrieval(Task[RetrievalSettings]):
         """Return how many captions and clips were ranked."""
         return f"{counted(figures, 'captions')} and {counted(figures, 'clips')}"
 
+    def measures(self, figures: Figures) -> Mapping[str, float]:
+        """Return the metrics of both directions; those of video to text have the direction in their names."""
+        return _measures(figures["metrics"])
+
+    def stage_measures(self, figures: Figures) -> Mapping[str, Mapping[str, float]]:
+        """Return the metrics of each stage alone."""
+        return {stage: _measures(metrics) for stage, metrics in figures["stages"].items()}
+
     def summary(self, figures: Figures) -> Iterator[str]:
         """Yield the tables of metrics and stages, and what was done to the scores."""
         yield metrics_table(figures["metrics"])
@@ -68,6 +77,14 @@ class Retrieval(Task[RetrievalSettings]):
             in_use = f"{codebook['live']:,} of {codebook['size']:,} codewords in use"
             yield f"codebook: {in_use}, {shared}; the report shows what they stand for"
         yield f"ties: {figures['ties']}; checksum of the split's clips and captions: {figures['split_checksum']}"
+
+
+def _measures(metrics: Mapping[str, Any]) -> dict[str, float]:
+    return {
+        f"{prefix}{name.replace('_', ' ')}": metrics[direction][name]
+        for direction, prefix in (("text_to_video", ""), ("video_to_text", "video to text "))
+        for name in COLUMNS
+    }
 
 
 def metrics_table(metrics: Mapping[str, Any]) -> str:

@@ -27,6 +27,7 @@ class Segmentation(Task[NoSettings]):
     description = "which step each second of a video shows (COIN), for a run with --objective segmentation"
     caption_name = "segments"
     item_name = "videos"
+    main_measures = ("accuracy", "steps accuracy", "edit", "F1@50")
 
     def page_functions(self) -> Mapping[str, Callable[..., Any]]:
         """Return what draws a video's labels."""
@@ -45,6 +46,10 @@ class Segmentation(Task[NoSettings]):
     def heading(self, figures: Figures) -> str:
         """Return the heading, with the number of steps."""
         return f"{super().heading(figures)}; {figures['num_labels']:,} steps to choose from"
+
+    def measures(self, figures: Figures) -> Mapping[str, float]:
+        """Return the run's metrics, in percent."""
+        return {name.replace("_", " "): figures["segmentation"][name] for name in COLUMNS}
 
     def summary(self, figures: Figures) -> Iterator[str]:
         """Yield the table of metrics."""

@@ -28,6 +28,7 @@ class Steps(Task[NoSettings]):
     description = "when each step of its task is done in a video (CrossTask)"
     caption_name = "steps"
     item_name = "videos"
+    main_measures = ("recall", "recall with spans")
 
     def page_functions(self) -> Mapping[str, Callable[..., Any]]:
         """Return what draws a video's steps."""
@@ -42,6 +43,10 @@ class Steps(Task[NoSettings]):
     def count(self, figures: Figures) -> str:
         """Return how many tasks and videos were asked."""
         return f"steps of {len(figures['steps']['tasks'])} tasks in {counted(figures, 'videos')}"
+
+    def measures(self, figures: Figures) -> Mapping[str, float]:
+        """Return the mean recalls over tasks, in percent."""
+        return {"recall": figures["steps"]["recall"], "recall with spans": figures["steps"]["recall_spans"]}
 
     def summary(self, figures: Figures) -> Iterator[str]:
         """Yield the table of recalls, and how many videos were left out."""

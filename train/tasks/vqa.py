@@ -1,6 +1,6 @@
 """Questions about videos, answered by the nearest of the answers that the training questions have."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from ...storage.common.problems import Problems
@@ -31,6 +31,7 @@ class Vqa(Task[NoSettings]):
     description = "questions about videos (MSRVTT-QA, MSVD-QA), for a run with --objective vqa"
     caption_name = "questions"
     item_name = "videos"
+    main_measures = ("accuracy", "question alone")
 
     def ask(self, run: "Run", question: Question[NoSettings], problems: Problems) -> TaskResult:
         """Answer the questions of a split."""
@@ -45,6 +46,10 @@ class Vqa(Task[NoSettings]):
     def heading(self, figures: Figures) -> str:
         """Return the heading, with the number of answers."""
         return f"{super().heading(figures)}; {figures['num_answers']:,} answers to choose from"
+
+    def measures(self, figures: Figures) -> Mapping[str, float]:
+        """Return the accuracies over all questions, in percent."""
+        return {label: figures[name]["all"] for name, label in ROWS.items()}
 
     def summary(self, figures: Figures) -> Iterator[str]:
         """Yield the table of accuracies."""

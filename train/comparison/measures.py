@@ -1,0 +1,101 @@
+"""What an evaluation measured: the figures by which runs are compared, and on which test set. Files are not trusted."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ...storage.common.errors import UserError
+from ...storage.files import read_json
+from ...storage.values import is_text
+from ..run_layout import METRICS_FILE
+from ..tasks import TASKS
+from ..tasks.base import Figures, counted
+
+
+@dataclass(frozen=True)
+class TestSet:
+    """What a run was asked."""
+
+    dataset: str
+    protocol: str
+    split: str
+    checksum: str
+    """Of the captions and clips that were used; the same for the same test set."""
+    told: str
+    """How much of the split was used, such as "550 captions and 110 clips"."""
+    is_whole: bool
+    """Nothing of the split was left out."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What one evaluation of a run found."""
+
+    run: str
+    task: str
+    test: TestSet
+    question: Mapping[str, Any]
+    """What decides the figures besides model and data, such as ``{"ties": "average"}``."""
+    values: Mapping[str, float]
+    """{measure: value}"""
+    stages: Mapping[str, Mapping[str, float]]
+    """{stage: values of its score alone}, for runs whose score has several."""
+    main: tuple[str, ...]
+    """The measures that tables show first."""
+    notes: tuple[str, ...]
+    """What every figure needs beside it."""
+
+
+def measured(figures: Figures) -> Measured:
+    """Return what an evaluation measured.
+
+    Args:
+        figures: Contents of ``metrics.json``.
+
+    Raises:
+        KeyError, TypeError, ValueError: They are not as an evaluation writes them.
+    """
+    task = TASKS[figures["task"]]
+    names = ("run", "dataset", "protocol", "split", "split_checksum")
+    if not all(is_text(figures[name]) for name in names):
+        raise ValueError(f"one of {', '.join(names)} is not text")
+    values = dict(task.measures(figures))
+    stages = {name: dict(values) for name, values in task.stage_measures(figures).items()}
+    for name, value in [*values.items(), *(item for stage in stages.values() for item in stage.items())]:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            raise ValueError(f"{name} is not a finite number")
+    notes = [*figures["not_comparable"], *([figures["note"]] if figures["note"] else [])]
+    if not all(map(is_text, notes)):
+        raise ValueError("its notes are not text")
+    counts = [(figures[f"num_{name}"], figures[f"num_{name}_of_split"]) for name in ("captions", "clips", "videos")]
+    test = TestSet(
+        dataset=figures["dataset"],
+        protocol=figures["protocol"],
+        split=figures["split"],
+        checksum=figures["split_checksum"],
+        told=f"{counted(figures, 'captions', task.caption_name)} and {counted(figures, task.item_name)}",
+        is_whole=all(used == whole for used, whole in counts),
+    )
+    fingerprint = figures["fingerprint"]
+    question = {name: fingerprint[name] for name in sorted(fingerprint) if name not in ("inputs", "model_sha256")}
+    main = tuple(name for name in task.main_measures if name in values)
+    return Measured(figures["run"], task.name, test, question, values, stages, main, tuple(notes))
+
+
+def read_measured(folder: Path) -> Measured | None:
+    """Return what the evaluation in a folder measured; None if there was none.
+
+    Raises:
+        UserError: The file is not as an evaluation writes it.
+    """
+    path = folder / METRICS_FILE
+    if not path.exists():
+        return None
+    figures = read_json(path)
+    try:
+        return measured(figures)
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
+        todo = "remove it and run vlalign-evaluate again"
+        raise UserError(f"{path}: not as an evaluation writes it; {todo}") from None

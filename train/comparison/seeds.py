@@ -1,0 +1,154 @@
+"""The same training with several seeds, and the mean of what the runs reach. ``vlalign-train --seeds`` wraps it."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ...storage.common.errors import SettingError
+from ...storage.common.progress import Listener
+from ...storage.layout import DatasetFolder
+from ..evaluation import Evaluation, EvaluationSettings, evaluate
+from ..run_names import name_of_run
+from ..training import TrainedRun, is_first_process, train
+from .measures import Measured, measured
+from .table import Cell, Column, Table, mean_of, write_table
+
+MOST_SEEDS = 1000
+
+
+@dataclass(frozen=True)
+class SeedRuns:
+    """Runs that differ in their seed alone."""
+
+    runs: tuple[TrainedRun, ...]
+    evaluations: tuple[Evaluation, ...]
+    """One for each run; none in the other processes of a training by several."""
+    table: Table
+    """A row for each run, and the mean with its deviation."""
+    files: tuple[Path, ...]
+    """Where the table was written."""
+
+    @property
+    def is_complete(self) -> bool:
+        """Return whether nothing was left out."""
+        return not any(run.num_left_out for run in self.runs) and all(e.is_complete for e in self.evaluations)
+
+
+def parse_seeds(text: str) -> tuple[int, ...]:
+    """Return the seeds of a text such as "0-4" or "0,2,5-7".
+
+    Raises:
+        SettingError: It is not of this form, or has a seed twice.
+    """
+    seeds: list[int] = []
+    for part in text.split(","):
+        found = re.fullmatch(r"([0-9]{1,9})(?:-([0-9]{1,9}))?", part)
+        if found is None:
+            raise SettingError("seeds", text, "expected numbers and ranges, such as 0-4 or 0,2,5-7")
+        first, last = int(found[1]), int(found[2] or found[1])
+        if last < first:
+            raise SettingError("seeds", text, f"expected the lower number first, not {part}")
+        if last - first + len(seeds) >= MOST_SEEDS:
+            raise SettingError("seeds", text, f"expected at most {MOST_SEEDS} seeds")
+        seeds += range(first, last + 1)
+    if len(set(seeds)) < len(seeds):
+        raise SettingError("seeds", text, "expected each seed once")
+    return tuple(seeds)
+
+
+def train_seeds(
+    root: Path,
+    dataset: str | None = None,
+    *,
+    seeds: Sequence[int],
+    recipe: str | None = None,
+    protocol: str | None = None,
+    init: str | None = None,
+    run_name: str | None = None,
+    device: str = "cpu",
+    settings: Mapping[str, Any] | None = None,
+    on_progress: Listener | None = None,
+) -> SeedRuns:
+    """Train and evaluate a run for each seed. Runs that are complete are kept, unfinished ones continue.
+
+    The table is also written into ``<root>/<dataset>/comparisons/``. All trainings end before the first evaluation;
+    under torchrun, only the first process evaluates.
+
+    Args:
+        root: Folder of all data sets.
+        dataset: Name of the data set; None: the one prepared data set under ``root``.
+        seeds: One for each run.
+        recipe: As for ``train``.
+        protocol: As for ``train``.
+        init: As for ``train``.
+        run_name: Name of the runs' folders without the seed, which is added; None: see ``run_names``.
+        device: As for ``train``.
+        settings: As for ``train``, without the seed.
+        on_progress: Called with the progress of each training and evaluation.
+
+    Raises:
+        SettingError: A setting cannot be used.
+        UserError: As for ``train`` and ``evaluate``.
+    """
+    if not seeds:
+        raise SettingError("seeds", "()", "expected one seed or more")
+    if (settings or {}).get("seed") is not None:
+        raise SettingError("seed", (settings or {})["seed"], "the seeds are those of --seeds; leave one of both out")
+    runs = []
+    for seed in seeds:
+        run = train(
+            root,
+            dataset,
+            recipe=recipe,
+            protocol=protocol,
+            init=init,
+            run_name=f"{run_name}-seed{seed}" if run_name else None,
+            device=device,
+            settings={**(settings or {}), "seed": seed},
+            on_progress=on_progress,
+        )
+        runs.append(run)
+    if not is_first_process():
+        return SeedRuns(tuple(runs), (), Table((), ()), ())
+    asked = EvaluationSettings(device=device)
+    evaluations = tuple(evaluate(run.folder, root=root, settings=asked, on_progress=on_progress) for run in runs)
+    table = seeds_table([measured(evaluation.figures) for evaluation in evaluations], seeds)
+    folder = DatasetFolder(root, runs[0].config.dataset).comparisons
+    label = f"seeds{shown_seeds(seeds)}"
+    name = f"{run_name}-{label}" if run_name else name_of_run(runs[0].config, runs[0].init, seed=label)
+    return SeedRuns(tuple(runs), evaluations, table, tuple(write_table(table, folder, name)))
+
+
+def shown_seeds(seeds: Sequence[int]) -> str:
+    """Return seeds as a short text: "0-4" if they follow on each other, else "0_2_5"."""
+    if len(seeds) > 1 and list(seeds) == list(range(seeds[0], seeds[0] + len(seeds))):
+        return f"{seeds[0]}-{seeds[-1]}"
+    return "_".join(map(str, seeds)) if len(seeds) <= 10 else f"{seeds[0]}_and_{len(seeds) - 1}_more"
+
+
+def seeds_table(runs: Sequence[Measured], seeds: Sequence[int]) -> Table:
+    """Return a table with a row for each run, and one for the mean with its deviation.
+
+    Args:
+        runs: What the evaluations measured, in the order of ``seeds``.
+        seeds: Of the runs.
+    """
+    names = list(runs[0].values)
+    columns = (
+        Column("run", is_text=True),
+        Column("seed"),
+        *(Column(n, only_in_csv=n not in runs[0].main) for n in names),
+    )
+    rows: list[tuple[Cell, ...]] = [
+        (run.run, str(seed), *(mean_of([run.values[name]]) for name in names))
+        for run, seed in zip(runs, seeds, strict=True)
+    ]
+    means = (mean_of([run.values[name] for run in runs]) for name in names)
+    rows.append((f"mean of {len(runs)}", None, *means))
+    tests = {(run.test.checksum, run.test.told) for run in runs}
+    notes = [f"±: sample standard deviation over {len(runs)} seeds"] if len(runs) > 1 else []
+    notes += [f"test set {checksum}: {told}" for checksum, told in sorted(tests)]
+    notes += sorted({note for run in runs for note in run.notes})
+    return Table(columns, tuple(rows), tuple(notes))
