@@ -25,6 +25,8 @@ from .weights import load_published, load_random, published_weights
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 VALUE_RANGES = {"0..1": 255, "0..255": 1}
 """{value range: divisor of a picture's bytes}"""
+NAMED = ("pretrained", "random")
+"""Weights that are no path."""
 NO_WEIGHTS = Weights(name="none", sha256="")
 """Weights of features that are computed without a network."""
 
@@ -132,7 +134,8 @@ def load_extractor(
 
     Args:
         name: Such as "s3d"; see ``storage.profiles.PROFILES``.
-        weights: A file, "pretrained" (the profile's own, from the cache or their authors) or "random".
+        weights: A file, a folder that transformers' ``save_pretrained`` wrote, "pretrained" (the profile's own, from
+            the cache or their authors) or "random".
         device: "cpu", "cuda" or "cuda:N".
         precision: What the network computes in: "fp32", "bf16" or, on a GPU, "fp16". Another precision makes another
             profile. Log-mel features, which have no network, do not depend on it.
@@ -145,10 +148,12 @@ def load_extractor(
     if precision not in PRECISIONS or (precision == "fp16" and torch_device.type == "cpu"):
         raise SettingError("precision", repr(precision), f"on {torch_device}, expected fp32, bf16 or, on a GPU, fp16")
     if profile.modality == "sound":
-        if weights not in ("pretrained", "random"):
+        if weights not in NAMED:
             raise SettingError("weights", weights, f"{name} uses no network and has none; leave --weights out")
         return Extractor(find_profile(name), NO_WEIGHTS, None, torch.device("cpu"), batch_size=1)
-    network = MODELS[profile.name]().eval().requires_grad_(False)
+    kind = MODELS[profile.name]
+    network = kind.of_folder(Path(weights)) if Path(weights).is_dir() and weights not in NAMED else kind()
+    network.eval().requires_grad_(False)
     if weights == "random":
         used = load_random(network, seed)
     else:

@@ -1,13 +1,16 @@
 """The extractor for a store: its weights must be those that the store was made with so far."""
 
+from pathlib import Path
+
 from ..storage.common.errors import UserError
 from ..storage.common.terminal import say
 from ..storage.layout import DatasetFolder
 from ..storage.profiles import PROFILES
 from ..storage.shards import Shard, read_shard
 from ..storage.store_folder import shard_files
-from .extractor import Extractor, load_extractor
+from .extractor import NAMED, Extractor, load_extractor
 from .settings import PRETRAINED
+from .text_tower import WITH_TEXT_TOWER, remember_place
 from .weights import published_weights
 
 DEMO = "demo"
@@ -57,4 +60,6 @@ def make_extractor(
             f"now asked for: profile {extractor.profile.hash} and {extractor.weights.name}; pass the same --weights, "
             "another --root, or remove that folder"
         )
+    if name in WITH_TEXT_TOWER and weights not in NAMED:
+        remember_place(extractor.weights, Path(weights))
     return extractor

@@ -14,15 +14,20 @@ import zlib
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from ..storage.common.errors import READ_ERRORS, UserError
+from ..storage.common.errors import READ_ERRORS, UserError, refuse_unreadable
 from ..storage.common.progress import progress
 from ..storage.common.terminal import say
 from ..storage.files import read_json, sha256_of, write_json
 from ..storage.records import Weights
 from .models import PUBLISHED
 from .models.network import Network, PublishedFile
+
+TENSORS_FILE = "model.safetensors"
+"""The weights in a folder that transformers' ``save_pretrained`` wrote."""
 
 SILENCE_SECONDS = 20.0
 """How long a source may take to answer, and to continue once it has begun."""
@@ -156,11 +161,14 @@ def _receive(url: str, partial: Path, what: str) -> None:
 def read_state(path: Path) -> dict[str, Tensor]:
     """Read the entries of a checkpoint, bare or under ``state_dict``, with names with or without ``module.``.
 
-    Nothing in the file is executed.
+    A file whose name ends in .safetensors is read as one. Nothing in the file is executed.
 
     Raises:
         UserError: The file is not a checkpoint.
     """
+    if path.suffix == ".safetensors":
+        with refuse_unreadable(path, "not a safetensors file", errors=(*READ_ERRORS, SafetensorError)):
+            return load_file(path)
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
     except (*READ_ERRORS, pickle.UnpicklingError, struct.error, zlib.error, ImportError, AssertionError) as error:
@@ -183,12 +191,14 @@ def load_published(model: Network, path: Path, *, left_out: tuple[str, ...]) -> 
 
     Args:
         model: A network before ``fold``.
-        path: A checkpoint. It must have all of the model's entries except batch norm's counters, and no others.
+        path: A checkpoint, or a folder that ``save_pretrained`` wrote. It must have all of the model's entries except
+            batch norm's counters, and no others.
         left_out: Prefixes of entries that the file may have and the model does not need.
 
     Raises:
         UserError: The file is missing, not a checkpoint, or has other entries, which are named.
     """
+    given, path = path, path / TENSORS_FILE if path.is_dir() else path
     if not path.is_file():
         raise UserError(f"weights {path}: no such file")
     state = {name: value for name, value in read_state(path).items() if not name.startswith(left_out)}
@@ -202,7 +212,7 @@ def load_published(model: Network, path: Path, *, left_out: tuple[str, ...]) -> 
         num_classes, width = expected[f"{model.classifier}.weight"]
         setattr(model, model.classifier, nn.Linear(width, num_classes).requires_grad_(False))
     model.load_state_dict(state, strict=False)
-    return Weights(name=path.name, sha256=sha256_of(path))
+    return Weights(name=given.name or given.absolute().name, sha256=sha256_of(path))
 
 
 def _differences(state: dict[str, Tensor], expected: dict[str, torch.Size]) -> list[str]:

@@ -5,13 +5,23 @@ transformers takes seconds to import. It is imported only when a network is made
 for it.
 """
 
-from typing import ClassVar
+from pathlib import Path
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ...storage.common.errors import refuse_unreadable
+from ...storage.files import read_json
 from .network import Network, PublishedFile
+
+CONFIG_FILE = "config.json"
+SIZES = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
+MOST = 1 << 16
+"""Upper limit of the sizes that a folder may state."""
+SAME = {"image_size": 224, "projection_dim": 512}
+"""What the profiles need; everything else about a vision tower may differ."""
 
 
 class ClipViTB32(Network):
@@ -32,12 +42,24 @@ class ClipViTB32(Network):
     left_out = ("text_model.", "text_projection.", "logit_scale", "vision_model.embeddings.position_ids")
     batch_sizes: ClassVar = {"cpu": 16, "cuda": 256}
 
-    def __init__(self) -> None:
+    def __init__(self, **sizes: Any) -> None:
+        """Make a vision tower; without ``sizes``, of ``CLIPVisionConfig``, that of ViT-B/32."""
         from transformers import CLIPVisionConfig, CLIPVisionModelWithProjection
 
         super().__init__()
-        clip = CLIPVisionModelWithProjection(CLIPVisionConfig())  # its defaults are ViT-B/32's
+        clip = CLIPVisionModelWithProjection(CLIPVisionConfig(**sizes))
         self.vision_model, self.visual_projection = clip.vision_model, clip.visual_projection
+
+    @classmethod
+    def of_folder(cls, folder: Path) -> Network:
+        """Return the vision tower of a CLIP that ``save_pretrained`` wrote, in its own sizes.
+
+        Raises:
+            UserError: The folder describes no CLIP whose features fit the profile.
+        """
+        path = folder / CONFIG_FILE
+        with refuse_unreadable(path, "not the configuration of a CLIP for these features"):
+            return cls(**_sizes(read_json(path)))
 
     def forward(self, x: Tensor) -> Tensor:
         """See the class."""
@@ -70,3 +92,19 @@ class ClipViTB32Map(ClipViTB32):
     def forward(self, x: Tensor) -> Tensor:
         """See the class."""
         return self.embed(self.vision_model(x).last_hidden_state[:, 1:]).flatten(1)
+
+
+def _sizes(about: dict[str, Any]) -> dict[str, Any]:
+    """Return the sizes of the vision tower that a ``config.json`` states. Raises ``ValueError`` for impossible ones."""
+    if about.get("model_type") != "clip":
+        raise ValueError(f"model_type {str(about.get('model_type'))[:80]!r}, expected 'clip'")
+    given = {"image_size": 224, **(about.get("vision_config") or {})}
+    given["projection_dim"] = about.get("projection_dim", 512)
+    if wrong := [name for name, value in SAME.items() if given[name] != value]:
+        raise ValueError(f"{wrong[0]} {str(given[wrong[0]])[:80]}, expected {SAME[wrong[0]]}")
+    kept = {name: given[name] for name in (*SIZES, *SAME, "patch_size") if name in given}
+    if wrong := [name for name, value in kept.items() if type(value) is not int or not 0 < value <= MOST]:
+        raise ValueError(f"{wrong[0]} {str(kept[wrong[0]])[:80]}, expected a count")
+    if given.get("hidden_act", "quick_gelu") not in ("quick_gelu", "gelu"):
+        raise ValueError(f"hidden_act {str(given['hidden_act'])[:80]!r}, expected 'quick_gelu' or 'gelu'")
+    return kept | {name: given[name] for name in ("hidden_act", "layer_norm_eps") if name in given}

@@ -1,9 +1,12 @@
 """What all networks have in common."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import ClassVar
 
 from torch import Tensor, nn
+
+from ...storage.common.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -35,6 +38,15 @@ class Network(nn.Module):
     """Number of windows that are best computed together, for "cpu" and "cuda"."""
     random_gain: float = 1.0
     """Of random weights (see ``weights.load_random``). 1 suits networks of residual branches, which add up."""
+
+    @classmethod
+    def of_folder(cls, folder: Path) -> "Network":
+        """Return the network, without weights, that a folder of a model describes.
+
+        Raises:
+            UserError: The folder describes another model, or the network's weights are published as files only.
+        """
+        raise UserError(f"weights {folder}: a folder; expected a file of weights")
 
     def fold(self) -> "Network":
         """Fold batch norms into convolutions; return self."""

@@ -189,6 +189,11 @@ class TokenWeights:
             pos_tags=[self._usual_tag.get(word.group().lower(), "X") for word in words],
         )
 
+    def unknown_words(self, text: str) -> list[str]:
+        """Return the words of a text that no training caption has, in order, each once."""
+        words = dict.fromkeys(word.group() for word in re.finditer(r"\w+", text))
+        return [word for word in words if word.lower() not in self._usual_tag]
+
     def word_weights(self, caption: Caption) -> list[float]:
         """Return the weight of each word.
 

@@ -1,0 +1,162 @@
+"""``open_search``: moments of any words, with the text tower of a store or with a run."""
+
+import numpy as np
+import pytest
+from helpers.clips_of_text import new_clip, save_clip, word_tokenizer
+from helpers.toy import make_toy
+from vlalign.extract.text_tower import remember_place
+from vlalign.storage import FeatureStore, UserError, VideoFeatures, Weights, write_shard
+from vlalign.storage.common.errors import SettingError
+from vlalign.storage.files import sha256_of
+from vlalign.storage.layout import DatasetFolder
+from vlalign.storage.profiles import PROFILES
+from vlalign.train import open_search
+from vlalign.train.checkpoint import load_run
+from vlalign.train.cli_train import main as train_main
+from vlalign.train.data.clips import Clip
+from vlalign.train.scoring import stage_scores
+from vlalign.train.search.windows import plan_windows
+
+TRAIN = ["--features", "s3d", "--num-steps", "2", "--batch-size", "4", "--num-negatives", "2"]
+TEXTS = ["red ball", "green cube", "blue cone"]
+
+
+@pytest.fixture(scope="module")
+def toy(tmp_path_factory):
+    toy = make_toy(tmp_path_factory.mktemp("toy"))
+    assert train_main(["--root", str(toy.root), "--dataset", "toy", *TRAIN, "--run-name", "r"]) == 0
+    return toy
+
+
+@pytest.fixture(scope="module")
+def clip(tmp_path_factory):
+    tokenizer = word_tokenizer(TEXTS)
+    return save_clip(new_clip(tokenizer), tokenizer, tmp_path_factory.mktemp("clip") / "small-clip")
+
+
+def of_texts(clip, features, num_videos=6):
+    """Return a data set whose videos show each text for 10 s, one after the other, in a row a second."""
+    from vlalign.extract.text_tower import load_text_tower
+
+    weights = Weights(name="small-clip", sha256=sha256_of(clip / "model.safetensors"))
+    texts_TD = load_text_tower(PROFILES["clip_vit_b32"], weights, clip).encode(TEXTS)
+    texts_TD = texts_TD - texts_TD.mean(axis=0)  # random towers give all texts nearly the same vector
+    rng, videos = np.random.default_rng(0), []
+    for number in range(num_videos):
+        order = rng.permutation(3)
+        rows = texts_TD[order].repeat(10, axis=0) + rng.normal(size=(30, 512)) * 1e-3
+        starts = np.arange(30.0)
+        videos.append(
+            VideoFeatures(
+                video_id=f"v{number}",
+                features=rows * rng.uniform(1, 9, (30, 1)),
+                start_seconds=starts,
+                end_seconds=starts + 1,
+                valid_frames=np.ones(30, int),
+                duration_seconds=30.0,
+                source=",".join(map(str, order)),
+            )
+        )
+    write_shard(features, PROFILES["clip_vit_b32"], weights, videos, made_with={})
+    return videos
+
+
+@pytest.fixture
+def shown(tmp_path, clip):
+    dataset = DatasetFolder(tmp_path, "shown")
+    of_texts(clip, dataset.features("clip_vit_b32"))
+    return dataset
+
+
+def test_zero_shot_finds_where_a_text_is_shown(shown, clip):
+    search = open_search(shown.path, features="clip_vit_b32", weights=clip)
+    assert search.num_windows == 6 * len(plan_windows(30.0))
+    store = FeatureStore(shown.features("clip_vit_b32"))
+    for number, text in enumerate(TEXTS):
+        moments = search(text, num_results=6)
+        assert len({moment.video_id for moment in moments}) == 6, "one moment of each video"
+        assert [m.score for m in moments] == sorted((m.score for m in moments), reverse=True)
+        for moment in moments:
+            place = store.source(moment.video_id).split(",").index(str(number))
+            assert (moment.start_seconds, moment.end_seconds) == (10.0 * place, 10.0 * place + 10)
+            assert place * 10 < sum(moment.window) / 2 < place * 10 + 10
+            assert moment.percentile > 80
+            curve = search.score_curve(text, moment.video_id)
+            assert place * 10 < curve.center_seconds[curve.scores.argmax()] < place * 10 + 10
+            np.testing.assert_array_equal(moment.curve.scores, curve.scores[10 * place : 10 * place + 10])
+
+
+def test_zero_shot_scores_are_cosines_of_means(shown, clip):
+    """The definition, written as a loop."""
+    search = open_search(shown.path, features="clip_vit_b32", weights=clip)
+    query_D = search.encoder.text_vector("red ball")
+    [best, *_] = search("red ball", num_results=1)
+    rows = FeatureStore(shown.features("clip_vit_b32")).get(best.video_id).features
+    start, end = best.window
+    chosen = [row / np.linalg.norm(row) for second, row in enumerate(rows) if start <= second + 0.5 < end]
+    mean = np.mean(chosen, axis=0)
+    assert best.score == pytest.approx(float(mean @ query_D / np.linalg.norm(mean)), abs=1e-3)  # stored as float16
+
+
+def test_the_place_of_the_weights_need_not_be_said_again(shown, clip):
+    with pytest.raises(UserError, match=r"weights small-clip.*pass --weights"):
+        open_search(shown.path, features="clip_vit_b32")
+    remember_place(FeatureStore(shown.features("clip_vit_b32")).weights, clip)
+    assert open_search(shown.path, features="clip_vit_b32")("red ball", num_results=1)
+
+
+def test_a_run_searches_windows_with_the_scores_of_evaluation(toy):
+    search, run = open_search(toy.path, run="r"), load_run(toy.runs / "r")
+    moments = search("cut the onion", num_results=100, rerank=1000)
+    assert len(moments) >= 24
+    windows = [(m.video_id, *m.window) for m in moments]
+    clips = [Clip(v, None, None) if e >= run.features.duration_seconds(v) and s == 0 else Clip(v, s, e)
+             for v, s, e in windows]  # fmt: skip
+    scores = stage_scores(run.scorer, [run.scorer.weights.tag_query("cut the onion")], clips)
+    np.testing.assert_allclose([m.score for m in moments], scores.fused(run.config.score_weights)[0][0], atol=1e-4)
+    for stage in ("sentence", "token", "fusion"):
+        np.testing.assert_allclose([m.stages[stage] for m in moments], scores.stages[stage][0], atol=1e-4)
+    assert search.remarks("cut the zeppelin") == ["not in the training captions: the, zeppelin"]
+
+
+def test_like_finds_the_same_elsewhere(shown, clip):
+    search = open_search(shown.path, features="clip_vit_b32", weights=clip)
+    store = FeatureStore(shown.features("clip_vit_b32"))
+    first = store.source("v0").split(",")[0]
+    moments = search.like("v0", 2, 7, num_results=5)
+    assert {moment.video_id for moment in moments} == {"v1", "v2", "v3", "v4", "v5"}
+    for moment in moments:
+        place = store.source(moment.video_id).split(",").index(first)
+        assert (moment.start_seconds, moment.end_seconds) == (10.0 * place, 10.0 * place + 10)
+
+
+def test_only_chosen_videos_are_searched(shown, clip):
+    search = open_search(shown.path, features="clip_vit_b32", weights=clip)
+    assert {m.video_id for m in search("red ball", videos={"v2", "v3"})} == {"v2", "v3"}
+    assert search("red ball", videos=[]) == []
+
+
+def test_a_wrong_call_is_refused_in_one_line(toy, shown, clip):
+    search = open_search(shown.path, features="clip_vit_b32", weights=clip)
+    with pytest.raises(UserError, match="the query is empty"):
+        search(" \n")
+    with pytest.raises(UserError, match=r"the query has 100,000 characters"):
+        search("x" * 100_000)
+    with pytest.raises(SettingError, match="num_results 0"):
+        search("x", num_results=0)
+    with pytest.raises(UserError, match="'nobody': not in the index of shown"):
+        search.like("nobody")
+    with pytest.raises(UserError, match=r"v0@40-50: no part of this video, which has 30.00 s"):
+        search.like("v0", 40, 50)
+    with pytest.raises(UserError, match="either features whose model reads texts, or a run"):
+        open_search(shown.path)
+    with pytest.raises(UserError, match="features s3d: S3D-G reads no texts"):
+        open_search(toy.path, features="s3d")
+    with pytest.raises(UserError, match="no feature store"):
+        open_search(shown.path, features="resnet152")
+
+
+@pytest.mark.parametrize("query", ["🙂🙂", "円を描く", "a" * 1999, "<script>alert(1)</script>", "ÀÉÎ\u202e"])
+def test_any_text_is_answered(shown, toy, clip, query):
+    assert len(open_search(shown.path, features="clip_vit_b32", weights=clip)(query)) == 5
+    assert len(open_search(toy.path, run="r")(query)) == 5

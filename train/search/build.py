@@ -1,0 +1,102 @@
+"""Making the index of a data set, in passes of bounded memory. ``vlalign-index`` wraps ``build_index``."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from ...storage.common.progress import progress
+from ...storage.layout import DatasetFolder
+from ..data.clips import Clip
+from .encoders import Encoder, key_of
+from .index import WindowIndex, folder_name, open_parts, write_part
+from .windows import WINDOW_SECONDS, plan_windows
+
+PART_WINDOWS = 1 << 16
+"""Windows in a part, and so in memory at a time: 128 MiB in float32 for 512 values. One video more may fit in."""
+BATCH_WINDOWS = 1024
+"""Windows that are encoded between two reports of progress."""
+
+
+@dataclass(frozen=True)
+class IndexFolder:
+    """Where the index of a data set lies for one encoder, and what it must have been made from."""
+
+    encoder: Encoder
+    path: Path
+    key: str
+
+    @classmethod
+    def of(cls, encoder: Encoder) -> "IndexFolder":
+        """Return the index folder of an encoder."""
+        key = key_of(encoder, window_seconds=list(WINDOW_SECONDS))
+        return cls(encoder, index_folder(encoder.dataset, encoder.name), key)
+
+    def open(self) -> WindowIndex:
+        """Open the windows that count now.
+
+        Raises:
+            UserError: A part is damaged.
+        """
+        encoder = self.encoder
+        checksums = {video_id: encoder.checksum(video_id) for video_id in encoder.video_ids()}
+        return WindowIndex(open_parts(self.path), self.key, checksums)
+
+
+def index_folder(dataset: DatasetFolder, name: str) -> Path:
+    """Return the folder of the index of features or a run."""
+    return dataset.path / "index" / folder_name(name)
+
+
+def add_videos(index: IndexFolder, video_ids: Sequence[str]) -> None:
+    """Encode the windows of videos and write them as parts. What is written stays if the work is stopped.
+
+    Args:
+        index: Where the parts go.
+        video_ids: Videos of the encoder.
+    """
+    encoder = index.encoder
+    planned = {video_id: plan_windows(encoder.duration_seconds(video_id)) for video_id in video_ids}
+    total = sum(map(len, planned.values()))
+    with_progress = progress(
+        _encoded(encoder, planned), total=total, what="indexing", unit="windows", size=lambda done: len(done[1])
+    )
+    pending: dict[str, np.ndarray] = {}
+    for video_id, vectors in with_progress:
+        pending[video_id] = vectors
+        if sum(map(len, pending.values())) >= PART_WINDOWS:
+            _write(index, planned, pending)
+            pending = {}
+    if pending:
+        _write(index, planned, pending)
+
+
+def _write(index: IndexFolder, planned: dict[str, np.ndarray], done: dict[str, np.ndarray]) -> None:
+    videos = {video_id: index.encoder.checksum(video_id) for video_id in done}
+    write_part(index.path, index.key, videos, [planned[video_id] for video_id in done], list(done.values()))
+
+
+def _encoded(encoder: Encoder, planned: dict[str, np.ndarray]) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield the vectors of each video's windows. Several short videos are encoded together."""
+    batch: dict[str, np.ndarray] = {}
+    for video_id, windows in planned.items():
+        batch[video_id] = windows
+        if sum(map(len, batch.values())) >= BATCH_WINDOWS:
+            yield from _encode_batch(encoder, batch)
+            batch = {}
+    if batch:
+        yield from _encode_batch(encoder, batch)
+
+
+def _encode_batch(encoder: Encoder, batch: dict[str, np.ndarray]) -> Iterator[tuple[str, np.ndarray]]:
+    clips = [clip for video_id, windows in batch.items() for clip in clips_of(video_id, windows)]
+    vectors = encoder.clip_vectors(clips)
+    borders = np.cumsum([len(windows) for windows in batch.values()])[:-1]
+    yield from zip(batch, np.split(vectors, borders), strict=True)
+
+
+def clips_of(video_id: str, windows: np.ndarray) -> list[Clip]:
+    """Return the windows of a video as clips; the first is the whole (``plan_windows``)."""
+    parts = [Clip(video_id, float(start), float(end)) for start, end in windows[1:].tolist()]
+    return [Clip(video_id, None, None), *parts]

@@ -1,0 +1,209 @@
+"""What turns windows and queries into vectors that can be compared: a store with its text tower, or a trained run."""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from ...storage.common.errors import UserError
+from ...storage.feature_store import FeatureStore
+from ...storage.layout import DatasetFolder
+from ...storage.records import VideoFeatures
+from ..data.clips import Clip
+from .moments import ScoreCurve
+
+if TYPE_CHECKING:
+    from ...extract.text_tower import TextTower
+
+TINY = float(np.finfo(np.float32).tiny)
+
+
+@dataclass(frozen=True)
+class ClipScores:
+    """Scores of some clips for a query, with all stages."""
+
+    total: np.ndarray
+    """Weighted sum of the stages, float32 [N]."""
+    stages: dict[str, np.ndarray]
+    """{stage: float32 [N]}"""
+
+
+class Encoder(Protocol):
+    """Makes vectors of clips and of texts whose dot product says how well they fit."""
+
+    @property
+    def dataset(self) -> DatasetFolder:
+        """The data set that is searched."""
+        ...
+
+    @property
+    def name(self) -> str:
+        """Name of the features, or of the run."""
+        ...
+
+    @property
+    def note(self) -> str | None:
+        """What every result needs beside it, such as that features come from random weights."""
+        ...
+
+    @property
+    def made_from(self) -> dict[str, Any]:
+        """What the vectors depend on besides the rows of a video; vectors with another one cannot be compared."""
+        ...
+
+    def video_ids(self) -> list[str]:
+        """Return the videos that have features."""
+        ...
+
+    def duration_seconds(self, video_id: str) -> float:
+        """Return the duration of a video."""
+        ...
+
+    def checksum(self, video_id: str) -> int:
+        """Return a checksum of a video's rows, 0 to 2**63 - 1."""
+        ...
+
+    def clip_vectors(self, clips: Sequence[Clip]) -> np.ndarray:
+        """Return a vector for each clip, float32 [N, D]; zeros for a clip without rows."""
+        ...
+
+    def text_vector(self, text: str) -> np.ndarray:
+        """Return the vector of a text, float32 [D]."""
+        ...
+
+    def picture_vector(self, path: Path) -> np.ndarray:
+        """Return the vector of a picture, as of a video that shows it, float32 [D]."""
+        ...
+
+    def score(self, text: str, clips: Sequence[Clip], rerank: int) -> ClipScores | None:
+        """Score clips with all stages, the late ones for the ``rerank`` best; None if vectors are all there is."""
+        ...
+
+    def curve(self, query_D: np.ndarray, video_id: str) -> ScoreCurve | None:
+        """Return scores finer than the windows'; None if there are none."""
+        ...
+
+    def remarks(self, text: str) -> list[str]:
+        """Return what of a text the model does not know, or does not read, one line each."""
+        ...
+
+
+def unit(vectors: np.ndarray) -> np.ndarray:
+    """Return vectors [..., D] with length 1; zeros stay."""
+    vectors = np.asarray(vectors, dtype=np.float32)
+    return vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), TINY)
+
+
+def stores_checksum(stores: Sequence[FeatureStore], video_id: str) -> int:
+    """Return one checksum of a video's rows in several stores."""
+    parts = b"".join(int(store.place(video_id)[1]["checksum"]).to_bytes(8, "little", signed=True) for store in stores)
+    return int.from_bytes(hashlib.sha256(parts).digest()[:8], "little") >> 1
+
+
+class ZeroShot:
+    """A store and the text tower of the model that made it: no training, no captions.
+
+    The vector of a clip is the mean of its rows, each of length 1, and again of length 1 (CLIP4Clip's mean pooling).
+    """
+
+    def __init__(self, dataset: DatasetFolder, store: FeatureStore, tower: "TextTower") -> None:
+        self.dataset, self.store, self.tower = dataset, store, tower
+
+    @property
+    def name(self) -> str:
+        """Name of the features."""
+        return self.store.name
+
+    @property
+    def note(self) -> str | None:
+        """None: a store of random weights has no text tower."""
+        return None
+
+    @property
+    def made_from(self) -> dict[str, Any]:
+        """The profile and the weights."""
+        return {"profile_hash": self.store.profile.hash, "weights_sha256": self.store.weights.sha256}
+
+    def video_ids(self) -> list[str]:
+        """Return the videos of the store."""
+        return sorted(self.store.video_ids())
+
+    def duration_seconds(self, video_id: str) -> float:
+        """Return the duration of a video."""
+        return self.store.duration_seconds(video_id)
+
+    def checksum(self, video_id: str) -> int:
+        """Return a checksum of a video's rows."""
+        return stores_checksum([self.store], video_id)
+
+    def clip_vectors(self, clips: Sequence[Clip]) -> np.ndarray:
+        """Return a vector of length 1 for each clip: of the rows whose middle lies in it, else of the nearest row."""
+        vectors = np.zeros((len(clips), self.store.profile.dimension), dtype=np.float32)
+        for video_id in dict.fromkeys(clip.video_id for clip in clips):
+            of_video = [index for index, clip in enumerate(clips) if clip.video_id == video_id]
+            vectors[of_video] = _window_means(self.store.get(video_id), [clips[index] for index in of_video])
+        return vectors
+
+    def text_vector(self, text: str) -> np.ndarray:
+        """Return the text tower's vector, of length 1."""
+        return self.tower.encode([text])[0]
+
+    def picture_vector(self, path: Path) -> np.ndarray:
+        """Return the vector that the same model gives a picture."""
+        raise NotImplementedError
+
+    def score(self, text: str, clips: Sequence[Clip], rerank: int) -> ClipScores | None:
+        """Return None: the vectors are all there is."""
+        return None
+
+    def curve(self, query_D: np.ndarray, video_id: str) -> ScoreCurve | None:
+        """Return the score of each row."""
+        video = self.store.get(video_id)
+        return ScoreCurve(video.start_seconds, video.end_seconds, unit(video.features) @ query_D)
+
+    def remarks(self, text: str) -> list[str]:
+        """Say whether the text is too long."""
+        if self.tower.is_cut(text):
+            return [f"only the first {self.tower.network.sizes.max_position_embeddings - 2} word pieces are read"]
+        return []
+
+
+def _window_means(video: VideoFeatures, clips: Sequence[Clip]) -> np.ndarray:
+    """Return the mean of the rows, each of length 1, of clips of one video, of length 1: [N, D]."""
+    if not len(video.features):
+        return np.zeros((len(clips), video.features.shape[1]), dtype=np.float32)
+    sums = np.zeros((len(video.features) + 1, video.features.shape[1]))
+    unit(video.features).cumsum(axis=0, dtype=np.float64, out=sums[1:])
+    middles = (video.start_seconds + video.end_seconds) / 2
+    starts = np.array([0.0 if clip.start_seconds is None else clip.start_seconds for clip in clips])
+    ends = np.array([np.inf if clip.end_seconds is None else clip.end_seconds for clip in clips])
+    first, last = np.searchsorted(middles, starts, side="left"), np.searchsorted(middles, ends, side="left")
+    is_empty = last <= first
+    nearest = np.abs(middles[None] - np.minimum((starts + ends) / 2, middles[-1])[:, None]).argmin(axis=1)
+    first, last = np.where(is_empty, nearest, first), np.where(is_empty, nearest + 1, last)
+    return unit((sums[last] - sums[first]) / (last - first)[:, None])
+
+
+def key_of(encoder: Encoder, **more: Any) -> str:
+    """Return all that vectors of an index depend on besides rows, as JSON with sorted keys."""
+    return json.dumps(encoder.made_from | more, sort_keys=True)
+
+
+def open_zero_shot(dataset: DatasetFolder, features: str, weights: Path | None) -> ZeroShot:
+    """Open a store for zero-shot search.
+
+    Raises:
+        UserError: There is no such store, or its model reads no texts.
+    """
+    from ...extract.text_tower import WITH_TEXT_TOWER, load_text_tower  # torch takes seconds to import
+
+    if "+" in features or "," in features:
+        raise UserError(
+            f"features {features}: several; without a run, expected one, such as {' or '.join(WITH_TEXT_TOWER)}"
+        )
+    store = FeatureStore(dataset.features(features))
+    return ZeroShot(dataset, store, load_text_tower(store.profile, store.weights, weights))

@@ -1,0 +1,260 @@
+"""The vectors of all windows of a data set, in files of bounded size that are mapped into memory.
+
+A part is one safetensors file with the windows of some videos. A part that has its final name is complete and never
+changes. What a window belongs to is decided when an index is opened: a window counts if its video's rows are still
+those that it was made from. So a video is added by another part, and removed by removing it from the store.
+"""
+
+import json
+import math
+import time
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors.numpy import save
+
+from ...storage.common.errors import UserError, refuse_unreadable
+from ...storage.files import check_regular, written_whole
+
+SUFFIX = ".safetensors"
+FORMAT = 1
+TYPES = {"vectors": "F16", "spans": "F64", "video": "I32", "first": "I64", "ids": "U8", "checksums": "I64"}
+"""{tensor: type}: vectors [W, D]; spans [W, 2] in seconds; index of each window's video [W]; where each id begins in
+``ids``, and its end [V + 1]; all ids in UTF-8; checksums of the rows that the videos had [V]."""
+BYTES = {"F16": 2, "F64": 8, "I32": 4, "I64": 8, "U8": 1}
+MAX_HEADER_BYTES = 1 << 20
+TODO = "remove it and run vlalign-index"
+
+
+@dataclass(frozen=True)
+class Part:
+    """The windows of some videos."""
+
+    path: Path
+    key: str
+    """What the vectors depend on, as JSON."""
+    vectors: np.ndarray
+    """float16 [W, D], mapped."""
+    spans: np.ndarray
+    """float64 [W, 2], in seconds."""
+    video: np.ndarray
+    """int32 [W]: index of each window's video."""
+    video_ids: list[str]
+    checksums: np.ndarray
+    """int64 [V]"""
+
+
+def write_part(
+    folder: Path,
+    key: str,
+    videos: Mapping[str, int],
+    windows: Sequence[np.ndarray],
+    vectors: Sequence[np.ndarray],
+) -> Path:
+    """Write a part, whole or not at all; return its path.
+
+    Args:
+        folder: Folder of the index.
+        key: What the vectors depend on, as JSON.
+        videos: {video id: checksum of its rows}
+        windows: Start and end in seconds of each video's windows [W, 2].
+        vectors: Vectors of each video's windows [W, D].
+    """
+    ids = [video_id.encode() for video_id in videos]
+    tensors = {
+        "vectors": np.concatenate(vectors).astype(np.float16),
+        "spans": np.concatenate(windows).astype(np.float64),
+        "video": np.repeat(np.arange(len(ids), dtype=np.int32), [len(of_video) for of_video in windows]),
+        "first": np.cumsum([0, *map(len, ids)], dtype=np.int64),
+        "ids": np.frombuffer(b"".join(ids), dtype=np.uint8),
+        "checksums": np.array(list(videos.values()), dtype=np.int64),
+    }
+    path = folder / f"{time.time_ns():020d}-{uuid.uuid4().hex[:8]}{SUFFIX}"
+    with written_whole(path) as partial:
+        partial.write_bytes(save(tensors, {"format": str(FORMAT), "key": key}))
+    return path
+
+
+def part_files(folder: Path) -> list[Path]:
+    """Return the files of all parts, oldest first."""
+    return sorted(path for path in folder.glob(f"*{SUFFIX}") if not path.name.startswith("."))
+
+
+def read_part(path: Path) -> Part:
+    """Open a part. Its vectors are mapped, not read.
+
+    Raises:
+        UserError: The file is cut, damaged, or not a part of an index.
+    """
+    check_regular(path)
+    with refuse_unreadable(path, "not a part of an index", TODO):
+        header, first_byte = _read_header(path)
+        about = header.pop("__metadata__", {})
+        if about.get("format") != str(FORMAT):
+            raise ValueError(f"format {str(about.get('format'))[:20]}, this version reads {FORMAT}")
+        if header.keys() != TYPES.keys():
+            raise ValueError("its tensors are not those of an index")
+        size = path.stat().st_size - first_byte
+        arrays = {name: _mapped(path, first_byte, size, name, header[name]) for name in TYPES}
+        return _checked(path, str(about["key"]), arrays)
+
+
+def _read_header(path: Path) -> tuple[dict[str, Any], int]:
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        if length > MAX_HEADER_BYTES:
+            raise ValueError(f"a header of {length:,} bytes")
+        content = file.read(length)
+    if len(content) < length:
+        raise ValueError("it is cut off")
+    header = json.loads(content)
+    if not isinstance(header, dict) or not all(isinstance(value, dict) for value in header.values()):
+        raise ValueError("its header is no object of objects")
+    return header, 8 + length
+
+
+def _mapped(path: Path, first_byte: int, size: int, name: str, about: Mapping[str, Any]) -> np.ndarray:
+    """Map one tensor after checking that it lies in the file and has the stated type and size."""
+    shape, (low, high), kind = about["shape"], about["data_offsets"], about["dtype"]
+    if kind != TYPES[name] or not all(type(n) is int and n >= 0 for n in (*shape, low, high)):
+        raise ValueError(f"{name}: another type than {TYPES[name]}, or an impossible size")
+    if len(shape) != (2 if name in ("vectors", "spans") else 1) or high - low != math.prod(shape) * BYTES[kind]:
+        raise ValueError(f"{name}: shape {shape}, {high - low:,} bytes")
+    if high > size:
+        raise ValueError("it is cut off")
+    dtype = np.dtype(f"<{ {'F': 'f', 'I': 'i', 'U': 'u'}[kind[0]] }{BYTES[kind]}")
+    if 0 in shape:
+        return np.zeros(shape, dtype)
+    return np.memmap(path, dtype, "r", offset=first_byte + low, shape=tuple(shape))
+
+
+def _checked(path: Path, key: str, arrays: Mapping[str, np.ndarray]) -> Part:
+    """Return a part whose columns fit each other. Raises ``ValueError`` otherwise."""
+    vectors, spans, video, first = (arrays[name] for name in ("vectors", "spans", "video", "first"))
+    num_videos, num_windows = len(arrays["checksums"]), len(vectors)
+    if spans.shape != (num_windows, 2) or video.shape != (num_windows,) or first.shape != (num_videos + 1,):
+        raise ValueError("its columns have different lengths")
+    spans, video, first = np.array(spans), np.array(video), np.array(first)
+    if num_windows and not (video.min() >= 0 and video.max() < num_videos):
+        raise ValueError("a window of a video that it does not list")
+    if not np.isfinite(spans).all() or (spans[:, 0] > spans[:, 1]).any() or (spans < 0).any():
+        raise ValueError("a window without a valid time")
+    ids = arrays["ids"].tobytes()
+    if first[0] != 0 or first[-1] != len(ids) or (np.diff(first) <= 0).any():
+        raise ValueError("its list of videos is damaged")
+    borders = first.tolist()
+    video_ids = [ids[low:high].decode() for low, high in pairwise(borders)]
+    return Part(path, key, vectors, spans, video, video_ids, np.array(arrays["checksums"]))
+
+
+@dataclass(frozen=True)
+class IndexState:
+    """How an index compares with the features that it should have been made from."""
+
+    num_current: int
+    """Videos whose windows are there and current."""
+    missing: list[str]
+    """Videos without current windows, sorted."""
+    num_outdated: int
+    """Videos whose windows are of features that changed or are gone."""
+    other: list[Path]
+    """Parts that were made from another model or with other settings."""
+
+
+class WindowIndex:
+    """All windows that count, of the parts in a folder."""
+
+    def __init__(self, parts: Sequence[Part], key: str, checksums: Mapping[str, int]) -> None:
+        """Take parts from ``read_part``.
+
+        Args:
+            parts: All parts, oldest first. Of two with the same video, the later one counts.
+            key: What the vectors must have been made from; other parts are left out.
+            checksums: {video id: checksum of its rows now}
+        """
+        fitting = [part for part in parts if part.key == key]
+        self.video_ids = list(checksums)
+        self._number_of = {video_id: number for number, video_id in enumerate(checksums)}
+        newest: dict[str, int] = {}
+        num_outdated = 0
+        for index, part in enumerate(fitting):
+            for video_id, checksum in zip(part.video_ids, part.checksums.tolist(), strict=True):
+                if checksums.get(video_id) == checksum:
+                    newest[video_id] = index
+                else:
+                    num_outdated += 1
+        self.parts: list[Part] = []
+        video, spans = [np.zeros(0, np.int32)], [np.zeros((0, 2))]
+        for index, part in enumerate(fitting):
+            # -1 for a video that is gone or changed, or whose windows are in a later part.
+            numbers = [self._number_of[v] if newest.get(v) == index else -1 for v in part.video_ids]
+            if max(numbers, default=-1) >= 0:
+                self.parts.append(part)
+                video.append(np.array(numbers, dtype=np.int32)[part.video])
+                spans.append(part.spans)
+        self.video = np.concatenate(video)
+        """Index of each window's video among ``video_ids``; -1 for a window that does not count."""
+        self.spans = np.concatenate(spans)
+        """Start and end of each window in seconds."""
+        self.is_live = self.video >= 0
+        self.num_windows = int(self.is_live.sum())
+        self.first_row = np.cumsum([0, *(len(part.vectors) for part in self.parts)])
+        missing = sorted(checksums.keys() - newest.keys())
+        self.state = IndexState(len(newest), missing, num_outdated, [p.path for p in parts if p.key != key])
+
+    @property
+    def dim(self) -> int:
+        """Width of a vector; 0 without any."""
+        return self.parts[0].vectors.shape[1] if self.parts else 0
+
+    def blocks(self, num_rows: int) -> Iterator[tuple[int, np.ndarray]]:
+        """Yield (first window, vectors float16 [N, D]) of up to ``num_rows`` windows at a time, in order."""
+        for first, part in zip(self.first_row.tolist(), self.parts, strict=False):
+            for low in range(0, len(part.vectors), num_rows):
+                yield first + low, part.vectors[low : low + num_rows]
+
+    def rows_of(self, video_id: str) -> np.ndarray:
+        """Return the indices of a video's windows."""
+        number = self._number_of.get(video_id, -2)
+        return np.flatnonzero(self.video == number)
+
+    def vectors_of(self, rows: np.ndarray) -> np.ndarray:
+        """Return the vectors of some windows, float32 [N, D]."""
+        vectors = np.zeros((len(rows), self.dim), dtype=np.float32)
+        part_of = np.searchsorted(self.first_row, rows, side="right") - 1
+        for number in np.unique(part_of).tolist():
+            chosen = part_of == number
+            vectors[chosen] = self.parts[number].vectors[rows[chosen] - self.first_row[number]]
+        return vectors
+
+
+def open_parts(folder: Path) -> list[Part]:
+    """Open all parts in a folder. A part that a cleaning removed meanwhile is left out.
+
+    Raises:
+        UserError: A part is damaged.
+    """
+    parts = []
+    for path in part_files(folder):
+        try:
+            parts.append(read_part(path))
+        except UserError:
+            if path.exists():
+                raise
+    return parts
+
+
+def remove_parts(paths: Sequence[Path]) -> None:
+    """Remove parts; those that are gone already do no harm."""
+    for path in paths:
+        path.unlink(missing_ok=True)
+
+
+def folder_name(name: str) -> str:
+    """Return the name of an index's folder for features or a run."""
+    return "".join(c if c.isalnum() or c in "._+-" else "_" for c in name).lstrip(".") or "_"

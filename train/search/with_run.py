@@ -1,0 +1,125 @@
+"""Search with a trained run: its text and video sides find candidates, and its further stages order them."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from ...storage.common.errors import UserError
+from ...storage.feature_store import FeatureStore
+from ...storage.files import sha256_of
+from ...storage.layout import DatasetFolder
+from ..checkpoint import Run
+from ..data.clips import Clip
+from ..run_layout import MODEL_FILE
+from ..scoring import CLIP_CHUNK, stage_scores
+from .encoders import ClipScores, stores_checksum
+from .moments import ScoreCurve
+
+
+class RunEncoder:
+    """A run. Its early stage that is a dot product finds candidates."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        stores = [store for store in run.features.stores if isinstance(store, FeatureStore)]
+        assert len(stores) == len(run.features.stores), "a loaded run reads stores from folders"
+        self._stores = stores
+
+    @property
+    def dataset(self) -> DatasetFolder:
+        """The data set that is searched."""
+        return self.run.dataset
+
+    @property
+    def name(self) -> str:
+        """Name of the run."""
+        return self.run.folder.absolute().name
+
+    @property
+    def note(self) -> str | None:
+        """What every number of the run needs beside it."""
+        return self.run.note
+
+    @property
+    def made_from(self) -> dict[str, Any]:
+        """The model, and the profiles and weights of its features."""
+        features = [{"profile_hash": s.profile.hash, "weights_sha256": s.weights.sha256} for s in self._stores]
+        return {"run": self.name, "model_sha256": sha256_of(self.run.folder / MODEL_FILE), "features": features}
+
+    def video_ids(self) -> list[str]:
+        """Return the videos that all stores of the run have."""
+        return sorted(self.run.features.video_ids())
+
+    def duration_seconds(self, video_id: str) -> float:
+        """Return the duration of a video."""
+        return self.run.features.duration_seconds(video_id)
+
+    def checksum(self, video_id: str) -> int:
+        """Return a checksum of a video's rows in all stores."""
+        return stores_checksum(self._stores, video_id)
+
+    @torch.inference_mode()
+    def clip_vectors(self, clips: Sequence[Clip]) -> np.ndarray:
+        """Return the vector of each clip in the stage that is a dot product."""
+        scorer, chunks = self.run.scorer, []
+        scorer.model.eval()
+        for first in range(0, len(clips), CLIP_CHUNK):
+            encoded = scorer.encode_videos(clips[first : first + CLIP_CHUNK])
+            chunks.append(scorer.config.objective.video_vectors(scorer.model, encoded).float().cpu().numpy())
+        return np.concatenate(chunks) if chunks else np.zeros((0, scorer.model.width), dtype=np.float32)
+
+    @torch.inference_mode()
+    def text_vector(self, text: str) -> np.ndarray:
+        """Return the vector of a text in the stage that is a dot product."""
+        scorer = self.run.scorer
+        scorer.model.eval()
+        encoded = scorer.encode_texts([scorer.weights.tag_query(text)])
+        return scorer.config.objective.text_vectors(scorer.model, encoded)[0].float().cpu().numpy()
+
+    def picture_vector(self, path: Path) -> np.ndarray:
+        """Return the vector of a picture."""
+        raise NotImplementedError
+
+    def score(self, text: str, clips: Sequence[Clip], rerank: int) -> ClipScores | None:
+        """Return the scores of evaluation. Pairs that the late stages did not see come behind the others."""
+        scorer = self.run.scorer
+        shortlist = rerank if scorer.has_early else None
+        scores = stage_scores(scorer, [scorer.weights.tag_query(text)], clips, rerank=shortlist)
+        stages = {stage: values[0] for stage, values in scores.stages.items()}
+        return ClipScores(scores.fused(self.run.config.score_weights).by_caption[0], stages)
+
+    def curve(self, query_D: np.ndarray, video_id: str) -> ScoreCurve | None:
+        """Return None: nothing is finer than the windows."""
+        return None
+
+    def remarks(self, text: str) -> list[str]:
+        """Say which words no training caption had."""
+        unknown = self.run.scorer.weights.unknown_words(text)
+        return [f"not in the training captions: {', '.join(unknown)}"] if unknown else []
+
+
+def open_run(folder: Path, dataset: DatasetFolder | None, device: str) -> RunEncoder:
+    """Load a run for search.
+
+    Args:
+        folder: The run's folder.
+        dataset: What is searched; None: the run's own data set.
+        device: "cpu", "cuda" or "cuda:N".
+
+    Raises:
+        UserError: The run cannot be read, or finds no videos by text.
+    """
+    from ..checkpoint import load_run
+    from ..run_files import read_config
+    from ..runs import read_run
+
+    config = read_config(read_run(folder))
+    if config.objective.task is not None:
+        problem = f"was trained with the objective {config.objective.name}, and finds no videos by text"
+        raise UserError(f"run {folder.name}: {problem}")
+    if not config.encoders.reads_words:
+        raise UserError(f"run {folder.name}: was trained on spoken captions, and finds no videos by text")
+    return RunEncoder(load_run(folder, dataset, device))
