@@ -1,7 +1,7 @@
-"""Which reader gives the records of a data set: official files, the demo, or a user's own table."""
+"""Which reader gives the records of a data set: official files, the demo, or a user's own table or subtitles."""
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -9,7 +9,7 @@ from typing import Any
 from ..storage.common.errors import SettingError, UserError
 from ..storage.common.problems import Problems
 from ..storage.layout import DatasetFolder
-from .datasets import DATASETS, custom, demo
+from .datasets import DATASETS, custom, demo, subtitles
 from .datasets.sources import Annotations, Dataset, Record
 
 DEMO = "demo"
@@ -31,10 +31,13 @@ class Origin:
     task: str | None = None
     steps: Mapping[str, list[str]] | None = None
     """Steps of each instructional task."""
+    speech: bool | None = None
+    """True if the captions are what is said in the videos, so that search can look for words that were said."""
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values, without those that are None."""
         values = {"seed": self.seed, "protocol": self.protocol, **self.facts, "task": self.task, "steps": self.steps}
+        values["speech"] = self.speech
         return {name: value for name, value in values.items() if value is not None}
 
 
@@ -59,7 +62,7 @@ def choose_reader(root: Path, name: str, *, annotations: Path | None, protocol: 
         root: Folder of all data sets.
         name: Name of a data set in ``DATASETS``, "demo", or any other name for a user's own captions.
         annotations: Folder of official files, by default ``annotations/`` in the data set's folder; or the file with
-            a user's own captions.
+            a user's own captions; or a folder with subtitles.
         protocol: Choice of splits and captions; by default the data set's first.
         seed: Of the demo's scenes, or of the splits of a user's captions.
 
@@ -67,9 +70,10 @@ def choose_reader(root: Path, name: str, *, annotations: Path | None, protocol: 
         UserError: Files do not exist, or the data set has no such protocol.
     """
     spec = DATASETS.get(name)
-    if protocol is not None and (spec is None or protocol not in spec.protocols):
-        has_protocols = spec is not None and any(spec.protocols)
-        expected = f"expected one of {', '.join(spec.protocols)}" if spec and has_protocols else "it has no protocols"
+    has_subtitles = spec is None and name != DEMO and annotations is not None and _are_subtitles(annotations)
+    protocols = subtitles.PROTOCOLS if has_subtitles else spec.protocols if spec else ("",)
+    if protocol is not None and protocol not in protocols:
+        expected = f"expected one of {', '.join(protocols)}" if any(protocols) else "it has no protocols"
         raise SettingError("protocol", protocol, f"not a protocol of data set {name!r}; {expected}")
     if spec is not None:
         return _official_reader(root, name, spec, annotations, protocol)
@@ -79,11 +83,25 @@ def choose_reader(root: Path, name: str, *, annotations: Path | None, protocol: 
     if annotations is None:
         raise UserError(
             f"data set {name!r}: not one of {known_datasets()}; for your own captions pass --annotations FILE, "
-            f"a {custom.SUFFIXES} with the columns {', '.join(custom.REQUIRED)}"
+            f"a {custom.SUFFIXES} with the columns {', '.join(custom.REQUIRED)}; or a folder with subtitles"
         )
     if not annotations.exists():
         raise SettingError("annotations", annotations, f"no such file; expected a {custom.SUFFIXES} with captions")
+    if has_subtitles:
+        return _subtitle_reader(dataset, annotations, protocol, seed)
     return Reader(dataset, partial(custom.read, annotations, seed, videos=dataset.read_videos()), origin)
+
+
+def _are_subtitles(annotations: Path) -> bool:
+    return annotations.is_dir() or annotations.suffix.lower() in subtitles.SUFFIXES
+
+
+def _subtitle_reader(dataset: DatasetFolder, annotations: Path, protocol: str | None, seed: int) -> Reader:
+    """A protocol that is asked for by name has a folder of its own, so that captions of another kind stay."""
+    chosen = protocol or subtitles.PROTOCOLS[0]
+    origin = Origin(seed=seed, protocol=chosen, speech=True)
+    read = partial(subtitles.read, annotations, chosen, seed, videos=dataset.read_videos())
+    return Reader(replace(dataset, protocol=protocol or ""), read, origin)
 
 
 def _official_reader(root: Path, name: str, spec: Dataset, annotations: Path | None, protocol: str | None) -> Reader:
@@ -100,5 +118,6 @@ def _official_reader(root: Path, name: str, spec: Dataset, annotations: Path | N
         facts=spec.facts(quiet, chosen) if spec.facts else {},
         task=spec.task,
         steps=spec.steps(quiet) if spec.steps else None,
+        speech=spec.speech,
     )
     return Reader(dataset, lambda problems: spec.read(Annotations(folder, spec.published, problems), chosen), origin)

@@ -187,4 +187,5 @@ DATASET = Dataset(
         FILES["raw-"]: "https://www.rocq.inria.fr/cluster-willow/amiech/howto100m/raw_caption.zip",
     },
     protocols=("captions", "merged", "raw-captions", "raw-merged"),
+    speech=True,
 )

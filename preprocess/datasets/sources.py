@@ -121,6 +121,8 @@ class Dataset:
     steps: Callable[[Annotations], dict[str, list[str]]] | None = None
     """Returns the steps of each instructional task in order, including those that no video shows; kept with the
     captions."""
+    speech: bool | None = None
+    """True if the captions are what is said in the videos."""
 
 
 @contextmanager

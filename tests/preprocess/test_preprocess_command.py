@@ -165,8 +165,8 @@ def test_captions_of_unlisted_videos_are_reported_once_per_video(tmp_path, capsy
         ),
         pytest.param(
             ["--dataset", "mine", "--annotations", "{root}"],
-            ["expected a .csv, .tsv, .txt, .jsonl or .parquet"],
-            id="a folder of annotations",
+            ["no subtitles in this folder; expected .json, .vtt, .srt files"],
+            id="a folder without subtitles",
         ),
         pytest.param(
             ["--dataset", "../mine", "--annotations", "{file}"], ["data set name '../mine'"], id="a path as data set"

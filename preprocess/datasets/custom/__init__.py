@@ -16,13 +16,14 @@ from ....storage.common.errors import UserError
 from ....storage.common.problems import Problems
 from ....storage.common.terminal import say
 from ....storage.records import SPLITS, Caption, VideoRecord
+from ..encodings import Note
 from .columns import KNOWN, REQUIRED, choose_columns, plain_name
 from .ids import with_video_ids
 from .rows import RowReader, clip_notes
-from .table import SUFFIXES, Note, read_table
+from .table import SUFFIXES, read_table
 from .times import TimeReader
 
-__all__ = ["REQUIRED", "SUFFIXES", "read", "split_videos"]
+__all__ = ["REQUIRED", "SUFFIXES", "draw_splits", "read", "split_videos"]
 
 
 def read(
@@ -55,7 +56,7 @@ def read(
     of_video: dict[str, list[Caption]] = {}
     for caption in captions:
         of_video.setdefault(caption.video_id, []).append(caption)
-    splits = {} if has_splits else _draw_splits(list(of_video), seed, note)
+    splits = {} if has_splits else draw_splits(list(of_video), seed, note)
     for video_id, captions_of_video in of_video.items():
         for caption in captions_of_video:
             yield caption if has_splits else replace(caption, split=splits[video_id])
@@ -81,11 +82,12 @@ def _read_captions(path: Path, problems: Problems, note: Note) -> tuple[list[Cap
     return captions, "split" in columns
 
 
-def _draw_splits(video_ids: list[str], seed: int, note: Note) -> dict[str, str]:
+def draw_splits(video_ids: Sequence[str], seed: int, note: Note, why: str = "no column split") -> dict[str, str]:
+    """Return the split of each video (``split_videos``), and report why, and how many each split has."""
     splits = split_videos(sorted(video_ids), seed)
     sizes = Counter(splits.values())
     shares = ", ".join(f"{sizes[split]:,} to {split}" for split in SPLITS)
-    note(f"no column split: of {len(splits):,} videos {shares} (by --seed {seed})")
+    note(f"{why}: of {len(splits):,} videos {shares} (by --seed {seed})")
     return splits
 
 

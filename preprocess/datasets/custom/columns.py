@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from ....storage.common.errors import UserError
-from .table import Note, Table
+from ..encodings import Note
+from .table import Table
 
 REQUIRED = ("video_id", "caption")
 OPTIONAL = ("start_seconds", "end_seconds", "split")

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from ....storage.files import IMAGE_SUFFIXES, SOUND_SUFFIXES, VIDEO_SUFFIXES
 from ....storage.records import Caption, VideoRecord
-from .table import Note
+from ..encodings import Note
 
 MEDIA_SUFFIXES = (*VIDEO_SUFFIXES, *SOUND_SUFFIXES, *IMAGE_SUFFIXES)
 

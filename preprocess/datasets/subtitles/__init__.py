@@ -1,0 +1,168 @@
+"""What is said in a user's own videos: subtitles beside the videos or in a folder, read as captions.
+
+SubRip (``.srt``), WebVTT (``.vtt``), and the JSON of Whisper and WhisperX are known. The name of a file is that of its
+video, with or without a language: ``kitchen/onion.srt``, ``kitchen/onion.en.vtt`` or ``onion.mp4.json``.
+
+Protocols:
+
+- ``cues``: a caption for each cue, with its own times.
+- ``extended``: the same, each clip at least 5 s long, as HowTo100M is used (MIL-NCE; SSML, section 5.1).
+- ``merged``: neighbouring cues are joined until they have at least 10 words (TACo, section 4.3).
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from ....storage.common.errors import UserError
+from ....storage.common.problems import Problems
+from ....storage.common.terminal import say
+from ....storage.files import check_regular
+from ....storage.records import Caption, VideoRecord
+from ..custom import draw_splits
+from ..encodings import Note, decode
+from ..howto100m import Clip, extend, merge
+from .cues import Cue, read_cues
+from .files import SUFFIXES, SubtitleFile, find_files
+from .rolling import without_repeats
+from .whisper import NoTranscript, read_segments
+
+__all__ = ["PROTOCOLS", "SUFFIXES", "read"]
+
+PROTOCOLS = ("cues", "extended", "merged")
+"""The first is the default."""
+MOST_BYTES = 64 << 20
+"""Of a file. A day of speech has about 2 MB; with the times of all words, 20 MB."""
+SHOWN = 3
+"""Examples in a line about many files."""
+
+
+def read(
+    annotations: Path, protocol: str, seed: int, problems: Problems, videos: Sequence[VideoRecord] = ()
+) -> Iterator[Caption]:
+    """Yield the captions in subtitle files, those of a video together.
+
+    Cues and files that cannot be used are reported and left out.
+
+    Args:
+        annotations: A file, or a folder with files.
+        protocol: One of ``PROTOCOLS``.
+        seed: Decides the splits.
+        problems: Receives what is left out. If it is quiet, nothing else is logged either.
+        videos: Known videos, to whose ids the names of the files are matched; empty if none is known yet.
+
+    Raises:
+        UserError: There are no subtitles, or a single file holds something else.
+    """
+
+    def note(message: str) -> None:
+        if not problems.quiet:
+            say(f"note: {annotations}: {message}")
+
+    reader = _FileReader(problems, note, is_only_one=not annotations.is_dir())
+    of_video = find_files(annotations, videos)
+    clips_of = {files[0].video_id: clips for files in of_video if (clips := reader.first_readable(files))}
+    reader.report()
+    if not clips_of:
+        return
+    splits = draw_splits(list(clips_of), seed, note, "subtitles have no split")
+    for video_id, clips in clips_of.items():
+        for start, end, text in _shaped(clips, protocol):
+            yield Caption(video_id=video_id, caption=text, split=splits[video_id], start_seconds=start, end_seconds=end)
+
+
+def _shaped(clips: list[Clip], protocol: str) -> list[Clip]:
+    return extend(clips) if protocol == "extended" else merge(clips) if protocol == "merged" else clips
+
+
+class _FileReader:
+    """Reads files, and counts what it does to their cues."""
+
+    def __init__(self, problems: Problems, note: Note, *, is_only_one: bool) -> None:
+        self.problems, self.note, self.is_only_one = problems, note, is_only_one
+        self.changes: Counter[str] = Counter()
+        """What was done, and to how many cues."""
+        self.several: list[list[SubtitleFile]] = []
+        """Files of the videos that have more than one."""
+        self.other_json: list[Path] = []
+
+    def first_readable(self, files: list[SubtitleFile]) -> list[Clip]:
+        """Return the cues of the first file of a video that has any."""
+        for index, file in enumerate(files):
+            if clips := self.clips(file.path):
+                if len(files) > index + 1:
+                    self.several.append(files[index:])
+                return clips
+        return []
+
+    def clips(self, path: Path) -> list[Clip]:
+        """Return the cues of a file in time order; none if it cannot be used, which is reported."""
+        try:
+            cues = self._cues(path)
+        except NoTranscript as error:
+            if self.is_only_one:
+                advice = "for captions of your own, write one object per line into a .jsonl file"
+                raise UserError(f"{path}: {error}; {advice}") from None
+            self.other_json.append(path)
+            return []
+        except (UserError, OSError) as error:
+            if self.is_only_one:
+                raise
+            self.problems.add(f"{error}; left out" if isinstance(error, UserError) else f"{path}: {error.strerror}")
+            return []
+        if not cues:
+            self.problems.add(f"{path}: no cue in it, expected lines such as 00:00:01,000 --> 00:00:02,500; left out")
+            return []
+        usable = sorted(self._usable(path, cues), key=lambda cue: cue.start_seconds)
+        kept = without_repeats(usable)
+        self.changes["repeat what the cue before shows, as rolling captions do: left out"] += len(usable) - len(kept)
+        unique = dict.fromkeys(Clip(cue.start_seconds, cue.end_seconds, cue.text) for cue in kept)
+        self.changes["stand twice in their file: one is left out"] += len(kept) - len(unique)
+        return list(unique)
+
+    def _cues(self, path: Path) -> list[Cue]:
+        check_regular(path)
+        if (size := path.stat().st_size) > MOST_BYTES:
+            raise UserError(f"{path}: has {size >> 20:,} MB, expected subtitles of at most {MOST_BYTES >> 20} MB")
+        content = decode(path.read_bytes(), path, self.note, save_as="save it as UTF-8")
+
+        def drop(where: str, reason: str) -> None:
+            self.problems.add(f"{path}, {where}: {reason}; left out")
+
+        return list((read_segments if path.suffix.lower() == ".json" else read_cues)(content, drop))
+
+    def _usable(self, path: Path, cues: list[Cue]) -> Iterator[Cue]:
+        for cue in cues:
+            if not cue.lines:
+                self.changes["are empty: left out"] += 1
+                continue
+            if cue.start_seconds < 0 < cue.end_seconds:
+                self.changes["begin before the video: cut at 0"] += 1
+                cue = replace(cue, start_seconds=0.0)
+            reason = ""
+            if cue.end_seconds <= cue.start_seconds or cue.start_seconds < 0:
+                times = f"from {cue.start_seconds:g} to {cue.end_seconds:g} seconds"
+                reason = f"{times}, expected 0 <= start < end"
+            elif any("\ud800" <= character <= "\udfff" for character in cue.text):
+                reason = "half of a surrogate pair, expected valid Unicode"
+            if reason:
+                self.problems.add(f"{path}, {cue.where}: {reason}; left out")
+            else:
+                yield cue
+
+    def report(self) -> None:
+        """Report what was done to cues, and which files were not read."""
+        for change, count in self.changes.items():
+            if count:
+                self.note(f"{count:,} cues {change}")
+        if self.several:
+            first = self.several[0]
+            others = ", ".join(file.path.name for file in first[1 : 1 + SHOWN])
+            read = f"such as {first[0].path.name} and not {others}"
+            self.note(f"{len(self.several):,} videos have several files, of which one is read: {read}")
+        if self.other_json:
+            names = ", ".join(path.name for path in self.other_json[:SHOWN])
+            self.note(
+                f"{len(self.other_json):,} .json files are no transcripts of Whisper or WhisperX: {names}; ignored"
+            )

@@ -1,0 +1,91 @@
+"""Which files are subtitles, and of which video each is."""
+
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ....storage.common.errors import UserError
+from ....storage.files import check_regular
+from ....storage.records import VideoRecord
+from ..custom.ids import MEDIA_SUFFIXES, match_ids
+
+SUFFIXES = (".json", ".vtt", ".srt")
+"""The best first: Whisper and WhisperX write all of them, and JSON has the exact times."""
+LANGUAGE = re.compile(r"(?P<name>.+)\.(?P<language>[a-z]{2,3}(?:-[A-Za-z0-9]+)*)", re.DOTALL)
+"""A name such as ``cooking.en`` or ``cooking.pt-BR``."""
+
+
+@dataclass(frozen=True)
+class SubtitleFile:
+    """A file of subtitles."""
+
+    path: Path
+    video_id: str
+    language: str
+    """As its name says, such as "en"; empty if it says none."""
+
+    @property
+    def rank(self) -> tuple[int, str, int, str]:
+        """Of the files of a video, the one with the lowest rank is read."""
+        first = 0 if not self.language else 1 if self.language.split("-")[0] == "en" else 2
+        return first, self.language, SUFFIXES.index(self.path.suffix.lower()), str(self.path)
+
+
+def find_files(annotations: Path, videos: Sequence[VideoRecord]) -> list[list[SubtitleFile]]:
+    """Return the files of each video, the one to read first; the videos in the order of their ids.
+
+    Args:
+        annotations: A file, or a folder: all files in it and below it count, except hidden ones.
+        videos: Known videos; empty if none is known yet.
+
+    Raises:
+        UserError: There is no such file.
+    """
+    check_regular(annotations)
+    if annotations.is_dir():
+        paths = _below(annotations)
+        names = [path.relative_to(annotations).with_suffix("").as_posix() for path in paths]
+        if not paths:
+            raise UserError(f"{annotations}: no subtitles in this folder; expected {', '.join(SUFFIXES)} files")
+    else:
+        paths, names = [annotations], [annotations.stem]
+    of_video: dict[str, list[SubtitleFile]] = {}
+    for path, (video_id, language) in zip(paths, video_ids(names, videos), strict=True):
+        of_video.setdefault(video_id, []).append(SubtitleFile(path, video_id, language))
+    return [sorted(of_video[video_id], key=lambda file: file.rank) for video_id in sorted(of_video)]
+
+
+def _below(folder: Path) -> list[Path]:
+    paths = []
+    for parent, folders, names in os.walk(folder):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        files = (Path(parent, name) for name in sorted(names) if not name.startswith("."))
+        paths += [path for path in files if path.suffix.lower() in SUFFIXES and path.is_file()]
+    return paths
+
+
+def video_ids(names: Sequence[str], videos: Sequence[VideoRecord]) -> list[tuple[str, str]]:
+    """Return (video id, language) for names of files without their suffix.
+
+    The end of a name is taken for a language if that gives a known video, or, with no known videos, if it has the form
+    of one.
+
+    Args:
+        names: Paths inside the folder, such as "kitchen/onion.en".
+        videos: Known videos; empty if none is known yet.
+    """
+    matches = [LANGUAGE.fullmatch(name) for name in names]
+    shorter = [match["name"] if match else "" for match in matches]
+    known = {video.video_id for video in videos}
+    matched = match_ids([*names, *filter(None, shorter)], videos) if videos else {}
+    result = []
+    for name, match, short in zip(names, matches, shorter, strict=True):
+        is_whole = name in known or name in matched
+        if match is None or is_whole:
+            result.append((matched.get(name, name), ""))
+            continue
+        is_short = short in known or short in matched if videos else f".{match['language']}" not in MEDIA_SUFFIXES
+        result.append((matched.get(short, short), match["language"]) if is_short else (name, ""))
+    return result

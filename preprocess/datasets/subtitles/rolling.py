@@ -1,0 +1,44 @@
+"""Rolling captions, as YouTube writes them: each cue repeats the line before, and most lines come twice or three times.
+
+::
+
+    00:00:01.000 --> 00:00:03.000      put the dough
+    00:00:03.000 --> 00:00:03.010      put the dough
+    00:00:03.010 --> 00:00:05.000      put the dough / into the oven
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+
+from .cues import Cue
+
+MOST_PAUSE_SECONDS = 0.2
+"""Between two cues of which the second one rolls on."""
+LEAST_SHARE = 0.5
+"""Of the neighbouring cues that repeat a line. Others repeat one now and then because somebody says it twice."""
+LEAST_PAIRS = 3
+"""Neighbouring cues that a file must have to be called rolling."""
+
+
+def repeated_lines(before: Cue, cue: Cue) -> int:
+    """Return how many first lines of a cue are the last ones of the cue before; 0 after a pause."""
+    if cue.start_seconds - before.end_seconds > MOST_PAUSE_SECONDS:
+        return 0
+    most = min(len(before.lines), len(cue.lines))
+    return next((n for n in range(most, 0, -1) if before.lines[-n:] == cue.lines[:n]), 0)
+
+
+def without_repeats(cues: Sequence[Cue]) -> list[Cue]:
+    """Return the cues, each with only its new lines if the captions roll.
+
+    A cue without new lines is left out. Captions that do not roll are returned as they are.
+
+    Args:
+        cues: Cues with at least one line each, in time order.
+    """
+    repeats = [repeated_lines(before, cue) for before, cue in pairwise(cues)]
+    if len(repeats) < LEAST_PAIRS or sum(map(bool, repeats)) < LEAST_SHARE * len(repeats):
+        return list(cues)
+    new = [replace(cue, lines=cue.lines[n:]) for cue, n in zip(cues, [0, *repeats], strict=True)]
+    return [cue for cue in new if cue.lines]

@@ -1,0 +1,291 @@
+"""Subtitles: every notation is read to the same cues, and what is odd about a file is treated or said in a line."""
+
+import json
+
+import pytest
+from vlalign.preprocess.datasets import custom, howto100m, subtitles
+from vlalign.preprocess.datasets.subtitles.cues import plain, read_cues
+from vlalign.preprocess.datasets.subtitles.files import video_ids
+from vlalign.preprocess.readers import choose_reader
+from vlalign.storage import Caption, VideoRecord
+from vlalign.storage.common.errors import UserError
+from vlalign.storage.common.problems import Problems
+from vlalign.storage.layout import DatasetFolder
+
+SRT = """1
+00:00:01,000 --> 00:00:02,500
+<i>Put the dough</i>
+into the oven &amp; wait.
+
+2
+00:00:02,000 --> 00:00:04,000 X1:10 X2:20
+{\\an8}- How hot? 1 < 2
+
+3
+100:00:00,5 --> 100:00:01,250
+Much later
+"""
+VTT = """WEBVTT Kind: captions
+Language: en
+
+STYLE
+::cue { color: red }
+
+NOTE 00:00:00.000 is where it begins
+
+first
+00:01.000 --> 00:02.500 align:start position:0%
+<v Anna>Put<00:00:01.500><c> the</c><00:00:01.800><c.yellow> dough</c>
+into the oven &amp; wait.
+
+00:02.000 --> 00:04.000
+- How hot? 1 &lt; 2
+
+100:00:00.500 --> 100:00:01.250
+Much later
+"""
+SEGMENTS = [
+    {"id": 0, "start": 1.0, "end": 2.5, "text": " Put the dough into the oven & wait.", "words": [{"word": "Put"}]},
+    {"id": 1, "start": 2.0, "end": 4.0, "text": " - How hot? 1 < 2"},
+    {"id": 2, "start": 360000.5, "end": 360001.25, "text": " Much later"},
+]
+CUES = [
+    (1.0, 2.5, "Put the dough into the oven & wait."),
+    (2.0, 4.0, "- How hot? 1 < 2"),
+    (360000.5, 360001.25, "Much later"),
+]
+YOUTUBE = """WEBVTT
+Kind: captions
+Language: en
+
+00:00:00.160 --> 00:00:02.070 align:start position:0%
+ 
+so<00:00:00.399><c> today</c><00:00:00.640><c> we</c>
+
+00:00:02.070 --> 00:00:02.080 align:start position:0%
+so today we
+ 
+
+00:00:02.080 --> 00:00:04.150 align:start position:0%
+so today we
+bake<00:00:02.399><c> bread</c>
+
+00:00:04.150 --> 00:00:04.160 align:start position:0%
+bake bread
+ 
+
+00:00:04.160 --> 00:00:06.000 align:start position:0%
+bake bread
+in<00:00:04.399><c> the</c><00:00:05.000><c> oven</c>
+"""
+
+
+def read(path, protocol="cues", videos=()):
+    problems = Problems()
+    captions = list(subtitles.read(path, protocol, 0, problems, videos))
+    return [(c.start_seconds, c.end_seconds, c.caption) for c in captions], problems, captions
+
+
+def write(folder, name, content, encoding="utf-8"):
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content if isinstance(content, bytes) else content.encode(encoding))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("onion.srt", SRT),
+        ("onion.SRT", SRT.replace("\n", "\r\n")),
+        ("onion.vtt", VTT),
+        ("onion.json", json.dumps({"text": "...", "segments": SEGMENTS, "language": "en"})),
+        ("onion.json", json.dumps({"segments": SEGMENTS, "word_segments": [{"word": "Put"}]})),
+    ],
+    ids=["SubRip", "SubRip of Windows", "WebVTT", "Whisper", "WhisperX"],
+)
+def test_all_notations_give_the_same_cues(tmp_path, name, content):
+    cues, problems, captions = read(write(tmp_path, name, content))
+    assert cues == CUES
+    assert {caption.video_id for caption in captions} == {"onion"}
+    assert problems.count == 0
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "cp1252"])
+def test_encodings(tmp_path, encoding):
+    content = "1\n00:00:01,000 --> 00:00:02,000\nDer Käse schmilzt im Öfchen\n"
+    assert read(write(tmp_path, "a.srt", content, encoding))[0] == [(1.0, 2.0, "Der Käse schmilzt im Öfchen")]
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("<i>a</i> <b>b</b>", "a b"),
+        ("<font color='#ff0000'>red</font>", "red"),
+        ("a < b and c > d", "a < b and c > d"),
+        ("I <3 you", "I <3 you"),
+        ("<00:01.500>late<c.x>r</c>", "later"),
+        ("{\\an8}{curly}", "{curly}"),
+        ("\u200etom &amp;  jerry\u202c", "tom & jerry"),
+        ("&lt;i&gt;", "<i>"),
+    ],
+)
+def test_tags_are_removed_and_nothing_else(line, words):
+    assert plain(line) == words
+
+
+def test_rolling_captions_are_read_once_with_their_own_times(tmp_path, capsys):
+    cues, problems, _ = read(write(tmp_path, "y.en.vtt", YOUTUBE))
+    assert cues == [(0.16, 2.07, "so today we"), (2.08, 4.15, "bake bread"), (4.16, 6.0, "in the oven")]
+    assert problems.count == 0
+
+
+def test_somebody_who_says_something_twice_is_heard_twice(tmp_path):
+    times = ["00:00:01,000 --> 00:00:02,000", "00:00:02,000 --> 00:00:03,000", "00:00:03,000 --> 00:00:04,000"]
+    words = ["No.", "No.", "Never."]
+    content = "\n\n".join(f"{i}\n{t}\n{w}" for i, (t, w) in enumerate(zip(times, words, strict=True), 1))
+    assert [text for _, _, text in read(write(tmp_path, "a.srt", content))[0]] == words
+
+
+@pytest.mark.parametrize(
+    ("lines", "kept", "said"),
+    [
+        (["00:00:03,000 --> 00:00:01,000", "back"], [], "line 2: from 3 to 1 seconds"),
+        (["00:00:03,000 --> 00:00:03,000", "never"], [], "line 2: from 3 to 3 seconds"),
+        (["-00:00:03,000 --> -00:00:01,000", "before"], [], "line 2: from -3 to -1 seconds"),
+        (["-00:00:01,000 --> 00:00:01,000", "cut"], [(0.0, 1.0, "cut")], None),
+        (["00:61:01,000 --> 00:62:01,000", "minutes"], [], "line 2: a time with 61 minutes"),
+        (["00:00:0x,000 --> 00:00:01,000", "letters"], [], "are no times, expected 00:00:01,000 -->"),
+        (["00:00:01,000 --> 00:00:02,000", "<i></i>", " "], [], None),
+        (["00:00:01,000 --> 00:00:02,000", "a --> b"], [(1.0, 2.0, "a --> b")], None),
+        (["00:00:01,000 --> 00:00:02,000", "one", "", "two"], [(1.0, 2.0, "one two")], None),
+        (["00:00:01,000 --> 00:00:02,000", "year", "1984"], [(1.0, 2.0, "year 1984")], None),
+    ],
+)
+def test_odd_cues(tmp_path, lines, kept, said):
+    good = "00:00:10,000 --> 00:00:11,000\ngood\n"
+    for content in ("\n".join(["1", *lines, "", "2", good]), "\n".join(["1", *lines]) + "\n\n2\n" + good):
+        cues, problems, _ = read(write(tmp_path, "a.srt", content))
+        assert cues == [*kept, (10.0, 11.0, "good")]
+        assert problems.count == (said is not None)
+        assert said is None or said in problems.messages[0]
+
+
+def test_numbers_of_cues_are_not_words_even_without_blank_lines():
+    content = "1\n00:00:01,000 --> 00:00:02,000\none\n2\n00:00:02,000 --> 00:00:03,000\ntwo"
+    assert [cue.text for cue in read_cues(content, lambda *_: None)] == ["one", "two"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("a.srt", "not subtitles at all\n", "no cue in it"),
+        ("a.srt", b"PK\x03\x04....", "another archive"),
+        ("a.vtt", "", "no cue in it"),
+        ("a.srt", b"\x00\x01\x02\x00" * 30, "zero bytes"),
+    ],
+)
+def test_wrong_files_in_a_folder_are_left_out_with_a_line(tmp_path, name, content, said):
+    write(tmp_path, name, content)
+    write(tmp_path, "good.srt", SRT)
+    cues, problems, _ = read(tmp_path)
+    assert cues == CUES
+    assert problems.count == 1
+    assert said in problems.messages[0]
+
+
+def test_a_wrong_json_file_alone_is_an_error_and_in_a_folder_a_note(tmp_path, caplog):
+    path = write(tmp_path, "clip.info.json", '{"title": "onion"}')
+    with pytest.raises(UserError, match=r"no list 'segments'.*\.jsonl file"):
+        read(path)
+    write(tmp_path, "good.srt", SRT)
+    with caplog.at_level("INFO", logger="vlalign"):
+        cues, problems, _ = read(tmp_path)
+    assert cues == CUES
+    assert problems.count == 0
+    assert "1 .json files are no transcripts of Whisper or WhisperX: clip.info.json; ignored" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "segment",
+    [{"start": "NaN", "end": 2, "text": "a"}, {"end": 2, "text": "a"}, {"start": 1, "end": 2, "text": 3}, 7],
+)
+def test_segments_that_cannot_be_used_are_left_out(tmp_path, segment):
+    cues, problems, _ = read(write(tmp_path, "a.json", json.dumps({"segments": [segment, *SEGMENTS]})))
+    assert cues == CUES
+    assert problems.count == 1
+    assert "segment 1" in problems.messages[0]
+
+
+def test_half_of_a_surrogate_pair_is_left_out(tmp_path):
+    content = json.dumps({"segments": [{"start": 1, "end": 2, "text": "\ud83d"}, *SEGMENTS]})
+    cues, problems, _ = read(write(tmp_path, "a.json", content))
+    assert cues == CUES
+    assert problems.count == 1
+
+
+def test_names_give_videos_and_languages():
+    assert video_ids(["a", "a.en", "b.pt-BR", "c.mp4", "d.part"], []) == [
+        ("a", ""),
+        ("a", "en"),
+        ("b", "pt-BR"),
+        ("c.mp4", ""),
+        ("d.part", ""),
+    ]
+    videos = [VideoRecord(video_id=name, path=f"/v/{name}.mp4") for name in ("k/onion", "dr.no", "a")]
+    assert video_ids(["onion.en", "dr.no", "a.mp4", "a.mp4.de", "other.fr"], videos) == [
+        ("k/onion", "en"),
+        ("dr.no", ""),
+        ("a", ""),
+        ("a", "de"),
+        ("other.fr", ""),
+    ]
+
+
+def test_one_file_of_a_video_is_read_and_the_others_are_named(tmp_path, caplog):
+    for name in ("on.de.srt", "on.en.srt", "on.en.vtt"):
+        write(tmp_path, name, f"WEBVTT\n\n00:01.000 --> 00:02.000\n{name}\n")
+    write(tmp_path, "._on.srt", SRT)
+    with caplog.at_level("INFO", logger="vlalign"):
+        cues, _, _ = read(tmp_path)
+    assert cues == [(1.0, 2.0, "on.en.vtt")]
+    assert "1 videos have several files, of which one is read: such as on.en.vtt and not on.en.srt, on.de.srt" in (
+        caplog.text
+    )
+
+
+def test_protocols_shape_clips_as_howto100m_does(tmp_path):
+    path = write(tmp_path, "onion.srt", SRT)
+    clips = [howto100m.Clip(*cue) for cue in CUES]
+    assert read(path, "extended")[0] == [tuple(clip) for clip in howto100m.extend(clips)]
+    assert read(path, "merged")[0] == [tuple(clip) for clip in howto100m.merge(clips)]
+
+
+def test_videos_get_splits_as_captions_without_splits_do(tmp_path):
+    for number in range(30):
+        write(tmp_path, f"v{number}.srt", SRT)
+    _, _, captions = read(tmp_path)
+    splits = custom.split_videos(sorted({caption.video_id for caption in captions}), 0)
+    assert [caption.split for caption in captions] == [splits[caption.video_id] for caption in captions]
+    assert sorted(splits.values()).count("test") == 3
+
+
+def test_a_folder_without_subtitles_says_what_was_expected(tmp_path):
+    with pytest.raises(UserError, match=r"no subtitles in this folder; expected \.json, \.vtt, \.srt files"):
+        read(tmp_path)
+
+
+def test_subtitles_asked_for_by_protocol_stand_beside_other_captions(tmp_path):
+    folder = tmp_path / "subtitles"
+    write(folder, "v.srt", SRT)
+    beside = choose_reader(tmp_path, "mine", annotations=folder, protocol="merged", seed=0)
+    assert beside.dataset == DatasetFolder(tmp_path, "mine", "merged")
+    alone = choose_reader(tmp_path, "mine", annotations=folder, protocol=None, seed=0)
+    assert alone.dataset == DatasetFolder(tmp_path, "mine")
+    assert alone.origin.to_json() == {"seed": 0, "protocol": "cues", "speech": True}
+    first = next(iter(alone.read(Problems())))
+    assert first == Caption(
+        video_id="v", caption=CUES[0][2], split="train", start_seconds=CUES[0][0], end_seconds=CUES[0][1]
+    )
+    with pytest.raises(UserError, match="expected one of cues, extended, merged"):
+        choose_reader(tmp_path, "mine", annotations=folder, protocol="all", seed=0)
