@@ -69,11 +69,12 @@ class TrainConfig(DataSettings, ModelSettings, OptimizationSettings, ValidationS
             problem = "a map of each frame; set video_grid to TIMExHEIGHTxWIDTH, such as 2x2x2"
             raise SettingError("features", self.features, problem)
         if self.grid is not None and not takes_grid:
-            problem = (
-                f"expected an encoder that takes tokens, which {self.encoder} does not"
-                if not self.encoders.gives_tokens
-                else f"objective {self.objective.name} needs the time of each row, which the cells of a grid do not have"
-            )
+            if self.encoders.gives_tokens:
+                problem = (
+                    f"objective {self.objective.name} needs the time of each row, which a grid's cells do not have"
+                )
+            else:
+                problem = f"expected an encoder that takes tokens, which {self.encoder} does not"
             raise SettingError("video_grid", self.video_grid, problem)
 
     @property

@@ -227,13 +227,13 @@ ENCODERS = {
         meaning="self-attention over a clip's rows and over a caption's word pieces (TACo, section 3.1)"
     ),
     "gated": Encoder(
-        meaning="gated embeddings of the maximum of a clip's rows and of the average of a caption's word vectors (SSML, "
-        "section 5.1)",
+        meaning="gated embeddings of the maximum of a clip's rows and of the average of a caption's word vectors "
+        "(SSML, section 5.1)",
         gives_tokens=False,
     ),
     "spoken": Encoder(
-        meaning="a linear layer on a clip's rows, and Harwath's residual network on its spoken caption's log-mel rows (CMCM, "
-        "Table 3)",
+        meaning="a linear layer on a clip's rows, and Harwath's residual network on its spoken caption's log-mel rows "
+        "(CMCM, Table 3)",
         reads_words=False,
         normalises_batches=True,
     ),

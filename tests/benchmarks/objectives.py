@@ -117,7 +117,10 @@ def cost(folder: Path, annotations: Path | None) -> None:
 SHUFFLED_NAME = "shuffled"
 CONCEPTS, CONCEPT_STRENGTH, SHUFFLED = 200, 20.0, 0.5
 SEEDS = (0, 1, 2)
-TRAIN_SHUFFLED = "--objective ssml --encoder gated --embedding-size 512 --num-steps 1500 --batch-size 128 --learning-rate 1e-3 --validate-every 1500"
+TRAIN_SHUFFLED = (
+    "--objective ssml --encoder gated --embedding-size 512 --num-steps 1500 --batch-size 128 --learning-rate 1e-3 "
+    f"--validate-every 1500 --features {SHUFFLED_NAME}"
+)
 
 
 def shuffled(folder: Path, annotations: Path | None) -> None:
@@ -129,15 +132,13 @@ def shuffled(folder: Path, annotations: Path | None) -> None:
         vectors = ["--word-vectors", str(annotations / "youcook2_vocab_glove.npz")]
         call("preprocess.cli", [*at(dataset), "--annotations", str(annotations), *vectors], folder / "preprocess.log")
     right = make_shuffled(dataset)
-    shutil.rmtree(
-        dataset.path / "pair_weights", ignore_errors=True
-    )  # perhaps of another version: they are worked out anew here
+    shutil.rmtree(dataset.path / "pair_weights", ignore_errors=True)  # perhaps made by another version
     (folder / "logs").mkdir(exist_ok=True)
     found: dict[str, list[float]] = {"density": [], "none": []}
     for seed in SEEDS:
         for weights, recalls in found.items():
             name = f"shuffled-{weights}-seed{seed}"
-            options = f"{TRAIN_SHUFFLED} --features {SHUFFLED_NAME} --pair-weights {weights} --seed {seed} --run-name {name}".split()
+            options = f"{TRAIN_SHUFFLED} --pair-weights {weights} --seed {seed} --run-name {name}".split()
             log = folder / "logs" / f"{name}.log"
             shutil.rmtree(dataset.runs / name, ignore_errors=True)
             call("train.cli_train", [*at(dataset), *options], log)

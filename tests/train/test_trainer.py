@@ -359,8 +359,10 @@ def test_a_second_training_in_a_runs_folder_is_refused_and_says_who_has_it(toy, 
     try:
         assert other.stdout.readline() == b"has it\n"
         assert train_main([*at(toy), *TRAIN, "--run-name", folder.name]) == 2
-        said = f"error: {folder}: process {other.pid} on {socket.gethostname()} trains there; wait until it ends, or pass another --run-name"
-        assert said in capsys.readouterr().err
+        said = (
+            f"error: {folder}: process {other.pid} on {socket.gethostname()} trains there; wait until it ends, or pass"
+        )
+        assert f"{said} another --run-name" in capsys.readouterr().err
     finally:
         other.kill()
         other.wait()

@@ -24,8 +24,7 @@ _TACO: Recipe = {
 _TACO_FINETUNED = {**_TACO, "num_video_layers": 4, "num_steps": 20_000, "learning_rate": 2e-5}
 _PARAGRAPHS = {"max_video_tokens": 256, "max_text_tokens": 256}
 
-# Section 5.2 gives no numbers ("following" others). These are those of section 4.3, with the features of Table 9's other
-# models.
+# Section 5.2 gives no numbers. These are those of section 4.3, with the features of the other models in Table 9.
 _SEGMENTATION: Recipe = {
     "objective": "segmentation",
     "features": "s3d",

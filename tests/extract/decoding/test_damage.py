@@ -23,7 +23,7 @@ from vlalign.extract.decoding.structure import structure_damage
 
 needs_program = pytest.mark.skipif(shutil.which("ffmpeg") is None, reason="the ffmpeg program is not installed")
 SEEDS, LARGEST_CHANGE = 40, 0.01
-HEVC = "FFmpeg's HEVC decoder takes any bits for picture data and MP4 has no checksums; the file has no hashes of its pictures"
+HEVC = "FFmpeg's HEVC decoder takes any bits for picture data, MP4 has no checksums, and the file no picture hashes"
 VP8 = "VP8 is arithmetic code without end marks, checksums or impossible values; WebM has no checksums"
 ONE_BIT = "one bit makes another valid code of MPEG-2, and MPEG-TS has no checksum of what it carries"
 ACCEPTED = {

@@ -46,7 +46,10 @@ def test_mp4_cut_in_the_middle_gives_the_frames_that_are_left(undamaged, tmp_pat
     assert len(taken.rows[0]) - num_decoded <= 2, "frames that are missing at the end are not made up"
 
 
-CUT_WORDS = r"(\d+) of the 96 frames that it should have are in it; (\d+) of \d+ frames could be decoded; 1 frames or packets are damaged"
+CUT_WORDS = (
+    r"(\d+) of the 96 frames that it should have are in it; (\d+) of \d+ frames could be decoded; "
+    r"1 frames or packets are damaged"
+)
 
 
 @pytest.mark.parametrize("name", ["mkv", "webm"])

@@ -53,13 +53,15 @@ PLAYLISTS = {
     "sdp": ("sdp", "v=0\no=- 0 0 IN IP4 127.0.0.1\ns=x\nc=IN IP4 127.0.0.1\nt=0 0\nm=video {port} RTP/AVP 33\n"),
     "dash": (
         "mpd",
-        '<?xml version="1.0"?><MPD xmlns="urn:mpeg:dash:schema:mpd:2011" type="static" mediaPresentationDuration="PT1S"><Period>'
+        '<?xml version="1.0"?>'
+        '<MPD xmlns="urn:mpeg:dash:schema:mpd:2011" type="static" mediaPresentationDuration="PT1S"><Period>'
         '<AdaptationSet mimeType="video/mp4"><Representation id="1" bandwidth="1"><BaseURL>{address}/a.mp4</BaseURL>'
         "</Representation></AdaptationSet></Period></MPD>",
     ),
     "dash, file": (
         "mpd",
-        '<?xml version="1.0"?><MPD xmlns="urn:mpeg:dash:schema:mpd:2011" type="static" mediaPresentationDuration="PT1S"><Period>'
+        '<?xml version="1.0"?>'
+        '<MPD xmlns="urn:mpeg:dash:schema:mpd:2011" type="static" mediaPresentationDuration="PT1S"><Period>'
         '<AdaptationSet mimeType="video/mp4"><Representation id="1" bandwidth="1"><BaseURL>secret.mp4</BaseURL>'
         "</Representation></AdaptationSet></Period></MPD>",
     ),

@@ -114,7 +114,8 @@ def test_the_program_reads_the_video_and_no_other_file(hostile):
         from pathlib import Path
         from vlalign.extract.decoding import sandbox
         sandbox.confine(Path({str(hostile)!r}), "/bin/sh")
-        for command in (["head", "-c", "8", {str(hostile)!r}], ["cat", {str(secret)!r}], ["sh", "-c", "cat {secret}; true"]):
+        read, refused = ["head", "-c", "8", {str(hostile)!r}], ["cat", {str(secret)!r}]
+        for command in (read, refused, ["sh", "-c", "cat {secret}; true"]):
             apart = dict(preexec_fn=partial(sandbox.confine_program, os.getpid()), restore_signals=False)
             done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, **apart)
             print(done.returncode == 0, done.stdout.decode(errors="replace").strip().replace(chr(10), "; "))
@@ -146,8 +147,9 @@ def test_decoders_that_open_files_by_path_give_the_same_rows(video, monkeypatch)
 
 
 def test_what_a_system_does_not_offer_is_said_and_videos_are_decoded(video, monkeypatch):
-    lame = "from vlalign.extract.decoding import child, sandbox\nsandbox._landlock_version = lambda: 0\nsandbox._has_seccomp = lambda: False\n"
-    monkeypatch.setattr(decode_process, "COMMAND", lame + "child.main()")
+    without = "sandbox._landlock_version = lambda: 0\nsandbox._has_seccomp = lambda: False\n"
+    program = f"from vlalign.extract.decoding import child, sandbox\n{without}child.main()"
+    monkeypatch.setattr(decode_process, "COMMAND", program)
     process = DecodeProcess()
     try:
         assert isinstance(answers(process, video)[-1], Finished)

@@ -18,9 +18,18 @@ MADE = "video_id,caption\n"
 READ = {
     "Excel in a German locale": (
         "c.csv",
-        "video_id;caption;start;end;split\na;Größe, messen;1,5;3,25;Training\n;;;;\nb/c;läuft;0,5;2;val\n".encode("cp1252"),
+        ("video_id;caption;start;end;split\na;Größe, messen;1,5;3,25;Training\n;;;;\nb/c;läuft;0,5;2;val\n").encode(
+            "cp1252"
+        ),
         [("a", "Größe, messen", 1.5, 3.25, "train"), ("b/c", "läuft", 0.5, 2.0, "validation")],
-        ["Windows-1252", "'Größe'", "semicolons", "'start' as start_seconds", "'1,5' as 1.5 s", "'val' as validation (1)"],
+        [
+            "Windows-1252",
+            "'Größe'",
+            "semicolons",
+            "'start' as start_seconds",
+            "'1,5' as 1.5 s",
+            "'val' as validation (1)",
+        ],
     ),
     "pandas with an index": (
         "c.tsv",
@@ -34,22 +43,47 @@ READ = {
         [("a", "x", 1.5, 65.0, "train")],
         ["UTF-16-LE", "'file' as video_id", "'00:00:01.500' as 1.5 s", "'1:05' as 65 s"],
     ),
-    "UTF-16 without a mark": ("c.csv", (MADE + "a,x\n").encode("utf-16-be"), [("a", "x", None, None, "train")], ["UTF-16-BE"]),
+    "UTF-16 without a mark": (
+        "c.csv",
+        (MADE + "a,x\n").encode("utf-16-be"),
+        [("a", "x", None, None, "train")],
+        ["UTF-16-BE"],
+    ),
     "Windows paths": (
         "c.csv",
         b"path,caption,split\nC:\\my\\a.mp4,x,test\n.\\d.AVI,y,dev\n/data/videos/b/c.mp4,z,train\n",
         [("a", "x", None, None, "test"), ("d", "y", None, None, "validation"), ("b/c", "z", None, None, "train")],
         ["3 of 3 ids", "whole video", "'dev' as validation"],
     ),
-    "milliseconds": ("c.csv", b"id,text,start_ms,end_ms\na,x,1500,2500\n", [("a", "x", 1.5, 2.5, "train")], ["in milliseconds"]),
-    "start and length": ("c.csv", b"id,text,start,duration\na,x,1,3\n", [("a", "x", 1.0, 4.0, "train")], ["'duration' as a clip's length"]),
-    "Excel's first line": ("c.csv", b"sep=;\r\nvideo_id;caption\r\na;x\r\n", [("a", "x", None, None, "train")], ["semicolons"]),
+    "milliseconds": (
+        "c.csv",
+        b"id,text,start_ms,end_ms\na,x,1500,2500\n",
+        [("a", "x", 1.5, 2.5, "train")],
+        ["in milliseconds"],
+    ),
+    "start and length": (
+        "c.csv",
+        b"id,text,start,duration\na,x,1,3\n",
+        [("a", "x", 1.0, 4.0, "train")],
+        ["'duration' as a clip's length"],
+    ),
+    "Excel's first line": (
+        "c.csv",
+        b"sep=;\r\nvideo_id;caption\r\na;x\r\n",
+        [("a", "x", None, None, "train")],
+        ["semicolons"],
+    ),
     "trailing empty columns": ("c.csv", b"video_id,caption,,\na,x,,,\n", [("a", "x", None, None, "train")], []),
     "other columns": (
         "c.csv",
         b"Unnamed: 0,id,video_id,caption,state,url\n0,7,a,x,CA,http\n",
         [("a", "x", None, None, "train")],
-        ["'Unnamed: 0' is ignored", "'id' is ignored (nearest known: video_id)", "'state' is ignored", "'url' is ignored"],
+        [
+            "'Unnamed: 0' is ignored",
+            "'id' is ignored (nearest known: video_id)",
+            "'state' is ignored",
+            "'url' is ignored",
+        ],
     ),
     "JSONL": (
         "c.jsonl",
@@ -57,11 +91,19 @@ READ = {
         [("a", "café", 5.0, 7.0, "train")],
         ["Windows-1252", "'Filename' as video_id", "'0:05' as 5 s", "'a.mp4' to 'a'"],
     ),
-    "perhaps milliseconds": ("c.csv", b"video_id,caption,start,end\na,x,1500,99000\n", [("a", "x", 1500, 99000, "train")], ["start_ms"]),
-    "minutes that a spreadsheet made hours": (
-        "c.csv", b"video_id,caption,start,end\na,x,01:30:00,02:10:00\n", [("a", "x", 5400, 7800, "train")], ["spreadsheets write mm:ss"],
+    "perhaps milliseconds": (
+        "c.csv",
+        b"video_id,caption,start,end\na,x,1500,99000\n",
+        [("a", "x", 1500, 99000, "train")],
+        ["start_ms"],
     ),
-}  # fmt: skip
+    "minutes that a spreadsheet made hours": (
+        "c.csv",
+        b"video_id,caption,start,end\na,x,01:30:00,02:10:00\n",
+        [("a", "x", 5400, 7800, "train")],
+        ["spreadsheets write mm:ss"],
+    ),
+}
 
 
 @pytest.mark.parametrize("case", READ)

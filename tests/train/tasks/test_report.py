@@ -14,20 +14,24 @@ from vlalign.train.cli_train import main as train_main
 MEASURE = """
 <script>
 const seen = { width: document.documentElement.scrollWidth, view: innerWidth, pictures: 0, broken: 0, outside: [] };
-for (const img of document.images) { seen.pictures += 1; if (!img.complete || img.naturalWidth === 0) seen.broken += 1; }
+for (const img of document.images) {
+  seen.pictures += 1;
+  if (!img.complete || img.naturalWidth === 0) seen.broken += 1;
+}
 for (const e of document.querySelectorAll("main *:not(svg *):not(pre *)")) {
   const r = e.getBoundingClientRect();
   if (r.right > innerWidth + 1 && !e.closest(".wide")) seen.outside.push(e.tagName + "." + e.className);
 }
-const out = document.createElement("script"); out.type = "text/plain"; out.id = "seen"; out.textContent = JSON.stringify(seen);
-document.body.append(out);
+const out = { type: "text/plain", id: "seen", textContent: JSON.stringify(seen) };
+document.body.append(Object.assign(document.createElement("script"), out));
 </script>
 """
 COPY_FROM_FRAME = """
 <script>
 onload = () => {
-  const seen = frames[0].document.getElementById("seen").textContent;
-  document.body.append(Object.assign(document.createElement("script"), { type: "text/plain", id: "seen", textContent: seen }));
+  const textContent = frames[0].document.getElementById("seen").textContent;
+  const out = { type: "text/plain", id: "seen", textContent };
+  document.body.append(Object.assign(document.createElement("script"), out));
 };
 </script>
 """
