@@ -20,7 +20,7 @@ from .work import Todo, WorkList
 
 @dataclass(frozen=True, kw_only=True)
 class ExtractionResult:
-    """What became of an extraction."""
+    """The result of an extraction."""
 
     videos: Sequence[VideoRecord]
     """All videos that were asked for."""

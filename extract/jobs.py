@@ -72,7 +72,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Extracted:
-    """What a job gave."""
+    """The result of a job."""
 
     features: dict[str, VideoFeatures]
     """Features by the name of their profile."""
@@ -155,7 +155,7 @@ class VideoInWork:
 
     @cached_property
     def wanted(self) -> list[Wanted]:
-        """What the decoder must deliver, for each of ``picture_extractors``."""
+        """The request to the decoder, for each of ``picture_extractors``."""
         return [wanted_of(extractor.profile) for extractor in self.picture_extractors]
 
     @cached_property

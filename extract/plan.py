@@ -1,4 +1,4 @@
-"""What an extraction would do, found out without doing it: the Python call behind ``vlalign-extract --plan``."""
+"""The plan of an extraction, made without extracting: the Python call behind ``vlalign-extract --plan``."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ ROW_OVERHEAD_BYTES = 8 + 8 + 4
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedFeatures:
-    """What an extraction would add to one store."""
+    """The rows that an extraction would add to one store."""
 
     name: str
     num_videos: int
@@ -32,7 +32,7 @@ class PlannedFeatures:
 
 @dataclass(frozen=True, kw_only=True)
 class ExtractionPlan:
-    """What an extraction would do."""
+    """The plan of an extraction."""
 
     num_probed: int
     """Videos that were probed; those that are yet to be rendered or downloaded are not."""

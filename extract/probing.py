@@ -1,4 +1,4 @@
-"""What is in videos, and how fast they would be extracted, found out by decoding as little as possible."""
+"""Facts about videos and the speed of their extraction, found by decoding as little as possible."""
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,7 +27,7 @@ WARM_UP_SECONDS = 2.0
 
 @dataclass(frozen=True)
 class Probed:
-    """What is in a video, and how many rows each profile will have of it."""
+    """Facts about a video, and the number of rows that each profile will have of it."""
 
     video_id: str
     path: Path
@@ -37,7 +37,7 @@ class Probed:
     failures: dict[str, VideoError]
     """Why there will be no rows of the other profiles."""
     missing: str
-    """What the file should contain and does not; empty if it is complete."""
+    """The parts that are missing in the file; empty if it is complete."""
 
 
 def probe_videos(

@@ -31,7 +31,7 @@ SHARD_BYTES = 256 << 20
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a video: its features are computed, though not on disk yet, or it failed."""
+    """The outcome of a video: its features are computed, though not on disk yet, or it failed."""
 
     video_id: str
     path: str

@@ -22,7 +22,7 @@ class Speed:
 
     video_seconds_per_second: float
     where: str
-    """What was measured, such as "this machine's cpu"."""
+    """The measured device, such as "this machine's cpu"."""
 
 
 class Runner(Protocol):

@@ -1,4 +1,4 @@
-"""Which videos are extracted: those of a folder, of the data set's list, or of features made by others."""
+"""The videos to extract: those of a folder, of the data set's list, or of features made by others."""
 
 import os
 from collections.abc import Sequence

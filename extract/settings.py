@@ -1,4 +1,4 @@
-"""What to extract, and how. Imports nothing heavy."""
+"""Settings of an extraction. Imports nothing heavy."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -44,7 +44,7 @@ class ExtractionSettings:
     device: str = "cpu"
     """"cpu", "cuda" or "cuda:N"."""
     precision: str = "fp32"
-    """What networks compute in: "fp32", "bf16" or, on a GPU, "fp16"."""
+    """The number format of the networks: "fp32", "bf16" or, on a GPU, "fp16"."""
     stores: str | None = None
     """Address under which the feature stores lie, each in a folder of its own, if not in the data set's folder."""
     allowed_folders: Sequence[Path] = ()

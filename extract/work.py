@@ -1,4 +1,4 @@
-"""What is left to extract, according to the stores and the lists of failures.
+"""The videos that are left to extract, according to the stores and the lists of failures.
 
 Imports nothing heavy: if nothing is left, this is all that runs.
 """
@@ -66,7 +66,7 @@ def _made(store: FeatureStore, video_id: str) -> tuple[str, int]:
 
 
 class WorkList:
-    """What is left to do for each kind of features, from the stores and ``failures.jsonl`` alone."""
+    """The work that is left for each kind of features, from the stores and ``failures.jsonl`` alone."""
 
     def __init__(self, dataset: DatasetFolder, features: Sequence[str]) -> None:
         self.dataset = dataset

@@ -49,7 +49,7 @@ SPACY_MODEL = "en_core_web_sm"
 
 @dataclass(frozen=True, kw_only=True)
 class PreparedCaptions:
-    """What ``prepare_captions`` did."""
+    """The result of ``prepare_captions``."""
 
     dataset: DatasetFolder
     """Where the captions and tables are."""
@@ -146,7 +146,7 @@ def _as_path(path: Path | str | None) -> Path | None:
 
 @dataclass(frozen=True)
 class _Survey:
-    """What the first pass over the records found."""
+    """The result of the first pass over the records."""
 
     census: Census
     videos: list[VideoRecord]

@@ -1,4 +1,4 @@
-"""Which reader gives the records of a data set: official files, the demo, or a user's own table or subtitles."""
+"""Choice of the reader of a data set: official files, the demo, or a user's own table or subtitles."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -20,7 +20,7 @@ Read = Callable[[Problems], Iterator[Record]]
 
 @dataclass(frozen=True, kw_only=True)
 class Origin:
-    """What decides the captions besides the annotation files; kept with them in ``about.json``."""
+    """The settings that decide the captions besides the annotation files; kept with them in ``about.json``."""
 
     seed: int | None = None
     """Of the demo's scenes, or of the splits of a user's captions."""

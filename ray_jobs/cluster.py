@@ -56,7 +56,7 @@ def connect(address: str | None = None) -> None:
 
 @dataclass(frozen=True)
 class Share:
-    """What each worker uses of a machine."""
+    """The share of a machine that each worker uses."""
 
     num_cpus: float
     num_gpus: float

@@ -1,4 +1,4 @@
-"""Which worker extracts which video next, and what becomes of the videos of a worker that ended.
+"""Assignment of videos to workers, also of the videos of a worker that ended.
 
 This is bookkeeping only, without Ray, clock or files, so that a simulated cluster can run exactly the rules of a real
 one. Videos and workers are numbers.

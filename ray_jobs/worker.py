@@ -38,7 +38,7 @@ VideoTask = tuple[VideoRecord, list[str]]
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerSettings:
-    """What the extractors of all workers of a call have in common."""
+    """The settings that the extractors of all workers of a call have in common."""
 
     weights: Mapping[str, str]
     """For each features name, the requested weights."""
@@ -52,7 +52,7 @@ class WorkerSettings:
 
 @dataclass
 class Answer:
-    """What a worker reports."""
+    """A worker's report."""
 
     events: list[Outcome | Kept]
     num_waiting: int
@@ -69,7 +69,7 @@ class Answer:
 
 @dataclass
 class Greeting:
-    """What a worker reports to a driver that does not know it yet."""
+    """A worker's report to a driver that does not know it yet."""
 
     held: list[str]
     """Videos that it was given and that are not on disk."""

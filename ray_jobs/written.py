@@ -1,4 +1,4 @@
-"""What is on disk, regardless of which worker wrote it: a worker that ended may not have reported it."""
+"""The videos on disk, whichever worker wrote them: a worker that ended may not have reported them."""
 
 import contextlib
 import threading

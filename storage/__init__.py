@@ -1,4 +1,4 @@
-"""What is on disk: records, feature stores, caption tables."""
+"""The files on disk: records, feature stores, caption tables."""
 
 from .captions import IdfEntry, read_captions, read_idf, write_idf
 from .common.errors import UserError, VlalignError

@@ -37,7 +37,7 @@ UNFINISHED_SECONDS = 3600
 
 @dataclass(frozen=True)
 class Finding:
-    """What is wrong with a shard."""
+    """The damage of a shard."""
 
     path: Path
     message: str
@@ -53,7 +53,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Repaired:
-    """What was done to a shard that was not whole."""
+    """The repair of a damaged shard."""
 
     path: Path
     message: str

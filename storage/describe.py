@@ -1,4 +1,4 @@
-"""What a store holds and how it was made, for people and programs."""
+"""Descriptions of a store's content and origin, for people and programs."""
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from .shards.format import SCHEMA
 
 @dataclass(frozen=True, kw_only=True)
 class StoreInfo:
-    """What a store holds and how it was made."""
+    """A store's content and origin."""
 
     folder: str
     schema: int

@@ -92,7 +92,7 @@ class VlenReader:
     """
 
     REFERENCE = np.dtype([("length", "<u4"), ("address", "<u8"), ("index", "<u4")])
-    """What a data set holds in place of a value."""
+    """The placeholder that a data set holds instead of a value."""
     _MAX_HEAPS = 16
 
     def __init__(self, file: h5py.File, path: Path) -> None:
@@ -177,7 +177,7 @@ class MemoryFile:
 
     def __init__(self) -> None:
         self.parts: dict[int, bytes] = {}
-        """What was written, by its offset."""
+        """The bytes that were written, by offset."""
         self.size = self._offset = 0
 
     def seek(self, offset: int, whence: int = 0) -> int:

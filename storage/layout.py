@@ -18,7 +18,7 @@ class DatasetFolder:
     root: Path
     name: str
     protocol: str = ""
-    """Which splits and captions; empty for the usual ones. All protocols of a data set share its features."""
+    """The choice of splits and captions; empty for the usual one. All protocols of a data set share its features."""
 
     def __post_init__(self) -> None:
         if not DATASET_NAME.fullmatch(self.name):

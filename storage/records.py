@@ -43,7 +43,7 @@ class Profile:
     mean: tuple[float, float, float]
     std: tuple[float, float, float]
     tail: str
-    """What happens to a last window that is not full."""
+    """How a last window that is not full is treated."""
     layer: str
     dimension: int
     """Number of values of a feature."""
@@ -74,7 +74,7 @@ class Profile:
 
     @property
     def modality(self) -> Literal["pictures", "sound"]:
-        """What the features are computed from. Sound has no picture size."""
+        """The kind of input: pictures or sound. Sound has no picture size."""
         return "pictures" if self.short_side_px else "sound"
 
     @cached_property
@@ -122,7 +122,7 @@ class VideoRecord:
     path: str
     """Absolute, or relative to the folder of the data set; or an address such as ``s3://...``."""
     scene: dict[str, Any] | None = None
-    """What a rendered video of the demo shows; None for all other videos."""
+    """The content of a rendered video of the demo; None for all other videos."""
 
     def __post_init__(self) -> None:
         if not self.video_id or not self.path:
@@ -174,7 +174,7 @@ class Caption:
     pos_tags: list[str] = field(default_factory=list, metadata=TAGGED)
     """Universal part-of-speech tag of each word."""
     task: str | None = None
-    """What the video is about, if its authors say so: a CrossTask or COIN task, a YouCook2 recipe."""
+    """The video's subject, if its authors state it: a CrossTask or COIN task, a YouCook2 recipe."""
     step: int | None = None
     """Step of the task that the clip shows, from 1 (CrossTask), or label of the data set (COIN).
 
@@ -214,7 +214,7 @@ class Caption:
 
 @dataclass(frozen=True, kw_only=True)
 class StoredVideo:
-    """What a store knows about a video without reading its rows."""
+    """A store's facts about a video, known without reading its rows."""
 
     video_id: str
     num_rows: int
@@ -223,7 +223,7 @@ class StoredVideo:
     """Identity of the file that was read (``file_identity``)."""
     decoder: str = ""
     partial: str = ""
-    """What of the video is missing in its rows or was damaged, with figures; empty if all is well."""
+    """The parts of the video that are missing in its rows or were damaged, with figures; empty if none."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -245,7 +245,7 @@ class VideoFeatures:
     """Identity of the file that was read."""
     decoder: str = ""
     partial: str = ""
-    """What of the video is missing in these rows or was damaged, with figures; empty if all is well."""
+    """The parts of the video that are missing in these rows or were damaged, with figures; empty if none."""
 
     def __post_init__(self) -> None:
         num_rows = len(self.features)

@@ -1,4 +1,4 @@
-"""What all feature stores have in common, whether they lie on disk or in memory."""
+"""The interface of all feature stores, on disk or in memory."""
 
 from collections.abc import Sequence
 from typing import Protocol

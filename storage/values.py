@@ -1,4 +1,4 @@
-"""Which values the fields of records may have."""
+"""Allowed values of the fields of records."""
 
 import math
 import re
@@ -35,7 +35,7 @@ def _is_colour(value: Any) -> bool:
 
 @dataclass(frozen=True)
 class Rule:
-    """What a field of a profile may be."""
+    """The allowed values of a field of a profile."""
 
     expected: str
     allows: Callable[[Any], bool]

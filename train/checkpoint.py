@@ -34,14 +34,14 @@ class Run:
 
     folder: Path
     dataset: DatasetFolder
-    """What it is asked about: the run's own data set, or another one."""
+    """The data set that the run is asked about: its own, or another one."""
     stores: Stores
     """Of that data set."""
     about: dict[str, Any]
     """``run.json``."""
     scorer: Scorer
     labels: list[str]
-    """What the run can answer, if that is one of a list; else empty."""
+    """The possible answers or labels, if they are a fixed list; else empty."""
 
     @property
     def config(self) -> TrainConfig:
@@ -55,7 +55,7 @@ class Run:
 
     @property
     def note(self) -> str | None:
-        """What every number of the run needs beside it, or None."""
+        """The note to show with every number of the run, or None."""
         asked = [
             {"features": s.profile.name, "weights": s.weights.name, "origin": s.origin} for s in self.features.stores
         ]
@@ -80,7 +80,7 @@ class RunState:
     optimizer: torch.optim.Optimizer
     config: TrainConfig
     inputs: dict[str, Any]
-    """What ``describe_inputs`` gave."""
+    """The result of ``describe_inputs``."""
     step: int = 0
     """Steps that are done."""
     best: dict[str, Any] | None = None

@@ -117,7 +117,8 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--run-name",
         metavar="NAME",
-        help="name of the run's folder (default: made of objective, features, settings that differ from the recipe, and seed)",
+        help="name of the run's folder (default: made of objective, features, settings that differ from the recipe, "
+        "and seed)",
     )
     parser.add_argument(
         "--device",

@@ -39,7 +39,7 @@ class Neighbours(NamedTuple):
     similarity_NK: np.ndarray
     """S of Eq. 1 with each pair's nearest ones, float32."""
     number_NK: np.ndarray
-    """Which pairs these are."""
+    """The indexes of those pairs."""
 
 
 def pair_association_probability(video: np.ndarray, text: np.ndarray, k: int, *, seed: int = 0) -> np.ndarray:

@@ -37,7 +37,7 @@ SCORES = {"sentence": ("sentence",), "token": ("token", "fusion_token"), "fusion
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationSettings:
-    """What a run is asked."""
+    """The settings of an evaluation."""
 
     task: str | None = None
     """A key of ``TASKS``. None: what the run and the data set are for."""

@@ -31,7 +31,7 @@ Chance = TypedDict(
     "Chance",
     {"R@1": float, "R@5": float, "R@10": float, "R@50": float, "median_rank": float, "mean_rank": float},
 )
-"""What scores drawn at random give on average. Recalls are in percent, rank 1 is the best."""
+"""The average metrics of random scores. Recalls are in percent, rank 1 is the best."""
 
 DirectionMetrics = TypedDict(
     "DirectionMetrics",

@@ -1,4 +1,4 @@
-"""What the JSON files of a run may say. Whoever wrote them, each value that is used is checked for its type."""
+"""Checks of a run's JSON files. Files are not trusted: each value that is used is checked for its type."""
 
 import json
 import math

@@ -13,8 +13,8 @@ from ..storage.common.errors import UserError
 from ..storage.common.terminal import one_line, say
 
 LOCK_FILE = "train.lock"
-"""Which process on which machine trains; there while it does. The lock itself is the system's, which ends it with the
-process."""
+"""The file that names the process and machine that train; it exists while they do. The lock itself is the system's,
+which ends it with the process."""
 
 
 @contextlib.contextmanager

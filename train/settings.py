@@ -42,7 +42,7 @@ MAX_TOKENS = 512
 
 @dataclass(frozen=True, kw_only=True)
 class Rule:
-    """What a setting is for, and the values it may have."""
+    """The purpose of a setting, and its allowed values."""
 
     help: str = ""
     """One line for ``--help``."""
@@ -146,7 +146,7 @@ def parse_grid(text: str) -> tuple[int, int, int] | None:
 
 @dataclass(frozen=True, kw_only=True)
 class DataSettings(Settings):
-    """What a run is trained on."""
+    """Settings of the training data."""
 
     dataset: str
     protocol: str = setting(
@@ -247,7 +247,7 @@ def _meanings(encoders: Iterable[tuple[str, Encoder]]) -> dict[str, str]:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelSettings(Settings):
-    """What a run's model is made of."""
+    """Settings of the model."""
 
     encoder: str = setting("transformer", choices=_meanings(ENCODERS.items()))
     text_encoder: str = setting(

@@ -54,7 +54,7 @@ AHEAD = 2
 
 @dataclass(frozen=True)
 class RunSource:
-    """What a training reads and where it writes."""
+    """The inputs and the folder of a training."""
 
     dataset: DatasetFolder
     config: TrainConfig

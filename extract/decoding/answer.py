@@ -1,4 +1,4 @@
-"""What a decoder process answers to a request."""
+"""The answers of a decoder process to a request."""
 
 import resource
 import time

@@ -37,7 +37,7 @@ from .messages import Failed, Request
 MEMORY_BYTES = 4 << 30
 MAX_FAILURE_BYTES = 1 << 16
 DONE, LEFT = b"done", b"left"
-"""What the decoding process tells this one after a request: it is answered, or other decoders should try."""
+"""The decoding process's last message after a request: it is answered, or other decoders should try."""
 
 
 def respond(request: Request, answers: Answers, failure: VideoError | None = None) -> None:

@@ -23,12 +23,12 @@ from .windows import Row, Windows
 THUMBNAIL_POSITIONS = (0.1, 0.5, 0.9)
 THUMBNAIL_HEIGHT_PX = 90
 TAILS = "black frames", "loop"
-"""What may fill a last window that is not full."""
+"""The possible fillings of a last window that is not full."""
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """What a profile needs of a video. The fields are those of ``Profile``."""
+    """The part of a profile that decoding needs. The fields are those of ``Profile``."""
 
     fps: int
     window: int
@@ -72,7 +72,7 @@ class Finished:
     """Name and version."""
     duration_seconds: float
     partial: str
-    """What is missing or damaged, with numbers; empty if nothing is."""
+    """The parts that are missing or damaged, with numbers; empty if none are."""
     num_frames: list[int]
     """Number of sampled frames, for each profile."""
 
@@ -115,7 +115,7 @@ def decode_video(
 
 
 class _Plan:
-    """Which frames are taken, for which profiles, and in which sizes."""
+    """The frames to take, for which profiles, and in which sizes."""
 
     def __init__(self, info: VideoInfo, wanted: list[Wanted], strict: bool = True) -> None:
         self.info = info

@@ -30,7 +30,7 @@ STILL_PACKET_SHARE, STILL_PACKET_BYTES = 0.1, 100
 
 
 class NotTrusted(Exception):
-    """What a decoder returned cannot be what the file holds."""
+    """The decoder returned frames that the file cannot hold."""
 
 
 def has_decord() -> bool:

@@ -27,7 +27,7 @@ LOGGING_CODECS = {"hevc"}
 SKIPPING_CODECS = {"h264", "hevc", "mpeg4", "mpeg2video"}
 """Their decoders can skip frames that no other frame refers to, and leave the others unchanged."""
 DAMAGED_PACKET = (FFmpegError, ValueError, UnicodeError, AttributeError, IndexError)
-"""What PyAV raises for packets of damaged files; all of these were seen."""
+"""Errors that PyAV raises for packets of damaged files; all of these were seen."""
 
 Pictures = list[np.ndarray]
 """An upright picture, uint8 [H, W, 3] RGB, in each of the sizes."""

@@ -32,7 +32,7 @@ TIME_BASE = Fraction(1, 25)
 """How long an image lasts, as in FFmpeg. It is one frame at any rate of a profile: rounding gives 1 slot at 16 to 30
 frames a second, and at 1 frame a second none, which stands for the first frame."""
 DAMAGED = (OSError, SyntaxError, ValueError, EOFError, TypeError, LookupError, OverflowError, struct.error, zlib.error)
-"""What Pillow raises for files that are not images, or are damaged."""
+"""Errors that Pillow raises for files that are not images, or are damaged."""
 UPRIGHT = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,

@@ -23,7 +23,7 @@ class Nonsense(ValueError):
 
 @dataclass(frozen=True)
 class Request:
-    """What to decode."""
+    """A request to decode a file."""
 
     path: str
     wanted: list[Wanted]
@@ -78,14 +78,14 @@ class SoundProbed:
 
 @dataclass(frozen=True)
 class PicturesProbed:
-    """What the packets say about the pictures."""
+    """The facts about the pictures that the packets state."""
 
     codec: str
     width: int
     height: int
     duration_seconds: float
     missing: str
-    """What the file should contain and does not; empty if it is complete."""
+    """The parts that are missing in the file; empty if it is complete."""
     num_frames: list[int]
     """Frames that would be sampled, for each of ``wanted``."""
 

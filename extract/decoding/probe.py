@@ -25,7 +25,7 @@ PAUSE_FRAMES, PAUSE_SECONDS, CONSTANT_SHARE = 10, 0.3, 0.9
 
 @dataclass(frozen=True, kw_only=True)
 class VideoInfo:
-    """What the packets of a video say about its frames."""
+    """The facts about a video's frames that its packets state."""
 
     path: Path
     pts: np.ndarray
@@ -51,7 +51,7 @@ class VideoInfo:
     plain: bool
     """Whether the video begins with a key frame and no edit list cuts anything away."""
     missing: str = ""
-    """What the file should contain and does not; empty if it is complete."""
+    """The parts that are missing in the file; empty if it is complete."""
 
     @property
     def duration_seconds(self) -> float:
@@ -61,7 +61,7 @@ class VideoInfo:
 
 @dataclass
 class _Packets:
-    """What the packets of a file say, gathered from first to last."""
+    """The facts that a file's packets state, gathered from first to last."""
 
     stream: VideoStream
     time_base: Fraction

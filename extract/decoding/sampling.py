@@ -1,4 +1,4 @@
-"""Which frames are taken, and at which size. Pure functions of numbers."""
+"""Choice of frames and of their size. Pure functions of numbers."""
 
 from fractions import Fraction
 

@@ -21,7 +21,7 @@ MOST_WRITTEN_BYTES = 1 << 20
 """Limit for a file that is already open, such as the one for stderr."""
 MOST_OPEN_FILES = 256
 LIBRARIES = "/usr", "/lib", "/lib64", "/etc/ld.so.cache"
-"""What a program needs in order to start, besides the folder in which it is installed."""
+"""Files that a program needs to start, besides the folder in which it is installed."""
 KEPT_VARIABLES = {"PATH", "LANG", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "PYTHONHOME", "PYTHONPATH", "TMPDIR"}
 
 # System calls: name, number on x86_64, number on aarch64 ("-": does not exist).

@@ -38,7 +38,7 @@ class Heard:
     duration_seconds: float
     """When the sound ends."""
     partial: str
-    """What is missing or damaged, with numbers; empty if nothing is."""
+    """The parts that are missing or damaged, with numbers; empty if none are."""
 
 
 def sound_stream(container: InputContainer) -> AudioStream:

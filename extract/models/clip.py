@@ -21,7 +21,7 @@ SIZES = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention
 MOST = 1 << 16
 """Upper limit of the sizes that a folder may state."""
 SAME = {"image_size": 224, "projection_dim": 512}
-"""What the profiles need; everything else about a vision tower may differ."""
+"""The settings that the profiles need; all others of a vision tower may differ."""
 
 
 class ClipViTB32(Network):

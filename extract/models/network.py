@@ -1,4 +1,4 @@
-"""What all networks have in common."""
+"""The base class of all networks."""
 
 from dataclasses import dataclass
 from pathlib import Path

@@ -28,7 +28,7 @@ OTHER_VIDEOS, OTHER_ROWS = 64, 4
 
 @dataclass(frozen=True)
 class VideoVerdict:
-    """What came of the comparison of one video."""
+    """The result of the comparison of one video."""
 
     video_id: str
     comparison: Comparison | None
@@ -44,7 +44,7 @@ class VideoVerdict:
 
 @dataclass(frozen=True)
 class VerificationResult:
-    """What came of the comparison of all videos."""
+    """The result of the comparison of all videos."""
 
     extraction: ExtractionResult
     verdicts: Sequence[VideoVerdict]

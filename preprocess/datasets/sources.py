@@ -1,4 +1,4 @@
-"""What a reader of official files needs: find the files, read them, and report errors with file and row."""
+"""Tools for readers of official files: find the files, read them, and report errors with file and row."""
 
 import csv
 import json

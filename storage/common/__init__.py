@@ -1,1 +1,1 @@
-"""What all parts of vlalign share: errors, messages, progress, signals, processes, command lines."""
+"""Code that all parts of vlalign share: errors, messages, progress, signals, processes, command lines."""

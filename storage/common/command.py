@@ -1,4 +1,4 @@
-"""What all command lines share: one-line errors, exit codes, and an orderly stop."""
+"""Code that all command lines share: one-line errors, exit codes, and an orderly stop."""
 
 import argparse
 import difflib

@@ -17,7 +17,7 @@ READ_ERRORS: tuple[type[Exception], ...] = (
     RuntimeError,
     MemoryError,
 )
-"""What libraries raise when a file is not what its name says."""
+"""Errors that libraries raise for a file whose content does not match its name."""
 MAX_REASON_CHARACTERS = 300
 
 

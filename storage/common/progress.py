@@ -26,7 +26,7 @@ class Progress:
     what: str
     """Name of the work, such as "extracting"."""
     unit: str
-    """What is counted, such as "videos"."""
+    """The things that are counted, such as "videos"."""
     done: int
     """Units that are done, those of an earlier call included."""
     total: int

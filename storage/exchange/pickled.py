@@ -1,4 +1,4 @@
-"""What a pickle says about arrays, held apart from NumPy until all of it fits together.
+"""Arrays as a pickle describes them, kept apart from NumPy until the description is checked.
 
 None of these builders is the real thing. A pickle never gets hold of a function or type of NumPy, whose own ways of
 restoring a state are made for pickles that one trusts.

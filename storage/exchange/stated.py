@@ -1,4 +1,4 @@
-"""What the user states about features of other programs: their profile, and how long the videos are."""
+"""The user's statements about features of other programs: their profile, and the durations of the videos."""
 
 import csv
 import json

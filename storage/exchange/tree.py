@@ -28,15 +28,15 @@ FORMAT_ERRORS: tuple[type[Exception], ...] = (
     zipfile.BadZipFile,
     zlib.error,
 )
-"""What NumPy, h5py, zipfile, tarfile and pickle raise for damaged files."""
+"""Errors that NumPy, h5py, zipfile, tarfile and pickle raise for damaged files."""
 MAX_ARRAY_BYTES = 2 << 30
 """Limit of one video's array. A small file may claim, or unpack to, more than any memory holds."""
 Read = Callable[[], np.ndarray | None]
 """Reads an array; returns None if it is not an array of numbers."""
 Tree = Mapping[str, "Read | Tree"]
-"""What is in a file: arrays by name, or one level of groups of arrays."""
+"""The content of a file: arrays by name, or one level of groups of arrays."""
 EXPORTED = ("start_seconds", "end_seconds", "valid_frames", "duration_seconds", "profile", "weights", "partial")
-"""What vlalign's own exports hold besides ``features``."""
+"""The arrays of vlalign's own exports besides ``features``."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,4 +1,4 @@
-"""Which network addresses may be opened.
+"""The network addresses that may be opened.
 
 An address in a list or folder from a stranger must not make this machine do anything but fetch a file.
 """

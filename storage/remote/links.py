@@ -1,4 +1,4 @@
-"""Which folders stand for which remote stores.
+"""Folders that stand for remote stores.
 
 ``elsewhere.json`` in a folder has the address. A record outside of the folder says that this user wants it so: stores
 are passed around, so what lies in a folder proves nothing. Each folder has a record of its own (``state.py``), which

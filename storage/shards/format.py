@@ -74,7 +74,7 @@ class Provenance:
 
     @property
     def key(self) -> tuple[str, Weights, str]:
-        """What all shards of a store have in common."""
+        """The values that all shards of a store have in common."""
         return self.profile.hash, self.weights, self.origin
 
     def describe(self) -> str:
@@ -97,7 +97,7 @@ class Provenance:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Shard(Provenance):
-    """What a shard says about itself, without its rows."""
+    """The metadata of a shard, without its rows."""
 
     path: Path
     dtype: np.dtype

@@ -163,7 +163,7 @@ def _profile(text: str) -> Profile:
 
 @dataclass(frozen=True)
 class BlockLayout:
-    """What the beginning of a shard says about the rest, before all of the shard has arrived."""
+    """The layout of a shard as its beginning states it, read before the whole shard has arrived."""
 
     block_bytes: int
     """Size of the first block."""

@@ -1,4 +1,4 @@
-"""What an evaluation measured: the figures by which runs are compared, and on which test set. Files are not trusted."""
+"""Figures of evaluations by which runs are compared, and their test sets. Files are not trusted."""
 
 import math
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ from ..tasks.base import Figures, counted
 
 @dataclass(frozen=True)
 class TestSet:
-    """What a run was asked."""
+    """The question that a run was asked."""
 
     dataset: str
     protocol: str
@@ -31,13 +31,13 @@ class TestSet:
 
 @dataclass(frozen=True)
 class Measured:
-    """What one evaluation of a run found."""
+    """The figures of one evaluation of a run."""
 
     run: str
     task: str
     test: TestSet
     question: Mapping[str, Any]
-    """What decides the figures besides model and data, such as ``{"ties": "average"}``."""
+    """The settings that decide the figures besides model and data, such as ``{"ties": "average"}``."""
     values: Mapping[str, float]
     """{measure: value}"""
     stages: Mapping[str, Mapping[str, float]]
@@ -45,7 +45,7 @@ class Measured:
     main: tuple[str, ...]
     """The measures that tables show first."""
     notes: tuple[str, ...]
-    """What every figure needs beside it."""
+    """The note to show with every figure."""
 
 
 def measured(figures: Figures) -> Measured:

@@ -1,4 +1,4 @@
-"""Which clips and captions each training step gets. They depend on the seed and the step alone."""
+"""The clips and captions of each training step. They depend on the seed and the step alone."""
 
 import random
 from collections.abc import Sequence

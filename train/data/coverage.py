@@ -46,7 +46,7 @@ class CoverageFigures(TypedDict):
 
 @dataclass(frozen=True)
 class Coverage:
-    """What of a split was used. In some tasks captions are questions, steps or segments."""
+    """The part of a split that was used. In some tasks captions are questions, steps or segments."""
 
     used: Counts
     of_split: Counts

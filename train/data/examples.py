@@ -1,4 +1,4 @@
-"""What a run learns from, and the input batches that are made of it."""
+"""The training examples of a run, and input batches made of them."""
 
 from __future__ import annotations
 
@@ -94,10 +94,10 @@ class Source:
 
 
 class Examples:
-    """What a run learns from."""
+    """The training examples of a run."""
 
     labels: list[str]
-    """What the run can answer, if that is one of a list; else empty."""
+    """The possible answers or labels, if they are a fixed list; else empty."""
     clips: Clips
     """All training clips."""
     batch_size: int

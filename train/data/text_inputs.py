@@ -1,4 +1,4 @@
-"""What turns a run's captions into what its encoder takes: word pieces, averaged word vectors, or recordings."""
+"""Conversion of a run's captions to its encoder's input: word pieces, averaged word vectors, or recordings."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ TextInputs = Pieces | Words | Recordings
 
 @dataclass(frozen=True)
 class TextSource:
-    """What a run's text inputs are made from."""
+    """The parts that a run's text inputs are made from."""
 
     encoder: Encoder
     max_text_tokens: int

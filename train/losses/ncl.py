@@ -10,7 +10,7 @@ from .contrastive import nce
 
 
 class Biases(NamedTuple):
-    """What normalises sums of retrieval probabilities, in the unit of the similarity (NCL Eq. 6)."""
+    """Biases that normalise sums of retrieval probabilities, in the unit of the similarity (NCL Eq. 6)."""
 
     text_M: Tensor
     video_N: Tensor

@@ -1,4 +1,4 @@
-"""What all models have in common: two encoders, and parts that an objective adds."""
+"""The base of all models: two encoders, and parts that an objective adds."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Parts:
     codebook: SharedCodebook | None = None
     """CMCM's codebook, which clips and captions share."""
     head: nn.Module | None = None
-    """What answers questions or labels rows (``heads``)."""
+    """The head that answers questions or labels rows (``heads``)."""
     queries: QueryQueue | None = None
     """The last training queries, for normalising test scores."""
 

@@ -17,7 +17,7 @@ from .transformer import VideoTextModel
 
 @dataclass(frozen=True)
 class ModelPlan:
-    """What a model is made of, beside its settings."""
+    """The parts and sizes of a model that its settings do not give."""
 
     feature_dim: int
     """Width of a row of features."""

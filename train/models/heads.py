@@ -1,4 +1,4 @@
-"""What answers questions, on top of the encoders."""
+"""Heads on top of the encoders that answer questions or label rows."""
 
 import torch
 from torch import Tensor, nn

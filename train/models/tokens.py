@@ -1,4 +1,4 @@
-"""What the encoders give: the tokens of videos and of texts."""
+"""The outputs of the encoders: tokens of videos and of texts."""
 
 from dataclasses import dataclass
 

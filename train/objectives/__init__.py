@@ -1,4 +1,4 @@
-"""What a model can be trained with, one file each.
+"""The objectives that a model can be trained with, one file each.
 
 To add an objective, write its file, add its row here, and its tests.
 """

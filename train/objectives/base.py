@@ -1,4 +1,4 @@
-"""What an objective is: its settings, its loss, its scores, and all that a run needs because of it.
+"""The interface of an objective: its settings, its loss, its scores, and all that a run needs because of it.
 
 An objective is a frozen dataclass. Its fields are settings and become options of vlalign-train; its class variables
 say what it works with; its methods do the work. Nothing here imports torch when it is imported, so that a command

@@ -1,4 +1,4 @@
-"""What an objective sees: a batch that is encoded already, and the part of it that other processes have.
+"""The input of an objective: an encoded batch, with the part of it that other processes have.
 
 Shape letters: B pairs in the whole batch, R of them in this process, M video tokens, N text tokens, D width, P pairs
 that are fused, S tokens of interest.

@@ -1,4 +1,4 @@
-"""What TACo and ToCo share: settings of the fusion layers, which see some pairs of a batch."""
+"""Code that TACo and ToCo share: settings of the fusion layers, which see some pairs of a batch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What turns windows and queries into vectors that can be compared: a store with its text tower, or a trained run."""
+"""Encoders of windows and queries into vectors that can be compared: a store with its text tower, or a trained run."""
 
 import hashlib
 import json
@@ -47,12 +47,12 @@ class Encoder(Protocol):
 
     @property
     def note(self) -> str | None:
-        """What every result needs beside it, such as that features come from random weights."""
+        """The note to show with every result, such as that features come from random weights."""
         ...
 
     @property
     def made_from(self) -> dict[str, Any]:
-        """What the vectors depend on besides the rows of a video; vectors with another one cannot be compared."""
+        """The identity of the encoder; vectors with another identity cannot be compared."""
         ...
 
     def video_ids(self) -> list[str]:

@@ -37,7 +37,7 @@ class Part:
 
     path: Path
     key: str
-    """What the vectors depend on, as JSON."""
+    """Everything that decides the vectors, as JSON."""
     vectors: np.ndarray
     """float16 [W, D], mapped."""
     spans: np.ndarray

@@ -41,7 +41,7 @@ class Search:
 
     @property
     def note(self) -> str | None:
-        """What must be said beside every result, such as that features come from random weights."""
+        """Notes to show with every result, such as that features come from random weights."""
         return self.encoder.note
 
     @property

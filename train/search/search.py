@@ -32,7 +32,7 @@ class Hit:
 
 @dataclass(frozen=True)
 class SearchResult:
-    """What a search found."""
+    """The result of a search."""
 
     hits: list[Hit]
     """The best clip first."""
@@ -46,7 +46,7 @@ class SearchResult:
     has_captions: bool
     """Whether captions say where clips begin and end. Without captions, whole videos were searched."""
     note: str | None
-    """What must be said beside the result, such as that features come from random weights."""
+    """Notes to show with the result, such as that features come from random weights."""
 
 
 def search_clips(

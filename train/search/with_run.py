@@ -40,7 +40,7 @@ class RunEncoder:
 
     @property
     def note(self) -> str | None:
-        """What every number of the run needs beside it."""
+        """The note to show with every number of the run."""
         return self.run.note
 
     @property

@@ -1,4 +1,7 @@
-"""What a trained run can be asked. A new task is a file in this folder, its page beside it, and a row in ``TASKS``."""
+"""The questions that a trained run can be asked.
+
+To add a task, write its file, its page beside it, and its row in ``TASKS``.
+"""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What a task is: one kind of question for a trained run, with its figures and its part of the report.
+"""The interface of a task: one kind of question for a trained run, with its figures and its part of the report.
 
 This module and the tasks' own files import no torch, which takes seconds: commands list the tasks, and print the
 figures of an earlier evaluation, without it. What computes figures is imported when a run is asked.
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 S = TypeVar("S")
 """Type of a task's settings."""
 Figures = Mapping[str, Any]
-"""What an evaluation writes into ``metrics.json``: names and JSON values. A task's file says which are its own."""
+"""The content of ``metrics.json``: names and JSON values. A task's file lists its own."""
 
 
 def option(
@@ -52,7 +52,7 @@ class NoSettings:
 
 @dataclass(frozen=True)
 class Question(Generic[S]):
-    """What a run is asked."""
+    """A question for a run."""
 
     split: str
     """Name of the split: "train", "validation" or "test"."""
@@ -64,7 +64,7 @@ class Question(Generic[S]):
 
 @dataclass(frozen=True)
 class TaskResult:
-    """What a run answered."""
+    """The answers of a run."""
 
     coverage: "Coverage"
     """How much of the split was used."""
@@ -90,9 +90,9 @@ class Task(ABC, Generic[S]):
     settings_type: ClassVar[type] = NoSettings
     """Dataclass of the task's own settings. Each field is made by ``option``, and is one of ``vlalign-evaluate``."""
     caption_name: ClassVar[str] = "captions"
-    """What the data set's captions are in this task, such as "questions"."""
+    """The word for the data set's captions in this task, such as "questions"."""
     item_name: ClassVar[str] = "clips"
-    """What has to be numerous for figures to be comparable with published ones: "clips" or "videos"."""
+    """The things whose number must match for figures to be comparable with published ones: "clips" or "videos"."""
     main_measures: ClassVar[tuple[str, ...]] = ()
     """Those of ``measures`` that a table of runs shows; it has room for few."""
 

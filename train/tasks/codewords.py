@@ -1,4 +1,4 @@
-"""What each codeword of CMCM's codebook stands for, in clips and in captions (section 4.3 of the paper).
+"""The meaning of each codeword of CMCM's codebook, in clips and in captions (section 4.3 of the paper).
 
 The paper labels the rows of a clip with an action. Here the labels are the verbs of the clip's captions. Words are
 compared with the word pieces that are parts of them.
@@ -95,7 +95,7 @@ class ShownCodeword(Codeword):
 
 
 class Codebook(TypedDict):
-    """What a run's codebook stands for on a split."""
+    """The meaning of a run's codewords on a split."""
 
     sharing: Sharing
     table: list[Codeword]

@@ -1,4 +1,4 @@
-"""What all drawings of a report share. Matplotlib is imported where a figure is drawn: that takes seconds."""
+"""Code that all drawings of a report share. Matplotlib is imported where a figure is drawn: that takes seconds."""
 
 import functools
 import io

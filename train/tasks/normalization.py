@@ -28,7 +28,7 @@ class Normalized:
     by_clip: np.ndarray
     """float32 [num_texts, num_videos], for ranking texts by video."""
     notes: list[str]
-    """What was done, and why something was not."""
+    """The normalisation that was done, or the reason why it was not."""
 
 
 def normalization_error(

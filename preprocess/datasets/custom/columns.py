@@ -1,4 +1,4 @@
-"""Which column of a user's table means what."""
+"""The meaning of the columns of a user's table."""
 
 import difflib
 import re

@@ -1,4 +1,4 @@
-"""What is said in a user's own videos: subtitles beside the videos or in a folder, read as captions.
+"""Subtitles of a user's own videos, beside the videos or in a folder, read as captions.
 
 SubRip (``.srt``), WebVTT (``.vtt``), and the JSON of Whisper and WhisperX are known. The name of a file is that of its
 video, with or without a language: ``kitchen/onion.srt``, ``kitchen/onion.en.vtt`` or ``onion.mp4.json``.
@@ -82,7 +82,7 @@ class _FileReader:
     def __init__(self, problems: Problems, note: Note, *, is_only_one: bool) -> None:
         self.problems, self.note, self.is_only_one = problems, note, is_only_one
         self.changes: Counter[str] = Counter()
-        """What was done, and to how many cues."""
+        """The number of cues by what was done to them."""
         self.several: list[list[SubtitleFile]] = []
         """Files of the videos that have more than one."""
         self.other_json: list[Path] = []

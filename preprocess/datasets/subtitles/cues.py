@@ -16,7 +16,7 @@ TIMING = re.compile(rf"\s*{_TIME}\s*-->\s*{_TIME}(?:\s.*)?", re.ASCII)
 TAG = re.compile(r"</?[A-Za-z][^<>]*>|</?>|<(?:\d+:)?\d+:\d+[.,]\d+>|\{\\[^{}]*\}", re.ASCII)
 """``<i>``, ``</c>``, ``<v Name>``, ``<00:00:01.000>`` and ``{\\an8}``. A ``<`` that begins none of these is text."""
 NOT_CUES = ("NOTE", "STYLE", "REGION")
-"""What a block of WebVTT that is no cue begins with."""
+"""The first words of WebVTT blocks that are no cues."""
 INVISIBLE = re.compile("[\u200b\u200e\u200f\u202a-\u202e\u2060\u2066-\u2069\ufeff]")
 """Marks of writing direction and the like, which players use and nobody reads."""
 
@@ -84,8 +84,8 @@ def _seconds(groups: tuple[str | None, ...]) -> float:
 def _payload(lines: list[str], *, is_vtt: bool, is_last: bool) -> list[str]:
     """Return the lines of a cue, given those up to the next times or the end of the file.
 
-    A cue of WebVTT ends at an empty line; YouTube begins cues with a line of one blank. In SubRip, blank lines stand inside cues of careless programs; the last line
-    before the next times is the number of the next cue.
+    A cue of WebVTT ends at an empty line; YouTube begins cues with a line of one blank. In SubRip, some programs write
+    blank lines inside cues; the last line before the next times is the number of the next cue.
     """
     if is_vtt:
         return lines[: lines.index("")] if "" in lines else lines

@@ -1,4 +1,4 @@
-"""Which files are subtitles, and of which video each is."""
+"""Find subtitle files and the video of each."""
 
 import os
 import re
