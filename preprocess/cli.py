@@ -1,6 +1,8 @@
 """vlalign-preprocess: the command line of ``prepare_captions``."""
 
 import argparse
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from ..storage.common.command import command_parser, run_command
@@ -52,7 +54,7 @@ def preprocess_parser(prog: str, description: str, example: str) -> argparse.Arg
     return parser
 
 
-def check_preprocess_options(args: argparse.Namespace) -> None:
+def _check_options(args: argparse.Namespace) -> None:
     """Raise a ``UserError`` for mistakes that only a command line can make."""
     if args.dataset is None:
         raise UserError(
@@ -62,10 +64,18 @@ def check_preprocess_options(args: argparse.Namespace) -> None:
         raise SettingError("workers", args.workers, "expected 1 or more")
 
 
-def preprocess(args: argparse.Namespace) -> int:
-    """Run the command."""
-    check_preprocess_options(args)
-    prepared = prepare_captions(
+def run_preprocess(args: argparse.Namespace, prepare: Callable[..., PreparedCaptions]) -> int:
+    """Call a function with the options of ``preprocess_parser``, and print what it prepared.
+
+    Args:
+        args: The options.
+        prepare: ``prepare_captions``, or a function that takes the same arguments.
+
+    Returns:
+        The exit code.
+    """
+    _check_options(args)
+    prepared = prepare(
         args.dataset,
         root=args.root,
         annotations=args.annotations,
@@ -74,12 +84,16 @@ def preprocess(args: argparse.Namespace) -> int:
         word_vectors=args.word_vectors,
         seed=args.seed,
         strict=args.strict,
-        num_processes=args.workers,
     )
-    return show_prepared(prepared)
+    return _show_prepared(prepared)
 
 
-def show_prepared(prepared: PreparedCaptions) -> int:
+def preprocess(args: argparse.Namespace) -> int:
+    """Run the command."""
+    return run_preprocess(args, partial(prepare_captions, num_processes=args.workers))
+
+
+def _show_prepared(prepared: PreparedCaptions) -> int:
     """Print what was prepared. Return the exit code."""
     if prepared.statistics is not None:
         show(format_statistics(prepared.statistics))

@@ -8,7 +8,7 @@ import argparse
 from functools import partial
 from pathlib import Path
 
-from ..preprocess.cli import check_preprocess_options, preprocess_parser, show_prepared
+from ..preprocess.cli import preprocess_parser, run_preprocess
 from ..preprocess.parts import make_part
 from ..preprocess.prepare import SPACY_MODEL, PreparedCaptions, prepare_captions
 from ..storage.common.command import run_command
@@ -63,19 +63,7 @@ def prepare_captions_on_cluster(
 
 def preprocess(args: argparse.Namespace) -> int:
     """Run the command."""
-    check_preprocess_options(args)
-    prepared = prepare_captions_on_cluster(
-        args.dataset,
-        root=args.root,
-        annotations=args.annotations,
-        protocol=args.protocol,
-        spacy_model=args.spacy_model,
-        word_vectors=args.word_vectors,
-        seed=args.seed,
-        strict=args.strict,
-        address=args.address,
-    )
-    return show_prepared(prepared)
+    return run_preprocess(args, partial(prepare_captions_on_cluster, address=args.address))
 
 
 def main(argv: list[str] | None = None) -> int:
