@@ -22,13 +22,12 @@ TOP = Path(__file__).resolve().parents[1]
 FOLDERS = ("extract", "preprocess", "ray_jobs", "storage", "train")
 TESTS = {
     "train/losses/*.py": [
-        "tests/train/test_losses.py",
-        "tests/train/test_pair_losses.py",
-        "tests/train/test_fusion.py",
+        "tests/train/losses",
+        "tests/train/objectives/test_taco.py",
     ],
     "train/metrics.py": ["tests/train/test_metrics.py"],
     "extract/decoding/sampling.py": ["tests/extract/decoding/test_sampling.py"],
-    "storage/shards/*.py": ["tests/storage/test_feature_store.py", "tests/storage/test_damaged_shards.py"],
+    "storage/shards/*.py": ["tests/storage/test_feature_store.py", "tests/storage/shards"],
 }
 """{module: its fast tests}"""
 SLOW_TO_KILL = "not slow"
@@ -41,7 +40,8 @@ def copy_to(folder: Path, module: str, tests: list[str]) -> None:
     shutil.copytree(TOP / "tests", folder / "tests", ignore=shutil.ignore_patterns("__pycache__", "benchmarks"))
     settings = [
         "[tool.pytest.ini_options]",
-        'pythonpath = ["tests", "tests/train"]',
+        'pythonpath = ["tests"]',
+        'addopts = "--import-mode=importlib"',
         'markers = ["slow: minutes"]',
         'filterwarnings = ["ignore"]',
         "[tool.mutmut]",

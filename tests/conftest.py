@@ -25,7 +25,7 @@ settings.load_profile("any machine")
 """How long an example takes depends on what else the machine does."""
 
 TESTS = Path(__file__).parent
-IMPORT_PATH = [str(TESTS), str(TESTS / "train"), os.environ.get("PYTHONPATH", "")]
+IMPORT_PATH = [str(TESTS), os.environ.get("PYTHONPATH", "")]
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, IMPORT_PATH))
 """Programs that tests start import the same helpers."""
 

@@ -1,24 +1,15 @@
-"""Files written whole, line files, where things are, and what every command does with mistakes."""
+"""Files written whole, JSON and JSON lines, the identity of files, and file locks."""
 
-import io
+import errno
 import json
-import re
-import sys
-from dataclasses import replace
-from pathlib import Path
+import threading
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
-from vlalign.storage import Caption, IdfEntry, VideoRecord, captions, read_captions, read_idf, write_idf
-from vlalign.storage.cli import main as store
-from vlalign.storage.common.command import command_parser, run_command
 from vlalign.storage.common.errors import UserError
-from vlalign.storage.common.problems import Problems
-from vlalign.storage.common.progress import progress
 from vlalign.storage.files import (
     IDENTITY_BYTES,
     file_identity,
+    one_at_a_time,
     read_json,
     read_jsonl,
     sha256_of,
@@ -27,8 +18,6 @@ from vlalign.storage.files import (
     write_text,
     written_whole,
 )
-from vlalign.storage.layout import DatasetFolder, find_dataset
-from vlalign.train.cli_train import main as train
 
 # Files that are written whole or not at all
 
@@ -207,371 +196,21 @@ def test_sha256(tmp_path, content, digest):
     assert sha256_of(tmp_path / "file") == digest
 
 
-# Where things are
+def test_a_turn_ends_with_its_process_and_nobody_waits_for_ever(tmp_path, monkeypatch):
+    path = tmp_path / "x"
+    monkeypatch.setattr("vlalign.storage.files.TURN_SECONDS", 0.2)
+    with one_at_a_time(path):
+        waiting = threading.Thread(target=lambda: one_at_a_time(path).__enter__())
+        waiting.start()
+        waiting.join(10)
+        assert not waiting.is_alive()
+    monkeypatch.setattr("vlalign.storage.files.fcntl.flock", raising(OSError(errno.ENOLCK, "no locks")))
+    with one_at_a_time(path):
+        pass
 
 
-@pytest.mark.parametrize("name", ["demo", "youcook2", "MSR-VTT_1k-A", "a.b", "_x", "9"])
-def test_names_of_data_sets(tmp_path, name):
-    dataset = DatasetFolder(tmp_path, name)
-    assert dataset.path == tmp_path / name
-    assert dataset.features("s3d") == tmp_path / name / "features" / "s3d"
+def raising(error: Exception):
+    def call(*_):
+        raise error
 
-
-@pytest.mark.parametrize(
-    "name", ["", ".", "..", "../x", "a/b", "/etc", "a\\b", ".hidden", "-x", "a b", "a\n", "ü", "a\0", "~"]
-)
-def test_names_that_are_no_plain_folder_are_refused(tmp_path, name):
-    with pytest.raises(UserError, match="data set name") as refused:
-        DatasetFolder(tmp_path, name)
-    assert repr(name) in str(refused.value) and "\n" not in str(refused.value)
-
-
-@pytest.mark.parametrize(
-    ("folders", "name", "found"),
-    [
-        pytest.param(["one/captions"], None, "one", id="the only one"),
-        pytest.param(["one/captions", "two/features"], None, "one", id="the only one that is prepared"),
-        pytest.param(["one/captions", "two/captions"], "two", "two", id="by name"),
-    ],
-)
-def test_find_dataset(tmp_path, folders, name, found):
-    for folder in folders:
-        (tmp_path / folder).mkdir(parents=True)
-    (tmp_path / "a file").touch()
-    assert find_dataset(tmp_path, name, having="captions", hint="vlalign-preprocess") == DatasetFolder(tmp_path, found)
-
-
-@pytest.mark.parametrize(
-    ("root", "folders", "name", "said"),
-    [
-        pytest.param(
-            "root", ["two/captions", "one/captions"], None, ["2 are there (one, two)", "pass --dataset"], id="several"
-        ),
-        pytest.param(
-            "root", ["one/features"], None, ["there is none", "run vlalign-preprocess first"], id="none prepared"
-        ),
-        pytest.param("root", [], None, ["there is none", "run vlalign-preprocess first"], id="empty root"),
-        pytest.param("no root", ["one/captions"], None, ["there is none", "no root"], id="no root"),
-        pytest.param(
-            "root",
-            ["one/captions"],
-            "two",
-            ["two/captions: not found", "run vlalign-preprocess first"],
-            id="unknown name",
-        ),
-        pytest.param(
-            "root",
-            ["one/features"],
-            "one",
-            ["one/captions: not found", "run vlalign-preprocess"],
-            id="known, not prepared",
-        ),
-        pytest.param("root", ["one/captions"], "../root/one", ["data set name"], id="a path as a name"),
-    ],
-)
-def test_find_dataset_says_what_is_missing(tmp_path, root, folders, name, said):
-    (tmp_path / "root").mkdir()
-    for folder in folders:
-        (tmp_path / "root" / folder).mkdir(parents=True)
-    with pytest.raises(UserError) as refused:
-        find_dataset(tmp_path / root, name, having="captions", hint="vlalign-preprocess")
-    message = str(refused.value)
-    assert all(words in message for words in said), message
-    assert "\n" not in message
-
-
-def test_videos_are_read_as_written(tmp_path):
-    dataset = DatasetFolder(tmp_path, "mine")
-    assert dataset.read_videos() == []
-    videos = [
-        VideoRecord(video_id="a", path="videos/ä.mp4"),
-        VideoRecord(video_id="b", path="/far/b.mp4", scene={"colour": "red", "n": 2}),
-    ]
-    dataset.write_videos(videos)
-    assert dataset.read_videos() == videos
-    assert read_jsonl(dataset.videos_file)[0] == {"video_id": "a", "path": "videos/ä.mp4"}
-    assert [dataset.video_path(v) for v in videos] == [
-        (tmp_path / "mine" / "videos" / "ä.mp4").absolute(),
-        Path("/far/b.mp4"),
-    ]
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        '{"video_id": "a"}',
-        '{"video_id": "", "path": "a.mp4"}',
-        '{"video_id": "a", "path": "a.mp4", "colour": "red"}',
-        "[]",
-        "{",
-    ],
-    ids=["no path", "no id", "unknown field", "a list", "cut"],
-)
-def test_a_bad_list_of_videos_is_named(tmp_path, line):
-    dataset = DatasetFolder(tmp_path, "mine")
-    write_text(dataset.videos_file, line + "\n")
-    with pytest.raises(UserError) as refused:
-        dataset.read_videos()
-    assert str(dataset.videos_file) in str(refused.value) and "\n" not in str(refused.value)
-
-
-# Tables
-
-CAPTIONS = [
-    Caption(
-        video_id="v",
-        caption="a cat — 😀",
-        split="train",
-        words=["a", "cat"],
-        word_starts=[0, 2],
-        pos_tags=["DET", "NOUN"],
-    ),
-    Caption(video_id="v", caption="sits", split="test", start_seconds=0.0, end_seconds=1.25, recording="wavs/7/ä"),
-]
-
-
-def test_captions_are_read_as_written(tmp_path):
-    assert captions.read_captions_about(tmp_path) is None
-    captions.write_part(tmp_path, 0, CAPTIONS[:1], {"model": "tiny"})
-    captions.write_part(tmp_path, 1, CAPTIONS[1:], {"model": "tiny"})
-    with pytest.raises(UserError, match="run vlalign-preprocess"):
-        read_captions(tmp_path)  # not yet all of them
-    captions.write_captions_about(tmp_path, {"tagger": "tiny"})
-    assert list(read_captions(tmp_path)) == CAPTIONS
-    assert captions.read_captions_about(tmp_path) == {"tagger": "tiny"}
-    assert captions.read_part_about(captions.part_path(tmp_path, 1)) == {"model": "tiny"}
-    clip_ids = [pq.read_table(captions.part_path(tmp_path, n))["clip_id"].to_pylist() for n in (0, 1)]
-    assert clip_ids == [["v"], ["v#0.0-1.25"]]
-
-
-def test_a_table_from_before_there_were_recordings_is_read(tmp_path):
-    captions.write_part(tmp_path, 0, CAPTIONS, {})
-    captions.write_captions_about(tmp_path, {})
-    path = captions.part_path(tmp_path, 0)
-    pq.write_table(pq.read_table(path).drop_columns(["recording"]), path)
-    assert list(read_captions(tmp_path)) == [CAPTIONS[0], replace(CAPTIONS[1], recording=None)]
-
-
-@pytest.mark.parametrize("column", ["clip_id", "words"])
-def test_a_table_that_lacks_a_column_is_refused(tmp_path, column):
-    captions.write_part(tmp_path, 0, CAPTIONS, {})
-    captions.write_captions_about(tmp_path, {})
-    path = captions.part_path(tmp_path, 0)
-    pq.write_table(pq.read_table(path).drop_columns([column]), path)
-    with pytest.raises(UserError, match=f"columns missing: {column}"):
-        read_captions(tmp_path)
-
-
-@pytest.mark.parametrize("recording", ["", "  ", 7, "half \ud800"])
-def test_a_recording_has_an_id(recording):
-    with pytest.raises(ValueError, match=r"recording|text"):
-        Caption(video_id="v", caption="a", split="train", recording=recording)
-
-
-def test_idf_is_read_as_written(tmp_path):
-    entries = [IdfEntry(word="ü", part_of_speech="NOUN", document_count=3, idf=-0.25)]
-    write_idf(tmp_path / "idf.parquet", entries)
-    assert read_idf(tmp_path / "idf.parquet") == entries
-
-
-@pytest.mark.parametrize("content", [b"", b"PAR1 cut", "another table"], ids=["empty", "cut", "another table"])
-def test_a_bad_table_of_captions_is_named(tmp_path, content):
-    path = tmp_path / "part-00000.parquet"
-    captions.write_captions_about(tmp_path, {})
-    if content == "another table":
-        pq.write_table(pa.table({"video_id": ["v"]}), path)
-    else:
-        path.write_bytes(content)
-    with pytest.raises(UserError) as refused:
-        read_captions(tmp_path)
-    message = str(refused.value)
-    assert str(path) in message and "vlalign-preprocess" in message and "\n" not in message
-
-
-def test_clips_late_in_a_long_video_have_ids_of_their_own():
-    clips = [
-        Caption(video_id="v", caption="a", split="train", start_seconds=s, end_seconds=2000.0)
-        for s in (1234.561, 1234.562)
-    ]
-    assert clips[0].clip_id != clips[1].clip_id
-
-
-# Commands
-
-
-def raising(error):
-    def command(args):
-        if error is not None:
-            raise error
-        return 0
-
-    return command
-
-
-@pytest.mark.parametrize(
-    ("error", "code", "said"),
-    [
-        pytest.param(None, 0, "", id="all done"),
-        pytest.param(
-            UserError("x.csv: no column caption"),
-            2,
-            "vlalign-test: error: x.csv: no column caption\n",
-            id="mistake in the call",
-        ),
-        pytest.param(
-            OSError(28, "No space left on device", "x.h5"),
-            1,
-            "vlalign-test: error: [Errno 28] No space left",
-            id="full disk",
-        ),
-        pytest.param(
-            PermissionError(13, "Permission denied", "x.h5"),
-            1,
-            "vlalign-test: error: [Errno 13] Permission",
-            id="no right",
-        ),
-        pytest.param(KeyboardInterrupt(), 130, "vlalign-test: stopped\n", id="stopped"),
-    ],
-)
-def test_exit_codes(capsys, error, code, said):
-    parser = command_parser("vlalign-test", "tests", "vlalign-test")
-    assert run_command(raising(error), parser, []) == code
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert err.startswith(said) and err.count("\n") == bool(said)
-    assert "Traceback" not in err
-
-
-def test_a_programming_error_keeps_its_traceback():
-    with pytest.raises(ZeroDivisionError):
-        run_command(raising(ZeroDivisionError()), command_parser("vlalign-test", "tests", "vlalign-test"), [])
-
-
-@pytest.mark.parametrize(
-    ("argv", "code"),
-    [(["--help"], 0), (["--no-such-option"], 2), (["--data", "demo"], 2)],
-    ids=["help", "unknown option", "abbreviated"],
-)
-def test_the_parser_ends_the_command(capsys, argv, code):
-    with pytest.raises(SystemExit) as ended:
-        run_command(raising(None), command_parser("vlalign-test", "tests", "vlalign-test --dataset demo"), argv)
-    assert ended.value.code == code
-    if code == 0:
-        assert "vlalign-test --dataset demo" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    ("main", "argv", "says"),
-    [
-        (train, ["--features", "s3d", "--learning-rte", "3"], "unknown: --learning-rte 3; nearest: --learning-rate"),
-        (train, ["--features", "s3d", "--zzz"], "unknown: --zzz; see vlalign-train --help"),
-        (train, ["--features", "s3d", "--dropout", "a"], "argument --dropout: invalid float value: 'a'"),
-        (store, ["ls", "--jsn"], "unknown: --jsn; nearest: --json"),
-    ],
-)
-def test_a_mistaken_option_is_one_line_with_the_nearest(capsys, main, argv, says):
-    with pytest.raises(SystemExit) as ended:
-        main(argv)
-    said = capsys.readouterr().err
-    assert ended.value.code == 2 and said.count("\n") == 1 and says in said and said.endswith("--help\n")
-
-
-@pytest.mark.parametrize(
-    ("environment", "argv", "root"),
-    [(None, [], "vlalign_data"), ("from-env", [], "from-env"), ("from-env", ["--root", "from-call"], "from-call")],
-    ids=["default", "environment", "call before environment"],
-)
-def test_root(monkeypatch, environment, argv, root):
-    if environment:
-        monkeypatch.setenv("VLALIGN_ROOT", environment)
-    assert command_parser("vlalign-test", "tests", "vlalign-test").parse_args(argv).root == Path(root)
-
-
-@pytest.mark.parametrize("num", [0, 1, Problems.MAX_LINES, Problems.MAX_LINES + 1, 10 * Problems.MAX_LINES])
-def test_problems_print_a_few_lines_and_list_and_count_all(tmp_path, capsys, num):
-    file = tmp_path / "mine" / "problems" / "test.txt"
-    for call in ("a", "b"):  # the second takes the place of the first
-        with Problems(file=file) as problems:
-            for number in range(num):
-                problems.add(f"row {call}{number}")
-        shown = min(num, Problems.MAX_LINES)
-        expected = [f"warning: row {call}{number}" for number in range(shown)]
-        if num > shown:
-            expected += [f"warning: more problems follow; they are only listed in {file}"]
-            expected += [f"{num:,} problems, all listed in {file}"]
-            assert file.read_text().splitlines() == [f"row {call}{number}" for number in range(num)]
-        out, err = capsys.readouterr()
-        assert err.splitlines() == expected and out == ""
-        assert problems.count == num and problems.exit_code() == (1 if num else 0)
-        assert file.exists() == (num > shown)
-
-
-def test_problems_are_counted_whatever_ends_the_command(tmp_path, capsys):
-    file = tmp_path / "problems.txt"
-    with pytest.raises(OSError, match="disk"), Problems(file=file) as problems:
-        for number in range(30):
-            problems.add(f"row\n{number}")
-        raise OSError("disk")
-    assert capsys.readouterr().err.splitlines()[-1] == f"30 problems, all listed in {file}"
-    assert file.read_text().splitlines()[-1] == "row 29"
-
-
-def test_problems_that_cannot_be_listed_are_all_said(tmp_path, capsys):
-    (tmp_path / "file").touch()
-    with Problems(file=tmp_path / "file" / "problems.txt") as problems:
-        for number in range(30):
-            problems.add(f"row {number}")
-    said = capsys.readouterr().err.splitlines()
-    assert [line for line in said if "row" in line] == [f"warning: row {number}" for number in range(30)]
-    assert (
-        said[20].startswith("note: problems cannot be listed in a file")
-        and said[-1] == "30 problems, see above"
-        and len(said) == 32
-    )
-
-
-# Progress
-
-
-@pytest.mark.parametrize("items", [[], [7], list(range(100))], ids=["none", "one", "many"])
-def test_progress_in_a_log_gives_all_items_and_is_quiet_when_quick(capsys, items):
-    assert list(progress(iter(items), total=len(items), what="testing", unit="items")) == items
-    assert capsys.readouterr() == ("", "")
-
-
-def test_progress_in_a_log_says_rate_and_time_left(capsys, monkeypatch):
-    monkeypatch.setattr("vlalign.storage.common.progress.LOG_EVERY_SECONDS", 0)
-    assert list(progress("abcd", total=4, what="testing", unit="items")) == list("abcd")
-    out, err = capsys.readouterr()
-    lines = err.splitlines()
-    assert [line.split()[:3] for line in lines] == [["testing:", f"{25 * n}%", f"{n}/4"] for n in (1, 2, 3, 4)]
-    assert all(re.search(r" \[\d\d:\d\d<\d\d:\d\d, .* items/s\]", line) for line in lines), err
-    assert out == ""
-
-
-def test_progress_takes_an_item_only_when_it_is_asked_for():
-    taken = []
-    items = progress((taken.append(n) or n for n in range(5)), total=5, what="testing", unit="items")
-    assert taken == []
-    assert next(items) == 0 and taken == [0]
-    assert next(items) == 1 and taken == [0, 1]
-
-
-def test_progress_on_a_terminal_is_a_bar(monkeypatch):
-    class Terminal(io.StringIO):
-        def isatty(self):
-            return True
-
-    terminal = Terminal()
-    monkeypatch.setattr(sys, "stderr", terminal)
-    assert list(progress("abc", total=3, what="testing", unit="items")) == list("abc")
-    assert "testing: 100%" in terminal.getvalue() and "3/3" in terminal.getvalue()
-    assert "\r" in terminal.getvalue()
-
-
-@pytest.mark.parametrize("path", ["../other/x.mp4", "videos/../../x.mp4", ".."])
-def test_a_listed_path_does_not_lead_out_of_the_data_set(tmp_path, path):
-    with pytest.raises(UserError, match="which leads out of"):
-        DatasetFolder(tmp_path, "mine").video_path(VideoRecord(video_id="x", path=path))
-    inside = DatasetFolder(tmp_path, "mine").video_path(VideoRecord(video_id="x", path="videos/..x.mp4"))
-    assert inside == tmp_path / "mine" / "videos" / "..x.mp4"
+    return call

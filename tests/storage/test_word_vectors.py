@@ -1,210 +1,30 @@
-"""Word vectors in each published form: the rows are those that another program wrote, and what is bad is one clear
-line."""
-
-import bz2
-import gzip
-import json
-import re
+"""The file of selected word vectors: what is not one is an error line."""
 
 import numpy as np
 import pytest
-from gensim.models import KeyedVectors
-from helpers.shared import shared
-from vlalign.preprocess import vector_files
-from vlalign.preprocess.cli import main
-from vlalign.preprocess.vector_files import select_vectors
-from vlalign.preprocess.vectors import Coverage, prepare_word_vectors
-from vlalign.storage import Caption
-from vlalign.storage.captions import write_captions_about, write_part
 from vlalign.storage.common.errors import UserError
-from vlalign.storage.layout import DatasetFolder
-from vlalign.storage.word_vectors import WordVectors, read_word_vectors, split_words, write_word_vectors
-
-WORDS = [
-    "</s>",
-    "the",
-    "in",
-    "for",
-    "that",
-    "Paris",
-    "naïve",
-    "日本",
-    "😀",
-    "New_York",
-    "don't",
-    '"',
-    "cook",
-    "onion",
-    "null",
-    "NaN",
-]
-DIMENSION = 12
-VECTORS = np.random.default_rng(0).normal(size=(len(WORDS), DIMENSION)).astype(np.float32)
-
-
-def glove(words=WORDS, vectors=VECTORS) -> str:
-    """As GloVe's own program prints them, in full precision."""
-    return "".join(
-        f"{word} {' '.join(repr(float(value)) for value in row)}\n" for word, row in zip(words, vectors, strict=True)
-    )
-
-
-def save(path, form: str):
-    """gensim writes word2vec's forms, numpy npz; GloVe's is written as its program does."""
-    if form in ("binary", "text", "binary.gz"):
-        model = KeyedVectors(DIMENSION)
-        model.add_vectors(WORDS, VECTORS)
-        path = path / f"vectors.{form}"
-        model.save_word2vec_format(str(path), binary=form != "text")
-    elif form == "npz":
-        path = path / "vectors.npz"
-        np.savez(path, words=np.array(WORDS), vectors=VECTORS)
-    else:
-        text = {"blanks": f"{len(WORDS)} {DIMENSION}\n" + glove().replace("\n", " \n")}.get(
-            form, glove()
-        )  # word2vec's C program
-        path = path / f"vectors.txt{form.removeprefix('glove').removeprefix('blanks')}"
-        pack = {".gz": gzip.compress, ".bz2": bz2.compress}.get(path.suffix, bytes)
-        path.write_bytes(pack(text.replace("\n", "\r\n" if form == "glove.crlf" else "\n").encode()))
-    return path
+from vlalign.storage.word_vectors import WordVectors, read_word_vectors, write_word_vectors
 
 
 @pytest.mark.parametrize(
-    "form", ["binary", "binary.gz", "text", "blanks", "glove", "glove.crlf", "glove.gz", "glove.bz2", "npz"]
-)
-def test_each_form_gives_what_was_written(tmp_path, form):
-    words, vectors, num_in_file = select_vectors(save(tmp_path, form), set())
-    assert words == WORDS and num_in_file == len(WORDS)
-    np.testing.assert_array_equal(vectors, VECTORS)
-    assert vectors.dtype == np.float32
-
-
-@pytest.mark.parametrize("form", ["binary", "glove", "npz"])
-def test_the_needed_and_the_most_frequent_are_kept(tmp_path, form, monkeypatch):
-    monkeypatch.setattr(vector_files, "MOST_FREQUENT", 2)
-    words, vectors, num_in_file = select_vectors(save(tmp_path, form), {"onion", "absent"})
-    assert words == ["</s>", "the", "onion"] and num_in_file == len(WORDS)
-    np.testing.assert_array_equal(vectors, VECTORS[[0, 1, WORDS.index("onion")]])
-
-
-def test_many_blocks_of_text(tmp_path, monkeypatch):
-    monkeypatch.setattr(vector_files, "BLOCK", 1 << 14)
-    vectors = np.random.default_rng(1).normal(size=(3000, 20)).astype(np.float32)
-    words = [f"word{n}" for n in range(len(vectors))]
-    path = tmp_path / "glove.txt"
-    path.write_text(glove(words, vectors))
-    read, rows, _ = select_vectors(path, set())
-    assert read == words
-    np.testing.assert_array_equal(rows, vectors)
-    rows_by_gensim = KeyedVectors.load_word2vec_format(str(path), no_header=True)
-    np.testing.assert_array_equal(rows, rows_by_gensim.vectors)
-
-
-def test_words_with_blanks_as_in_glove_840b_are_passed_over_and_a_word_keeps_its_first_vector(tmp_path):
-    path = tmp_path / "glove.txt"
-    path.write_text(glove(["the", ". . .", "at name@domain.com", "the", "onion"], VECTORS[:5]))
-    words, vectors, _ = select_vectors(path, set())
-    assert words == ["the", "onion"]
-    np.testing.assert_array_equal(vectors, VECTORS[[0, 4]])
-
-
-def refused(path) -> str:
-    with pytest.raises(UserError) as caught:
-        select_vectors(path, set())
-    message = str(caught.value)
-    assert "\n" not in message and str(path) in message
-    return message
-
-
-@pytest.mark.parametrize(
-    ("content", "says"),
+    "arrays",
     [
-        pytest.param(b"", "not readable", id="empty"),
-        pytest.param(b"PK\x03\x04 glove.txt", "zip archive; unpack it", id="zip"),
-        pytest.param(b"some words of prose\nand more\n", "not a word followed by numbers", id="prose"),
-        pytest.param(glove().encode()[:-50], "Expected 13 columns", id="last line cut"),
-        pytest.param(glove().replace(repr(float(VECTORS[3, 3])), "x1").encode(), "invalid value 'x1'", id="no number"),
-        pytest.param(glove().replace(repr(float(VECTORS[3, 3])), "nan").encode(), "vector of 'for'", id="not finite"),
-        pytest.param(bytes(range(256)) * 20, "not readable", id="noise"),
-        pytest.param(b"3 4\nword " + bytes(16), "unexpected end", id="binary cut short"),
-        pytest.param(b"99999999999 300\nword " + bytes(1200), "not readable", id="a header that lies"),
-        pytest.param(b"\x1f\x8b\x08 broken", "not readable", id="gzip without its name"),
+        {},
+        {"words": ["a"], "vectors": ["a"], "about": "{}"},
+        {"words": [["a"]], "vectors": [[1.0]], "about": "[" * 200_000},
+        {"words": ["a"], "vectors": [1.0], "about": "{}"},
+        {"words": ["a", "b"], "vectors": [[1.0]], "about": "{}"},
+        {"words": ["a"], "vectors": [[1.0]], "about": ["{}", "{}"]},
     ],
 )
-def test_bad_files(tmp_path, content, says):
-    path = tmp_path / "vectors.bin"
-    path.write_bytes(content)
-    assert says in refused(path)
-
-
-def test_bad_npz(tmp_path):
-    path = tmp_path / "vectors.npz"
-    np.savez(path, words=np.array(WORDS), vectors=VECTORS[:5])
-    assert "words [16], vectors [5, 12]" in refused(path)
-    np.savez(path, words=np.array(WORDS, dtype=object), vectors=VECTORS)
-    assert "not readable" in refused(path)
-    path.write_bytes(b"no zip")
-    assert "not readable" in refused(path)
-
-
-def test_a_broken_gz(tmp_path):
-    path = tmp_path / "vectors.txt.gz"
-    path.write_bytes(gzip.compress(glove().encode())[:-30])
-    assert "not readable" in refused(path)
-
-
-def test_words_are_split_as_in_howto100m_and_found_as_written_or_in_lower_case():
-    assert split_words("Don't cut it: 2 naïve_cooks, café—日本 😀!") == [
-        "Don't",
-        "cut",
-        "it",
-        "2",
-        "naïve_cooks",
-        "café",
-        "日本",
-    ]
-    vectors = WordVectors(["paris", "Paris", "cook"], np.eye(3, dtype=np.float32), {})
-    assert [vectors.find(word) for word in ("Paris", "paris", "PARIS", "Cook", "onion")] == [1, 0, 0, 2, None]
-
-
-def write_captions(dataset):
-    texts = {"train": ["Cook the onion", "the quux, the QUUX and the zork"], "test": ["in Paris"]}
-    rows = [Caption(video_id="v", caption=text, split=split) for split in texts for text in texts[split]]
-    write_part(dataset.captions, 0, rows, {})
-    write_captions_about(dataset.captions, {"tagger": "none"})
-
-
-def test_coverage_and_what_is_written(tmp_path, monkeypatch):
-    monkeypatch.setattr(vector_files, "MOST_FREQUENT", 0)
-    dataset = DatasetFolder(tmp_path, "mine")
-    write_captions(dataset)
-    about = prepare_word_vectors(dataset, save(tmp_path, "binary"))
-    missing = ["QUUX", "and", "quux", "zork"]
-    assert about.coverage == {
-        "train": Coverage(words=10, found=6, distinct=7, distinct_found=3, missing=missing),
-        "test": Coverage(words=2, found=2, distinct=2, distinct_found=2, missing=[]),
-    }
-    stored = read_word_vectors(dataset.word_vectors)
-    assert stored.words == ["the", "in", "Paris", "cook", "onion"] and stored.about == json.loads(
-        json.dumps(about.to_json())
-    )
-    np.testing.assert_array_equal(stored.vectors, VECTORS[[WORDS.index(word) for word in stored.words]])
-    assert about.sha256 and about.words_in_file == len(WORDS)
-
-
-def test_made_once_from_a_file_and_captions(tmp_path, capsys):
-    dataset = DatasetFolder(tmp_path, "mine")
-    write_captions(dataset)
-    source = save(tmp_path, "glove")
-    first = prepare_word_vectors(dataset, source)
-    assert "nothing to do" not in capsys.readouterr().err
-    assert prepare_word_vectors(dataset, source) == first
-    assert "nothing to do" in capsys.readouterr().err
-    source.write_text(glove(WORDS[:14], VECTORS[:14] + 1))
-    assert prepare_word_vectors(dataset, source).words_in_file == 14
-    write_captions_about(dataset.captions, {"tagger": "another"})
-    prepare_word_vectors(dataset, source)
-    assert "nothing to do" not in capsys.readouterr().err
+def test_word_vectors_that_are_none_are_a_line(tmp_path, arrays):
+    path = tmp_path / "word_vectors.npz"
+    np.savez(path, **arrays)
+    with pytest.raises(UserError, match=r"word_vectors\.npz: not readable word vectors \(.*\); run vlalign-preprocess"):
+        read_word_vectors(path)
+    path.write_bytes(path.read_bytes()[:-30])
+    with pytest.raises(UserError, match=r"word_vectors\.npz: not readable word vectors"):
+        read_word_vectors(path)
 
 
 def test_what_is_no_file_of_ours_is_one_line(tmp_path):
@@ -215,50 +35,6 @@ def test_what_is_no_file_of_ours_is_one_line(tmp_path):
         path.write_bytes(damage)
         with pytest.raises(UserError, match="not readable word vectors"):
             read_word_vectors(path)
-    write_word_vectors(path, WordVectors(WORDS, VECTORS, {"a": 1}))
+    vectors = WordVectors(["the", "日本"], np.eye(2, 12, dtype=np.float32), {"a": 1})
+    write_word_vectors(path, vectors)
     assert read_word_vectors(path).about == {"a": 1}
-
-
-def test_the_command(tmp_path, capsys):
-    annotations = tmp_path / "captions.jsonl"
-    annotations.write_text('{"video_id": "v", "caption": "the cook cuts an onion"}\n')
-    call = ["--root", str(tmp_path), "--dataset", "mine", "--annotations", str(annotations), "--word-vectors"]
-    assert main([*call, str(save(tmp_path, "binary.gz"))]) == 0
-    printed = capsys.readouterr().out
-    assert "16 of the 16 in vectors.binary.gz, 12 numbers each" in printed
-    assert re.search(r"train +5 +60\.0% +5 +60\.0%", printed) and "most frequent without, train: an, cuts" in printed
-    assert read_word_vectors(tmp_path / "mine" / "word_vectors.npz").find("onion") is not None
-    assert main([*call, str(tmp_path / "absent.bin")]) == 2
-    assert "no such file; expected word2vec" in capsys.readouterr().err
-
-
-def test_real_glove_vectors_of_youcook2(tmp_path, capsys):
-    source = shared("data/youcook2/youcook2_vocab_glove.npz")
-    with np.load(source) as arrays:
-        real = dict(zip(arrays["words"].tolist(), arrays["vectors"], strict=True))
-    captions = tmp_path / "captions.csv"
-    captions.write_text("video_id,caption\nv,add the chopped onion and garlic to the pan\n")
-    assert (
-        main(
-            [
-                "--root",
-                str(tmp_path),
-                "--dataset",
-                "mine",
-                "--annotations",
-                str(captions),
-                "--word-vectors",
-                str(source),
-            ]
-        )
-        == 0
-    )
-    assert "100.0%" in capsys.readouterr().out
-    stored = read_word_vectors(tmp_path / "mine" / "word_vectors.npz")
-    np.testing.assert_array_equal(stored.vectors[stored.find("onion")], real["onion"])
-    rows = np.stack(
-        [stored.vectors[stored.find(word)] for word in stored.words if word not in ("[PAD]", "[UNK]", "[CLS]", "[SEP]")]
-    )
-    names = [word for word in stored.words if word not in ("[PAD]", "[UNK]", "[CLS]", "[SEP]")]
-    cosine = rows @ real["onion"] / np.linalg.norm(rows, axis=1) / np.linalg.norm(real["onion"])
-    assert {"garlic", "celery"} <= {names[row] for row in np.argsort(-cosine)[:8]}

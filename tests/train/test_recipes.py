@@ -12,7 +12,7 @@ from vlalign.storage.files import read_json
 from vlalign.storage.layout import DatasetFolder
 from vlalign.train.cli_evaluate import main as evaluate_main
 from vlalign.train.cli_train import main as train_main
-from vlalign.train.recipes import RECIPES
+from vlalign.train.recipes import RECIPES, describe, make_config, usual_recipe
 
 SMALL = {
     "num_steps": 2,
@@ -80,3 +80,109 @@ def test_a_recipe_prints_itself_and_runs(datasets, name, capsys):
     folder = dataset.runs / name
     assert evaluate_main([*at(dataset), name]) == 0
     assert read_json(folder / "metrics.json")["run"] == name and (folder / "report.html").exists()
+
+
+def test_a_recipes_grid_goes_with_its_features():
+    assert make_config("cmcm-msrvtt", {"dataset": "msrvtt"}).grid == (2, 2, 2)
+    given = {"dataset": "msrvtt", "features": "s3d"}
+    config = make_config("cmcm-msrvtt", given)
+    assert config.grid is None and "  video_grid" in describe(config, given)
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_every_recipe_is_a_whole_configuration(name):
+    given = {"dataset": "d", "features": "s3d"} | ({"init": "run"} if name.endswith("-finetune") else {})
+    assert make_config(name, given).recipe == name
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        (("taco", "youcook2", "", ""), "taco-youcook2"),
+        (("taco", "youcook2", "retrieval", "run"), "taco-youcook2-finetune"),
+        (("taco", "msrvtt", "1k-A", ""), "taco-msrvtt-split1"),
+        (("taco", "msrvtt", "1k-A-7k", ""), "taco-msrvtt-split2"),
+        (("taco", "msrvtt", "1k-A-7k", "run"), "taco-msrvtt-split2-finetune"),
+        (("taco", "activitynet", "", ""), "taco-activitynet"),
+        (("taco", "howto100m", "captions", ""), "taco-howto100m"),
+        (("toco", "youcook2", "", ""), "toco-youcook2"),
+        (("taco", "demo", "", ""), "taco-small"),
+        (("toco", "mine", "", "run"), "toco-small"),
+        (("ssml", "howto100m", "captions", ""), "ssml-howto100m"),
+        (("ssml", "msvd", "", "run"), "ssml-msvd-finetune"),
+        (("ncl", "activitynet", "", ""), "ncl-activitynet"),
+        (("cmcm", "msrvtt", "1k-A", "run"), "cmcm-msrvtt-finetune"),
+        (("mil-nce", "howto100m", "", ""), "mil-nce-small"),
+    ],
+)
+def test_the_usual_recipe_is_the_papers_for_the_data_set(asked, expected):
+    assert usual_recipe(*asked) == expected
+
+
+def test_the_papers_numbers():
+    """TACo section 4.3 and ToCo section 4.3, read again."""
+    taco = make_config("taco-youcook2", {"dataset": "youcook2"})
+    assert (taco.num_steps, taco.batch_size, taco.learning_rate, taco.warmup_steps, taco.objective.num_negatives) == (
+        30_000,
+        128,
+        1e-4,
+        5_000,
+        8,
+    )
+    assert (taco.num_video_layers, taco.num_fusion_layers, taco.max_video_tokens, taco.max_text_tokens) == (
+        2,
+        2,
+        48,
+        30,
+    )
+    pretrained = make_config("taco-howto100m", {"dataset": "howto100m"})
+    assert (pretrained.num_steps, pretrained.batch_size, pretrained.num_video_layers) == (500_000, 64, 4)
+    finetuned = make_config("taco-youcook2-finetune", {"dataset": "youcook2", "init": "run"})
+    assert (finetuned.num_steps, finetuned.learning_rate, finetuned.num_video_layers) == (20_000, 2e-5, 4)
+    paragraphs = make_config("taco-activitynet", {"dataset": "activitynet"})
+    assert (paragraphs.max_video_tokens, paragraphs.max_text_tokens) == (256, 256)
+    toco = make_config("toco-youcook2", {"dataset": "youcook2"})
+    assert (
+        toco.num_steps,
+        toco.batch_size,
+        toco.warmup_steps,
+        toco.objective.num_negatives,
+        toco.objective.token_loss_weight,
+    ) == (
+        100_000,
+        64,
+        10_000,
+        8,
+        0.5,
+    )
+    pretrained = make_config("toco-howto100m", {"dataset": "howto100m"})
+    assert (pretrained.num_steps, pretrained.objective.num_negatives) == (1_000_000, 16)
+
+
+def test_a_recipe_prints_itself_and_a_typo_is_refused(toy, capsys):
+    call = [
+        *at(toy),
+        "--features",
+        "s3d",
+        "--num-steps",
+        "1",
+        "--batch-size",
+        "4",
+        "--run-name",
+        "printed",
+        "--objective",
+        "toco",
+    ]
+    assert train_main(call) == 0
+    said = capsys.readouterr().err
+    assert "  tokens_of_interest     noun+verb+adj                  recipe toco-small" in said
+    assert "  num_steps              1                              given" in said
+    assert train_main([*at(toy), "--recipe", "taco-youcok2"]) == 2
+    assert "--recipe taco-youcok2: expected one of taco-small, taco-youcook2" in capsys.readouterr().err
+    assert train_main([*at(toy), "--recipe", "taco-small"]) == 2
+    assert "--features is missing: the recipe names none" in capsys.readouterr().err
+    assert train_main([*at(toy), "--recipe", "taco-youcook2-finetune", "--features", "s3d"]) == 2
+    assert "starts from a trained run; pass --init RUN" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        train_main([*at(toy), "--features", "s3d", "--num-step", "3"])
+    assert "nearest: --num-steps" in capsys.readouterr().err

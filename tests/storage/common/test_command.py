@@ -1,0 +1,118 @@
+"""What every command does: exit codes, one line for an error, options, full disks."""
+
+import subprocess
+import sys
+
+import pytest
+from vlalign.storage.cli import main as store
+from vlalign.storage.common.command import command_parser, run_command
+from vlalign.storage.common.errors import UserError
+from vlalign.storage.files import (
+    written_whole,
+)
+from vlalign.train.cli_train import main as train
+
+
+def raising(error):
+    def command(args):
+        if error is not None:
+            raise error
+        return 0
+
+    return command
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "said"),
+    [
+        pytest.param(None, 0, "", id="all done"),
+        pytest.param(
+            UserError("x.csv: no column caption"),
+            2,
+            "vlalign-test: error: x.csv: no column caption\n",
+            id="mistake in the call",
+        ),
+        pytest.param(
+            OSError(28, "No space left on device", "x.h5"),
+            1,
+            "vlalign-test: error: [Errno 28] No space left",
+            id="full disk",
+        ),
+        pytest.param(
+            PermissionError(13, "Permission denied", "x.h5"),
+            1,
+            "vlalign-test: error: [Errno 13] Permission",
+            id="no right",
+        ),
+        pytest.param(KeyboardInterrupt(), 130, "vlalign-test: stopped\n", id="stopped"),
+    ],
+)
+def test_exit_codes(capsys, error, code, said):
+    parser = command_parser("vlalign-test", "tests", "vlalign-test")
+    assert run_command(raising(error), parser, []) == code
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith(said) and err.count("\n") == bool(said)
+    assert "Traceback" not in err
+
+
+def test_a_programming_error_keeps_its_traceback():
+    with pytest.raises(ZeroDivisionError):
+        run_command(raising(ZeroDivisionError()), command_parser("vlalign-test", "tests", "vlalign-test"), [])
+
+
+@pytest.mark.parametrize(
+    ("argv", "code"),
+    [(["--help"], 0), (["--no-such-option"], 2), (["--data", "demo"], 2)],
+    ids=["help", "unknown option", "abbreviated"],
+)
+def test_the_parser_ends_the_command(capsys, argv, code):
+    with pytest.raises(SystemExit) as ended:
+        run_command(raising(None), command_parser("vlalign-test", "tests", "vlalign-test --dataset demo"), argv)
+    assert ended.value.code == code
+    if code == 0:
+        assert "vlalign-test --dataset demo" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("main", "argv", "says"),
+    [
+        (train, ["--features", "s3d", "--learning-rte", "3"], "unknown: --learning-rte 3; nearest: --learning-rate"),
+        (train, ["--features", "s3d", "--zzz"], "unknown: --zzz; see vlalign-train --help"),
+        (train, ["--features", "s3d", "--dropout", "a"], "argument --dropout: invalid float value: 'a'"),
+        (store, ["ls", "--jsn"], "unknown: --jsn; nearest: --json"),
+    ],
+)
+def test_a_mistaken_option_is_one_line_with_the_nearest(capsys, main, argv, says):
+    with pytest.raises(SystemExit) as ended:
+        main(argv)
+    said = capsys.readouterr().err
+    assert ended.value.code == 2 and said.count("\n") == 1 and says in said and said.endswith("--help\n")
+
+
+def fill(path) -> None:
+    with written_whole(path) as partial:
+        partial.symlink_to("/dev/full")
+        partial.write_text("x")
+
+
+def test_a_full_disk_is_named(tmp_path, capsys):
+    assert run_command(lambda _: fill(tmp_path / "videos.jsonl"), command_parser("vlalign-test", "", ""), []) == 1
+    assert capsys.readouterr().err == (
+        "vlalign-test: error: [Errno 28] No space left on device; make room there: "
+        f"{str(tmp_path / 'videos.jsonl')!r}\n"
+    )
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_full_disk_behind_standard_output_is_named(tmp_path):
+    program = """if True:
+        import sys
+        from vlalign.storage.common.command import command_parser, run_command
+        sys.exit(run_command(lambda _: print("x", flush=True), command_parser("t", "", ""), []))
+    """
+    with open("/dev/full", "w") as full:
+        made = subprocess.run(
+            [sys.executable, "-c", program], stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert made.stderr.splitlines()[0].startswith("t: error: No space left on device: standard output or a log, or /")

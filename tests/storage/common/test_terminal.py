@@ -1,0 +1,83 @@
+"""Control characters in text from files are escaped before they reach a terminal."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from vlalign.storage import VideoFeatures, Weights, write_shard
+from vlalign.storage.cli import main as store_main
+from vlalign.storage.common.problems import Problems
+from vlalign.storage.common.progress import progress
+from vlalign.storage.common.terminal import harmless, say
+from vlalign.storage.profiles import PROFILES
+
+OBEYED = {
+    "clears the screen": ("a\x1b[2Jb", "a\\x1b[2Jb"),
+    "sets the title": ("\x1b]0;x\x07", "\\x1b]0;x\\x07"),
+    "is one byte": ("\x9b31m", "\\x9b31m"),
+    "goes back in the line": ("yes\rno\x08", "yes\\rno\\x08"),
+    "turns the direction": ("\u202egpj.exe\u2066", "\\u202egpj.exe\\u2066"),
+    "is no character": ("\ud800", "\\ud800"),
+    "is seen": ("naïve 東京\u3000👩\u200d🍳 a\u00a0b", "naïve 東京\u3000👩\u200d🍳 a\u00a0b"),
+    "is a table": ("a\tb\nc", "a\tb\nc"),
+}
+
+
+@pytest.mark.parametrize("text, shown", OBEYED.values(), ids=OBEYED)
+def test_what_a_terminal_obeys_becomes_letters(text, shown):
+    assert harmless(text) == shown
+    shown.encode()
+
+
+def test_lines_on_standard_error_are_harmless(tmp_path, capsys):
+    say("\x1b[2J")
+    with Problems(file=tmp_path / "problems.txt") as problems:
+        for number in range(30):
+            problems.add(f"video '\x1b]0;{number}\x07': broken")
+    err = capsys.readouterr().err
+    assert err.startswith("\\x1b[2J\n") and "video '\\x1b]0;3\\x07': broken" in err and "\x1b" not in err
+    assert "\x1b" not in (tmp_path / "problems.txt").read_text()
+
+
+def test_a_progress_bar_is_harmless(monkeypatch, capsys):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    assert list(progress(range(2), total=2, what="at \x1b]0;x\x07", unit="videos")) == [0, 1]
+    assert "\x1b]0" not in capsys.readouterr().err
+
+
+def test_what_a_store_says_is_harmless(tmp_path, capsys):
+    times = {
+        "start_seconds": np.zeros(1),
+        "end_seconds": np.ones(1),
+        "valid_frames": np.ones(1, int),
+        "duration_seconds": 1.0,
+    }
+    texts = {"decoder": "\x1b[31mPyAV", "partial": "cut\x1b[2J\tat"}
+    video = VideoFeatures(video_id="v\x1b[2J\u202e1", features=np.zeros((1, 1024)), **times, **texts)
+    write_shard(
+        tmp_path, PROFILES["s3d"], Weights(name="\x1b]0;x\x07", sha256="0" * 64), [video], made_with={"tool": "\x9b"}
+    )
+    for call in (["ls"], ["info"], ["info", "--json"], ["verify"]):
+        assert store_main([call[0], str(tmp_path), *call[1:]]) == 0
+    out, err = capsys.readouterr()
+    assert "v\\x1b[2J\\u202e1\t1\t1.00\t\\x1b[31mPyAV\tcut\\x1b[2J\\tat\n" in out
+    assert all(c.isprintable() or c in "\n\t" for c in out + err)
+
+
+def test_a_child_killed_while_it_writes_does_not_stop_its_parent():
+    """tqdm's own lock is shared with forked children, and stays taken when one of them is killed."""
+    program = """
+import os, signal
+from vlalign.storage.common.terminal import ProgressBar, say, show_messages
+show_messages()
+say("before")
+child = os.fork()
+if not child:
+    ProgressBar.get_lock().acquire()
+    os.kill(os.getpid(), signal.SIGKILL)
+os.waitpid(child, 0)
+say("after")
+"""
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert (ended.returncode, ended.stderr) == (0, "before\nafter\n")

@@ -1,0 +1,248 @@
+"""Stores whose shards lie elsewhere: in another folder through fsspec, or on a web server."""
+
+import functools
+import http.server
+import os
+import shutil
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from helpers.stores import video, write
+from vlalign.extract.cli import main as extract_main
+from vlalign.storage import FeatureStore, VideoRecord, care
+from vlalign.storage.cli import main as store_main
+from vlalign.storage.common.errors import UserError
+from vlalign.storage.layout import DatasetFolder
+from vlalign.storage.remote import files, web
+from vlalign.storage.remote import store as module
+from vlalign.storage.remote.store import is_stub, link_store
+
+
+@pytest.fixture(autouse=True)
+def _no_pause(monkeypatch):
+    monkeypatch.setattr(files, "PAUSE_SECONDS", 0.0)
+
+
+def put(folder: Path, *numbers: int) -> Path:
+    return write(folder, *(video(f"video{number}", 1000 + number, base=number) for number in numbers))
+
+
+@pytest.fixture
+def there(tmp_path) -> Path:
+    """A store of three shards, of two videos each."""
+    for number in range(3):
+        put(tmp_path / "there" / "s3d", 2 * number, 2 * number + 1)
+    return tmp_path / "there" / "s3d"
+
+
+class Quiet(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture
+def served(there) -> Iterator[str]:
+    """The address of ``there`` at a server that gives whole files only."""
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=str(there.parent)))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}/s3d"
+    server.shutdown()
+    server.server_close()
+
+
+def whole(folder: Path) -> int:
+    return sum(not is_stub(path) for path in folder.glob("*.h5"))
+
+
+def assert_same(one: FeatureStore, other: FeatureStore) -> None:
+    assert one.video_ids() == other.video_ids() and one.rows_checksum() == other.rows_checksum()
+    for video_id in other.video_ids():
+        a, b = one.get(video_id), other.get(video_id)
+        np.testing.assert_array_equal(a.features, b.features)
+        np.testing.assert_array_equal(a.start_seconds, b.start_seconds)
+        assert (a.source, a.partial, a.duration_seconds) == (b.source, b.partial, b.duration_seconds)
+
+
+@pytest.mark.parametrize("by", ["http", "file"])
+def test_what_a_store_elsewhere_holds_is_known_without_its_rows(tmp_path, there, served, by):
+    here = tmp_path / "here"
+    link_store(here, served if by == "http" else there.as_uri())
+    store = FeatureStore(here, check_rows=True)
+    assert len(store) == 6 and whole(here) == 0
+    assert sum(path.stat().st_blocks for path in here.glob("*.h5")) < sum(
+        path.stat().st_blocks for path in there.glob("*.h5")
+    )
+    np.testing.assert_array_equal(store.get("video3").features, FeatureStore(there).get("video3").features)
+    assert whole(here) == 1, "only the shard that was asked for"
+    assert_same(store, FeatureStore(there))
+    assert whole(here) == 3
+    for path in here.glob("*.h5"):
+        assert path.read_bytes() == (there / path.name).read_bytes()
+
+
+def test_where_the_disk_has_little_room_whole_shards_become_stubs_again(tmp_path, there, monkeypatch):
+    monkeypatch.setattr(module, "FREE_SHARE", 2.0)  # which no disk has
+    here = tmp_path / "here"
+    link_store(here, there.as_uri())
+    store = FeatureStore(here)
+    views = store.get_rows([(video_id, 0, 2) for video_id in store.video_ids()])
+    assert whole(here) == 1
+    expected = FeatureStore(there)
+    for video_id, view in zip(store.video_ids(), views, strict=True):
+        np.testing.assert_array_equal(view, expected.get(video_id, dtype=None).features[:2])
+    assert_same(FeatureStore(here), expected)
+
+
+def test_what_changes_there_is_seen_when_the_store_is_opened(tmp_path, there):
+    here = tmp_path / "here"
+    link_store(here, there.as_uri())
+    FeatureStore(here).get("video0")
+    put(there, 6)
+    assert "video6" in FeatureStore(here)
+    care.remove(there, ["video0", "video2"])
+    assert "video0" not in FeatureStore(here), "though its shard was whole here"
+    assert_same(FeatureStore(here), FeatureStore(there))
+    before = {path.name for path in here.glob("*.h5")}
+    link_store(here, there.as_uri()).send()
+    assert {path.name for path in here.glob("*.h5")} == {path.name for path in there.glob("*.h5")} < before
+
+
+def test_a_store_that_is_compacted_there_while_it_is_open_is_read_on(tmp_path, there):
+    here = tmp_path / "here"
+    link_store(here, there.as_uri())
+    store = FeatureStore(here)
+    care.remove(there, ["video0"])
+    np.testing.assert_array_equal(store.get("video1").features, FeatureStore(there).get("video1").features)
+    for path in there.glob("*.h5"):
+        path.unlink()
+    with pytest.raises(UserError, match=r"no shard is there now, .* has 4 from it"):
+        FeatureStore(here)
+
+
+def test_what_was_written_here_and_did_not_arrive_is_brought_there_the_next_time(tmp_path, there):
+    here = tmp_path / "here"
+    link_store(here, there.as_uri())
+    shard = put(here / module.OUTGOING, 9)
+    assert "video9" not in FeatureStore(here) and shard.exists(), "reading brings nothing anywhere"
+    link_store(here, there.as_uri()).send()
+    store = FeatureStore(here)
+    assert (there / shard.name).exists() and is_stub(here / shard.name) and not shard.exists()
+    assert "video9" in FeatureStore(there)
+    assert_same(store, FeatureStore(there))
+    assert [path.name for path in there.iterdir() if path.name.startswith(".")] == []
+
+
+def test_a_store_that_lies_here_is_brought_there(tmp_path, there):
+    before = FeatureStore(there)
+    link_store(there, (tmp_path / "bucket").as_uri()).send()
+    assert len(FeatureStore(there)) == 6 and whole(there) == 0
+    assert_same(FeatureStore(tmp_path / "bucket"), FeatureStore(there))
+    assert before.rows_checksum() == FeatureStore(there).rows_checksum()
+
+
+def test_commands_look_after_it_or_say_why_not(tmp_path, there, capsys):
+    here = tmp_path / "here"
+    assert store_main(["link", str(here), there.as_uri()]) == 0
+    assert "6 videos there" in capsys.readouterr().out
+    assert store_main(["verify", str(here)]) == 0
+    assert "3 shards, every byte as it was written" in capsys.readouterr().out
+    for action in (["repair", str(here)], ["compact", str(here)], ["rm", str(here), "video0"]):
+        assert store_main(action) == 2
+        assert f"its shards lie at {there.as_uri()}" in capsys.readouterr().err
+    assert store_main(["merge", str(here), "--into", str(tmp_path / "copy")]) == 0
+    assert_same(FeatureStore(tmp_path / "copy"), FeatureStore(there))
+    assert store_main(["link", str(here), "https://127.0.0.1/other"]) == 2
+    assert "stands for" in capsys.readouterr().err
+
+
+def test_a_damaged_shard_there_is_found(tmp_path, there, capsys):
+    shard = sorted(there.glob("*.h5"))[1]
+    content = bytearray(shard.read_bytes())
+    content[4096 + len(content) // 2] ^= 1
+    shard.write_bytes(content)
+    link_store(tmp_path / "here", there.as_uri())
+    assert store_main(["verify", str(tmp_path / "here")]) == 1
+    assert shard.name in capsys.readouterr().err
+
+
+def test_what_is_no_shard_there_is_named(tmp_path, there):
+    (there / "notes.h5").write_bytes(b"no shard")
+    link_store(tmp_path / "here", there.as_uri())
+    with pytest.raises(UserError, match=r"s3d/notes.h5: not a feature shard"):
+        FeatureStore(tmp_path / "here")
+
+
+def test_an_address_that_does_not_answer_is_one_line(tmp_path, capsys):
+    link_store(tmp_path / "here", "http://127.0.0.1:9/s3d")
+    assert store_main(["info", str(tmp_path / "here")]) == 1
+    error = capsys.readouterr().err
+    assert "http://127.0.0.1:9/s3d: no valid answer" in error and "tried 3 times" in error and error.count("\n") == 1
+
+
+MOST = 8 << 20
+ENDLESS = {"listing": "/s3d", "first block": ".h5", "whole shard": ".h5"}
+
+
+@pytest.fixture(params=ENDLESS)
+def endless(request, there) -> Iterator[tuple[str, str, list[int]]]:
+    """A server that does not stop sending, in answer to one kind of request: which, its address, and how many bytes it
+    sent each time."""
+    sent: list[int] = []
+
+    class Handler(Quiet):
+        def do_GET(self):
+            is_part = "Range" in self.headers
+            if not self.path.rstrip("/").endswith(ENDLESS[request.param]) or is_part != (
+                request.param == "first block"
+            ):
+                super().do_GET()
+                return
+            self.send_response(206 if is_part else 200)
+            self.end_headers()
+            sent.append(0)
+            try:
+                while sent[-1] < 1 << 30:
+                    sent[-1] += self.wfile.write(bytes(1 << 16))
+            except OSError:
+                pass  # it is not listened to any more
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Handler, directory=str(there.parent)))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield request.param, f"http://127.0.0.1:{server.server_port}/s3d", sent
+    server.shutdown()
+    server.server_close()
+
+
+def test_a_server_that_does_not_stop_sending_is_not_listened_to_for_ever(tmp_path, endless, monkeypatch):
+    what, address, sent = endless
+    monkeypatch.setattr(web, "MAX_RESPONSE_BYTES", MOST)
+    link_store(tmp_path / "here", address)
+    with pytest.raises((UserError, OSError), match="more than") as refused:
+        store = FeatureStore(tmp_path / "here")
+        assert what == "whole shard"
+        store.get("video0")
+    assert "\n" not in str(refused.value) and sent and max(sent) < 4 * MOST
+    assert not list((tmp_path / "here").glob("*.partial"))
+
+
+def test_features_are_extracted_to_where_they_are_to_lie_and_not_twice(tmp_path, short_video, capsys):
+    address = (tmp_path / "bucket").as_uri()
+    for machine in ("one", "other"):
+        dataset = DatasetFolder(tmp_path / machine, "mine")
+        dataset.path.mkdir(parents=True)
+        shutil.copy(short_video, dataset.path / "a.mp4")
+        os.utime(dataset.path / "a.mp4", (1e9, 1e9))
+        dataset.write_videos([VideoRecord(video_id="a", path="a.mp4")])
+        call = ["--root", str(dataset.root), "--dataset", "mine", "--features", "s3d", "--weights", "random"]
+        assert extract_main([*call, "--stores", address, "--plan"]) == 0
+        assert not dataset.features("s3d").exists() and "is not linked to" in capsys.readouterr().err
+        assert extract_main([*call, "--stores", address]) == 0
+        assert ("1 videos tried" in capsys.readouterr().err) == (machine == "one")
+        assert whole(dataset.features("s3d")) == 0
+        assert extract_main(call) == 0, "once is enough"
+        assert "1 videos tried" not in capsys.readouterr().err
+    assert len(list((tmp_path / "bucket" / "s3d").glob("*.h5"))) == 1
+    assert_same(FeatureStore(dataset.features("s3d")), FeatureStore(tmp_path / "bucket" / "s3d"))

@@ -1,0 +1,19 @@
+"""Feature profiles."""
+
+from dataclasses import asdict, replace
+
+import pytest
+from helpers.stores import PROFILE
+
+
+@pytest.mark.parametrize("field", sorted(asdict(PROFILE)))
+def test_every_field_of_a_profile_decides_its_hash(field):
+    value = getattr(PROFILE, field)
+    other = (
+        value + 1
+        if isinstance(value, int)
+        else (value[0] + 0.5, *value[1:])
+        if isinstance(value, tuple)
+        else value + "x"
+    )
+    assert replace(PROFILE, **{field: other}).hash != PROFILE.hash

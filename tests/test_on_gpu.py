@@ -1,0 +1,240 @@
+"""What runs on a GPU: extraction, training by one process and by several, evaluation and search give what they give on
+a CPU.
+
+On the GPU of this machine, or on a pretended one. Those of several processes are always pretended: not every machine
+has two.
+"""
+
+import json
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from helpers.extractors import run as extract
+from helpers.extractors import stub
+from helpers.fake_cuda import gpu, pretended
+from helpers.labelled import make_questions, make_segments
+from helpers.spoken import make_spoken
+from helpers.step_cases import WHOLE, made
+from helpers.toy import make_toy
+from helpers.training import SPOKEN, at, torchrun
+from helpers.videos import scene
+from vlalign.extract import load_extractor
+from vlalign.extract.jobs import Job
+from vlalign.extract.models import MODELS
+from vlalign.extract.render import render_video
+from vlalign.storage.files import read_json, read_jsonl
+from vlalign.storage.layout import DatasetFolder
+from vlalign.train.cli_evaluate import main as evaluate_main
+from vlalign.train.cli_search import main as search_main
+from vlalign.train.cli_train import main as train_main
+from vlalign.train.trainer import Trainer
+
+SLOW = pytest.mark.slow
+CASES = WHOLE | {"spoken": SPOKEN}
+TRAIN = [
+    "--batch-size",
+    "6",
+    "--num-negatives",
+    "2",
+    "--num-steps",
+    "2",
+    "--validate-every",
+    "2",
+    "--warmup-steps",
+    "0",
+    "--dropout",
+    "0",
+]
+
+
+@pytest.fixture(scope="module")
+def toy(tmp_path_factory) -> DatasetFolder:
+    return make_toy(tmp_path_factory.mktemp("toy"))
+
+
+@pytest.fixture(scope="module")
+def datasets(toy) -> dict[str, DatasetFolder]:
+    spoken = make_spoken(toy.root, num_clips=24)
+    return {"toy": toy, "spoken": spoken, "asked": make_questions(toy.root), "segmented": make_segments(toy.root)}
+
+
+# Extraction
+
+
+@pytest.mark.parametrize(
+    ("name", "precision"),
+    [
+        ("s3d", "fp32"),
+        *(pytest.param(name, "fp32", marks=SLOW) for name in MODELS if not name.startswith("s3d")),
+        *(pytest.param(name, "fp16", marks=SLOW) for name in ("resnet152", "clip_vit_b32")),
+        pytest.param("s3d", "bf16", marks=SLOW),
+    ],
+)
+def test_an_extractor_gives_the_rows_of_the_cpu(name, precision):
+    expected = load_extractor(name, weights="random")
+    side, window = 224 if name.startswith("clip") else 64, expected.profile.window
+    noise = np.random.default_rng(0).integers(
+        0, 100, (2, *([window] if window > 1 else []), side, side, 3), dtype=np.uint8
+    )
+    frames = noise + np.linspace(0, 150, side, dtype=np.uint8)[:, None, None]
+    with gpu():
+        found = load_extractor(name, weights="random", device="cuda", precision=precision).features(frames)
+    cosines = torch.nn.functional.cosine_similarity(found, expected.features(frames))
+    assert found.device.type == "cpu" and (cosines > (0.9999 if precision == "fp32" else 0.99)).all()
+
+
+def test_batches_of_two_videos_give_the_rows_of_the_cpu(tmp_path):
+    paths = [tmp_path / f"{seconds}.mp4" for seconds in (0.8, 1.6)]
+    for path in paths:
+        render_video(scene(float(path.stem)), path)
+    expected = extract([Job(path.stem, path, [stub()]) for path in paths], [stub()])
+    with gpu():
+        on_gpu = replace(stub(), device=torch.device("cuda"))
+        found = extract([Job(path.stem, path, [on_gpu]) for path in paths], [on_gpu])
+    for path in paths:
+        rows, rows_of_cpu = (results[path.stem].features["s3d"].features for results in (found, expected))
+        np.testing.assert_allclose(rows, rows_of_cpu, rtol=1e-5)
+
+
+# Training
+
+
+@pytest.mark.parametrize(
+    ("case", "precision"),
+    [
+        ("taco", "fp32"),
+        *((case, "fp32") for case in ("ssml", "mil-nce", "ncl-gated", "cmcm", "asked", "segmented")),
+        *(
+            pytest.param(case, "fp32", marks=SLOW)
+            for case in ("toco", "intra-video", "ncl", "taco-both", "cmcm-both", "spoken")
+        ),
+        *(pytest.param(case, "bf16", marks=SLOW) for case in CASES),
+    ],
+)
+def test_two_steps_have_the_losses_of_the_cpu(datasets, tmp_path, case, precision):
+    expected = two_steps(made(datasets, case, tmp_path / "cpu", **CASES[case], precision=precision))
+    with gpu():
+        found = two_steps(made(datasets, case, tmp_path / "gpu", "cuda", **CASES[case], precision=precision))
+    # Rounding decides which of two codewords is nearer: in bf16 the loss of "spoken" is 0.9 of that in fp32 on a CPU,
+    # too.
+    near = 1e-3 if precision == "fp32" else 0.15 if case == "spoken" else 0.05
+    for event, event_of_cpu in zip(found, expected, strict=True):
+        assert event["loss"] == pytest.approx(event_of_cpu["loss"], rel=near)
+
+
+def two_steps(of: Trainer) -> list[dict]:
+    for module in of.model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+    stream = of.inputs_from(0)
+    events = [of.train_step(inputs) for inputs in islice(stream, 2)]
+    stream.close()
+    return events
+
+
+@pytest.mark.parametrize("case", ["taco", *(pytest.param(case, marks=SLOW) for case in CASES if case != "taco")])
+def test_a_stopped_run_goes_on_and_is_evaluated_and_searched(datasets, case, monkeypatch, capsys):
+    dataset = datasets.get(case, datasets["toy"])
+    settings = [
+        f"--{name.replace('_', '-')}" + ("" if value is True else f"={value}") for name, value in CASES[case].items()
+    ]
+    call = [
+        *at(dataset),
+        "--features",
+        "resnet152" if case in datasets else "s3d",
+        *TRAIN,
+        "--num-steps",
+        "4",
+        *settings,
+    ]
+    call += ["--device", "cuda", "--run-name", case]
+    step, answers = Trainer.train_step, []
+
+    def stopped(self, inputs):
+        if self.step == 3:
+            raise KeyboardInterrupt
+        return step(self, inputs)
+
+    with gpu():
+        with monkeypatch.context() as patched:
+            patched.setattr(Trainer, "train_step", stopped)
+            assert train_main(call) == 130
+        assert train_main(call) == 0
+    assert [event["step"] for event in read_jsonl(dataset.runs / case / "events.jsonl")] == [1, 2, 3, 4]
+    for device in ("cuda", "cpu"):
+        with gpu():
+            assert evaluate_main([*at(dataset), case, "--device", device]) == 0
+            capsys.readouterr()
+            if dataset is datasets["toy"]:
+                assert search_main([*at(dataset), case, "cut the onion", "--device", device]) == 0
+        answers.append((read_json(dataset.runs / case / "metrics.json"), capsys.readouterr().out))
+    (found, hits), (expected, hits_of_cpu) = answers
+    assert found == expected
+    assert hits == hits_of_cpu
+
+
+# Several processes
+
+ONE_OF_TWO = """
+import json, os, sys
+sys.path.insert(0, sys.argv[1])
+from helpers.fake_cuda import pretended
+from vlalign.train.cli_train import main
+
+with pretended(num_gpus=2) as gpu:
+    status = main(sys.argv[3:])
+with open(f"{sys.argv[2]}.{os.environ['RANK']}", "w") as file:
+    json.dump({"status": status, "touched": gpu.touched}, file)
+"""
+
+
+@pytest.mark.slow
+def test_each_of_two_processes_uses_its_own_gpu_alone_and_they_train_as_one_on_a_cpu(toy, tmp_path):
+    """A GPU that a process touches holds some hundred MiB for it, whatever the process goes on with."""
+    script, out = tmp_path / "one_of_two.py", tmp_path / "out"
+    script.write_text(ONE_OF_TWO)
+    call = [*at(toy), "--features", "s3d", *TRAIN, "--objective", "ncl", "--encoder", "gated", "--embedding-size", "16"]
+    call += ["--normalized-loss", "--query-queue", "20", "--temperature", "0.1"]
+    done = torchrun(
+        2, str(script), str(Path(__file__).parent), str(out), *call, "--device", "cuda", "--run-name", "two-gpus"
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    of_ranks = [json.loads((tmp_path / f"out.{rank}").read_text()) for rank in range(2)]
+    assert of_ranks == [{"status": 0, "touched": [0]}, {"status": 0, "touched": [1]}]
+    assert train_main([*call, "--run-name", "cpu"]) == 0
+    found, expected = (read_jsonl(toy.runs / name / "events.jsonl") for name in ("two-gpus", "cpu"))
+    assert len(found) == 2
+    for event, alone in zip(found, expected, strict=True):
+        assert event == pytest.approx(alone, rel=1e-3)
+
+
+def test_a_process_without_a_gpu_of_its_own_is_one_line(toy, monkeypatch, capsys):
+    for name, value in {
+        "WORLD_SIZE": "2",
+        "RANK": "1",
+        "LOCAL_RANK": "1",
+        "MASTER_ADDR": "localhost",
+        "MASTER_PORT": "29571",
+    }.items():
+        monkeypatch.setenv(name, value)
+    with pretended(num_gpus=1):
+        assert train_main([*at(toy), "--features", "s3d", *TRAIN, "--device", "cuda"]) == 2
+    said = capsys.readouterr().err
+    assert said.splitlines()[-1].endswith(
+        "--device cuda:1: not available here (CUDA error: invalid device ordinal); expected cpu, cuda or cuda:N"
+    )
+    assert "Traceback" not in said
+
+
+def test_several_processes_that_nobody_started_are_one_line(toy, monkeypatch, capsys):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "1")
+    assert train_main([*at(toy), "--features", "s3d", *TRAIN]) == 2
+    line = (
+        "WORLD_SIZE is set without LOCAL_RANK, MASTER_ADDR, MASTER_PORT; start the processes with torchrun, or unset it"
+    )
+    assert capsys.readouterr().err.splitlines()[-1].endswith(line)

@@ -1,0 +1,38 @@
+"""Rows of spoken captions as input to a model."""
+
+import numpy as np
+from helpers.spoken import make_spoken
+from helpers.training import SPOKEN, at, options
+from vlalign.storage import Caption
+from vlalign.storage.captions import write_part
+from vlalign.train.cli_train import main as train_main
+from vlalign.train.data.recordings import Recordings
+
+
+def test_recordings_are_levelled_and_cut(spoken):
+    from vlalign.storage import FeatureStore
+    from vlalign.storage.captions import read_captions
+
+    store = FeatureStore(spoken.features("logmel"))
+    captions = read_captions(spoken.captions)[:3]
+    inputs = Recordings(store, max_tokens=5)(captions)
+    for caption, rows, mask in zip(captions, inputs["rows_BTD"], inputs["mask_BT"], strict=True):
+        raw = store.get(caption.recording).features[:80]
+        expected = np.maximum(raw - raw.max(), -80)
+        assert mask.sum() == len(raw) and not mask[len(raw) :].any()
+        np.testing.assert_allclose(rows[: len(raw)], expected)
+    assert inputs["rows_BTD"].max() == 0
+
+
+def test_captions_that_nobody_spoke_are_said(tmp_path, capsys):
+    dataset = make_spoken(tmp_path, num_clips=16)
+    written = Caption(video_id="v00", caption="only written", split="train")
+    lost = Caption(video_id="v01", caption="lost", split="train", recording="gone")
+    write_part(dataset.captions, 1, [written, lost], {})
+    call = [*at(dataset), "--features", "resnet152", "--num-steps", "2", "--batch-size", "4"]
+    assert train_main([*call, *options(SPOKEN)]) == 1
+    assert "2 of 18 captions: no recording in" in capsys.readouterr().err
+    assert train_main([*call, *options(SPOKEN), "--objective", "taco"]) == 2
+    assert "--encoder spoken: does not fit objective taco: it needs to know words" in capsys.readouterr().err
+    assert train_main([*call, *options(SPOKEN), "--micro-batch-size", "2"]) == 2
+    assert "must see the whole batch" in capsys.readouterr().err

@@ -1,0 +1,82 @@
+"""Tokenizers in a run from elsewhere: parts that could run for ever or fill the memory are refused."""
+
+import base64
+import struct
+
+import pytest
+from helpers.runs import change, refused, search
+
+
+def replaced(pattern: dict, content: str) -> dict:
+    return {"type": "Replace", "pattern": pattern, "content": content}
+
+
+def table(*letters: bytes) -> dict:
+    return {
+        "type": "Precompiled",
+        "precompiled_charsmap": base64.b64encode(struct.pack("<I", 4) + bytes(4) + b"\0".join(letters)).decode(),
+    }
+
+
+WORD_PIECE = {"continuing_subword_prefix": "##", "max_input_chars_per_word": 100}
+DOUBLING = {"type": "Sequence", "normalizers": [replaced({"String": "a"}, "aa")] * 7}
+TOKENIZERS = {
+    "a text that doubles": ({"normalizer": DOUBLING}, "its normalizer replaces {'String': 'a'}"),
+    "a slow pattern": (
+        {"normalizer": replaced({"Regex": "(a+)+$"}, "")},
+        "its normalizer replaces {'Regex': '(a+)+$'}",
+    ),
+    "a pattern that splits": (
+        {"pre_tokenizer": {"type": "Split", "pattern": {"Regex": "(a+)+$"}, "behavior": "Removed", "invert": False}},
+        "its pre_tokenizer is 'Split'; expected one of BertPreTokenizer",
+    ),
+    "a letter that is a novel": (
+        {"normalizer": table(b"x", b"a" * 5000)},
+        "its character table replaces single characters by long texts",
+    ),
+    "many parts": (
+        {"normalizer": {"type": "Sequence", "normalizers": [{"type": "NFKD"}] * 500}},
+        "its normalizer has more than 8 parts",
+    ),
+    "a template of many tokens": (
+        {"post_processor": {"type": "BertProcessing", "sep": ["[SEP]", 3], "cls": ["[CLS]" * 9000, 2]}},
+        "its settings have more than 16,384 characters",
+    ),
+    "another model": ({"model": {"type": "Mine"}}, "its model is 'Mine'; expected one of WordPiece"),
+    "no model": ({"model": None}, "tokenizer.json: not as a training writes it"),
+    "parts that are none": ({"normalizer": [1]}, "tokenizer.json: not as a training writes it"),
+    "too many tokens": (
+        {
+            "model": {
+                "type": "WordLevel",
+                "vocab": {"[PAD]": 0, "[UNK]": 99_999, "[CLS]": 2, "[SEP]": 3, "[MASK]": 4},
+                "unk_token": "[UNK]",
+            }
+        },
+        "has more tokens than the encoder",
+    ),
+    "no unknown token": (
+        {"model": {"type": "WordPiece", "vocab": {"[PAD]": 0}, "unk_token": "[UNK]"} | WORD_PIECE, "added_tokens": []},
+        "its special token '[UNK]' is not in its vocabulary",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", TOKENIZERS)
+def test_a_tokenizer_of_other_parts_is_refused(run, what, capsys):
+    values, complaint = TOKENIZERS[what]
+    change(run / "text_encoder" / "tokenizer.json", **values)
+    assert complaint in refused(run, capsys)
+
+
+def test_padding_that_a_tokenizer_asks_for_is_not_heeded(run):
+    padding = {
+        "strategy": {"Fixed": 10**9},
+        "direction": "Right",
+        "pad_to_multiple_of": None,
+        "pad_id": 0,
+        "pad_type_id": 0,
+        "pad_token": "[PAD]",
+    }
+    change(run / "text_encoder" / "tokenizer.json", padding=padding)
+    assert search(run) == 0

@@ -1,0 +1,77 @@
+"""Words and their weights as tokens: the small tokenizer, weights of tokens of interest, queries."""
+
+import pytest
+from vlalign.storage import Caption, IdfEntry
+from vlalign.storage.common.errors import UserError
+from vlalign.train.data.text import TokenWeights, new_text_encoder, small_tokenizer, tokenize
+
+IDF = [
+    IdfEntry(word="circle", part_of_speech="NOUN", document_count=9, idf=1.0),
+    IdfEntry(word="falls", part_of_speech="VERB", document_count=3, idf=3.0),
+    IdfEntry(word="video", part_of_speech="NOUN", document_count=99, idf=-0.1),
+    IdfEntry(word="fall", part_of_speech="NOUN", document_count=1, idf=4.0),
+    IdfEntry(word="fall", part_of_speech="VERB", document_count=2, idf=3.5),
+]
+TAGGED = Caption(
+    video_id="v",
+    caption="A red circle falls",
+    split="train",
+    words=["A", "red", "circle", "falls"],
+    word_starts=[0, 2, 6, 13],
+    pos_tags=["DET", "ADJ", "NOUN", "VERB"],
+)
+
+
+def caption(text: str, tags: str) -> Caption:
+    words = text.split()
+    starts = [sum(len(w) + 1 for w in words[:i]) for i in range(len(words))]
+    return Caption(video_id="v", caption=text, split="train", words=words, word_starts=starts, pos_tags=tags.split())
+
+
+@pytest.mark.parametrize(
+    ("given", "pos_tags", "expected"),
+    [
+        (TAGGED, ("NOUN", "VERB"), [0, 0, 0.25, 0.75]),
+        (TAGGED, ("VERB",), [0, 0, 0, 1]),
+        (TAGGED, (), [0, 0, 0, 0]),
+        (caption("video falls", "NOUN VERB"), ("NOUN", "VERB"), [0, 1]),
+        (caption("a video", "DET NOUN"), ("NOUN", "VERB"), [0, 1]),
+        (caption("zebra falls", "NOUN VERB"), ("NOUN", "VERB"), [4 / 7, 3 / 7]),
+    ],
+    ids=["noun and verb", "verb", "nothing", "below zero is zero", "only a zero one", "never seen is rarest"],
+)
+def test_word_weights_are_normalised_idfs(given, pos_tags, expected):
+    assert TokenWeights(IDF, pos_tags).word_weights(given) == pytest.approx(expected)
+
+
+def test_all_pieces_of_a_word_have_its_weight():
+    tokenizer = small_tokenizer(["a red circle falls"], max_words=0)  # nothing but letters
+    tokens = tokenize(tokenizer, [TAGGED], TokenWeights(IDF, ("NOUN", "VERB")), max_tokens=30)
+    pieces = tokenizer.convert_ids_to_tokens(tokens["input_ids"][0].tolist())
+    assert pieces[0] == "[CLS]" and pieces[-1] == "[SEP]"
+    word, weight_of = "", []
+    for piece in pieces[1:-1]:
+        word = word + piece[2:] if piece.startswith("##") else piece
+        weight_of.append(0.25 if "circle".startswith(word) else 0.75 if "falls".startswith(word) else 0.0)
+    assert len(pieces) > 6, "the words should be in pieces"
+    assert tokens["token_weights"][0].tolist() == pytest.approx([0.0, *weight_of, 0.0])
+
+
+def test_the_small_tokenizer_knows_the_captions_words_and_spells_others():
+    tokenizer = small_tokenizer(["A red circle falls.", "a circle"])
+    assert tokenizer.tokenize("A circle falls.") == ["a", "circle", "falls", "."]
+    assert tokenizer.tokenize("call") == ["c", "##a", "##l", "##l"]
+    assert tokenizer.tokenize("zoo") == ["[UNK]"]
+    assert tokenizer.get_vocab() == small_tokenizer(["A red circle falls.", "a circle"]).get_vocab()
+
+
+def test_a_query_gets_the_usual_tags_of_its_words():
+    query = TokenWeights(IDF, ("NOUN",)).tag_query("Circle, fall & zebra!")
+    assert query.words == ["Circle", "fall", "zebra"]
+    assert query.pos_tags == ["NOUN", "VERB", "X"]
+    assert [query.caption[s : s + len(w)] for s, w in zip(query.word_starts, query.words, strict=True)] == query.words
+
+
+def test_text_encoder_that_is_not_there():
+    with pytest.raises(UserError, match=r"text encoder '/no/such': not loadable .* expected 'small'"):
+        new_text_encoder("/no/such", [])

@@ -1,0 +1,45 @@
+"""Margin losses: SSML's, HowTo100M's and MMT's, against loops and published programs."""
+
+import pytest
+import torch
+from helpers.loss_checks import same, similarities
+from vlalign.train.losses import (
+    intra_video_weights,
+    max_margin,
+    soft_max_margin,
+)
+
+
+@pytest.mark.parametrize("size", [1, 2, 7])
+def test_soft_max_margin_is_equation_4(size):
+    s, p = similarities(size, size), torch.rand(size, dtype=torch.float64)
+    total = 0.0 * s.sum()
+    for i in range(size):
+        for j in range(size):
+            if j != i:
+                total = total + p[i] * (torch.relu(s[i, j] - s[i, i] + 0.2) + torch.relu(s[j, i] - s[i, i] + 0.2))
+    same(soft_max_margin(s, p, 0.2), total / size**2, s)
+    same(max_margin(s, 0.2), soft_max_margin(s, torch.ones(size), 0.2), s)
+
+
+def test_max_margin_is_that_of_howto100m_and_mmt(goldens):
+    expected, given = goldens
+    s, losses = given["loss_sim"], expected["losses"]
+    size = len(s)
+    for margin in (0.1, 1.0):  # theirs counts each pair as a negative of itself, too
+        theirs = losses[f"maxmargin_howto100m_m{margin}(sim incl. diagonal)"]
+        assert max_margin(s, margin).item() + 2 * margin / size == pytest.approx(theirs, rel=1e-6)
+    for margin in (0.05, 0.2):  # the mean over the negatives
+        ours = max_margin(s, margin).item() * size**2 / (2 * size * (size - 1))
+        assert ours == pytest.approx(losses[f"maxmargin_mmt_fixnorm_m{margin}"], rel=1e-6)
+    weights = intra_video_weights(torch.arange(size) // 2, 0.5)
+    own = 2 * 0.1 * weights.diagonal().sum() / size**2
+    theirs = losses["maxmargin_howto100m_m0.1_npair2_negweight_hr0.5(batch4)"]
+    assert (max_margin(s, 0.1, weights) + own).item() == pytest.approx(theirs, rel=1e-6)
+
+
+def test_intra_video_negatives_have_their_part_of_the_weight():
+    weights = intra_video_weights(torch.tensor([0, 0, 0, 1, 1, 2]), 0.25)
+    torch.testing.assert_close(weights[0], torch.tensor([0.5] * 3 + [1.5] * 3))
+    torch.testing.assert_close(weights[5], torch.ones(6))  # alone of its video
+    torch.testing.assert_close(intra_video_weights(torch.zeros(3), 0.25), torch.ones(3, 3))

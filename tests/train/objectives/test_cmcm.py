@@ -1,0 +1,159 @@
+"""CMCM: starting from its baseline, a collapsing codebook, and spoken captions from the stores to the report."""
+
+import re
+
+import numpy as np
+import pytest
+import torch
+from helpers.spoken import make_spoken
+from helpers.training import SPOKEN, at, check_processes, losses_of, options
+from vlalign.storage.files import read_json
+from vlalign.train.checkpoint import load_run
+from vlalign.train.cli_evaluate import main as evaluate_main
+from vlalign.train.cli_search import main as search_main
+from vlalign.train.cli_train import main as train_main
+from vlalign.train.models.codebook import SharedCodebook
+from vlalign.train.trainer import Trainer
+
+
+def test_cmcm_begins_with_what_its_baseline_has_learned(toy, capsys):
+    call = [
+        *at(toy),
+        "--features",
+        "s3d",
+        "--num-steps",
+        "4",
+        "--batch-size",
+        "6",
+        "--validate-every",
+        "4",
+        "--objective",
+        "cmcm",
+    ]
+    assert train_main([*call, "--run-name", "baseline", "--codebook-size", "0"]) == 0
+    assert (
+        train_main(
+            [*call, "--run-name", "warm", "--codebook-size", "8", "--init", "baseline", "--learning-rate", "1e-12"]
+        )
+        == 0
+    )
+    baseline, warm = (load_run(toy.runs / name).scorer.model for name in ("baseline", "warm"))
+    torch.testing.assert_close(warm.codebook.high["text"].weight, baseline.codebook.high["text"].weight)
+    torch.testing.assert_close(warm.project.weight, baseline.project.weight)
+
+
+def test_a_codebook_that_collapses_is_said_with_the_number_of_live_codewords(toy, capsys, monkeypatch):
+    monkeypatch.setattr(
+        SharedCodebook, "nearest", lambda self, tokens: torch.zeros(tokens.shape[:-1], dtype=torch.int64)
+    )
+    call = [
+        *at(toy),
+        "--features",
+        "s3d",
+        "--num-steps",
+        "3",
+        "--batch-size",
+        "6",
+        "--validate-every",
+        "2",
+        "--recipe",
+        "cmcm-small",
+    ]
+    assert train_main([*call, "--run-name", "collapsed"]) == 0
+    assert "step 2: the codebook collapsed: 1 of 128 codewords are in use" in capsys.readouterr().err
+    assert [dict(event)["codewords_in_use"] for event in losses_of(toy.runs / "collapsed")] == [1, 1, 1]
+
+
+@pytest.mark.slow
+def test_a_run_that_hears_goes_on_and_is_evaluated(spoken, monkeypatch, capsys):
+    call = [
+        *at(spoken),
+        "--features",
+        "resnet152",
+        *options(SPOKEN),
+        "--batch-size",
+        "6",
+        "--validate-every",
+        "3",
+        "--num-steps",
+        "6",
+    ]
+    assert train_main([*call, "--run-name", "whole"]) == 0
+    step = Trainer.train_step
+
+    def stopped(self, inputs):
+        if self.step == 4:
+            raise KeyboardInterrupt
+        return step(self, inputs)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Trainer, "train_step", stopped)
+        assert train_main([*call, "--run-name", "stopped"]) == 130
+    assert train_main([*call, "--run-name", "stopped"]) == 0
+    assert losses_of(spoken.runs / "stopped") == losses_of(spoken.runs / "whole")
+
+    assert evaluate_main([*at(spoken), "whole"]) == 0
+    result, about = read_json(spoken.runs / "whole" / "metrics.json"), read_json(spoken.runs / "whole" / "run.json")
+    assert result["metrics"]["text_to_video"]["num_queries"] == 9 and result["codebook"]["live"] >= 1
+    assert about["inputs"]["recordings"]["features"] == "logmel"
+    report = (spoken.runs / "whole" / "report.html").read_text(encoding="utf-8")
+    assert 'viewBox="0 0 230.4 93.6"' in report  # a spectrogram
+    capsys.readouterr()
+    assert search_main([*at(spoken), "whole", "thing1"]) == 2
+    assert "was trained on spoken captions, and finds no videos by text" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_what_is_said_is_found_in_what_is_seen(tmp_path):
+    spoken = make_spoken(tmp_path, num_clips=160)
+    call = [
+        *at(spoken),
+        "--features",
+        "resnet152",
+        "--objective",
+        "ncl",
+        "--encoder",
+        "spoken",
+        "--temperature",
+        "0.1",
+        "--run-name",
+        "ncl",
+    ]
+    assert (
+        train_main(
+            [*call, "--batch-size", "20", "--num-steps", "60", "--learning-rate", "1e-3", "--validate-every", "60"]
+        )
+        == 0
+    )
+    assert evaluate_main([*at(spoken), "ncl"]) == 0
+    found = read_json(spoken.runs / "ncl" / "metrics.json")["metrics"]
+    mean_rank = np.mean([found[way]["mean_rank"] for way in ("text_to_video", "video_to_text")])
+    assert mean_rank < 0.6 * found["text_to_video"]["chance"]["mean_rank"]
+
+
+@pytest.mark.slow
+def test_two_processes_have_the_loss_and_gradient_of_one(spoken, tmp_path):
+    """However long the recordings are that each has, and so its padding."""
+    settings = SPOKEN | {"features": "resnet152", "batch_size": 6}
+    check_processes({"spoken": (spoken, settings)}, tmp_path, 2, atol=1e-4)  # sums of twenty layers, in another order
+
+
+def test_a_pictures_report_shows_where_codewords_are(tmp_path):
+    dataset = make_spoken(tmp_path, num_clips=16, features="clip_vit_b32_map")
+    call = [
+        *at(dataset),
+        "--features",
+        "clip_vit_b32_map",
+        "--video-grid",
+        "1x7x7",
+        *options(SPOKEN),
+        "--batch-size",
+        "4",
+        "--num-steps",
+        "2",
+    ]
+    assert train_main([*call, "--run-name", "pictures"]) == 0
+    assert evaluate_main([*at(dataset), "pictures"]) == 0
+    report = (dataset.runs / "pictures" / "report.html").read_text(encoding="utf-8")
+    grids = re.findall(r'<svg viewBox="0 0 7 7" preserveAspectRatio="none">(.*?)</svg>', report)
+    assert grids and all(1 <= grid.count("<rect") <= 49 for grid in grids)

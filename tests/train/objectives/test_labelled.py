@@ -1,0 +1,112 @@
+"""Training with answers and segment labels: by two processes, resumed, and from another objective's run."""
+
+import shutil
+
+import pytest
+from helpers.labelled import make_questions, make_segments
+from helpers.training import TASK_CASES, at, check_processes, losses_of
+from vlalign.storage import Caption
+from vlalign.storage.captions import write_captions_about, write_part
+from vlalign.storage.files import read_json
+from vlalign.storage.layout import DatasetFolder
+from vlalign.train.cli_evaluate import main as evaluate_main
+from vlalign.train.cli_train import main as train_main
+from vlalign.train.trainer import Trainer
+
+
+@pytest.fixture(scope="module")
+def asked(tmp_path_factory) -> DatasetFolder:
+    return make_questions(tmp_path_factory.mktemp("asked"))
+
+
+@pytest.fixture(scope="module")
+def segmented(tmp_path_factory) -> DatasetFolder:
+    return make_segments(tmp_path_factory.mktemp("segmented"))
+
+
+@pytest.mark.slow
+def test_two_processes_have_the_loss_and_the_gradient_of_one(asked, segmented, tmp_path):
+    datasets = {"asked": asked, "segmented": segmented}
+    cases = {case: (datasets[case], {"features": "resnet152", **TASK_CASES[case]}) for case in TASK_CASES}
+    check_processes(cases, tmp_path, 2)
+
+
+@pytest.mark.parametrize("case", TASK_CASES)
+def test_a_stopped_run_goes_on_and_another_objectives_model_is_gone_on_from(case, request, monkeypatch, capsys):
+    dataset = request.getfixturevalue(case)
+    settings = [f"--{name.replace('_', '-')}={value}" for name, value in TASK_CASES[case].items()]
+    call = [
+        *at(dataset),
+        "--features",
+        "resnet152",
+        "--batch-size",
+        "6",
+        "--num-steps",
+        "8",
+        "--validate-every",
+        "3",
+        *settings,
+    ]
+    assert train_main([*call, "--run-name", f"{case}-whole"]) == 0
+    step = Trainer.train_step
+
+    def dies(self, inputs):
+        if self.step == 5:
+            raise KeyboardInterrupt
+        return step(self, inputs)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Trainer, "train_step", dies)
+        assert train_main([*call, "--run-name", f"{case}-stopped"]) == 130
+    assert train_main([*call, "--run-name", f"{case}-stopped"]) == 0
+    assert losses_of(dataset.runs / f"{case}-stopped") == losses_of(dataset.runs / f"{case}-whole")
+
+    before = (
+        ["--objective", "ncl", "--encoder", "gated", "--embedding-size", "16"]
+        if case == "asked"
+        else ["--objective", "taco"]
+    )
+    pretrained = [
+        *at(dataset),
+        "--features",
+        "resnet152",
+        "--num-steps",
+        "2",
+        "--batch-size",
+        "4",
+        *before,
+        "--run-name",
+        f"{case}-before",
+    ]
+    assert train_main([*pretrained, "--num-negatives", "2"]) == 0
+    recipe = [
+        "--recipe",
+        "vqa-small" if case == "asked" else "segmentation-small",
+        "--init",
+        f"{dataset.runs / case}-before",
+    ]
+    assert train_main([*call, *recipe, "--run-name", f"{case}-after"]) == 0, capsys.readouterr().err
+    assert read_json(dataset.runs / f"{case}-after" / "run.json")["inputs"]["init"]["run"] == f"{case}-before"
+
+
+def test_a_data_set_that_has_nothing_of_the_kind_is_one_line(asked, segmented, tmp_path, capsys):
+    few = ["--num-steps", "2", "--batch-size", "4", "--features", "resnet152"]
+    assert train_main([*at(asked), *few, "--objective", "segmentation"]) == 2
+    assert "no caption is a step of a segment" in capsys.readouterr().err
+    assert train_main([*at(segmented), *few, "--objective", "vqa", "--encoder", "gated"]) == 2
+    assert "no training caption is a question with an answer" in capsys.readouterr().err
+    assert train_main([*at(asked), *few, "--objective", "vqa", "--pair-weights", "density"]) == 2
+    assert "no pairs of clips and captions" in capsys.readouterr().err
+    assert train_main([*at(segmented), *few, "--run-name", "short"]) == 0
+    shutil.copytree(segmented.path, tmp_path / "other")
+    other = DatasetFolder(tmp_path, "other")
+    shutil.rmtree(other.captions)
+    strange = Caption(
+        video_id="v03", caption="wash the rice", split="test", start_seconds=1.0, end_seconds=3.0, step=99
+    )
+    write_part(other.captions, 0, [strange], {})
+    write_captions_about(other.captions, {"protocol": "", "task": "segmentation"})
+    shutil.copytree(other.path, segmented.root / "other")
+    assert evaluate_main(["--root", str(segmented.root), str(segmented.runs / "short"), "--on", "other"]) == 2
+    assert "none of its 1 steps is one that short was trained on" in capsys.readouterr().err
+    shutil.rmtree(segmented.root / "other")
