@@ -1,7 +1,10 @@
 """What tests share. Nothing here reaches a network: weights are random, caches are empty folders."""
 
+import ctypes
+import gc
 import os
 import random
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -36,6 +39,15 @@ FORKING = ("test_killed_writers.py", "test_disks.py", "test_damaged_shards.py", 
 def pytest_collection_modifyitems(items):
     """Tests that fork hundreds of times come first: once networks were loaded, each fork takes a tenth of a second."""
     items.sort(key=lambda item: item.path.name not in FORKING)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _return_freed_memory():
+    """Give freed memory back to the system after each module: glibc keeps it, several GB over a whole run."""
+    yield
+    gc.collect()
+    if sys.platform == "linux" and hasattr(libc := ctypes.CDLL(None), "malloc_trim"):
+        libc.malloc_trim(0)
 
 
 @pytest.fixture(autouse=True)

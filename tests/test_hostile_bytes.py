@@ -25,12 +25,12 @@ def tried(reader: str, first: int, last: int, folder: Path) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("reader", READERS)
-def test_some_files_are_read_or_refused_in_a_line(tmp_path, reader):
+def test_some_mutated_files_are_read_or_refused_in_one_line(tmp_path, reader):
     tried(reader, 0, NUM_FILES, tmp_path)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("reader", READERS)
-def test_five_thousand_files_are_read_or_refused_in_a_line(tmp_path, reader):
+def test_five_thousand_mutated_files_are_read_or_refused_in_one_line(tmp_path, reader):
     counts = tried(reader, NUM_FILES, NUM_ALL_FILES, tmp_path)
     assert sum(counts.values()) == NUM_ALL_FILES - NUM_FILES

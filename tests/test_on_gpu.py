@@ -212,7 +212,7 @@ def test_each_of_two_processes_uses_its_own_gpu_alone_and_they_train_as_one_on_a
         assert event == pytest.approx(alone, rel=1e-3)
 
 
-def test_a_process_without_a_gpu_of_its_own_is_one_line(toy, monkeypatch, capsys):
+def test_a_process_without_its_own_gpu_is_refused(toy, monkeypatch, capsys):
     for name, value in {
         "WORLD_SIZE": "2",
         "RANK": "1",
@@ -230,7 +230,7 @@ def test_a_process_without_a_gpu_of_its_own_is_one_line(toy, monkeypatch, capsys
     assert "Traceback" not in said
 
 
-def test_several_processes_that_nobody_started_are_one_line(toy, monkeypatch, capsys):
+def test_a_missing_process_group_is_one_line(toy, monkeypatch, capsys):
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("RANK", "1")
     assert train_main([*at(toy), "--features", "s3d", *TRAIN]) == 2

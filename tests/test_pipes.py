@@ -21,7 +21,7 @@ def link_to_a_device(path: Path) -> None:
 
 @pytest.mark.parametrize("make", [pipe, link_to_a_device])
 @pytest.mark.parametrize("reader", ["store", "thumbnails", "prepared", "videos", "import", "words", "run"])
-def test_what_is_no_file_is_refused_in_a_line_and_not_waited_for(tmp_path, reader, make):
+def test_pipes_and_devices_are_refused_in_one_line_without_blocking(tmp_path, reader, make):
     folder = make_originals(reader, tmp_path / "whole")
     for path in originals(reader, folder):
         kept = path.with_suffix(".kept")

@@ -49,7 +49,7 @@ def videos(tmp_path_factory) -> list[Path]:
     return paths
 
 
-def test_a_batch_holds_rows_of_one_video_and_rows_find_back(videos):
+def test_a_batch_has_rows_of_one_video_and_results_are_assigned_to_it(videos):
     sizes = []
 
     class Watched(Means):
@@ -147,7 +147,7 @@ def test_each_job_gets_its_own_extractors(videos):
     np.testing.assert_array_equal(made["a"].features["s3d"].features, made["b"].features["s3d"].features)
 
 
-def test_only_the_beginning_where_that_is_asked_for(videos):
+def test_only_the_beginning_is_read_on_request(videos):
     whole, beginning = (
         run([Job("x", videos[6], [stub()], seconds)], [stub()])["x"].features["s3d"] for seconds in (None, 1.4)
     )
@@ -156,11 +156,11 @@ def test_only_the_beginning_where_that_is_asked_for(videos):
     assert beginning.duration_seconds == pytest.approx(1.4)
 
 
-def test_nothing_to_do_starts_nothing():
+def test_no_process_is_started_without_work():
     assert list(extract_videos([], [stub()])) == []
 
 
-def test_broken_videos_fail_in_between_and_the_others_are_as_ever(videos, tmp_path):
+def test_broken_videos_fail_and_others_are_unchanged(videos, tmp_path):
     broken = tmp_path / "broken.mp4"
     broken.write_bytes(b"not a video" * 1000)
     made = run(
@@ -255,7 +255,7 @@ def failing_decoders(monkeypatch):
     "what, kind",
     [("crash", "crashed"), ("hang", "timeout"), ("killed", "out_of_memory"), ("out of memory", "out_of_memory")],
 )
-def test_a_video_that_no_decoder_survives_fails_and_the_others_go_on(videos, tmp_path, failing_decoders, what, kind):
+def test_a_video_that_kills_every_decoder_fails_and_others_continue(videos, tmp_path, failing_decoders, what, kind):
     failing_decoders(what, {"decord", "PyAV", "ffmpeg"})
     shutil.copy(videos[5], tmp_path / "bad.mp4")
     jobs = [Job(p.stem, p, [stub()]) for p in (videos[2], tmp_path / "bad.mp4", videos[3], videos[4])]
@@ -268,9 +268,7 @@ def test_a_video_that_no_decoder_survives_fails_and_the_others_go_on(videos, tmp
 
 
 @pytest.mark.parametrize("what", ENDS)
-def test_after_a_decoder_that_did_not_survive_the_next_one_is_tried(
-    videos, tmp_path, failing_decoders, monkeypatch, what
-):
+def test_after_a_decoder_died_the_next_one_is_tried(videos, tmp_path, failing_decoders, monkeypatch, what):
     expected = extract_video(videos[5], [stub()])["s3d"]
     assert expected.decoder.startswith(("decord", "PyAV"))
     failing_decoders(what, {expected.decoder.split()[0]})
@@ -316,7 +314,7 @@ def test_a_new_process_takes_over_after_so_many_videos(videos, monkeypatch):
     assert len(seen) >= 2
 
 
-def test_threads_are_given_back():
+def test_the_number_of_threads_is_restored():
     before = torch.get_num_threads()
     list(extract_videos([], [stub()]))
     assert torch.get_num_threads() == before

@@ -97,7 +97,7 @@ def test_weights_options_that_are_refused(values, complaint):
         "no weights",
     ],
 )
-def test_a_mistake_in_the_call_is_one_line_and_exit_2(tmp_path, capsys, monkeypatch, options, complaint):
+def test_a_wrong_call_is_one_line_and_exit_code_2(tmp_path, capsys, monkeypatch, options, complaint):
     monkeypatch.chdir(tmp_path)
     touch(tmp_path, "videos/a.mp4")
     assert main(["--root", str(tmp_path / "root"), *options]) == 2
@@ -107,7 +107,7 @@ def test_a_mistake_in_the_call_is_one_line_and_exit_2(tmp_path, capsys, monkeypa
     assert not list(tmp_path.rglob("*.h5"))
 
 
-def test_published_weights_out_of_reach_are_exit_2_and_say_where_to_put_the_file(tmp_path, capsys):
+def test_unreachable_weights_exit_with_2_and_name_the_path_for_the_file(tmp_path, capsys):
     touch(tmp_path, "videos/a.mp4")
     assert main(["--root", str(tmp_path / "root"), "--dataset", "mine", "--videos", str(tmp_path / "videos")]) == 2
     printed = capsys.readouterr().err
@@ -138,7 +138,7 @@ def test_a_store_made_with_other_weights_is_not_added_to(half_done):
     assert str(half_done.features("s3d")) in str(refused.value)
 
 
-def test_a_broken_video_is_recorded_passed_over_and_tried_again_on_request(tmp_path, capsys, short_video):
+def test_a_broken_video_is_recorded_skipped_and_retried_on_request(tmp_path, capsys, short_video):
     folder, dataset = tmp_path / "videos", DatasetFolder(tmp_path / "root", "mine")
     (folder / "sub").mkdir(parents=True)
     shutil.copy(short_video, folder / "good.mp4")

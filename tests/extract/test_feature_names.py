@@ -35,7 +35,7 @@ def test_both_spellings_give_the_same_names_in_their_order(text, expected):
     assert split_features(text) == expected
 
 
-def test_a_store_of_ones_own_called_like_an_alias_is_meant(dataset):
+def test_a_users_store_takes_precedence_over_an_alias(dataset):
     assert choose_features(dataset, "i3d+s3d") == "i3d_resnext101+s3d"
     write_shard(dataset.features("i3d"), PROFILES["s3d"], WEIGHTS, [], made_with={})
     assert choose_features(dataset, "i3d+s3d") == "i3d+s3d"
@@ -61,7 +61,7 @@ def test_stores_are_named_as_features_are(dataset, capsys, names):
     assert [line.split(":")[0].rpartition("/")[2] for line in printed.splitlines()] == ["s3d", "i3d_resnext101"]
 
 
-def test_where_one_store_is_expected_several_are_a_mistake(dataset, capsys):
+def test_several_stores_are_refused_where_one_is_expected(dataset, capsys):
     assert store_main(["rm", "--root", str(dataset.root), "--dataset", "toy", "s3d+i3d", "v000"]) == 2
     assert "s3d+i3d: names 2 stores; expected one" in capsys.readouterr().err
     assert "v000" in FeatureStore(dataset.features("s3d"))

@@ -103,7 +103,7 @@ def test_a_data_set_of_addresses_is_extracted_like_one_of_files(tmp_path, served
     assert all(WorkList(dataset, ["s3d"]).left(video, only_failed=False) == [] for video in dataset.read_videos())
 
 
-def test_what_cannot_be_reached_is_tried_again_and_then_a_failure_with_its_words(served):
+def test_unreachable_files_are_retried_and_then_fail_with_the_reason(served):
     fetcher = Fetcher(allowed_hosts=HERE)
     jobs = fetcher.jobs([Job("x", Path(), [], url="http://127.0.0.1:9/x.mp4")])
     job = next_job(jobs)
@@ -117,7 +117,7 @@ def test_what_cannot_be_reached_is_tried_again_and_then_a_failure_with_its_words
     fetcher.close()
 
 
-def test_files_are_fetched_ahead_but_not_all_and_go_when_they_are_done(tmp_path, served, monkeypatch):
+def test_a_limited_number_of_files_is_fetched_ahead_and_removed_after_use(tmp_path, served, monkeypatch):
     address, folder = served
     monkeypatch.setattr(fetch, "FILES_AHEAD", 3)
     fetcher, asked = Fetcher(allowed_hosts=HERE), []
@@ -141,7 +141,7 @@ def test_files_are_fetched_ahead_but_not_all_and_go_when_they_are_done(tmp_path,
     fetcher.close()
 
 
-def test_no_more_bytes_than_there_is_room_for(tmp_path, served):
+def test_downloads_are_limited_by_free_space(tmp_path, served):
     address, folder = served
     size = (folder / "a.mp4").stat().st_size
     fetcher = Fetcher(allowed_hosts=HERE, max_bytes=int(1.5 * size))
@@ -154,7 +154,7 @@ def test_no_more_bytes_than_there_is_room_for(tmp_path, served):
     fetcher.close()
 
 
-def test_jobs_that_lie_here_wait_for_none_that_is_fetched():
+def test_local_files_do_not_wait_for_downloads():
     fetcher = Fetcher(allowed_hosts=HERE)
     here = Job("here", Path("here.mp4"), [])
     assert list(fetcher.jobs([here, None, here])) == [here, None, here]
@@ -162,7 +162,7 @@ def test_jobs_that_lie_here_wait_for_none_that_is_fetched():
     fetcher.close()
 
 
-def test_a_file_system_that_is_not_installed_is_said_at_once():
+def test_a_missing_file_system_package_is_reported_at_once():
     if importlib.util.find_spec("s3fs"):
         pytest.skip("s3fs is installed")
     fetcher = Fetcher(allowed_hosts=HERE)
@@ -171,7 +171,7 @@ def test_a_file_system_that_is_not_installed_is_said_at_once():
     fetcher.close()
 
 
-def test_memory_is_a_file_system_too(short_video):
+def test_fsspec_memory_files_can_be_fetched(short_video):
     with fsspec.open("memory://films/a.mp4", "wb") as file:
         file.write(short_video.read_bytes())
     fetcher = Fetcher(allowed_hosts=HERE)
@@ -180,7 +180,7 @@ def test_memory_is_a_file_system_too(short_video):
     fetcher.close()
 
 
-def test_what_a_killed_process_left_is_removed_by_the_next(tmp_path, served):
+def test_downloads_of_a_killed_process_are_removed_by_the_next(tmp_path, served):
     address, _ = served
     left = tmp_path / "temporary" / f"{fetch.PREFIX}abc"
     left.mkdir()
@@ -198,6 +198,6 @@ def test_what_a_killed_process_left_is_removed_by_the_next(tmp_path, served):
 @pytest.mark.parametrize(
     "path", ["file:///etc/passwd", "zip://x::https://h/a.zip", "simplecache::s3://b/a.mp4", "S3://b/a.mp4", "x://y"]
 )
-def test_addresses_that_name_this_machines_files_are_refused(path):
+def test_file_urls_are_refused(path):
     with pytest.raises(ValueError, match="expected a path, or an address that begins with one of"):
         VideoRecord(video_id="a", path=path)

@@ -144,7 +144,7 @@ def at(server: http.server.ThreadingHTTPServer, path: str) -> str:
         ("file/a.mp4", "unreachable", "tried 3 times"),
     ],
 )
-def test_what_a_server_may_send(server, path, kind, words):
+def test_downloads_are_limited_to_what_the_server_declared(server, path, kind, words):
     size, failed, told = fetched(at(server, path))
     assert (failed, size) == (kind, None if kind else SIZE) and words in told
     assert told == "" or at(server, path) in told
@@ -152,7 +152,7 @@ def test_what_a_server_may_send(server, path, kind, words):
         assert len(server.asked) <= 2, "for its length and for itself; no other attempt would end another way"
 
 
-def test_what_comes_too_slowly_is_given_up(server, monkeypatch):
+def test_a_download_that_is_too_slow_is_given_up(server, monkeypatch):
     monkeypatch.setattr(fetch, "PATIENCE_SECONDS", 0.2)
     monkeypatch.setattr(fetch, "TRIES", 1)
     assert fetched(at(server, "slow/a.mp4"))[1:] == (
@@ -207,7 +207,7 @@ def test_hostile_addresses_are_failures_of_their_videos_only(server, tmp_path, m
         "127.0.0.1.",
     ],
 )
-def test_this_machine_is_not_dialled_however_it_is_written(server, host):
+def test_no_spelling_of_this_machine_is_contacted(server, host):
     size, kind, _ = fetched(f"http://{host}:{server.server_port}/good/a.mp4", allowed=())
     assert size is None and kind in ("refused", "unreachable") and server.asked == []
 
@@ -215,6 +215,6 @@ def test_this_machine_is_not_dialled_however_it_is_written(server, host):
 @pytest.mark.parametrize(
     "url", ["ftp://localhost/a.mp4", "sftp://127.0.0.1/a.mp4", "hdfs://10.0.0.5/a.mp4", "ftp://[::1]/a.mp4"]
 )
-def test_other_schemes_that_name_a_host_are_held_to_the_same(url):
+def test_private_hosts_are_refused_in_other_schemes(url):
     size, kind, words = fetched(url, allowed=())
     assert (size, kind) == (None, "refused") and "--allow-host" in words

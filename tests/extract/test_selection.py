@@ -22,7 +22,7 @@ from vlalign.storage.profiles import PROFILES
 # What there is to do
 
 
-def test_a_folders_videos_get_their_paths_as_ids(tmp_path):
+def test_ids_of_a_folders_videos_are_their_relative_paths(tmp_path):
     touch(
         tmp_path,
         "b.mp4",
@@ -47,7 +47,7 @@ def test_a_folders_videos_get_their_paths_as_ids(tmp_path):
     assert [v.path for v in found] == sorted(v.path for v in found) and problems.count == 0
 
 
-def test_a_file_name_that_is_no_text_is_left_out_and_said(tmp_path, capsys):
+def test_an_undecodable_file_name_is_skipped_and_reported(tmp_path, capsys):
     for name in ("a.mp4", "b\udcff.mp4", "c\n.mp4"):
         (tmp_path / name).write_bytes(b"")
     problems = Problems()
@@ -79,7 +79,7 @@ def test_names_are_read_as_utf_8_without_a_locale(tmp_path, short_video):
     assert list(FeatureStore(DatasetFolder(tmp_path / "root", "mine").features("logmel")).video_ids()) == ["größe 視頻"]
 
 
-def test_where_names_would_be_misread_nothing_is(tmp_path, short_video):
+def test_nothing_is_extracted_if_names_would_be_misread(tmp_path, short_video):
     shutil.copy(short_video, tmp_path / "größe.mp4")
     done = extraction_in({"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}, tmp_path)
     assert done.returncode == 2 and not (tmp_path / "root").exists()
@@ -92,7 +92,7 @@ def test_a_relative_folder_gives_absolute_paths(tmp_path, monkeypatch):
     assert list_folder(Path("videos"), Problems()) == [VideoRecord(video_id="a", path=str(tmp_path / "videos/a.mp4"))]
 
 
-def test_of_two_files_with_one_id_the_first_counts_and_the_second_is_named(tmp_path, capsys):
+def test_the_second_of_two_files_with_one_id_is_skipped_and_named(tmp_path, capsys):
     touch(tmp_path, "a.mp4", "a.webm", "b.mp4")
     problems = Problems()
     assert [v.path for v in list_folder(tmp_path, problems)] == [str(tmp_path / "a.mp4"), str(tmp_path / "b.mp4")]
@@ -148,7 +148,7 @@ def test_what_is_left_of_a_video(half_done, name, left, left_with_retry):
     ],
     ids=["older than the store", "newer, the same", "newer, another content", "older, another size"],
 )
-def test_a_file_is_read_again_only_where_size_and_time_do_not_tell(tmp_path, content, mtime_ns, is_still, monkeypatch):
+def test_a_file_is_hashed_only_if_size_and_time_differ(tmp_path, content, mtime_ns, is_still, monkeypatch):
     dataset, video = DatasetFolder(tmp_path, "mine"), VideoRecord(video_id="a", path="a.mp4")
     path = dataset.video_path(video)
     touch(dataset.path, "a.mp4")
@@ -164,7 +164,7 @@ def test_a_file_is_read_again_only_where_size_and_time_do_not_tell(tmp_path, con
     assert (WorkList(dataset, ["s3d"]).left(video, only_failed=False) == []) is is_still
 
 
-def test_recorded_failures_are_there_for_the_next_run_until_they_are_gone(half_done):
+def test_recorded_failures_are_kept_until_the_video_succeeds(half_done):
     new = Failure(video_id="new", path="videos/new.mp4", kind="no_video", message="söund only", source="7-x")
     work = WorkList(half_done, ["s3d"])
     work.note("s3d", "new", new)

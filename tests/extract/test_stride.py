@@ -110,14 +110,14 @@ def test_the_store_the_plan_and_the_decoder_agree_about_the_rows(video, stride):
 # The profile
 
 
-def test_the_profiles_of_today_have_the_hashes_that_they_had():
+def test_hashes_of_profiles_have_not_changed():
     assert {name: profile.hash for name, profile in PROFILES.items()} == HASHES
     for profile in PROFILES.values():
         check_extractable(profile)
         assert Profile.from_json(profile.to_json()) == profile
 
 
-def test_all_that_is_wrong_with_a_profile_is_one_line():
+def test_all_errors_of_a_profile_are_in_one_line():
     wrong = {
         "fps": -1,
         "window": 0,
@@ -144,7 +144,7 @@ UNKNOWN = {
 }
 
 
-def test_what_cannot_be_extracted_with_can_be_read_and_is_refused_before_any_video():
+def test_a_profile_that_cannot_be_extracted_is_readable_and_refused_early():
     profile = replace(PROFILES["s3d"], **UNKNOWN)
     assert Profile.from_json(profile.to_json()) == profile
     with pytest.raises(ValueError) as refused:
@@ -153,7 +153,7 @@ def test_what_cannot_be_extracted_with_can_be_read_and_is_refused_before_any_vid
 
 
 @pytest.mark.parametrize("field", sorted(UNKNOWN))
-def test_each_field_that_extraction_cannot_obey_is_refused(field):
+def test_each_unsupported_profile_field_is_refused_by_extraction(field):
     with pytest.raises(ValueError, match=f"'s3d' cannot be extracted with: {field} is "):
         check_extractable(replace(PROFILES["s3d"], **{field: UNKNOWN[field]}))
 
@@ -163,7 +163,7 @@ def test_log_mel_features_are_computed_in_one_way():
         check_extractable(replace(PROFILES["logmel"], stride=80))
 
 
-def test_bytes_are_divided_as_the_value_range_says():
+def test_pixel_values_are_scaled_to_the_value_range():
     seen = []
 
     class Network(torch.nn.Module):

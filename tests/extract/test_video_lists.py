@@ -33,7 +33,7 @@ def extract(dataset: DatasetFolder, *more: object) -> int:
     return extract_main(list(map(str, call)))
 
 
-def test_a_list_reads_no_file_outside_of_the_root_until_the_user_says_so(dataset, recordings, capsys):
+def test_a_list_reads_no_file_outside_the_root_without_permission(dataset, recordings, capsys):
     dataset.write_videos([VideoRecord(video_id=name, path=str(recordings / f"{name}.mp4")) for name in ("a", "b")])
     assert extract(dataset) == 2
     assert capsys.readouterr().err == (
@@ -54,13 +54,13 @@ def test_a_list_reads_no_file_outside_of_the_root_until_the_user_says_so(dataset
     assert extract(other) == 2, "what is said of one data set is not said of another"
 
 
-def test_videos_is_such_a_word(dataset, recordings):
+def test_the_videos_option_is_permission(dataset, recordings):
     assert extract(dataset, "--videos", recordings) == 0
     assert extract(dataset) == 0
 
 
 @pytest.mark.parametrize("path", ["{outside}/drawn.mp4", "link/drawn.mp4"])
-def test_nothing_is_drawn_outside_of_the_data_sets_folder(dataset, tmp_path, capsys, path):
+def test_no_video_is_rendered_outside_the_data_set_folder(dataset, tmp_path, capsys, path):
     outside = tmp_path / "outside"
     outside.mkdir()
     dataset.path.mkdir(parents=True)
@@ -82,14 +82,14 @@ SCENES = {
 
 
 @pytest.mark.parametrize("changed, words", SCENES.values(), ids=SCENES)
-def test_a_scene_that_asks_for_too_much_is_one_line(dataset, capsys, changed, words):
+def test_a_scene_that_is_too_large_is_refused_in_one_line(dataset, capsys, changed, words):
     dataset.write_videos([VideoRecord(video_id="v", path="videos/v.mp4", scene=scene(0.7) | changed)])
     assert extract(dataset) == 2
     err = capsys.readouterr().err
     assert words in err and len(err.splitlines()) == 1
 
 
-def test_a_pipe_in_a_list_is_waited_for_by_nobody(dataset, recordings):
+def test_a_pipe_in_a_list_does_not_block(dataset, recordings):
     dataset.path.mkdir(parents=True)
     os.mkfifo(dataset.path / "pipe.mp4")
     assert file_identity(dataset.path / "pipe.mp4") == ""

@@ -145,7 +145,7 @@ def test_a_download_lands_in_the_cache_whole_and_pinned(serve, cache):
 
 
 @pytest.mark.parametrize("knows_ranges", [True, False], ids=["ranges", "no ranges"])
-def test_a_cut_connection_goes_on_from_there(serve, cache, capsys, knows_ranges):
+def test_an_interrupted_download_is_resumed(serve, cache, capsys, knows_ranges):
     server = serve(Server(knows_ranges=knows_ranges, cuts=[1_500_000, 1_200_000 if knows_ranges else 1_600_000]))
     register(server.url)
     published_weights(NAME)
@@ -154,7 +154,7 @@ def test_a_cut_connection_goes_on_from_there(serve, cache, capsys, knows_ranges)
     assert f"{NAME}: cut after 1,500,000 bytes; resuming there" in capsys.readouterr().err
 
 
-def test_what_came_is_kept_for_the_next_call(serve, cache):
+def test_a_partial_download_is_kept_for_the_next_call(serve, cache):
     """The server is gone after half of it, and back later."""
     server = serve(Server(cuts=[1_500_000, 0]))
     register(server.url)
@@ -175,7 +175,7 @@ def test_a_server_that_always_ends_early_is_given_up(serve, cache):
     assert len(server.ranges_asked) == 2
 
 
-def test_a_partial_file_of_something_longer_is_begun_anew(serve, cache):
+def test_a_partial_file_longer_than_the_download_is_discarded(serve, cache):
     server = serve(Server())
     register(server.url)
     cache.mkdir(parents=True)
@@ -215,7 +215,7 @@ def test_the_next_source_is_asked_where_one_fails(serve, cache):
     assert len(other.ranges_asked) == len(right.ranges_asked) == 1
 
 
-def test_a_silent_server_is_not_waited_for(serve, cache, monkeypatch):
+def test_a_server_that_stops_sending_times_out(serve, cache, monkeypatch):
     monkeypatch.setattr(weights, "SILENCE_SECONDS", 0.2)
     server = serve(Server(silent_after=100_000))
     register(server.url)
@@ -224,7 +224,7 @@ def test_a_silent_server_is_not_waited_for(serve, cache, monkeypatch):
     assert time.monotonic() - started < 2
 
 
-def test_a_server_that_never_answers_is_not_waited_for(cache, monkeypatch):
+def test_a_server_that_never_answers_times_out(cache, monkeypatch):
     monkeypatch.setattr(weights, "SILENCE_SECONDS", 0.2)
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     with socket.create_server(("127.0.0.1", 0)) as deaf:
@@ -232,7 +232,7 @@ def test_a_server_that_never_answers_is_not_waited_for(cache, monkeypatch):
         assert "timed out" in refusal()
 
 
-def test_two_that_want_the_same_file_download_it_once(serve, cache):
+def test_two_callers_download_the_same_file_once(serve, cache):
     server = serve(Server())
     register(server.url)
     threads = [threading.Thread(target=published_weights, args=(NAME,)) for _ in range(3)]
@@ -257,7 +257,7 @@ def test_offline_says_in_one_line_which_file_to_put_where(cache):
         assert part in str(refused.value)
 
 
-def test_what_cannot_be_downloaded_says_where_to_get_it_by_hand(cache):
+def test_the_error_of_a_failed_download_names_the_page_to_get_the_file(cache):
     weights.PUBLISHED["r3d152_K_200ep.pth"] = REGISTRY["r3d152_K_200ep.pth"]
     with pytest.raises(UserError) as refused:
         load_extractor("i3d_resnet152")
@@ -271,7 +271,7 @@ def test_what_cannot_be_downloaded_says_where_to_get_it_by_hand(cache):
         assert part in str(refused.value)
 
 
-def test_a_file_put_there_is_taken_and_pinned(cache):
+def test_a_file_placed_by_hand_is_used_and_its_hash_pinned(cache):
     model = S3D()
     cache.mkdir(parents=True)
     path = cache / "s3d_howto100m.pth"
@@ -283,7 +283,7 @@ def test_a_file_put_there_is_taken_and_pinned(cache):
 
 
 @pytest.mark.parametrize("is_stated", [True, False])
-def test_a_file_whose_hash_nobody_states_is_said_to_be_the_first_seen_once(cache, capsys, is_stated):
+def test_a_file_without_a_published_hash_is_noted_once(cache, capsys, is_stated):
     register(**({"sha256": sha256(CONTENT)} if is_stated else {}))
     cache.mkdir(parents=True)
     (cache / NAME).write_bytes(CONTENT)
@@ -335,7 +335,7 @@ def test_another_file_of_the_same_name_is_refused_with_both_hashes(serve, cache)
     ],
     ids=["half", "text", "empty", "size", "hash"],
 )
-def test_a_wrong_file_put_there_is_refused_and_not_pinned(cache, content, about, complaint):
+def test_a_wrong_file_placed_by_hand_is_refused_and_not_pinned(cache, content, about, complaint):
     register(**about)
     cache.mkdir(parents=True)
     (cache / NAME).write_bytes(content)
@@ -343,7 +343,7 @@ def test_a_wrong_file_put_there_is_refused_and_not_pinned(cache, content, about,
     assert names_in(cache) == {NAME}
 
 
-def test_files_of_old_are_checkpoints_too(cache):
+def test_legacy_checkpoint_files_are_read(cache):
     """What torch.save wrote before 2020, as the published ones are."""
     register()
     cache.mkdir(parents=True)

@@ -56,7 +56,7 @@ def test_many_processes_at_once_lose_no_line(tmp_path):
 @pytest.mark.parametrize(
     "row", [{"video_id": "a"}, {"path": "x"}, {"video_id": "a", "path": "x", "kind": "y", "message": "z", "new": 1}]
 )
-def test_a_list_of_something_else_is_one_line(tmp_path, row):
+def test_a_failure_list_with_wrong_fields_is_refused(tmp_path, row):
     dataset = DatasetFolder(tmp_path, "mine")
     write_jsonl(dataset.features("s3d") / "failures.jsonl", [row])
     with pytest.raises(
@@ -65,7 +65,7 @@ def test_a_list_of_something_else_is_one_line(tmp_path, row):
         WorkList(dataset, ["s3d"])
 
 
-def test_videos_of_a_list_are_still_left_as_before(tmp_path):
+def test_a_failed_video_is_skipped_unless_failed_ones_are_asked_for(tmp_path):
     dataset = DatasetFolder(tmp_path, "mine")
     work = WorkList(dataset, ["s3d"])
     work.note("s3d", "a", failure("a"))

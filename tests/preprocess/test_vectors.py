@@ -79,14 +79,14 @@ def test_each_form_gives_what_was_written(tmp_path, form):
 
 
 @pytest.mark.parametrize("form", ["binary", "glove", "npz"])
-def test_the_needed_and_the_most_frequent_are_kept(tmp_path, form, monkeypatch):
+def test_words_of_captions_and_the_most_frequent_are_kept(tmp_path, form, monkeypatch):
     monkeypatch.setattr(vector_files, "MOST_FREQUENT", 2)
     words, vectors, num_in_file = select_vectors(save(tmp_path, form), {"onion", "absent"})
     assert words == ["</s>", "the", "onion"] and num_in_file == len(WORDS)
     np.testing.assert_array_equal(vectors, VECTORS[[0, 1, WORDS.index("onion")]])
 
 
-def test_many_blocks_of_text(tmp_path, monkeypatch):
+def test_text_is_read_in_blocks(tmp_path, monkeypatch):
     monkeypatch.setattr(vector_files, "BLOCK", 1 << 14)
     vectors = np.random.default_rng(1).normal(size=(3000, 20)).astype(np.float32)
     words = [f"word{n}" for n in range(len(vectors))]
@@ -130,13 +130,13 @@ def refused(path) -> str:
         pytest.param(b"\x1f\x8b\x08 broken", "not readable", id="gzip without its name"),
     ],
 )
-def test_bad_files(tmp_path, content, says):
+def test_invalid_text_files_are_refused_with_their_line(tmp_path, content, says):
     path = tmp_path / "vectors.bin"
     path.write_bytes(content)
     assert says in refused(path)
 
 
-def test_bad_npz(tmp_path):
+def test_invalid_npz_files_are_refused(tmp_path):
     path = tmp_path / "vectors.npz"
     np.savez(path, words=np.array(WORDS), vectors=VECTORS[:5])
     assert "words [16], vectors [5, 12]" in refused(path)
@@ -146,7 +146,7 @@ def test_bad_npz(tmp_path):
     assert "not readable" in refused(path)
 
 
-def test_a_broken_gz(tmp_path):
+def test_a_truncated_gz_is_refused(tmp_path):
     path = tmp_path / "vectors.txt.gz"
     path.write_bytes(gzip.compress(glove().encode())[:-30])
     assert "not readable" in refused(path)
@@ -173,7 +173,7 @@ def write_captions(dataset):
     write_captions_about(dataset.captions, {"tagger": "none"})
 
 
-def test_coverage_and_what_is_written(tmp_path, monkeypatch):
+def test_coverage_is_reported_and_vectors_are_written(tmp_path, monkeypatch):
     monkeypatch.setattr(vector_files, "MOST_FREQUENT", 0)
     dataset = DatasetFolder(tmp_path, "mine")
     write_captions(dataset)
@@ -191,7 +191,7 @@ def test_coverage_and_what_is_written(tmp_path, monkeypatch):
     assert about.sha256 and about.words_in_file == len(WORDS)
 
 
-def test_made_once_from_a_file_and_captions(tmp_path, capsys):
+def test_vectors_are_prepared_again_only_if_file_or_captions_changed(tmp_path, capsys):
     dataset = DatasetFolder(tmp_path, "mine")
     write_captions(dataset)
     source = save(tmp_path, "glove")

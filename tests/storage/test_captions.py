@@ -35,7 +35,7 @@ def test_captions_are_read_as_written(tmp_path):
     assert clip_ids == [["v"], ["v#0.0-1.25"]]
 
 
-def test_a_table_from_before_there_were_recordings_is_read(tmp_path):
+def test_a_caption_table_without_the_recording_column_is_read(tmp_path):
     captions.write_part(tmp_path, 0, CAPTIONS, {})
     captions.write_captions_about(tmp_path, {})
     path = captions.part_path(tmp_path, 0)
@@ -44,7 +44,7 @@ def test_a_table_from_before_there_were_recordings_is_read(tmp_path):
 
 
 @pytest.mark.parametrize("column", ["clip_id", "words"])
-def test_a_table_that_lacks_a_column_is_refused(tmp_path, column):
+def test_a_caption_table_without_a_required_column_is_refused(tmp_path, column):
     captions.write_part(tmp_path, 0, CAPTIONS, {})
     captions.write_captions_about(tmp_path, {})
     path = captions.part_path(tmp_path, 0)
@@ -54,7 +54,7 @@ def test_a_table_that_lacks_a_column_is_refused(tmp_path, column):
 
 
 @pytest.mark.parametrize("recording", ["", "  ", 7, "half \ud800"])
-def test_a_recording_has_an_id(recording):
+def test_an_invalid_recording_id_is_refused(recording):
     with pytest.raises(ValueError, match=r"recording|text"):
         Caption(video_id="v", caption="a", split="train", recording=recording)
 
@@ -66,7 +66,7 @@ def test_idf_is_read_as_written(tmp_path):
 
 
 @pytest.mark.parametrize("content", [b"", b"PAR1 cut", "another table"], ids=["empty", "cut", "another table"])
-def test_a_bad_table_of_captions_is_named(tmp_path, content):
+def test_a_damaged_caption_table_is_refused_by_name(tmp_path, content):
     path = tmp_path / "part-00000.parquet"
     captions.write_captions_about(tmp_path, {})
     if content == "another table":
@@ -79,7 +79,7 @@ def test_a_bad_table_of_captions_is_named(tmp_path, content):
     assert str(path) in message and "vlalign-preprocess" in message and "\n" not in message
 
 
-def test_clips_late_in_a_long_video_have_ids_of_their_own():
+def test_clips_late_in_a_long_video_have_different_ids():
     clips = [
         Caption(video_id="v", caption="a", split="train", start_seconds=s, end_seconds=2000.0)
         for s in (1234.561, 1234.562)

@@ -52,7 +52,7 @@ def test_compaction_changes_no_video(tmp_path, shard_bytes, most_shards):
     assert care.compact(tmp_path, shard_bytes=shard_bytes) == [] and shard_files(tmp_path) == names
 
 
-def test_what_is_written_during_a_compaction_counts_more(tmp_path):
+def test_a_shard_written_during_compaction_wins(tmp_path):
     latest = history(tmp_path)
 
     def write_more(state: Progress) -> None:
@@ -112,7 +112,7 @@ def test_compaction_of_a_damaged_store_is_refused_and_loses_nothing(tmp_path):
 
 @pytest.mark.parametrize("order", [1, -1])
 @pytest.mark.parametrize("target_is_there", [False, True])
-def test_merged_stores_have_the_later_of_what_both_have(tmp_path, order, target_is_there):
+def test_a_merge_keeps_the_later_rows_of_videos_in_both_stores(tmp_path, order, target_is_there):
     into, sources = tmp_path / "into", [tmp_path / name for name in "abc"]
     latest = history(into, shards=4) if target_is_there else {}
     for number, source in enumerate(sources):
@@ -135,7 +135,7 @@ def test_merged_stores_have_the_later_of_what_both_have(tmp_path, order, target_
     ],
     ids=["profile", "weights"],
 )
-def test_stores_of_different_making_are_not_merged(tmp_path, other, named):
+def test_stores_with_different_profiles_or_weights_are_not_merged(tmp_path, other, named):
     write(tmp_path / "a", make("a"))
     write(tmp_path / "b", make("b"), **other)
     for into in ("a", "new"):
@@ -153,7 +153,7 @@ def test_a_damaged_shard_is_not_merged(tmp_path):
     assert [path.name for path in (tmp_path / "into").iterdir()] == [good.name]
 
 
-def test_removed_videos_and_their_older_copies_are_gone(tmp_path):
+def test_removal_also_removes_older_copies(tmp_path):
     latest = history(tmp_path)
     gone = [video_id for video_id, count in copies(tmp_path).items() if count > 1][:3]
     care.remove(tmp_path, gone)
@@ -161,7 +161,7 @@ def test_removed_videos_and_their_older_copies_are_gone(tmp_path):
     assert not copies(tmp_path).keys() & set(gone)
 
 
-def test_removal_that_was_ended_goes_on_with_the_same_call(tmp_path):
+def test_interrupted_removal_is_completed_by_the_same_call(tmp_path):
     """It says which were not there: removed before, or never."""
     latest = history(tmp_path)
     assert care.remove(tmp_path, ["v1"]) == []
@@ -186,7 +186,7 @@ CARE = {
 
 @pytest.mark.parametrize("num_kills", [12, pytest.param(40, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("what", CARE)
-def test_care_killed_many_times_loses_nothing_and_goes_on(tmp_path, what, num_kills):
+def test_maintenance_killed_many_times_loses_nothing_and_continues(tmp_path, what, num_kills):
     """At any moment each video is as it was or as it shall be; never as an older copy, never gone but where it shall
     be."""
     rng, (prepare, act) = np.random.default_rng(0), CARE[what]
@@ -216,7 +216,7 @@ def test_care_killed_many_times_loses_nothing_and_goes_on(tmp_path, what, num_ki
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_any_sequence_of_changes_is_as_in_a_dictionary(tmp_path, seed):
+def test_any_sequence_of_changes_equals_a_dictionary(tmp_path, seed):
     rng, folder, model, steps = np.random.default_rng(seed), tmp_path / "s3d", {}, []
     for step in range(14):
         videos = [make(f"v{n}", generation=step) for n in rng.choice(12, rng.integers(0, 6), replace=False)]
@@ -265,7 +265,7 @@ def test_threads_read_on_while_the_store_is_compacted(tmp_path, monkeypatch):
     assert not wrong, (len(wrong), wrong[:5])
 
 
-def test_texts_stay_utf8_for_h5py(tmp_path):
+def test_strings_are_utf8_for_h5py_after_compaction(tmp_path):
     write(tmp_path, make("ümläut"))
     write(tmp_path, make("b"))
     care.compact(tmp_path)
@@ -274,7 +274,7 @@ def test_texts_stay_utf8_for_h5py(tmp_path):
         assert h5py.check_string_dtype(file["videos"].dtype["video_id"]).encoding == "utf-8"
 
 
-def test_a_clock_set_back_does_not_make_old_rows_count(tmp_path, monkeypatch):
+def test_a_clock_that_was_set_back_does_not_revive_old_rows(tmp_path, monkeypatch):
     write(tmp_path, make("a"))
     now = time.time_ns()
     monkeypatch.setattr(time, "time_ns", lambda: now - 3600 * 10**9)

@@ -31,7 +31,7 @@ def random_videos(rng):
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
-def test_what_is_written_is_read_back(tmp_path, dtype):
+def test_features_are_read_as_written(tmp_path, dtype):
     videos = random_videos(np.random.default_rng(0))
     write(tmp_path, *videos, dtype=dtype)
     store = FeatureStore(tmp_path)
@@ -58,7 +58,7 @@ def test_half_precision_is_the_default_and_costs_at_most_a_thousandth(tmp_path):
     np.testing.assert_allclose(read, wrote.features, rtol=1e-3)
 
 
-def test_a_shard_needs_nothing_but_h5py_to_be_read(tmp_path):
+def test_a_shard_can_be_read_with_h5py_alone(tmp_path):
     wrote = [video("b", 3, base=100), video("a", 2, base=200)]
     with h5py.File(write(tmp_path, *wrote), "r") as file:
         assert set(file) == {"features", "start_seconds", "end_seconds", "valid_frames", "videos"}
@@ -155,7 +155,7 @@ def test_rows_of_a_clip(tmp_path, start, end, rows):
     [(0.0, 0.9, []), (0.0, 1.0, [0]), (0.5, 3.5, [0, 1]), (1.0, 1.5, [0])],
     ids=["before", "to", "over", "in"],
 )
-def test_a_video_whose_picture_begins_late_has_no_rows_before(tmp_path, start, end, rows):
+def test_a_video_that_starts_late_has_no_rows_before_its_start(tmp_path, start, end, rows):
     write(tmp_path, video("v", 2, rate=0.5, first_start=1.0))
     assert FeatureStore(tmp_path).get("v", start_seconds=start, end_seconds=end).features[:, 0].tolist() == rows
 
@@ -171,7 +171,7 @@ def test_a_video_without_rows_gives_none(tmp_path, clip):
 # Several shards
 
 
-def test_the_later_shard_of_a_video_counts(tmp_path):
+def test_the_latest_shard_with_a_video_is_used(tmp_path):
     write(tmp_path, video("a", 3), video("b", 3, base=10))
     write(tmp_path, video("a", 5, base=100, source="changed file"), video("c", 1))
     store = FeatureStore(tmp_path)
@@ -201,7 +201,7 @@ def test_more_shards_than_may_be_open_at_once(tmp_path, monkeypatch):
         assert len(store._snapshot._open) <= 2
 
 
-def test_the_disk_is_asked_once_for_each_row(tmp_path, monkeypatch):
+def test_each_row_is_read_from_disk_once(tmp_path, monkeypatch):
     asked = []
     prefetch = ShardRows.prefetch
     monkeypatch.setattr(
@@ -219,7 +219,7 @@ def test_the_disk_is_asked_once_for_each_row(tmp_path, monkeypatch):
     assert sorted(asked) == [*range(20, 25), *range(32, 46)]
 
 
-def test_what_is_in_a_store(tmp_path):
+def test_a_store_lists_its_videos(tmp_path):
     write(tmp_path, video("a", 1), video("b", 1))
     store = FeatureStore(str(tmp_path))
     assert "a" in store and "b" in store and "c" not in store
@@ -261,7 +261,7 @@ def test_mixed_features_are_refused_with_both_named(tmp_path, other, named):
 
 
 @pytest.mark.parametrize("made", [False, True], ids=["no folder", "an empty folder"])
-def test_no_store_says_what_makes_one(tmp_path, made):
+def test_a_missing_store_error_names_the_command_that_makes_one(tmp_path, made):
     folder = tmp_path / "s3d"
     if made:
         folder.mkdir()
@@ -286,7 +286,7 @@ def test_a_store_is_read_after_fork_in_both_processes(tmp_path):
     assert in_forked_child(read_all) == expected
 
 
-def test_a_store_goes_to_a_spawned_worker(tmp_path):
+def test_a_store_can_be_pickled_to_a_spawned_process(tmp_path):
     """As a DataLoader with spawned workers sends it: pickled, after files of it were opened."""
     write(tmp_path, video("a", 3, base=7))
     store = FeatureStore(tmp_path)

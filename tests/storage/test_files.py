@@ -90,7 +90,7 @@ def test_jsonl_is_read_as_written(tmp_path):
         pytest.param(None, [], id="absent"),
     ],
 )
-def test_jsonl_of_others(tmp_path, content, rows):
+def test_jsonl_written_by_other_programs_is_read(tmp_path, content, rows):
     path = tmp_path / "rows.jsonl"
     if content is not None:
         path.write_bytes(content)
@@ -108,7 +108,7 @@ def test_jsonl_of_others(tmp_path, content, rows):
         pytest.param(b'{"a": 1}\n\x00\x00\x00\n', 2, id="zeros after a crash"),
     ],
 )
-def test_jsonl_that_is_none_is_refused_with_file_and_line(tmp_path, content, line):
+def test_invalid_jsonl_is_refused_with_file_and_line(tmp_path, content, line):
     path = tmp_path / "rows.jsonl"
     path.write_bytes(content)
     with pytest.raises(UserError) as refused:
@@ -117,7 +117,7 @@ def test_jsonl_that_is_none_is_refused_with_file_and_line(tmp_path, content, lin
     assert message.startswith(f"{path}, line {line}: ") and "\n" not in message
 
 
-def test_json_is_read_as_written_and_refused_when_cut(tmp_path):
+def test_json_is_read_as_written_and_refused_if_truncated(tmp_path):
     path = tmp_path / "value.json"
     value = {"a": [1, 2.5, None], "ü": True}
     write_json(path, value)
@@ -133,7 +133,7 @@ def test_json_is_read_as_written_and_refused_when_cut(tmp_path):
 
 @pytest.mark.parametrize("size", [1, 1000, IDENTITY_BYTES, IDENTITY_BYTES + 1, 2 * IDENTITY_BYTES])
 @pytest.mark.parametrize("place", ["first", "middle", "last"])
-def test_a_changed_byte_is_another_identity(tmp_path, size, place):
+def test_a_changed_byte_changes_the_identity(tmp_path, size, place):
     """Up to 128 KiB every byte counts."""
     path = tmp_path / "video.mp4"
     content = bytearray(range(256)) * (size // 256 + 1)
@@ -157,7 +157,7 @@ def test_a_changed_byte_is_another_identity(tmp_path, size, place):
         (-1, False),
     ],
 )
-def test_of_a_large_file_both_ends_count(tmp_path, position, same):
+def test_the_identity_of_a_large_file_depends_on_both_ends(tmp_path, position, same):
     path = tmp_path / "video.mp4"
     content = bytearray(3 * IDENTITY_BYTES)
     path.write_bytes(content)
@@ -167,7 +167,7 @@ def test_of_a_large_file_both_ends_count(tmp_path, position, same):
     assert (file_identity(path) == before) is same
 
 
-def test_a_longer_file_is_another_and_a_copy_the_same(tmp_path):
+def test_a_longer_file_has_another_identity_and_a_copy_the_same(tmp_path):
     content = bytes(3 * IDENTITY_BYTES)
     names = {"one": content, "copy": content, "longer": content + b"\0", "empty": b""}
     for name, written in names.items():
@@ -177,7 +177,7 @@ def test_a_longer_file_is_another_and_a_copy_the_same(tmp_path):
     assert len({identity["one"], identity["longer"], identity["empty"], ""}) == 4
 
 
-def test_what_cannot_be_read_has_no_identity(tmp_path):
+def test_an_unreadable_file_has_no_identity(tmp_path):
     assert file_identity(tmp_path / "missing.mp4") == ""
     assert file_identity(tmp_path) == ""
 
@@ -196,7 +196,7 @@ def test_sha256(tmp_path, content, digest):
     assert sha256_of(tmp_path / "file") == digest
 
 
-def test_a_turn_ends_with_its_process_and_nobody_waits_for_ever(tmp_path, monkeypatch):
+def test_a_file_lock_times_out_and_may_be_unsupported(tmp_path, monkeypatch):
     path = tmp_path / "x"
     monkeypatch.setattr("vlalign.storage.files.TURN_SECONDS", 0.2)
     with one_at_a_time(path):

@@ -60,7 +60,7 @@ HOW = {
 
 
 @pytest.mark.parametrize("how", HOW)
-def test_a_local_file_is_not_shown_as_a_picture(tmp_path, how):
+def test_a_link_to_a_local_file_is_not_shown_as_a_thumbnail(tmp_path, how):
     pictures, complaint = HOW[how]
     secret, folder = tmp_path / "secret", tmp_path / "thumbnails"
     folder.mkdir()
@@ -88,7 +88,7 @@ NO_JPEGS = {
 
 
 @pytest.mark.parametrize("what", NO_JPEGS)
-def test_what_is_no_small_jpeg_is_left_out_and_that_is_said(tmp_path, what, capsys):
+def test_thumbnails_that_are_not_small_jpegs_are_left_out_and_reported(tmp_path, what, capsys):
     good = Thumbnail("a", 1.0, jpeg(), "s")
     write_thumbnails(
         tmp_path, [Thumbnail("a", 0.0, NO_JPEGS[what], "s"), good, Thumbnail("b", 0.0, NO_JPEGS[what], "s")]
@@ -102,7 +102,7 @@ def test_what_is_no_small_jpeg_is_left_out_and_that_is_said(tmp_path, what, caps
     )
 
 
-def test_one_picture_for_a_million_rows_is_read_a_few_times(tmp_path):
+def test_a_picture_shared_by_a_million_rows_is_read_a_few_times(tmp_path):
     def pictures(file: h5py.File) -> None:
         file.create_dataset("jpegs", shape=100_000, dtype=PICTURES)[0] = np.frombuffer(jpeg(), "u1")
 
@@ -123,7 +123,7 @@ OTHER = {
 
 
 @pytest.mark.parametrize("what", OTHER)
-def test_another_file_is_a_line(tmp_path, what):
+def test_a_file_that_is_not_a_thumbnail_file_is_one_line(tmp_path, what):
     write(tmp_path / "1.h5", OTHER[what])
     with pytest.raises(UserError, match=r"1\.h5: ") as refused:
         ThumbnailStore(tmp_path).get("a")
@@ -142,7 +142,7 @@ def test_another_file_is_a_line(tmp_path, what):
         np.float64(1),
     ],
 )
-def test_another_table_is_a_line(tmp_path, table):
+def test_a_thumbnail_table_of_another_type_is_one_line(tmp_path, table):
     with h5py.File(tmp_path / "1.h5", "w") as file:
         file["thumbnails"] = table
         file.create_dataset("jpegs", shape=1, dtype=PICTURES)
@@ -173,7 +173,7 @@ def test_values_are_read_as_hdf5_reads_them(tmp_path):
 
 
 @pytest.mark.parametrize("length", [0, 15, 1 << 40, (1 << 64) - 1])
-def test_a_heap_whose_walk_would_not_end_is_refused(tmp_path, length):
+def test_an_endless_hdf5_heap_is_refused(tmp_path, length):
     write_thumbnails(tmp_path, [Thumbnail("v", 0.0, b"x", "s")])
     (shard,) = tmp_path.glob("*.h5")
     content = bytearray(shard.read_bytes())

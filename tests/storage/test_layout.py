@@ -14,7 +14,7 @@ from vlalign.storage.layout import DatasetFolder, find_dataset
 
 
 @pytest.mark.parametrize("name", ["demo", "youcook2", "MSR-VTT_1k-A", "a.b", "_x", "9"])
-def test_names_of_data_sets(tmp_path, name):
+def test_valid_names_of_data_sets(tmp_path, name):
     dataset = DatasetFolder(tmp_path, name)
     assert dataset.path == tmp_path / name
     assert dataset.features("s3d") == tmp_path / name / "features" / "s3d"
@@ -23,7 +23,7 @@ def test_names_of_data_sets(tmp_path, name):
 @pytest.mark.parametrize(
     "name", ["", ".", "..", "../x", "a/b", "/etc", "a\\b", ".hidden", "-x", "a b", "a\n", "ü", "a\0", "~"]
 )
-def test_names_that_are_no_plain_folder_are_refused(tmp_path, name):
+def test_names_that_are_not_a_plain_folder_name_are_refused(tmp_path, name):
     with pytest.raises(UserError, match="data set name") as refused:
         DatasetFolder(tmp_path, name)
     assert repr(name) in str(refused.value) and "\n" not in str(refused.value)
@@ -110,7 +110,7 @@ def test_videos_are_read_as_written(tmp_path):
     ],
     ids=["no path", "no id", "unknown field", "a list", "cut"],
 )
-def test_a_bad_list_of_videos_is_named(tmp_path, line):
+def test_an_invalid_list_of_videos_is_refused_with_its_line(tmp_path, line):
     dataset = DatasetFolder(tmp_path, "mine")
     write_text(dataset.videos_file, line + "\n")
     with pytest.raises(UserError) as refused:
@@ -123,14 +123,14 @@ def test_a_bad_list_of_videos_is_named(tmp_path, line):
     [(None, [], "vlalign_data"), ("from-env", [], "from-env"), ("from-env", ["--root", "from-call"], "from-call")],
     ids=["default", "environment", "call before environment"],
 )
-def test_root(monkeypatch, environment, argv, root):
+def test_the_root_comes_from_the_option_or_the_environment(monkeypatch, environment, argv, root):
     if environment:
         monkeypatch.setenv("VLALIGN_ROOT", environment)
     assert command_parser("vlalign-test", "tests", "vlalign-test").parse_args(argv).root == Path(root)
 
 
 @pytest.mark.parametrize("path", ["../other/x.mp4", "videos/../../x.mp4", ".."])
-def test_a_listed_path_does_not_lead_out_of_the_data_set(tmp_path, path):
+def test_a_video_path_outside_the_data_set_is_refused(tmp_path, path):
     with pytest.raises(UserError, match="which leads out of"):
         DatasetFolder(tmp_path, "mine").video_path(VideoRecord(video_id="x", path=path))
     inside = DatasetFolder(tmp_path, "mine").video_path(VideoRecord(video_id="x", path="videos/..x.mp4"))

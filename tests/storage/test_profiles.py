@@ -7,7 +7,7 @@ from helpers.stores import PROFILE
 
 
 @pytest.mark.parametrize("field", sorted(asdict(PROFILE)))
-def test_every_field_of_a_profile_decides_its_hash(field):
+def test_each_field_of_a_profile_changes_its_hash(field):
     value = getattr(PROFILE, field)
     other = (
         value + 1

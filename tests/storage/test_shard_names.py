@@ -23,7 +23,7 @@ IMPOSSIBLE = [
 
 
 @pytest.mark.parametrize("name", IMPOSSIBLE)
-def test_a_name_that_says_no_possible_time_does_not_win(tmp_path, name, capsys):
+def test_a_shard_name_with_an_impossible_time_does_not_win(tmp_path, name, capsys):
     write(tmp_path / "made", video("a", 3, base=500)).rename(tmp_path / name)
     assert FeatureStore(tmp_path).get("a").features[0, 0] == 500, "alone, it is read"
     assert f"{tmp_path}: 1 shards, such as {name!a}, have no valid time in their names" in capsys.readouterr().err
@@ -32,7 +32,7 @@ def test_a_name_that_says_no_possible_time_does_not_win(tmp_path, name, capsys):
     assert stamp_of(later.name) <= time.time_ns() and written_at_ns(tmp_path / name) == 0
 
 
-def test_names_of_a_clock_that_was_wrong_are_followed(tmp_path):
+def test_new_shards_follow_names_from_a_fast_clock(tmp_path):
     ahead = time.time_ns() + 30 * DAY_NS
     write(tmp_path / "made", video("a", 3, base=500)).rename(tmp_path / f"{ahead:020d}-00000000.h5")
     assert stamp_of(write(tmp_path, video("a", 3)).name) == ahead + 1
@@ -40,7 +40,7 @@ def test_names_of_a_clock_that_was_wrong_are_followed(tmp_path):
     assert written_at_ns(tmp_path / f"{ahead:020d}-00000000.h5") == 0, "nobody knows when"
 
 
-def test_what_is_made_in_place_of_them_stays_the_oldest(tmp_path, capsys):
+def test_compacted_shards_keep_the_oldest_position(tmp_path, capsys):
     for number, name in enumerate(IMPOSSIBLE[:4]):
         write(tmp_path / "made", video("a", 3, base=100 * number), video(f"b{number}", 1)).rename(tmp_path / name)
     before = FeatureStore(tmp_path).get("a").features[0, 0]
@@ -52,7 +52,7 @@ def test_what_is_made_in_place_of_them_stays_the_oldest(tmp_path, capsys):
     assert FeatureStore(tmp_path).get("a").features[0, 0] == 7
 
 
-def test_thumbnails_are_held_to_the_same(tmp_path):
+def test_thumbnail_files_follow_the_same_order(tmp_path):
     write_thumbnails(tmp_path, [Thumbnail("a", 0.0, b"theirs", "x")])
     next(tmp_path.glob("*.h5")).rename(tmp_path / IMPOSSIBLE[0])
     write_thumbnails(tmp_path, [Thumbnail("a", 0.0, b"ours", "y")])

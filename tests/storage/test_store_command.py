@@ -118,7 +118,7 @@ def test_verify_and_repair(call, dataset):
     assert call("verify")[0] == 0
 
 
-def test_verify_tells_of_what_stopped_writers_left(call, dataset):
+def test_verify_reports_unfinished_files(call, dataset):
     folder = dataset.features("s3d")
     left = folder / ".1.h5.99-abc.partial"
     left.write_bytes(b"half")
@@ -185,12 +185,12 @@ def test_a_mistake_gets_one_line(call, tmp_path, args, complaint):
 
 
 @pytest.mark.parametrize("args", [["info"], ["import", "x", "--profile", "s3d"]])
-def test_without_a_store_or_data_set_it_says_what_to_pass(call, args):
+def test_a_missing_store_or_data_set_names_the_option_to_pass(call, args):
     code, _, err = call(*args, dataset_args=())
     assert code == 2 and "--dataset" in err and len(err.splitlines()) == 1
 
 
-def test_features_of_others_come_in_and_go_out(call, dataset, tmp_path):
+def test_features_are_imported_and_exported(call, dataset, tmp_path):
     """HowTo100M's own way of naming files, and back."""
     theirs = tmp_path / "theirs"
     theirs.mkdir()

@@ -17,7 +17,7 @@ def test_thumbnails_are_read_back_in_time_order(tmp_path):
     assert (store.source("ä"), store.source("b")) == ("source of ä", "source of b")
 
 
-def test_the_later_thumbnails_of_a_video_replace_the_earlier(tmp_path):
+def test_later_thumbnails_replace_earlier_ones(tmp_path):
     write_thumbnails(
         tmp_path,
         [Thumbnail("a", s, jpeg(1), "old file") for s in (0.0, 1.0, 2.0)] + [Thumbnail("b", 0.0, jpeg(3), "b")],
@@ -44,7 +44,7 @@ def test_a_video_without_thumbnails_has_none(tmp_path, there):
     assert store.get("a") == [] and store.source("a") is None
 
 
-def test_thumbnails_need_nothing_but_h5py_to_be_read(tmp_path):
+def test_thumbnails_can_be_read_with_h5py_alone(tmp_path):
     write_thumbnails(tmp_path, [Thumbnail("a", 1.5, b"jpeg bytes", "file")])
     [path] = tmp_path.iterdir()
     with h5py.File(path, "r") as file:

@@ -17,7 +17,7 @@ from vlalign.storage.word_vectors import WordVectors, read_word_vectors, write_w
         {"words": ["a"], "vectors": [[1.0]], "about": ["{}", "{}"]},
     ],
 )
-def test_word_vectors_that_are_none_are_a_line(tmp_path, arrays):
+def test_invalid_word_vectors_are_one_line(tmp_path, arrays):
     path = tmp_path / "word_vectors.npz"
     np.savez(path, **arrays)
     with pytest.raises(UserError, match=r"word_vectors\.npz: not readable word vectors \(.*\); run vlalign-preprocess"):
@@ -27,7 +27,7 @@ def test_word_vectors_that_are_none_are_a_line(tmp_path, arrays):
         read_word_vectors(path)
 
 
-def test_what_is_no_file_of_ours_is_one_line(tmp_path):
+def test_a_missing_or_damaged_file_is_one_line(tmp_path):
     with pytest.raises(UserError, match="run vlalign-preprocess with --word-vectors"):
         read_word_vectors(tmp_path / "word_vectors.npz")
     path = tmp_path / "word_vectors.npz"

@@ -19,7 +19,7 @@ from vlalign.train.cli_train import main as train_main
         {"text_encoder.embeddings.word_embeddings.weight": torch.zeros(0, 1 << 40)},
     ],
 )
-def test_weights_of_another_model_are_a_line(run, tensors, capsys):
+def test_weights_of_another_model_are_one_line(run, tensors, capsys):
     save_file(tensors, run / "model.safetensors")
     assert "train the run again" in refused(run, capsys)
 
@@ -27,7 +27,7 @@ def test_weights_of_another_model_are_a_line(run, tensors, capsys):
 @pytest.mark.parametrize(
     "header", [{"a": {"dtype": "F32", "shape": [1 << 40], "data_offsets": [0, 1 << 42]}}, {"a": 1}, [1]]
 )
-def test_a_header_that_claims_more_than_the_file_has_is_a_line(run, header, capsys):
+def test_a_header_that_claims_more_than_the_file_has_is_one_line(run, header, capsys):
     text = json.dumps(header).encode()
     (run / "model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text)
     assert "model.safetensors: not as a training writes it (" in refused(run, capsys)
@@ -49,7 +49,7 @@ def test_a_header_that_claims_more_than_the_file_has_is_a_line(run, header, caps
         ({"query_queue": 10**30, "normalized_loss": True}, "model.safetensors: not as a training writes it ("),
     ],
 )
-def test_settings_of_another_size_are_refused_before_anything_is_made(run, values, complaint, capsys):
+def test_settings_with_other_sizes_are_refused_before_allocation(run, values, complaint, capsys):
     change(run / "run.json", config=read_json(run / "run.json")["config"] | values)
     assert complaint in refused(run, capsys)
 
@@ -57,7 +57,7 @@ def test_settings_of_another_size_are_refused_before_anything_is_made(run, value
 @pytest.mark.parametrize(
     "about", [None, [], {"config": [], "inputs": {}}, {"step": -1}, {"step": 10**9}, {"step": "1"}, {"best": 5}]
 )
-def test_a_state_that_is_none_is_a_line(run, about, capsys):
+def test_an_invalid_training_state_is_one_line(run, about, capsys):
     whole = read_json(run / "run.json")
     (run / "run.json").unlink()
     there = {"config": whole["config"], "inputs": whole["inputs"], "step": 1, "best": None}

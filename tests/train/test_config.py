@@ -71,12 +71,12 @@ def test_tokens_of_interest_by_name(text, tags):
         ),
     ],
 )
-def test_an_impossible_setting_is_refused_by_its_name(setting, says):
+def test_an_invalid_setting_is_refused_by_name(setting, says):
     with pytest.raises(UserError, match=says):
         train_config(**{"dataset": "d", "features": "s3d", **setting})
 
 
 @pytest.mark.parametrize("text", ["", "nouns", "noun+", "noun + verb", "none+noun"])
-def test_no_part_of_speech_is_one_line(text):
+def test_an_unknown_part_of_speech_is_one_line(text):
     with pytest.raises(UserError, match="is no part of speech; expected 'none', or some of adj, adp"):
         train_config(dataset="d", features="s3d", tokens_of_interest=text)

@@ -35,7 +35,7 @@ def test_pair_association_probability_is_equations_1_to_3(size, k):
     np.testing.assert_allclose(found, plain_probability(video, text, k), atol=1e-5)
 
 
-def test_k_without_so_many_others_and_numbers_that_are_none_are_refused():
+def test_too_large_k_and_non_finite_values_are_refused():
     vectors = np.ones((4, 3))
     for k in (0, 4, 10):
         with pytest.raises(ValueError, match=f"k {k}: each of 4 pairs has 3 others"):
@@ -46,7 +46,7 @@ def test_k_without_so_many_others_and_numbers_that_are_none_are_refused():
         pair_association_probability(vectors, np.vstack([vectors[:3], [[np.nan] * 3]]), 1)
 
 
-def test_vectors_without_variance_and_rows_of_zeros_say_nothing():
+def test_vectors_without_variance_have_no_influence():
     rng = np.random.default_rng(0)
     text = rng.standard_normal((30, 5))
     assert pair_association_probability(np.ones((30, 3)), np.ones((30, 3)), 2).tolist() == [1] * 30

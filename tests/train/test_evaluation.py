@@ -19,7 +19,7 @@ def toy(tmp_path_factory):
     return toy
 
 
-def test_a_run_is_evaluated_and_then_recognised(toy, capsys):
+def test_a_second_evaluation_returns_the_same_result(toy, capsys):
     capsys.readouterr()
     heard = []
     first = evaluate("r", root=toy.root, on_progress=heard.append)
@@ -54,7 +54,7 @@ def test_unknown_values_are_refused_where_the_settings_are_made(settings, messag
         EvaluationSettings(**settings)
 
 
-def test_what_a_run_cannot_be_asked_is_refused_in_the_words_of_python(toy):
+def test_unsuitable_settings_are_refused_with_python_names(toy):
     with pytest.raises(SettingError, match=r"^task vqa: needs a run that was trained with the objective vqa"):
         evaluate("r", root=toy.root, settings=EvaluationSettings(task="vqa"))
     steps = EvaluationSettings(task="steps", task_settings=RetrievalSettings(normalize="dsl"))

@@ -48,7 +48,7 @@ def test_perfect_scores():
     assert metrics["text_to_video"]["median_rank"] == 1.0
 
 
-def test_constant_scores_are_no_success():
+def test_constant_scores_rank_at_chance():
     metrics = retrieval_metrics(np.zeros((10, 10)))["text_to_video"]
     assert metrics["R@1"] == 0.0
     assert metrics["median_rank"] == 5.5
@@ -80,7 +80,7 @@ def test_chance_of_one_right_answer_is_exact():
         (np.zeros((0, 2)), None, "not empty"),
     ],
 )
-def test_what_cannot_be_scored_is_refused(similarity, right, words):
+def test_invalid_similarities_are_refused(similarity, right, words):
     with pytest.raises(ValueError, match=words):
         retrieval_metrics(similarity, right)
 
@@ -164,7 +164,7 @@ def test_published_evaluators_and_policies_on_a_real_matrix():
         assert got["num_tied"] == golden["v2t_rows_with_ties"]
 
 
-def test_policies_are_bounds_of_every_order_of_the_tied():
+def test_tie_policies_bound_every_order_of_tied_items():
     similarity = np.array([[1, 1, 0], [2, 2, 2], [0, 3, 4]], dtype=np.float32)
     means = {
         ties: retrieval_metrics(similarity, ties=ties)["text_to_video"]["mean_rank"]
@@ -175,7 +175,7 @@ def test_policies_are_bounds_of_every_order_of_the_tied():
     assert retrieval_metrics(similarity)["text_to_video"]["num_tied"] == 2
 
 
-def test_what_a_policy_cannot_do_is_said():
+def test_unsupported_tie_policies_are_refused():
     with pytest.raises(ValueError, match="expected one of average, optimistic"):
         retrieval_metrics(np.eye(3), ties="best")
     with pytest.raises(ValueError, match="one caption for each video"):

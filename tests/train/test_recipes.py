@@ -119,7 +119,7 @@ def test_the_usual_recipe_is_the_papers_for_the_data_set(asked, expected):
     assert usual_recipe(*asked) == expected
 
 
-def test_the_papers_numbers():
+def test_recipes_have_the_papers_values():
     """TACo section 4.3 and ToCo section 4.3, read again."""
     taco = make_config("taco-youcook2", {"dataset": "youcook2"})
     assert (taco.num_steps, taco.batch_size, taco.learning_rate, taco.warmup_steps, taco.objective.num_negatives) == (

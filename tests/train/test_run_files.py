@@ -37,7 +37,7 @@ def test_a_wrong_value_in_run_json_is_named(run, part, value, complaint, capsys)
 
 @settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-def test_any_value_anywhere_in_run_json_is_used_or_refused_in_a_line(run, data, capsys):
+def test_any_value_in_run_json_is_used_or_refused_in_one_line(run, data, capsys):
     """Such as inputs.features [{}], which was a KeyError."""
     from vlalign.train.runs import features_note, read_run
 
@@ -62,7 +62,7 @@ def test_any_value_anywhere_in_run_json_is_used_or_refused_in_a_line(run, data, 
 @pytest.mark.parametrize(
     "line", ['{"loss": 1}', '{"step": 1, "loss": "a"}', '{"step": 1, "loss": 1e999}', '{"step": 1, "x": []}', "[]", ""]
 )
-def test_events_that_are_none_are_a_line(run, line, capsys):
+def test_invalid_events_are_one_line(run, line, capsys):
     (run / "events.jsonl").write_text(line + "\n")
     assert evaluate_main(["--root", str(run.parents[2]), str(run)]) == 2
     said = capsys.readouterr().err
@@ -72,7 +72,7 @@ def test_events_that_are_none_are_a_line(run, line, capsys):
 @pytest.mark.parametrize(
     "change", [{"metrics": {}}, {"stages": 3}, {"task": "x"}, {"note": 5, "left_out": [1], "not_comparable": None}]
 )
-def test_metrics_that_are_none_are_a_line(run, change, capsys):
+def test_invalid_metrics_are_one_line(run, change, capsys):
     call = ["--root", str(run.parents[2]), str(run)]
     assert evaluate_main(call) == 0
     write_json(run / "metrics.json", read_json(run / "metrics.json") | change)
@@ -84,6 +84,6 @@ def test_metrics_that_are_none_are_a_line(run, change, capsys):
 
 
 @pytest.mark.parametrize("labels", [{}, [1], ["\ud800"], "x", [[]]])
-def test_labels_that_are_none_are_a_line(run, labels, capsys):
+def test_invalid_labels_are_one_line(run, labels, capsys):
     (run / "labels.json").write_text(json.dumps(labels))
     assert "labels.json: expected a list of labels; train the run again" in refused(run, capsys)

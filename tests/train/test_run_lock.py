@@ -20,15 +20,17 @@ with training_in(Path(sys.argv[1])):
 """
 
 
-def test_a_second_training_in_a_runs_folder_is_refused_and_says_who_has_it(toy, capsys):
+def test_a_second_training_in_the_same_folder_is_refused_and_names_the_process(toy, capsys):
     """Both wrote, and each lost half of its events to the other."""
     folder = toy.runs / "two at once"
     other = subprocess.Popen([sys.executable, "-c", LOCK, str(folder)], stdout=subprocess.PIPE)
     try:
         assert other.stdout.readline() == b"has it\n"
         assert train_main([*at(toy), *TRAIN, "--run-name", folder.name]) == 2
-        said = f"error: {folder}: process {other.pid} on {socket.gethostname()} trains there; wait until it ends, or pass another --run-name"
-        assert said in capsys.readouterr().err
+        said = (
+            f"error: {folder}: process {other.pid} on {socket.gethostname()} trains there; wait until it ends, or pass"
+        )
+        assert f"{said} another --run-name" in capsys.readouterr().err
     finally:
         other.kill()
         other.wait()

@@ -54,7 +54,7 @@ def run_at(root, form: str) -> str:
 
 
 @pytest.mark.parametrize("form", ["name", "path"])
-def test_search_looks_where_it_was_asked_to(root, form, capsys):
+def test_search_uses_the_requested_data_set(root, form, capsys):
     at, run = ["--root", str(root)], run_at(root, form)
     assert search_main([*at, run, "cut the onion"]) == 0
     assert capsys.readouterr().out.splitlines()[0] == "'cut the onion' among 24 clips of toy"
@@ -78,7 +78,7 @@ def test_search_looks_where_it_was_asked_to(root, form, capsys):
         ("unlike", ["with weights others", "was trained", "extract unlike as toy was"]),
     ],
 )
-def test_what_cannot_be_asked_is_refused_in_one_line(root, form, dataset, words, capsys):
+def test_an_unsuitable_data_set_is_refused_in_one_line(root, form, dataset, words, capsys):
     for main, call in ((search_main, ["cut"]), (evaluate_main, [])):
         assert main(["--root", str(root), run_at(root, form), *call, "--dataset", dataset]) == 2
         (line,) = capsys.readouterr().err.strip().splitlines()
@@ -86,7 +86,7 @@ def test_what_cannot_be_asked_is_refused_in_one_line(root, form, dataset, words,
 
 
 @pytest.mark.parametrize("form", ["name", "path"])
-def test_an_evaluation_on_other_data_leaves_the_runs_own_alone(root, form, capsys):
+def test_evaluation_on_other_data_keeps_the_runs_own_metrics(root, form, capsys):
     folder = root / "toy" / "runs" / "r"
     before = [(folder / name).read_bytes() for name in ("metrics.json", "report.html", "queries.jsonl")]
     assert evaluate_main(["--root", str(root), run_at(root, form), "--dataset", "mine"]) == 0
@@ -100,12 +100,12 @@ def test_an_evaluation_on_other_data_leaves_the_runs_own_alone(root, form, capsy
     assert "the run is of toy" in capsys.readouterr().err
 
 
-def test_a_runs_name_is_no_pattern(root, capsys):
+def test_a_run_name_is_not_a_glob_pattern(root, capsys):
     assert search_main(["--root", str(root), "[r]", "cut"]) == 2
     assert "run [r]: no finished run" in capsys.readouterr().err
 
 
-def test_options_that_change_nothing_are_said(root, capsys):
+def test_options_without_effect_are_reported(root, capsys):
     call = ["--root", str(root), "--dataset", "toy"]
     settings = [
         "--features",

@@ -54,7 +54,7 @@ def test_the_command_runs_under_torchrun_and_makes_one_run(toy, capsys):
 
 @SLOW
 @pytest.mark.parametrize("seed", [0, 1, 2])
-def test_a_killed_run_goes_on_with_the_losses_that_it_would_have_had(toy, whole, seed):
+def test_a_killed_run_resumes_with_identical_losses(toy, whole, seed):
     """Killed twice, at any moment after it began to train."""
     name, rng = f"killed{seed}", random.Random(seed)
     command = [TRAIN_COMMAND, *at(toy), *TRAIN, "--run-name", name]
@@ -129,13 +129,13 @@ def test_an_unfinished_run_of_other_settings_is_refused(toy, tmp_path, capsys):
     assert "state.safetensors: not as a training writes it (" in said and "; remove it, and the run begins anew" in said
 
 
-def test_a_loss_that_is_no_number_is_one_line_and_the_state_is_kept(toy, capsys):
+def test_a_non_finite_loss_is_one_line(toy, capsys):
     assert train_main([*at(toy), *TRAIN, "--run-name", "wild", "--learning-rate", "1e20", "--warmup-steps", "0"]) == 2
     assert "wild: the loss is" in (said := capsys.readouterr().err) and "try a lower --learning-rate" in said
     assert "Traceback" not in said
 
 
-def test_a_run_goes_on_from_another_and_is_asked_on_data_that_it_never_saw(toy, whole, capsys):
+def test_a_run_starts_from_another_and_is_evaluated_zero_shot(toy, whole, capsys):
     other = make_toy(toy.root, num_videos=20, seed=5, name="other")
     assert evaluate_main(["--root", str(toy.root), "whole", "--on", "other"]) == 0
     result = read_json(whole / "on" / "other" / "metrics.json")
@@ -152,7 +152,7 @@ def test_a_run_goes_on_from_another_and_is_asked_on_data_that_it_never_saw(toy, 
     assert train_main([*at(other), *TRAIN, "--init", "nobody"]) == 2
 
 
-def test_captions_that_cannot_be_used_are_said_and_left_out(tmp_path, capsys):
+def test_unusable_captions_are_reported_and_left_out(tmp_path, capsys):
     dataset = make_toy(tmp_path)
     from vlalign.storage import Caption, read_captions
 

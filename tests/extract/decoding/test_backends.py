@@ -114,7 +114,7 @@ def test_colours_are_those_of_the_ffmpeg_program(tmp_path, tags, pix_fmt):
         assert differences(pictures, theirs).max() <= MOST_DIFFERENCE, backend
 
 
-def test_tags_of_colour_are_heeded(tmp_path):
+def test_colour_tags_are_respected(tmp_path):
     """So that the test above has something to compare."""
     made = {
         tags: all_frames(coloured_video(tmp_path / f"{place}.mp4", COLOURS[tags])) for place, tags in enumerate(COLOURS)
@@ -144,7 +144,7 @@ def test_rotated_recordings_are_upright(recordings, name, backend):
 
 
 @pytest.mark.parametrize("backend, name", [("decord", "decord"), ("pyav", "PyAV"), ("ffmpeg", "ffmpeg")])
-def test_decoders_that_are_not_wanted_are_not_used(with_sound, backend, name):
+def test_only_the_requested_decoder_is_used(with_sound, backend, name):
     without = tuple({"decord", "PyAV", "ffmpeg"} - {name})
     info = probe_video(with_sound)
     if name not in choose_backends(info, [Size(HEIGHT)]):
@@ -202,7 +202,7 @@ def test_skipping_changes_no_picture_of_real_videos(name):
 @needs_decord
 @pytest.mark.parametrize("numbers", ZEROED.values(), ids=ZEROED)
 @pytest.mark.parametrize("name", ["mp4", "webm"])
-def test_decord_is_not_believed_when_frames_are_lost(undamaged, tmp_path, name, numbers):
+def test_decord_is_not_used_for_files_with_lost_frames(undamaged, tmp_path, name, numbers):
     info = probe_video(zero_packets(undamaged[name], tmp_path / f"zeroed.{name}", numbers))
     assert decord_reads_well(info, [Size(48)]), "its packets look well"
     with pytest.raises(NotTrusted, match="decord"):
@@ -210,7 +210,7 @@ def test_decord_is_not_believed_when_frames_are_lost(undamaged, tmp_path, name, 
 
 
 @needs_decord
-def test_a_picture_that_stands_still_is_no_reason_to_mistrust_decord(tmp_path):
+def test_decord_is_used_for_a_video_that_stands_still(tmp_path):
     path = constant(tmp_path / "still.mp4", 60, picture=lambda number: busy_picture(number // 20))
     taken = take(path, want(24), without=("PyAV",))
     assert taken.begun == ["decord"]

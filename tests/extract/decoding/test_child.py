@@ -101,7 +101,7 @@ def test_pictures_that_take_too_much_memory_fail_and_do_not_hang(large, monkeypa
 
 
 @pytest.mark.xfail(strict=True, reason="FFmpeg's decoder calls packets damaged for which it has no memory")
-def test_frames_that_take_too_much_memory_are_not_called_damaged(large, monkeypatch):
+def test_frames_that_need_too_much_memory_are_not_reported_as_damage(large, monkeypatch):
     with child(monkeypatch, MEMORY_BYTES=400 << 20) as process:
         assert ask(process, large, want(24)).failure.kind == "out_of_memory"
 
@@ -192,7 +192,7 @@ def test_ctrl_c_does_not_disturb_the_child(with_sound):
     assert (out, err) == ("interrupted\nFinished b''\n", "")
 
 
-def test_ctrl_c_while_the_child_starts_prints_nothing_of_it():
+def test_ctrl_c_while_the_child_starts_prints_no_traceback():
     parent = run_parent(
         """
         process = DecodeProcess()
@@ -210,7 +210,7 @@ def test_ctrl_c_while_the_child_starts_prints_nothing_of_it():
     assert (parent.returncode, err) == (0, "")
 
 
-def test_limits_that_the_machine_sets_itself_are_no_hindrance(with_sound):
+def test_lower_limits_of_the_machine_are_kept(with_sound):
     """As under a batch system. A superuser may lift them: that right is given up first."""
     parent = run_parent(
         """

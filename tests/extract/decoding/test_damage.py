@@ -95,7 +95,7 @@ def test_a_file_that_ends_a_little_early_is_partial(whole, tmp_path, name):
     assert probe_video(path).missing
 
 
-def test_six_minutes_of_two_hours_are_not_rounded_away():
+def test_six_missing_minutes_of_two_hours_make_a_video_partial():
     assert ends_early(6840.0, 7200.0) and ends_early(573.0, 600.0)
     assert not ends_early(7199.5, 7200.0)
     assert not ends_early(95.0, 100.0, longest_step_seconds=5.0), (
@@ -112,7 +112,7 @@ def test_a_checksum_of_matroska_is_checked(whole, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["mkv", "webm", "mp4", "avi"])
-def test_hostile_sizes_are_walked_in_bounded_time(whole, tmp_path, name):
+def test_hostile_box_sizes_are_parsed_in_bounded_time(whole, tmp_path, name):
     chance, source = random.Random(0), whole[name].read_bytes()
     for _ in range(40):
         content = bytearray(source)
@@ -162,7 +162,7 @@ def test_damage_in_a_frame_that_comes_after_the_last_one_wanted_is_noted(tmp_pat
     assert "damaged" in take(path, want(1)).finished.partial
 
 
-def test_zeros_in_a_picture_are_noted_although_the_decoder_takes_them(tmp_path):
+def test_zeros_in_a_frame_are_noted_although_the_decoder_accepts_them(tmp_path):
     content = bytearray(shared("data/msrvtt/videos/video7013.mp4").read_bytes())
     content[149084:149272] = bytes(188)
     path = tmp_path / "zeros.mp4"

@@ -43,7 +43,7 @@ def test_variable_rate_leaves_frames_out(recordings):
     assert len(probe_video(recordings["variable rate"]).pts) < 24 == round(0.8 * 30)
 
 
-def test_probing_says_that_it_goes_on(recordings):
+def test_probing_reports_progress(recordings):
     beats = []
     info = probe_video(recordings["25"], lambda: beats.append(1))
     assert len(beats) >= len(info.pts) == 20
@@ -95,7 +95,7 @@ def test_a_picture_much_later_than_the_sound_is_refused(with_sound, tmp_path):
     assert failed.value.kind == "bad_times"
 
 
-def test_a_cover_picture_is_no_video(tmp_path):
+def test_a_cover_picture_is_not_a_video_stream(tmp_path):
     """Neither alone nor before a video."""
     with av.open(str(tmp_path / "cover.mp4"), "w") as written:
         cover = written.add_stream("mjpeg", rate=1)
@@ -240,7 +240,7 @@ def test_clips_frames_are_those_of_transformers_own_processor(tmp_path, size):
     np.testing.assert_array_equal(take(tmp_path / "x.mp4", wanted_of(PROFILES["clip_vit_b32"])).frames, expected)
 
 
-def test_a_size_may_be_wanted_in_both_kernels(with_sound):
+def test_one_size_can_be_requested_with_both_resize_kernels(with_sound):
     wanted = [want(1, HEIGHT // 2), want(1, HEIGHT // 2, resize=PILLOW)]
     bilinear, bicubic = (np.stack(rows).astype(int) for rows in take(with_sound, *wanted).rows)
     assert bilinear.shape == bicubic.shape and np.abs(bilinear - bicubic).max() > 0
@@ -294,13 +294,13 @@ LIMITS = {
 
 
 @pytest.mark.parametrize("make, kind, words", LIMITS.values(), ids=LIMITS)
-def test_what_is_beyond_the_limits_fails_before_it_is_decoded(tmp_path, make, kind, words):
+def test_files_beyond_the_limits_fail_before_decoding(tmp_path, make, kind, words):
     with pytest.raises(VideoError, match=words) as failed:
         probe_video(make(tmp_path / "beyond"))
     assert failed.value.kind == kind
 
 
-def test_what_is_just_within_the_limits_is_taken(tmp_path):
+def test_a_file_just_within_the_limits_is_decoded(tmp_path):
     assert declared(tmp_path / "large", 5000, MAX_PIXELS // 5000) and probe_video(tmp_path / "large").height == 5000
     assert probe_video(declared(tmp_path / "wide", 16, 16 * MAX_SIDE_RATIO)).width == 160
     taken = take(at_seconds(tmp_path / "long", 0, 1, 300, 301), want(1))

@@ -136,7 +136,7 @@ def write_playlist(folder: Path, listener: Listener, which: str, named: str = ""
 
 @pytest.mark.parametrize("named", ["", "mp4"], ids=["by its name", "as mp4"])
 @pytest.mark.parametrize("which", PLAYLISTS)
-def test_playlists_are_refused_and_nothing_that_they_name_is_touched(
+def test_playlists_are_refused_and_nothing_they_name_is_opened(
     bait, openings, listener, monkeypatch, with_sound, which, named
 ):
     path = write_playlist(bait, listener, which, named)
@@ -246,7 +246,7 @@ AWKWARD_NAMES = [
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", AWKWARD_NAMES)
-def test_awkward_names_mean_the_file_of_that_name(with_sound, other_video, tmp_path, monkeypatch, name, backend):
+def test_awkward_file_names_open_the_file_of_that_name(with_sound, other_video, tmp_path, monkeypatch, name, backend):
     shutil.copy(with_sound, tmp_path / name)
     shutil.copy(other_video, tmp_path / "other.mp4")
     monkeypatch.chdir(tmp_path)
@@ -254,7 +254,7 @@ def test_awkward_names_mean_the_file_of_that_name(with_sound, other_video, tmp_p
     assert numbers_of(pictures) == [0, 1, 30]
 
 
-def test_names_that_are_no_text_do_not_end_the_child(with_sound, tmp_path, process):
+def test_undecodable_file_names_do_not_end_the_child(with_sound, tmp_path, process):
     path = Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff\xfe.mp4"))
     shutil.copy(with_sound, path)
     ended = ask(process, path, want(24))
@@ -262,6 +262,6 @@ def test_names_that_are_no_text_do_not_end_the_child(with_sound, tmp_path, proce
     assert process.usable
 
 
-def test_links_mean_what_they_point_to(with_sound, tmp_path):
+def test_symlinks_are_followed(with_sound, tmp_path):
     (tmp_path / "link.mp4").symlink_to(with_sound)
     assert numbers_of(take(tmp_path / "link.mp4", want(1)).frames) == numbers_of(take(with_sound, want(1)).frames)

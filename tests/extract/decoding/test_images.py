@@ -98,7 +98,7 @@ def test_clip_sees_the_pixels_that_pillow_makes(tmp_path):
 
 @pytest.mark.skipif(shutil.which("ffmpeg") is None, reason="no ffmpeg program")
 @pytest.mark.parametrize("picture", [SMOOTH, NOISE], ids=["smooth", "noise"])
-def test_the_others_see_what_the_ffmpeg_program_scales(tmp_path, picture):
+def test_other_networks_get_the_pixels_of_the_ffmpeg_program(tmp_path, picture):
     path = saved(tmp_path / "a.png", picture)
     height, width = scaled_size(HEIGHT, WIDTH, 224)
     filters = ["-vf", f"scale={width}:{height}:flags=bilinear", "-pix_fmt", "rgb24", "-f", "rawvideo", "-"]
@@ -123,7 +123,7 @@ TURNED = {
 
 
 @pytest.mark.parametrize("orientation", TURNED)
-def test_an_image_lies_as_its_exif_orientation_says(tmp_path, orientation):
+def test_exif_orientation_is_applied(tmp_path, orientation):
     exif = Image.Exif()
     exif[0x0112] = orientation
     seen = np.ascontiguousarray(TURNED[orientation](SMOOTH))
@@ -136,7 +136,7 @@ def test_an_image_lies_as_its_exif_orientation_says(tmp_path, orientation):
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning:PIL")
-def test_a_damaged_exif_block_costs_no_image(tmp_path):
+def test_an_image_with_a_damaged_exif_block_is_read(tmp_path):
     random, exif, small = np.random.default_rng(0), Image.Exif(), SMOOTH[::16, ::16]
     exif[0x0112], exif[0x010F] = 6, "a camera"
     ways = {np.ascontiguousarray(turn(small)).tobytes() for turn in TURNED.values()}
@@ -181,7 +181,7 @@ def test_every_kind_of_pixel_becomes_rgb(tmp_path, mode):
 
 
 @pytest.mark.parametrize(("name", "form"), [("a.png", "PNG"), ("a.jpg", "MPO")])
-def test_of_several_pictures_the_first_is_taken(tmp_path, name, form):
+def test_the_first_of_several_pictures_is_used(tmp_path, name, form):
     path = saved(tmp_path / name, SMOOTH, format=form, save_all=True, append_images=[Image.fromarray(255 - SMOOTH)])
     assert np.abs(read_image(path).astype(int) - SMOOTH).mean() < 3
     assert len(rows_of(path, [PROFILES["resnet152"]])[0]["resnet152"]) == 1
@@ -203,7 +203,7 @@ def png_of_size(width, height):
 
 
 @pytest.mark.parametrize("size", [(8000, 8000), (12000, 8000), (100_000, 100_000), (3000, 200), (1, 11)])
-def test_images_are_bounded_as_frames_are(tmp_path, size):
+def test_images_have_the_size_limits_of_frames(tmp_path, size):
     path = tmp_path / "a.png"
     path.write_bytes(png_of_size(*size))
     kind, words = failure_of(path)
@@ -211,7 +211,7 @@ def test_images_are_bounded_as_frames_are(tmp_path, size):
 
 
 @pytest.mark.parametrize("form", ["JPEG", "PNG"])
-def test_an_image_that_was_cut_off_is_a_failure(tmp_path, form):
+def test_a_truncated_image_is_a_failure(tmp_path, form):
     whole = io.BytesIO()
     Image.fromarray(NOISE).save(whole, form)
     content = whole.getvalue()
@@ -241,7 +241,7 @@ def test_damage_gives_a_picture_or_a_typed_failure(tmp_path):
     assert {"3", "unreadable"} <= outcomes <= {"3", "unreadable", "too_large"}
 
 
-def test_names_mean_the_file_of_that_name(tmp_path, monkeypatch):
+def test_awkward_image_names_open_the_file_of_that_name(tmp_path, monkeypatch):
     """To FFmpeg, the first three are whole sequences of files."""
     monkeypatch.chdir(tmp_path)
     for number in range(3):

@@ -70,7 +70,7 @@ SILENT = [
 ]
 
 
-def test_the_constants_are_the_profiles():
+def test_the_constants_equal_the_profile():
     profile = PROFILES["logmel"]
     assert (profile.fps, profile.window, profile.stride, profile.dimension) == (RATE, WINDOW, HOP, NUM_BANDS)
     assert (WINDOW / RATE, HOP / RATE) == (0.025, 0.01), "CMCM, appendix B"
@@ -117,7 +117,7 @@ def test_real_videos_give_the_second_librarys_values(path):
 
 @needs_program
 @pytest.mark.parametrize("path", [*REAL, "zoo/ok_h264.mp4", "zoo/h264.mkv", "zoo/trunc_tail.mp4"])
-def test_the_ffmpeg_program_hears_the_same(path):
+def test_the_ffmpeg_program_gives_the_same_sound(path):
     """Its decoder is another version's, whose last bits show in bands that are next to nothing."""
     path = shared(path)
     made = heard(path)

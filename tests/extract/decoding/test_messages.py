@@ -49,14 +49,14 @@ CROPPED = Wanted(fps=24, window=16, short_side_px=224, crop_px=224, tail="loop")
 WHOLE = Wanted(fps=1, window=1, short_side_px=48, crop_px=None, tail="loop")
 
 
-def test_messages_and_requests_arrive_as_they_were():
+def test_messages_and_requests_survive_encoding():
     assert {type(message) for message in MESSAGES} == set(Message.__args__)
     assert [parse(encode(message)) for message in MESSAGES] == MESSAGES
     request = Request("/x.mp4", [CROPPED, WHOLE], sound=True, without=["decord"], seconds=2.5)
     assert Request.from_json(request.to_json()) == request
 
 
-def test_whatever_is_answered_is_a_message_or_nonsense():
+def test_any_answer_is_parsed_or_refused():
     chance, values = (
         random.Random(0),
         [None, True, -1, 2**60, 1e400, float("nan"), "", "x" * 70_000, [], [1.5], {}, [[1]]],
@@ -96,7 +96,7 @@ def test_whatever_is_answered_is_a_message_or_nonsense():
         RowFollows(1, [1, 48, 64, 3]),
     ],
 )
-def test_a_row_that_was_not_asked_for_is_nonsense(row):
+def test_a_row_that_was_not_requested_is_refused(row):
     with pytest.raises(Nonsense):
         row.check([CROPPED, WHOLE])
     RowFollows(0, [16, 224, 224, 3]).check([CROPPED, WHOLE])
@@ -138,7 +138,7 @@ LIES: dict[str, list[bytes]] = {
 
 
 @pytest.mark.parametrize("lie", LIES)
-def test_a_decoder_that_lies_costs_its_video_and_no_other(tmp_path, monkeypatch, lie):
+def test_a_lying_decoder_fails_only_its_own_video(tmp_path, monkeypatch, lie):
     for name in ("bad", "good"):
         render_video(scene(1.1), tmp_path / f"{name}.mp4")
     (tmp_path / "answers").write_bytes(b"|||".join(LIES[lie]))

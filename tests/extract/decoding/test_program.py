@@ -27,7 +27,7 @@ from vlalign.extract.decoding.probe import probe_video
 from vlalign.extract.decoding.scaling import LIBSWSCALE_BICUBIC, PILLOW, Size
 
 
-def test_numbers_can_be_read_off_the_pictures():
+def test_frame_numbers_can_be_read_from_the_test_pictures():
     numbers = [0, 1, 2, 1365, 2730, 4095]
     assert numbers_of([numbered_picture(n) for n in numbers]) == numbers
 
@@ -113,7 +113,7 @@ BY_PROGRAM = [
 
 @needs_program
 @pytest.mark.parametrize("kind", BY_PROGRAM)
-def test_clocks_of_all_kinds_give_the_frames_of_the_ffmpeg_program(source, tmp_path, kind):
+def test_timestamps_of_all_kinds_give_the_frames_of_the_ffmpeg_program(source, tmp_path, kind):
     assert_odd_as_program(kind, make(kind, source, tmp_path))
 
 

@@ -138,7 +138,7 @@ def test_round_half_away_is_exact(ratio):
     assert round_half_away(np.array(values), ratio).tolist() == [expected(v) for v in values]
 
 
-def test_halves_go_away_from_zero():
+def test_halves_are_rounded_away_from_zero():
     assert round_half_away(np.array([-5, -3, -1, 0, 1, 3, 5]), Fraction(1, 2)).tolist() == [-3, -2, -1, 0, 1, 2, 3]
 
 
@@ -160,7 +160,7 @@ def test_scaled_size(height, width, short_side, expected):
 
 
 @pytest.mark.parametrize("short_side", [112, 224])
-def test_scaled_size_cuts_and_never_rounds(short_side):
+def test_scaled_size_is_truncated(short_side):
     rng = np.random.default_rng(short_side)
     for height, width in rng.integers(16, 4000, size=(2000, 2)).tolist():
         expected = (

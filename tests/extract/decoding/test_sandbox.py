@@ -146,7 +146,7 @@ def test_decoders_that_open_files_by_path_give_the_same_rows(video, monkeypatch)
             assert came[-1].decoder.startswith(backend) and num_rows == came[-1].num_frames[0]
 
 
-def test_what_a_system_does_not_offer_is_said_and_videos_are_decoded(video, monkeypatch):
+def test_missing_sandbox_features_are_reported_and_videos_decoded(video, monkeypatch):
     without = "sandbox._landlock_version = lambda: 0\nsandbox._has_seccomp = lambda: False\n"
     program = f"from vlalign.extract.decoding import child, sandbox\n{without}child.main()"
     monkeypatch.setattr(decode_process, "COMMAND", program)
@@ -165,7 +165,7 @@ def test_what_a_system_does_not_offer_is_said_and_videos_are_decoded(video, monk
     assert len(sandbox.lacks.__wrapped__()) == 1
 
 
-def test_a_pipe_in_place_of_a_video_is_no_file(tmp_path, video):
+def test_a_pipe_in_place_of_a_video_is_refused(tmp_path, video):
     os.mkfifo(tmp_path / "pipe.mp4")
     process = DecodeProcess()
     try:

@@ -52,18 +52,18 @@ def test_channels_are_averaged(tmp_path, layout, num_channels, rate):
     np.testing.assert_allclose(made.features.max(axis=1)[:48], expected.max(axis=1)[:48], atol=0.02)
 
 
-def test_channels_of_opposite_sign_are_silence(tmp_path):
+def test_channels_of_opposite_sign_average_to_silence(tmp_path):
     made = heard(write_sound(tmp_path / "a.wav", np.concatenate([tone(RATE), -tone(RATE)]), RATE, layout="stereo"))
     assert (made.features == -100).all()
 
 
-def test_silence_is_the_floor_and_can_be_stored(tmp_path):
+def test_silence_has_the_lowest_value_and_can_be_stored(tmp_path):
     made = heard(write_sound(tmp_path / "a.wav", np.zeros((1, RATE)), RATE))
     assert made.features.shape == (100, NUM_BANDS) and (made.features == -100).all()
     assert (made.valid_frames[:98] == WINDOW).all() and made.valid_frames[98:].tolist() == [320, 160]
 
 
-def test_clipped_sound_stays_as_it_is(tmp_path):
+def test_clipped_sound_is_unchanged(tmp_path):
     loud = 40 * tone(RATE, 1.0)
     beyond = heard(write_sound(tmp_path / "beyond.wav", loud, RATE))
     np.testing.assert_allclose(beyond.features, second(loud[0].astype(np.float32)), rtol=0, atol=SAME_DECIBELS)
@@ -75,7 +75,7 @@ def test_clipped_sound_stays_as_it_is(tmp_path):
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 @pytest.mark.parametrize("rate", [16000, 44100])
-def test_values_that_are_no_numbers_are_refused(tmp_path, value, rate):
+def test_non_finite_samples_are_refused(tmp_path, value, rate):
     samples = tone(rate)
     samples[0, 3000] = value
     with pytest.raises(VideoError, match="its sound contains non-finite values") as failed:
@@ -87,13 +87,13 @@ def test_values_that_are_no_numbers_are_refused(tmp_path, value, rate):
     "name, codec",
     [("a.mp3", "libmp3lame"), ("a.flac", "flac"), ("a.ogg", "libopus"), ("a.m4a", "aac"), ("a.webm", "libopus")],
 )
-def test_recordings_without_pictures_are_heard_too(tmp_path, name, codec):
+def test_audio_files_without_video_are_read(tmp_path, name, codec):
     made = heard(write_sound(tmp_path / name, tone(48000, 1.5), 48000, codec=codec))
     assert 1.49 < made.duration_seconds < 1.6
     np.testing.assert_allclose(made.features.max(axis=1)[20:130], second(tone(RATE)[0]).max(axis=1)[20], atol=0.5)
 
 
-def test_blocks_and_pieces_make_no_difference(tmp_path, monkeypatch):
+def test_block_sizes_do_not_change_the_rows(tmp_path, monkeypatch):
     """25 s are three blocks; a block of 7 rows, and frames of odd lengths, give the same."""
     samples = np.random.default_rng(2).normal(0, 0.1, (1, 25 * RATE + 11)).astype(np.float32)
     path = write_sound(tmp_path / "a.wav", samples, RATE)
@@ -108,14 +108,14 @@ def test_blocks_and_pieces_make_no_difference(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("num_samples", [1, 159, 160, 161, 399, 400, 401, 560, 561, 16000, 16001])
-def test_a_row_for_each_hop_that_has_begun(tmp_path, num_samples):
+def test_there_is_a_row_for_each_started_hop(tmp_path, num_samples):
     made = heard(write_sound(tmp_path / "a.wav", np.full((1, num_samples), 0.1), RATE))
     starts = np.arange(0, num_samples, HOP)
     assert made.valid_frames.tolist() == np.minimum(num_samples - starts, WINDOW).tolist()
     np.testing.assert_allclose(made.features, second(np.full(num_samples, np.float32(0.1))), atol=SAME_DECIBELS)
 
 
-def test_only_the_beginning_where_that_is_asked_for(tmp_path):
+def test_only_the_beginning_is_read_on_request(tmp_path):
     path = write_sound(tmp_path / "a.wav", tone(44100, 3.0), 44100)
     rows, whole = (np.concatenate(list(sound_rows(path, seconds=seconds))[:-1]) for seconds in (1.0, None))
     assert len(rows) == 100 and len(whole) == 300
@@ -248,19 +248,19 @@ def test_a_pause_is_silence_in_its_place(tmp_path, seconds):
     assert made.partial == expected
 
 
-def test_times_that_are_a_little_off_are_let_be(tmp_path):
+def test_small_timestamp_errors_are_ignored(tmp_path):
     made = heard(paused(tmp_path / "a.mkv", 0.012))
     assert len(made.features) == 100 and (made.valid_frames[:98] == WINDOW).all()
 
 
 @pytest.mark.parametrize("seconds", [400, 50000])
-def test_a_destroyed_clock_is_refused_and_fills_no_memory(tmp_path, seconds):
+def test_absurd_timestamps_are_refused_without_filling_memory(tmp_path, seconds):
     with pytest.raises(VideoError, match=f"its sound would pause for {seconds} s") as failed:
         heard(paused(tmp_path / "a.mkv", seconds))
     assert failed.value.kind == "bad_times"
 
 
-def test_a_clock_that_jumps_back_is_refused(tmp_path):
+def test_timestamps_that_jump_back_are_refused(tmp_path):
     path = remux(write_sound(tmp_path / "a.mp4", tone(44100, 3.0), 44100, codec="aac"), tmp_path / "a.ts", "mpegts")
     path.write_bytes(2 * path.read_bytes())
     with pytest.raises(VideoError, match="the clock of its sound jumps back by 3 s") as failed:
@@ -268,7 +268,7 @@ def test_a_clock_that_jumps_back_is_refused(tmp_path):
     assert failed.value.kind == "bad_times"
 
 
-def test_what_overlaps_is_heard_once(tmp_path):
+def test_overlapping_sound_is_used_once(tmp_path):
     path = remux(write_sound(tmp_path / "a.mp4", tone(44100, 0.6), 44100, codec="aac"), tmp_path / "a.ts", "mpegts")
     once = heard(path)
     path.write_bytes(2 * path.read_bytes())

@@ -45,7 +45,7 @@ def clips(tmp_path_factory) -> dict[str, Path]:
     return {path.stem: path for path in folder.iterdir()}
 
 
-def test_pictures_and_sound_come_of_one_request_to_one_child(clips, logmel, monkeypatch):
+def test_pictures_and_sound_are_decoded_by_one_request(clips, logmel, monkeypatch):
     asked = []
     start = decode_process.DecodeProcess.start
     monkeypatch.setattr(
@@ -60,7 +60,7 @@ def test_pictures_and_sound_come_of_one_request_to_one_child(clips, logmel, monk
     assert [sound for _, sound in asked] == [True, False, True, False]
 
 
-def test_what_a_file_does_not_have_is_left_out_and_the_rest_is_there(clips, logmel):
+def test_missing_streams_are_left_out_and_others_extracted(clips, logmel):
     extractors = [stub("s3d"), logmel]
     jobs = [Job(name, path, extractors) for name, path in clips.items()]
     made = {job.video_id: result for job, result in extract_videos(jobs, extractors)}
@@ -97,7 +97,7 @@ child.main()
         ("time.sleep(1000)", "timeout"),
     ],
 )
-def test_a_decoder_that_the_sound_ends_still_gives_the_pictures(clips, logmel, monkeypatch, what, kind):
+def test_a_decoder_that_dies_of_the_sound_still_gives_the_pictures(clips, logmel, monkeypatch, what, kind):
     monkeypatch.setattr(decode_process, "COMMAND", ENDING.format(what=what))
     monkeypatch.setattr("vlalign.extract.engine.SILENCE_SECONDS", 2.0)
     expected = extract_video(clips["both"], [stub("s3d")])["s3d"]
@@ -152,7 +152,7 @@ def call(folder: Path, root: Path, *options: str, features: str) -> int:
     return main(["--root", str(root), "--dataset", "mine", "--videos", str(folder), "--features", features, *options])
 
 
-def test_the_command_writes_what_there_is_and_records_what_there_is_not(clips, tmp_path, capsys):
+def test_the_command_writes_present_streams_and_records_missing_ones(clips, tmp_path, capsys):
     root, dataset = tmp_path / "root", DatasetFolder(tmp_path / "root", "mine")
     folder = clips["both"].parent
     assert call(folder, root, "--weights", "random", features="resnet152,logmel") == 1
@@ -187,7 +187,7 @@ def test_the_command_writes_what_there_is_and_records_what_there_is_not(clips, t
     assert "2 videos tried, 2 problems" in capsys.readouterr().err
 
 
-def test_a_folder_of_recordings_is_taken_where_only_sound_is_asked_for(tmp_path, capsys):
+def test_audio_files_are_accepted_if_only_sound_is_requested(tmp_path, capsys):
     folder = tmp_path / "spoken"
     folder.mkdir()
     for name, codec in (("a.wav", "pcm_s16le"), ("b.mp3", "libmp3lame"), ("c.flac", "flac")):
@@ -198,7 +198,7 @@ def test_a_folder_of_recordings_is_taken_where_only_sound_is_asked_for(tmp_path,
     assert "no video files in it" in capsys.readouterr().err
 
 
-def test_a_plan_tells_of_sound(clips, tmp_path, capsys):
+def test_a_plan_includes_sound(clips, tmp_path, capsys):
     assert (
         call(clips["both"].parent, tmp_path / "root", "--weights", "random", "--plan", features="resnet152,logmel") == 1
     )
@@ -216,7 +216,7 @@ def test_a_plan_tells_of_sound(clips, tmp_path, capsys):
     assert int(table["logmel"][2]) == pytest.approx(num_rows, abs=6)
 
 
-def test_rows_of_others_are_compared(clips, tmp_path, capsys):
+def test_sound_rows_of_other_programs_are_compared(clips, tmp_path, capsys):
     theirs = tmp_path / "theirs"
     theirs.mkdir()
     rows = heard(clips["both"]).features
@@ -237,7 +237,7 @@ def test_rows_of_others_are_compared(clips, tmp_path, capsys):
         assert remark in line
 
 
-def test_weights_and_precision_are_none_of_its_business(clips, tmp_path, capsys):
+def test_weights_and_precision_do_not_apply_to_sound(clips, tmp_path, capsys):
     assert load_extractor("logmel", weights="random", precision="bf16").profile == PROFILES["logmel"]
     with pytest.raises(UserError, match=r"weights x.pth: logmel uses no network and has none; leave --weights out"):
         load_extractor("logmel", weights="x.pth")
@@ -250,7 +250,7 @@ def test_weights_and_precision_are_none_of_its_business(clips, tmp_path, capsys)
     assert "logmel" in capsys.readouterr().out
 
 
-def test_a_probed_clock_is_the_one_of_the_sound(clips):
+def test_probing_gives_the_sounds_own_timestamps(clips):
     """Both count from the same zero, to the tick of the pictures."""
     info = probe_video(clips["both"])
     with av.open(str(clips["both"])) as container:

@@ -146,7 +146,7 @@ def test_zoo_files_give_the_same_pictures_with_any_decoder(name):
             assert_same(pictures_by("ffmpeg", info, [ZOO_SIDE], every)[0][0], pictures)
 
 
-def test_zoo_rotation_is_honoured(zoo):
+def test_zoo_rotation_is_applied(zoo):
     assert {row.shape for row in zoo("rot90.mp4").rows} == {(42, 32, 3)}
 
 
@@ -165,7 +165,7 @@ def test_skipping_changes_no_picture_of_the_zoo(name):
     assert num_some < 0.65 * num_whole or name == "interl.mpg"
 
 
-def test_the_zoos_playlists_open_no_secret(process):
+def test_zoo_playlists_open_no_other_file(process):
     folder = shared("zoo")
     openings, num_refused = Openings(sorted((folder / "secret").iterdir())), 0
     for path in sorted(folder.iterdir()):

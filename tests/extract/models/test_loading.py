@@ -119,7 +119,7 @@ def with_entry(entry, shape):
         "keys that are no text",
     ],
 )
-def test_other_entries_are_refused_by_name(unfilled_s3d, checkpoint, change, complaint):
+def test_unexpected_checkpoint_entries_are_refused_by_name(unfilled_s3d, checkpoint, change, complaint):
     path = checkpoint(
         change({name: torch.zeros(()).expand(value.shape) for name, value in unfilled_s3d.state_dict().items()})
     )
@@ -145,7 +145,7 @@ def test_the_loader_refuses_weights_of_another_network(checkpoint):
 @pytest.mark.parametrize(
     "make, num_classes", [(ResNet152, 7), (resnet3d.ResNeXt101, 101), (resnet3d.ResNet152, 1039), (R2Plus1D34, 359)]
 )
-def test_the_number_of_classes_is_the_files(make, num_classes, checkpoint):
+def test_the_number_of_classes_comes_from_the_checkpoint(make, num_classes, checkpoint):
     with torch.device("meta"):
         model = make()
         state = {name: torch.zeros(()).expand(value.shape) for name, value in model.state_dict().items()}
@@ -233,7 +233,7 @@ def checkpoint_with_code(path, state):
     ],
     ids=["truncated", "text", "empty", "pickle with code", "checkpoint with code", "missing", "folder"],
 )
-def test_no_checkpoint_is_refused_and_nothing_in_it_is_executed(unfilled_s3d, tmp_path, write, complaint):
+def test_other_files_are_refused_and_nothing_in_them_is_executed(unfilled_s3d, tmp_path, write, complaint):
     path = tmp_path / "weights.pth"
     write(path, {"fc.bias": torch.zeros(512), "fc.weight": torch.zeros(512, 1024)})
     with pytest.raises(UserError) as refused:

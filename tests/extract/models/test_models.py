@@ -101,7 +101,7 @@ def test_s3d_is_the_published_network(s3d_in_float64, shape):
 
 
 @torch.inference_mode()
-def test_time_matters_to_s3d(s3d_in_float64):
+def test_s3d_depends_on_the_order_of_frames(s3d_in_float64):
     """A network that ignored the order of frames would pass tests on still pictures."""
     video = torch.rand(1, 3, 8, 32, 32, dtype=torch.float64)
     ours, plain = (model(video.flip(2)) - model(video) for model in s3d_in_float64)
@@ -184,7 +184,7 @@ def test_clip_is_transformers_own_from_pixels_to_embeddings(plain_clip, checkpoi
 
 
 @torch.inference_mode()
-def test_a_frame_map_has_its_places_where_they_are_in_the_frame(extractors):
+def test_cells_of_a_frame_map_lie_where_they_are_in_the_frame(extractors):
     """With attention and perceptrons silenced, a place is what its own 32 x 32 pixels show and nothing else."""
     extractor = extractors["clip_vit_b32_map"]
     extractor = replace(extractor, network=copy.deepcopy(extractor.network))
@@ -206,7 +206,7 @@ def test_clip_takes_frames_of_its_own_size_only(name, extractors):
 
 
 @torch.inference_mode()
-def test_time_matters_to_3d_resnets(plain_and_our_resnet3d):
+def test_3d_resnets_depend_on_the_order_of_frames(plain_and_our_resnet3d):
     video = torch.rand(1, 3, 8, 32, 32)
     ours, plain = (model(video.flip(2)) - model(video) for model in plain_and_our_resnet3d["i3d_resnext101"])
     assert plain.abs().max() > 1e-2
@@ -248,7 +248,7 @@ def test_bfloat16_loses_little(name, extractors):
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-def test_nothing_of_a_folded_network_stays_behind(name, extractors):
+def test_folding_leaves_no_copy_of_the_original_weights(name, extractors):
     """A tensor that is neither parameter nor buffer would stay on the CPU, in float32."""
     for module in extractors[name].network.modules():
         known = {"packed", *module._parameters, *module._buffers}
@@ -276,7 +276,7 @@ def test_every_profile_has_a_network_and_a_row_in_the_docs():
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-def test_entries_are_the_published_ones(name):
+def test_state_dict_entries_have_the_published_names(name):
     with torch.device("meta"):
         entries = {n: list(v.shape) for n, v in MODELS[name]().state_dict().items()}
     assert entries == {

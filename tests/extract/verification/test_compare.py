@@ -78,7 +78,7 @@ def with_row(features: np.ndarray, place: int, row: np.ndarray) -> np.ndarray:
         "one-other rate mean maximum other explained between"
     ),
 )
-def test_what_rows_alone_show_is_named(change, verdict, remark):
+def test_differences_visible_in_the_rows_are_named(change, verdict, remark):
     mine = rows(12)
     found = compare(ours(mine), change(mine), OTHERS, another_recipe)
     assert found.verdict == verdict, found
@@ -115,7 +115,7 @@ def test_rows_that_differ_are_not_judged_where_nothing_can_be_computed():
     assert found.verdict == NOT_TOLD
 
 
-def test_of_alternatives_that_give_the_same_rows_none_is_singled_out():
+def test_equivalent_recipes_are_reported_together():
     mine, made = rows(12), rows(12, seed=9)
     found = compare(
         ours(mine), made, OTHERS, lambda places, _: [Hypothesis(name, made[places]) for name in ("this", "that")]

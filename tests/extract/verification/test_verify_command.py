@@ -72,14 +72,14 @@ def test_verification_extracts_compares_and_explains(folder, tmp_path, capsys, r
     ],
     ids=["empty", "other names", "two features"],
 )
-def test_a_verification_that_cannot_be_is_exit_2(folder, tmp_path, capsys, prepare, features, complaint):
+def test_an_impossible_verification_exits_with_2(folder, tmp_path, capsys, prepare, features, complaint):
     (tmp_path / "theirs").mkdir()
     prepare(tmp_path / "theirs")
     assert call(folder, tmp_path / "root", "--verify-against", str(tmp_path / "theirs"), features=features) == 2
     assert complaint in capsys.readouterr().err
 
 
-def test_a_plan_says_what_will_be_and_changes_nothing(folder, tmp_path, capsys):
+def test_a_plan_reports_the_work_and_changes_nothing(folder, tmp_path, capsys):
     assert call(folder, tmp_path / "root", "--plan", features="resnet152,i3d") == 1
     planned = capsys.readouterr()
     assert not (tmp_path / "root").exists()

@@ -66,7 +66,7 @@ def test_a_programming_error_keeps_its_traceback():
     [(["--help"], 0), (["--no-such-option"], 2), (["--data", "demo"], 2)],
     ids=["help", "unknown option", "abbreviated"],
 )
-def test_the_parser_ends_the_command(capsys, argv, code):
+def test_parser_errors_and_help_exit_with_the_right_code(capsys, argv, code):
     with pytest.raises(SystemExit) as ended:
         run_command(raising(None), command_parser("vlalign-test", "tests", "vlalign-test --dataset demo"), argv)
     assert ended.value.code == code
@@ -83,7 +83,7 @@ def test_the_parser_ends_the_command(capsys, argv, code):
         (store, ["ls", "--jsn"], "unknown: --jsn; nearest: --json"),
     ],
 )
-def test_a_mistaken_option_is_one_line_with_the_nearest(capsys, main, argv, says):
+def test_a_misspelt_option_is_one_line_with_the_nearest_option(capsys, main, argv, says):
     with pytest.raises(SystemExit) as ended:
         main(argv)
     said = capsys.readouterr().err

@@ -33,7 +33,7 @@ def test_problems_are_counted_whatever_ends_the_command(tmp_path, capsys):
     assert file.read_text().splitlines()[-1] == "row 29"
 
 
-def test_problems_that_cannot_be_listed_are_all_said(tmp_path, capsys):
+def test_all_problems_are_printed_if_they_cannot_be_listed(tmp_path, capsys):
     (tmp_path / "file").touch()
     with Problems(file=tmp_path / "file" / "problems.txt") as problems:
         for number in range(30):

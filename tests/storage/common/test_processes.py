@@ -31,7 +31,7 @@ def is_running(pid: int) -> bool:
 
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="looks for processes in /proc")
 @pytest.mark.parametrize("busy", [0, 1000], ids=["idle", "busy"])
-def test_processes_end_when_their_parent_is_killed(tmp_path, busy):
+def test_child_processes_end_when_their_parent_is_killed(tmp_path, busy):
     program = tmp_path / "parent.py"
     program.write_text(PARENT)
     parent = subprocess.Popen([sys.executable, str(program), str(busy)], stdout=subprocess.PIPE, text=True)

@@ -24,7 +24,7 @@ def test_progress_in_a_log_says_rate_and_time_left(capsys, monkeypatch):
     assert out == ""
 
 
-def test_progress_takes_an_item_only_when_it_is_asked_for():
+def test_progress_consumes_items_lazily():
     taken = []
     items = progress((taken.append(n) or n for n in range(5)), total=5, what="testing", unit="items")
     assert taken == []

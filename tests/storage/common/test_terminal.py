@@ -25,12 +25,12 @@ OBEYED = {
 
 
 @pytest.mark.parametrize("text, shown", OBEYED.values(), ids=OBEYED)
-def test_what_a_terminal_obeys_becomes_letters(text, shown):
+def test_control_characters_are_escaped(text, shown):
     assert harmless(text) == shown
     shown.encode()
 
 
-def test_lines_on_standard_error_are_harmless(tmp_path, capsys):
+def test_messages_have_no_control_characters(tmp_path, capsys):
     say("\x1b[2J")
     with Problems(file=tmp_path / "problems.txt") as problems:
         for number in range(30):
@@ -40,13 +40,13 @@ def test_lines_on_standard_error_are_harmless(tmp_path, capsys):
     assert "\x1b" not in (tmp_path / "problems.txt").read_text()
 
 
-def test_a_progress_bar_is_harmless(monkeypatch, capsys):
+def test_a_progress_bar_has_no_control_characters(monkeypatch, capsys):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
     assert list(progress(range(2), total=2, what="at \x1b]0;x\x07", unit="videos")) == [0, 1]
     assert "\x1b]0" not in capsys.readouterr().err
 
 
-def test_what_a_store_says_is_harmless(tmp_path, capsys):
+def test_the_store_command_prints_no_control_characters(tmp_path, capsys):
     times = {
         "start_seconds": np.zeros(1),
         "end_seconds": np.ones(1),

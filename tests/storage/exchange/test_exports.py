@@ -57,7 +57,7 @@ def test_what_is_exported_comes_back_the_same(tmp_path, form, dtype):
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_ids_that_no_file_can_have_are_left_out_of_files(tmp_path, form, capsys):
+def test_ids_that_cannot_be_file_names_are_left_out_of_file_exports(tmp_path, form, capsys):
     store = make_store(tmp_path / "store", ODD_IDS)
     problems = Problems()
     num_written = export_store(store, tmp_path / "out", form, problems)
@@ -77,7 +77,7 @@ def test_ids_that_no_file_can_have_are_left_out_of_files(tmp_path, form, capsys)
 
 @settings(deadline=None, max_examples=40)
 @given(id_=st.text(st.characters(exclude_categories=("Cs", "Cc", "Zl", "Zp")), min_size=1), data=st.data())
-def test_any_rows_of_any_video_come_back(tmp_path_factory, id_, data):
+def test_any_rows_survive_export_and_import(tmp_path_factory, id_, data):
     kind = data.draw(st.sampled_from(["float16", "float32"]))
     values = st.floats(width=np.finfo(kind).bits, allow_nan=False, allow_infinity=False)
     features = np.array(data.draw(st.lists(st.tuples(values, values, values), min_size=1, max_size=5)), kind)
@@ -97,7 +97,7 @@ def test_any_rows_of_any_video_come_back(tmp_path_factory, id_, data):
     shutil.rmtree(folder)
 
 
-def test_an_export_has_the_same_bytes_each_time_and_readers_of_their_own(tmp_path):
+def test_exports_are_reproducible_and_readable_by_other_programs(tmp_path):
     store = make_store(tmp_path / "store", ("b.c", "a"))
     for form in FORMS:
         for name in ("one", "two"):
@@ -116,7 +116,7 @@ def test_an_export_has_the_same_bytes_each_time_and_readers_of_their_own(tmp_pat
         assert json.load(file.extractfile("b%2Ec.json"))["video_id"] == "b.c"
 
 
-def test_tars_have_a_most_size(tmp_path, monkeypatch):
+def test_tars_are_limited_in_size(tmp_path, monkeypatch):
     monkeypatch.setattr("vlalign.storage.exchange.exports.TAR_BYTES", 50_000)
     store = make_store(tmp_path / "store", [f"v{i:02d}" for i in range(30)])
     export_store(store, tmp_path / "out", "webdataset", Problems())
@@ -136,7 +136,7 @@ def test_tars_have_a_most_size(tmp_path, monkeypatch):
     ],
     ids=["profile", "weights"],
 )
-def test_an_export_that_says_otherwise_than_is_stated_is_refused(tmp_path, form, profile, weights, both):
+def test_an_import_that_contradicts_the_stated_profile_is_refused(tmp_path, form, profile, weights, both):
     export_store(make_store(tmp_path / "store"), tmp_path / "out", form, Problems())
     with pytest.raises(UserError) as refused:
         imported(tmp_path / "out", tmp_path / "again", profile, weights)
@@ -158,7 +158,7 @@ def test_an_export_that_says_otherwise_than_is_stated_is_refused(tmp_path, form,
     ],
     ids=str,
 )
-def test_an_export_with_impossible_parts_is_a_line(tmp_path, change, capsys):
+def test_an_export_with_invalid_parts_is_one_line(tmp_path, change, capsys):
     (tmp_path / "f.tar").write_bytes(tar(OURS[0], ("x.json", json.dumps(ABOUT | change).encode())))
     num_new, problems = imported(tmp_path / "f.tar", tmp_path / "store")
     assert (num_new, problems.count) == (0, 1)
@@ -203,7 +203,7 @@ REAL = {
 
 
 @pytest.mark.parametrize("kind", REAL)
-def test_real_features_go_in_out_and_in_again(tmp_path, kind):
+def test_real_features_survive_import_export_and_import(tmp_path, kind):
     path, pattern, fields, num_videos, seconds = REAL[kind]
     source = shared(f"data/features/{path}")
     profile = read_profile(str(stated(tmp_path, **fields)))

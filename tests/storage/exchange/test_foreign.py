@@ -67,7 +67,7 @@ CONTAINERS = {
 
 
 @pytest.mark.parametrize("kind", CONTAINERS)
-def test_containers(tmp_path, kind):
+def test_feature_files_of_each_kind_are_read(tmp_path, kind):
     name, write, pattern = CONTAINERS[kind]
     write(tmp_path / name)
     found, refused = read_all(tmp_path / name, pattern)
@@ -88,13 +88,13 @@ def test_containers(tmp_path, kind):
         ((1, 1, 1), (1, 1)),
     ],
 )
-def test_axes_of_length_one_go(tmp_path, before, after):
+def test_axes_of_length_one_are_dropped(tmp_path, before, after):
     np.savez(tmp_path / "f.npz", x=np.ones(before))
     assert read_all(tmp_path / "f.npz")[0]["x"].shape == after
 
 
 @pytest.mark.parametrize("kind", ["f2", "f4", "f8", ">f4", ">f2", "i4", "u1"])
-def test_halves_stay_and_the_rest_becomes_float32(tmp_path, kind):
+def test_float16_is_kept_and_other_types_become_float32(tmp_path, kind):
     array = (rows() * 10).astype(kind)
     np.save(tmp_path / "x.npy", array)
     found = read_all(tmp_path)[0]["x"]
@@ -102,7 +102,7 @@ def test_halves_stay_and_the_rest_becomes_float32(tmp_path, kind):
     np.testing.assert_allclose(found, array, rtol=1e-6)
 
 
-def test_one_bad_video_is_a_line_and_the_others_go_on(tmp_path, capsys):
+def test_one_invalid_video_is_one_line_and_others_are_imported(tmp_path, capsys):
     bad = {
         "no axes": np.float32(1),
         "no rows": A[:0],
@@ -135,7 +135,7 @@ def test_one_bad_video_is_a_line_and_the_others_go_on(tmp_path, capsys):
         assert what in said
 
 
-def test_a_folder_with_bad_files_is_imported_but_for_them(tmp_path, capsys):
+def test_invalid_files_of_a_folder_are_skipped_and_named(tmp_path, capsys):
     source = tmp_path / "source"
     source.mkdir()
     np.save(source / "good.npy", A)
@@ -172,7 +172,7 @@ def test_a_folder_with_bad_files_is_imported_but_for_them(tmp_path, capsys):
         ("f.tar", lambda p: p.write_bytes(b""), None, "not a readable feature file"),
     ],
 )
-def test_sources_without_features_are_refused_in_a_line(tmp_path, name, write, pattern, complaint):
+def test_sources_without_features_are_refused_in_one_line(tmp_path, name, write, pattern, complaint):
     write(tmp_path / name)
     with pytest.raises(UserError) as refused:
         imported(tmp_path / name, tmp_path / "store", pattern=pattern)
@@ -197,7 +197,7 @@ def write_links(path: Path) -> None:
         file.create_dataset("gigantic", shape=(10**6, 10**6), dtype="f8", chunks=(1000, 1000))
 
 
-def test_an_hdf5_file_makes_no_other_be_opened(tmp_path):
+def test_external_links_in_hdf5_are_not_followed(tmp_path):
     os.mkfifo(tmp_path / "pipe")  # whoever opens it waits for ever
     write_links(tmp_path / "f.h5")
     signal.alarm(60)
@@ -234,7 +234,7 @@ def test_a_small_file_does_not_fill_the_memory(tmp_path, monkeypatch):
         ("f.tar", tar(*OURS, size_of_last=10**13), "not a readable feature file"),
     ],
 )  # fmt: skip
-def test_other_harmful_files_make_a_line(tmp_path, name, content, complaint):
+def test_other_harmful_files_are_one_line(tmp_path, name, content, complaint):
     (tmp_path / name).write_bytes(content)
     signal.alarm(60)
     try:

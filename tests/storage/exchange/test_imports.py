@@ -51,7 +51,7 @@ def test_without_fps_a_video_needs_its_duration(tmp_path, capsys):
     assert "f.npz, 'y': the profile has no fps, so the duration of the video is needed" in capsys.readouterr().err
 
 
-def test_an_import_says_what_it_is_and_from_where(tmp_path):
+def test_an_import_records_its_origin(tmp_path):
     source = tmp_path / "theirs.pkl"
     write_pickle(source, {"x": A, "y": B.astype("f2")})
     imported(source, tmp_path / "store")
@@ -62,7 +62,7 @@ def test_an_import_says_what_it_is_and_from_where(tmp_path):
     assert all(shard.made_with["imported_from"] == "theirs.pkl" for shard in store.shards) and len(store.shards) == 2
 
 
-def test_an_import_goes_on_where_it_was(tmp_path, capsys):
+def test_an_interrupted_import_continues(tmp_path, capsys):
     source = tmp_path / "source"
     source.mkdir()
     for i in range(70):

@@ -18,7 +18,7 @@ from vlalign.storage.common.errors import UserError
 
 
 @pytest.mark.parametrize("protocol", range(6))
-def test_all_that_numpy_and_python_pickle_plainly_is_read(tmp_path, protocol):
+def test_plain_pickles_of_numpy_and_python_are_read(tmp_path, protocol):
     arrays = {
         "plain": A,
         "half": A.astype("f2"),
@@ -52,7 +52,7 @@ def test_pickles_of_python_2(tmp_path, protocol):
     np.testing.assert_array_equal(read_all(tmp_path / "f.pickle")[0]["video0"], A)
 
 
-def test_the_array_with_nothing_wrong_is_read(tmp_path):
+def test_a_valid_array_pickle_is_read(tmp_path):
     (tmp_path / "f.pkl").write_bytes(array_of())
     assert read_all(tmp_path / "f.pkl")[0]["x"].shape == (2, 3)
 
@@ -124,7 +124,7 @@ HARMFUL = {
 
 
 @pytest.mark.parametrize("harm", HARMFUL)
-def test_harmful_pickles_do_nothing_but_make_a_line(tmp_path, monkeypatch, harm):
+def test_harmful_pickles_are_refused_and_execute_nothing(tmp_path, monkeypatch, harm):
     monkeypatch.chdir(tmp_path)
     np.save("other.npy", A)
     content, complaint = HARMFUL[harm]

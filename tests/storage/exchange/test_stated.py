@@ -10,7 +10,7 @@ from vlalign.storage.exchange.stated import read_durations, read_profile
 from vlalign.storage.profiles import PROFILES
 
 
-def test_a_profile_is_named_or_in_a_file(tmp_path):
+def test_a_profile_is_given_by_name_or_file(tmp_path):
     assert read_profile("s3d") == PROFILES["s3d"] and read_profile("i3d") == PROFILES["i3d_resnext101"]
     assert read_profile(str(stated(tmp_path))) == PROFILE
     assert read_profile(str(stated(tmp_path, fps=4.0, mean=[0, 0, 0]))).hash == PROFILE.hash
@@ -86,7 +86,7 @@ def test_durations_are_read(tmp_path, text):
         (b'video_id,seconds\n"x,1\n', "not readable CSV"),
     ],
 )
-def test_bad_durations_are_named_with_their_lines(tmp_path, content, complaint):
+def test_invalid_durations_are_refused_with_their_lines(tmp_path, content, complaint):
     (tmp_path / "d.csv").write_bytes(content)
     with pytest.raises(UserError) as refused:
         read_durations(tmp_path / "d.csv")

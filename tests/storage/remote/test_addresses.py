@@ -43,7 +43,7 @@ from vlalign.storage.remote.addresses import AddressRefused, host_named, refuse_
         ],
     ],
 )
-def test_which_numbers_are_public(number, public):
+def test_which_ip_addresses_are_public(number, public):
     if public:
         refuse_private("h", [number], ())
         return
@@ -52,7 +52,7 @@ def test_which_numbers_are_public(number, public):
     refuse_private("NAS.local", [number], ["nas.local"])
 
 
-def test_hosts_are_named_without_scheme_and_port(capsys):
+def test_a_host_is_normalised_and_a_url_refused(capsys):
     assert [host_named(text) for text in ("NAS.local", "10.0.0.5", "10.0.0.5:9000", "::1", "[::1]")] == [
         "nas.local",
         "10.0.0.5",

@@ -70,7 +70,7 @@ def refused(call: list[str], capsys, code: int = 2) -> str:
     return error
 
 
-def test_opening_a_store_brings_nothing_into_another(tmp_path, capsys):
+def test_opening_a_linked_store_uploads_nothing(tmp_path, capsys):
     mine = tmp_path / "mine"
     write(mine, video("a", 3))
     before = contents(mine)
@@ -84,7 +84,7 @@ def test_opening_a_store_brings_nothing_into_another(tmp_path, capsys):
     assert contents(mine) == before and (store / "outgoing" / WINS).exists()
 
 
-def test_a_linked_folder_is_not_brought_anywhere_even_if_the_address_is_trusted(tmp_path, capsys):
+def test_a_linked_folder_uploads_nothing_even_if_its_address_is_trusted(tmp_path, capsys):
     write(tmp_path / "private", video("secret", 3))
     there = (tmp_path / "there").as_uri()
     store = given(tmp_path / "given", there)
@@ -94,7 +94,7 @@ def test_a_linked_folder_is_not_brought_anywhere_even_if_the_address_is_trusted(
     assert len(contents(tmp_path / "private")) == 1 and not (tmp_path / "there").exists()
 
 
-def test_only_shards_that_may_have_been_written_here_are_brought_there(tmp_path, capsys):
+def test_only_valid_shards_of_the_outgoing_folder_are_uploaded(tmp_path, capsys):
     there = (tmp_path / "there").as_uri()
     private = write(tmp_path / "private", video("secret", 3))
     store = given(tmp_path / "given", there)
@@ -110,7 +110,7 @@ def test_only_shards_that_may_have_been_written_here_are_brought_there(tmp_path,
     assert [path.name for path in (tmp_path / "there").glob("*.h5")] == [good.name]
 
 
-def test_a_shard_there_is_not_overwritten(tmp_path):
+def test_a_remote_shard_is_not_overwritten(tmp_path):
     there = tmp_path / "there"
     theirs = write(there, video("a", 3))
     before = theirs.read_bytes()
@@ -121,7 +121,7 @@ def test_a_shard_there_is_not_overwritten(tmp_path):
     assert theirs.read_bytes() == before and FeatureStore(store).get("a").features[0, 0] == 0
 
 
-def test_a_link_among_the_shards_is_not_brought_there(tmp_path, capsys):
+def test_a_symlink_among_the_shards_is_not_uploaded(tmp_path, capsys):
     private = write(tmp_path / "private", video("secret", 3))
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / private.name).symlink_to(private)
@@ -133,7 +133,7 @@ def test_a_link_among_the_shards_is_not_brought_there(tmp_path, capsys):
     )
 
 
-def test_opening_a_store_dials_nothing_and_removes_nothing(tmp_path, asked, capsys):
+def test_opening_a_store_contacts_no_server_and_removes_nothing(tmp_path, asked, capsys):
     address, paths = asked
     store = given(tmp_path / "given", f"{address}/s3d", "a", "b")
     before = contents(store)
@@ -143,7 +143,7 @@ def test_opening_a_store_dials_nothing_and_removes_nothing(tmp_path, asked, caps
     assert paths == [] and contents(store) == before
 
 
-def test_shards_that_are_not_there_do_not_count_and_stay(tmp_path, capsys):
+def test_local_shards_missing_at_the_remote_are_ignored_and_kept(tmp_path, capsys):
     there = tmp_path / "there"
     kept = write(there, video("a", 3))
     store = given(tmp_path / "given", there.as_uri(), "b")
@@ -180,7 +180,7 @@ DISGUISED = ["http://{}/\x1b]0;x\x07", "http://{}/\nvlalign-store: all is well"]
 
 
 @pytest.mark.parametrize("url", [*CHAINED, *OTHERS, *DISGUISED])
-def test_addresses_that_a_folder_may_not_stand_for(tmp_path, asked, url, capsys):
+def test_forbidden_link_addresses_are_refused(tmp_path, asked, url, capsys):
     address, paths = asked
     url = url.format(address.removeprefix("http://")) if isinstance(url, str) else url
     store = given(tmp_path / "given", url, "a")
@@ -192,13 +192,13 @@ def test_addresses_that_a_folder_may_not_stand_for(tmp_path, asked, url, capsys)
 
 
 @pytest.mark.parametrize("content", ["[]", "[" * 10_000, "{", '{"url": "' + "s3://" * 10_000 + '"}', "\x00"])
-def test_what_is_no_link_is_one_line(tmp_path, content, capsys):
+def test_an_invalid_link_file_is_one_line(tmp_path, content, capsys):
     store = given(tmp_path / "given", "", "a")
     (store / "elsewhere.json").write_text(content)
     assert 'elsewhere.json: expected {"url": "s3://..."}; remove it' in refused(["info", str(store)], capsys)
 
 
-def test_a_link_file_that_is_no_file_is_not_opened(tmp_path, capsys):
+def test_a_pipe_in_place_of_a_link_file_is_not_opened(tmp_path, capsys):
     for number, make in enumerate((os.mkfifo, os.mkdir, lambda path: os.symlink("/dev/zero", path))):
         store = tmp_path / str(number)
         write(store, video("a", 3))
@@ -206,14 +206,14 @@ def test_a_link_file_that_is_no_file_is_not_opened(tmp_path, capsys):
         assert 'elsewhere.json: expected {"url": "s3://..."}; remove it' in refused(["info", str(store)], capsys)
 
 
-def test_the_command_that_is_suggested_is_one_argument_a_word(tmp_path, capsys):
+def test_the_suggested_command_is_quoted_for_a_shell(tmp_path, capsys):
     url = "https://example.org/$(touch x); touch y"
     store = given(tmp_path / "a folder", url, "a")
     call = refused(["info", str(store)], capsys).partition("run: ")[2]
     assert shlex.split(call) == ["vlalign-store", "link", str(store), url]
 
 
-def test_one_store_of_others_does_not_keep_the_rest_from_being_listed(tmp_path, capsys):
+def test_an_unconfirmed_store_does_not_hide_the_others(tmp_path, capsys):
     features = tmp_path / "mine" / "features"
     write(features / "s3d", video("a", 3))
     given(features / "resnet152", "s3://bucket/x")
@@ -221,7 +221,7 @@ def test_one_store_of_others_does_not_keep_the_rest_from_being_listed(tmp_path, 
     assert "not confirmed" in refused(["info", "--root", str(tmp_path), "--dataset", "mine"], capsys)
 
 
-def test_a_link_holds_for_this_folder_and_this_address_alone(tmp_path, monkeypatch, capsys):
+def test_trust_holds_for_one_folder_and_one_address(tmp_path, monkeypatch, capsys):
     there = tmp_path / "there"
     write(there, video("a", 3))
     here = tmp_path / "here"
@@ -240,7 +240,7 @@ def test_a_link_holds_for_this_folder_and_this_address_alone(tmp_path, monkeypat
     refused(["info", str(here)], capsys)
 
 
-def test_where_nothing_can_be_kept_a_link_holds_for_the_process(tmp_path, monkeypatch, capsys):
+def test_without_a_writable_home_trust_lasts_for_the_process(tmp_path, monkeypatch, capsys):
     write(tmp_path / "there", video("a", 3))
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
@@ -249,7 +249,7 @@ def test_where_nothing_can_be_kept_a_link_holds_for_the_process(tmp_path, monkey
     assert len(FeatureStore(tmp_path / "here")) == 1
 
 
-def test_names_there_are_names_in_this_folder(tmp_path, capsys):
+def test_remote_names_cannot_leave_the_folder(tmp_path, capsys):
     """A server may list anything."""
     there = tmp_path / "there"
     write(there, video("a", 3))
@@ -267,7 +267,7 @@ def test_names_there_are_names_in_this_folder(tmp_path, capsys):
     assert len(list((tmp_path / "here").rglob("*.h5"))) == 1
 
 
-def test_the_users_word_goes_to_processes_with_another_home(tmp_path, monkeypatch):
+def test_trust_reaches_processes_with_another_home(tmp_path, monkeypatch):
     """Those of a cluster, which share the root."""
     features = tmp_path / "mine" / "features"
     write(tmp_path / "there", video("a", 3))
@@ -284,7 +284,7 @@ def test_the_users_word_goes_to_processes_with_another_home(tmp_path, monkeypatc
     assert len(FeatureStore(features / "s3d")) == 1
 
 
-def test_no_version_of_fsspec_is_taken_that_runs_code_in_references():
+def test_versions_of_fsspec_that_execute_references_are_excluded():
     top = Path(__file__).resolve().parents[3]
     (bound,) = (line for line in (top / "pyproject.toml").read_text().splitlines() if '"fsspec' in line)
     (pinned,) = (line for line in (top / "constraints.txt").read_text().splitlines() if line.startswith("fsspec=="))

@@ -67,7 +67,7 @@ def assert_same(one: FeatureStore, other: FeatureStore) -> None:
 
 
 @pytest.mark.parametrize("by", ["http", "file"])
-def test_what_a_store_elsewhere_holds_is_known_without_its_rows(tmp_path, there, served, by):
+def test_a_remote_store_lists_its_videos_without_downloading_rows(tmp_path, there, served, by):
     here = tmp_path / "here"
     link_store(here, served if by == "http" else there.as_uri())
     store = FeatureStore(here, check_rows=True)
@@ -83,7 +83,7 @@ def test_what_a_store_elsewhere_holds_is_known_without_its_rows(tmp_path, there,
         assert path.read_bytes() == (there / path.name).read_bytes()
 
 
-def test_where_the_disk_has_little_room_whole_shards_become_stubs_again(tmp_path, there, monkeypatch):
+def test_downloaded_shards_are_evicted_if_the_disk_is_nearly_full(tmp_path, there, monkeypatch):
     monkeypatch.setattr(module, "FREE_SHARE", 2.0)  # which no disk has
     here = tmp_path / "here"
     link_store(here, there.as_uri())
@@ -96,7 +96,7 @@ def test_where_the_disk_has_little_room_whole_shards_become_stubs_again(tmp_path
     assert_same(FeatureStore(here), expected)
 
 
-def test_what_changes_there_is_seen_when_the_store_is_opened(tmp_path, there):
+def test_opening_a_remote_store_sees_new_and_removed_shards(tmp_path, there):
     here = tmp_path / "here"
     link_store(here, there.as_uri())
     FeatureStore(here).get("video0")
@@ -110,7 +110,7 @@ def test_what_changes_there_is_seen_when_the_store_is_opened(tmp_path, there):
     assert {path.name for path in here.glob("*.h5")} == {path.name for path in there.glob("*.h5")} < before
 
 
-def test_a_store_that_is_compacted_there_while_it_is_open_is_read_on(tmp_path, there):
+def test_an_open_store_survives_compaction_at_the_remote(tmp_path, there):
     here = tmp_path / "here"
     link_store(here, there.as_uri())
     store = FeatureStore(here)
@@ -122,7 +122,7 @@ def test_a_store_that_is_compacted_there_while_it_is_open_is_read_on(tmp_path, t
         FeatureStore(here)
 
 
-def test_what_was_written_here_and_did_not_arrive_is_brought_there_the_next_time(tmp_path, there):
+def test_a_failed_upload_is_repeated_the_next_time(tmp_path, there):
     here = tmp_path / "here"
     link_store(here, there.as_uri())
     shard = put(here / module.OUTGOING, 9)
@@ -135,7 +135,7 @@ def test_what_was_written_here_and_did_not_arrive_is_brought_there_the_next_time
     assert [path.name for path in there.iterdir() if path.name.startswith(".")] == []
 
 
-def test_a_store_that_lies_here_is_brought_there(tmp_path, there):
+def test_a_local_store_is_uploaded(tmp_path, there):
     before = FeatureStore(there)
     link_store(there, (tmp_path / "bucket").as_uri()).send()
     assert len(FeatureStore(there)) == 6 and whole(there) == 0
@@ -143,7 +143,7 @@ def test_a_store_that_lies_here_is_brought_there(tmp_path, there):
     assert before.rows_checksum() == FeatureStore(there).rows_checksum()
 
 
-def test_commands_look_after_it_or_say_why_not(tmp_path, there, capsys):
+def test_store_commands_work_on_a_remote_store_or_explain_why_not(tmp_path, there, capsys):
     here = tmp_path / "here"
     assert store_main(["link", str(here), there.as_uri()]) == 0
     assert "6 videos there" in capsys.readouterr().out
@@ -158,7 +158,7 @@ def test_commands_look_after_it_or_say_why_not(tmp_path, there, capsys):
     assert "stands for" in capsys.readouterr().err
 
 
-def test_a_damaged_shard_there_is_found(tmp_path, there, capsys):
+def test_a_damaged_remote_shard_is_found(tmp_path, there, capsys):
     shard = sorted(there.glob("*.h5"))[1]
     content = bytearray(shard.read_bytes())
     content[4096 + len(content) // 2] ^= 1
@@ -168,14 +168,14 @@ def test_a_damaged_shard_there_is_found(tmp_path, there, capsys):
     assert shard.name in capsys.readouterr().err
 
 
-def test_what_is_no_shard_there_is_named(tmp_path, there):
+def test_a_remote_file_that_is_not_a_shard_is_named(tmp_path, there):
     (there / "notes.h5").write_bytes(b"no shard")
     link_store(tmp_path / "here", there.as_uri())
     with pytest.raises(UserError, match=r"s3d/notes.h5: not a feature shard"):
         FeatureStore(tmp_path / "here")
 
 
-def test_an_address_that_does_not_answer_is_one_line(tmp_path, capsys):
+def test_an_unreachable_address_is_one_line(tmp_path, capsys):
     link_store(tmp_path / "here", "http://127.0.0.1:9/s3d")
     assert store_main(["info", str(tmp_path / "here")]) == 1
     error = capsys.readouterr().err
@@ -216,7 +216,7 @@ def endless(request, there) -> Iterator[tuple[str, str, list[int]]]:
     server.server_close()
 
 
-def test_a_server_that_does_not_stop_sending_is_not_listened_to_for_ever(tmp_path, endless, monkeypatch):
+def test_a_download_stops_when_the_server_sends_too_much(tmp_path, endless, monkeypatch):
     what, address, sent = endless
     monkeypatch.setattr(web, "MAX_RESPONSE_BYTES", MOST)
     link_store(tmp_path / "here", address)
@@ -228,7 +228,7 @@ def test_a_server_that_does_not_stop_sending_is_not_listened_to_for_ever(tmp_pat
     assert not list((tmp_path / "here").glob("*.partial"))
 
 
-def test_features_are_extracted_to_where_they_are_to_lie_and_not_twice(tmp_path, short_video, capsys):
+def test_features_are_extracted_to_a_remote_store_once(tmp_path, short_video, capsys):
     address = (tmp_path / "bucket").as_uri()
     for machine in ("one", "other"):
         dataset = DatasetFolder(tmp_path / machine, "mine")

@@ -57,7 +57,7 @@ def overwritten(content, _, rng):
 @pytest.mark.parametrize(
     ("damage", "times"), [(flipped, 500), (cut, 100), (overwritten, 100)], ids=["flipped", "cut", "overwritten"]
 )
-def test_all_damage_is_found_and_no_damaged_row_is_taken_for_whole(tmp_path, damage, times):
+def test_all_damage_is_found_and_no_damaged_row_is_returned(tmp_path, damage, times):
     rng = np.random.default_rng(times)
     wrote = [make(f"v{n}", 300) for n in range(8)]
     path = write(tmp_path, *wrote)
@@ -104,7 +104,7 @@ def test_a_shard_that_changes_under_an_open_store(tmp_path, size):
 
 
 @pytest.mark.parametrize("column", COLUMNS)
-def test_repair_drops_the_damaged_video_and_the_next_run_makes_just_that(tmp_path, column):
+def test_repair_drops_only_the_damaged_video_and_extraction_restores_it(tmp_path, column):
     folder, log, videos = tmp_path / "s3d", tmp_path / "log", [make(f"v{n}") for n in range(10)]
     extract(folder, videos, log)
     damaged = shard_files(folder)[1]
@@ -121,7 +121,7 @@ def test_repair_drops_the_damaged_video_and_the_next_run_makes_just_that(tmp_pat
 
 
 @pytest.mark.parametrize("where", ["first line", "block", "index"])
-def test_repair_drops_a_shard_that_does_not_say_what_is_in_it(tmp_path, where):
+def test_repair_drops_a_shard_whose_index_is_unreadable(tmp_path, where):
     good = [make("a"), make("b")]
     write(tmp_path, good[0])
     path = write(tmp_path, make("lost"))
@@ -133,7 +133,7 @@ def test_repair_drops_a_shard_that_does_not_say_what_is_in_it(tmp_path, where):
     assert read(tmp_path) == contents(good) and not findings(tmp_path)
 
 
-def test_repair_of_hdf5s_own_records_loses_nothing(tmp_path):
+def test_damage_to_hdf5_metadata_is_repaired_without_loss(tmp_path):
     videos = [make(f"v{n}") for n in range(4)]
     path = write(tmp_path, *videos)
     flip(path, read_shard(path).first_byte + 10)
@@ -145,7 +145,7 @@ def test_repair_of_hdf5s_own_records_loses_nothing(tmp_path):
     assert through_h5py(path)["videos"][1] == (4,)
 
 
-def test_repair_leaves_alone_what_is_not_of_this_store(tmp_path):
+def test_repair_ignores_files_that_are_not_of_the_store(tmp_path):
     mine = make("mine")
     write(tmp_path, mine)
     foreign = tmp_path / "notes.h5"
@@ -162,7 +162,7 @@ def test_repair_leaves_alone_what_is_not_of_this_store(tmp_path):
     assert read(tmp_path) == contents([mine])
 
 
-def test_repair_removes_what_killed_writers_left_an_hour_ago(tmp_path):
+def test_repair_removes_unfinished_files_older_than_an_hour(tmp_path):
     write(tmp_path, make("a"))
     for seconds in (3500, 3700):
         path = tmp_path / f".{seconds}.h5.1-abc.partial"
@@ -174,14 +174,14 @@ def test_repair_removes_what_killed_writers_left_an_hour_ago(tmp_path):
     assert read(tmp_path) == contents([make("a")])
 
 
-def test_writers_go_on_while_unfinished_files_are_looked_for(tmp_path):
+def test_files_being_written_are_not_called_unfinished(tmp_path):
     child = start(lambda: [write(tmp_path, make(f"v{n}")) for n in range(150)])
     while (at_its_end := ended(child, wait=False)) is None:
         assert care.unfinished(tmp_path) == [], "they are being written"
     assert at_its_end and len(read(tmp_path)) == 150
 
 
-def test_a_link_that_leads_nowhere_is_refused(tmp_path):
+def test_a_broken_symlink_is_refused(tmp_path):
     write(tmp_path, make("a"))
     (tmp_path / "x.h5").symlink_to(tmp_path / "nowhere")
 
@@ -192,14 +192,14 @@ def test_a_link_that_leads_nowhere_is_refused(tmp_path):
     assert isinstance(in_forked_child(look), UserError)
 
 
-def test_verify_of_a_link_that_leads_nowhere(tmp_path):
+def test_verify_reports_a_broken_symlink(tmp_path):
     write(tmp_path, make("a"))
     (tmp_path / "x.h5").symlink_to(tmp_path / "nowhere")
     assert len(findings(tmp_path)) == 1
 
 
 @pytest.mark.parametrize("where", ["a link that leads nowhere", "an input/output error"])
-def test_repair_does_not_drop_what_cannot_be_read_now(tmp_path, where):
+def test_repair_keeps_shards_with_temporary_read_errors(tmp_path, where):
     write(tmp_path, make("a"))
     path = shard_path(tmp_path)
     path.symlink_to("/nowhere" if "link" in where else "/proc/self/mem")  # reading that gives EIO

@@ -74,7 +74,7 @@ def says_what_is_needed(error, folder):
     return float(says[1]), float(says[2])
 
 
-def test_a_full_disk_says_so_and_the_run_goes_on_once_there_is_room(disk, tmp_path):
+def test_a_full_disk_is_reported_and_writing_continues_once_there_is_room(disk, tmp_path):
     folder, log, videos = disk / "s3d", tmp_path / "log", [make(f"v{n}", 2000) for n in range(80)]
     run = partial(extract, folder, videos, log)
     needed, free = says_what_is_needed(in_forked_child(run), folder)
@@ -114,7 +114,7 @@ def test_a_disk_that_fills_while_a_shard_is_written(disk, after, left):
     assert read(folder) == contents([*earlier, *videos]) and not findings(folder)
 
 
-def test_rows_that_end_early_get_no_name(tmp_path):
+def test_a_shard_with_too_few_rows_is_not_put_in_place(tmp_path):
     v = make("v", 300)
     columns = stored_columns(v, "<f2")
     table = make_index([StoredVideo(video_id=name, num_rows=300, duration_seconds=1.0) for name in "ab"])
@@ -130,7 +130,7 @@ def test_rows_that_end_early_get_no_name(tmp_path):
 @pytest.mark.parametrize(
     ("limit", "num_rows"), [("disk", 1), ("disk", 120), ("disk", 1000), ("file", 1), ("file", 120)]
 )
-def test_whatever_part_of_a_shard_does_not_fit(disk, tmp_path, limit, num_rows):
+def test_any_part_of_a_shard_may_not_fit_on_the_disk(disk, tmp_path, limit, num_rows):
     """HDF5's own records among them, page by page of the disk, and byte by byte with a limit on files' sizes."""
     folder, wrote = disk / "s3d", make("v", num_rows)
     good = write(tmp_path / "elsewhere", wrote)
@@ -160,7 +160,7 @@ def test_whatever_part_of_a_shard_does_not_fit(disk, tmp_path, limit, num_rows):
 
 
 @pytest.mark.parametrize("what", ["compact", "merge", "remove"])
-def test_care_on_a_full_disk_loses_nothing(disk, tmp_path, what):
+def test_maintenance_on_a_full_disk_loses_nothing(disk, tmp_path, what):
     folder = disk / "s3d"
     for number in range(3):
         write(folder, make(f"v{number}", 2000), make(f"w{number}", 2000))
@@ -199,7 +199,7 @@ def test_a_folder_that_cannot_be_written(disk):
         assert read(folder) == before and shard_files(folder) == names and not findings(folder)
 
 
-def test_what_is_said_to_be_safe_survives_a_power_cut(tmp_path):
+def test_reported_writes_survive_a_power_cut(tmp_path):
     """ext4 in a file, which forgets at a random moment what it has not put there: its own way to try a power cut. Of
     two writers each has the journal written while the other is in the middle of something."""
     rng, videos, image, disk = (
@@ -246,7 +246,7 @@ def test_what_is_said_to_be_safe_survives_a_power_cut(tmp_path):
 
 
 @pytest.mark.parametrize("num_rows", [1, 10, 100, 120, 1000])
-def test_hdf5s_part_that_does_not_fit(disk, num_rows):
+def test_a_full_disk_inside_hdf5_is_reported_and_the_process_ends_cleanly(disk, num_rows):
     """Says what is needed and free, gives the room back, and the process ends as it should."""
     folder = disk / "s3d"
     folder.mkdir()
@@ -274,7 +274,7 @@ sys.exit(3)"""
     assert not bad, "\n".join(map(str, bad))
 
 
-def test_needed_is_more_than_free(disk):
+def test_the_error_names_more_bytes_needed_than_free(disk):
     folder = disk / "s3d"
     folder.mkdir()
     for pages in (0, 1, 2, 3, 4):
@@ -287,7 +287,7 @@ def test_needed_is_more_than_free(disk):
             failed.unlink()
 
 
-def test_a_read_only_folder_is_named_not_a_temporary_file(disk):
+def test_the_error_names_the_read_only_folder(disk):
     write(disk / "s3d", make("a"))
     subprocess.run(["mount", "-o", "remount,ro", disk], check=True)
     with pytest.raises(OSError) as refused:
@@ -295,7 +295,7 @@ def test_a_read_only_folder_is_named_not_a_temporary_file(disk):
     assert ".partial" not in str(refused.value) and "full" not in str(refused.value)
 
 
-def test_a_merge_on_a_full_disk_says_what_is_needed(disk, tmp_path):
+def test_a_merge_on_a_full_disk_names_the_bytes_needed(disk, tmp_path):
     write(disk / "s3d", make("a"))
     write(tmp_path / "other", make("b", 3000))
     leave(disk, PAGE)

@@ -72,7 +72,7 @@ def repacked(path):
 
 
 @pytest.mark.parametrize("make", [plain_hdf5, repacked, lambda p: p.write_bytes(b"text"), lambda p: p.mkdir()])
-def test_what_is_no_shard_is_refused(tmp_path, make):
+def test_a_file_that_is_not_a_shard_is_refused(tmp_path, make):
     path = write(tmp_path, video("a", 2))
     path.rename(path.with_suffix(".tmp"))
     make(path)
@@ -112,7 +112,7 @@ def set_profile(text):
         pytest.param(lambda a: a.clear(), id="nothing"),
     ],
 )
-def test_a_block_that_says_what_cannot_be_is_refused(tmp_path, change):
+def test_an_index_block_with_impossible_values_is_refused(tmp_path, change):
     path = write(tmp_path, video("a", 2))
     edit_block(path, change)
     with pytest.raises(UserError, match="not a readable feature shard") as refused:
@@ -120,7 +120,7 @@ def test_a_block_that_says_what_cannot_be_is_refused(tmp_path, change):
     assert str(path) in str(refused.value) and "\n" not in str(refused.value)
 
 
-def test_the_editing_of_blocks_makes_shards_that_are_read(tmp_path):
+def test_an_edited_index_block_with_valid_values_is_read(tmp_path):
     edit_block(write(tmp_path, video("a", 2, base=5)), lambda about: about["attributes"].update(weights="other.pth"))
     store = FeatureStore(tmp_path)
     assert store.weights.name == "other.pth" and store.get("a").features[:, 0].tolist() == [5, 6]
@@ -140,7 +140,7 @@ def test_the_editing_of_blocks_makes_shards_that_are_read(tmp_path):
         pytest.param(-1e6, "float32", False, id="the same in float32"),
     ],
 )
-def test_what_the_type_cannot_hold_is_refused_and_leaves_no_file(tmp_path, value, dtype, refused):
+def test_values_out_of_range_are_refused_and_leave_no_file(tmp_path, value, dtype, refused):
     features = np.ones((6, DIMENSION), np.float32)
     features[4, 2] = value
     videos = [video("good", 3), video("bad one", 6, features=features)]
@@ -177,7 +177,7 @@ def test_a_folder_holds_shards_and_nothing_else_after_writing(tmp_path):
     assert path.suffix == ".h5" and not path.name.startswith(".")
 
 
-def test_what_a_killed_writer_left_is_ignored(tmp_path):
+def test_files_of_a_killed_writer_are_ignored(tmp_path):
     def killed_while_writing():
         with written_whole(tmp_path / "9-later.h5") as partial:
             partial.write_bytes(b"half a shard")
@@ -200,7 +200,7 @@ def test_what_a_killed_writer_left_is_ignored(tmp_path):
         pytest.param("thumbnails", 100_000, id="for all thumbnails"),
     ],
 )
-def test_a_disk_without_room_is_an_os_error_and_leaves_no_file(tmp_path, what, space_bytes):
+def test_a_full_disk_is_an_os_error_and_leaves_no_file(tmp_path, what, space_bytes):
     """``run_command`` makes one line of an ``OSError``."""
 
     def write_with_little_space():

@@ -48,7 +48,7 @@ def use(folder: Path) -> None:
 
 @settings(deadline=None, max_examples=400)
 @given(data=st.data())
-def test_any_value_anywhere_in_a_block_is_used_or_refused_in_a_line(tmp_path_factory, whole, data):
+def test_any_value_in_a_block_is_used_or_refused_in_one_line(tmp_path_factory, whole, data):
     about = block_of(whole)
     place, value = data.draw(st.sampled_from(places(about)[1:])), data.draw(ANY_JSON)
     target = about
@@ -75,7 +75,7 @@ def test_any_value_anywhere_in_a_block_is_used_or_refused_in_a_line(tmp_path_fac
     ],
 )
 @pytest.mark.parametrize("command", ["info", "ls", "verify"])
-def test_hostile_attributes_are_a_line(tmp_path, whole, attributes, complaint, command, capsys):
+def test_hostile_attributes_are_one_line(tmp_path, whole, attributes, complaint, command, capsys):
     about = block_of(whole)
     about["attributes"] |= attributes
     (tmp_path / "1.h5").write_bytes(saying(whole, about))
@@ -86,7 +86,7 @@ def test_hostile_attributes_are_a_line(tmp_path, whole, attributes, complaint, c
 
 @pytest.mark.parametrize("name", ["num_rows", "num_bytes", "rest_crc32"])
 @pytest.mark.parametrize("value", [None, "1", 1.0, True, [], {}, -1, 10**300], ids=repr)
-def test_a_number_of_a_block_is_a_number(tmp_path, whole, name, value):
+def test_a_wrong_type_in_a_block_is_refused(tmp_path, whole, name, value):
     about = block_of(whole) | {name: value}
     (tmp_path / "1.h5").write_bytes(saying(whole, about))
     with pytest.raises(UserError, match="not a readable feature shard"):

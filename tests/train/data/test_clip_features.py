@@ -60,7 +60,7 @@ def test_clips_of_one_store_are_its_rows_in_the_order_asked_for(clip_features):
     assert mask.sum(1).tolist() == [1, 12, 0] and (features[~mask] == 0).all()
 
 
-def test_a_clip_has_its_rows_and_no_more_than_allowed(clip_features):
+def test_a_clip_has_its_rows_up_to_the_maximum(clip_features):
     whole = clip_features.rows([Clip("a", None, None)], max_rows=48)[0]
     np.testing.assert_array_equal(clip_features.rows([Clip("a", 1.0, 2.2)], 48)[0], whole[2:5])
     np.testing.assert_array_equal(clip_features.rows([Clip("a", None, None)], 3)[0], whole[[0, 6, 11]])
@@ -77,7 +77,7 @@ def maps(tmp_path) -> FeatureStore:
 
 
 @pytest.mark.parametrize("grid", [(2, 2, 2), (3, 3, 3), (1, 7, 7)])
-def test_a_grids_tokens_are_means_of_the_maps_parts(maps, grid):
+def test_grid_tokens_are_means_of_map_parts(maps, grid):
     """In plain loops: part i of n of what is N long is from i N / n, rounded down, to (i + 1) N / n, rounded up."""
 
     def part(number: int, parts: int, size: int) -> slice:

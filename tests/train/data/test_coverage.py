@@ -18,7 +18,7 @@ def add_test_captions(dataset, *captions: Caption) -> None:
     write_captions_about(dataset.captions, read_captions_about(dataset.captions) | {"changed": True})
 
 
-def test_a_part_of_a_test_set_is_never_printed_as_the_whole(tmp_path, capsys):
+def test_partial_coverage_of_a_test_set_is_reported(tmp_path, capsys):
     dataset = make_toy(tmp_path, num_videos=420)
     assert train_main([*at(dataset), "--features", "s3d", *TRAIN]) == 0
     capsys.readouterr()
@@ -62,7 +62,7 @@ def test_fewer_than_a_hundred_clips_are_too_few_to_compare(tmp_path, capsys):
     assert words[1:] in (dataset.runs / "r" / "report.html").read_text(encoding="utf-8")
 
 
-def test_metrics_from_before_are_read_and_made_again(tmp_path, capsys):
+def test_metrics_of_an_older_version_are_recomputed(tmp_path, capsys):
     """They do not say how much of the split they are of."""
     dataset = make_toy(tmp_path)
     assert train_main([*at(dataset), "--features", "s3d", *TRAIN]) == 0
@@ -100,7 +100,7 @@ TASKS = {
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_every_task_says_how_much_was_used(task, tmp_path, capsys):
+def test_every_task_reports_its_coverage(task, tmp_path, capsys):
     make, fields, called, heading = TASKS[task]
     dataset = make(tmp_path)
     there = next(c.video_id for c in read_captions(dataset.captions) if c.split == "test")

@@ -11,7 +11,7 @@ from vlalign.train.data.text import average_words
 from vlalign.train.density import nearest_pairs, pair_association_probability
 
 
-def test_the_pairs_weights_are_those_of_the_density_and_are_kept(toy, tmp_path, capsys):
+def test_pair_weights_equal_the_density_and_are_cached(toy, tmp_path, capsys):
     made = trainer(toy, tmp_path / "one", **PAIR_CASES["ssml"])
     pairs = made.examples.pairs["train"]
     features: ClipFeatures = made.scorer.features
@@ -32,9 +32,7 @@ def test_the_pairs_weights_are_those_of_the_density_and_are_kept(toy, tmp_path, 
     assert "belong together" not in capsys.readouterr().err, "once is enough"
 
 
-def test_neighbours_among_more_pairs_than_memory_holds_are_looked_for_in_drawn_parts_of_them(
-    toy, tmp_path, capsys, monkeypatch
-):
+def test_neighbours_of_too_many_pairs_are_searched_in_random_parts(toy, tmp_path, capsys, monkeypatch):
     whole = trainer(toy, tmp_path / "whole", **PAIR_CASES["ssml"]).examples
     pairs = whole.pairs["train"]
     clips = whole.source.features.pooled(pairs.clips)

@@ -54,7 +54,7 @@ def stored(tmp_path_factory):
 
 @settings(deadline=None)  # files are brought to disk
 @given(captions=CAPTIONS, size=st.integers(1, 20), data=st.data())
-def test_a_table_is_its_captions(stored, captions, size, data):
+def test_a_caption_table_equals_its_records(stored, captions, size, data):
     table = stored(captions, size)
     places = data.draw(st.lists(st.sampled_from(range(len(captions))), max_size=30) if captions else st.just([]))
     for found, expected in ((table, captions), (table.take(places), [captions[place] for place in places])):

@@ -9,7 +9,7 @@ from vlalign.train.cli_train import main as train_main
 from vlalign.train.data.recordings import Recordings
 
 
-def test_recordings_are_levelled_and_cut(spoken):
+def test_recordings_are_normalised_and_truncated(spoken):
     from vlalign.storage import FeatureStore
     from vlalign.storage.captions import read_captions
 
@@ -24,7 +24,7 @@ def test_recordings_are_levelled_and_cut(spoken):
     assert inputs["rows_BTD"].max() == 0
 
 
-def test_captions_that_nobody_spoke_are_said(tmp_path, capsys):
+def test_captions_without_a_recording_are_reported(tmp_path, capsys):
     dataset = make_spoken(tmp_path, num_clips=16)
     written = Caption(video_id="v00", caption="only written", split="train")
     lost = Caption(video_id="v01", caption="lost", split="train", recording="gone")

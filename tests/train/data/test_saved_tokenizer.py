@@ -63,13 +63,13 @@ TOKENIZERS = {
 
 
 @pytest.mark.parametrize("what", TOKENIZERS)
-def test_a_tokenizer_of_other_parts_is_refused(run, what, capsys):
+def test_a_tokenizer_with_unsupported_parts_is_refused(run, what, capsys):
     values, complaint = TOKENIZERS[what]
     change(run / "text_encoder" / "tokenizer.json", **values)
     assert complaint in refused(run, capsys)
 
 
-def test_padding_that_a_tokenizer_asks_for_is_not_heeded(run):
+def test_padding_settings_of_a_tokenizer_are_ignored(run):
     padding = {
         "strategy": {"Fixed": 10**9},
         "direction": "Right",

@@ -57,7 +57,7 @@ def test_all_pieces_of_a_word_have_its_weight():
     assert tokens["token_weights"][0].tolist() == pytest.approx([0.0, *weight_of, 0.0])
 
 
-def test_the_small_tokenizer_knows_the_captions_words_and_spells_others():
+def test_the_small_tokenizer_has_the_captions_words_and_spells_others_in_letters():
     tokenizer = small_tokenizer(["A red circle falls.", "a circle"])
     assert tokenizer.tokenize("A circle falls.") == ["a", "circle", "falls", "."]
     assert tokenizer.tokenize("call") == ["c", "##a", "##l", "##l"]
@@ -72,6 +72,6 @@ def test_a_query_gets_the_usual_tags_of_its_words():
     assert [query.caption[s : s + len(w)] for s, w in zip(query.word_starts, query.words, strict=True)] == query.words
 
 
-def test_text_encoder_that_is_not_there():
+def test_a_missing_text_encoder_is_one_line():
     with pytest.raises(UserError, match=r"text encoder '/no/such': not loadable .* expected 'small'"):
         new_text_encoder("/no/such", [])

@@ -60,7 +60,7 @@ WEIGHTS = TokenWeights([IdfEntry(word="onion", part_of_speech="NOUN", document_c
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_encoder_is_begun_saved_and_read_back_the_same(tmp_path, kind, capsys):
+def test_an_encoder_is_loaded_saved_and_read_back_unchanged(tmp_path, kind, capsys):
     config, tokenizer = KINDS[kind]()
     AutoModel.from_config(config).save_pretrained(tmp_path / "theirs")
     tokenizer.save_pretrained(tmp_path / "theirs")

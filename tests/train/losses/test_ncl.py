@@ -76,6 +76,6 @@ def test_biases_leave_no_pull_on_a_text_or_a_video_as_a_whole_whatever_pairs_wei
     assert pull.sum(dim=0).abs().max() > 0.01
 
 
-def test_pairs_none_of_which_weighs_anything_have_no_loss():
+def test_pairs_with_zero_weight_have_no_loss():
     s = similarities(3, 3)
     same(normalized_nce(s, 0.5, weights_B=torch.zeros(3, dtype=torch.float64)), 0.0 * s.sum(), s)

@@ -134,7 +134,7 @@ def test_hard_negatives_and_fusion_nce_are_equation_5_over_the_highest(num_pairs
     torch.testing.assert_close(torch.autograd.grad(ours, scores), torch.autograd.grad(plain, scores))
 
 
-def test_pairs_that_nobody_asked_for_have_no_influence():
+def test_pairs_outside_the_masks_have_no_influence():
     guide, scores = torch.randn(6, 6), torch.randn(6, 6)
     of_texts, of_videos = hard_negatives(guide, 2)
     assert of_texts.sum() == of_videos.sum() == 6 * 3 and (of_texts | of_videos).sum() <= 2 * 6 * 3 - 6

@@ -9,7 +9,7 @@ from vlalign.train.models.codebook import IDLE_STEPS, SharedCodebook
 from vlalign.train.workers import Workers
 
 
-def test_the_codebook_moves_as_that_of_a_published_program():
+def test_codebook_updates_equal_those_of_a_published_program():
     """ResDAVEnet-VQ's, whose smoothing by 1e-5 CMCM's appendix A does not have."""
     with np.load(shared("data/goldens/inputs.npz")) as arrays:
         given = {name: torch.from_numpy(arrays[name]) for name in arrays if name.startswith("vq_")}
@@ -23,7 +23,7 @@ def test_the_codebook_moves_as_that_of_a_published_program():
         torch.testing.assert_close(codebook.counts, given[f"vq_cluster_after_{number}"], rtol=1e-4, atol=1e-5)
 
 
-def test_a_codeword_that_nothing_uses_begins_anew_at_one_that_is_used_and_stays():
+def test_an_unused_codeword_is_reset_to_a_used_one():
     codebook = SharedCodebook(2, 3)
     codebook.codewords = torch.tensor([[0.0, 0], [1, 1], [50, 50]])
     codebook.sums = codebook.codewords.clone()

@@ -27,7 +27,7 @@ def test_a_pairs_score_is_that_of_the_layers_run_on_it_alone(objective, num_laye
             torch.testing.assert_close(scores.token_PN[place], padded)
 
 
-def test_a_pair_that_both_sides_want_is_fused_once(monkeypatch):
+def test_a_pair_chosen_from_both_sides_is_fused_once(monkeypatch):
     model, batch = make_model("taco"), make_batch(8)
     texts, videos = encode(model, batch)
     seen = []

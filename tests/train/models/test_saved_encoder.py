@@ -21,7 +21,7 @@ class Model(BertModel):
 """
 
 
-def test_code_in_a_run_is_not_executed_whatever_is_answered(run, tmp_path, monkeypatch, capsys):
+def test_code_in_a_run_is_never_executed(run, tmp_path, monkeypatch, capsys):
     folder, marker = run / "text_encoder", tmp_path / "marker"
     (folder / "code.py").write_text(CODE.format(marker=marker))
     change(folder / "config.json", auto_map={"AutoConfig": "code.Config", "AutoModel": "code.Model"})
@@ -31,7 +31,7 @@ def test_code_in_a_run_is_not_executed_whatever_is_answered(run, tmp_path, monke
     assert not marker.exists()
 
 
-def test_an_encoder_of_a_kind_of_its_own_is_refused_and_nothing_is_asked(run, tmp_path, monkeypatch, capsys):
+def test_an_unknown_encoder_type_is_refused_without_asking_to_run_code(run, tmp_path, monkeypatch, capsys):
     """It asked on standard input whether to run the code, and ran it."""
     folder, marker = run / "text_encoder", tmp_path / "marker"
     (folder / "code.py").write_text(CODE.format(marker=marker))
@@ -47,7 +47,7 @@ def test_an_encoder_of_a_kind_of_its_own_is_refused_and_nothing_is_asked(run, tm
 
 
 @pytest.mark.parametrize("where", ["config.json", "tokenizer_config.json"])
-def test_code_beside_an_encoder_that_the_user_names_is_not_executed(run, tmp_path, monkeypatch, where):
+def test_code_beside_a_users_encoder_is_not_executed(run, tmp_path, monkeypatch, where):
     folder, marker = run / "text_encoder", tmp_path / "marker"
     (folder / "code.py").write_text(CODE.format(marker=marker))
     change(
@@ -86,7 +86,7 @@ def test_code_beside_an_encoder_that_the_user_names_is_not_executed(run, tmp_pat
         ({"model_type": "albert"}, "it does not match the run's weights"),
     ],
 )
-def test_an_encoder_of_other_sizes_is_refused_before_it_is_made(run, values, complaint, capsys):
+def test_an_encoder_with_other_sizes_is_refused_before_allocation(run, values, complaint, capsys):
     """4e9 words: torch asked for 4 TB."""
     change(run / "text_encoder" / "config.json", **values)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -97,7 +97,7 @@ def test_an_encoder_of_other_sizes_is_refused_before_it_is_made(run, values, com
 @pytest.mark.parametrize(
     "values", [{"_attn_implementation": "org/kernel"}, {"attn_implementation": "flash_attention_2"}]
 )
-def test_no_kernel_is_loaded(run, values, capsys):
+def test_custom_kernels_are_not_loaded(run, values, capsys):
     """Its name reached the loader of kernels."""
     change(
         run / "text_encoder" / "config.json",
@@ -113,7 +113,7 @@ def test_no_kernel_is_loaded(run, values, capsys):
 
 @pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "tokenizer_config.json"])
 @pytest.mark.parametrize("content", [b"", b"[]", b"{}", b"[" * 200_000, b"\xff", b'{"a": ' + b"9" * 5000 + b"}", None])
-def test_a_file_of_the_encoder_that_is_none_is_a_line(run, name, content, capsys):
+def test_an_invalid_encoder_file_is_one_line(run, name, content, capsys):
     path = run / "text_encoder" / name
     path.unlink()
     if content is not None:

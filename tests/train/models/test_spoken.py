@@ -26,7 +26,7 @@ def test_padding_changes_neither_clip_nor_recording():
     assert recordings.mask_BN.sum(dim=1).tolist() == [3, 7] and recordings.tokens_BND.shape[-1] == WIDTH
 
 
-def test_pooling_is_table_3s():
+def test_pooling_follows_table_3():
     torch.manual_seed(0)
     model = SpokenPair(6).eval()
     rows = torch.randn(1, 4, 6)

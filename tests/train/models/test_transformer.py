@@ -42,7 +42,7 @@ def test_compiled_layers_have_the_same_loss_and_gradient():
     torch.testing.assert_close(found[1], found[0], atol=1e-5, rtol=1e-4)
 
 
-def test_half_is_what_torch_calls_it_in_every_model():
+def test_every_model_can_be_converted_with_half():
     model = make_model("taco")
     for module in (model, model.fusion, GatedPair(5, 6, 8), SpokenPair(5)):
         assert not any("half" in name for name in module.state_dict())

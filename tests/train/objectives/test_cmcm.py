@@ -16,7 +16,7 @@ from vlalign.train.models.codebook import SharedCodebook
 from vlalign.train.trainer import Trainer
 
 
-def test_cmcm_begins_with_what_its_baseline_has_learned(toy, capsys):
+def test_cmcm_starts_from_the_weights_of_its_baseline(toy, capsys):
     call = [
         *at(toy),
         "--features",
@@ -42,7 +42,7 @@ def test_cmcm_begins_with_what_its_baseline_has_learned(toy, capsys):
     torch.testing.assert_close(warm.project.weight, baseline.project.weight)
 
 
-def test_a_codebook_that_collapses_is_said_with_the_number_of_live_codewords(toy, capsys, monkeypatch):
+def test_a_collapsed_codebook_is_reported_with_the_number_of_codewords_in_use(toy, capsys, monkeypatch):
     monkeypatch.setattr(
         SharedCodebook, "nearest", lambda self, tokens: torch.zeros(tokens.shape[:-1], dtype=torch.int64)
     )
@@ -65,7 +65,7 @@ def test_a_codebook_that_collapses_is_said_with_the_number_of_live_codewords(toy
 
 
 @pytest.mark.slow
-def test_a_run_that_hears_goes_on_and_is_evaluated(spoken, monkeypatch, capsys):
+def test_a_run_with_spoken_captions_resumes_and_is_evaluated(spoken, monkeypatch, capsys):
     call = [
         *at(spoken),
         "--features",
@@ -104,7 +104,7 @@ def test_a_run_that_hears_goes_on_and_is_evaluated(spoken, monkeypatch, capsys):
 
 
 @pytest.mark.slow
-def test_what_is_said_is_found_in_what_is_seen(tmp_path):
+def test_spoken_captions_retrieve_their_clips(tmp_path):
     spoken = make_spoken(tmp_path, num_clips=160)
     call = [
         *at(spoken),
@@ -138,7 +138,7 @@ def test_two_processes_have_the_loss_and_gradient_of_one(spoken, tmp_path):
     check_processes({"spoken": (spoken, settings)}, tmp_path, 2, atol=1e-4)  # sums of twenty layers, in another order
 
 
-def test_a_pictures_report_shows_where_codewords_are(tmp_path):
+def test_the_report_of_images_shows_where_codewords_are(tmp_path):
     dataset = make_spoken(tmp_path, num_clips=16, features="clip_vit_b32_map")
     call = [
         *at(dataset),

@@ -57,7 +57,7 @@ def test_a_stopped_run_goes_on_is_evaluated_and_searched(toy, case, monkeypatch,
     assert "among 24 clips" in capsys.readouterr().out
 
 
-def test_what_cannot_be_done_is_said_in_one_line(toy, capsys, tmp_path):
+def test_impossible_combinations_of_settings_are_one_line(toy, capsys, tmp_path):
     def error_of(*call: str, root: Path = toy.root) -> str:
         assert (
             train_main(["--root", str(root), "--dataset", "toy", "--features", "s3d", "--run-name", "wrong", *call])
@@ -75,7 +75,7 @@ def test_what_cannot_be_done_is_said_in_one_line(toy, capsys, tmp_path):
     assert "run vlalign-preprocess with --word-vectors" in error_of("--recipe", "ssml-small", root=tmp_path)
 
 
-def test_a_run_without_queries_says_so_and_others_scores_are_named(toy, capsys):
+def test_normalising_needs_kept_queries_and_names_the_stage(toy, capsys):
     call = [*at(toy), "--features", "s3d", "--num-steps", "2", "--batch-size", "6", "--validate-every", "2"]
     assert train_main([*call, "--run-name", "plain", "--objective", "ncl", "--no-normalized-loss"]) == 0
     assert evaluate_main([*at(toy), "plain", "--normalize", "ncl"]) == 2

@@ -96,7 +96,7 @@ def test_loss_and_gradient_are_the_papers_equations(objective, naive, num_pairs,
 
 
 @pytest.mark.parametrize("losses", ["sentence", "token", "fusion", "sentence+fusion", "token+fusion", "sentence+token"])
-def test_terms_are_switched_by_name_and_none_changes_another(losses):
+def test_loss_terms_are_selected_by_name_and_independent(losses):
     model, batch = make_model("taco"), make_batch(5)
     texts, videos = encode(model, batch)
     every = Taco(negatives="all").loss_terms(model, batch_of(texts, videos))
@@ -105,7 +105,7 @@ def test_terms_are_switched_by_name_and_none_changes_another(losses):
     assert all(torch.equal(some[name], every[name]) for name in some)
 
 
-def test_each_video_is_picked_as_often_as_the_tokens_that_must_pick_it_count():
+def test_biased_token_scores_pick_each_video_in_proportion_to_its_weight():
     texts, videos = encode(make_model("taco"), make_batch(4))
     batch = batch_of(texts, videos)
     text_of_S, weights_S = (

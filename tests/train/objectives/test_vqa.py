@@ -45,7 +45,7 @@ def test_the_answers_loss_is_that_of_plain_loops(asked, tmp_path):
     assert sorted(made.examples.labels) == sorted(set(words)) and "nothing" not in made.examples.labels
 
 
-def test_what_is_asked_blindly_teaches_the_encoders_nothing(asked, tmp_path):
+def test_the_blind_answer_head_gives_the_encoders_no_gradient(asked, tmp_path):
     made = made_trainer(asked, tmp_path, **QUESTIONS)
     texts = made.model.encode_texts(made.make_inputs(0).texts)
     made.model.head.blind_questions(texts.sentence_BD).sum().backward()

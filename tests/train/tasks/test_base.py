@@ -62,7 +62,7 @@ def toy_task(monkeypatch, tmp_path):
     monkeypatch.setitem(TASKS, "toy", importlib.import_module("toy_task").Toy())
 
 
-def test_a_task_is_a_file_a_page_and_a_row(toy_task, tmp_path, capsys):
+def test_a_task_can_be_added_with_a_file_a_page_and_a_row(toy_task, tmp_path, capsys):
     toy = make_toy(tmp_path)
     call = ["--root", str(tmp_path), "--dataset", "toy"]
     train = ["--features", "s3d", "--num-steps", "2", "--batch-size", "4", "--run-name", "r", "--num-negatives", "2"]

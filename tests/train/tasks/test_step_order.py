@@ -46,7 +46,7 @@ SMALL_COSTS = st.tuples(st.integers(1, 6), st.integers(1, 3)).flatmap(
 
 
 @given(SMALL_COSTS, st.booleans())
-def test_the_cheapest_way_of_all_is_found(cost_TK, exactly_one):
+def test_the_cheapest_of_all_paths_is_found(cost_TK, exactly_one):
     if len(cost_TK) < cost_TK.shape[1]:
         with pytest.raises(ValueError, match="frames for"):
             order_steps(cost_TK, exactly_one=exactly_one)
@@ -67,7 +67,7 @@ def test_the_cheapest_way_of_all_is_found_for_every_size_up_to_8_frames_and_3_st
             assert order_steps(cost_TK, exactly_one=exactly_one).cost == exhaustive(cost_TK, exactly_one=exactly_one)
 
 
-def test_of_equally_good_ways_it_is_the_published_one():
+def test_ties_are_resolved_as_in_the_published_program():
     # All costs 0. The end is the last step, for the background is not cheaper; before it, what may stay as it is does.
     assert order_steps(np.zeros((4, 2))).step_T.tolist() == [1, 0, 0, 2]
     assert order_steps(np.zeros((4, 2)), exactly_one=False).step_T.tolist() == [1, 2, 2, 2]

@@ -20,7 +20,7 @@ from vlalign.train.tasks.ask_steps import StepTask, StepVideo, localize_steps
 from vlalign.train.tasks.step_order import found_steps
 
 
-def test_recall_is_counted_as_by_hand():
+def test_recall_equals_a_count_by_hand():
     shown = np.zeros((6, 3), dtype=bool)
     shown[1:3, 0] = shown[4, 1] = True  # the third step is never shown: it is placed, and does not count
     assert found_steps(np.array([0, 1, 0, 0, 2, 3]), shown) == 2
