@@ -1,4 +1,4 @@
-"""Text encoders in a run from elsewhere: their code is never executed, and wrong sizes are refused before allocation."""
+"""Text encoders in a run from elsewhere: code is never executed, wrong sizes are refused before allocation."""
 
 import resource
 import sys
