@@ -21,6 +21,7 @@ COMMANDS = {
     "vlalign-preprocess": "vlalign.preprocess.cli",
     "vlalign-train": "vlalign.train.cli_train",
     "vlalign-evaluate": "vlalign.train.cli_evaluate",
+    "vlalign-runs": "vlalign.train.cli_runs",
     "vlalign-search": "vlalign.train.cli_search",
     "vlalign-store": "vlalign.storage.cli",
 }

@@ -13,6 +13,7 @@ from vlalign.storage.files import read_json, read_jsonl
 from vlalign.storage.layout import DatasetFolder
 from vlalign.storage.thumbnails import ThumbnailStore
 from vlalign.train.cli_evaluate import main as evaluate_main
+from vlalign.train.cli_runs import main as runs_main
 from vlalign.train.cli_search import main as search_main
 from vlalign.train.cli_train import main as train_main
 
@@ -23,6 +24,7 @@ COMMANDS = {
     "vlalign-preprocess": preprocess_main,
     "vlalign-train": train_main,
     "vlalign-evaluate": evaluate_main,
+    "vlalign-runs": runs_main,
     "vlalign-search": search_main,
 }
 

@@ -5,9 +5,11 @@ from dataclasses import Field, fields
 from typing import Any
 
 from ..storage.common.command import command_parser, run_command
+from ..storage.common.errors import SettingError
 from ..storage.common.exits import EXIT_DONE, EXIT_INCOMPLETE
 from ..storage.common.terminal import show
 from .comparison.seeds import SeedRuns, parse_seeds, train_seeds
+from .comparison.suites import list_suites, run_suite
 from .comparison.table import as_text
 from .config import PARTS, objective_settings
 from .objectives import DEFAULT_OBJECTIVE, OBJECTIVES
@@ -21,19 +23,39 @@ OWN_OPTIONS = ("dataset", "protocol", "features")
 
 def train_command(args: argparse.Namespace) -> int:
     """Run vlalign-train; return its exit code."""
+    if args.list_suites:
+        show(as_text(list_suites()))
+        return EXIT_DONE
     names = [of.name for part in PARTS.values() for of in fields(part)] + [*objective_settings()]
     settings = {name: getattr(args, name) for name in names if name not in ("dataset", "protocol")}
     settings["objective"] = args.objective
     names = ("recipe", "protocol", "init", "run_name", "device")
     call = {name: getattr(args, name) for name in names}
-    if args.seeds is not None:
-        return show_seeds(
-            train_seeds(args.root, args.dataset, seeds=parse_seeds(args.seeds), settings=settings, **call)
-        )
+    seeds = None if args.seeds is None else parse_seeds(args.seeds)
+    if args.suite is not None:
+        return suite_command(args, settings, seeds)
+    if seeds is not None:
+        return show_seeds(train_seeds(args.root, args.dataset, seeds=seeds, settings=settings, **call))
     run = train(args.root, args.dataset, settings=settings, **call)
     if not run.was_trained_before and is_first_process():
         show(f"trained {run.folder}; now: vlalign-evaluate {run.folder}")
     return EXIT_INCOMPLETE if run.num_left_out else EXIT_DONE
+
+
+def suite_command(args: argparse.Namespace, settings: dict[str, Any], seeds: tuple[int, ...] | None) -> int:
+    """Run a suite and show its table; return the exit code."""
+    for name in ("recipe", "protocol", "init", "run_name", "objective"):
+        if getattr(args, name) is not None:
+            raise SettingError(name, getattr(args, name), "the rows of a suite say what it is; leave it out")
+    seed = settings.pop("seed")
+    if seed is not None and seeds is not None:
+        raise SettingError("seed", seed, "the seeds are those of --seeds; leave one of both out")
+    seeds = seeds or (seed or 0,)
+    result = run_suite(args.root, args.dataset, args.suite, seeds=seeds, device=args.device, settings=settings)
+    if result.files:
+        show(as_text(result.table))
+        show(f"table: {' and '.join(map(str, result.files))}")
+    return EXIT_INCOMPLETE if result.num_failed or result.num_left_out else EXIT_DONE
 
 
 def show_seeds(result: SeedRuns) -> int:
@@ -92,6 +114,7 @@ def make_parser() -> argparse.ArgumentParser:
         "stopped. All settings are optional; those that are not given are the recipe's. A run keeps them in run.json.",
         "vlalign-train --dataset demo --features s3d\n"
         "  vlalign-train --dataset demo --features s3d --seeds 0-4\n"
+        "  vlalign-train --dataset youcook2 --suite taco-table3 --seeds 0-2 --device cuda\n"
         "  vlalign-train --recipe taco-youcook2 --num-video-layers 4 --device cuda\n"
         "  torchrun --nproc-per-node 8 --no-python vlalign-train --recipe taco-howto100m --device cuda",
     )
@@ -113,6 +136,13 @@ def make_parser() -> argparse.ArgumentParser:
         help="train and evaluate a run for each of these seeds, such as 0-4 or 0,2,5, and show the mean with its "
         "deviation; complete runs are kept",
     )
+    parser.add_argument(
+        "--suite",
+        metavar="NAME",
+        help="train and evaluate every row of a paper's table, and show the paper's figures beside ours, such as "
+        "taco-table3; settings that are given apply to all rows",
+    )
+    parser.add_argument("--list-suites", action="store_true", help="list the tables that --suite can run, and exit")
     parser.add_argument("--init", metavar="RUN", help="folder or name of a run whose model training starts from")
     parser.add_argument(
         "--run-name",

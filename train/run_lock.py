@@ -18,14 +18,18 @@ which ends it with the process."""
 
 
 @contextlib.contextmanager
-def training_in(folder: Path) -> Iterator[None]:
+def training_in(folder: Path, todo: str = "or pass another --run-name NAME") -> Iterator[None]:
     """Create ``folder`` and lock it for this process. A folder that is empty at the end is removed.
+
+    Args:
+        folder: A run's folder.
+        todo: What the user can do besides waiting, if another process trains there.
 
     Raises:
         UserError: Another process trains there; the message names it.
     """
     path = folder / LOCK_FILE
-    while (file := _lock(path)) is None:
+    while (file := _lock(path, todo)) is None:
         pass
     with file:
         file.truncate(0)
@@ -39,7 +43,7 @@ def training_in(folder: Path) -> Iterator[None]:
                 folder.rmdir()
 
 
-def _lock(path: Path) -> TextIO | None:
+def _lock(path: Path, todo: str) -> TextIO | None:
     """Return the locked file, or None if the process that had the lock has just removed it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
@@ -50,9 +54,7 @@ def _lock(path: Path) -> TextIO | None:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         with file:
-            raise UserError(
-                f"{path.parent}: {_holder(file)} trains there; wait until it ends, or pass another --run-name NAME"
-            ) from None
+            raise UserError(f"{path.parent}: {_holder(file)} trains there; wait until it ends, {todo}") from None
     except OSError as error:
         say(
             f"note: {path}: this file system has no locks ({error.strerror}); make sure that no other training writes "

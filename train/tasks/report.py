@@ -1,9 +1,7 @@
 """The report of an evaluation: one HTML file that needs no other file."""
 
-import base64
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,21 +15,12 @@ from ..run_files import read_events
 from ..run_layout import EVENTS_FILE, REPORT_FILE
 from .base import Figures, Task, counted
 from .drawing import svg_of, with_plain_texts
+from .pictures import pictures_of
 
 NO_TERMS = ("step", "learning_rate", "codewords_in_use")
 """Fields of a training event that are no terms of the loss."""
 JUDGES = {"validation_mean_rank": "mean rank (1 is best)", "validation_error": "wrong, percent"}
 """Validation figures that the loss curve shows: {field of an event: label of its axis}."""
-
-
-@dataclass(frozen=True)
-class Picture:
-    """A frame of a video."""
-
-    address: str
-    """A data URL with the JPEG."""
-    text: str
-    """The alternative text."""
 
 
 @with_plain_texts
@@ -62,21 +51,6 @@ def loss_curve(events: Sequence[Mapping[str, float | None]]) -> str:
 def _values(events: Sequence[Mapping[str, float | None]], name: str) -> list[float]:
     values = [event.get(name) for event in events]
     return [math.nan if value is None else value for value in values]
-
-
-def _pictures(thumbnails: ThumbnailStore, clip: Mapping[str, Any]) -> list[Picture]:
-    """Return the thumbnails of a clip: those within its time, or else the video's first."""
-    video_id, start, end = clip["video_id"], clip["start_seconds"], clip["end_seconds"]
-    frames = thumbnails.get(video_id)
-    if start is not None:
-        frames = [frame for frame in frames if start <= frame.seconds <= end] or frames[:1]
-    return [
-        Picture(
-            f"data:image/jpeg;base64,{base64.b64encode(frame.jpeg).decode()}",
-            f"Frame of video {video_id} at {frame.seconds:.1f} s",
-        )
-        for frame in frames
-    ]
 
 
 def render_report(
@@ -110,7 +84,7 @@ def render_report(
         result=figures,
         counted=partial(counted, figures),
         curve=loss_curve(events),
-        pictures=partial(_pictures, thumbnails),
+        pictures=partial(pictures_of, thumbnails),
         **task.page_functions(),
         **page,
     )

@@ -80,11 +80,14 @@ class Retrieval(Task[RetrievalSettings]):
 
 
 def _measures(metrics: Mapping[str, Any]) -> dict[str, float]:
-    return {
-        f"{prefix}{name.replace('_', ' ')}": metrics[direction][name]
-        for direction, prefix in (("text_to_video", ""), ("video_to_text", "video to text "))
-        for name in COLUMNS
-    }
+    text_to_video, video_to_text = metrics["text_to_video"], metrics["video_to_text"]
+    measures: dict[str, float] = {}
+    for name in COLUMNS:
+        label = name.replace("_", " ")
+        measures[label] = text_to_video[name]
+        measures[f"video to text {label}"] = video_to_text[name]
+        measures[f"mean of both {label}"] = (text_to_video[name] + video_to_text[name]) / 2
+    return measures
 
 
 def metrics_table(metrics: Mapping[str, Any]) -> str:

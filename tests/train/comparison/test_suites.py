@@ -1,0 +1,139 @@
+"""Suites: their files say what the papers print, and one is run from start to end on a small planted set."""
+
+import csv
+import re
+from pathlib import Path
+
+import pytest
+from helpers.toy import make_toy
+from helpers.training import at
+from vlalign.storage.common.errors import SettingError
+from vlalign.train.cli_train import main as train_main
+from vlalign.train.comparison.suite_files import all_suites, read_suite, row_config, row_settings
+from vlalign.train.tasks import TASKS
+
+PAPERS = Path(__file__).resolve().parents[4] / "shared" / "papers"
+SMALL = [
+    "--features",
+    "s3d",
+    "--text-encoder",
+    "small",
+    "--num-steps",
+    "2",
+    "--batch-size",
+    "4",
+    "--num-negatives",
+    "2",
+]
+SUITES = {suite.name: suite for suite in all_suites()}
+
+
+@pytest.mark.parametrize("name", SUITES)
+def test_every_row_is_a_configuration_with_a_figure_for_each_column(name):
+    suite = SUITES[name]
+    assert len({row.name for row in suite.rows}) == len(suite.rows)
+    for dataset in suite.datasets:
+        rows = suite.rows_for(dataset)
+        places = {row.name: place for place, row in enumerate(rows)}
+        for row in rows:
+            config = row_config(suite, row, dataset, {})
+            assert config.dataset == (row.trained_on or dataset)
+            assert row.init is None or places[row.init] < places[row.name]
+            assert dataset not in row.figures or len(row.figures[dataset]) == len(suite.columns)
+            assert row.stage is None or row.stage in config.score_weights
+    assert {dataset for row in suite.rows for dataset in row.figures} == set(suite.datasets)
+
+
+def shown_measures():
+    metrics = dict.fromkeys(["R@1", "R@5", "R@10", "R@50", "median_rank", "mean_rank"], 1.0)
+    figures = {"metrics": {"text_to_video": metrics, "video_to_text": metrics}}
+    return {*TASKS["retrieval"].measures(figures), "recall", "accuracy"}
+
+
+@pytest.mark.parametrize("name", SUITES)
+def test_columns_are_measures(name):
+    assert set(SUITES[name].columns) <= shown_measures()
+
+
+@pytest.mark.parametrize("name", SUITES)
+def test_figures_stand_in_the_paper_in_this_order(name):
+    """The text of the papers is not part of the repository."""
+    path = PAPERS / f"{name.partition('-')[0]}.txt"
+    if not path.exists():
+        pytest.skip(f"no {path}")
+    text = re.sub(r"</?b>|\\\w+|[$|*{}]|<li>|</?ul>", " ", path.read_text(encoding="utf-8"))
+    numbers = [float(number) for number in re.findall(r"(?<![\w.])\d+(?:\.\d+)?", text)]
+    missing = []
+    for row in SUITES[name].rows:
+        for dataset, figures in row.figures.items():
+            if not any(numbers[place : place + len(figures)] == figures for place in range(len(numbers))):
+                missing.append((row.name, dataset))
+    # Cells that the text of ToCo has in columns, and of CMCM's and SSML's without a number before them, are found, too;
+    # ToCo's tables list each column of a block together, so its rows cannot be found as such.
+    assert missing == [] or name.startswith("toco"), missing
+    values = {value for row in SUITES[name].rows for figures in row.figures.values() for value in figures}
+    assert values <= set(numbers)
+
+
+def test_a_suite_that_is_none_and_a_setting_of_its_rows_are_refused():
+    with pytest.raises(SettingError, match=r"^suite taco-table1: expected one of cmcm-table1, "):
+        read_suite("taco-table1")
+    suite = read_suite("taco-table3")
+    with pytest.raises(SettingError, match=r"^losses all: the rows of taco-table3 set it; leave it out"):
+        row_settings(suite, suite.rows[0], "youcook2", {"losses": "all"})
+
+
+def test_rows_that_others_start_from_come_along():
+    suite = read_suite("taco-table8")
+    assert [row.name for row in suite.rows_for("youcook2")][2] == "pretrained, R-152+S3D-HM"
+    assert "youcook2" not in suite.rows[2].figures
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (["--suite", "taco-table7"], "--suite taco-table7: TACo, Table 7 has no figures for youcook2"),
+        (["--suite", "taco-table3", "--recipe", "taco-small"], "--recipe taco-small: the rows of a suite say"),
+        (["--suite", "taco-table3", "--num-steps", "0"], "--num-steps 0: expected 1 or more"),
+        (["--suite", "taco-table3", "--seed", "1", "--seeds", "2"], "--seed 1: the seeds are those of --seeds"),
+    ],
+)
+def test_mistakes_are_found_before_anything_is_trained(tmp_path, capsys, call, message):
+    dataset = make_toy(tmp_path, name="youcook2", num_videos=8)
+    assert train_main([*at(dataset), *call]) == 2
+    assert message in capsys.readouterr().err and not dataset.runs.exists()
+
+
+def test_the_list_names_every_suite(capsys):
+    assert train_main(["--list-suites"]) == 0
+    shown = capsys.readouterr().out
+    assert all(re.search(rf"^{name} ", shown, re.MULTILINE) for name in SUITES)
+
+
+def test_a_table_is_run_beside_the_papers_figures(tmp_path, capsys):
+    """TACo's Table 12 on a planted set, of which the second row's features are missing."""
+    dataset = make_toy(tmp_path, name="youcook2")
+    call = [*at(dataset), "--suite", "taco-table12", *SMALL]
+    assert train_main(call) == 0
+    [path] = dataset.comparisons.glob("*.csv")
+    rows = list(csv.DictReader(path.read_text(encoding="utf-8").splitlines()))
+    assert [row["whose"] for row in rows] == ["paper", "ours", "difference"] * 3
+    assert [float(row["R@1"]) for row in rows[::3]] == [13.3, 13.6, 14.5]
+    for paper, ours, difference in zip(rows[::3], rows[1::3], rows[2::3], strict=True):
+        for name in ("R@1", "R@5", "R@10", "median rank"):
+            assert float(difference[name]) == pytest.approx(float(ours[name]) - float(paper[name]))
+    shown = capsys.readouterr()
+    assert "note: not the paper's settings: features s3d, text_encoder small, num_steps 2" in shown.out
+    assert train_main(call) == 0, "repeated"
+    again = capsys.readouterr()
+    assert again.err.count("trained before") == 3 and again.out == shown.out
+
+
+def test_a_row_that_fails_is_reported_and_the_others_go_on(tmp_path, capsys):
+    dataset = make_toy(tmp_path, name="youcook2")
+    small = [word for word in SMALL if word not in ("--features", "s3d")]
+    assert train_main([*at(dataset), "--suite", "taco-table5", *small]) == 1
+    shown = capsys.readouterr()
+    assert "warning: taco-table5, row TACo, R-152+I3D-X101: features resnet152+i3d_resnext101: no store" in shown.err
+    assert re.search(r"^TACo, S3D-HM +ours +\d", shown.out, re.MULTILINE)
+    assert re.search(r"^TACo, R-152\+I3D-X101 +ours +- +- +- +-$", shown.out, re.MULTILINE)

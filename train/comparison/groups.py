@@ -1,0 +1,224 @@
+"""Runs with equal settings, whatever their seed, and the table of them."""
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any
+
+from ...storage.common.errors import SettingError
+from ..run_names import changed_settings
+from .published import Published, published_figure
+from .records import RunRecord
+from .table import Cell, Column, Number, Table, mean_of
+
+LOWER_IS_BETTER = ("rank", "error", "chance")
+"""Words in the names of measures that are better when they are lower."""
+FACTS = ("run", "recipe", "objective", "features", "task", "split", "trained_on", "checksum", "seeds", "is_whole")
+"""What can be sorted and filtered by, besides settings and measures."""
+
+
+@dataclass(frozen=True)
+class RunGroup:
+    """Runs that differ in their seed alone, asked the same."""
+
+    runs: tuple[RunRecord, ...]
+
+    @property
+    def first(self) -> RunRecord:
+        """One of the runs."""
+        return self.runs[0]
+
+    @property
+    def name(self) -> str:
+        """The name of the only run, or that of all with the number of seeds in the place of the seed."""
+        if len(self.runs) == 1:
+            return self.first.name
+        stems = {re.sub(r"-?seed\d+$", "", run.name) for run in self.runs}
+        seeds = ",".join(str(seed) for seed in sorted(run.config.seed for run in self.runs))
+        return f"{stems.pop()}-seeds{seeds}" if len(stems) == 1 else f"{self.first.name} and {len(self.runs) - 1} more"
+
+    def measure(self, name: str) -> Number | None:
+        """Return the mean of a measure over the runs; None if they do not have it."""
+        values = [run.measured.values.get(name) for run in self.runs if run.measured is not None]
+        numbers = [value for value in values if value is not None]
+        return mean_of(numbers) if numbers else None
+
+    def fact(self, name: str) -> Any:
+        """Return a fact (``FACTS``), a setting or a measure's mean; None if the runs do not have it."""
+        config, measured = self.first.config, self.first.measured
+        facts = {
+            "run": self.name,
+            "recipe": config.recipe,
+            "objective": config.objective.name,
+            "features": config.features,
+            "trained_on": config.dataset,
+            "seeds": len(self.runs),
+            "task": measured.task if measured else None,
+            "split": measured.test.split if measured else None,
+            "checksum": measured.test.checksum if measured else None,
+            "is_whole": measured.test.is_whole if measured else None,
+        }
+        if name in facts:
+            return facts[name]
+        number = self.measure(name)
+        return config.flat().get(name) if number is None else number.value
+
+
+def group_runs(records: Sequence[RunRecord]) -> list[RunGroup]:
+    """Return the runs in groups that differ in their seed alone.
+
+    A run with the settings and the seed of another one is a copy, not a sample: it starts a group of its own.
+    """
+    groups: dict[str, list[RunRecord]] = {}
+    for record in records:
+        settings = {name: value for name, value in record.config.flat().items() if name != "seed"}
+        asked = record.measured and (record.measured.question, vars(record.measured.test))
+        key = json.dumps([settings, record.inputs, asked], sort_keys=True, default=str)
+        while any(record.config.seed == other.config.seed for other in groups.get(key, [])):
+            key += " again"
+        groups.setdefault(key, []).append(record)
+    return [RunGroup(tuple(runs)) for runs in groups.values()]
+
+
+def sort_groups(groups: Sequence[RunGroup], by: str | None) -> list[RunGroup]:
+    """Return the groups, the best first; those without the value come last.
+
+    Args:
+        groups: The groups.
+        by: A measure, a setting or a fact; None: the measure that most groups show first.
+
+    Raises:
+        SettingError: No group has it.
+    """
+    if by is None:
+        firsts = [
+            group.first.measured.main[0] for group in groups if group.first.measured and group.first.measured.main
+        ]
+        by = max(firsts, key=firsts.count) if firsts else "run"
+    _check_name(groups, "sort", by, by)
+    known = [group for group in groups if group.fact(by) is not None]
+    is_measure = any(group.measure(by) is not None for group in known)
+    best_is_high = is_measure and not any(word in by for word in LOWER_IS_BETTER)
+    known.sort(key=lambda group: _comparable(group.fact(by)), reverse=best_is_high)
+    return known + [group for group in groups if group.fact(by) is None]
+
+
+def _comparable(value: Any) -> tuple[int, float, str]:
+    is_number = isinstance(value, int | float)
+    return (0, float(value), "") if is_number else (1, 0.0, str(value))
+
+
+def filter_groups(groups: Sequence[RunGroup], conditions: Sequence[str]) -> list[RunGroup]:
+    """Return the groups for which all conditions hold, such as "objective=taco", "R@1>30" or "run!=*small*".
+
+    Raises:
+        SettingError: A condition is of another form, or names what no run has.
+    """
+    kept = list(groups)
+    for condition in conditions:
+        found = re.fullmatch(r"\s*([^<>=!]+?)\s*(!=|>=|<=|=|>|<)\s*(.*?)\s*", condition)
+        if found is None:
+            raise SettingError("filter", condition, 'expected NAME=VALUE, NAME!=VALUE or NAME>NUMBER, such as "R@1>30"')
+        name, relation, value = found.groups()
+        _check_name(groups, "filter", condition, name)
+        kept = [group for group in kept if _holds(group.fact(name), relation, value, condition)]
+    return kept
+
+
+def _check_name(groups: Sequence[RunGroup], option: str, value: str, name: str) -> None:
+    measures = {n for group in groups if group.first.measured for n in group.first.measured.values}
+    settings = {n for group in groups for n in group.first.config.flat()}
+    if groups and name not in {*FACTS, *measures, *settings}:
+        known = ", ".join([*FACTS, *sorted(measures)])
+        raise SettingError(option, value, f"no run has {name!r}; expected a setting, or one of {known}")
+
+
+def _holds(actual: Any, relation: str, value: str, condition: str) -> bool:
+    if relation in ("=", "!="):
+        text = f"{actual:g}" if isinstance(actual, float) else "" if actual is None else str(actual)
+        return (fnmatchcase(text.lower(), value.lower())) == (relation == "=")
+    try:
+        limit = float(value)
+    except ValueError:
+        raise SettingError("filter", condition, f"expected a number after {relation}") from None
+    if isinstance(actual, bool) or not isinstance(actual, int | float):
+        return False
+    return {">": actual > limit, "<": actual < limit, ">=": actual >= limit, "<=": actual <= limit}[relation]
+
+
+def runs_table(groups: Sequence[RunGroup]) -> Table:
+    """Return the table of groups: settings, measures, test set, and a paper's figure where there is one."""
+    evaluated = [group.first.measured for group in groups if group.first.measured]
+    main = list(dict.fromkeys(name for measured in evaluated for name in measured.main))
+    rest = [name for name in dict.fromkeys(n for m in evaluated for n in m.values) if name not in main]
+    papers = [published_figure(group.first.config, group.first.measured) for group in groups]
+    text, number = ("run", "recipe", "settings"), ("seeds", *main, *rest)
+    columns = [Column(name, is_text=True) for name in text]
+    columns += [Column(name, only_in_csv=name in rest) for name in number]
+    columns += [Column(name, is_text=True) for name in ("test set", "used")]
+    has_papers = any(papers)
+    columns += [Column("paper", is_text=True)] if has_papers else []
+    varying = _varying(groups)
+    rows: list[tuple[Cell, ...]] = []
+    for group, paper in zip(groups, papers, strict=True):
+        measured = group.first.measured
+        row: list[Cell] = [group.name, group.first.config.recipe or None, _settings(group, varying) or None]
+        row += [len(group.runs), *(group.measure(name) for name in (*main, *rest))]
+        row += [measured.test.checksum, _used(group)] if measured else [None, "not evaluated"]
+        row += [_cited(paper, main)] if has_papers else []
+        rows.append(tuple(row))
+    notes = ["±: sample standard deviation over seeds"] if any(len(group.runs) > 1 for group in groups) else []
+    checksums = {measured.test.checksum for measured in evaluated}
+    if len(checksums) > 1:
+        notes.append("test sets differ: compare only runs with the same checksum")
+    return Table(tuple(columns), tuple(rows), tuple(notes))
+
+
+def _varying(groups: Sequence[RunGroup]) -> set[str]:
+    """Return which of features, protocol, init, training data and parts of the question differ between groups."""
+    seen: dict[str, set[str]] = {}
+    for group in groups:
+        for name, value in _beside(group).items():
+            seen.setdefault(name, set()).add(json.dumps(value, sort_keys=True, default=str))
+    return {name for name, values in seen.items() if len(values) > 1}
+
+
+def _beside(group: RunGroup) -> dict[str, Any]:
+    config, measured = group.first.config, group.first.measured
+    about = {
+        "features": config.features,
+        "protocol": config.protocol,
+        "init": config.init,
+        "trained_on": config.dataset,
+    }
+    asked = {n: v for n, v in measured.question.items() if n not in ("task", "temperature")} if measured else {}
+    return about | asked
+
+
+def _settings(group: RunGroup, varying: set[str]) -> str:
+    settings = changed_settings(group.first.config)
+    settings |= {name: value for name, value in _beside(group).items() if name in varying and value not in ("", None)}
+    return " ".join(f"{name}={_shown(value)}" for name, value in settings.items())
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, dict):
+        return ",".join(f"{name}:{_shown(part)}" for name, part in value.items())
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _used(group: RunGroup) -> str:
+    measured = group.first.measured
+    if measured is None:
+        return ""
+    split = "" if measured.test.split == "test" else f", {measured.test.split}"
+    return f"{'whole' if measured.test.is_whole else 'partial'}: {measured.test.told}{split}"
+
+
+def _cited(paper: Published | None, main: Sequence[str]) -> str | None:
+    if paper is None:
+        return None
+    figures = " ".join(f"{name} {value:g}" for name, value in paper.figures.items() if name in main)
+    return f"{figures} ({paper.source})"

@@ -1,0 +1,80 @@
+"""Deleting and renaming runs: only folders of runs, only within the data set's folder of runs, never one that trains."""
+
+import os
+import re
+import shutil
+from pathlib import Path
+
+from ...storage.common.errors import UserError, refuse_unreadable
+from ...storage.files import read_json, write_json
+from ...storage.layout import DatasetFolder
+from ..run_layout import METRICS_FILE, RUN_FILE, STATE_FILE
+from ..run_lock import LOCK_FILE, training_in
+
+RUN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+=-]{0,199}")
+"""Names that a run can be given."""
+TODO = "or stop it first"
+
+
+def check_run_folder(dataset: DatasetFolder, name: str) -> Path:
+    """Return the folder of a run that may be deleted or renamed.
+
+    Raises:
+        UserError: The name leads elsewhere, is a link, or is no run.
+    """
+    if not name or name in (".", "..") or "/" in name or "\0" in name:
+        raise UserError(f"run {name!r}: expected the name of a folder in {dataset.runs}, not a path")
+    folder = dataset.runs / name
+    if folder.is_symlink():
+        raise UserError(f"{folder}: a link, which leads elsewhere; expected a run's own folder; remove it by hand")
+    if not folder.is_dir():
+        raise UserError(f"{folder}: no such run; list them with vlalign-runs --dataset {dataset.name}")
+    if not any((folder / file).exists() for file in (RUN_FILE, STATE_FILE, LOCK_FILE)):
+        raise UserError(f"{folder}: has neither {RUN_FILE} nor {STATE_FILE}, so it is no run; not touched")
+    return folder
+
+
+def delete_run(dataset: DatasetFolder, name: str) -> None:
+    """Delete a run's folder. Links in it are removed, what they lead to is not touched.
+
+    Raises:
+        UserError: It is no run of the data set, or a process trains there.
+    """
+    folder = check_run_folder(dataset, name)
+    with training_in(folder, TODO):
+        (folder / RUN_FILE).unlink(missing_ok=True)  # first: what is left of a killed deletion is no finished run
+        for path in folder.iterdir():
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            elif path.name != LOCK_FILE:
+                path.unlink()
+
+
+def rename_run(dataset: DatasetFolder, name: str, new_name: str) -> Path:
+    """Rename a run's folder, and the run in its metrics; return the new folder.
+
+    The report keeps the old name until the run is evaluated anew.
+
+    Raises:
+        UserError: It is no run of the data set, a process trains there, or the new name is taken or not a name.
+    """
+    folder = check_run_folder(dataset, name)
+    if RUN_NAME.fullmatch(new_name) is None:
+        raise UserError(f"run name {new_name!r}: expected at most 200 letters, digits, '.', '_', '+', '=' and '-'")
+    target = dataset.runs / new_name
+    if os.path.lexists(target):
+        raise UserError(f"{target}: is there already; expected a name that is free")
+    with training_in(folder, TODO):
+        folder.rename(target)
+        (target / LOCK_FILE).unlink(missing_ok=True)
+    for path in [target / METRICS_FILE, *sorted(target.glob(f"on/*/{METRICS_FILE}"))]:
+        if (
+            path.is_file()
+            and not path.is_symlink()
+            and not path.parent.is_symlink()
+            and not (target / "on").is_symlink()
+        ):
+            figures = read_json(path)
+            with refuse_unreadable(path, "not as an evaluation writes it", "run vlalign-evaluate again"):
+                write_json(path, {**figures, "run": new_name})
+    return target

@@ -1,0 +1,112 @@
+"""All runs that were asked about a data set, as their files say. What cannot be read is reported and left out."""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ...storage.common.errors import SettingError, UserError
+from ...storage.common.problems import Problems
+from ...storage.layout import DatasetFolder
+from ..config import TrainConfig
+from ..run_files import read_config
+from ..run_layout import RUN_FILE, STATE_FILE
+from ..runs import read_run
+from .measures import Measured, read_measured
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """A finished run, and what it reached on one data set."""
+
+    folder: Path
+    """The run's folder."""
+    config: TrainConfig
+    inputs: Mapping[str, Any]
+    """What it was trained on, as ``run.json`` says."""
+    answers: Path
+    """Folder of the evaluation: the run's, or ``on/<data set>`` in it."""
+    measured: Measured | None
+    """None: it was not evaluated."""
+
+    @property
+    def name(self) -> str:
+        """The name of the run's folder."""
+        return self.folder.name
+
+
+def read_records(dataset: DatasetFolder, problems: Problems) -> list[RunRecord]:
+    """Return the runs of a data set, and the runs of others that were asked about it (zero-shot).
+
+    Args:
+        dataset: The data set.
+        problems: Gets a line for each run that cannot be read.
+    """
+    records = []
+    for folder in run_folders(dataset.runs):
+        records += _read(folder, [folder], dataset, problems)
+    for other in sorted(dataset.root.glob("*")):
+        if other.name == dataset.name or not other.is_dir():
+            continue
+        for folder in run_folders(other / "runs"):
+            asked = [on for on in _subfolders(folder / "on") if is_about(on, dataset.name)]
+            records += _read(folder, asked, dataset, problems)
+    return records
+
+
+def run_folders(runs: Path) -> list[Path]:
+    """Return the folders of finished runs, sorted. Links are no runs: they lead elsewhere."""
+    return [folder for folder in _subfolders(runs) if (folder / RUN_FILE).is_file()]
+
+
+def unfinished_runs(runs: Path) -> list[Path]:
+    """Return the folders of trainings that have not ended."""
+    folders = (folder for folder in _subfolders(runs) if not (folder / RUN_FILE).exists())
+    return [folder for folder in folders if (folder / STATE_FILE).exists()]
+
+
+def is_about(folder: Path, dataset: str) -> bool:
+    """Return whether a folder in ``on/`` is named after a data set, or after it and a protocol."""
+    return re.fullmatch(rf"{re.escape(dataset)}(-.*)?", folder.name) is not None
+
+
+def _subfolders(folder: Path) -> list[Path]:
+    if not folder.is_dir():
+        return []
+    return sorted(each for each in folder.iterdir() if each.is_dir() and not each.is_symlink())
+
+
+def _read(folder: Path, asked: list[Path], dataset: DatasetFolder, problems: Problems) -> Iterator[RunRecord]:
+    if not asked:
+        return
+    try:
+        about = read_run(folder)
+        config = read_config(about)
+        for answers in asked:
+            measured = read_measured(answers)
+            if measured is None or measured.test.dataset == dataset.name:
+                yield RunRecord(folder, config, about["inputs"], answers, measured)
+            elif answers == folder:
+                problems.add(f"{folder}: was asked about {measured.test.dataset!r}, not {dataset.name}; left out")
+    except (UserError, OSError) as error:
+        problems.add(f"{error}; left out")
+
+
+def choose_record(records: list[RunRecord], name: str) -> RunRecord:
+    """Return the evaluated run of a name, or of a folder.
+
+    Raises:
+        SettingError: There is none, or there are several.
+    """
+    evaluated = [record for record in records if record.measured is not None]
+    found = [record for record in evaluated if record.name == name or str(record.folder) == name.rstrip("/")]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        folders = ", ".join(str(record.folder) for record in found)
+        raise SettingError("compare", name, f"{len(found)} runs have this name; expected a folder, one of {folders}")
+    if any(record.name == name for record in records):
+        raise SettingError("compare", name, "was not evaluated; run vlalign-evaluate first")
+    known = ", ".join(record.name for record in evaluated) or "none"
+    raise SettingError("compare", name, f"no such run; those that were evaluated: {known}")

@@ -1,0 +1,144 @@
+"""Suites: the rows of a paper's table, each a recipe with settings, and the figures that the paper prints.
+
+A suite is a JSON file in ``suite_data``:
+
+- ``source``: paper and table; ``title``: what the table is about; ``notes``: where the rows are not the paper's;
+- ``columns``: the measures of the paper's columns, as ``Task.measures`` names them;
+- ``datasets``: {data set: {"recipe": name, "settings": {...}}}, what its rows start from;
+- ``rows``: ``name``, and what the row changes: ``settings``; ``recipe`` {data set: name}; ``trained_on`` for a run of
+  another data set; ``init``, the name of the row whose run training starts from; ``question``, the settings of the
+  task; ``stage``, the part of the score whose figures are the row's; ``figures`` {data set: values of the columns}.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from ...storage.common.errors import SettingError
+from ...storage.files import read_json
+from ..config import TrainConfig
+from ..recipes import RECIPES, make_config
+
+FOLDER = Path(__file__).with_name("suite_data")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """A row of a paper's table."""
+
+    name: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    recipe: Mapping[str, str] = field(default_factory=dict)
+    """{data set: recipe}, in place of the data set's."""
+    trained_on: str | None = None
+    """The data set of the training, if it is not the one that is asked about."""
+    init: str | None = None
+    """The row whose run training starts from."""
+    question: Mapping[str, Any] = field(default_factory=dict)
+    """Settings of the task."""
+    stage: str | None = None
+    """The stage of the score whose figures are the row's; None: the fused score."""
+    figures: Mapping[str, list[float]] = field(default_factory=dict)
+    """{data set: the paper's figures}; without one, the row is only trained, for others that start from it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Start:
+    """What all rows of a data set start from."""
+
+    recipe: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Suite:
+    """A table of a paper."""
+
+    name: str
+    source: str
+    """Paper and table."""
+    title: str
+    columns: tuple[str, ...]
+    """Measures."""
+    datasets: Mapping[str, Start]
+    rows: tuple[Row, ...]
+    notes: tuple[str, ...]
+    """Where the rows are not what the paper did."""
+
+    def row(self, name: str) -> Row:
+        """Return the row of a name."""
+        return next(row for row in self.rows if row.name == name)
+
+    def rows_for(self, dataset: str) -> list[Row]:
+        """Return the rows with figures for a data set, and those that they start from, in the table's order."""
+        needed = {row.name for row in self.rows if dataset in row.figures}
+        for row in reversed(self.rows):
+            if row.name in needed and row.init:
+                needed.add(row.init)
+        return [row for row in self.rows if row.name in needed]
+
+
+def suite_names() -> list[str]:
+    """Return the names of all suites."""
+    return sorted(path.stem for path in FOLDER.glob("*.json"))
+
+
+@lru_cache
+def read_suite(name: str) -> Suite:
+    """Return a suite.
+
+    Raises:
+        SettingError: There is no such suite.
+    """
+    if name not in suite_names():
+        raise SettingError("suite", name, f"expected one of {', '.join(suite_names())}")
+    about = read_json(FOLDER / f"{name}.json")
+    return Suite(
+        name=name,
+        source=about["source"],
+        title=about["title"],
+        columns=tuple(about["columns"]),
+        datasets={dataset: Start(**start) for dataset, start in about["datasets"].items()},
+        rows=tuple(Row(**row) for row in about["rows"]),
+        notes=tuple(about.get("notes", ())),
+    )
+
+
+def all_suites() -> list[Suite]:
+    """Return all suites."""
+    return [read_suite(name) for name in suite_names()]
+
+
+def row_settings(suite: Suite, row: Row, dataset: str, given: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Return the recipe of a row, and its settings with those that are given.
+
+    Args:
+        suite: The row's suite.
+        row: The row.
+        dataset: The data set that the table is about.
+        given: Settings for all rows, such as a lower number of steps.
+
+    Raises:
+        SettingError: A setting is given that tells the rows apart.
+    """
+    taken = {name for other in suite.rows for name in other.settings}
+    if twice := [name for name in given if name in taken]:
+        raise SettingError(twice[0], given[twice[0]], f"the rows of {suite.name} set it; leave it out")
+    start = suite.datasets[dataset]
+    recipe = row.recipe.get(dataset, start.recipe)
+    of_dataset = {} if row.trained_on else start.settings
+    return recipe, {**of_dataset, **given, **row.settings}
+
+
+def row_config(suite: Suite, row: Row, dataset: str, given: Mapping[str, Any]) -> TrainConfig:
+    """Return the configuration of a row's run. The run that it starts from is named after its row.
+
+    Raises:
+        SettingError: A given setting cannot be used.
+    """
+    recipe, settings = row_settings(suite, row, dataset, given)
+    protocol = RECIPES.get(recipe, {}).get("protocol", "")
+    names = {"dataset": row.trained_on or dataset, "protocol": protocol} | ({"init": row.init} if row.init else {})
+    return make_config(recipe, {**settings, **names})

@@ -1,0 +1,205 @@
+"""Running every row of a paper's table, beside the paper's figures. ``vlalign-train --suite`` wraps ``run_suite``."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ...storage.common.errors import SettingError, UserError
+from ...storage.common.problems import Problems
+from ...storage.common.progress import Listener
+from ...storage.common.terminal import say
+from ...storage.layout import DatasetFolder, find_dataset
+from ..evaluation import EvaluationSettings, evaluate
+from ..recipes import RECIPES
+from ..run_names import settings_text
+from ..tasks.retrieval_settings import RetrievalSettings
+from ..training import TrainedRun, is_first_process, train
+from .measures import Measured, measured
+from .seeds import shown_seeds
+from .suite_files import Row, Suite, all_suites, read_suite, row_config, row_settings
+from .table import Cell, Column, Number, Table, mean_of, write_table
+
+
+@dataclass(frozen=True)
+class RowResult:
+    """What a row of a suite came to."""
+
+    row: Row
+    paper: tuple[float, ...]
+    """The paper's figures, in the order of the suite's columns."""
+    ours: tuple[Number | None, ...]
+    """The same of our runs; None for a row that failed, and for a measure that a run does not have."""
+
+
+@dataclass(frozen=True)
+class SuiteResult:
+    """A paper's table, run."""
+
+    rows: tuple[RowResult, ...]
+    table: Table
+    """Three lines for each row: the paper's figures, ours, and the difference."""
+    files: tuple[Path, ...]
+    """Where the table was written; none in the other processes of a training by several."""
+    num_failed: int
+    """Rows that could not be trained or evaluated."""
+    num_left_out: int
+    """Captions and videos that could not be used, in all runs."""
+
+
+@dataclass
+class _Trained:
+    """The runs of the rows so far: {row: {seed: run}}."""
+
+    runs: dict[str, dict[int, TrainedRun]] = field(default_factory=dict)
+    failed: set[str] = field(default_factory=set)
+
+
+def list_suites() -> Table:
+    """Return a table of all suites."""
+    columns = tuple(Column(name, is_text=name != "rows") for name in ("suite", "data sets", "rows", "table"))
+    rows = [(s.name, ", ".join(s.datasets), len(s.rows), f"{s.source}: {s.title}") for s in all_suites()]
+    return Table(columns, tuple(rows))
+
+
+def run_suite(
+    root: Path,
+    dataset: str | None,
+    suite_name: str,
+    *,
+    seeds: Sequence[int] = (0,),
+    device: str = "cpu",
+    settings: Mapping[str, Any] | None = None,
+    on_progress: Listener | None = None,
+) -> SuiteResult:
+    """Train and evaluate every row of a paper's table, and compare with the paper's figures.
+
+    Runs that are complete are kept, unfinished ones continue. A row that fails is reported, and the others go on. The
+    table is also written into ``<root>/<dataset>/comparisons/``.
+
+    Args:
+        root: Folder of all data sets.
+        dataset: One of the data sets of the table; None: the one prepared data set under ``root``.
+        suite_name: One of ``suite_files.suite_names()``.
+        seeds: Each row has a run for each of them.
+        device: "cpu", "cuda" or "cuda:N".
+        settings: Settings for all rows, such as a lower number of steps. The figures are then not the paper's settings'.
+        on_progress: Called with the progress of each training and evaluation.
+
+    Raises:
+        SettingError: There is no such suite, it has no figures for the data set, or a setting cannot be used.
+        UserError: The data set is not prepared.
+    """
+    suite = read_suite(suite_name)
+    folder = find_dataset(root, dataset, having="captions", hint="vlalign-preprocess")
+    if folder.name not in suite.datasets:
+        problem = f"{suite.source} has no figures for {folder.name}; expected --dataset {', '.join(suite.datasets)}"
+        raise SettingError("suite", suite_name, problem)
+    given = {name: value for name, value in (settings or {}).items() if value is not None}
+    rows = suite.rows_for(folder.name)
+    for row in rows:  # all mistakes in settings are found before the first training
+        row_config(suite, row, folder.name, given)
+    problems = Problems(quiet=not is_first_process(), file=folder.problems("suite"))
+    call = {"device": device, "on_progress": on_progress}
+    trained = _Trained()
+    with problems:
+        for row in rows:
+            _train_row(trained, root, folder, suite, row, seeds, given, problems, call)
+        if not is_first_process():
+            return SuiteResult((), Table((), ()), (), len(trained.failed), 0)
+        asked = [row for row in rows if folder.name in row.figures]
+        measures = [_ask_row(trained, root, folder, suite, row, problems, call) for row in asked]
+    results = tuple(_result(suite, row, folder.name, found) for row, found in zip(asked, measures, strict=True))
+    notes = {note: None for found in measures for each in found for note in each.notes}
+    table = suite_table(suite, results, given, len(seeds), list(notes))
+    name = "-".join(filter(None, (suite.name, settings_text(given)[:100], f"seeds{shown_seeds(seeds)}")))
+    files = tuple(write_table(table, folder.comparisons, name))
+    left_out = sum(run.num_left_out for runs in trained.runs.values() for run in runs.values())
+    return SuiteResult(results, table, files, len(trained.failed), left_out)
+
+
+def _train_row(
+    trained: _Trained,
+    root: Path,
+    folder: DatasetFolder,
+    suite: Suite,
+    row: Row,
+    seeds: Sequence[int],
+    given: Mapping[str, Any],
+    problems: Problems,
+    call: Mapping[str, Any],
+) -> None:
+    say(f"{suite.name}, row {row.name}")
+    recipe, settings = row_settings(suite, row, folder.name, given)
+    if row.init in trained.failed:
+        trained.failed.add(row.name)
+        problems.add(f"{suite.name}, row {row.name}: starts from row {row.init}, which failed; left out")
+        return
+    try:
+        for seed in seeds:
+            init = str(trained.runs[row.init][seed].folder) if row.init else None
+            of_seed = {**settings, "seed": seed}
+            run = train(root, row.trained_on or folder.name, recipe=recipe, init=init, settings=of_seed, **call)
+            trained.runs.setdefault(row.name, {})[seed] = run
+    except UserError as error:
+        trained.failed.add(row.name)
+        problems.add(f"{suite.name}, row {row.name}: {error}; left out")
+
+
+def _ask_row(
+    trained: _Trained,
+    root: Path,
+    folder: DatasetFolder,
+    suite: Suite,
+    row: Row,
+    problems: Problems,
+    call: Mapping[str, Any],
+) -> list[Measured]:
+    if row.name in trained.failed:
+        return []
+    task_settings = RetrievalSettings(**row.question) if row.question else None
+    settings = EvaluationSettings(task_settings=task_settings, device=call["device"])
+    on = folder.name if row.trained_on else None
+    protocol = RECIPES.get(suite.datasets[folder.name].recipe, {}).get("protocol") if on else None
+    try:
+        return [
+            measured(
+                evaluate(
+                    run.folder, root=root, on=on, protocol=protocol, settings=settings, on_progress=call["on_progress"]
+                ).figures
+            )
+            for run in trained.runs[row.name].values()
+        ]
+    except UserError as error:
+        trained.failed.add(row.name)
+        problems.add(f"{suite.name}, row {row.name}: {error}; left out")
+        return []
+
+
+def _result(suite: Suite, row: Row, dataset: str, found: Sequence[Measured]) -> RowResult:
+    values = [each.values if row.stage is None else each.stages.get(row.stage, {}) for each in found]
+    ours = [[value[name] for value in values if name in value] for name in suite.columns]
+    means = tuple(mean_of(numbers) if numbers else None for numbers in ours)
+    return RowResult(row, tuple(row.figures[dataset]), means)
+
+
+def suite_table(
+    suite: Suite, results: Sequence[RowResult], given: Mapping[str, Any], num_seeds: int, notes: Sequence[str]
+) -> Table:
+    """Return the table of a suite: the paper's figures, ours and the difference, a line each for every row."""
+    columns = (Column("row", is_text=True), Column("whose", is_text=True), *(Column(name) for name in suite.columns))
+    rows: list[tuple[Cell, ...]] = []
+    for result in results:
+        paper = [Number(value) for value in result.paper]
+        pairs = list(zip(result.ours, result.paper, strict=True))
+        difference = [None if o is None else Number(o.value - p, is_difference=True) for o, p in pairs]
+        rows.append((result.row.name, "paper", *paper))
+        rows.append((result.row.name, "ours", *result.ours))
+        rows.append((result.row.name, "difference", *difference))
+    lines = [f"paper: {suite.source}, {suite.title}"]
+    if num_seeds > 1:
+        lines.append(f"±: sample standard deviation over {num_seeds} seeds")
+    if given:
+        changed = ", ".join(f"{name} {value}" for name, value in given.items())
+        lines.append(f"not the paper's settings: {changed}")
+    return Table(columns, tuple(rows), (*lines, *suite.notes, *notes))
