@@ -1,4 +1,4 @@
-"""Deleting and renaming runs: only folders of runs, only within the data set's folder of runs, never one that trains."""
+"""Deleting and renaming runs: only runs of the data set, and never one that trains."""
 
 import os
 import re

@@ -83,7 +83,7 @@ def run_suite(
         suite_name: One of ``suite_files.suite_names()``.
         seeds: Each row has a run for each of them.
         device: "cpu", "cuda" or "cuda:N".
-        settings: Settings for all rows, such as a lower number of steps. The figures are then not the paper's settings'.
+        settings: Settings for all rows, such as a lower number of steps; the runs then differ from the paper's.
         on_progress: Called with the progress of each training and evaluation.
 
     Raises:
