@@ -16,6 +16,7 @@ demo: $(INSTALLED)
 	$(BIN)/vlalign-train $(AT) --features s3d
 	@$(MAKE) --no-print-directory $(ROOT)/demo/search.txt
 	$(BIN)/vlalign-evaluate $(AT) $(RUN)
+	@echo 'page:    http://127.0.0.1:8377/ after $(BIN)/vlalign-serve $(AT) $(RUN)'
 
 $(ROOT)/demo/search.txt: $(ROOT)/demo/runs/$(RUN)/run.json
 	$(BIN)/vlalign-search $(AT) $(RUN) "a red circle falls" > $@

@@ -23,6 +23,7 @@ COMMANDS = {
     "vlalign-evaluate": "vlalign.train.cli_evaluate",
     "vlalign-runs": "vlalign.train.cli_runs",
     "vlalign-search": "vlalign.train.cli_search",
+    "vlalign-serve": "vlalign.train.cli_serve",
     "vlalign-store": "vlalign.storage.cli",
 }
 

@@ -1,0 +1,190 @@
+"""The page's server: what it answers is what search finds, and it serves nothing else."""
+
+import random
+
+import numpy as np
+import pytest
+from helpers.toy import make_toy
+from starlette.testclient import TestClient
+from vlalign.storage.common.errors import SettingError
+from vlalign.storage.records import VideoRecord
+from vlalign.train import open_search
+from vlalign.train.cli_serve import main as serve_main
+from vlalign.train.cli_train import main as train_main
+from vlalign.train.page.app import make_app
+from vlalign.train.page.guard import POLICY, Access
+from vlalign.train.page.serve import serve
+
+TRAIN = ["--features", "s3d", "--num-steps", "2", "--batch-size", "4", "--num-negatives", "2"]
+HOSTS = ["127.0.0.1", "localhost"]
+CONTENT = bytes(range(256)) * 40
+SECRET = b"the secret of another folder"
+
+
+@pytest.fixture(scope="module")
+def toy(tmp_path_factory):
+    toy = make_toy(tmp_path_factory.mktemp("toy") / "root")
+    assert train_main(["--root", str(toy.root), "--dataset", "toy", *TRAIN, "--run-name", "r"]) == 0
+    (toy.path / "videos").mkdir()
+    (toy.path / "videos" / "v000.mp4").write_bytes(CONTENT)
+    (toy.root.parent / "secret.mp4").write_bytes(SECRET)
+    toy.write_videos(
+        [
+            VideoRecord(video_id="v000", path="videos/v000.mp4"),
+            VideoRecord(video_id="v001", path=str(toy.root.parent / "secret.mp4")),
+            VideoRecord(video_id="v002", path="../../secret.mp4"),
+            VideoRecord(video_id="v003", path="videos"),
+            VideoRecord(video_id="v004", path="videos/gone.mp4"),
+            VideoRecord(video_id="v005", path="videos/old.avi"),
+        ]
+    )
+    return toy
+
+
+@pytest.fixture(scope="module")
+def search(toy):
+    return open_search(toy.path, run="r")
+
+
+@pytest.fixture(scope="module")
+def client(search):
+    return TestClient(make_app(search, Access(HOSTS)), base_url="http://127.0.0.1:8377", raise_server_exceptions=False)
+
+
+def test_json_says_what_search_finds(client, search):
+    answer = client.get("/api/search", params={"q": "cut the onion", "num": 4}).json()
+    moments = search("cut the onion", num_results=4)
+    assert [(m["video_id"], m["start_seconds"], m["end_seconds"]) for m in answer["moments"]] == [
+        (m.video_id, m.start_seconds, m.end_seconds) for m in moments
+    ]
+    assert np.allclose([m["score"] for m in answer["moments"]], [m.score for m in moments])
+    assert answer["num_videos"] == 24
+    first = answer["moments"][0]
+    curve = client.get("/api/curve", params={"q": "cut the onion", "video_id": first["video_id"]}).json()
+    assert np.allclose(curve["scores"], search.score_curve("cut the onion", first["video_id"]).scores)
+    part = {"video_id": first["video_id"], "start": 0, "end": 1}
+    like = client.get("/api/like", params=part).json()["moments"]
+    assert like[0]["video_id"] == search.like(first["video_id"], 0, 1, num_results=12)[0].video_id
+
+
+def test_filters_choose_videos(client):
+    found = client.get("/api/search", params={"q": "cut the onion", "split": "test", "num": 60}).json()
+    assert found["num_videos"] == 6
+    assert {m["video_id"] for m in found["moments"]} <= {f"v{n:03d}" for n in range(13, 24, 2)}
+    nothing = client.get("/api/search", params={"q": "onion", "caption_known": "false"}).json()
+    assert (nothing["num_videos"], nothing["moments"]) == (0, [])
+    assert client.get("/api/search", params={"q": "onion", "shortest": 9}).json()["num_videos"] < 24
+
+
+def test_a_file_is_served_by_id_with_ranges(client):
+    whole = client.get("/media/video", params={"video_id": "v000"})
+    assert (whole.status_code, whole.content, whole.headers["content-type"]) == (200, CONTENT, "video/mp4")
+    part = client.get("/media/video", params={"video_id": "v000"}, headers={"Range": "bytes=100-199"})
+    assert (part.status_code, part.content) == (206, CONTENT[100:200])
+    assert part.headers["content-range"] == f"bytes 100-199/{len(CONTENT)}"
+    for wanted in ("bytes=999999-", "bytes=0-1,4-5", "bytes=" + "0-0," * 5000):
+        assert client.get("/media/video", params={"video_id": "v000"}, headers={"Range": wanted}).status_code == 416
+
+
+@pytest.mark.parametrize("video_id", ["v001", "v002", "v003", "v004", "v005", "v006", "../secret", "/etc/passwd", "\0"])
+def test_other_files_are_not_served(client, video_id):
+    answer = client.get("/media/video", params={"video_id": video_id})
+    assert answer.status_code == 404
+    assert SECRET not in answer.content and b"/secret" not in answer.content
+
+
+def test_every_answer_forbids_foreign_scripts(client):
+    for path in ("/", "/static/page.js", "/api/about", "/api/openapi.json", "/nothing", "/media/video?video_id=x"):
+        answer = client.get(path)
+        assert answer.headers["content-security-policy"] == POLICY
+        assert answer.headers["x-content-type-options"] == "nosniff"
+    page = client.get("/").text
+    assert "http://" not in page and "https://" not in page, "nothing is loaded from elsewhere"
+    assert "<script>" not in page and "style=" not in page and "onclick" not in page
+
+
+@pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example:8377", "", "127.0.0.1:8377@evil.example"])
+def test_other_hosts_are_refused(client, host):
+    assert client.get("/api/about", headers={"Host": host}).status_code == 421
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1:8377", "localhost:1", "LOCALHOST"])
+def test_names_of_this_machine_are_accepted(client, host):
+    assert client.get("/api/about", headers={"Host": host}).status_code == 200
+
+
+def test_methods_bodies_and_long_addresses_are_refused(client):
+    assert client.post("/api/search", json={}).status_code == 405
+    assert client.request("GET", "/api/about", content=b"x").status_code == 413
+    assert client.get("/api/search", params={"q": "x" * 9000}).status_code == 414
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {},
+        {"q": ""},
+        {"q": " "},
+        {"q": "x" * 2001},
+        {"q": "a", "num": 0},
+        {"q": "a", "num": 10**9},
+        {"q": "a", "num": "x"},
+    ],
+)
+def test_wrong_queries_are_answered_with_a_reason(client, parameters):
+    answer = client.get("/api/search", params=parameters)
+    assert answer.status_code == 422 and answer.json()["detail"]
+
+
+@pytest.mark.parametrize("words", ["🐶", "собака", "<script>alert(1)</script>", "'; --", "\x00\x1b[31m"])
+def test_odd_words_are_searched(client, words):
+    assert client.get("/api/search", params={"q": words}).status_code == 200
+
+
+def test_elsewhere_a_token_is_needed(search):
+    app = make_app(search, Access([], "open sesame"))
+    client = TestClient(app, base_url="http://10.0.0.7")
+    assert client.get("/api/about").status_code == 401
+    assert client.get("/api/about", params={"token": "wrong"}).status_code == 401
+    assert client.get("/api/about", headers={"Cookie": b"vlalign_token=wr\xc3\xb6ng; ;;=;"}).status_code == 401
+    assert client.get("/api/about", headers={"Authorization": "Bearer open sesame"}).status_code == 200
+
+
+def test_hostile_requests_get_nothing(client):
+    rng, page = random.Random(0), client.get("/").content
+    parts = [
+        "..",
+        "%2e%2e",
+        "/",
+        "\\",
+        "%5c",
+        "%00",
+        "static",
+        "media",
+        "etc/passwd",
+        "secret.mp4",
+        "videos",
+        "~",
+        "%25",
+    ]
+    for _ in range(500):
+        path = "/" + rng.choice(["", "static/", "media/", "api/"]) + "/".join(rng.choices(parts, k=rng.randint(1, 8)))
+        low, high = (rng.choice(["", "-1", "0", "5", "99999999999999999999", "x"]) for _ in range(2))
+        answer = client.get(path, headers={"Range": f"{rng.choice(['bytes', 'lines', ''])}={low}-{high}"})
+        is_page = answer.status_code in (200, 206) and answer.content in page  # ``/x/..`` is the page
+        assert is_page or answer.status_code in (400, 404, 405, 416, 422), path
+        assert SECRET not in answer.content and b"root:" not in answer.content
+
+
+def test_a_port_in_use_is_said(search):
+    import socket
+
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        with pytest.raises(SettingError, match="cannot be listened on"):
+            serve(search, port=port, on_ready=print)
+
+
+def test_the_command_wants_one_thing_to_search_with(toy, capsys):
+    assert serve_main(["--root", str(toy.root), "--dataset", "toy"]) == 2
+    assert "expected a run, or --features" in capsys.readouterr().err

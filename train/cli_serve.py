@@ -1,0 +1,46 @@
+"""The command vlalign-serve."""
+
+import argparse
+from pathlib import Path
+
+from ..storage.common.command import command_parser, run_command
+from ..storage.common.errors import UserError
+from ..storage.common.exits import EXIT_DONE
+from ..storage.common.terminal import say, show
+from ..storage.layout import find_dataset
+
+
+def _serve(args: argparse.Namespace) -> int:
+    if (args.run is None) == (args.features is None):
+        raise UserError("expected a run, or --features with features whose model reads texts")
+    dataset = find_dataset(args.root, args.dataset, having="features", hint="vlalign-extract")
+
+    from .page.serve import serve  # torch takes seconds to import
+    from .search.opened import open_search
+
+    search = open_search(dataset.path, features=args.features, run=args.run, weights=args.weights, device=args.device)
+    if search.note:
+        say(f"note: {search.note}")
+    serve(search, host=args.host, port=args.port, on_ready=lambda address: show(f"{address} (Ctrl-C ends it)"))
+    return EXIT_DONE
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the command; return its exit code."""
+    parser = command_parser(
+        "vlalign-serve",
+        "Show a page in the browser on which a data set is searched by words or by example. It can be reached from "
+        "this machine only, unless --host says otherwise.",
+        "vlalign-serve taco-s3d-seed0\n  vlalign-serve --dataset mine --features clip_vit_b32",
+    )
+    parser.add_argument("run", metavar="RUN", nargs="?", help="a run's folder or name")
+    parser.add_argument("--features", help="search without a run: features whose model reads texts")
+    parser.add_argument("--weights", type=Path, help="with --features: file or folder of the model's weights")
+    parser.add_argument(
+        "--host",
+        default="127.0.0.1",
+        help="address to listen on (default: 127.0.0.1); others need the token that is printed",
+    )
+    parser.add_argument("--port", type=int, default=8377, help="port; 0 for any free one (default: 8377)")
+    parser.add_argument("--device", default="cpu", help="cpu, cuda or cuda:N (default: cpu)")
+    return run_command(_serve, parser, argv)

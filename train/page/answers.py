@@ -1,0 +1,80 @@
+"""What the page's addresses answer, as JSON."""
+
+from pydantic import BaseModel
+
+from ..search.moments import Moment, ScoreCurve
+
+
+class CurveAnswer(BaseModel):
+    """How well a query fits a video over its time."""
+
+    start_seconds: list[float]
+    end_seconds: list[float]
+    scores: list[float]
+
+    @classmethod
+    def of(cls, curve: ScoreCurve) -> "CurveAnswer":
+        """Return a curve as plain lists."""
+        return cls(
+            start_seconds=curve.start_seconds.tolist(),
+            end_seconds=curve.end_seconds.tolist(),
+            scores=curve.scores.tolist(),
+        )
+
+
+class MomentAnswer(BaseModel):
+    """A part of a video that was found."""
+
+    video_id: str
+    start_seconds: float
+    end_seconds: float
+    duration_seconds: float
+    """Of the whole video."""
+    score: float
+    percentile: float
+    """Percent of all windows that fit less well."""
+    stages: dict[str, float]
+    captions: list[str]
+    """Captions of the video that are about a time in the moment; at most three."""
+    playable: bool
+    """Whether browsers play the file."""
+    curve: CurveAnswer
+    """Over the time of the moment."""
+
+    @classmethod
+    def of(cls, moment: Moment, duration_seconds: float, captions: list[str], playable: bool) -> "MomentAnswer":
+        """Return a moment with what the page shows beside it."""
+        return cls(
+            video_id=moment.video_id,
+            start_seconds=moment.start_seconds,
+            end_seconds=moment.end_seconds,
+            duration_seconds=duration_seconds,
+            score=moment.score,
+            percentile=moment.percentile,
+            stages=moment.stages,
+            captions=captions,
+            playable=playable,
+            curve=CurveAnswer.of(moment.curve),
+        )
+
+
+class SearchAnswer(BaseModel):
+    """What a search found, the best first."""
+
+    moments: list[MomentAnswer]
+    num_videos: int
+    """Videos that were searched, after filters."""
+    remarks: list[str]
+    """What should be said beside the moments, such as words that the model does not know."""
+
+
+class AboutAnswer(BaseModel):
+    """What is searched, and with what."""
+
+    dataset: str
+    model: str
+    """Name of the features or of the run."""
+    note: str | None
+    num_videos: int
+    num_windows: int
+    splits: list[str]

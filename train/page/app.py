@@ -1,0 +1,165 @@
+"""The addresses of the page. Everything that can be asked for is in ``/api/openapi.json``, too."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+from fastapi import FastAPI, HTTPException, Query, Request, Response
+from fastapi.responses import FileResponse, JSONResponse
+from starlette.staticfiles import StaticFiles
+
+from ...storage.common.errors import UserError
+from ..search.moments import Moment
+from ..search.opened import Search
+from .answers import AboutAnswer, CurveAnswer, MomentAnswer, SearchAnswer
+from .guard import Access, Guard
+from .library import Library, Missing
+
+STATIC = Path(__file__).parent / "static"
+WAIT_SECONDS = 20.0
+"""How long a search waits for those before it."""
+MOST_RESULTS, MOST_ID_CHARACTERS, MOST_RANGE_CHARACTERS = 60, 1024, 100
+
+Words = Annotated[str, Query(min_length=1, max_length=2000)]
+VideoId = Annotated[str, Query(min_length=1, max_length=MOST_ID_CHARACTERS)]
+Count = Annotated[int, Query(ge=1, le=MOST_RESULTS)]
+Seconds = Annotated[float, Query(ge=0, le=1e7, allow_inf_nan=False)]
+Split = Annotated[str | None, Query(pattern="^(train|validation|test)$")]
+Known = Annotated[bool | None, Query(description="only videos with (true) or without (false) a known caption")]
+
+
+def make_app(search: Search, access: Access) -> FastAPI:
+    """Return the application of a page.
+
+    Args:
+        search: What is asked.
+        access: Who may ask.
+    """
+    library = Library(search.dataset)
+    app = FastAPI(title="vlalign", openapi_url="/api/openapi.json", docs_url=None, redoc_url=None)
+    app.add_middleware(Guard, access=access)
+    _add_errors(app)
+    _add_searches(app, search, library)
+    _add_media(app, library)
+
+    @app.get("/", include_in_schema=False)
+    def page() -> FileResponse:
+        """Return the page itself; its script reads the rest of the address."""
+        return FileResponse(STATIC / "index.html")
+
+    app.mount("/static", StaticFiles(directory=STATIC))
+    return app
+
+
+def _add_errors(app: FastAPI) -> None:
+    @app.exception_handler(UserError)
+    async def user_error(_: Request, error: Exception) -> JSONResponse:
+        return JSONResponse({"detail": str(error)}, 422)
+
+    @app.exception_handler(Missing)
+    async def missing(_: Request, error: Exception) -> JSONResponse:
+        return JSONResponse({"detail": str(error)}, 404)
+
+
+def _add_searches(app: FastAPI, search: Search, library: Library) -> None:
+    one_search = threading.Lock()
+
+    @contextmanager
+    def in_turn() -> Iterator[None]:
+        """Let one search compute at a time: a model is not made for several threads."""
+        if not one_search.acquire(timeout=WAIT_SECONDS):
+            raise HTTPException(503, "too many searches at once; try again", {"Retry-After": "5"})
+        try:
+            yield
+        finally:
+            one_search.release()
+
+    def chosen(split: str | None, caption_known: bool | None, shortest: float, longest: float) -> set[str]:
+        """Return the videos that pass the filters."""
+        return {
+            video_id
+            for video_id in search.index.video_ids
+            if (split is None or library.split_of(video_id) == split)
+            and (caption_known is None or (library.split_of(video_id) is not None) == caption_known)
+            and shortest <= search.encoder.duration_seconds(video_id) <= longest
+        }
+
+    def answer(moments: list[Moment], num_videos: int, remarks: list[str]) -> SearchAnswer:
+        answers = [
+            MomentAnswer.of(
+                moment,
+                search.encoder.duration_seconds(moment.video_id),
+                library.captions_at(moment.video_id, moment.start_seconds, moment.end_seconds),
+                library.is_playable(moment.video_id),
+            )
+            for moment in moments
+        ]
+        return SearchAnswer(moments=answers, num_videos=num_videos, remarks=remarks)
+
+    @app.get("/api/about")
+    def about() -> AboutAnswer:
+        """Say what is searched."""
+        return AboutAnswer(
+            dataset=search.dataset.name,
+            model=search.name,
+            note=search.note,
+            num_videos=len(search.index.video_ids),
+            num_windows=search.num_windows,
+            splits=library.splits,
+        )
+
+    @app.get("/api/search")
+    def find(
+        q: Words,
+        num: Count = 12,
+        split: Split = None,
+        caption_known: Known = None,
+        shortest: Seconds = 0,
+        longest: Seconds = 1e7,
+    ) -> SearchAnswer:
+        """Find moments that fit some words."""
+        with in_turn():
+            videos = chosen(split, caption_known, shortest, longest)
+            moments = search(q, num_results=num, videos=videos) if videos else []
+            return answer(moments, len(videos), search.remarks(q))
+
+    @app.get("/api/like")
+    def like(
+        video_id: VideoId,
+        start: Seconds,
+        end: Seconds,
+        num: Count = 12,
+        split: Split = None,
+        caption_known: Known = None,
+        shortest: Seconds = 0,
+        longest: Seconds = 1e7,
+    ) -> SearchAnswer:
+        """Find moments that look like a part of a video."""
+        with in_turn():
+            videos = chosen(split, caption_known, shortest, longest)
+            moments = search.like(video_id, start, end, num_results=num, videos=videos) if videos else []
+            return answer(moments, len(videos), [])
+
+    @app.get("/api/curve")
+    def curve(q: Words, video_id: VideoId) -> CurveAnswer:
+        """Return how well some words fit a video over its whole time."""
+        with in_turn():
+            return CurveAnswer.of(search.score_curve(q, video_id))
+
+
+def _add_media(app: FastAPI, library: Library) -> None:
+    @app.get("/media/video", response_class=FileResponse, responses={206: {"description": "a range of bytes"}})
+    def video(video_id: VideoId, request: Request) -> Any:
+        """Return the file of a video, or one range of its bytes."""
+        path, media_type = library.file(video_id)
+        wanted = request.headers.get("range", "")
+        if "," in wanted or len(wanted) > MOST_RANGE_CHARACTERS:
+            raise HTTPException(416, "expected one range of bytes")
+        return FileResponse(path, media_type=media_type, headers={"Cache-Control": "private, max-age=3600"})
+
+    @app.get("/media/picture", response_class=Response, responses={200: {"content": {"image/jpeg": {}}}})
+    def picture(video_id: VideoId, seconds: Seconds = 0) -> Response:
+        """Return the thumbnail of a video nearest to a time."""
+        return Response(library.picture(video_id, seconds), media_type="image/jpeg")

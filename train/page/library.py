@@ -1,0 +1,98 @@
+"""What the page shows of a data set besides scores: files, thumbnails, captions and splits of its videos, by id."""
+
+import os
+import stat
+import threading
+from collections import defaultdict
+from pathlib import Path
+
+from ...storage.allowed import refuse_other_folders
+from ...storage.captions import read_captions, read_captions_about
+from ...storage.common.errors import UserError
+from ...storage.layout import DatasetFolder
+from ...storage.records import SPLITS, Caption
+from ...storage.thumbnails import ThumbnailStore
+
+MEDIA_TYPES = {
+    ".mp4": "video/mp4",
+    ".m4v": "video/mp4",
+    ".mov": "video/mp4",
+    ".webm": "video/webm",
+    ".ogv": "video/ogg",
+}
+"""Files that browsers may play, by suffix."""
+MOST_CAPTIONS = 3
+
+
+class Missing(Exception):
+    """Something that is not there or may not be served. The message is for the person who asked."""
+
+
+class Library:
+    """The videos of a data set. Nothing is found by path, only by id."""
+
+    def __init__(self, dataset: DatasetFolder) -> None:
+        """Read the lists. Raises ``UserError`` if one is damaged."""
+        self.dataset = dataset
+        self._videos = {video.video_id: video for video in dataset.read_videos()}
+        self._thumbnails = ThumbnailStore(dataset.thumbnails)
+        self._reading = threading.Lock()
+        self._captions: dict[str, list[Caption]] = defaultdict(list)
+        if read_captions_about(dataset.captions) is not None:
+            for caption in read_captions(dataset.captions):
+                self._captions[caption.video_id].append(caption)
+        self._split = {video_id: captions[0].split for video_id, captions in self._captions.items()}
+        self.splits = [split for split in SPLITS if split in set(self._split.values())]
+        """Splits that captioned videos are in."""
+
+    def split_of(self, video_id: str) -> str | None:
+        """Return the split of a video; None if no caption is known."""
+        return self._split.get(video_id)
+
+    def captions_at(self, video_id: str, start_seconds: float, end_seconds: float) -> list[str]:
+        """Return up to ``MOST_CAPTIONS`` captions that are about a time between two times."""
+        found = []
+        for caption in self._captions.get(video_id, []):
+            start = caption.start_seconds or 0.0
+            end = float("inf") if caption.end_seconds is None else caption.end_seconds
+            if start < end_seconds and end > start_seconds:
+                found.append(caption.caption)
+        return found[:MOST_CAPTIONS]
+
+    def is_playable(self, video_id: str) -> bool:
+        """Return whether browsers play a video's kind of file."""
+        video = self._videos.get(video_id)
+        return video is not None and not video.url and Path(video.path).suffix.lower() in MEDIA_TYPES
+
+    def file(self, video_id: str) -> tuple[Path, str]:
+        """Return the file of a video and its media type.
+
+        Raises:
+            Missing: There is no such video, or its file is gone or may not be served.
+        """
+        video = self._videos.get(video_id)
+        if video is None:
+            raise Missing("no such video in this data set")
+        if not self.is_playable(video_id):
+            raise Missing("browsers do not play this file; its pictures are shown")
+        try:
+            refuse_other_folders(self.dataset, [video])
+            path = self.dataset.video_path(video)
+            mode = os.stat(path).st_mode
+        except (UserError, OSError):
+            raise Missing("the file of this video was moved or deleted, or lies where it may not be read") from None
+        if not stat.S_ISREG(mode):
+            raise Missing("the file of this video is no regular file")
+        return path, MEDIA_TYPES[path.suffix.lower()]
+
+    def picture(self, video_id: str, seconds: float) -> bytes:
+        """Return the thumbnail nearest to a time, as JPEG.
+
+        Raises:
+            Missing: The video has none.
+        """
+        with self._reading:
+            thumbnails = self._thumbnails.get(video_id)
+        if not thumbnails:
+            raise Missing("no picture of this video")
+        return min(thumbnails, key=lambda thumbnail: abs(thumbnail.seconds - seconds)).jpeg

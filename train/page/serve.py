@@ -1,0 +1,72 @@
+"""Serving the page. ``vlalign-serve`` wraps ``serve``."""
+
+import ipaddress
+import secrets
+import socket
+from collections.abc import Callable
+
+import uvicorn
+
+from ...storage.common.errors import SettingError
+from ..search.opened import Search
+from .app import make_app
+from .guard import Access
+
+LOOPBACK = "127.0.0.1"
+MOST_CONNECTIONS = 200
+IDLE_SECONDS = 15
+
+
+def serve(search: Search, *, host: str = LOOPBACK, port: int = 8377, on_ready: Callable[[str], None]) -> None:
+    """Serve the page until a signal comes.
+
+    Args:
+        search: What is asked.
+        host: Address to listen on. Any but a loopback address needs a token, which is part of the page's address.
+        port: Port; 0 for any free one.
+        on_ready: Called with the page's address.
+
+    Raises:
+        SettingError: The address cannot be used.
+    """
+    if not 0 <= port < 1 << 16:
+        raise SettingError("port", port, "expected 0 to 65535")
+    listening = _listen(host, port)
+    with listening:
+        port = listening.getsockname()[1]
+        is_local = _is_loopback(host)
+        token = None if is_local else secrets.token_urlsafe(24)
+        names = [LOOPBACK, "localhost", "[::1]"] if is_local else []
+        app = make_app(search, Access(names, token))
+        shown = f"[{host}]" if ":" in host else host
+        on_ready(f"http://{shown}:{port}/" + (f"?token={token}" if token else ""))
+        config = uvicorn.Config(
+            app,
+            log_level="critical",
+            access_log=False,
+            server_header=False,
+            limit_concurrency=MOST_CONNECTIONS,
+            timeout_keep_alive=IDLE_SECONDS,
+            timeout_graceful_shutdown=2,
+            ws="none",
+            proxy_headers=False,
+        )
+        uvicorn.Server(config).run(sockets=[listening])
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        return socket.create_server((host, port), family=family, backlog=MOST_CONNECTIONS)
+    except (OSError, UnicodeError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise SettingError(
+            "port", port, f"{host} cannot be listened on there ({reason}); pass another --port"
+        ) from None

@@ -1,0 +1,184 @@
+// The page: reads the address, asks for JSON, and shows it. Text from the data set is only ever set as text.
+const FILTERS = ["split", "caption_known", "shortest", "longest"];
+const byId = (id) => document.getElementById(id);
+const SVG = "http://www.w3.org/2000/svg";
+let asking = new AbortController();
+
+function make(name, properties = {}, ...children) {
+  const element = Object.assign(document.createElement(name), properties);
+  element.append(...children);
+  return element;
+}
+
+function clock(seconds) {
+  const minutes = Math.floor(seconds / 60);
+  return `${minutes}:${(seconds - 60 * minutes).toFixed(1).padStart(4, "0")}`;
+}
+
+async function ask(path, parameters, signal) {
+  const answer = await fetch(`${path}?${new URLSearchParams(parameters)}`, { signal });
+  const content = await answer.json().catch(() => ({}));
+  if (answer.ok) return content;
+  const detail = content.detail;
+  throw new Error(typeof detail === "string" ? detail : detail?.[0]?.msg ?? `the server answered ${answer.status}`);
+}
+
+function strip(moment, curve, seek) {
+  const svg = document.createElementNS(SVG, "svg");
+  svg.setAttribute("class", "strip");
+  svg.setAttribute("viewBox", "0 0 100 10");
+  svg.setAttribute("preserveAspectRatio", "none");
+  svg.setAttribute("role", "img");
+  const low = Math.min(...curve.scores), high = Math.max(...curve.scores);
+  const best = curve.scores.indexOf(high);
+  svg.setAttribute("aria-label", curve.scores.length
+    ? `Score over the video: highest from ${clock(curve.start_seconds[best])} to ${clock(curve.end_seconds[best])}` : "No scores");
+  const scale = 100 / Math.max(moment.duration_seconds, 0.001);
+  curve.scores.forEach((score, index) => {
+    const height = high > low ? 1 + 9 * (score - low) / (high - low) : 5;
+    const start = curve.start_seconds[index], end = Math.min(curve.start_seconds[index + 1] ?? curve.end_seconds[index], curve.end_seconds[index]);
+    const bar = document.createElementNS(SVG, "rect");
+    const middle = (start + end) / 2;
+    bar.setAttribute("class", middle >= moment.start_seconds && middle <= moment.end_seconds ? "inside" : "bar");
+    for (const [name, value] of Object.entries({ x: start * scale, y: 10 - height, width: Math.max((end - start) * scale - 0.1, 0.2), height })) {
+      bar.setAttribute(name, value.toFixed(3));
+    }
+    svg.append(bar);
+  });
+  const now = document.createElementNS(SVG, "line");
+  now.setAttribute("class", "now");
+  now.setAttribute("y2", "10");
+  svg.append(now);
+  svg.moveTo = (seconds) => { for (const x of ["x1", "x2"]) now.setAttribute(x, (seconds * scale).toFixed(3)); };
+  svg.moveTo(moment.start_seconds);
+  svg.addEventListener("click", (event) => {
+    const box = svg.getBoundingClientRect();
+    seek((event.clientX - box.left) / box.width * moment.duration_seconds);
+  });
+  return svg;
+}
+
+function preview(moment) {
+  const picture = `/media/picture?${new URLSearchParams({ video_id: moment.video_id, seconds: moment.start_seconds })}`;
+  const still = () => make("img", { className: "view", alt: `Picture of ${moment.video_id}`, src: picture, loading: "lazy" });
+  if (!moment.playable) return still();
+  const video = make("video", {
+    className: "view", controls: true, muted: true, playsInline: true, preload: "none", poster: picture,
+    src: `/media/video?${new URLSearchParams({ video_id: moment.video_id })}`,
+  });
+  video.setAttribute("aria-label", `${moment.video_id}, from ${clock(moment.start_seconds)}`);
+  let placed = false;
+  video.addEventListener("loadedmetadata", () => {
+    if (video.videoWidth === 0) video.replaceWith(still());
+    else if (!placed) { placed = true; video.currentTime = moment.start_seconds; }
+  });
+  video.addEventListener("timeupdate", () => {
+    if (!video.paused && video.dataset.once && video.currentTime >= moment.end_seconds) {
+      video.pause();
+      delete video.dataset.once;
+    }
+  });
+  video.addEventListener("error", () => video.replaceWith(still()), { once: true });
+  return video;
+}
+
+function result(moment, rank, query, signal) {
+  const view = preview(moment);
+  const seek = (seconds) => {
+    if (view.tagName !== "VIDEO") return;
+    const go = () => { view.currentTime = seconds; view.play().catch(() => {}); };
+    if (view.readyState > 0) go();
+    else { view.addEventListener("loadedmetadata", go, { once: true }); view.load(); }
+  };
+  let shown = strip(moment, moment.curve, seek);
+  const item = make("li", {}, view, shown);
+  view.addEventListener("timeupdate", () => shown.moveTo(view.currentTime));
+  const part = `${clock(moment.start_seconds)} to ${clock(moment.end_seconds)}`;
+  const words = make("div", { className: "words" }, make("h2", { textContent: `${rank}. ${moment.video_id}` }),
+    make("p", { textContent: `${part}, fits better than ${moment.percentile.toFixed(1)} % of all windows (score ${moment.score.toFixed(2)})` }));
+  for (const caption of moment.captions) words.append(make("p", { className: "quiet", textContent: `“${caption}”` }));
+  const buttons = make("div", { className: "buttons" });
+  if (moment.playable) {
+    const play = make("button", { type: "button", textContent: "Play moment" });
+    play.setAttribute("aria-label", `Play ${moment.video_id} from ${part}`);
+    play.addEventListener("click", () => { view.dataset.once = "1"; seek(moment.start_seconds); });
+    buttons.append(play);
+  }
+  const like = make("button", { type: "button", textContent: "More like this" });
+  like.setAttribute("aria-label", `More like ${moment.video_id}, ${part}`);
+  like.addEventListener("click", () => go({ like: moment.video_id, start: moment.start_seconds, end: moment.end_seconds }));
+  buttons.append(like);
+  words.append(buttons);
+  item.append(words);
+  if (query) {
+    ask("/api/curve", { q: query, video_id: moment.video_id }, signal).then((curve) => {
+      const whole = strip(moment, curve, seek);
+      shown.replaceWith(whole);
+      shown = whole;
+    }).catch(() => {});  // the part of the strip that came with the result stays
+  }
+  return item;
+}
+
+function filters() {
+  return Object.fromEntries(FILTERS.map((name) => [name, byId(name).value]).filter(([, value]) => value !== ""));
+}
+
+function go(what) {
+  history.pushState(null, "", `/?${new URLSearchParams({ ...what, ...filters() })}`);
+  show();
+}
+
+async function show() {
+  asking.abort();
+  asking = new AbortController();
+  const { signal } = asking;
+  const asked = new URLSearchParams(location.search);
+  const query = (asked.get("q") ?? "").trim();
+  byId("q").value = query;
+  for (const name of FILTERS) byId(name).value = asked.get(name) ?? "";
+  byId("results").replaceChildren();
+  byId("remarks").replaceChildren();
+  const status = byId("status");
+  document.title = query ? `${query} - vlalign search` : "vlalign search";
+  if (!query && !asked.get("like")) { status.textContent = "Type what you look for."; return; }
+  status.textContent = "Searching ...";
+  try {
+    const found = query ? await ask("/api/search", { q: query, ...filters() }, signal)
+      : await ask("/api/like", { video_id: asked.get("like"), start: asked.get("start") ?? 0, end: asked.get("end") ?? 0, ...filters() }, signal);
+    const what = query ? `“${query}”` : `moments like ${asked.get("like")}`;
+    status.textContent = `${found.moments.length} moments for ${what} among ${found.num_videos.toLocaleString("en")} videos`;
+    byId("remarks").append(...found.remarks.map((remark) => make("li", { textContent: remark })));
+    byId("results").append(...found.moments.map((moment, index) => result(moment, index + 1, query, signal)));
+  } catch (error) {
+    if (error.name !== "AbortError") status.textContent = `No answer: ${error.message}`;
+  }
+}
+
+byId("form").addEventListener("submit", (event) => {
+  event.preventDefault();
+  const query = byId("q").value.trim();
+  const asked = new URLSearchParams(location.search);
+  if (query || !asked.get("like")) go(query ? { q: query } : {});
+  else go({ like: asked.get("like"), start: asked.get("start") ?? 0, end: asked.get("end") ?? 0 });
+});
+addEventListener("popstate", show);
+addEventListener("keydown", (event) => {
+  if (event.key === "/" && !event.target.closest("input, select, textarea")) { event.preventDefault(); byId("q").focus(); }
+});
+
+const address = new URL(location);
+if (address.searchParams.has("token")) {  // the cookie has it now; a link that is shared must not
+  address.searchParams.delete("token");
+  history.replaceState(null, "", address);
+}
+try {
+  const about = await ask("/api/about", {}, undefined);
+  byId("dataset").textContent = about.dataset;
+  byId("split").append(...about.splits.map((split) => new Option(split, split)));
+  byId("about").textContent = `${about.num_videos.toLocaleString("en")} videos, ${about.num_windows.toLocaleString("en")} windows, by ${about.model}.`
+    + (about.note ? ` ${about.note}` : "");
+} catch (error) {
+  byId("about").textContent = error.message;
+}
+show();
