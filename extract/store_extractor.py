@@ -10,8 +10,8 @@ from ..storage.shards import Shard, read_shard
 from ..storage.store_folder import shard_files
 from .extractor import NAMED, Extractor, load_extractor
 from .settings import PRETRAINED
-from .text_tower import WITH_TEXT_TOWER, remember_place
 from .weights import published_weights
+from .weights_place import remember_place
 
 DEMO = "demo"
 """The one data set that falls back to random weights if the published ones cannot be downloaded."""
@@ -60,6 +60,6 @@ def make_extractor(
             f"now asked for: profile {extractor.profile.hash} and {extractor.weights.name}; pass the same --weights, "
             "another --root, or remove that folder"
         )
-    if name in WITH_TEXT_TOWER and weights not in NAMED:
+    if weights not in NAMED:
         remember_place(extractor.weights, Path(weights))
     return extractor

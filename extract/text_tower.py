@@ -14,11 +14,11 @@ import numpy as np
 import torch
 
 from ..storage.common.errors import UserError, refuse_unreadable, unreadable
-from ..storage.files import check_regular, read_json, sha256_of, write_json
+from ..storage.files import check_regular, sha256_of
 from ..storage.records import Profile, Weights
-from ..storage.state import state_file
 from .models.clip_text import ClipText, ClipTextSizes
-from .weights import TENSORS_FILE, cache_folder, read_state
+from .weights import TENSORS_FILE, read_state
+from .weights_place import known_place
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -39,6 +39,8 @@ class TextTower:
 
     network: ClipText
     tokenizer: "Tokenizer"
+    place: Path
+    """File or folder of the weights."""
 
     @torch.inference_mode()
     def encode(self, texts: list[str]) -> np.ndarray:
@@ -86,7 +88,7 @@ def load_text_tower(profile: Profile, used: Weights, weights: Path | None = None
             f"features {profile.name}: made with weights {used.name}, which no text tower belongs to; extract them "
             "with trained weights, or search with a run"
         )
-    place = weights or _known_place(profile, used)
+    place = weights or known_place(profile, used)
     tensors = place / TENSORS_FILE if place.is_dir() else place
     if not tensors.is_file():
         raise UserError(f"weights {tensors}: no such file; pass --weights with the file or folder of {used.name}")
@@ -97,34 +99,7 @@ def load_text_tower(profile: Profile, used: Weights, weights: Path | None = None
             f"{used.sha256[:16] or 'of unknown SHA-256'}...; pass --weights with the file or folder of those"
         )
     sizes = _read_sizes(place / CONFIG_FILE) if place.is_dir() else ClipTextSizes()
-    return TextTower(_read_network(tensors, sizes), _read_tokenizer(place, sizes.vocab_size))
-
-
-def remember_place(used: Weights, place: Path) -> None:
-    """Note where this user's weights lie, so that a search finds their text tower.
-
-    Args:
-        used: The weights.
-        place: Their file or folder.
-    """
-    try:
-        write_json(state_file("weights", used.sha256), {"place": str(place.absolute())})
-    except (OSError, RuntimeError):  # no home folder, or a read-only one: a search then needs --weights
-        return
-
-
-def _known_place(profile: Profile, used: Weights) -> Path:
-    record = state_file("weights", used.sha256)
-    if record.is_file():
-        about = read_json(record)
-        if isinstance(about, dict) and isinstance(about.get("place"), str) and Path(about["place"]).exists():
-            return Path(about["place"])
-    if (cached := cache_folder() / profile.weights).is_file():
-        return cached
-    raise UserError(
-        f"weights {used.name}, which made the features {profile.name}: not in {cached.parent}, and no extraction on "
-        "this machine used them; pass --weights with their file or folder"
-    )
+    return TextTower(_read_network(tensors, sizes), _read_tokenizer(place, sizes.vocab_size), place)
 
 
 def _read_sizes(path: Path) -> ClipTextSizes:

@@ -24,6 +24,7 @@ COMMANDS = {
     "vlalign-runs": "vlalign.train.cli_runs",
     "vlalign-search": "vlalign.train.cli_search",
     "vlalign-serve": "vlalign.train.cli_serve",
+    "vlalign-index": "vlalign.train.cli_index",
     "vlalign-store": "vlalign.storage.cli",
 }
 

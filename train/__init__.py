@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .comparison.seeds import SeedRuns, train_seeds
     from .evaluation import evaluate
-    from .search.opened import open_search
-    from .search.search import search_clips
+    from .search.build import build_index
+    from .search.search import open_search
     from .training import TrainedRun, train
 
-__all__ = ["SeedRuns", "TrainedRun", "evaluate", "open_search", "search_clips", "train", "train_seeds"]
+__all__ = ["SeedRuns", "TrainedRun", "build_index", "evaluate", "open_search", "train", "train_seeds"]
 
 _MODULES = {
     "SeedRuns": ".comparison.seeds",
     "TrainedRun": ".training",
     "evaluate": ".evaluation",
-    "open_search": ".search.opened",
-    "search_clips": ".search.search",
+    "build_index": ".search.build",
+    "open_search": ".search.search",
     "train": ".training",
     "train_seeds": ".comparison.seeds",
 }

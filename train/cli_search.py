@@ -1,34 +1,72 @@
 """The command vlalign-search."""
 
 import argparse
+from pathlib import Path
 
 from ..storage.common.command import command_parser, run_command
+from ..storage.common.errors import UserError
 from ..storage.common.exits import EXIT_DONE
 from ..storage.common.terminal import show
-from .search.search import search_clips
+from ..storage.layout import find_dataset
+from .search.examples import parse_example
+from .search.limits import check_count, check_query
+
+EXAMPLES = """vlalign-search taco-s3d-seed0 "a red circle falls"
+  vlalign-search "a dog catches a frisbee" --dataset mine --features clip_vit_b32
+  vlalign-search --like video7@12.5-18 --dataset mine --features clip_vit_b32"""
+
+
+def add_encoder(parser: argparse.ArgumentParser) -> None:
+    """Add the options that say what encodes windows and queries."""
+    parser.add_argument(
+        "--features", metavar="NAME", help="without a run: features whose model also reads texts (clip_vit_b32)"
+    )
+    parser.add_argument(
+        "--weights", type=Path, metavar="PATH", help="file or folder of the weights that made these features"
+    )
+    parser.add_argument("--device", default="cpu", help="what a run computes on: cpu, cuda or cuda:N (default: cpu)")
+
+
+def folder_of(args: argparse.Namespace) -> Path | None:
+    """Return the folder of the data set that was asked for; None for that of the run."""
+    if args.dataset is None and args.run is None:
+        return find_dataset(args.root, None, having="features", hint="vlalign-extract").path
+    return None if args.dataset is None else args.root / args.dataset
 
 
 def _search(args: argparse.Namespace) -> int:
-    result = search_clips(
-        args.run,
-        args.query,
-        root=args.root,
-        dataset=args.dataset,
+    if args.query is None and (args.features is not None or args.like is None):
+        args.run, args.query = None, args.run
+    query = args.query or ""
+    if args.like is None or query.strip():
+        check_query(query)
+    check_count("num_results", args.num_results)
+    check_count("rerank", args.rerank)
+    if args.run is not None and args.features is not None:
+        raise UserError(f"--features {args.features}: the run {args.run} has its own; leave one of both out")
+    if args.run is None and args.features is None:
+        raise UserError(f"{query!r}: search with what? Pass RUN before it, or --features (clip_vit_b32 needs no run)")
+
+    from .search.search import open_search  # numpy and torch take their time
+
+    folder = folder_of(args)
+    search = open_search(
+        folder, features=args.features, run=args.run, weights=args.weights, root=args.root, device=args.device
+    )
+    moments = search(
+        query,
+        like=None if args.like is None else parse_example(args.like),
+        like_weight=args.like_weight,
         num_results=args.num_results,
         rerank=args.rerank,
-        device=args.device,
     )
-    searched = result.dataset.name
-    if result.dataset is not result.trained_on:
-        searched += f" ({result.dataset.path}), with the run {result.run_folder.name} of {result.trained_on.name}"
-    show(f"{args.query!r} among {result.num_clips:,} clips of {searched}")
-    if not result.has_captions:
-        show(f"note: {result.dataset.name} has no captions, which say where clips begin and end: searched whole videos")
-    show(f"{'score':>8}  {'seconds':>15}  video")
-    for hit in result.hits:
-        show(f"{hit.score:>8.2f}  {hit.start_seconds:>6.2f} - {hit.end_seconds:>6.2f}  {hit.video_id}")
-    if result.note:
-        show(f"note: {result.note}")
+    what = " and ".join(filter(None, (query and repr(query), args.like and f"like {args.like}")))
+    show(f"{what} among {search.index.state.num_current:,} videos of {search.described}")
+    show("\n".join(search.lines(moments)))
+    for remark in search.remarks(query) if query else []:
+        show(f"note: {remark}")
+    if search.note:
+        show(f"note: {search.note}")
     return EXIT_DONE
 
 
@@ -36,15 +74,24 @@ def main(argv: list[str] | None = None) -> int:
     """Run the command; return its exit code."""
     parser = command_parser(
         "vlalign-search",
-        "Find the clips that fit a text best, with the model of a run: in the run's data set, or in another one "
-        "(--dataset) that has the run's features, made in the same way.",
-        'vlalign-search taco-s3d-seed0 "a red circle falls"',
+        "Find the moments of a data set's videos that fit a text best: without training, with the model that made "
+        "the features (--features), or with a run, in its data set or in another one (--dataset) that has its "
+        "features.",
+        EXAMPLES,
     )
-    parser.add_argument("run", metavar="RUN", help="a run's folder or name")
-    parser.add_argument("query", metavar="TEXT", help="what to look for")
-    parser.add_argument("--num-results", type=int, default=5, help="number of clips to show (default: 5)")
+    parser.add_argument("run", metavar="RUN", nargs="?", help="a run's folder or name")
+    parser.add_argument("query", metavar="TEXT", nargs="?", help="what to look for")
+    add_encoder(parser)
+    parser.add_argument("--like", metavar="WHAT", help="find what looks like VIDEO@START-END, VIDEO, or a picture")
     parser.add_argument(
-        "--rerank", type=int, default=50, metavar="K", help="the fusion layers score the K best clips (default: 50)"
+        "--like-weight", type=float, default=0.5, help="share of --like beside a text, 0 to 1 (default: 0.5)"
     )
-    parser.add_argument("--device", default="cpu", help="cpu, cuda or cuda:N (default: cpu)")
+    parser.add_argument("--num-results", type=int, default=5, help="number of moments to show (default: 5)")
+    parser.add_argument(
+        "--rerank",
+        type=int,
+        default=50,
+        metavar="K",
+        help="a run's fusion layers score the K best windows (default: 50)",
+    )
     return run_command(_search, parser, argv)

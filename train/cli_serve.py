@@ -16,7 +16,7 @@ def _serve(args: argparse.Namespace) -> int:
     dataset = find_dataset(args.root, args.dataset, having="features", hint="vlalign-extract")
 
     from .page.serve import serve  # torch takes seconds to import
-    from .search.opened import open_search
+    from .search.search import open_search
 
     search = open_search(dataset.path, features=args.features, run=args.run, weights=args.weights, device=args.device)
     if search.note:

@@ -8,7 +8,8 @@ import pytest
 import torch
 from helpers.clips_of_text import new_clip, save_clip, word_tokenizer
 from vlalign.extract import load_extractor
-from vlalign.extract.text_tower import load_text_tower, remember_place
+from vlalign.extract.text_tower import load_text_tower
+from vlalign.extract.weights_place import remember_place
 from vlalign.storage import UserError, Weights
 from vlalign.storage.profiles import PROFILES
 

@@ -12,7 +12,7 @@ from starlette.staticfiles import StaticFiles
 
 from ...storage.common.errors import UserError
 from ..search.moments import Moment
-from ..search.opened import Search
+from ..search.search import Search
 from .answers import AboutAnswer, CurveAnswer, MomentAnswer, SearchAnswer
 from .guard import Access, Guard
 from .library import Library, Missing

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import uvicorn
 
 from ...storage.common.errors import SettingError
-from ..search.opened import Search
+from ..search.search import Search
 from .app import make_app
 from .guard import Access
 

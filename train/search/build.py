@@ -6,11 +6,12 @@ from pathlib import Path
 
 import numpy as np
 
-from ...storage.common.progress import progress
+from ...storage.common.progress import Listener, progress, report_progress_to
 from ...storage.layout import DatasetFolder
 from ..data.clips import Clip
 from .encoders import Encoder, key_of
-from .index import WindowIndex, folder_name, open_parts, write_part
+from .index import WindowIndex, folder_name, open_parts, part_files, remove_parts, write_part
+from .opening import open_encoder
 from .windows import WINDOW_SECONDS, plan_windows
 
 PART_WINDOWS = 1 << 16
@@ -42,6 +43,82 @@ class IndexFolder:
         encoder = self.encoder
         checksums = {video_id: encoder.checksum(video_id) for video_id in encoder.video_ids()}
         return WindowIndex(open_parts(self.path), self.key, checksums)
+
+
+@dataclass(frozen=True)
+class BuiltIndex:
+    """What ``build_index`` did."""
+
+    folder: Path
+    num_windows: int
+    num_videos: int
+    num_added: int
+    """Videos that were encoded now: new ones, and those whose features changed."""
+    num_outdated: int
+    """Videos whose windows no longer counted: of features that changed or are gone."""
+    num_other: int
+    """Files that were removed because another model or version made them."""
+
+
+def build_index(
+    folder: Path | str | None = None,
+    *,
+    features: str | None = None,
+    run: Path | str | None = None,
+    weights: Path | str | None = None,
+    root: Path | str = "vlalign_data",
+    device: str = "cpu",
+    on_progress: Listener | None = None,
+) -> BuiltIndex:
+    """Bring the index of a data set up to date: encode what is new or changed, and remove what no longer counts.
+
+    A stopped call loses at most the windows of one file; the next one goes on from there.
+
+    Args:
+        folder: The data set's folder. None: that of the run.
+        features: Name of a store whose model also reads texts.
+        run: Folder of a run, or its name.
+        weights: File or folder of the weights that made the store.
+        root: Where a run is looked up if ``folder`` is None.
+        device: What a run computes on.
+        on_progress: Called with the progress.
+
+    Raises:
+        UserError: As ``open_search``.
+    """
+    encoder = open_encoder(folder, features=features, run=run, weights=weights, root=root, device=device)
+    index = IndexFolder.of(encoder)
+    before = index.open()
+    with report_progress_to(on_progress):
+        add_videos(index, before.state.missing)
+    after = index.open()
+    _clean(index, after)
+    return BuiltIndex(
+        folder=index.path,
+        num_windows=after.num_windows,
+        num_videos=after.state.num_current,
+        num_added=len(before.state.missing),
+        num_outdated=before.state.num_outdated,
+        num_other=len(before.state.other),
+    )
+
+
+def _clean(index: IndexFolder, current: WindowIndex) -> None:
+    """Rewrite parts of which less than half counts, and remove them and those of which nothing does."""
+    kept = []
+    for first, part in zip(current.first_row.tolist(), current.parts, strict=False):
+        video = current.video[first : first + len(part.vectors)]
+        live = video >= 0
+        if 2 * live.sum() >= len(video):
+            kept.append(part.path)
+            continue
+        numbers = np.unique(video[live])
+        ids = [current.video_ids[number] for number in numbers]
+        checksums = dict(zip(part.video_ids, part.checksums.tolist(), strict=True))
+        spans = [part.spans[video == number] for number in numbers]
+        vectors = [np.asarray(part.vectors[video == number]) for number in numbers]
+        kept.append(write_part(index.path, index.key, {v: checksums[v] for v in ids}, spans, vectors))
+    remove_parts([path for path in part_files(index.path) if path not in kept])
 
 
 def index_folder(dataset: DatasetFolder, name: str) -> Path:

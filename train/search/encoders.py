@@ -46,6 +46,11 @@ class Encoder(Protocol):
         ...
 
     @property
+    def described(self) -> str:
+        """The data set's name, and what else must be known about the search."""
+        ...
+
+    @property
     def note(self) -> str | None:
         """The note to show with every result, such as that features come from random weights."""
         ...
@@ -119,6 +124,11 @@ class ZeroShot:
         return self.store.name
 
     @property
+    def described(self) -> str:
+        """The data set's name."""
+        return self.dataset.name
+
+    @property
     def note(self) -> str | None:
         """None: a store of random weights has no text tower."""
         return None
@@ -153,8 +163,9 @@ class ZeroShot:
         return self.tower.encode([text])[0]
 
     def picture_vector(self, path: Path) -> np.ndarray:
-        """Return the vector that the same model gives a picture."""
-        raise NotImplementedError
+        """Return the mean of the rows that the same model gives a picture, of length 1."""
+        shown = picture_features(self.store, path, self.tower.place)
+        return _window_means(shown, [Clip(shown.video_id, None, None)])[0]
 
     def score(self, text: str, clips: Sequence[Clip], rerank: int) -> ClipScores | None:
         """Return None: the vectors are all there is."""
@@ -186,6 +197,38 @@ def _window_means(video: VideoFeatures, clips: Sequence[Clip]) -> np.ndarray:
     nearest = np.abs(middles[None] - np.minimum((starts + ends) / 2, middles[-1])[:, None]).argmin(axis=1)
     first, last = np.where(is_empty, nearest, first), np.where(is_empty, nearest + 1, last)
     return unit((sums[last] - sums[first]) / (last - first)[:, None])
+
+
+def picture_features(store: FeatureStore, path: Path, weights: Path | None = None) -> VideoFeatures:
+    """Return the features of a picture, made as those of a store were.
+
+    Args:
+        store: The store.
+        path: A picture or a video.
+        weights: File or folder of the weights that made the store. None: where the extraction found them.
+
+    Raises:
+        UserError: The picture or the weights cannot be read, or the store was imported.
+    """
+    from ...extract import extract_video, load_extractor
+    from ...extract.decoding.errors import VideoError
+    from ...extract.weights_place import known_place
+
+    used = store.weights
+    if used.is_random:
+        seed = int("".join(filter(str.isdigit, used.name)) or 0)
+        extractor = load_extractor(store.profile.name, weights="random", seed=seed)
+    else:
+        place = weights or known_place(store.profile, used)
+        extractor = load_extractor(store.profile.name, weights=place, precision=store.profile.precision)
+    if (extractor.profile, extractor.weights.sha256) != (store.profile, used.sha256):
+        raise UserError(
+            f"{store.where}: made otherwise than {path} can be encoded here; use a store that was extracted"
+        )
+    try:
+        return extract_video(path, [extractor])[store.profile.name]
+    except VideoError as error:
+        raise UserError(f"{path}: {error}") from None
 
 
 def key_of(encoder: Encoder, **more: Any) -> str:

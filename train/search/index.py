@@ -223,6 +223,11 @@ class WindowIndex:
         number = self._number_of.get(video_id, -2)
         return np.flatnonzero(self.video == number)
 
+    def whole_videos(self) -> np.ndarray:
+        """Return the indices of the windows that are whole videos, one for each video: its first (``plan_windows``)."""
+        live = np.flatnonzero(self.is_live)
+        return live[np.unique(self.video[live], return_index=True)[1]]
+
     def vectors_of(self, rows: np.ndarray) -> np.ndarray:
         """Return the vectors of some windows, float32 [N, D]."""
         vectors = np.zeros((len(rows), self.dim), dtype=np.float32)

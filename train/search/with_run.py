@@ -1,21 +1,24 @@
 """Search with a trained run: its text and video sides find candidates, and its further stages order them."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from ...storage.common.errors import UserError
 from ...storage.feature_store import FeatureStore
 from ...storage.files import sha256_of
 from ...storage.layout import DatasetFolder
+from ...storage.memory_store import MemoryStore
 from ..checkpoint import Run
+from ..data.clip_features import ClipFeatures
 from ..data.clips import Clip
 from ..run_layout import MODEL_FILE
+from ..runs import dataset_of
 from ..scoring import CLIP_CHUNK, stage_scores
-from .encoders import ClipScores, stores_checksum
+from .encoders import ClipScores, picture_features, stores_checksum
 from .moments import ScoreCurve
 
 
@@ -24,9 +27,7 @@ class RunEncoder:
 
     def __init__(self, run: Run) -> None:
         self.run = run
-        stores = [store for store in run.features.stores if isinstance(store, FeatureStore)]
-        assert len(stores) == len(run.features.stores), "a loaded run reads stores from folders"
-        self._stores = stores
+        self._stores = [store for store in run.features.stores if isinstance(store, FeatureStore)]
 
     @property
     def dataset(self) -> DatasetFolder:
@@ -37,6 +38,14 @@ class RunEncoder:
     def name(self) -> str:
         """Name of the run."""
         return self.run.folder.absolute().name
+
+    @property
+    def described(self) -> str:
+        """The data set's name, and that of the run if it was trained on another one."""
+        own = dataset_of(self.run.folder, self.run.config)
+        if own.path.resolve() == self.dataset.path.resolve():
+            return own.name
+        return f"{self.dataset.name} ({self.dataset.path}), with the run {self.name} of {own.name}"
 
     @property
     def note(self) -> str | None:
@@ -80,8 +89,12 @@ class RunEncoder:
         return scorer.config.objective.text_vectors(scorer.model, encoded)[0].float().cpu().numpy()
 
     def picture_vector(self, path: Path) -> np.ndarray:
-        """Return the vector of a picture."""
-        raise NotImplementedError
+        """Return the vector of a picture, as of a video that shows it."""
+        stores = [MemoryStore(s.profile, s.weights, [picture_features(s, path)]) for s in self._stores]
+        [video_id] = stores[0].video_ids()
+        shown = ClipFeatures(stores, self.run.config.grid)
+        scorer = replace(self.run.scorer, features=shown)
+        return RunEncoder(replace(self.run, scorer=scorer)).clip_vectors([Clip(video_id, None, None)])[0]
 
     def score(self, text: str, clips: Sequence[Clip], rerank: int) -> ClipScores | None:
         """Return the scores of evaluation. Pairs that the late stages did not see come behind the others."""
@@ -99,27 +112,3 @@ class RunEncoder:
         """Say which words no training caption had."""
         unknown = self.run.scorer.weights.unknown_words(text)
         return [f"not in the training captions: {', '.join(unknown)}"] if unknown else []
-
-
-def open_run(folder: Path, dataset: DatasetFolder | None, device: str) -> RunEncoder:
-    """Load a run for search.
-
-    Args:
-        folder: The run's folder.
-        dataset: What is searched; None: the run's own data set.
-        device: "cpu", "cuda" or "cuda:N".
-
-    Raises:
-        UserError: The run cannot be read, or finds no videos by text.
-    """
-    from ..checkpoint import load_run
-    from ..run_files import read_config
-    from ..runs import read_run
-
-    config = read_config(read_run(folder))
-    if config.objective.task is not None:
-        problem = f"was trained with the objective {config.objective.name}, and finds no videos by text"
-        raise UserError(f"run {folder.name}: {problem}")
-    if not config.encoders.reads_words:
-        raise UserError(f"run {folder.name}: was trained on spoken captions, and finds no videos by text")
-    return RunEncoder(load_run(folder, dataset, device))

@@ -54,7 +54,7 @@ def test_a_stopped_run_goes_on_is_evaluated_and_searched(toy, case, monkeypatch,
     result = read_json(toy.runs / f"{case}-whole" / "metrics.json")
     assert result["metrics"]["text_to_video"]["num_queries"] == 6
     assert search_main([*at(toy), f"{case}-whole", "cut the onion", "--num-results", "3"]) == 0
-    assert "among 24 clips" in capsys.readouterr().out
+    assert "among 24 videos" in capsys.readouterr().out
 
 
 def test_impossible_combinations_of_settings_are_one_line(toy, capsys, tmp_path):

@@ -1,10 +1,13 @@
 """``open_search``: moments of any words, with the text tower of a store or with a run."""
 
+import shutil
+
 import numpy as np
 import pytest
 from helpers.clips_of_text import new_clip, save_clip, word_tokenizer
 from helpers.toy import make_toy
-from vlalign.extract.text_tower import remember_place
+from vlalign.extract import load_extractor
+from vlalign.extract.weights_place import remember_place
 from vlalign.storage import FeatureStore, UserError, VideoFeatures, Weights, write_shard
 from vlalign.storage.common.errors import SettingError
 from vlalign.storage.files import sha256_of
@@ -12,9 +15,11 @@ from vlalign.storage.layout import DatasetFolder
 from vlalign.storage.profiles import PROFILES
 from vlalign.train import open_search
 from vlalign.train.checkpoint import load_run
+from vlalign.train.cli_search import main as search_main
 from vlalign.train.cli_train import main as train_main
 from vlalign.train.data.clips import Clip
 from vlalign.train.scoring import stage_scores
+from vlalign.train.search.examples import VideoPart, parse_example
 from vlalign.train.search.windows import plan_windows
 
 TRAIN = ["--features", "s3d", "--num-steps", "2", "--batch-size", "4", "--num-negatives", "2"]
@@ -160,3 +165,83 @@ def test_a_wrong_call_is_refused_in_one_line(toy, shown, clip):
 def test_any_text_is_answered(shown, toy, clip, query):
     assert len(open_search(shown.path, features="clip_vit_b32", weights=clip)(query)) == 5
     assert len(open_search(toy.path, run="r")(query)) == 5
+
+
+def test_the_command_prints_what_the_call_returns(toy, shown, clip, capsys):
+    at_toy, at_shown = ["--root", str(toy.root)], ["--root", str(shown.root), "--dataset", "shown"]
+    moments = open_search(toy.path, run="r")("cut the onion", num_results=3)
+    assert search_main([*at_toy, "r", "cut the onion", "--num-results", "3"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "'cut the onion' among 24 videos of toy"
+    assert [line.split()[-1] for line in lines[2:5]] == [moment.video_id for moment in moments]
+    clip_options = ["--features", "clip_vit_b32", "--weights", str(clip)]
+    assert search_main([*at_shown, "red ball", *clip_options]) == 0
+    assert capsys.readouterr().out.startswith("'red ball' among 6 videos of shown\n")
+    assert search_main([*at_shown, *clip_options, "--like", "v0@2-7", "--num-results", "1"]) == 0
+    assert capsys.readouterr().out.startswith("like v0@2-7 among 6 videos of shown\n")
+    assert search_main([*at_shown, "red ball", *clip_options, "--like", "v0@2-7", "--like-weight", "0"]) == 0
+    assert capsys.readouterr().out.startswith("'red ball' and like v0@2-7 among 6 videos of shown\n")
+    for call, words in (
+        ([*at_toy, "r", " "], "the query is empty"),
+        ([*at_toy, "r", "x", "--num-results", "0"], "--num-results 0: expected 1 or more"),
+        ([*at_toy, "r", "x", "--rerank", "0"], "--rerank 0: expected 1 or more"),
+        ([*at_toy, "r", "x", "--device", "cuda:77"], "--device cuda:77: not available here"),
+        ([*at_toy, "onion"], "search with what?"),
+        ([*at_toy, "r", "x", "--features", "s3d"], "the run r has its own"),
+        ([*at_shown, *clip_options, "--like", "nobody"], "'nobody': not in the index"),
+        ([*at_shown, "x", *clip_options, "--like", "v0", "--like-weight", "2"], "--like-weight 2.0: expected 0 to 1"),
+    ):
+        assert search_main(call) == 2
+        (line,) = capsys.readouterr().err.strip().splitlines()
+        assert words in line
+
+
+def test_words_and_an_example_are_added(shown, clip):
+    search = open_search(shown.path, features="clip_vit_b32", weights=clip)
+    text_D = search.encoder.text_vector("red ball")
+    part_D = search.encoder.clip_vectors([Clip("v0", 2.0, 7.0)])[0]
+    [best, *_] = search("red ball", like=VideoPart("v0", 2.0, 7.0), like_weight=0.25, num_results=1)
+    window_D = search.encoder.clip_vectors([Clip(best.video_id, *best.window)])[0]
+    expected = 0.25 * window_D @ (part_D / np.linalg.norm(part_D)) + 0.75 * window_D @ text_D
+    assert best.score == pytest.approx(float(expected), abs=1e-3)
+
+
+def test_a_picture_is_searched_by_the_model_that_made_the_features(shown, clip, tmp_path):
+    from PIL import Image
+
+    pixels = np.random.default_rng(0).integers(0, 256, (224, 224, 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(tmp_path / "picture.png")
+    search = open_search(shown.path, features="clip_vit_b32", weights=clip)
+    found = search.encoder.picture_vector(tmp_path / "picture.png")
+    expected = load_extractor("clip_vit_b32", weights=clip).features(pixels[None])[0].numpy()
+    np.testing.assert_allclose(found, expected / np.linalg.norm(expected), atol=1e-4)
+    assert parse_example(str(tmp_path / "picture.png")) == tmp_path / "picture.png"
+    assert len(search(like=tmp_path / "picture.png", num_results=2)) == 2
+    (tmp_path / "broken.png").write_bytes(b"no picture")
+    with pytest.raises(UserError, match=r"broken.png: "):
+        search(like=tmp_path / "broken.png")
+
+
+def test_a_run_searches_a_picture(small_demo, tmp_path):
+    root = tmp_path / "root"
+    shutil.copytree(small_demo.root, root)
+    at = ["--root", str(root), "--dataset", "demo"]
+    assert train_main([*at, *TRAIN, "--run-name", "r"]) == 0
+    from PIL import Image
+
+    Image.new("RGB", (224, 224), "red").save(tmp_path / "red.jpg")
+    assert len(open_search(root / "demo", run="r")(like=tmp_path / "red.jpg", num_results=3)) == 3
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("cat", VideoPart("cat")),
+        ("a/cat@0-4", VideoPart("a/cat", 0.0, 4.0)),
+        ("me@home@1.5-2", VideoPart("me@home", 1.5, 2.0)),
+        ("cat@4", VideoPart("cat@4")),
+        ("missing.jpg", VideoPart("missing.jpg")),
+    ],
+)
+def test_examples_are_parsed(text, expected):
+    assert parse_example(text) == expected

@@ -1,0 +1,45 @@
+"""Where the weights lie that this user's stores were made with."""
+
+from pathlib import Path
+
+from ..storage.common.errors import UserError
+from ..storage.files import read_json, write_json
+from ..storage.records import Profile, Weights
+from ..storage.state import state_file
+from .weights import cache_folder
+
+
+def remember_place(used: Weights, place: Path) -> None:
+    """Note where this user's weights lie, so that a search can encode queries with them.
+
+    Args:
+        used: The weights.
+        place: Their file or folder.
+    """
+    try:
+        write_json(state_file("weights", used.sha256), {"place": str(place.absolute())})
+    except (OSError, RuntimeError):  # no home folder, or a read-only one: a search then needs --weights
+        return
+
+
+def known_place(profile: Profile, used: Weights) -> Path:
+    """Return where the weights of a store lie.
+
+    Args:
+        profile: The store's profile.
+        used: The weights that it was made with.
+
+    Raises:
+        UserError: No extraction on this machine used them, and the cache does not have them.
+    """
+    record = state_file("weights", used.sha256)
+    if record.is_file():
+        about = read_json(record)
+        if isinstance(about, dict) and isinstance(about.get("place"), str) and Path(about["place"]).exists():
+            return Path(about["place"])
+    if (cached := cache_folder() / profile.weights).is_file():
+        return cached
+    raise UserError(
+        f"weights {used.name}, which made the features {profile.name}: not in {cached.parent}, and no extraction on "
+        "this machine used them; pass --weights with their file or folder"
+    )

@@ -1,0 +1,178 @@
+"""The index: what is added, outdated, removed and refused; and that a stopped build goes on."""
+
+import numpy as np
+import pytest
+from helpers.clips_of_text import new_clip, save_clip, word_tokenizer
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from vlalign.storage import FeatureStore, UserError, VideoFeatures, Weights, write_shard
+from vlalign.storage.care import remove
+from vlalign.storage.files import sha256_of
+from vlalign.storage.layout import DatasetFolder
+from vlalign.storage.profiles import PROFILES
+from vlalign.train import build_index, open_search
+from vlalign.train.cli_index import main as index_main
+from vlalign.train.search import build, search
+from vlalign.train.search.duplicates import find_duplicates
+from vlalign.train.search.index import open_parts, part_files, read_part
+from vlalign.train.search.windows import plan_windows
+
+SECONDS = 21
+WINDOWS = len(plan_windows(float(SECONDS)))
+
+
+@pytest.fixture(scope="module")
+def clip(tmp_path_factory):
+    tokenizer = word_tokenizer(["red ball"])
+    return save_clip(new_clip(tokenizer), tokenizer, tmp_path_factory.mktemp("clip") / "small-clip")
+
+
+def add(dataset, clip, ids, seed):
+    """Write videos of random rows, all of one seed the same."""
+    rng = np.random.default_rng(seed)
+    rows, starts = rng.normal(size=(SECONDS, 512)), np.arange(float(SECONDS))
+    weights = Weights(name="small-clip", sha256=sha256_of(clip / "model.safetensors"))
+    times = {"start_seconds": starts, "end_seconds": starts + 1, "valid_frames": np.ones(SECONDS, int)}
+    videos = [VideoFeatures(video_id=v, features=rows, duration_seconds=float(SECONDS), **times) for v in ids]
+    write_shard(dataset.features("clip_vit_b32"), PROFILES["clip_vit_b32"], weights, videos, made_with={})
+
+
+@pytest.fixture
+def dataset(tmp_path, clip):
+    dataset = DatasetFolder(tmp_path, "mine")
+    for number in range(4):
+        add(dataset, clip, [f"v{number}"], number)
+    return dataset
+
+
+def options(clip):
+    return {"features": "clip_vit_b32", "weights": clip}
+
+
+def folder(dataset):
+    return build.index_folder(dataset, "clip_vit_b32")
+
+
+def test_videos_are_added_changed_and_removed_without_a_rebuild(dataset, clip):
+    first = build_index(dataset.path, **options(clip))
+    assert (first.num_videos, first.num_windows, first.num_added) == (4, 4 * WINDOWS, 4)
+    [part] = part_files(folder(dataset))
+    add(dataset, clip, ["new"], 9)
+    add(dataset, clip, ["v1"], 8)  # in place of the old rows
+    again = build_index(dataset.path, **options(clip))
+    assert (again.num_videos, again.num_added, again.num_outdated) == (5, 2, 1)
+    assert part in part_files(folder(dataset)), "what was there is not written again"
+    opened = open_search(dataset.path, **options(clip))
+    rows = opened.index.rows_of("v1")
+    expected = opened.encoder.clip_vectors(build.clips_of("v1", plan_windows(float(SECONDS))))
+    np.testing.assert_allclose(opened.index.vectors_of(rows), expected, atol=1e-3)
+    remove(dataset.features("clip_vit_b32"), ["v0", "v2", "v3"])
+    opened = open_search(dataset.path, **options(clip))
+    assert {moment.video_id for moment in opened("red ball")} == {"v1", "new"}
+    last = build_index(dataset.path, **options(clip))
+    assert (last.num_videos, last.num_added, last.num_outdated) == (2, 0, 4)
+    assert part not in part_files(folder(dataset)), "nothing of it counts any more"
+    assert build_index(dataset.path, **options(clip)).num_outdated == 0
+
+
+def test_a_stopped_build_goes_on(dataset, clip, monkeypatch):
+    monkeypatch.setattr(build, "PART_WINDOWS", WINDOWS)
+    written = []
+
+    def stop(*args):
+        if len(written) == 2:
+            raise KeyboardInterrupt
+        written.append(write(*args))
+
+    write = build.write_part
+    monkeypatch.setattr(build, "write_part", stop)
+    with pytest.raises(KeyboardInterrupt):
+        build_index(dataset.path, **options(clip))
+    monkeypatch.setattr(build, "write_part", write)
+    built = build_index(dataset.path, **options(clip))
+    assert (built.num_videos, built.num_added) == (4, 2)
+    assert len(part_files(folder(dataset))) == 4
+
+
+def test_large_data_sets_are_indexed_first(dataset, clip, monkeypatch, capsys):
+    monkeypatch.setattr(search, "SMALL_WINDOWS", WINDOWS)
+    with pytest.raises(UserError, match=r"no index of 4 videos yet; run vlalign-index --dataset mine first"):
+        open_search(dataset.path, **options(clip))
+    call = ["--root", str(dataset.root), "--dataset", "mine", "--features", "clip_vit_b32", "--weights", str(clip)]
+    assert index_main(call) == 0
+    assert f"{4 * WINDOWS:,} windows of 4 videos\nvideos added: 4; no longer counted: 0" in capsys.readouterr().out
+    add(dataset, clip, ["x0", "x1"], 9)
+    opened = open_search(dataset.path, **options(clip))
+    assert "2 videos are not in the index" in capsys.readouterr().err
+    assert opened.num_windows == 4 * WINDOWS
+
+
+def test_windows_of_another_model_do_not_count(dataset, clip):
+    build_index(dataset.path, **options(clip))
+    key = open_parts(folder(dataset))[0].key
+    assert '"weights_sha256"' in key and '"profile_hash"' in key
+    index = build.IndexFolder.of(open_search(dataset.path, **options(clip)).encoder)
+    other = build.IndexFolder(index.encoder, index.path, key.replace("4.0", "5.0"))
+    assert (other.open().num_windows, len(other.open().state.other)) == (0, 1)
+
+
+def test_near_duplicates_are_found(dataset, clip, capsys):
+    add(dataset, clip, ["copy-a", "copy-b"], 2)
+    groups = find_duplicates(open_search(dataset.path, **options(clip)))
+    assert [group.video_ids for group in groups] == [["copy-a", "copy-b", "v2"]]
+    assert groups[0].lowest_cosine == pytest.approx(1, abs=1e-3)
+    call = ["--root", str(dataset.root), "--dataset", "mine", "--features", "clip_vit_b32", "--weights", str(clip)]
+    assert index_main([*call, "--duplicates", "0.98"]) == 0
+    assert capsys.readouterr().out.endswith("copy-a copy-b v2\n")
+    assert index_main([*call, "--duplicates", "7"]) == 2
+
+
+@pytest.fixture(scope="module")
+def part(tmp_path_factory, clip):
+    dataset = DatasetFolder(tmp_path_factory.mktemp("root"), "mine")
+    add(dataset, clip, ["v0", "v1"], 0)
+    build_index(dataset.path, **options(clip))
+    [path] = part_files(folder(dataset))
+    return path
+
+
+def test_a_cut_file_is_refused_in_one_line(part, tmp_path):
+    whole = part.read_bytes()
+    for length in (0, 5, 8, 40, 300, len(whole) // 2, len(whole) - 1):
+        path = tmp_path / "cut.safetensors"
+        path.write_bytes(whole[:length])
+        with pytest.raises(UserError, match=r"not a part of an index .*remove it and run vlalign-index") as refused:
+            read_part(path)
+        assert "\n" not in str(refused.value)
+
+
+@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data())
+def test_a_changed_file_is_refused_or_read(part, tmp_path, data):
+    """Whatever the bytes are, reading ends with a part whose columns fit, or with one line."""
+    content = bytearray(part.read_bytes())
+    header = 8 + int.from_bytes(content[:8], "little")
+    for _ in range(data.draw(st.integers(1, 4))):
+        content[data.draw(st.integers(0, header - 1))] = data.draw(st.integers(0, 255))
+    path = tmp_path / "changed.safetensors"
+    path.write_bytes(content)
+    try:
+        read = read_part(path)
+    except UserError as error:
+        assert "\n" not in str(error)
+        return
+    assert len(read.vectors) == len(read.spans) == len(read.video)
+    assert read.video.max(initial=0) < max(len(read.video_ids), 1)
+
+
+def test_values_that_are_no_numbers_come_last(part):
+    """Vectors are not checked when an index is opened, which would read all of them."""
+    read = read_part(part)
+    vectors = np.array(read.vectors)
+    vectors[0] = np.nan
+    scores = search.half_product(vectors, vectors[1].astype(np.float32))
+    assert np.isnan(scores[0]) and np.isfinite(scores[1:]).all()
+
+
+def test_the_store_and_its_index_stay_apart(part):
+    assert FeatureStore(part.parents[2] / "features" / "clip_vit_b32").video_ids() == ["v0", "v1"]

@@ -1,0 +1,52 @@
+"""The command vlalign-index."""
+
+import argparse
+
+from ..storage.common.command import command_parser, run_command
+from ..storage.common.errors import UserError
+from ..storage.common.exits import EXIT_DONE
+from ..storage.common.terminal import show
+from .cli_search import add_encoder, folder_of
+
+EXAMPLES = """vlalign-index --dataset mine --features clip_vit_b32
+  vlalign-index taco-s3d-seed0 --duplicates 0.98"""
+
+
+def _index(args: argparse.Namespace) -> int:
+    if (args.run is None) == (args.features is None):
+        raise UserError("vlalign-index: expected either RUN or --features")
+
+    from .search.build import build_index  # numpy and torch take their time
+
+    folder = folder_of(args)
+    options = {"features": args.features, "run": args.run, "weights": args.weights, "root": args.root}
+    built = build_index(folder, **options, device=args.device)
+    show(f"{built.folder}: {built.num_windows:,} windows of {built.num_videos:,} videos")
+    show(f"videos added: {built.num_added:,}; no longer counted: {built.num_outdated:,}")
+    if built.num_other:
+        show(f"removed {built.num_other:,} files that another model or version made")
+    if args.duplicates is not None:
+        from .search.duplicates import find_duplicates
+        from .search.search import open_search
+
+        groups = find_duplicates(open_search(folder, **options, device=args.device), cosine=args.duplicates)
+        show(f"{len(groups):,} groups of near-duplicates, with a cosine of {args.duplicates:g} or more")
+        for group in groups:
+            show(f"{group.lowest_cosine:.4f}  {' '.join(group.video_ids)}")
+    return EXIT_DONE
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the command; return its exit code."""
+    parser = command_parser(
+        "vlalign-index",
+        "Bring the search index of a data set up to date: encode windows of new and changed videos, and remove those "
+        "that no longer count. A stopped call goes on where it was. Small data sets need no such call.",
+        EXAMPLES,
+    )
+    parser.add_argument("run", metavar="RUN", nargs="?", help="a run's folder or name")
+    add_encoder(parser)
+    parser.add_argument(
+        "--duplicates", type=float, metavar="COSINE", help="also list videos that are nearly the same, such as 0.98"
+    )
+    return run_command(_index, parser, argv)

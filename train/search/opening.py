@@ -1,0 +1,48 @@
+"""Which encoder a search is made with: the model of a store, or a run."""
+
+from pathlib import Path
+
+from ...storage.common.errors import UserError
+from ...storage.layout import DatasetFolder
+from ..run_files import read_config
+from ..runs import asked_dataset, dataset_of, find_run, read_run
+from .encoders import Encoder, open_zero_shot
+
+
+def open_encoder(
+    folder: Path | str | None,
+    *,
+    features: str | None,
+    run: Path | str | None,
+    weights: Path | str | None = None,
+    root: Path | str = "vlalign_data",
+    device: str = "cpu",
+) -> Encoder:
+    """Open what encodes windows and queries; the arguments are those of ``open_search``.
+
+    Raises:
+        UserError: Neither or both of ``features`` and ``run`` are given, or one cannot be used.
+    """
+    path = None if folder is None else Path(folder).absolute()
+    if (features is None) == (run is None):
+        raise UserError("search: expected either features whose model reads texts, or a run")
+    if features is not None:
+        if path is None:
+            raise UserError(f"features {features}: of which data set? expected its folder")
+        return open_zero_shot(
+            DatasetFolder(path.parent, path.name), features, None if weights is None else Path(weights)
+        )
+    found = find_run(path.parent if path else Path(root), path.name if path else None, str(run))
+    config = read_config(read_run(found))
+    own = dataset_of(found, config)
+    asked = asked_dataset(path.parent if path else own.root, path.name if path else None, own, having="features")
+    if config.objective.task is not None:
+        problem = f"was trained with the objective {config.objective.name}, and finds no videos by text"
+        raise UserError(f"run {found.name}: {problem}")
+    if not config.encoders.reads_words:
+        raise UserError(f"run {found.name}: was trained on spoken captions, and finds no videos by text")
+
+    from ..checkpoint import load_run  # torch takes seconds to import
+    from .with_run import RunEncoder
+
+    return RunEncoder(load_run(found, asked, device))
