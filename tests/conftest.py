@@ -43,7 +43,7 @@ def pytest_collection_modifyitems(items):
 
 @pytest.fixture(autouse=True, scope="module")
 def _return_freed_memory():
-    """Give freed memory back to the system after each module: glibc keeps it, several GB over a whole run."""
+    """Give freed memory back to the system after each module, as far as glibc can."""
     yield
     gc.collect()
     if sys.platform == "linux" and hasattr(libc := ctypes.CDLL(None), "malloc_trim"):

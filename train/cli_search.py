@@ -79,6 +79,7 @@ def main(argv: list[str] | None = None) -> int:
         "features.",
         EXAMPLES,
     )
+    parser.intermixed = True
     parser.add_argument("run", metavar="RUN", nargs="?", help="a run's folder or name")
     parser.add_argument("query", metavar="TEXT", nargs="?", help="what to look for")
     add_encoder(parser)

@@ -31,11 +31,14 @@ class Parser(argparse.ArgumentParser):
 
     passes_on = False
     """True if unknown options belong to another command; they are then in ``passed_on`` of the result."""
+    intermixed = False
+    """True if options may stand between optional positional arguments."""
 
     # The stub has overloads for the type of ``namespace``, which nobody here uses.
     def parse_args(self, args: Iterable[str] | None = None, namespace: Any = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Parse ``args``, by default those of the process. Exit with code 2 on a mistake."""
-        parsed, unknown = self.parse_known_args(None if args is None else list(args), namespace)
+        parse = self.parse_known_intermixed_args if self.intermixed else self.parse_known_args
+        parsed, unknown = parse(None if args is None else list(args), namespace)
         if self.passes_on:
             parsed.passed_on = unknown
         elif unknown:

@@ -167,6 +167,14 @@ def test_any_text_is_answered(shown, toy, clip, query):
     assert len(open_search(toy.path, run="r")(query)) == 5
 
 
+def test_options_may_stand_between_the_run_and_the_text(toy, capsys):
+    at_toy = ["--root", str(toy.root), "--dataset", "toy"]
+    assert search_main([*at_toy, "r", "cut the onion", "--num-results", "3"]) == 0
+    together = capsys.readouterr().out
+    assert search_main(["r", *at_toy, "cut the onion", "--num-results", "3"]) == 0
+    assert capsys.readouterr().out == together
+
+
 def test_the_command_prints_what_the_call_returns(toy, shown, clip, capsys):
     at_toy, at_shown = ["--root", str(toy.root)], ["--root", str(shown.root), "--dataset", "shown"]
     moments = open_search(toy.path, run="r")("cut the onion", num_results=3)
