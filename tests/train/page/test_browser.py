@@ -1,0 +1,53 @@
+"""The search page in a real browser."""
+
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+from helpers.toy import make_toy
+from vlalign.train.cli_train import main as train_main
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+SETTINGS = ["--features", "s3d", "--num-steps", "4", "--batch-size", "8", "--validate-every", "4"]
+
+
+@pytest.fixture
+def address(tmp_path):
+    """Serve a toy data set with a trained run, as the command does; return the page's address."""
+    toy = make_toy(tmp_path, num_videos=24)
+    at_toy = ["--root", str(toy.root), "--dataset", toy.name]
+    assert train_main([*at_toy, *SETTINGS, "--run-name", "r"]) == 0
+    program = "import sys; from vlalign.train.cli_serve import main; sys.exit(main(sys.argv[1:]))"
+    command = [sys.executable, "-c", program, "r", *at_toy, "--port", "0"]
+    environment = os.environ | {"HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment, text=True) as server:
+        yield next(line for line in server.stdout if line.startswith("http")).split()[0]
+        server.terminate()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
+@pytest.mark.parametrize("width, colours", [(1280, "light"), (360, "dark")])
+def test_a_query_shows_moments_that_a_link_shows_again(address, width, colours):
+    sync_api = pytest.importorskip("playwright.sync_api")
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=colours)
+        errors = []
+        page.on("pageerror", lambda error: errors.append(str(error)))
+        page.on("console", lambda line: errors.append(line.text) if "Content Security Policy" in line.text else None)
+        page.goto(address)
+        page.fill("input[type=search]", "cut the onion")
+        page.keyboard.press("Enter")
+        page.get_by_text("moments for").wait_for()
+        shown = page.locator("main").inner_text()
+        assert "cut the onion" in shown and "fits better than" in shown
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        again = browser.new_page()
+        again.goto(page.url)
+        again.get_by_text("moments for").wait_for()
+        assert again.locator("main").inner_text() == shown
+        browser.close()
+        assert not errors
