@@ -4,17 +4,16 @@ A tower is half of a published model whose other half made the features. Its wei
 of this machine; nothing is downloaded, and no file is executed.
 """
 
-import json
 import os
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
 from ..storage.common.errors import UserError, refuse_unreadable, unreadable
-from ..storage.files import check_regular, sha256_of
+from ..storage.files import check_regular, read_object, sha256_of
 from ..storage.records import Profile, Weights
 from .models.clip_text import ClipText, ClipTextSizes
 from .weights import TENSORS_FILE, read_state
@@ -112,19 +111,6 @@ def _read_sizes(path: Path) -> ClipTextSizes:
             given["projection_dim"] = about["projection_dim"]
         names = {field.name for field in fields(ClipTextSizes)}
         return ClipTextSizes(**{name: value for name, value in given.items() if name in names and value is not None})
-
-
-def read_object(path: Path, most_bytes: int) -> dict[str, Any]:
-    """Return the JSON object in a file. Raises ``ValueError`` for anything else, or for more than ``most_bytes``."""
-    check_regular(path)
-    with path.open("rb") as file:
-        content = file.read(most_bytes + 1)
-    if len(content) > most_bytes:
-        raise ValueError(f"more than {most_bytes >> 20} MiB")
-    about = json.loads(content)
-    if not isinstance(about, dict):
-        raise ValueError(f"a {type(about).__name__}, expected an object")
-    return about
 
 
 def _read_network(path: Path, sizes: ClipTextSizes) -> ClipText:

@@ -133,6 +133,24 @@ def read_json(path: Path) -> Any:
         return json.loads(path.read_text(encoding="utf-8"))
 
 
+def read_object(path: Path, most_bytes: int) -> dict[str, Any]:
+    """Return the JSON object in a file that anybody may have made.
+
+    Raises:
+        ValueError: The file holds anything else, or more than ``most_bytes``.
+        UserError: It is a pipe, a socket or a device.
+    """
+    check_regular(path)
+    with path.open("rb") as file:
+        content = file.read(most_bytes + 1)
+    if len(content) > most_bytes:
+        raise ValueError(f"it has more than {most_bytes >> 20} MiB")
+    about = json.loads(content)
+    if not isinstance(about, dict):
+        raise ValueError(f"a {type(about).__name__}; expected an object")
+    return about
+
+
 def write_jsonl(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
     """Write one JSON object on each line."""
     with written_whole(path) as partial, partial.open("w", encoding="utf-8") as file:

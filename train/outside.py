@@ -2,10 +2,8 @@
 size."""
 
 import contextlib
-import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from safetensors import safe_open
 
@@ -32,22 +30,6 @@ def refusing(path: Path, todo: str = TRAIN_AGAIN) -> Iterator[None]:
 
 def _refused(path: Path, error: BaseException, todo: str) -> UserError:
     return unreadable(path, "not as a training writes it", error, todo)
-
-
-def read_object(path: Path, most_bytes: int) -> dict[str, Any]:
-    """Return the JSON object in a file.
-
-    Raises:
-        ValueError: The file holds anything else, or more than ``most_bytes``.
-    """
-    with path.open("rb") as file:
-        content = file.read(most_bytes + 1)
-    if len(content) > most_bytes:
-        raise ValueError(f"it has more than {most_bytes >> 20} MiB")
-    about = json.loads(content)
-    if not isinstance(about, dict):
-        raise ValueError(f"a {type(about).__name__}; expected an object")
-    return about
 
 
 def read_shapes(path: Path, prefix: str = "", todo: str = TRAIN_AGAIN) -> dict[str, tuple[int, ...]]:

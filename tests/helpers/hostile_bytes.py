@@ -1,6 +1,7 @@
-"""Damaged and made-up files for every reader: ``python tests/hostile_bytes.py READER FIRST LAST FOLDER`` tries these
-seeds, and prints a line of JSON for each that gave anything but a line for the user, or took too long or too much
-memory."""
+"""Damaged and made-up files for every reader: ``hostile_bytes.py READER FIRST LAST FOLDER`` tries these seeds.
+
+It prints a line of JSON for each that gave anything but a line for the user, or took too long or too much memory.
+"""
 
 import contextlib
 import faulthandler
@@ -21,7 +22,8 @@ from typing import Any
 import h5py
 import numpy as np
 from PIL import Image
-from vlalign.preprocess.datasets import custom
+from vlalign.extract.text_tower import load_text_tower
+from vlalign.preprocess.datasets import custom, subtitles
 from vlalign.storage import FeatureStore
 from vlalign.storage.captions import read_captions, read_captions_about, read_idf
 from vlalign.storage.care import look_through
@@ -30,10 +32,14 @@ from vlalign.storage.common.problems import Problems
 from vlalign.storage.describe import describe
 from vlalign.storage.exchange.foreign import foreign_videos
 from vlalign.storage.exchange.stated import read_durations, read_profile
+from vlalign.storage.files import sha256_of
 from vlalign.storage.layout import DatasetFolder
+from vlalign.storage.profiles import PROFILES
+from vlalign.storage.records import Weights
 from vlalign.storage.thumbnails import Thumbnail, ThumbnailStore, write_thumbnails
 from vlalign.storage.word_vectors import read_word_vectors
 
+from helpers.clips_of_text import new_clip, save_clip, word_tokenizer
 from helpers.toy import make_toy
 
 MOST_SECONDS, MOST_BYTES = 10, 2 << 30
@@ -228,6 +234,39 @@ def read_run(folder: Path, path: Path) -> None:
     load_run(folder)
 
 
+def read_subtitles(folder: Path, path: Path) -> None:
+    for place in (path, folder):
+        problems = Problems(quiet=True)
+        for caption in subtitles.read(place, "merged", 0, problems):
+            caption.caption.encode()
+        if problems.count:
+            raise UserError("a line for each cue that was left out")
+
+
+def read_index(folder: Path, path: Path) -> None:
+    from vlalign.train.search.index import WindowIndex, open_parts
+
+    parts = open_parts(folder)
+    index = WindowIndex(parts, "{}", {f"v{number}": number for number in range(8)})
+    for _, vectors in index.blocks(100):
+        vectors.astype(np.float32).sum()
+    index.vectors_of(index.whole_videos())
+
+
+def read_clip(folder: Path, path: Path) -> None:
+    weights = Weights(name="clip", sha256=sha256_of(folder / "model.safetensors"))
+    load_text_tower(PROFILES["clip_vit_b32"], weights, folder).encode(["a red circle falls"])
+
+
+def read_compared(folder: Path, path: Path) -> None:
+    from vlalign.train.comparison.overview import compare_runs, list_runs
+
+    dataset = DatasetFolder(folder, "toy")
+    if list_runs(dataset).num_unreadable:
+        raise UserError("a line for each run that was left out")
+    compare_runs(dataset, "one", "two")
+
+
 READERS: dict[str, Callable[[Path, Path], None]] = {
     "store": read_store,
     "thumbnails": read_thumbnails,
@@ -237,6 +276,10 @@ READERS: dict[str, Callable[[Path, Path], None]] = {
     "import": read_others,
     "words": read_words,
     "run": read_run,
+    "subtitles": read_subtitles,
+    "index": read_index,
+    "clip": read_clip,
+    "compared": read_compared,
 }
 
 
@@ -245,37 +288,43 @@ READERS: dict[str, Callable[[Path, Path], None]] = {
 
 def originals(reader: str, folder: Path) -> list[Path]:
     """Files in ``folder`` that the reader takes; what else it needs lies beside them."""
+    files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
     if reader == "run":
-        return [
-            path for path in sorted(folder.rglob("*")) if path.is_file() and path.suffix in (".json", ".safetensors")
-        ]
-    return [path for path in sorted(folder.rglob("*")) if path.is_file()]
+        return [path for path in files if path.suffix in (".json", ".safetensors")]
+    if reader == "compared":
+        return [path for path in files if path.name in ("run.json", "metrics.json", "queries.jsonl")]
+    return files
+
+
+def train(root: Path, name: str) -> None:
+    from vlalign.train.cli_train import main
+
+    call = ["--root", str(root), "--dataset", "toy", "--features", "s3d", "--run-name", name, "--num-steps", "1"]
+    with contextlib.redirect_stdout(sys.stderr):
+        assert main([*call, "--batch-size", "2", "--num-negatives", "1", "--embedding-size", "8"]) == 0
+
+
+def evaluate(root: Path, name: str) -> None:
+    from vlalign.train.cli_evaluate import main
+
+    with contextlib.redirect_stdout(sys.stderr):
+        assert main(["--root", str(root), "--dataset", "toy", name]) == 0
 
 
 def make_originals(reader: str, folder: Path) -> Path:
     """Returns the folder that the reader is given."""
     folder.mkdir(parents=True)
     rows = np.random.default_rng(0).normal(size=(5, 4)).astype(np.float32)
-    if reader in ("store", "prepared", "words", "run"):
+    if reader in ("store", "prepared", "words", "run", "compared"):
         toy = make_toy(folder / "toy", num_videos=8)
         if reader == "run":
-            from vlalign.train.cli_train import main
-
-            call = [
-                "--root",
-                str(folder / "toy"),
-                "--dataset",
-                "toy",
-                "--features",
-                "s3d",
-                "--run-name",
-                "run",
-                "--num-steps",
-                "1",
-            ]
-            with contextlib.redirect_stdout(sys.stderr):
-                assert main([*call, "--batch-size", "2", "--num-negatives", "1", "--embedding-size", "8"]) == 0
+            train(folder / "toy", "run")
             return toy.runs / "run"
+        if reader == "compared":
+            for name in ("one", "two"):
+                train(folder / "toy", name)
+                evaluate(folder / "toy", name)
+            return folder / "toy"
         if reader == "store":
             return toy.features("s3d")
         shutil.move(toy.idf, toy.captions / "idf.parquet")
@@ -307,6 +356,21 @@ def make_originals(reader: str, folder: Path) -> Path:
         import pyarrow.parquet as pq
 
         pq.write_table(pa.Table.from_pylist(lines), folder / "a.parquet")
+    elif reader == "subtitles":
+        times = [(f"00:00:0{n},000", f"00:00:0{n},900") for n in range(6)]
+        cues = [f"{n}\n{start} --> {end}\nsome words, {n}" for n, (start, end) in enumerate(times)]
+        (folder / "a.srt").write_text("\n\n".join(cues))
+        (folder / "b.en.vtt").write_text("WEBVTT\n\n" + "\n\n".join(cues).replace(",0", ".0").replace(",9", ".9"))
+        segments = [{"id": n, "start": n, "end": n + 0.9, "text": f" some words, {n}"} for n in range(6)]
+        (folder / "c.mp4.json").write_text(json.dumps({"text": "", "segments": segments, "language": "en"}))
+    elif reader == "index":
+        from vlalign.train.search.index import write_part
+
+        for videos in ({f"v{n}": n for n in range(3)}, {f"v{n}": n for n in range(3, 6)}):
+            spans = [np.array([[0.0, 1.0], [1.0, 2.0]])] * len(videos)
+            write_part(folder, "{}", videos, spans, [rows[:2]] * len(videos))
+    elif reader == "clip":
+        save_clip(new_clip(tokenizer := word_tokenizer(["a red circle falls"]), width=8), tokenizer, folder)
     elif reader == "import":
         import pickle
 

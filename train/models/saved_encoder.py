@@ -12,7 +12,8 @@ import torch
 from transformers import AutoConfig, AutoModel, PreTrainedConfig, PreTrainedModel
 
 from ...storage.common.terminal import one_line, say
-from ..outside import difference, read_object, refusing
+from ...storage.files import read_object
+from ..outside import difference, refusing
 
 MOST_CONFIG_BYTES = 1 << 20
 MODEL_TYPES = (
