@@ -111,7 +111,7 @@ def test_metrics_equal_a_count_over_search_results(trained, capsys):
     pairs = make_pairs(CaptionTable.of(c for c in read_captions(trained.captions) if c.split == "test"))
     ranks = []
     for caption, right in zip(pairs.captions, pairs.clip_of_caption, strict=True):
-        scores = stage_scores(run.scorer, [caption], pairs.clips).fused(run.config.score_weights)[0][0]
+        scores = stage_scores(run.scorer, [caption], pairs.clips).fused(run.score_weights)[0][0]
         ranks.append(1 + sum(score > scores[right] for score in scores))
     assert metrics["num_queries"] == len(ranks) == 15
     assert metrics["R@1"] == pytest.approx(100 * np.mean(np.array(ranks) == 1))

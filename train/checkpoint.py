@@ -22,7 +22,7 @@ from .data.text_inputs import TextInputs, TextSource, saved_text_inputs
 from .models.base import PairModel
 from .models.build import ModelPlan, make_model
 from .outside import BEGIN_ANEW, difference, read_shapes, refusing
-from .run_files import read_config
+from .run_files import read_config, score_weights
 from .run_layout import LAST_MODEL_FILE, MODEL_FILE, STATE_FILE
 from .runs import dataset_of, features_note, open_run_stores, read_labels, read_run
 from .scoring import Scorer
@@ -47,6 +47,11 @@ class Run:
     def config(self) -> TrainConfig:
         """The run's settings."""
         return self.scorer.config
+
+    @property
+    def score_weights(self) -> dict[str, float]:
+        """{stage: weight}: as validation chose them, or else as the settings say."""
+        return score_weights(self.about, self.config)
 
     @property
     def features(self) -> ClipFeatures:
@@ -81,6 +86,10 @@ class RunState:
     config: TrainConfig
     inputs: dict[str, Any]
     """The result of ``describe_inputs``."""
+    num_steps: int
+    """Steps of the whole training."""
+    average: PairModel | None = None
+    """The running average of the model's weights, if there is one."""
     step: int = 0
     """Steps that are done."""
     best: dict[str, Any] | None = None
@@ -90,6 +99,8 @@ class RunState:
 def save_state(folder: Path, state: RunState) -> None:
     """Write all that is needed to resume a run into one file, whole or not at all."""
     tensors = {f"model.{name}": value for name, value in state.model.state_dict().items()}
+    if state.average is not None:
+        tensors |= {f"average.{name}": value for name, value in state.average.state_dict().items()}
     for index, of_parameter in state.optimizer.state_dict()["state"].items():
         tensors |= {f"optimizer.{index}.{name}": value for name, value in of_parameter.items()}
     about = {"config": state.config.flat(), "inputs": state.inputs, "step": state.step, "best": state.best}
@@ -118,13 +129,13 @@ def _load_state(path: Path, state: RunState) -> None:
         raise UserError(
             f"{path.parent}: holds an unfinished run with {what}; pass another --run-name NAME, or remove that folder"
         )
-    is_step = isinstance(step, int) and 0 <= step <= state.config.num_steps
+    is_step = isinstance(step, int) and 0 <= step <= state.num_steps
     if not is_step or not (best is None or isinstance(best, dict)):
         raise ValueError("its step is not one of this run")
     tensors = load_file(path)
-    state.model.load_state_dict(
-        {name.removeprefix("model."): value for name, value in tensors.items() if name.startswith("model.")}
-    )
+    state.model.load_state_dict(_below(tensors, "model."))
+    if state.average is not None:
+        state.average.load_state_dict(_below(tensors, "average."))
     of_parameters: dict[int, dict[str, torch.Tensor]] = {}
     for name, value in tensors.items():
         if name.startswith("optimizer."):
@@ -133,6 +144,10 @@ def _load_state(path: Path, state: RunState) -> None:
     groups = state.optimizer.state_dict()["param_groups"]
     state.optimizer.load_state_dict({"state": of_parameters, "param_groups": groups})
     state.step, state.best = step, best
+
+
+def _below(tensors: dict[str, torch.Tensor], prefix: str) -> dict[str, torch.Tensor]:
+    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
 
 
 OPTIONAL_PARTS = (("fusion.", "fusion."), ("codebook.", "codebook.codewords"), ("head.", "head."))
@@ -165,6 +180,11 @@ def load_init(folder: Path, model: PairModel) -> None:
         problem = f"its layers are not the new run's, such as {min(different)}; expected a run with the same ones"
         raise SettingError("init", folder, problem)
     model.load_state_dict({name: value for name, value in tensors.items() if name in own}, strict=False)
+
+
+def load_model(folder: Path, model: PairModel) -> None:
+    """Load the best model of a run into one with the same layers."""
+    model.load_state_dict(_read_model(folder))
 
 
 def _read_model(folder: Path) -> dict[str, torch.Tensor]:
@@ -202,7 +222,7 @@ def load_run(
     plan = plan_model(config, features.dim, text_inputs, len(labels))
     check_model(folder / MODEL_FILE, config, plan)
     model = make_model(config, plan)
-    model.load_state_dict(_read_model(folder))
+    load_model(folder, model)
     scorer = Scorer(model.to(device).eval(), text_inputs, weights, features, config)
     return Run(folder, dataset, stores, about, scorer, labels)
 

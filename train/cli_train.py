@@ -12,7 +12,7 @@ from .comparison.seeds import SeedRuns, parse_seeds, train_seeds
 from .comparison.suites import list_suites, run_suite
 from .comparison.table import as_text
 from .config import PARTS, objective_settings
-from .objectives import DEFAULT_OBJECTIVE, OBJECTIVES
+from .objectives import OBJECTIVES
 from .recipes import RECIPES
 from .settings import rule_of, types_of
 from .training import is_first_process, train
@@ -91,7 +91,7 @@ def add_objective_settings(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--objective",
         metavar="STR",
-        help=f"what is learned, one of {', '.join(OBJECTIVES)} (default: the data set's, or {DEFAULT_OBJECTIVE})",
+        help=f"what is learned, one of {', '.join(OBJECTIVES)} (default: that of the recipe)",
     )
     for name, having in objective_settings().items():
         defaults = {getattr(objective, name): None for objective in having.values()}

@@ -58,6 +58,8 @@ class TrainConfig(DataSettings, ModelSettings, OptimizationSettings, ValidationS
         lack = lack or (
             "it needs to know words" if self.objective.needs_words and not self.encoders.reads_words else ""
         )
+        if self.objective.needs_word_vectors != self.encoders.gives_word_vectors:
+            lack = lack or "the encoder and the objective named words belong together"
         if lack:
             fitting = [name for name, other in OBJECTIVES.items() if _fits(other, self.encoders)]
             problem = f"does not fit objective {self.objective.name}: {lack}; expected one of {', '.join(fitting)}"
@@ -156,4 +158,8 @@ def foreign_settings(settings: Mapping[str, Any]) -> list[str]:
 
 
 def _fits(objective: type[Objective], encoder: Encoder) -> bool:
-    return (encoder.gives_tokens or not objective.needs_tokens) and (encoder.reads_words or not objective.needs_words)
+    return (
+        (encoder.gives_tokens or not objective.needs_tokens)
+        and (encoder.reads_words or not objective.needs_words)
+        and encoder.gives_word_vectors == objective.needs_word_vectors
+    )

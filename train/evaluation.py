@@ -16,7 +16,7 @@ from ..storage.records import SPLITS
 from .config import TrainConfig
 from .data.stores import Stores
 from .objectives import objective_for
-from .run_files import read_config
+from .run_files import read_config, score_weights
 from .run_layout import METRICS_FILE, MODEL_FILE, QUERIES_FILE, REPORT_FILE
 from .runs import (
     asked_dataset,
@@ -143,9 +143,10 @@ def _request(
 ) -> _Request:
     """Find the run and the data set, and choose the task."""
     run_folder = find_run(root, dataset, run)
-    config = read_config(read_run(run_folder))
+    about = read_run(run_folder)
+    config = read_config(about)
     asked, folder = _asked_about(run_folder, config, root, dataset, on, protocol)
-    weights = _score_weights(settings, config, run_folder.name)
+    weights = _score_weights(settings, score_weights(about, config), run_folder.name)
     task = _choose_task(settings.task, config, asked)
     question = Question(settings.split, weights, _task_settings(task, settings, config, run_folder.name))
     return _Request(run_folder, config, asked, open_run_stores(asked, config), folder, task, question)
@@ -184,9 +185,9 @@ def _asked_about(
     return asked, run_folder / "on" / "-".join(filter(None, (asked.name, asked.protocol)))
 
 
-def _score_weights(settings: EvaluationSettings, config: TrainConfig, run_name: str) -> dict[str, float]:
-    """Return the weight of each stage that the run has. Log weights that change nothing."""
-    weights = dict(config.score_weights)
+def _score_weights(settings: EvaluationSettings, own: dict[str, float], run_name: str) -> dict[str, float]:
+    """Return the weight of each stage of the run: the given one or its own. Log weights that change nothing."""
+    weights = dict(own)
     for name, weight in settings.score_weights.items():
         stages = [stage for stage in SCORES[name] if stage in weights]
         weights |= dict.fromkeys(stages, weight)

@@ -4,21 +4,49 @@ The papers' settings are in ``papers``.
 """
 
 from collections.abc import Container, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from ..storage.common.errors import SettingError
 from ..storage.profiles import FRAME_MAPS
 from .config import TrainConfig
-from .papers import RECIPES
+from .objectives import DEFAULT_OBJECTIVE
+from .papers import RECIPES as PAPER_RECIPES
+from .papers.base import Recipe
 
-__all__ = ["RECIPES", "describe", "make_config", "usual_recipe"]
+__all__ = ["DEFAULT_RECIPE", "RECIPES", "describe", "make_config", "usual_recipe"]
+
+DEFAULT_RECIPE = "default"
+RECIPES = MappingProxyType[str, Recipe](
+    {
+        # No paper's: chosen on five small sets, docs/training.md.
+        DEFAULT_RECIPE: {
+            "objective": "words",
+            "encoder": "words",
+            "max_video_tokens": 64,
+            "max_text_tokens": 128,
+            "num_steps": 0,
+            "batch_size": 128,
+            "learning_rate": 3e-3,
+            "warmup_steps": 20,
+            "schedule": "cosine",
+            "weight_decay": 1e-2,
+            "average": 0.98,
+            "dropout": 0.2,
+            "held_out": 0.1,
+            "stage_weights": "validation",
+        },
+        **PAPER_RECIPES,
+    }
+)
+"""{name: recipe}: the default one, and the papers'."""
 
 
-def usual_recipe(objective: str, dataset: str, protocol: str, init: str) -> str | None:
+def usual_recipe(objective: str | None, dataset: str, protocol: str, init: str) -> str | None:
     """Return the name of the objective's recipe for a data set.
 
     Args:
-        objective: Name of the objective.
+        objective: Name of the objective; None: that of the data set's paper, or else the default recipe's.
         dataset: Name of the data set.
         protocol: If not empty, a recipe for this protocol is preferred.
         init: If not empty, only recipes for fine-tuning count.
@@ -26,6 +54,11 @@ def usual_recipe(objective: str, dataset: str, protocol: str, init: str) -> str 
     Returns:
         The paper's recipe, or else the objective's small one, or None if it has neither.
     """
+    if objective is None:
+        of_paper = usual_recipe(DEFAULT_OBJECTIVE, dataset, protocol, init)
+        return of_paper if of_paper is not None and not of_paper.endswith("-small") else DEFAULT_RECIPE
+    if objective == RECIPES[DEFAULT_RECIPE]["objective"]:
+        return DEFAULT_RECIPE
     stem = f"{objective}-{dataset}"
     of_dataset = [name for name in RECIPES if name == stem or name.startswith(f"{stem}-")]
     usable = [name for name in of_dataset if name.endswith("-finetune") == bool(init)]

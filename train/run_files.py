@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,10 @@ def check_run(about: Any) -> None:
         all(value is None or _is_number(value) for value in best.values()),
         "result.best has values that are not finite numbers",
     )
+    weights = about["result"].get("stage_weights", {})
+    _expect(isinstance(weights, dict), "result.stage_weights is not an object")
+    _expect(weights.keys() <= config.score_weights.keys(), "result.stage_weights names other stages than the run's")
+    _expect(all(map(_is_number, weights.values())), "result.stage_weights has values that are not finite numbers")
     json.dumps(about, ensure_ascii=False).encode()  # raises for text that no encoding can hold
 
 
@@ -56,6 +61,11 @@ def read_config(about: dict[str, Any]) -> TrainConfig:
         is_type = isinstance(value, expected) and not (isinstance(value, bool) and expected is not bool)
         _expect(is_type or (expected is float and _is_number(value)), f"config.{name}: expected {expected.__name__}")
     return TrainConfig.from_flat(settings)
+
+
+def score_weights(about: Mapping[str, Any], config: TrainConfig) -> dict[str, float]:
+    """Return the weight of each stage of a run's score: as validation chose them, or else as the settings say."""
+    return config.score_weights | about["result"].get("stage_weights", {})
 
 
 def read_events(path: Path) -> list[dict[str, Any]]:

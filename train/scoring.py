@@ -139,7 +139,7 @@ def _score_early(
         encoded = scorer.encode_videos(clips[first : first + CLIP_CHUNK])
         video_vectors.append(objective.video_vectors(model, encoded))
         for index, (text, vectors) in enumerate(zip(texts, text_vectors, strict=True)):
-            blocks = {objective.stage: vectors @ video_vectors[-1].T} | objective.early_scores(text, encoded)
+            blocks = {objective.stage: vectors @ video_vectors[-1].T} | objective.early_scores(model, text, encoded)
             for stage, block in blocks.items():
                 if stage in stages:
                     rows = slice(index * TEXT_CHUNK, index * TEXT_CHUNK + len(block))

@@ -218,6 +218,10 @@ class Encoder:
     """False: it gives one vector for each clip and caption."""
     reads_words: bool = True
     """False: captions are recordings."""
+    gives_word_vectors: bool = False
+    """It gives each word a vector and a weight of its own."""
+    unused: tuple[str, ...] = ()
+    """Settings that change nothing with it."""
     normalises_batches: bool = False
     """It has batch normalisation, so it must see the whole batch at once."""
 
@@ -230,6 +234,11 @@ ENCODERS = {
         meaning="gated embeddings of the maximum of a clip's rows and of the average of a caption's word vectors "
         "(SSML, section 5.1)",
         gives_tokens=False,
+    ),
+    "words": Encoder(
+        meaning="a vector and a weight for each word of the training captions, and linear layers on a clip's rows",
+        gives_word_vectors=True,
+        unused=("text_encoder", "embedding_size", "num_video_layers", "num_fusion_layers", "tokens_of_interest"),
     ),
     "spoken": Encoder(
         meaning="a linear layer on a clip's rows, and Harwath's residual network on its spoken caption's log-mel rows "
@@ -268,6 +277,8 @@ class ModelSettings(Settings):
         return ENCODERS[self.encoder]
 
 
+PASSES, LEAST_STEPS, MOST_STEPS = 30, 300, 30_000
+"""The number of steps that follows from the data."""
 SCHEDULES = {"linear": "to 0 in a straight line", "cosine": "to 0 as a cosine", "constant": "not at all"}
 """{how the learning rate falls after the warm-up: in words}"""
 
@@ -277,7 +288,12 @@ class OptimizationSettings(Settings):
     """How a run's model is trained."""
 
     seed: int = setting(0, "seed of everything random")
-    num_steps: int = setting(300, "steps, each on one batch", least=1)
+    num_steps: int = setting(
+        300,
+        f"steps, each on one batch; 0: {PASSES} times through the training clips, at least {LEAST_STEPS} steps and at "
+        f"most {MOST_STEPS:,}",
+        least=0,
+    )
     batch_size: int = setting(64, "pairs that are contrasted with each other, in all processes together", least=2)
     micro_batch_size: int = setting(
         0, "pairs that a process computes at once, for the same loss in less memory and more time; 0: all", least=0
@@ -286,6 +302,21 @@ class OptimizationSettings(Settings):
     warmup_steps: int = setting(50, "steps in which the learning rate rises from 0", least=0)
     schedule: str = setting("linear", "how the learning rate falls", choices=SCHEDULES)
     weight_decay: float = setting(1e-5, "decoupled weight decay of AdamW", least=0)  # TACo section 4.3
+    average: float = setting(
+        0.0, "decay of a running average of the weights, which is validated and kept; 0: no average", least=0, below=1
+    )
+
+    def steps_for(self, num_clips: int) -> int:
+        """Return the number of steps of a training on this many clips."""
+        passes = round(PASSES * num_clips / self.batch_size)
+        return self.num_steps or min(max(passes, LEAST_STEPS), MOST_STEPS)
+
+
+STAGE_WEIGHTS = {
+    "set": "they are settings",
+    "validation": "those that rank the validation split best; a stage that does not help has 0",
+}
+"""{where the stages' weights come from: in words}"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -293,3 +324,7 @@ class ValidationSettings(Settings):
     """When a run's model is validated."""
 
     validate_every: int = setting(50, "steps between validations; the run's state is saved as often", least=1)
+    held_out: float = setting(
+        0.0, "share of the training videos to validate on if the data set has no validation split", least=0, below=1
+    )
+    stage_weights: str = setting("set", "where the weights of the score's stages come from", choices=STAGE_WEIGHTS)

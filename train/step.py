@@ -2,6 +2,7 @@
 
 import math
 import random
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -10,22 +11,27 @@ from torch.utils.checkpoint import checkpoint
 from .config import TrainConfig
 from .data.examples import Inputs
 from .models.base import PairModel
-from .models.tokens import TextTokens, VideoTokens
+from .models.tokens import TextTokens, VideoTokens, present
 from .objectives.batch import Batch
 from .settings import OptimizationSettings
 from .workers import Workers
 
 
-def learning_rate_factor(step: int, settings: OptimizationSettings) -> float:
+def learning_rate_factor(step: int, num_steps: int, settings: OptimizationSettings) -> float:
     """Return the part of the peak learning rate that a step has.
 
     After a linear warm-up it falls as ``schedule`` says: linearly (TACo section 4.3), as a cosine (NCL appendix B),
-    or not at all (SSML). ``step`` counts from 0.
+    or not at all (SSML).
+
+    Args:
+        step: Counts from 0.
+        num_steps: Steps of the whole training.
+        settings: The run's.
     """
-    warmup = min(settings.warmup_steps, settings.num_steps // 2)
+    warmup = min(settings.warmup_steps, num_steps // 2)
     if step < warmup:
         return (step + 1) / warmup
-    left = (settings.num_steps - step) / max(settings.num_steps - warmup, 1)
+    left = (num_steps - step) / max(num_steps - warmup, 1)
     return {"linear": left, "cosine": (1 - math.cos(math.pi * left)) / 2, "constant": 1.0}[settings.schedule]
 
 
@@ -41,11 +47,11 @@ def encode(model: PairModel, inputs: Inputs, micro_batch_size: int) -> tuple[Tex
         micro_batch_size: Texts, and clips, to encode at once; 0: all.
     """
 
-    def encode_texts(texts: dict[str, Tensor]) -> tuple[Tensor, ...]:
-        return _tensors(model.encode_texts(texts))
+    def encode_texts(texts: dict[str, Tensor]) -> dict[str, Tensor]:
+        return present(model.encode_texts(texts))
 
-    def encode_videos(rows: Tensor, mask: Tensor) -> Tensor:
-        return model.encode_videos(rows, mask).tokens_BMD
+    def encode_videos(rows: Tensor, mask: Tensor) -> dict[str, Tensor]:
+        return present(model.encode_videos(rows, mask))
 
     rows, mask = inputs.rows, inputs.mask
     if not micro_batch_size:
@@ -59,18 +65,16 @@ def encode(model: PairModel, inputs: Inputs, micro_batch_size: int) -> tuple[Tex
         texts.append(checkpoint(encode_texts, of_part, use_reentrant=False))
     for part in parts_of(len(rows), micro_batch_size):
         videos.append(checkpoint(encode_videos, rows[part], mask[part], use_reentrant=False))
-    all_texts = TextTokens(*(torch.cat(of_parts) for of_parts in zip(*texts, strict=True))) if texts else None
-    return all_texts, VideoTokens(torch.cat(videos), mask)
+    return TextTokens(**_joined(texts)) if texts else None, VideoTokens(**_joined(videos))
+
+
+def _joined(parts: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
+    return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
 
 
 def parts_of(length: int, size: int) -> list[slice]:
     """Split 0 to ``length`` into slices of ``size``; the last one may be shorter."""
     return [slice(first, first + size) for first in range(0, length, size)]
-
-
-def _tensors(texts: TextTokens) -> tuple[Tensor, ...]:
-    tensors = texts.tokens_BND, texts.mask_BN, texts.weights_BN
-    return tensors if texts.types_BND is None else (*tensors, texts.types_BND)
 
 
 def backward(model: PairModel, inputs: Inputs, config: TrainConfig, step: int, workers: Workers) -> dict[str, Tensor]:

@@ -1,5 +1,6 @@
 """A training run and its loop."""
 
+import copy
 import random
 import resource
 import time
@@ -21,7 +22,7 @@ from ..storage.common.signals import keeping, uninterrupted
 from ..storage.common.terminal import say
 from ..storage.files import write_json
 from ..storage.layout import DatasetFolder
-from .checkpoint import RunState, load_init, load_state, plan_model, save_model, save_state
+from .checkpoint import RunState, load_init, load_model, load_state, plan_model, save_model, save_state
 from .config import TrainConfig
 from .data.clip_features import ClipFeatures
 from .data.clips import Clips
@@ -41,13 +42,15 @@ from .run_layout import (
 from .runs import describe_inputs, save_run
 from .scoring import Scorer
 from .step import backward, learning_rate_factor
-from .validation import VALIDATIONS
+from .validation import VALIDATIONS, choose_stage_weights
 from .workers import Workers
 
 STATISTICS_CLIPS = 2000
 """Upper limit of the training clips over which features are standardised."""
 COLLAPSED = 2
 """With this many codewords in use or fewer, a codebook tells nothing apart."""
+AVERAGED_FROM = 9
+"""The first steps weigh less in an average than its decay says: step n has decay n / (n + 9) at most."""
 AHEAD = 2
 """Batches that are made while the model computes."""
 
@@ -96,6 +99,7 @@ def read_examples(source: RunSource, features: ClipFeatures, workers: Workers, p
             optimization=config,
             make_batches=lambda pairs: objective.make_batches(pairs, config, config),
             density_neighbors=objective.density_neighbors if weighted else None,
+            held_out=config.held_out,
             workers=workers,
             problems=problems,
         )
@@ -131,7 +135,9 @@ class Trainer:
         self.model = make_model(self.config, plan)
         if not self._resumes:
             self._start_model(features)
-        self.model.to(device).set_precision(self.config.precision)
+        self.model.to(device)
+        self.average = copy.deepcopy(self.model).eval().requires_grad_(False) if self.config.average else None
+        self.model.set_precision(self.config.precision)
         if self.config.compile:
             self.model.compile_layers()
         # Decoupled weight decay: as a part of the gradient, Adam would scale it up to full steps for the rows of the
@@ -140,8 +146,9 @@ class Trainer:
         self.optimizer = torch.optim.AdamW(
             self.model.parameters(), lr=self.config.learning_rate, weight_decay=self.config.weight_decay, fused=True
         )
-        self.state = RunState(self.model, self.optimizer, self.config, inputs)
-        self.scorer = Scorer(self.model, text_inputs, weights, features, self.config)
+        self.num_steps = self.config.steps_for(len(self.examples.clips))
+        self.state = RunState(self.model, self.optimizer, self.config, inputs, self.num_steps, self.average)
+        self.scorer = Scorer(self.kept_model, text_inputs, weights, features, self.config)
         self.validation = VALIDATIONS[self.config.objective.task or "retrieval"]
         self.kept_step = 0
         if self._resumes:
@@ -149,6 +156,11 @@ class Trainer:
             self.kept_step = self.step if workers.first else 0
         elif workers.first:
             self._start_folder(text_inputs)
+
+    @property
+    def kept_model(self) -> PairModel:
+        """The model that is validated and kept."""
+        return self.model if self.average is None else self.average
 
     @property
     def step(self) -> int:
@@ -189,7 +201,7 @@ class Trainer:
     def inputs_from(self, step: int) -> Iterator[Inputs]:
         """Yield the inputs of this and all later steps. Another thread makes them ahead of time."""
         with ThreadPoolExecutor(1) as pool:  # threads do: the stores are memory-mapped, the tokenizer releases the GIL
-            steps = iter(range(step, self.config.num_steps))
+            steps = iter(range(step, self.num_steps))
             pending = [pool.submit(self.make_inputs, later) for later in islice(steps, AHEAD)]
             while pending:
                 inputs = pending.pop(0).result()
@@ -206,7 +218,7 @@ class Trainer:
             UserError: The loss is not finite.
         """
         self.model.train()
-        learning_rate = self.config.learning_rate * learning_rate_factor(self.step, self.config)
+        learning_rate = self.config.learning_rate * learning_rate_factor(self.step, self.num_steps, self.config)
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate
         terms = self.workers.mean(backward(self.model, inputs, self.config, self.step, self.workers))
@@ -220,6 +232,8 @@ class Trainer:
             )
         self.optimizer.step()
         self.state.step += 1
+        if self.average is not None:
+            add_to_average(self.average, self.model, min(self.config.average, self.step / (self.step + AVERAGED_FROM)))
         event: dict[str, float] = {"step": self.step, "loss": loss, **terms, "learning_rate": learning_rate}
         if (codebook := self.model.codebook) is not None and codebook.size:
             event["codewords_in_use"] = codebook.in_use
@@ -231,7 +245,7 @@ class Trainer:
             started = time.monotonic()
             log = EventLog(self.folder, self.step) if self.workers.first else None
             stream = self.inputs_from(self.step)
-            steps = range(self.step, self.config.num_steps)
+            steps = range(self.step, self.num_steps)
             for _ in self._shown(steps) if log else steps:
                 self._do_step(next(stream), log)
             if log:
@@ -240,7 +254,7 @@ class Trainer:
 
     def _do_step(self, inputs: Inputs, log: EventLog | None) -> None:
         event = self.train_step(inputs)
-        is_last = self.step == self.config.num_steps
+        is_last = self.step == self.num_steps
         is_validated = self.step % self.config.validate_every == 0
         if is_validated or is_last:
             if log:
@@ -257,7 +271,7 @@ class Trainer:
                     self.kept_step = self.step
 
     def _shown(self, steps: range) -> Iterable[int]:
-        total, device = self.config.num_steps, self.device
+        total, device = self.num_steps, self.device
         return progress(
             steps, total=total, what="training", unit="steps", done=self.step, note=lambda: memory_used(device)
         )
@@ -267,7 +281,7 @@ class Trainer:
         value = event.get(figure)
         if best is None or value is None or value <= best[figure]:
             self.state.best = {"step": event["step"], figure: value}
-            save_model(self.folder, self.model)
+            save_model(self.folder, self.kept_model)
 
     def _note_collapse(self, event: dict[str, Any]) -> None:
         codebook = self.model.codebook
@@ -283,9 +297,25 @@ class Trainer:
             "device": self.device.type,
             "num_threads": torch.get_num_threads(),  # the last digits of sums depend on it
         }
-        save_model(self.folder, self.model, last=True)
+        save_model(self.folder, self.kept_model, last=True)
+        if self.config.stage_weights == "validation":
+            load_model(self.folder, self.kept_model)
+            if (weights := choose_stage_weights(self.scorer, self.examples)) is not None:
+                result["stage_weights"] = weights
         save_run(self.folder, self.config, self.state.inputs, result)
         (self.folder / STATE_FILE).unlink(missing_ok=True)
+
+
+@torch.no_grad()
+def add_to_average(average: PairModel, model: PairModel, decay: float) -> None:
+    """Move an average of weights towards a model's: average = decay * average + (1 - decay) * model.
+
+    Buffers, such as statistics of features, are copied.
+    """
+    for kept, new in zip(average.parameters(), model.parameters(), strict=True):
+        kept.lerp_(new, 1 - decay)
+    for kept, new in zip(average.buffers(), model.buffers(), strict=True):
+        kept.copy_(new)
 
 
 def memory_used(device: torch.device) -> str:

@@ -16,12 +16,13 @@ from ..storage.files import remove_unfinished
 from ..storage.layout import DatasetFolder, find_dataset
 from .config import TrainConfig, foreign_settings
 from .data.stores import Stores, choose_features
-from .objectives import DEFAULT_OBJECTIVE, objective_for
+from .objectives import objective_for
 from .recipes import RECIPES, describe, make_config, usual_recipe
+from .run_files import read_config
 from .run_layout import EVENTS_FILE, LABELS_FILE, LAST_MODEL_FILE, MODEL_FILE, RUN_FILE, STATE_FILE
 from .run_lock import training_in
 from .run_names import name_of_run
-from .runs import describe_inputs, features_note, find_run, open_run_stores, trained_before
+from .runs import describe_inputs, features_note, find_run, open_run_stores, read_run, trained_before
 
 WRITTEN = (STATE_FILE, MODEL_FILE, LAST_MODEL_FILE, EVENTS_FILE, LABELS_FILE, RUN_FILE)
 """Files of a run that a training writes whole or not at all."""
@@ -79,14 +80,16 @@ def train(
     given = {name: value for name, value in (settings or {}).items() if value is not None}
     folder = find_dataset(root, dataset, having="captions", hint="vlalign-preprocess")
     about = read_captions_about(choose_protocol(folder, protocol or "").captions) or {}
-    objective = given.get("objective") or usual_objective(about)
+    init_folder = find_run(root, None, init) if init else None
+    objective = given.get("objective") or objective_for(about.get("task", ""))
+    if objective is None and init_folder is not None:
+        objective = read_config(read_run(init_folder)).objective.name
     recipe = recipe or usual_recipe(objective, folder.name, about.get("protocol", ""), init or "")
     folder = choose_protocol(folder, protocol or RECIPES.get(recipe or "", {}).get("protocol", ""))
-    init_folder = find_run(root, None, init) if init else None
     if "features" in given:
         given["features"] = choose_features(folder, given["features"])
     names = {"dataset": folder.name, "protocol": folder.protocol} | ({"init": init} if init else {})
-    if recipe is None:
+    if recipe is None and objective is not None:
         names["objective"] = objective
     config = make_config(recipe, given | names)
     run_folder = folder.runs / (run_name or name_of_run(config, init_folder))
@@ -108,16 +111,13 @@ def _say_settings(config: TrainConfig, given: Mapping[str, Any], also_given: Seq
     say("\n".join(["settings:", *describe(config, {*given, *also_given})]))
     for name in foreign_settings({**given, "objective": config.objective.name}):
         say(f"note: --{name.replace('_', '-')} changes nothing: objective {config.objective.name} does not use it")
+    for name in sorted(given.keys() & set(config.encoders.unused)):
+        say(f"note: --{name.replace('_', '-')} changes nothing: encoder {config.encoder} does not use it")
 
 
 def is_first_process() -> bool:
     """Return whether this is the first of the processes that train one model together, or the only one."""
     return os.environ.get("RANK", "0") == "0"
-
-
-def usual_objective(about: Mapping[str, Any]) -> str:
-    """Return the objective for a data set whose captions say this about themselves: that of its task, or else TACo."""
-    return objective_for(about.get("task", "")) or DEFAULT_OBJECTIVE
 
 
 def train_run(

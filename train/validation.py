@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
+from ..storage.common.terminal import say
 from .data.clips import evenly
 from .data.examples import Examples, PairExamples
-from .data.pairs import make_pairs
+from .data.pairs import Pairs, make_pairs
 from .data.segment_examples import SegmentExamples
 from .data.segments import label_frames
 from .metrics import retrieval_metrics
+from .scores import StageScores
 from .scoring import Scorer, stage_scores
 from .tasks.ask_segmentation import frame_scores
 from .tasks.ask_vqa import answer_scores
@@ -20,6 +23,8 @@ from .tasks.ask_vqa import answer_scores
 MOST_PAIRS = 20_000
 """Upper limit of the pairs that the fusion layers see in a validation."""
 RERANK = 20
+STAGE_WEIGHTS = (0.0, 0.25, 0.5, 1.0)
+"""The weights that a stage can be given by validation."""
 MOST_QUESTIONS, MOST_VIDEOS = 2000, 50
 
 
@@ -35,18 +40,69 @@ class Validation:
 
 def measure_retrieval(scorer: Scorer, examples: Examples) -> dict[str, float]:
     """Rank the validation clips for one caption of each, or of as many as the fusion layers should see."""
+    found = _score_validation(scorer, examples)
+    if found is None:
+        return {}
+    pairs, scores = found
+    by_caption = scores.fused(scorer.config.score_weights).by_caption
+    metrics = retrieval_metrics(by_caption, pairs.clip_of_caption)["text_to_video"]
+    return {"validation_mean_rank": metrics["mean_rank"], "validation_R@1": metrics["R@1"]}
+
+
+def _score_validation(scorer: Scorer, examples: Examples) -> tuple[Pairs, StageScores] | None:
     assert isinstance(examples, PairExamples)
     valid = examples.pairs["validation"]
     rerank = RERANK if scorer.has_early else None
     most = MOST_PAIRS // RERANK if rerank else int(MOST_PAIRS**0.5)
     captions_of = valid.captions_of_clips()
     pairs = make_pairs(valid.captions.take([captions_of[clip][0] for clip in evenly(len(valid.clips), most)]))
-    if not pairs.clips:
-        return {}
-    scores = stage_scores(scorer, pairs.captions, pairs.clips, rerank=rerank)
-    by_caption = scores.fused(scorer.config.score_weights).by_caption
-    metrics = retrieval_metrics(by_caption, pairs.clip_of_caption)["text_to_video"]
-    return {"validation_mean_rank": metrics["mean_rank"], "validation_R@1": metrics["R@1"]}
+    return (pairs, stage_scores(scorer, pairs.captions, pairs.clips, rerank=rerank)) if pairs.clips else None
+
+
+def choose_stage_weights(scorer: Scorer, examples: Examples) -> dict[str, float] | None:
+    """Return the weights of the stages that rank the validation split best; a line says which, and why.
+
+    Weights 0, 1/4, 1/2 and 1 are tried in all combinations whose R@1 is at least that of each stage alone. The one
+    with the highest mean reciprocal rank is chosen; the settings' weights, if others are not better.
+
+    Args:
+        scorer: The model to choose for.
+        examples: Have the validation split.
+
+    Returns:
+        {stage: weight}, or None if there is nothing to choose or no validation split.
+    """
+    given = scorer.config.score_weights
+    if len(given) < 2 or not isinstance(examples, PairExamples):
+        return None
+    if (found := _score_validation(scorer, examples)) is None:
+        return None
+    pairs, scores = found
+
+    def judged(weights: dict[str, float]) -> tuple[float, float]:
+        ranks = _ranks(scores.fused(weights).by_caption, pairs.clip_of_caption)
+        return 100 * float((ranks < 2).mean()), float((1 / ranks).mean())
+
+    alone = {stage: judged({name: float(name == stage) for name in given}) for stage in given}
+    least = max(recall for recall, _ in alone.values())
+    best, best_recall, best_rank = given, *judged(given)
+    best_rank = best_rank if best_recall >= least else -1.0
+    for values in itertools.product(STAGE_WEIGHTS, repeat=len(given)):
+        if max(values) == 1:
+            weights = dict(zip(given, values, strict=True))
+            recall, rank = judged(weights)
+            if recall >= least and rank > best_rank:
+                best, best_recall, best_rank = weights, recall, rank
+    shown = ", ".join(f"{stage} {weight:g}" for stage, weight in best.items())
+    others = ", ".join(f"{stage} alone {recall:.1f}" for stage, (recall, _) in alone.items())
+    say(f"stage weights {shown}: R@1 {best_recall:.1f} on {len(pairs.clips):,} validation clips ({others})")
+    return best
+
+
+def _ranks(scores_CV: np.ndarray, right_C: np.ndarray) -> np.ndarray:
+    """Return the rank of each caption's clip; a tied one counts half."""
+    own = np.take_along_axis(scores_CV, right_C[:, None], axis=1)
+    return 1 + (scores_CV > own).sum(axis=1) + ((scores_CV == own).sum(axis=1) - 1) / 2
 
 
 def measure_answers(scorer: Scorer, examples: Examples) -> dict[str, float]:

@@ -9,7 +9,7 @@ from vlalign.train.cli_train import main as train_main
 from vlalign.train.evaluation import EvaluationSettings
 from vlalign.train.tasks.retrieval_settings import RetrievalSettings
 
-TRAIN = ["--features", "s3d", "--num-steps", "2", "--batch-size", "4", "--num-negatives", "2"]
+TRAIN = ["--objective", "taco", "--features", "s3d", "--num-steps", "2", "--batch-size", "4", "--num-negatives", "2"]
 
 
 @pytest.fixture(scope="module")

@@ -107,6 +107,11 @@ def test_every_recipe_is_a_whole_configuration(name):
         (("taco", "howto100m", "captions", ""), "taco-howto100m"),
         (("toco", "youcook2", "", ""), "toco-youcook2"),
         (("taco", "demo", "", ""), "taco-small"),
+        ((None, "demo", "", ""), "default"),
+        ((None, "demo", "", "runs/before"), "default"),
+        (("words", "youcook2", "", ""), "default"),
+        ((None, "youcook2", "", ""), "taco-youcook2"),
+        ((None, "youcook2", "", "runs/before"), "taco-youcook2-finetune"),
         (("toco", "mine", "", "run"), "toco-small"),
         (("ssml", "howto100m", "captions", ""), "ssml-howto100m"),
         (("ssml", "msvd", "", "run"), "ssml-msvd-finetune"),
@@ -178,7 +183,7 @@ def test_a_recipe_prints_itself_and_a_typo_is_refused(toy, capsys):
     assert "  tokens_of_interest     noun+verb+adj                  recipe toco-small" in said
     assert "  num_steps              1                              given" in said
     assert train_main([*at(toy), "--recipe", "taco-youcok2"]) == 2
-    assert "--recipe taco-youcok2: expected one of taco-small, taco-youcook2" in capsys.readouterr().err
+    assert "--recipe taco-youcok2: expected one of default, taco-small, taco-youcook2" in capsys.readouterr().err
     assert train_main([*at(toy), "--recipe", "taco-small"]) == 2
     assert "--features is missing: the recipe names none" in capsys.readouterr().err
     assert train_main([*at(toy), "--recipe", "taco-youcook2-finetune", "--features", "s3d"]) == 2

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from ...storage.common.errors import UserError
 from ...storage.common.problems import Problems
+from ...storage.common.terminal import say
 from ...storage.layout import DatasetFolder
 from ...storage.records import Caption
 from ...storage.store import Store
@@ -20,8 +23,11 @@ from .batches import Batches
 from .clip_features import ClipFeatures
 from .clips import Clip, Clips
 from .pair_weights import density_weights
-from .pairs import Pairs, read_pairs, why_none
+from .pairs import Pairs, make_pairs, read_pairs, why_none
 from .text import TokenWeights
+
+MOST_HELD_OUT = 1000
+"""Videos."""
 
 
 @dataclass(frozen=True)
@@ -86,6 +92,8 @@ class Source:
     optimization: OptimizationSettings
     make_batches: Callable[[Pairs], Batches]
     """Decides which clips and captions each batch has."""
+    held_out: float = 0.0
+    """Share of the training videos to validate on if there is no validation split."""
     density_neighbors: int | None = None
     """K of SSML's Eq. 3 if pairs are weighted by their density; else None."""
     workers: Workers = field(default_factory=Workers)
@@ -123,6 +131,31 @@ def check_clips(source: Source, clips: Clips) -> None:
         )
 
 
+def hold_out(pairs: dict[str, Pairs], source: Source) -> dict[str, Pairs]:
+    """Return the pairs with a share of the training videos for validation, if there is no validation split.
+
+    The videos depend on the seed alone.
+    """
+    train = pairs["train"]
+    videos = sorted(train.captions.codes("video_id")[0])
+    num_held = min(max(round(source.held_out * len(videos)), 1), MOST_HELD_OUT)
+    if not source.held_out or len(pairs["validation"].clips) or len(videos) - num_held < 2:
+        return pairs
+    held = set(random.Random(f"{source.optimization.seed} validation").sample(videos, num_held))
+    if source.workers.first:
+        say(
+            f"{source.dataset.captions}: no validation split: {num_held:,} of {len(videos):,} training videos are "
+            "held out to validate on"
+        )
+    ids, codes = train.captions.codes("video_id")
+    is_held = np.array([video_id in held for video_id in ids], dtype=bool)[codes]
+    return {
+        **pairs,
+        "train": make_pairs(train.captions.take(np.flatnonzero(~is_held))),
+        "validation": make_pairs(train.captions.take(np.flatnonzero(is_held))),
+    }
+
+
 class PairExamples(Examples):
     """Clips with their captions."""
 
@@ -133,7 +166,7 @@ class PairExamples(Examples):
             UserError: There are too few training clips, or pairs cannot be weighted.
         """
         self.source, self.labels = source, []
-        self.pairs = self.read(source)
+        self.pairs = hold_out(self.read(source), source)
         """{split: pairs}"""
         train = self.pairs["train"]
         check_clips(source, train.clips)

@@ -12,8 +12,9 @@ from ..run_layout import STATE_FILE, TEXT_FOLDER
 from ..settings import Encoder
 from .recordings import Recordings
 from .text import WORDS_FILE, Pieces, TokenWeights, Words, new_text_encoder, saved_text_encoder
+from .word_ids import WordIds
 
-TextInputs = Pieces | Words | Recordings
+TextInputs = Pieces | Words | WordIds | Recordings
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,8 @@ def new_text_inputs(source: TextSource, text_encoder: str, dataset: DatasetFolde
         return source.make_recordings()
     if not source.encoder.gives_tokens:
         return Words(read_word_vectors(dataset.word_vectors))
+    if source.encoder.gives_word_vectors:
+        return WordIds.of_texts(texts, source.max_text_tokens)
     return Pieces(*new_text_encoder(text_encoder, texts), source.weights, source.max_text_tokens)
 
 
@@ -66,6 +69,8 @@ def saved_text_inputs(source: TextSource, tensors: Path) -> TextInputs:
     folder = tensors.parent / TEXT_FOLDER
     if not source.encoder.gives_tokens:
         return Words(read_word_vectors(folder / WORDS_FILE))
+    if source.encoder.gives_word_vectors:
+        return WordIds.read(folder, source.max_text_tokens)
     if tensors.name == STATE_FILE:
         shapes = read_shapes(tensors, "model.text_encoder.", BEGIN_ANEW)
     else:

@@ -8,11 +8,13 @@ from dataclasses import dataclass
 from ..data.recordings import Recordings
 from ..data.text import Pieces, Words
 from ..data.text_inputs import TextInputs
+from ..data.word_ids import WordIds
 from ..settings import ModelSettings
 from .base import MakeParts, PairModel, no_parts
 from .gated import GatedPair
 from .spoken import SpokenPair
 from .transformer import VideoTextModel
+from .words import WordPair
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,14 @@ def _gated(settings: ModelSettings, plan: ModelPlan) -> PairModel:
     return GatedPair(plan.feature_dim, plan.text_inputs.width, settings.embedding_size, make_parts=plan.make_parts)
 
 
+def _words(settings: ModelSettings, plan: ModelPlan) -> PairModel:
+    assert isinstance(plan.text_inputs, WordIds)
+    texts = plan.text_inputs
+    return WordPair(
+        plan.feature_dim, len(texts.words), idf=texts.idf, dropout=settings.dropout, make_parts=plan.make_parts
+    )
+
+
 def _spoken(settings: ModelSettings, plan: ModelPlan) -> PairModel:
     assert isinstance(plan.text_inputs, Recordings)
     return SpokenPair(plan.feature_dim, still=plan.still, make_parts=plan.make_parts)
@@ -62,6 +72,7 @@ def _spoken(settings: ModelSettings, plan: ModelPlan) -> PairModel:
 MAKERS: dict[str, Callable[[ModelSettings, ModelPlan], PairModel]] = {
     "transformer": _transformer,
     "gated": _gated,
+    "words": _words,
     "spoken": _spoken,
 }
 """{encoder: what makes a model with it}, for each of ``settings.ENCODERS``."""

@@ -1,6 +1,6 @@
 """The outputs of the encoders: tokens of videos and of texts."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from torch import Tensor
 
@@ -12,6 +12,14 @@ class VideoTokens:
     tokens_BMD: Tensor
     mask_BM: Tensor
     """True for a token, False for padding. Tokens come first in each row."""
+    whole_BD: Tensor | None = None
+    """A vector of each whole video. None if the encoder makes none."""
+
+    @property
+    def whole(self) -> Tensor:
+        """The vectors of whole videos [B, D]."""
+        assert self.whole_BD is not None, "an objective asks for what its encoder makes"
+        return self.whole_BD
 
     @property
     def mean_BD(self) -> Tensor:
@@ -19,7 +27,7 @@ class VideoTokens:
         return masked_mean(self.tokens_BMD, self.mask_BM)
 
     def __getitem__(self, rows: slice) -> "VideoTokens":
-        return VideoTokens(self.tokens_BMD[rows], self.mask_BM[rows])
+        return VideoTokens(**{name: value[rows] for name, value in present(self).items()})
 
 
 @dataclass(frozen=True)
@@ -34,6 +42,8 @@ class TextTokens:
     types_BND: Tensor | None = None
     """The tokens' vectors before any layer saw their context (ToCo's lexical type). None if the model does not need
     them."""
+    ids_BN: Tensor | None = None
+    """The numbers of the words that the tokens are. None if the encoder has no vector for each word."""
 
     @property
     def sentence_BD(self) -> Tensor:
@@ -52,8 +62,13 @@ class TextTokens:
         return masked_mean(self.tokens_BND, self.mask_BN)
 
     def __getitem__(self, rows: slice) -> "TextTokens":
-        types = None if self.types_BND is None else self.types_BND[rows]
-        return TextTokens(self.tokens_BND[rows], self.mask_BN[rows], self.weights_BN[rows], types)
+        return TextTokens(**{name: value[rows] for name, value in present(self).items()})
+
+
+def present(tokens: VideoTokens | TextTokens) -> dict[str, Tensor]:
+    """Return the tensors that an encoder made, by the names of their fields."""
+    values = {of.name: getattr(tokens, of.name) for of in fields(tokens)}
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def masked_mean(tokens_BLD: Tensor, mask_BL: Tensor) -> Tensor:

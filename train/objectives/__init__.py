@@ -12,6 +12,7 @@ from .ssml import Ssml
 from .taco import Taco
 from .toco import Toco
 from .vqa import Vqa
+from .words import Words
 
 OBJECTIVES: dict[str, type[Objective]] = {
     "taco": Taco,
@@ -22,6 +23,7 @@ OBJECTIVES: dict[str, type[Objective]] = {
     "cmcm": Cmcm,
     "vqa": Vqa,
     "segmentation": Segmentation,
+    "words": Words,
 }
 """{name: objective}"""
 DEFAULT_OBJECTIVE = "taco"

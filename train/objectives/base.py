@@ -53,6 +53,8 @@ class Objective(Settings):
     """It needs more of a clip and a caption than one vector each."""
     needs_words: ClassVar[bool] = False
     """It needs to know a caption's words, so captions cannot be recordings."""
+    needs_word_vectors: ClassVar[bool] = False
+    """It needs the vectors and weights of words that only the encoder "words" has."""
     needs_row_times: ClassVar[bool] = False
     """It needs to know when each row of a clip is shown, so rows cannot be averaged in a grid."""
     reads_texts: ClassVar[bool] = True
@@ -153,7 +155,7 @@ class Objective(Settings):
 
         return unit(videos.mean_BD)
 
-    def early_scores(self, texts: TextTokens, videos: VideoTokens) -> dict[str, Tensor]:
+    def early_scores(self, model: PairModel, texts: TextTokens, videos: VideoTokens) -> dict[str, Tensor]:
         """Return scores [T, V] of the early stages other than ``stage``."""
         return {}
 

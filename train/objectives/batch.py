@@ -4,6 +4,7 @@ Shape letters: B pairs in the whole batch, R of them in this process, M video to
 that are fused, S tokens of interest.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -14,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 from ..losses import hard_negatives, shares_of, sinkhorn_biases, token_similarity
 from ..models.base import PairModel
 from ..models.fusion import FusionScores, TokenBank
-from ..models.tokens import TextTokens, VideoTokens
+from ..models.tokens import TextTokens, VideoTokens, present
 from ..workers import Workers
 from .base import Objective
 
@@ -58,20 +59,19 @@ class Batch:
 
     def all_videos(self) -> VideoTokens:
         """Return the videos of the whole batch."""
-        longest = self.workers.largest(self.videos.mask_BM.shape[1])
-        return VideoTokens(
-            self._gathered(self.videos.tokens_BMD, longest), self._gathered(self.videos.mask_BM, longest)
-        )
+        return VideoTokens(**self._all(present(self.videos), self.videos.mask_BM.shape[1]))
 
     def all_texts(self) -> TextTokens:
         """Return the texts of the whole batch."""
-        longest = self.workers.largest(self.texts.mask_BN.shape[1])
-        return TextTokens(
-            self._gathered(self.texts.tokens_BND, longest),
-            self._gathered(self.texts.mask_BN, longest),
-            self._gathered(self.texts.weights_BN, longest),
-            None if self.texts.types_BND is None else self._gathered(self.texts.types_BND, longest),
-        )
+        return TextTokens(**self._all(present(self.texts), self.texts.mask_BN.shape[1]))
+
+    def _all(self, tensors: Mapping[str, Tensor], length: int) -> dict[str, Tensor]:
+        """Return tensors of all processes, those with tokens padded to the longest."""
+        longest = self.workers.largest(length)
+        return {
+            name: self.workers.gather(value) if name == "whole_BD" else self._gathered(value, longest)
+            for name, value in tensors.items()
+        }
 
     def _gathered(self, x_RL: Tensor, longest: int) -> Tensor:
         missing = longest - x_RL.shape[1]

@@ -124,7 +124,7 @@ class Taco(FusedObjective):
         """Return the videos' average tokens."""
         return videos.mean_BD
 
-    def early_scores(self, texts: TextTokens, videos: VideoTokens) -> dict[str, Tensor]:
+    def early_scores(self, model: PairModel, texts: TextTokens, videos: VideoTokens) -> dict[str, Tensor]:
         """Return the tokens' score: the weighted sum over a text's tokens of interest of their best matches."""
         import torch
 

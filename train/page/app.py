@@ -3,10 +3,11 @@
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from fastapi import FastAPI, HTTPException, Query, Request, Response
+from fastapi import Depends, FastAPI, HTTPException, Query, Request, Response
 from fastapi.responses import FileResponse, JSONResponse
 from starlette.staticfiles import StaticFiles
 
@@ -28,6 +29,16 @@ Count = Annotated[int, Query(ge=1, le=MOST_RESULTS)]
 Seconds = Annotated[float, Query(ge=0, le=1e7, allow_inf_nan=False)]
 Split = Annotated[str | None, Query(pattern="^(train|validation|test)$")]
 Known = Annotated[bool | None, Query(description="only videos with (true) or without (false) a known caption")]
+
+
+@dataclass(frozen=True)
+class Filters:
+    """Which videos are searched: parameters of several addresses."""
+
+    split: Split = None
+    caption_known: Known = None
+    shortest: Seconds = 0
+    longest: Seconds = 1e7
 
 
 def make_app(search: Search, access: Access) -> FastAPI:
@@ -76,14 +87,15 @@ def _add_searches(app: FastAPI, search: Search, library: Library) -> None:
         finally:
             one_search.release()
 
-    def chosen(split: str | None, caption_known: bool | None, shortest: float, longest: float) -> set[str]:
+    def chosen(filters: Filters) -> set[str]:
         """Return the videos that pass the filters."""
+        split, known = filters.split, filters.caption_known
         return {
             video_id
             for video_id in search.index.video_ids
             if (split is None or library.split_of(video_id) == split)
-            and (caption_known is None or (library.split_of(video_id) is not None) == caption_known)
-            and shortest <= search.encoder.duration_seconds(video_id) <= longest
+            and (known is None or (library.split_of(video_id) is not None) == known)
+            and filters.shortest <= search.encoder.duration_seconds(video_id) <= filters.longest
         }
 
     def answer(moments: list[Moment], num_videos: int, remarks: list[str]) -> SearchAnswer:
@@ -111,17 +123,10 @@ def _add_searches(app: FastAPI, search: Search, library: Library) -> None:
         )
 
     @app.get("/api/search")
-    def find(
-        q: Words,
-        num: Count = 12,
-        split: Split = None,
-        caption_known: Known = None,
-        shortest: Seconds = 0,
-        longest: Seconds = 1e7,
-    ) -> SearchAnswer:
+    def find(q: Words, filters: Annotated[Filters, Depends()], num: Count = 12) -> SearchAnswer:
         """Find moments that fit some words."""
         with in_turn():
-            videos = chosen(split, caption_known, shortest, longest)
+            videos = chosen(filters)
             moments = search(q, num_results=num, videos=videos) if videos else []
             return answer(moments, len(videos), search.remarks(q))
 
@@ -130,15 +135,12 @@ def _add_searches(app: FastAPI, search: Search, library: Library) -> None:
         video_id: VideoId,
         start: Seconds,
         end: Seconds,
+        filters: Annotated[Filters, Depends()],
         num: Count = 12,
-        split: Split = None,
-        caption_known: Known = None,
-        shortest: Seconds = 0,
-        longest: Seconds = 1e7,
     ) -> SearchAnswer:
         """Find moments that look like a part of a video."""
         with in_turn():
-            videos = chosen(split, caption_known, shortest, longest)
+            videos = chosen(filters)
             moments = search.like(video_id, start, end, num_results=num, videos=videos) if videos else []
             return answer(moments, len(videos), [])
 

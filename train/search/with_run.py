@@ -102,7 +102,7 @@ class RunEncoder:
         shortlist = rerank if scorer.has_early else None
         scores = stage_scores(scorer, [scorer.weights.tag_query(text)], clips, rerank=shortlist)
         stages = {stage: values[0] for stage, values in scores.stages.items()}
-        return ClipScores(scores.fused(self.run.config.score_weights).by_caption[0], stages)
+        return ClipScores(scores.fused(self.run.score_weights).by_caption[0], stages)
 
     def curve(self, query_D: np.ndarray, video_id: str) -> ScoreCurve | None:
         """Return None: nothing is finer than the windows."""

@@ -22,7 +22,7 @@ from vlalign.train.comparison.published import published_figure
 from vlalign.train.comparison.statistics import paired_bootstrap
 from vlalign.train.comparison.suite_files import read_suite, row_config
 
-TRAIN = ["--features", "s3d", "--num-steps", "2", "--batch-size", "4", "--num-negatives", "2"]
+TRAIN = ["--objective", "taco", "--features", "s3d", "--num-steps", "2", "--batch-size", "4", "--num-negatives", "2"]
 
 
 @pytest.fixture(scope="module")

@@ -11,8 +11,8 @@ from vlalign.storage.files import read_json
 from vlalign.train.cli_train import main as train_main
 from vlalign.train.comparison.seeds import parse_seeds, shown_seeds, train_seeds
 
-TRAIN = ["--features", "s3d", "--num-steps", "2", "--batch-size", "4", "--num-negatives", "2"]
-SETTINGS = {"features": "s3d", "num_steps": 2, "batch_size": 4, "num_negatives": 2}
+TRAIN = ["--objective", "taco", "--features", "s3d", "--num-steps", "2", "--batch-size", "4", "--num-negatives", "2"]
+SETTINGS = {"objective": "taco", "features": "s3d", "num_steps": 2, "batch_size": 4, "num_negatives": 2}
 
 
 @pytest.fixture(scope="module")

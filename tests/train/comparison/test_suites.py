@@ -94,7 +94,7 @@ def test_rows_that_others_start_from_come_along():
     [
         (["--suite", "taco-table7"], "--suite taco-table7: TACo, Table 7 has no figures for youcook2"),
         (["--suite", "taco-table3", "--recipe", "taco-small"], "--recipe taco-small: the rows of a suite say"),
-        (["--suite", "taco-table3", "--num-steps", "0"], "--num-steps 0: expected 1 or more"),
+        (["--suite", "taco-table3", "--num-steps", "-1"], "--num-steps -1: expected 0 or more"),
         (["--suite", "taco-table3", "--seed", "1", "--seeds", "2"], "--seed 1: the seeds are those of --seeds"),
     ],
 )

@@ -15,7 +15,7 @@ from vlalign.train.page.app import make_app
 from vlalign.train.page.guard import POLICY, Access
 from vlalign.train.page.serve import serve
 
-TRAIN = ["--features", "s3d", "--num-steps", "2", "--batch-size", "4", "--num-negatives", "2"]
+TRAIN = ["--objective", "taco", "--features", "s3d", "--num-steps", "2", "--batch-size", "4", "--num-negatives", "2"]
 HOSTS = ["127.0.0.1", "localhost"]
 CONTENT = bytes(range(256)) * 40
 SECRET = b"the secret of another folder"

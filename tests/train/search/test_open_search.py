@@ -22,7 +22,7 @@ from vlalign.train.scoring import stage_scores
 from vlalign.train.search.examples import VideoPart, parse_example
 from vlalign.train.search.windows import plan_windows
 
-TRAIN = ["--features", "s3d", "--num-steps", "2", "--batch-size", "4", "--num-negatives", "2"]
+TRAIN = ["--objective", "taco", "--features", "s3d", "--num-steps", "2", "--batch-size", "4", "--num-negatives", "2"]
 TEXTS = ["red ball", "green cube", "blue cone"]
 
 
@@ -118,7 +118,7 @@ def test_a_run_searches_windows_with_the_scores_of_evaluation(toy):
     clips = [Clip(v, None, None) if e >= run.features.duration_seconds(v) and s == 0 else Clip(v, s, e)
              for v, s, e in windows]  # fmt: skip
     scores = stage_scores(run.scorer, [run.scorer.weights.tag_query("cut the onion")], clips)
-    np.testing.assert_allclose([m.score for m in moments], scores.fused(run.config.score_weights)[0][0], atol=1e-4)
+    np.testing.assert_allclose([m.score for m in moments], scores.fused(run.score_weights)[0][0], atol=1e-4)
     for stage in ("sentence", "token", "fusion"):
         np.testing.assert_allclose([m.stages[stage] for m in moments], scores.stages[stage][0], atol=1e-4)
     assert search.remarks("cut the zeppelin") == ["not in the training captions: the, zeppelin"]

@@ -1,0 +1,68 @@
+"""Captions as numbers of their different words."""
+
+import json
+import math
+
+import pytest
+from vlalign.storage.common.errors import UserError
+from vlalign.storage.records import Caption
+from vlalign.train.data.word_ids import WORD_LIST_FILE, WordIds
+
+TEXTS = ["Cut the onion", "cut the RED pepper", "the cat's onion"]
+
+
+def caption(text):
+    return Caption(video_id="v", caption=text, split="train")
+
+
+def test_words_are_numbered_by_how_many_texts_have_them():
+    words = WordIds.of_texts(TEXTS, 10)
+    assert words.words == ["the", "cut", "onion", "cat's", "pepper", "red"]
+    assert words.idf.tolist() == pytest.approx([0, *[math.log(3 / 2)] * 2, *[math.log(3)] * 3])
+
+
+def test_captions_are_their_different_known_words():
+    inputs = WordIds.of_texts(TEXTS, 10)(
+        [caption(text) for text in ("The onion, the Onion and an unknown", "?", "Cut")]
+    )
+    assert inputs["input_ids"].tolist() == [[0, 2], [0, 0], [1, 0]]
+    assert inputs["attention_mask"].tolist() == [[1, 1], [0, 0], [1, 0]]
+
+
+def test_long_captions_are_cut():
+    assert WordIds.of_texts(TEXTS, 2)([caption("the cut onion")])["input_ids"].tolist() == [[0, 1]]
+
+
+def test_a_saved_vocabulary_gives_the_same_numbers(tmp_path):
+    words = WordIds.of_texts(TEXTS, 10)
+    words.save(tmp_path)
+    again = WordIds.read(tmp_path, 10)
+    assert again.words == words.words
+    assert again.idf is None
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"[]",
+        b"{}",
+        b'{"words": 1}',
+        b'{"words": [1]}',
+        b'{"words": ["a", "a"]}',
+        b'{"words": ["\\ud800"]}',
+        b"\xff",
+    ],
+)
+def test_anything_else_is_refused_in_one_line(tmp_path, content):
+    (tmp_path / WORD_LIST_FILE).write_bytes(content)
+    with pytest.raises(UserError, match=rf"{WORD_LIST_FILE}: not as a training writes it .*; train the run again"):
+        WordIds.read(tmp_path, 10)
+
+
+def test_a_vocabulary_of_gigabytes_is_not_read(tmp_path):
+    with (tmp_path / WORD_LIST_FILE).open("wb") as file:
+        file.write(json.dumps({"words": ["a"]}).encode())
+        file.truncate(3 << 30)
+    with pytest.raises(UserError, match="more than 16 MiB"):
+        WordIds.read(tmp_path, 10)

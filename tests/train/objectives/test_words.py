@@ -1,0 +1,265 @@
+"""The default recipe's objective: its scores one pair at a time, its losses, its training, and its stages."""
+
+import json
+import math
+import shutil
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from helpers.toy import make_toy
+from helpers.training import at, losses_of, trainer
+from torch.nn.functional import softplus
+from vlalign.storage.captions import read_captions, write_part
+from vlalign.storage.files import read_json
+from vlalign.train.cli_evaluate import main as evaluate_main
+from vlalign.train.cli_search import main as search_main
+from vlalign.train.cli_train import main as train_main
+from vlalign.train.config import train_config
+from vlalign.train.data.pairs import make_pairs
+from vlalign.train.models.words import WIDTH, WordPair
+from vlalign.train.objectives.batch import Batch
+from vlalign.train.objectives.words import Words
+from vlalign.train.scoring import stage_scores
+from vlalign.train.trainer import Trainer, add_to_average
+from vlalign.train.validation import choose_stage_weights
+from vlalign.train.workers import Workers
+
+WORDS = {"objective": "words", "encoder": "words"}
+DEFAULT = ["--features", "s3d", "--batch-size", "6", "--num-steps", "8", "--validate-every", "3"]
+
+
+@pytest.fixture
+@torch.no_grad()
+def encoded():
+    """A model of 20 words with four captions and clips."""
+    torch.manual_seed(0)
+    model = WordPair(6, 20, idf=np.linspace(0, 3, 20)).double().eval()
+    ids = torch.randint(0, 20, (4, 5))
+    text_mask = torch.arange(5) < torch.tensor([5, 3, 1, 0])[:, None]
+    rows = torch.randn(4, 7, 6, dtype=torch.float64)
+    mask = torch.arange(7) < torch.tensor([7, 1, 3, 4])[:, None]
+    texts = model.encode_texts({"input_ids": ids, "attention_mask": text_mask.double()})
+    return model, texts, model.encode_videos(rows, mask), (ids, text_mask, rows, mask)
+
+
+def unit(x):
+    return x / x.norm() if x.norm() else x
+
+
+def plain_scores(model, ids, rows):
+    """The bag's and the words' score of one caption and one clip."""
+    weights = softplus(model.word_weights[ids])
+    vectors = model.words.weight[ids]
+    whole = model.clip(torch.cat([rows.mean(0), rows.max(0).values]))
+    bag = sum(
+        (weight * vector[:WIDTH] for weight, vector in zip(weights, vectors, strict=True)), torch.zeros(WIDTH).double()
+    )
+    sharpness, fits = model.log_sharpness.exp(), []
+    for vector in vectors:
+        cosines = torch.stack([unit(vector[WIDTH:]) @ unit(model.rows(row)) for row in rows])
+        fits.append(((sharpness * cosines).exp().mean()).log() / sharpness)
+    word = sum((weight * fit for weight, fit in zip(unit(weights), fits, strict=True)), torch.zeros(()).double())
+    return model.log_bag_scale.exp() * (unit(bag) @ unit(whole)), model.log_word_scale.exp() * word
+
+
+@torch.no_grad()
+def test_scores_are_those_of_each_pair_alone(encoded):
+    model, texts, videos, (ids, text_mask, rows, mask) = encoded
+    objective = Words()
+    bag = objective.text_vectors(model, texts) @ objective.video_vectors(model, videos).T
+    word = objective.early_scores(model, texts, videos)["word"]
+    for i in range(4):
+        for j in range(4):
+            expected = plain_scores(model, ids[i][text_mask[i]], rows[j][mask[j]])
+            torch.testing.assert_close((bag[i, j], word[i, j]), expected, atol=1e-9, rtol=0)
+
+
+@torch.no_grad()
+def test_the_loss_contrasts_both_scores_and_their_sum_both_ways(encoded):
+    model, texts, videos, (ids, text_mask, rows, mask) = encoded
+    batch = Batch(texts, videos, Workers(), torch.Generator())
+    scores = torch.tensor(
+        [[plain_scores(model, ids[i][text_mask[i]], rows[j][mask[j]]) for j in range(4)] for i in range(4)]
+    )
+    bag, word = scores.unbind(2)
+    right = torch.arange(4)
+
+    def both_ways(logits):
+        return sum(-logits.log_softmax(dim)[right, right].mean() for dim in (0, 1))
+
+    expected = {"bag": both_ways(bag), "word": both_ways(word), "both": both_ways(bag + word)}
+    terms = Words().loss_terms(model, batch)
+    assert terms.keys() == expected.keys()
+    for name, value in expected.items():
+        torch.testing.assert_close(terms[name], value, atol=1e-9, rtol=0)
+    assert Words(losses="word").loss_terms(model, batch).keys() == {"word"}
+    assert Words(losses="word").score_weights == {"word": 1.0}
+
+
+def test_words_begin_with_their_idf(encoded):
+    model, *_ = encoded
+    torch.testing.assert_close(
+        softplus(model.word_weights.detach()), torch.linspace(0, 3, 20).double().clamp(min=0.3), atol=1e-6, rtol=0
+    )
+
+
+def test_features_are_left_out_in_all_rows_of_a_clip():
+    model = WordPair(50, 3, dropout=0.5).train()
+    torch.nn.init.eye_(model.rows.weight[:50])
+    torch.nn.init.zeros_(model.rows.bias)
+    tokens = model.encode_videos(torch.ones(8, 4, 50), torch.ones(8, 4, dtype=torch.bool)).tokens_BMD[..., :50]
+    assert (tokens == tokens[:, :1]).all()
+    assert set(tokens.unique().tolist()) == {0.0, 2.0}
+    assert 0.3 < (tokens[:, 0] == 0).float().mean() < 0.7
+
+
+def test_an_average_follows_the_weights():
+    model, average = WordPair(2, 3), WordPair(2, 3)
+    expected = 0.9 * average.rows.weight.detach() + 0.1 * model.rows.weight.detach()
+    model.feature_mean += 5
+    add_to_average(average, model, 0.9)
+    torch.testing.assert_close(average.rows.weight, expected)
+    assert average.feature_mean.tolist() == [5, 5]
+
+
+def test_the_average_is_what_is_validated_and_kept(toy, tmp_path):
+    training = trainer(toy, tmp_path / "run", **WORDS, average=0.5, num_steps=4)
+    expected = training.model.rows.weight.detach().clone()
+    for step, inputs in enumerate(training.inputs_from(0), 1):
+        training.train_step(inputs)
+        decay = min(0.5, step / (step + 9))
+        expected = decay * expected + (1 - decay) * training.model.rows.weight.detach()
+    torch.testing.assert_close(training.kept_model.rows.weight, expected)
+    assert training.scorer.model is training.kept_model
+    assert not torch.equal(training.model.rows.weight, expected)
+
+
+def test_a_run_by_default_is_this_one_goes_on_is_evaluated_and_searched(toy, monkeypatch, capsys):
+    call = [*at(toy), *DEFAULT]
+    assert train_main([*call, "--run-name", "words-whole"]) == 0
+    told = capsys.readouterr()
+    assert "stage weights " in told.err + told.out
+    step = Trainer.train_step
+
+    def stopped(self, inputs):
+        if self.step == 5:
+            raise KeyboardInterrupt
+        return step(self, inputs)
+
+    monkeypatch.setattr(Trainer, "train_step", stopped)
+    assert train_main([*call, "--run-name", "words-stopped"]) != 0
+    monkeypatch.undo()
+    assert train_main([*call, "--run-name", "words-stopped"]) == 0
+    assert losses_of(toy.runs / "words-stopped") == losses_of(toy.runs / "words-whole")
+    for file in ("model.safetensors", "last.safetensors"):
+        assert (toy.runs / "words-stopped" / file).read_bytes() == (toy.runs / "words-whole" / file).read_bytes()
+    about = read_json(toy.runs / "words-whole" / "run.json")
+    assert (about["config"]["objective"], about["config"]["recipe"]) == ("words", "default")
+    assert evaluate_main([*at(toy), "words-whole"]) == 0
+    assert read_json(toy.runs / "words-whole" / "metrics.json")["weights"] == about["result"]["stage_weights"]
+    assert search_main([*at(toy), "words-whole", "cut the onion", "--num-results", "3"]) == 0
+    assert "among 24 videos" in capsys.readouterr().out
+
+
+def test_settings_that_change_nothing_are_named(toy, capsys):
+    call = [*at(toy), *DEFAULT, "--run-name", "unused", "--text-encoder", "bert", "--num-negatives", "2"]
+    assert train_main(call) == 0
+    told = "".join(capsys.readouterr())
+    assert "note: --text-encoder changes nothing: encoder words does not use it" in told
+    assert "note: --num-negatives changes nothing: objective words does not use it" in told
+    assert train_main([*at(toy), "--features", "s3d", "--temperature", "0.1"]) == 2
+    assert "--temperature 0.1: the scales of this objective are learned; expected 1" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("settings", [{"objective": "words"}, {"encoder": "words"}])
+def test_the_encoder_and_the_objective_belong_together(toy, settings, capsys):
+    options = [part for name, value in settings.items() for part in (f"--{name}", value)]
+    assert train_main([*at(toy), "--features", "s3d", "--recipe", "taco-small", *options]) == 2
+    assert "the encoder and the objective named words belong together" in capsys.readouterr().err
+
+
+def ranks(scores, right):
+    """The rank of each row's right column; a tied one counts half."""
+    own = [row[column] for row, column in zip(scores, right, strict=True)]
+    rivals = [sum(s > r for s in row) + (sum(s == r for s in row) - 1) / 2 for row, r in zip(scores, own, strict=True)]
+    return 1 + np.array(rivals)
+
+
+def test_stage_weights_are_the_best_on_validation(toy, tmp_path, capsys):
+    training = trainer(toy, tmp_path / "run", **WORDS, num_steps=30, batch_size=6, learning_rate=3e-3)
+    for inputs in training.inputs_from(0):
+        training.train_step(inputs)
+    valid = training.examples.pairs["validation"]
+    pairs = make_pairs(valid.captions.take([of_clip[0] for of_clip in valid.captions_of_clips()]))
+    stages = stage_scores(training.scorer, pairs.captions, pairs.clips).stages
+
+    def judged(bag, word):
+        r = ranks(bag * stages["bag"] + word * stages["word"], pairs.clip_of_caption)
+        return (r < 2).mean(), (1 / r).mean()
+
+    least = max(judged(1, 0)[0], judged(0, 1)[0])
+    grid = [(a, b) for a in (0, 0.25, 0.5, 1) for b in (0, 0.25, 0.5, 1) if max(a, b) == 1]
+    best = max(judged(*weights)[1] for weights in grid if judged(*weights)[0] >= least)
+    chosen = choose_stage_weights(training.scorer, training.examples)
+    recall, rank = judged(chosen["bag"], chosen["word"])
+    assert rank == pytest.approx(best)
+    assert recall >= least
+    assert f"stage weights bag {chosen['bag']:g}, word {chosen['word']:g}: R@1" in capsys.readouterr().err
+
+
+def test_a_stage_that_says_nothing_gets_no_weight(toy, tmp_path):
+    training = trainer(toy, tmp_path / "run", **WORDS, num_steps=30, batch_size=6, learning_rate=3e-3)
+    for inputs in training.inputs_from(0):
+        training.train_step(inputs)
+    torch.manual_seed(1)
+    torch.nn.init.normal_(training.model.clip.weight)
+    training.model.log_bag_scale.data.fill_(math.log(100))
+    assert choose_stage_weights(training.scorer, training.examples) == {"bag": 0.0, "word": 1.0}
+
+
+@pytest.mark.parametrize(
+    "weights, message",
+    [
+        ([1], "stage_weights is not an object"),
+        ({"fusion": 1.0}, "stage_weights names other stages"),
+        ({"bag": "1"}, "stage_weights has values"),
+        ({"bag": float("nan")}, "stage_weights has values"),
+    ],
+)
+def test_other_stage_weights_are_refused_in_one_line(toy, weights, message, capsys):
+    folder = toy.runs / "changed"
+    shutil.rmtree(folder, ignore_errors=True)
+    assert train_main([*at(toy), *DEFAULT, "--run-name", "changed"]) == 0
+    about = read_json(folder / "run.json")
+    about["result"]["stage_weights"] = weights
+    (folder / "run.json").write_text(json.dumps(about))
+    assert evaluate_main([*at(toy), "changed"]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_training_videos_are_held_out_where_there_is_no_validation_split(toy, tmp_path, capsys):
+    assert len(trainer(toy, tmp_path / "a", **WORDS, held_out=0.25).examples.clips) == 12  # there is one
+    assert "held out" not in capsys.readouterr().err
+    without = make_toy(tmp_path)
+    captions = [
+        replace(c, split="train" if c.split == "validation" else c.split) for c in read_captions(without.captions)
+    ]
+    write_part(without.captions, 0, captions, {})
+    pairs = trainer(without, tmp_path / "b", **WORDS, held_out=0.25).examples.pairs
+    assert "no validation split: 4 of 18 training videos are held out to validate on" in capsys.readouterr().err
+    of_split = {name: {caption.video_id for caption in split.captions} for name, split in pairs.items()}
+    assert {name: len(videos) for name, videos in of_split.items()} == {"train": 14, "validation": 4, "test": 6}
+    assert not of_split["train"] & of_split["validation"]
+    again = trainer(without, tmp_path / "c", **WORDS, held_out=0.25).examples.pairs
+    assert {caption.video_id for caption in again["validation"].captions} == of_split["validation"]
+    assert len(trainer(without, tmp_path / "d", **WORDS).examples.clips) == 18
+
+
+def test_the_number_of_steps_follows_from_the_data():
+    config = train_config(dataset="d", features="s3d", num_steps=0, batch_size=128)
+    assert config.steps_for(180) == 300
+    assert config.steps_for(12_800) == 3000
+    assert config.steps_for(10**8) == 30_000
+    assert train_config(dataset="d", features="s3d", num_steps=7).steps_for(10**8) == 7

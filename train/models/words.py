@@ -1,0 +1,75 @@
+"""Encoders of words and rows without attention: a vector and a weight for each word, and linear layers on rows."""
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from .base import MakeParts, PairModel, no_parts
+from .tokens import TextTokens, VideoTokens, masked_mean
+
+WIDTH = 256
+"""Of the vectors that are compared."""
+FIRST_SCALE, FIRST_SHARPNESS = 15.0, 10.0
+LEAST_IDF = 0.3
+"""Words of nearly every caption begin with this weight."""
+
+
+class WordPair(PairModel):
+    """A model whose texts are sets of words, and whose videos are sets of rows.
+
+    Each word has two vectors: one is compared with a whole clip after the caption's words are added up, the other with
+    each row. It also has a weight, which begins as the word's idf. A text's tokens are the two vectors side by side.
+    """
+
+    def __init__(
+        self,
+        feature_dim: int,
+        num_words: int,
+        *,
+        idf: np.ndarray | None = None,
+        dropout: float = 0.0,
+        make_parts: MakeParts = no_parts,
+    ) -> None:
+        """Make new encoders.
+
+        Args:
+            feature_dim: Width of the video features.
+            num_words: Size of the vocabulary.
+            idf: Inverse document frequency of each word, with which its weight begins; None: 1 for all.
+            dropout: Rate at which a clip's features are left out while training, each in all rows.
+            make_parts: Makes the objective's parts.
+        """
+        super().__init__(2 * WIDTH, standardised_dim=feature_dim)
+        self.words = nn.Embedding(num_words, 2 * WIDTH)
+        nn.init.normal_(self.words.weight, std=WIDTH**-0.5)
+        first = torch.ones(num_words) if idf is None else torch.from_numpy(idf).float().clamp(min=LEAST_IDF)
+        self.word_weights = nn.Parameter(torch.log(torch.expm1(first)))
+        self.rows, self.clip = nn.Linear(feature_dim, WIDTH), nn.Linear(2 * feature_dim, WIDTH)
+        self.dropout = dropout
+        self.log_bag_scale = nn.Parameter(torch.tensor(FIRST_SCALE).log())
+        self.log_word_scale = nn.Parameter(torch.tensor(FIRST_SCALE).log())
+        self.log_sharpness = nn.Parameter(torch.tensor(FIRST_SHARPNESS).log())
+        self.add(make_parts)
+
+    def compile_layers(self) -> None:
+        """Compile the linear layers with torch.compile."""
+        self.rows.compile(dynamic=True)
+        self.clip.compile(dynamic=True)
+
+    def encode_videos(self, features_BMF: Tensor, mask_BM: Tensor) -> VideoTokens:
+        """Encode clips: a token for each row, and a vector of the mean and the maximum of all rows."""
+        x_BMF = self.standardised(features_BMF)
+        if self.training and self.dropout:
+            x_BMF = x_BMF * F.dropout(x_BMF.new_ones(len(x_BMF), 1, x_BMF.shape[2]), self.dropout)
+        mean_BF = masked_mean(x_BMF, mask_BM)
+        most_BF = x_BMF.masked_fill(~mask_BM[:, :, None], float("-inf")).amax(dim=1)
+        with self.autocast(features_BMF.device):
+            rows_BMD, clip_BD = self.rows(x_BMF), self.clip(torch.cat([mean_BF, most_BF], dim=1))
+        return VideoTokens(rows_BMD.to(x_BMF.dtype), mask_BM, clip_BD.to(x_BMF.dtype))
+
+    def encode_texts(self, inputs: dict[str, Tensor]) -> TextTokens:
+        """Encode captions from the ids of their words ``input_ids`` [B, N] and ``attention_mask``."""
+        ids_BN, mask_BN = inputs["input_ids"], inputs["attention_mask"].bool()
+        weights_BN = F.softplus(self.word_weights[ids_BN]) * mask_BN
+        return TextTokens(self.words(ids_BN), mask_BN, weights_BN, ids_BN=ids_BN)

@@ -1,0 +1,117 @@
+"""The objective of the default recipe: a bag of words against a whole clip, and each word against each row."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from ...storage.common.errors import SettingError
+from .base import Objective
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from ..models.base import PairModel
+    from ..models.tokens import TextTokens, VideoTokens
+    from ..models.words import WordPair
+    from .batch import Batch
+
+MOST_SIMILARITIES = 1 << 25
+"""Products of a word and a row that are in memory at once when scoring."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Words(Objective):
+    """Contrastive losses, both ways, of two scores and of their sum."""
+
+    name: ClassVar[str] = "words"
+    meaning: ClassVar[str] = "contrast of a caption's words with a whole clip, with its rows, and of both together"
+    terms: ClassVar[tuple[str, ...]] = ("bag", "word", "both")
+    needs_tokens: ClassVar[bool] = True
+    needs_words: ClassVar[bool] = True
+    needs_word_vectors: ClassVar[bool] = True
+    stage: ClassVar[str] = "bag"
+
+    def check(self) -> None:
+        """Check that nothing is set that changes nothing."""
+        if self.temperature != 1.0:
+            raise SettingError("temperature", self.temperature, "the scales of this objective are learned; expected 1")
+
+    @property
+    def score_weights(self) -> dict[str, float]:
+        """{stage: weight} of the stages that are trained."""
+        both = "both" in self.loss_names
+        return {stage: 1.0 for stage in ("bag", "word") if both or stage in self.loss_names}
+
+    def loss_terms(self, model: PairModel, batch: Batch) -> dict[str, Tensor]:
+        """Return the terms: of each score alone, so that neither waits for the other, and of their sum."""
+        from ..losses import nce
+
+        texts, videos, weights_B = batch.all_texts(), batch.all_videos(), batch.all_weights()
+        scores: dict[str, Tensor] = {}
+        if "bag" in self.score_weights:
+            scores["bag"] = self.text_vectors(model, texts) @ self.video_vectors(model, videos).T
+        if "word" in self.score_weights:
+            scores |= self.early_scores(model, texts, videos)
+        scores["both"] = sum(scores.values(), start=videos.tokens_BMD.new_zeros(()))
+        return {name: nce(scores[name], 0, weights_B) + nce(scores[name].T, 0, weights_B) for name in self.loss_names}
+
+    def text_vectors(self, model: PairModel, texts: TextTokens) -> Tensor:
+        """Return the weighted sum of each text's words, as long as the score's scale."""
+        import torch.nn.functional as F
+
+        words = _words_of(model)
+        half = texts.tokens_BND.shape[2] // 2
+        bag_BD = (texts.weights_BN[:, :, None] * texts.tokens_BND[:, :, :half]).sum(dim=1)
+        return words.log_bag_scale.exp() * F.normalize(bag_BD, dim=1)
+
+    def video_vectors(self, model: PairModel, videos: VideoTokens) -> Tensor:
+        """Return the vectors of the whole clips, of length 1."""
+        import torch.nn.functional as F
+
+        return F.normalize(videos.whole, dim=1)
+
+    def early_scores(self, model: PairModel, texts: TextTokens, videos: VideoTokens) -> dict[str, Tensor]:
+        """Return the words' score: the weighted sum, over a text's words, of how well each fits the rows.
+
+        How well a word fits is the soft maximum of its cosines with the rows. A text's weights have length 1.
+        """
+        import torch
+        import torch.nn.functional as F
+
+        words = _words_of(model)
+        assert texts.ids_BN is not None, "the encoder gives them"
+        # Captions share words, so each word is compared with the rows once.
+        ids_S, word_of_P = texts.ids_BN[texts.mask_BN].unique(return_inverse=True)
+        tokens_SD = F.normalize(words.words.weight[ids_S, words.words.embedding_dim // 2 :], dim=1)
+        rows_BMD = F.normalize(videos.tokens_BMD, dim=2)
+        parts = tokens_SD.split(max(MOST_SIMILARITIES // videos.mask_BM.numel(), 1))
+        fits_SB = torch.cat([soft_maximum(part, rows_BMD, videos.mask_BM, words.log_sharpness.exp()) for part in parts])
+        weights_BN = words.log_word_scale.exp() * F.normalize(texts.weights_BN, dim=1)
+        text_of_P = texts.mask_BN.nonzero(as_tuple=True)[0]
+        weights_TS = fits_SB.new_zeros(len(texts.mask_BN), len(ids_S))
+        weights_TS = weights_TS.index_put((text_of_P, word_of_P), weights_BN[texts.mask_BN])
+        return {"word": weights_TS @ fits_SB}
+
+
+def soft_maximum(tokens_SD: Tensor, rows_BMD: Tensor, mask_BM: Tensor, sharpness: Tensor) -> Tensor:
+    """Return log(mean of exp(sharpness * product)) / sharpness over each video's rows, [S, B].
+
+    Args:
+        tokens_SD: Words.
+        rows_BMD: Rows of videos.
+        mask_BM: True for a row, False for padding.
+        sharpness: 0 would give the mean, infinity the maximum.
+    """
+    import torch
+
+    products_SBM = torch.einsum("sd,bmd->sbm", tokens_SD, rows_BMD) * sharpness
+    products_SBM = products_SBM.masked_fill(~mask_BM, float("-inf"))
+    return (products_SBM.logsumexp(dim=2) - mask_BM.sum(dim=1).to(products_SBM.dtype).log()) / sharpness
+
+
+def _words_of(model: PairModel) -> WordPair:
+    from ..models.words import WordPair
+
+    assert isinstance(model, WordPair), "checked with the settings"
+    return model
