@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/installed
 ROOT ?= vlalign_data
-RUN := taco-s3d-seed0
+RUN := words-resnet152+s3d-seed0
 AT := --root $(ROOT) --dataset demo
 
 .PHONY: demo test test-all check constraints audit clean
@@ -13,7 +13,7 @@ AT := --root $(ROOT) --dataset demo
 demo: $(INSTALLED)
 	$(BIN)/vlalign-preprocess $(AT)
 	$(BIN)/vlalign-extract $(AT) --features resnet152,s3d
-	$(BIN)/vlalign-train $(AT) --features s3d
+	$(BIN)/vlalign-train $(AT) --features resnet152+s3d
 	@$(MAKE) --no-print-directory $(ROOT)/demo/search.txt
 	$(BIN)/vlalign-evaluate $(AT) $(RUN)
 	@echo 'page:    http://127.0.0.1:8377/ after $(BIN)/vlalign-serve $(AT) $(RUN)'

@@ -12,20 +12,20 @@ SEEDS = (0, 1, 2)
 
 
 @pytest.mark.slow
-def test_unseen_scenes_are_retrieved_twenty_times_as_often_as_by_chance(tmp_path):
+def test_unseen_scenes_are_retrieved_thirty_times_as_often_as_by_chance(tmp_path):
     call = ["--root", str(tmp_path), "--dataset", "demo"]
     assert preprocess_main(call) == 0
     assert extract_main([*call, "--features", "s3d", "--weights", "random"]) == 0
     recalls = []
     for seed in SEEDS:
         assert train_main([*call, "--features", "s3d", "--seed", str(seed)]) == 0
-        assert evaluate_main([*call, f"taco-s3d-seed{seed}"]) == 0
-        result = read_json(tmp_path / "demo" / "runs" / f"taco-s3d-seed{seed}" / "metrics.json")
+        assert evaluate_main([*call, f"words-s3d-seed{seed}"]) == 0
+        result = read_json(tmp_path / "demo" / "runs" / f"words-s3d-seed{seed}" / "metrics.json")
         assert result["num_clips"] >= 100
         recalls.append(result["metrics"]["text_to_video"]["R@1"])
     chance = result["metrics"]["text_to_video"]["chance"]["R@1"]
     print(f"text-to-video R@1 of seeds {SEEDS}: {recalls}, chance {chance:.2f}")
-    assert np.mean(recalls) >= 20 * chance, recalls
+    assert np.mean(recalls) >= 30 * chance, recalls
 
     assert train_main([*call, "--features", "s3d", "--recipe", "ncl-small"]) == 0
     errors = {}

@@ -109,6 +109,8 @@ def test_options_without_effect_are_reported(root, capsys):
     settings = [
         "--features",
         "s3d",
+        "--objective",
+        "taco",
         "--losses",
         "sentence",
         "--num-steps",
