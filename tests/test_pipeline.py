@@ -17,7 +17,7 @@ from vlalign.train.cli_runs import main as runs_main
 from vlalign.train.cli_search import main as search_main
 from vlalign.train.cli_train import main as train_main
 
-RUN = "taco-s3d-seed0"
+RUN = "words-s3d-seed0"
 TRAIN = ["--features", "s3d", "--num-steps", "12", "--batch-size", "4"]
 COMMANDS = {
     "vlalign-extract": extract_main,
@@ -86,7 +86,7 @@ def test_a_run_records_what_it_was_made_with(trained):
     assert about["inputs"]["captions"]["tagger"].startswith("en_core_web_sm")
     events = read_jsonl(run_folder(trained) / "events.jsonl")
     assert [event["step"] for event in events] == list(range(1, 13))
-    assert all(event["loss"] == pytest.approx(event["sentence"] + event["token"] + event["fusion"]) for event in events)
+    assert all(event["loss"] == pytest.approx(event["bag"] + event["word"] + event["both"]) for event in events)
 
 
 def test_the_same_seed_trains_the_same_model(trained):
