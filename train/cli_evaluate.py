@@ -17,6 +17,8 @@ WEIGHT_HELP = {
     "sentence": "the sentence score",
     "token": "the tokens' score (Figure 3 of TACo)",
     "fusion": "the fusion layers' score",
+    "bag": "the default recipe's score of whole clips",
+    "word": "the default recipe's score of single words",
 }
 
 

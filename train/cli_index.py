@@ -9,7 +9,7 @@ from ..storage.common.terminal import show
 from .cli_search import add_encoder, folder_of
 
 EXAMPLES = """vlalign-index --dataset mine --features clip_vit_b32
-  vlalign-index taco-s3d-seed0 --duplicates 0.98"""
+  vlalign-index words-s3d-seed0 --duplicates 0.98"""
 
 
 def _index(args: argparse.Namespace) -> int:

@@ -15,8 +15,8 @@ from .comparison.table import FORMATS
 
 EXAMPLES = """vlalign-runs --dataset demo
   vlalign-runs --dataset demo --filter objective=taco --filter "R@1>30" --sort "median rank" --format markdown
-  vlalign-runs --dataset demo --compare taco-s3d-seed0 ncl-s3d-seed0
-  vlalign-runs --dataset demo --delete taco-s3d-seed0 --yes"""
+  vlalign-runs --dataset demo --compare words-s3d-seed0 ncl-s3d-seed0
+  vlalign-runs --dataset demo --delete words-s3d-seed0 --yes"""
 
 
 def _runs(args: argparse.Namespace) -> int:

@@ -11,7 +11,7 @@ from ..storage.layout import find_dataset
 from .search.examples import parse_example
 from .search.limits import check_count, check_query
 
-EXAMPLES = """vlalign-search taco-s3d-seed0 "a red circle falls"
+EXAMPLES = """vlalign-search words-s3d-seed0 "a red circle falls"
   vlalign-search "a dog catches a frisbee" --dataset mine --features clip_vit_b32
   vlalign-search --like video7@12.5-18 --dataset mine --features clip_vit_b32"""
 

@@ -31,7 +31,7 @@ def main(argv: list[str] | None = None) -> int:
         "vlalign-serve",
         "Show a page in the browser on which a data set is searched by words or by example. It can be reached from "
         "this machine only, unless --host says otherwise.",
-        "vlalign-serve taco-s3d-seed0\n  vlalign-serve --dataset mine --features clip_vit_b32",
+        "vlalign-serve words-s3d-seed0\n  vlalign-serve --dataset mine --features clip_vit_b32",
     )
     parser.add_argument("run", metavar="RUN", nargs="?", help="a run's folder or name")
     parser.add_argument("--features", help="search without a run: features whose model reads texts")

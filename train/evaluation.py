@@ -31,7 +31,13 @@ from .tasks.base import Figures, Question, Task
 from .tasks.retrieval import Retrieval
 from .tasks.retrieval_settings import RetrievalSettings
 
-SCORES = {"sentence": ("sentence",), "token": ("token", "fusion_token"), "fusion": ("fusion",)}
+SCORES = {
+    "sentence": ("sentence",),
+    "token": ("token", "fusion_token"),
+    "fusion": ("fusion",),
+    "bag": ("bag",),
+    "word": ("word",),
+}
 """Parts of the score whose weight can be set: {name: stages}."""
 
 
