@@ -13,7 +13,9 @@ import torch
 from vlalign.storage.common.problems import Problems
 from vlalign.storage.files import read_jsonl
 from vlalign.storage.layout import DatasetFolder
+from vlalign.train.cli_train import main as train_main
 from vlalign.train.config import TrainConfig, train_config
+from vlalign.train.data.examples import Inputs
 from vlalign.train.runs import open_run_stores
 from vlalign.train.step import backward
 from vlalign.train.trainer import RunSource, Trainer
@@ -172,3 +174,23 @@ def check_processes(
             assert found_terms == pytest.approx(terms, rel=1e-5), case
             torch.testing.assert_close(found, expected, atol=atol, rtol=1e-3, msg=in_case)
             torch.testing.assert_close(state, kept_state(single), atol=1e-5, rtol=1e-4, msg=in_case)
+
+
+def check_stopped_run(dataset: DatasetFolder, call: list[str], name: str, stop_at: int = 5) -> None:
+    """Train ``NAME-whole``, and ``NAME-stopped`` that is interrupted and goes on; check that they are the same."""
+    step = Trainer.train_step
+
+    def stopped(self: Trainer, inputs: Inputs) -> dict[str, float]:
+        if self.step == stop_at:
+            raise KeyboardInterrupt
+        return step(self, inputs)
+
+    assert train_main([*call, "--run-name", f"{name}-whole"]) == 0
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Trainer, "train_step", stopped)
+        assert train_main([*call, "--run-name", f"{name}-stopped"]) == 130
+    assert train_main([*call, "--run-name", f"{name}-stopped"]) == 0
+    whole, stopped_run = dataset.runs / f"{name}-whole", dataset.runs / f"{name}-stopped"
+    assert losses_of(stopped_run) == losses_of(whole)
+    for file in ("model.safetensors", "last.safetensors"):
+        assert (stopped_run / file).read_bytes() == (whole / file).read_bytes()

@@ -71,5 +71,6 @@ class WordPair(PairModel):
     def encode_texts(self, inputs: dict[str, Tensor]) -> TextTokens:
         """Encode captions from the ids of their words ``input_ids`` [B, N] and ``attention_mask``."""
         ids_BN, mask_BN = inputs["input_ids"], inputs["attention_mask"].bool()
-        weights_BN = F.softplus(self.word_weights[ids_BN]) * mask_BN
+        # Not word_weights[ids_BN]: with several threads, the order in which its gradient is summed is left to chance.
+        weights_BN = F.softplus(F.embedding(ids_BN, self.word_weights[:, None])[:, :, 0]) * mask_BN
         return TextTokens(self.words(ids_BN), mask_BN, weights_BN, ids_BN=ids_BN)

@@ -83,7 +83,7 @@ class Words(Objective):
         assert texts.ids_BN is not None, "the encoder gives them"
         # Captions share words, so each word is compared with the rows once.
         ids_S, word_of_P = texts.ids_BN[texts.mask_BN].unique(return_inverse=True)
-        tokens_SD = F.normalize(words.words.weight[ids_S, words.words.embedding_dim // 2 :], dim=1)
+        tokens_SD = F.normalize(words.words(ids_S)[:, words.words.embedding_dim // 2 :], dim=1)
         rows_BMD = F.normalize(videos.tokens_BMD, dim=2)
         parts = tokens_SD.split(max(MOST_SIMILARITIES // videos.mask_BM.numel(), 1))
         fits_SB = torch.cat([soft_maximum(part, rows_BMD, videos.mask_BM, words.log_sharpness.exp()) for part in parts])

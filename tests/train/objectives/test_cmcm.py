@@ -6,14 +6,13 @@ import numpy as np
 import pytest
 import torch
 from helpers.spoken import make_spoken
-from helpers.training import SPOKEN, at, check_processes, losses_of, options
+from helpers.training import SPOKEN, at, check_processes, check_stopped_run, losses_of, options
 from vlalign.storage.files import read_json
 from vlalign.train.checkpoint import load_run
 from vlalign.train.cli_evaluate import main as evaluate_main
 from vlalign.train.cli_search import main as search_main
 from vlalign.train.cli_train import main as train_main
 from vlalign.train.models.codebook import SharedCodebook
-from vlalign.train.trainer import Trainer
 
 
 def test_cmcm_starts_from_the_weights_of_its_baseline(toy, capsys):
@@ -65,7 +64,7 @@ def test_a_collapsed_codebook_is_reported_with_the_number_of_codewords_in_use(to
 
 
 @pytest.mark.slow
-def test_a_run_with_spoken_captions_resumes_and_is_evaluated(spoken, monkeypatch, capsys):
+def test_a_run_with_spoken_captions_resumes_and_is_evaluated(spoken, capsys):
     call = [
         *at(spoken),
         "--features",
@@ -78,28 +77,17 @@ def test_a_run_with_spoken_captions_resumes_and_is_evaluated(spoken, monkeypatch
         "--num-steps",
         "6",
     ]
-    assert train_main([*call, "--run-name", "whole"]) == 0
-    step = Trainer.train_step
+    check_stopped_run(spoken, call, "spoken", stop_at=4)
 
-    def stopped(self, inputs):
-        if self.step == 4:
-            raise KeyboardInterrupt
-        return step(self, inputs)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(Trainer, "train_step", stopped)
-        assert train_main([*call, "--run-name", "stopped"]) == 130
-    assert train_main([*call, "--run-name", "stopped"]) == 0
-    assert losses_of(spoken.runs / "stopped") == losses_of(spoken.runs / "whole")
-
-    assert evaluate_main([*at(spoken), "whole"]) == 0
-    result, about = read_json(spoken.runs / "whole" / "metrics.json"), read_json(spoken.runs / "whole" / "run.json")
+    assert evaluate_main([*at(spoken), "spoken-whole"]) == 0
+    run = spoken.runs / "spoken-whole"
+    result, about = read_json(run / "metrics.json"), read_json(run / "run.json")
     assert result["metrics"]["text_to_video"]["num_queries"] == 9 and result["codebook"]["live"] >= 1
     assert about["inputs"]["recordings"]["features"] == "logmel"
-    report = (spoken.runs / "whole" / "report.html").read_text(encoding="utf-8")
+    report = (run / "report.html").read_text(encoding="utf-8")
     assert 'viewBox="0 0 230.4 93.6"' in report  # a spectrogram
     capsys.readouterr()
-    assert search_main([*at(spoken), "whole", "thing1"]) == 2
+    assert search_main([*at(spoken), "spoken-whole", "thing1"]) == 2
     assert "was trained on spoken captions, and finds no videos by text" in capsys.readouterr().err
 
 

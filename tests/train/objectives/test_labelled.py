@@ -4,14 +4,13 @@ import shutil
 
 import pytest
 from helpers.labelled import make_questions, make_segments
-from helpers.training import TASK_CASES, at, check_processes, losses_of
+from helpers.training import TASK_CASES, at, check_processes, check_stopped_run
 from vlalign.storage import Caption
 from vlalign.storage.captions import write_captions_about, write_part
 from vlalign.storage.files import read_json
 from vlalign.storage.layout import DatasetFolder
 from vlalign.train.cli_evaluate import main as evaluate_main
 from vlalign.train.cli_train import main as train_main
-from vlalign.train.trainer import Trainer
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +31,7 @@ def test_two_processes_have_the_loss_and_the_gradient_of_one(asked, segmented, t
 
 
 @pytest.mark.parametrize("case", TASK_CASES)
-def test_a_stopped_run_goes_on_and_another_objectives_model_is_gone_on_from(case, request, monkeypatch, capsys):
+def test_a_stopped_run_goes_on_and_another_objectives_model_is_gone_on_from(case, request, capsys):
     dataset = request.getfixturevalue(case)
     settings = [f"--{name.replace('_', '-')}={value}" for name, value in TASK_CASES[case].items()]
     call = [
@@ -47,19 +46,7 @@ def test_a_stopped_run_goes_on_and_another_objectives_model_is_gone_on_from(case
         "3",
         *settings,
     ]
-    assert train_main([*call, "--run-name", f"{case}-whole"]) == 0
-    step = Trainer.train_step
-
-    def dies(self, inputs):
-        if self.step == 5:
-            raise KeyboardInterrupt
-        return step(self, inputs)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(Trainer, "train_step", dies)
-        assert train_main([*call, "--run-name", f"{case}-stopped"]) == 130
-    assert train_main([*call, "--run-name", f"{case}-stopped"]) == 0
-    assert losses_of(dataset.runs / f"{case}-stopped") == losses_of(dataset.runs / f"{case}-whole")
+    check_stopped_run(dataset, call, case)
 
     before = (
         ["--objective", "ncl", "--encoder", "gated", "--embedding-size", "16"]

@@ -4,12 +4,11 @@ import shutil
 from pathlib import Path
 
 import pytest
-from helpers.training import PAIR_CASES, at, check_processes, losses_of, options
+from helpers.training import PAIR_CASES, at, check_processes, check_stopped_run, options
 from vlalign.storage.files import read_json
 from vlalign.train.cli_evaluate import main as evaluate_main
 from vlalign.train.cli_search import main as search_main
 from vlalign.train.cli_train import main as train_main
-from vlalign.train.trainer import Trainer
 
 
 @pytest.mark.slow
@@ -18,7 +17,7 @@ def test_two_processes_have_the_loss_the_gradient_and_the_codebook_of_one(toy, t
 
 
 @pytest.mark.parametrize("case", PAIR_CASES)
-def test_a_stopped_run_goes_on_is_evaluated_and_searched(toy, case, monkeypatch, capsys):
+def test_a_stopped_run_goes_on_is_evaluated_and_searched(toy, case, capsys):
     call = [
         *at(toy),
         "--features",
@@ -32,21 +31,7 @@ def test_a_stopped_run_goes_on_is_evaluated_and_searched(toy, case, monkeypatch,
         *options(PAIR_CASES[case]),
     ]
     call += ["--num-negatives", "2"]
-    assert train_main([*call, "--run-name", f"{case}-whole"]) == 0
-    step = Trainer.train_step
-
-    def stopped(self, inputs):
-        if self.step == 5:
-            raise KeyboardInterrupt
-        return step(self, inputs)
-
-    monkeypatch.setattr(Trainer, "train_step", stopped)
-    assert train_main([*call, "--run-name", f"{case}-stopped"]) != 0
-    monkeypatch.undo()
-    assert train_main([*call, "--run-name", f"{case}-stopped"]) == 0
-    assert losses_of(toy.runs / f"{case}-stopped") == losses_of(toy.runs / f"{case}-whole")
-    for file in ("model.safetensors", "last.safetensors"):
-        assert (toy.runs / f"{case}-stopped" / file).read_bytes() == (toy.runs / f"{case}-whole" / file).read_bytes()
+    check_stopped_run(toy, call, case)
 
     capsys.readouterr()
     assert evaluate_main([*at(toy), f"{case}-whole"]) == 0

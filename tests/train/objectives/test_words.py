@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from helpers.toy import make_toy
-from helpers.training import at, losses_of, trainer
+from helpers.training import at, check_stopped_run, trainer
 from torch.nn.functional import softplus
 from vlalign.storage.captions import read_captions, write_part
 from vlalign.storage.files import read_json
@@ -22,7 +22,7 @@ from vlalign.train.models.words import WIDTH, WordPair
 from vlalign.train.objectives.batch import Batch
 from vlalign.train.objectives.words import Words
 from vlalign.train.scoring import stage_scores
-from vlalign.train.trainer import Trainer, add_to_average
+from vlalign.train.trainer import add_to_average
 from vlalign.train.validation import choose_stage_weights
 from vlalign.train.workers import Workers
 
@@ -136,25 +136,11 @@ def test_the_average_is_what_is_validated_and_kept(toy, tmp_path):
     assert not torch.equal(training.model.rows.weight, expected)
 
 
-def test_a_run_by_default_is_this_one_goes_on_is_evaluated_and_searched(toy, monkeypatch, capsys):
+def test_a_run_by_default_is_this_one_goes_on_is_evaluated_and_searched(toy, capsys):
     call = [*at(toy), *DEFAULT]
-    assert train_main([*call, "--run-name", "words-whole"]) == 0
+    check_stopped_run(toy, call, "words")
     told = capsys.readouterr()
     assert "stage weights " in told.err + told.out
-    step = Trainer.train_step
-
-    def stopped(self, inputs):
-        if self.step == 5:
-            raise KeyboardInterrupt
-        return step(self, inputs)
-
-    monkeypatch.setattr(Trainer, "train_step", stopped)
-    assert train_main([*call, "--run-name", "words-stopped"]) != 0
-    monkeypatch.undo()
-    assert train_main([*call, "--run-name", "words-stopped"]) == 0
-    assert losses_of(toy.runs / "words-stopped") == losses_of(toy.runs / "words-whole")
-    for file in ("model.safetensors", "last.safetensors"):
-        assert (toy.runs / "words-stopped" / file).read_bytes() == (toy.runs / "words-whole" / file).read_bytes()
     about = read_json(toy.runs / "words-whole" / "run.json")
     assert (about["config"]["objective"], about["config"]["recipe"]) == ("words", "default")
     assert evaluate_main([*at(toy), "words-whole"]) == 0
