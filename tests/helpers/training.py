@@ -33,6 +33,7 @@ PAIR_CASES = {
     "ncl": {"objective": "ncl", **NCL, "temperature": 0.1, "num_video_layers": 0},
     "ncl-gated": {"objective": "ncl", **GATED, **NCL, "temperature": 0.1},
     "cmcm": {"objective": "cmcm", "codebook_size": 12},
+    "words": {"objective": "words", "encoder": "words", "average": 0.9, "stage_weights": "validation"},
     "taco-both": {"objective": "taco", **NCL, "pair_weights": "density", "density_neighbors": 2},
     "cmcm-both": {"objective": "cmcm", "codebook_size": 12, **NCL, "pair_weights": "density", "density_neighbors": 2},
 }
