@@ -276,6 +276,7 @@ READERS: dict[str, Callable[[Path, Path], None]] = {
     "import": read_others,
     "words": read_words,
     "run": read_run,
+    "default-run": read_run,
     "subtitles": read_subtitles,
     "index": read_index,
     "clip": read_clip,
@@ -289,19 +290,20 @@ READERS: dict[str, Callable[[Path, Path], None]] = {
 def originals(reader: str, folder: Path) -> list[Path]:
     """Files in ``folder`` that the reader takes; what else it needs lies beside them."""
     files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
-    if reader == "run":
+    if reader in ("run", "default-run"):
         return [path for path in files if path.suffix in (".json", ".safetensors")]
     if reader == "compared":
         return [path for path in files if path.name in ("run.json", "metrics.json", "queries.jsonl")]
     return files
 
 
-def train(root: Path, name: str) -> None:
+def train(root: Path, name: str, objective: str = "taco") -> None:
     from vlalign.train.cli_train import main
 
     call = ["--root", str(root), "--dataset", "toy", "--features", "s3d", "--run-name", name, "--num-steps", "1"]
+    options = ["--batch-size", "2", "--objective", objective]
     with contextlib.redirect_stdout(sys.stderr):
-        assert main([*call, "--batch-size", "2", "--num-negatives", "1", "--embedding-size", "8"]) == 0
+        assert main([*call, *options, *(["--num-negatives", "1"] if objective == "taco" else [])]) == 0
 
 
 def evaluate(root: Path, name: str) -> None:
@@ -315,10 +317,10 @@ def make_originals(reader: str, folder: Path) -> Path:
     """Returns the folder that the reader is given."""
     folder.mkdir(parents=True)
     rows = np.random.default_rng(0).normal(size=(5, 4)).astype(np.float32)
-    if reader in ("store", "prepared", "words", "run", "compared"):
+    if reader in ("store", "prepared", "words", "run", "default-run", "compared"):
         toy = make_toy(folder / "toy", num_videos=8)
-        if reader == "run":
-            train(folder / "toy", "run")
+        if reader in ("run", "default-run"):
+            train(folder / "toy", "run", "taco" if reader == "run" else "words")
             return toy.runs / "run"
         if reader == "compared":
             for name in ("one", "two"):
