@@ -14,7 +14,7 @@ from .data.examples import Examples, PairExamples
 from .data.pairs import Pairs, make_pairs
 from .data.segment_examples import SegmentExamples
 from .data.segments import label_frames
-from .metrics import retrieval_metrics
+from .metrics import count_rivals, retrieval_metrics
 from .scores import StageScores
 from .scoring import Scorer, stage_scores
 from .tasks.ask_segmentation import frame_scores
@@ -23,7 +23,7 @@ from .tasks.ask_vqa import answer_scores
 MOST_PAIRS = 20_000
 """Upper limit of the pairs that the fusion layers see in a validation."""
 RERANK = 20
-STAGE_WEIGHTS = (0.0, 0.25, 0.5, 1.0)
+TRIED_WEIGHTS = (0.0, 0.25, 0.5, 1.0)
 """The weights that a stage can be given by validation."""
 MOST_QUESTIONS, MOST_VIDEOS = 2000, 50
 
@@ -80,14 +80,17 @@ def choose_stage_weights(scorer: Scorer, examples: Examples) -> dict[str, float]
     pairs, scores = found
 
     def judged(weights: dict[str, float]) -> tuple[float, float]:
-        ranks = _ranks(scores.fused(weights).by_caption, pairs.clip_of_caption)
+        by_caption, right = scores.fused(weights).by_caption, pairs.clip_of_caption
+        own = by_caption[np.arange(len(right)), right]
+        rivals = count_rivals(lambda rows: by_caption[rows], own, right, "average")
+        ranks = 1 + rivals.above + rivals.tied / 2
         return 100 * float((ranks < 2).mean()), float((1 / ranks).mean())
 
     alone = {stage: judged({name: float(name == stage) for name in given}) for stage in given}
     least = max(recall for recall, _ in alone.values())
     best, best_recall, best_rank = given, *judged(given)
     best_rank = best_rank if best_recall >= least else -1.0
-    for values in itertools.product(STAGE_WEIGHTS, repeat=len(given)):
+    for values in itertools.product(TRIED_WEIGHTS, repeat=len(given)):
         if max(values) == 1:
             weights = dict(zip(given, values, strict=True))
             recall, rank = judged(weights)
@@ -97,12 +100,6 @@ def choose_stage_weights(scorer: Scorer, examples: Examples) -> dict[str, float]
     others = ", ".join(f"{stage} alone {recall:.1f}" for stage, (recall, _) in alone.items())
     say(f"stage weights {shown}: R@1 {best_recall:.1f} on {len(pairs.clips):,} validation clips ({others})")
     return best
-
-
-def _ranks(scores_CV: np.ndarray, right_C: np.ndarray) -> np.ndarray:
-    """Return the rank of each caption's clip; a tied one counts half."""
-    own = np.take_along_axis(scores_CV, right_C[:, None], axis=1)
-    return 1 + (scores_CV > own).sum(axis=1) + ((scores_CV == own).sum(axis=1) - 1) / 2
 
 
 def measure_answers(scorer: Scorer, examples: Examples) -> dict[str, float]:

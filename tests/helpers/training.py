@@ -40,20 +40,8 @@ PAIR_CASES = {
 """Settings of objectives that learn from pairs, for the data set of ``toy``."""
 QUESTIONS = {"objective": "vqa", **GATED}
 SEGMENTS = {"objective": "segmentation", "max_video_tokens": 40}
-TRAIN = [
-    "--objective",
-    "taco",
-    "--features",
-    "s3d",
-    "--batch-size",
-    "6",
-    "--num-steps",
-    "8",
-    "--validate-every",
-    "3",
-    "--num-negatives",
-    "2",
-]
+EIGHT_STEPS = ["--batch-size", "6", "--num-steps", "8", "--validate-every", "3"]
+TRAIN = ["--objective", "taco", "--features", "s3d", *EIGHT_STEPS, "--num-negatives", "2"]
 """Options of a short run of the data set of ``toy``."""
 TASK_CASES = {"asked": QUESTIONS, "segmented": SEGMENTS}
 """{data set of ``labelled``: settings}"""

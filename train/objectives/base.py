@@ -31,6 +31,8 @@ PAIR_WEIGHTS = {
     "density": "how probable it is that a clip and its caption belong together (SSML, Eq. 2)",
 }
 """{by what the pairs are weighted: in words}"""
+MOST_SIMILARITIES = 1 << 25
+"""Products of a text's token and a video's token that are in memory at once when scoring."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from ...storage.common.errors import SettingError
 from ..settings import setting
+from .base import MOST_SIMILARITIES
 from .fused import FusedObjective
 
 if TYPE_CHECKING:
@@ -17,9 +18,6 @@ if TYPE_CHECKING:
     from ..models.tokens import TextTokens, VideoTokens
     from ..settings import DataSettings
     from .batch import Batch
-
-MOST_SIMILARITIES = 1 << 25
-"""Products of a text's token and a video's token that are in memory at once when scoring."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from ...storage.common.errors import SettingError
-from .base import Objective
+from .base import MOST_SIMILARITIES, Objective
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -15,9 +15,6 @@ if TYPE_CHECKING:
     from ..models.tokens import TextTokens, VideoTokens
     from ..models.words import WordPair
     from .batch import Batch
-
-MOST_SIMILARITIES = 1 << 25
-"""Products of a word and a row that are in memory at once when scoring."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 from helpers.labelled import make_questions, make_segments
-from helpers.training import TASK_CASES, at, check_processes, check_stopped_run
+from helpers.training import EIGHT_STEPS, TASK_CASES, at, check_processes, check_stopped_run
 from vlalign.storage import Caption
 from vlalign.storage.captions import write_captions_about, write_part
 from vlalign.storage.files import read_json
@@ -38,12 +38,7 @@ def test_a_stopped_run_goes_on_and_another_objectives_model_is_gone_on_from(case
         *at(dataset),
         "--features",
         "resnet152",
-        "--batch-size",
-        "6",
-        "--num-steps",
-        "8",
-        "--validate-every",
-        "3",
+        *EIGHT_STEPS,
         *settings,
     ]
     check_stopped_run(dataset, call, case)

@@ -4,7 +4,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from helpers.training import PAIR_CASES, at, check_processes, check_stopped_run, options
+from helpers.training import EIGHT_STEPS, PAIR_CASES, at, check_processes, check_stopped_run, options
 from vlalign.storage.files import read_json
 from vlalign.train.cli_evaluate import main as evaluate_main
 from vlalign.train.cli_search import main as search_main
@@ -22,12 +22,7 @@ def test_a_stopped_run_goes_on_is_evaluated_and_searched(toy, case, capsys):
         *at(toy),
         "--features",
         "s3d",
-        "--batch-size",
-        "6",
-        "--num-steps",
-        "8",
-        "--validate-every",
-        "3",
+        *EIGHT_STEPS,
         *options(PAIR_CASES[case]),
     ]
     call += ["--num-negatives", "2"]

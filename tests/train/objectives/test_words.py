@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from helpers.toy import make_toy
-from helpers.training import at, check_stopped_run, trainer
+from helpers.training import EIGHT_STEPS, at, check_stopped_run, trainer
 from torch.nn.functional import softplus
 from vlalign.storage.captions import read_captions, write_part
 from vlalign.storage.files import read_json
@@ -27,7 +27,7 @@ from vlalign.train.validation import choose_stage_weights
 from vlalign.train.workers import Workers
 
 WORDS = {"objective": "words", "encoder": "words"}
-DEFAULT = ["--features", "s3d", "--batch-size", "6", "--num-steps", "8", "--validate-every", "3"]
+DEFAULT = ["--features", "s3d", *EIGHT_STEPS]
 
 
 @pytest.fixture
