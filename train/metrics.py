@@ -182,6 +182,17 @@ def count_rivals(
     return Rivals(above, before, behind)
 
 
+def right_ranks(scores: np.ndarray, right_index: np.ndarray) -> np.ndarray:
+    """Return the rank [Q] of each query's right candidate, from 1; a tie counts half.
+
+    Args:
+        scores: [Q, num_candidates]
+        right_index: [Q]
+    """
+    own = scores[np.arange(len(right_index)), right_index]
+    return _ranks(count_rivals(lambda rows: scores[rows], own, right_index, "average"), "average", ragged=False)
+
+
 def _ranks(rivals: Rivals, ties: str, *, ragged: bool) -> np.ndarray:
     """Return the rank of each query, from 1. "clip4clip" returns several for a query with ties."""
     first = 1 + rivals.above

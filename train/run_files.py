@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +41,11 @@ def check_run(about: Any) -> None:
     _expect(isinstance(weights, dict), "result.stage_weights is not an object")
     _expect(weights.keys() <= config.score_weights.keys(), "result.stage_weights names other stages than the run's")
     _expect(all(map(_is_number, weights.values())), "result.stage_weights has values that are not finite numbers")
+    tried = about["result"].get("stage_weights_tried", [])
+    _expect(
+        isinstance(tried, list) and all(_is_trial(trial, config.score_weights.keys()) for trial in tried),
+        "result.stage_weights_tried is not a list of weights of the run's stages with their figures",
+    )
     json.dumps(about, ensure_ascii=False).encode()  # raises for text that no encoding can hold
 
 
@@ -89,6 +94,14 @@ def read_events(path: Path) -> list[dict[str, Any]]:
 def _expect(holds: bool, otherwise: str) -> None:
     if not holds:
         raise ValueError(one_line(otherwise)[:200])
+
+
+def _is_trial(trial: Any, stages: Set[str]) -> bool:
+    """Return whether a value is a ``TriedWeights`` of these stages."""
+    if not isinstance(trial, dict) or not isinstance(weights := trial.get("weights"), dict):
+        return False
+    figures = [trial.get("recall"), trial.get("mean_reciprocal_rank"), *weights.values()]
+    return weights.keys() == stages and all(map(_is_number, figures))
 
 
 def _is_number(value: Any) -> bool:

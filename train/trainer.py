@@ -300,8 +300,8 @@ class Trainer:
         save_model(self.folder, self.kept_model, last=True)
         if self.config.stage_weights == "validation":
             load_model(self.folder, self.kept_model)
-            if (weights := choose_stage_weights(self.scorer, self.examples)) is not None:
-                result["stage_weights"] = weights
+            if (chosen := choose_stage_weights(self.scorer, self.examples)) is not None:
+                result |= {"stage_weights": chosen.weights, "stage_weights_tried": chosen.tried}
         save_run(self.folder, self.config, self.state.inputs, result)
         (self.folder / STATE_FILE).unlink(missing_ok=True)
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple, TypedDict
 
 import numpy as np
 
@@ -14,7 +15,7 @@ from .data.examples import Examples, PairExamples
 from .data.pairs import Pairs, make_pairs
 from .data.segment_examples import SegmentExamples
 from .data.segments import label_frames
-from .metrics import count_rivals, retrieval_metrics
+from .metrics import retrieval_metrics, right_ranks
 from .scores import StageScores
 from .scoring import Scorer, stage_scores
 from .tasks.ask_segmentation import frame_scores
@@ -40,27 +41,47 @@ class Validation:
 
 def measure_retrieval(scorer: Scorer, examples: Examples) -> dict[str, float]:
     """Rank the validation clips for one caption of each, or of as many as the fusion layers should see."""
-    found = _score_validation(scorer, examples)
-    if found is None:
+    assert isinstance(examples, PairExamples)
+    valid = examples.pairs["validation"]
+    captions_of = valid.captions_of_clips()
+    chosen = [captions_of[clip][0] for clip in evenly(len(valid.clips), _most_captions(scorer))]
+    if not chosen:
         return {}
-    pairs, scores = found
+    pairs, scores = _score_validation(scorer, valid, chosen)
     by_caption = scores.fused(scorer.config.score_weights).by_caption
     metrics = retrieval_metrics(by_caption, pairs.clip_of_caption)["text_to_video"]
     return {"validation_mean_rank": metrics["mean_rank"], "validation_R@1": metrics["R@1"]}
 
 
-def _score_validation(scorer: Scorer, examples: Examples) -> tuple[Pairs, StageScores] | None:
-    assert isinstance(examples, PairExamples)
-    valid = examples.pairs["validation"]
+def _most_captions(scorer: Scorer) -> int:
+    return MOST_PAIRS // RERANK if scorer.has_early else int(MOST_PAIRS**0.5)
+
+
+def _score_validation(scorer: Scorer, valid: Pairs, chosen: Sequence[int] | np.ndarray) -> tuple[Pairs, StageScores]:
+    """Score chosen captions with all clips that one of them is about."""
+    pairs = make_pairs(valid.captions.take(chosen))
     rerank = RERANK if scorer.has_early else None
-    most = MOST_PAIRS // RERANK if rerank else int(MOST_PAIRS**0.5)
-    captions_of = valid.captions_of_clips()
-    pairs = make_pairs(valid.captions.take([captions_of[clip][0] for clip in evenly(len(valid.clips), most)]))
-    return (pairs, stage_scores(scorer, pairs.captions, pairs.clips, rerank=rerank)) if pairs.clips else None
+    return pairs, stage_scores(scorer, pairs.captions, pairs.clips, rerank=rerank)
 
 
-def choose_stage_weights(scorer: Scorer, examples: Examples) -> dict[str, float] | None:
-    """Return the weights of the stages that rank the validation split best; a line says which, and why.
+class TriedWeights(TypedDict):
+    """Weights of stages, and how they rank the validation split."""
+
+    weights: dict[str, float]
+    recall: float
+    """R@1, in percent."""
+    mean_reciprocal_rank: float
+
+
+class ChosenWeights(NamedTuple):
+    """Weights of stages that were chosen, and all that were tried."""
+
+    weights: dict[str, float]
+    tried: list[TriedWeights]
+
+
+def choose_stage_weights(scorer: Scorer, examples: Examples) -> ChosenWeights | None:
+    """Choose the weights of the stages that rank the validation split best; a line says which, and why.
 
     Weights 0, 1/4, 1/2 and 1 are tried in all combinations whose R@1 is at least that of each stage alone. The one
     with the highest mean reciprocal rank is chosen; the settings' weights, if others are not better.
@@ -70,36 +91,37 @@ def choose_stage_weights(scorer: Scorer, examples: Examples) -> dict[str, float]
         examples: Have the validation split.
 
     Returns:
-        {stage: weight}, or None if there is nothing to choose or no validation split.
+        None if there is nothing to choose or no validation split.
     """
     given = scorer.config.score_weights
     if len(given) < 2 or not isinstance(examples, PairExamples):
         return None
-    if (found := _score_validation(scorer, examples)) is None:
+    valid = examples.pairs["validation"]
+    if not valid.clips:
         return None
-    pairs, scores = found
+    # With several captions of each clip: those of a small split decide less by chance.
+    pairs, scores = _score_validation(scorer, valid, evenly(len(valid.captions), _most_captions(scorer)))
 
     def judged(weights: dict[str, float]) -> tuple[float, float]:
-        by_caption, right = scores.fused(weights).by_caption, pairs.clip_of_caption
-        own = by_caption[np.arange(len(right)), right]
-        rivals = count_rivals(lambda rows: by_caption[rows], own, right, "average")
-        ranks = 1 + rivals.above + rivals.tied / 2
+        ranks = right_ranks(scores.fused(weights).by_caption, pairs.clip_of_caption)
         return 100 * float((ranks < 2).mean()), float((1 / ranks).mean())
 
     alone = {stage: judged({name: float(name == stage) for name in given}) for stage in given}
     least = max(recall for recall, _ in alone.values())
     best, best_recall, best_rank = given, *judged(given)
     best_rank = best_rank if best_recall >= least else -1.0
+    tried: list[TriedWeights] = []
     for values in itertools.product(TRIED_WEIGHTS, repeat=len(given)):
         if max(values) == 1:
             weights = dict(zip(given, values, strict=True))
             recall, rank = judged(weights)
+            tried.append({"weights": weights, "recall": recall, "mean_reciprocal_rank": rank})
             if recall >= least and rank > best_rank:
                 best, best_recall, best_rank = weights, recall, rank
     shown = ", ".join(f"{stage} {weight:g}" for stage, weight in best.items())
     others = ", ".join(f"{stage} alone {recall:.1f}" for stage, (recall, _) in alone.items())
-    say(f"stage weights {shown}: R@1 {best_recall:.1f} on {len(pairs.clips):,} validation clips ({others})")
-    return best
+    say(f"stage weights {shown}: R@1 {best_recall:.1f} of {len(pairs.captions):,} validation captions ({others})")
+    return ChosenWeights(best, tried)
 
 
 def measure_answers(scorer: Scorer, examples: Examples) -> dict[str, float]:

@@ -257,6 +257,17 @@ class Pieces:
         """Return what ``tokenize`` does."""
         return tokenize(self.tokenizer, captions, self.weights, self.max_tokens)
 
+    def words_of_tokens(self, caption: Caption) -> list[tuple[int, str]]:
+        """Return the index of each word piece of a caption, and the word that it is a part of, in lower case.
+
+        Special pieces are left out. A piece between words, such as a comma, has the word "".
+        """
+        encoded = self.tokenizer(
+            caption.caption, truncation=True, max_length=self.max_tokens, return_offsets_mapping=True
+        )
+        word_at = at_characters(caption, (word.lower() for word in caption.words), "")
+        return [(index, word_at[start]) for index, (start, end) in enumerate(encoded["offset_mapping"]) if end > start]
+
     def save(self, folder: Path) -> None:
         """Write the tokenizer and the encoder's settings."""
         self.tokenizer.save_pretrained(folder)

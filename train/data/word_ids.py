@@ -69,6 +69,10 @@ class WordIds:
             mask[row, : len(of_caption)] = 1
         return {"input_ids": ids, "attention_mask": mask}
 
+    def words_of_tokens(self, caption: Caption) -> list[tuple[int, str]]:
+        """Return the index of each token of a caption, and the word that it is, in lower case."""
+        return [(index, self.words[number]) for index, number in enumerate(self._numbers(caption.caption))]
+
     def _numbers(self, text: str) -> list[int]:
         known = (self._number.get(word.lower()) for word in split_words(text))
         return list(dict.fromkeys(number for number in known if number is not None))[: self.max_words]

@@ -63,6 +63,8 @@ class Objective(Settings):
     """It trains the text encoder."""
     learns_from_pairs: ClassVar[bool] = True
     """It contrasts pairs of clips and captions, which can be weighted."""
+    fits_words: ClassVar[bool] = False
+    """Its score compares each word with each row of a clip (``word_fits``)."""
     can_normalize: ClassVar[bool] = False
     """Its loss has retrieval probabilities, which NCL's biases can normalise."""
     has_token_head: ClassVar[bool] = False
@@ -160,6 +162,13 @@ class Objective(Settings):
     def early_scores(self, model: PairModel, texts: TextTokens, videos: VideoTokens) -> dict[str, Tensor]:
         """Return scores [T, V] of the early stages other than ``stage``."""
         return {}
+
+    def word_fits(self, texts: TextTokens, videos: VideoTokens) -> Tensor:
+        """Return how well each token of a text fits each token of the video at the same index [B, N, M].
+
+        Only objectives that say ``fits_words`` can.
+        """
+        raise NotImplementedError
 
     def late_scores(self, fused: FusionScores, token_weights_PN: Tensor) -> dict[str, Tensor]:
         """Return scores [P] of the late stages.

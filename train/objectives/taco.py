@@ -29,6 +29,7 @@ class Taco(FusedObjective):
     terms: ClassVar[tuple[str, ...]] = ("sentence", "token", "fusion")
     can_normalize: ClassVar[bool] = True
     stage: ClassVar[str] = "sentence"
+    fits_words: ClassVar[bool] = True
 
     sentence_score_weight: float = setting(1.0, "weight of the sentence's score in retrieval")
 
@@ -133,6 +134,10 @@ class Taco(FusedObjective):
         best_SV = torch.cat([token_similarity(videos.tokens_BMD, videos.mask_BM, part) for part in parts])
         empty_TV = best_SV.new_zeros(len(texts.mask_BN), len(videos.mask_BM))
         return {"token": empty_TV.index_add(0, text_of_S, weights_S[:, None] * best_SV)}
+
+    def word_fits(self, texts: TextTokens, videos: VideoTokens) -> Tensor:
+        """Return the dot products of which Eq. 4 takes the largest of each token."""
+        return texts.tokens_BND @ videos.tokens_BMD.transpose(1, 2)
 
     def late_scores(self, fused: FusionScores, token_weights_PN: Tensor) -> dict[str, Tensor]:
         """Return the fusion layers' score."""

@@ -28,6 +28,7 @@ class Words(Objective):
     needs_words: ClassVar[bool] = True
     needs_word_vectors: ClassVar[bool] = True
     stage: ClassVar[str] = "bag"
+    fits_words: ClassVar[bool] = True
 
     def check(self) -> None:
         """Check that nothing is set that changes nothing."""
@@ -89,6 +90,13 @@ class Words(Objective):
         weights_TS = fits_SB.new_zeros(len(texts.mask_BN), len(ids_S))
         weights_TS = weights_TS.index_put((text_of_P, word_of_P), weights_BN[texts.mask_BN])
         return {"word": weights_TS @ fits_SB}
+
+    def word_fits(self, texts: TextTokens, videos: VideoTokens) -> Tensor:
+        """Return the cosines of which the words' score takes the soft maximum of each word."""
+        import torch.nn.functional as F
+
+        words_BND = F.normalize(texts.tokens_BND[:, :, texts.tokens_BND.shape[2] // 2 :], dim=2)
+        return words_BND @ F.normalize(videos.tokens_BMD, dim=2).transpose(1, 2)
 
 
 def soft_maximum(tokens_SD: Tensor, rows_BMD: Tensor, mask_BM: Tensor, sharpness: Tensor) -> Tensor:

@@ -10,17 +10,10 @@ from ...storage.allowed import refuse_other_folders
 from ...storage.captions import read_captions, read_captions_about
 from ...storage.common.errors import UserError
 from ...storage.layout import DatasetFolder
+from ...storage.media import MEDIA_TYPES, is_playable
 from ...storage.records import SPLITS, Caption
 from ...storage.thumbnails import ThumbnailStore
 
-MEDIA_TYPES = {
-    ".mp4": "video/mp4",
-    ".m4v": "video/mp4",
-    ".mov": "video/mp4",
-    ".webm": "video/webm",
-    ".ogv": "video/ogg",
-}
-"""Files that browsers may play, by suffix."""
 MOST_CAPTIONS = 3
 
 
@@ -62,7 +55,7 @@ class Library:
     def is_playable(self, video_id: str) -> bool:
         """Return whether browsers play a video's kind of file."""
         video = self._videos.get(video_id)
-        return video is not None and not video.url and Path(video.path).suffix.lower() in MEDIA_TYPES
+        return video is not None and is_playable(video)
 
     def file(self, video_id: str) -> tuple[Path, str]:
         """Return the file of a video and its media type.

@@ -11,19 +11,17 @@ from ...storage.common.errors import SettingError, UserError
 from ...storage.common.problems import Problems
 from ...storage.store import Store
 from ..checkpoint import Run
-from ..data.clips import Clip, evenly
 from ..data.coverage import measure, split_checksum
 from ..data.pairs import Pairs, of_split, read_pairs, why_none
-from ..metrics import RECALL_AT, RetrievalMetrics, count_rivals, retrieval_metrics
+from ..metrics import RECALL_AT, RetrievalMetrics, retrieval_metrics, right_ranks
 from ..scores import StageScores, TotalScores
 from ..scoring import stage_scores
 from .base import Question, TaskResult
 from .codewords import Codeword, Sharing, read_codebook
 from .normalization import Normalized, normalization_errors, normalize
+from .query_list import list_queries
+from .retrieval_figures import overview_of
 from .retrieval_settings import NEEDS_QUERIES, RetrievalSettings
-
-SHOWN_QUERIES, SHOWN_RESULTS = 8, 5
-"""Number of queries in the report, and of clips for each."""
 
 
 class NormalizationFigures(TypedDict):
@@ -60,24 +58,8 @@ class RetrievalFigures(FiguresOfCodebook):
     metrics: RetrievalMetrics
     stages: dict[str, RetrievalMetrics]
     """{stage: metrics of its score alone}"""
-
-
-class ShownClip(TypedDict):
-    """A clip in the report."""
-
-    video_id: str
-    start_seconds: float | None
-    end_seconds: float | None
-    score: float
-    right: bool
-
-
-class ShownQuery(TypedDict):
-    """A query in the report."""
-
-    caption: str
-    rank_of_right: int
-    results: list[ShownClip]
+    without: dict[str, float]
+    """{stage: R@1, text to video, of the sum of the others}, if several have a weight and scores are not normalised."""
 
 
 class QueryRow(TypedDict):
@@ -118,7 +100,13 @@ def retrieve(run: Run, question: Question[RetrievalSettings], problems: Problems
     if run.scorer.model.codebook is not None and run.scorer.model.codebook.size:
         codebook = read_codebook(run.scorer, pairs)
         figures["codebook"] = {**codebook["sharing"], "table": codebook["table"]}
-    page = {"recall_at": RECALL_AT, "queries": shown_queries(total.by_caption, pairs), "codebook": codebook}
+    page = {
+        "recall_at": RECALL_AT,
+        "listed": list_queries(run, pairs, scores, total.by_caption),
+        "overview": overview_of(total.by_caption, pairs),
+        "codebook": codebook,
+        "tried_weights": run.about["result"].get("stage_weights_tried", []),
+    }
     return TaskResult(
         coverage=measure(listed, pairs.captions, run.features, recordings),
         figures=figures,
@@ -167,7 +155,22 @@ def _figures(
         "stages": {
             stage: rank_both_ways(scores.fused({stage: 1.0}), clip_of_caption, settings.ties) for stage in scores.stages
         },
+        "without": _recall_without(scores, question, clip_of_caption),
     }
+
+
+def _recall_without(
+    scores: StageScores, question: Question[RetrievalSettings], clip_of_caption: np.ndarray
+) -> dict[str, float]:
+    weighted = {stage: weight for stage, weight in question.score_weights.items() if weight}
+    if len(weighted) < 2 or question.settings.normalize != "none":
+        return {}
+    without: dict[str, float] = {}
+    for stage in weighted:
+        total = scores.fused(weighted | {stage: 0.0})
+        metrics = retrieval_metrics(total.by_caption, clip_of_caption, question.settings.ties)
+        without[stage] = metrics["text_to_video"]["R@1"]
+    return without
 
 
 def _temperature(settings: RetrievalSettings) -> float:
@@ -241,47 +244,16 @@ def _normalized_by_queries(
     )
 
 
-def shown_queries(scores: np.ndarray, pairs: Pairs) -> list[ShownQuery]:
-    """Return the best clips for the first captions of clips that are spread evenly over the split.
-
-    Args:
-        scores: [num_captions, num_clips]
-        pairs: Captions and clips of the split.
-    """
-    chosen = set(evenly(len(pairs.clips), SHOWN_QUERIES).tolist())
-    queries: list[ShownQuery] = []
-    for index, captions in enumerate(pairs.captions_of_clips()):
-        if index not in chosen:
-            continue
-        row = scores[captions[0]]
-        best = np.argsort(-row, kind="stable")[:SHOWN_RESULTS].tolist()
-        rank = int((row > row[index]).sum()) + 1
-        results = [_shown_clip(pairs.clips[i], float(row[i]), right=i == index) for i in best]
-        queries.append({"caption": pairs.captions[captions[0]].caption, "rank_of_right": rank, "results": results})
-    return queries
-
-
-def _shown_clip(clip: Clip, score: float, *, right: bool) -> ShownClip:
-    return {
-        "video_id": clip.video_id,
-        "start_seconds": clip.start_seconds,
-        "end_seconds": clip.end_seconds,
-        "score": score,
-        "right": right,
-    }
-
-
 def _rows(scores: np.ndarray, pairs: Pairs) -> Iterator[QueryRow]:
     """Yield each caption with its clip, that clip's rank (a tie counts half), and the clip that ranks first."""
     right = pairs.clip_of_caption
-    right_scores = scores[np.arange(len(right)), right]
-    rivals = count_rivals(lambda rows: scores[rows], right_scores, right, "average")
+    right_scores, ranks = scores[np.arange(len(right)), right], right_ranks(scores, right)
     for index, caption in enumerate(pairs.captions):
         best = int(scores[index].argmax())
         yield {
             "caption": caption.caption,
             "clip": vars(pairs.clips[right[index]]),
-            "rank": 1 + rivals.above[index].item() + rivals.tied[index].item() / 2,
+            "rank": ranks[index].item(),
             "score": right_scores[index].item(),
             "first": vars(pairs.clips[best]),
             "first_score": scores[index, best].item(),

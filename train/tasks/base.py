@@ -80,7 +80,7 @@ class Task(ABC, Generic[S]):
     """One kind of question.
 
     Class attributes describe the task; the methods ask a run, and say what it answered. A page of the report, the Jinja
-    template ``<name>.html.jinja``, lies beside the task's file.
+    template ``<name>.html.jinja``, lies beside the task's file, with its script if it has one.
     """
 
     name: ClassVar[str]
@@ -100,6 +100,12 @@ class Task(ABC, Generic[S]):
     def page(self) -> Path:
         """Return the path of the task's page of the report."""
         return Path(inspect.getfile(type(self))).with_name(f"{self.name}.html.jinja")
+
+    @property
+    def script(self) -> str:
+        """Return the script of the task's page, ``<name>.js`` beside the task's file; empty if it has none."""
+        path = self.page.with_name(f"{self.name}.js")
+        return path.read_text(encoding="utf-8") if path.exists() else ""
 
     def page_functions(self) -> Mapping[str, Callable[..., Any]]:
         """Return what the page can call, such as functions that draw figures, by name."""

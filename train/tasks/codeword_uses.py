@@ -10,7 +10,7 @@ from torch import Tensor
 from ...storage.records import Caption
 from ..data.clips import Clip
 from ..data.recordings import Recordings
-from ..data.text import Pieces, at_characters
+from ..data.text import Pieces
 from ..models.codebook import Coded, SharedCodebook, coded_texts, coded_videos
 from ..scoring import CLIP_CHUNK, TEXT_CHUNK, Scorer
 from ..workers import Workers
@@ -64,7 +64,7 @@ def find_uses(scorer: Scorer, captions: Sequence[Caption], clips: Sequence[Clip]
         elif isinstance(scorer.text_inputs, Pieces):
             nearest = _nearest(codebook, coded).cpu().numpy()
             for caption, codes in zip(chunk, nearest, strict=True):
-                pieces = word_pieces(scorer.text_inputs, caption)
+                pieces = scorer.text_inputs.words_of_tokens(caption)
                 of_captions.append(codes[[index for index, _ in pieces]])
                 words.append([word for _, word in pieces])
     return Uses(of_clips, of_captions, words)
@@ -79,12 +79,3 @@ def _nearest(codebook: SharedCodebook, coded: Coded) -> Tensor:
 def _codes(codebook: SharedCodebook, coded: Coded) -> Iterator[np.ndarray]:
     for codes, mask in zip(_nearest(codebook, coded), coded.mask_BL, strict=True):
         yield codes[mask].cpu().numpy()
-
-
-def word_pieces(inputs: Pieces, caption: Caption) -> list[tuple[int, str]]:
-    """Return the index of each word piece of a caption, and the word that it is a part of, in lower case."""
-    encoded = inputs.tokenizer(
-        caption.caption, truncation=True, max_length=inputs.max_tokens, return_offsets_mapping=True
-    )
-    word_at = at_characters(caption, (word.lower() for word in caption.words), "")
-    return [(index, word_at[start]) for index, (start, end) in enumerate(encoded["offset_mapping"]) if end > start]

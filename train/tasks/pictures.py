@@ -1,11 +1,21 @@
-"""Frames of clips inside a page. Imports no torch."""
+"""Frames of clips inside a page, and links to their videos. Imports no torch."""
 
 import base64
-from collections.abc import Mapping
-from dataclasses import dataclass
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
+from ...storage.allowed import refuse_other_folders
+from ...storage.common.errors import UserError
+from ...storage.layout import DatasetFolder
+from ...storage.media import is_playable
 from ...storage.thumbnails import ThumbnailStore
+
+MOST_PICTURE_BYTES = 1_800_000
+"""Limit of the pictures of a page's clips."""
 
 
 @dataclass(frozen=True)
@@ -31,3 +41,69 @@ def pictures_of(thumbnails: ThumbnailStore, clip: Mapping[str, Any]) -> list[Pic
         )
         for frame in frames
     ]
+
+
+@dataclass(frozen=True)
+class ShownClips:
+    """Clips with their pictures and links."""
+
+    clips: list[dict[str, Any]]
+    """The clips that were given, each with ``pictures`` and ``link``; the link is empty if the video cannot be
+    linked."""
+    notes: list[str]
+    """What was left out, in sentences."""
+
+
+def shown_clips(dataset: DatasetFolder, folder: Path, clips: Sequence[Mapping[str, Any]]) -> ShownClips:
+    """Add pictures and links to clips, as far as the page has room.
+
+    Args:
+        dataset: Has the thumbnails and the videos.
+        folder: Where the page goes; links are relative to it, so that both can be moved together.
+        clips: Have ``video_id``, ``start_seconds`` and ``end_seconds``.
+    """
+    thumbnails, notes = ThumbnailStore(dataset.thumbnails), []
+    pictures = [pictures_of(thumbnails, clip) for clip in clips]
+    if _num_bytes(pictures) > MOST_PICTURE_BYTES:
+        pictures = [of_clip[len(of_clip) // 2 :][:1] for of_clip in pictures]
+        notes.append("The page has room for one picture of each clip.")
+    left = MOST_PICTURE_BYTES - _num_bytes(pictures)
+    num_without = 0
+    while left < 0:
+        index = len(pictures) - 1 - num_without
+        left += _num_bytes(pictures[index : index + 1])
+        pictures[index], num_without = [], num_without + 1
+    if num_without:
+        notes.append(f"The page has no room for pictures of {num_without:,} of its {len(clips):,} clips.")
+    links = _links(dataset, folder, {clip["video_id"] for clip in clips})
+    if num_unlinked := len({clip["video_id"] for clip in clips} - links.keys()):
+        notes.append(
+            f"{num_unlinked:,} videos cannot be played from this page: browsers do not play their files, or the "
+            "files are gone or lie outside of the folders that may be read."
+        )
+    shown = [
+        {**clip, "pictures": list(map(asdict, of_clip)), "link": links.get(clip["video_id"], "")}
+        for clip, of_clip in zip(clips, pictures, strict=True)
+    ]
+    return ShownClips(shown, notes)
+
+
+def _num_bytes(pictures: Sequence[Sequence[Picture]]) -> int:
+    return sum(len(picture.address) for of_clip in pictures for picture in of_clip)
+
+
+def _links(dataset: DatasetFolder, folder: Path, video_ids: set[str]) -> dict[str, str]:
+    """Return {video: address of its file relative to a folder} of the videos that browsers play."""
+    links: dict[str, str] = {}
+    videos = dataset.read_videos() if dataset.videos_file.exists() else []
+    for video in videos:
+        if video.video_id not in video_ids or not is_playable(video):
+            continue
+        try:
+            refuse_other_folders(dataset, [video])
+            path = dataset.video_path(video)
+        except UserError:
+            continue
+        if path.is_file():
+            links[video.video_id] = quote(os.path.relpath(path.absolute(), folder.absolute()))
+    return links

@@ -1,5 +1,7 @@
 """The report of an evaluation: one HTML file that needs no other file."""
 
+import base64
+import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -9,13 +11,14 @@ from typing import Any
 import jinja2
 
 from ...storage.files import write_text
+from ...storage.layout import DatasetFolder
 from ...storage.thumbnails import ThumbnailStore
 from ..checkpoint import Run
 from ..run_files import read_events
 from ..run_layout import EVENTS_FILE, REPORT_FILE
 from .base import Figures, Task, counted
 from .drawing import svg_of, with_plain_texts
-from .pictures import pictures_of
+from .pictures import pictures_of, shown_clips
 
 NO_TERMS = ("step", "learning_rate", "codewords_in_use")
 """Fields of a training event that are no terms of the loss."""
@@ -59,7 +62,8 @@ def render_report(
     page: Mapping[str, object],
     about: Mapping[str, Any],
     events: Sequence[Mapping[str, float | None]],
-    thumbnails: ThumbnailStore,
+    dataset: DatasetFolder,
+    folder: Path,
 ) -> str:
     """Return the HTML of a report.
 
@@ -69,7 +73,8 @@ def render_report(
         page: Variables of the task's page.
         about: Contents of ``run.json``.
         events: Lines of ``events.jsonl``.
-        thumbnails: Of the data set that the run was asked about.
+        dataset: The data set that the run was asked about.
+        folder: Where the report goes.
     """
     templates = jinja2.Environment(
         loader=jinja2.FileSystemLoader([Path(__file__).parent, task.page.parent]),
@@ -78,13 +83,18 @@ def render_report(
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    script = task.script
+    checksum = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return templates.get_template("report.html.jinja").render(
         task_page=task.page.name,
+        script=script,
+        allowed_script=f"'sha256-{checksum}'" if script else "'none'",
         about=about,
         result=figures,
         counted=partial(counted, figures),
         curve=loss_curve(events),
-        pictures=partial(pictures_of, thumbnails),
+        pictures=partial(pictures_of, ThumbnailStore(dataset.thumbnails)),
+        shown_clips=partial(shown_clips, dataset, folder),
         **task.page_functions(),
         **page,
     )
@@ -101,5 +111,5 @@ def write_report(run: Run, task: Task[Any], figures: Figures, page: Mapping[str,
         folder: Where the report goes.
     """
     events = read_events(run.folder / EVENTS_FILE)
-    html = render_report(task, figures, page, run.about, events, ThumbnailStore(run.dataset.thumbnails))
+    html = render_report(task, figures, page, run.about, events, run.dataset, folder)
     write_text(folder / REPORT_FILE, html)

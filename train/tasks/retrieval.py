@@ -21,8 +21,8 @@ class Retrieval(Task[RetrievalSettings]):
     """Clips by caption, and captions by clip.
 
     ``metrics.json`` has the ``metrics`` of both directions (``RetrievalMetrics``), those of each of the ``stages``
-    alone, the ``weights`` of the stages, ``ties``, ``rerank`` and ``normalization`` (name, temperature, error of both
-    directions and notes); for a run with a codebook also ``codebook``.
+    alone, R@1 ``without`` each stage, the ``weights`` of the stages, ``ties``, ``rerank`` and ``normalization`` (name,
+    temperature, error of both directions and notes); for a run with a codebook also ``codebook``.
     """
 
     name = "retrieval"
@@ -31,12 +31,16 @@ class Retrieval(Task[RetrievalSettings]):
     main_measures = ("R@1", "R@5", "R@10", "median rank", "video to text R@1")
 
     def page_functions(self) -> Mapping[str, Callable[..., Any]]:
-        """Return what draws the codebook."""
+        """Return what draws the figures."""
         from .codeword_figures import codebook_figures, grid_figure, spectrogram_figure
+        from .retrieval_figures import hub_figure, matrix_figure, weights_figure
 
         return {
             "codebook_figures": codebook_figures,
             "grid_figure": grid_figure,
+            "hub_figure": hub_figure,
+            "matrix_figure": matrix_figure,
+            "weights_figure": weights_figure,
             "spectrogram_figure": spectrogram_figure,
         }
 

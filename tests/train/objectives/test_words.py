@@ -2,7 +2,6 @@
 
 import json
 import math
-import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -178,7 +177,7 @@ def test_stage_weights_are_the_best_on_validation(toy, tmp_path, capsys):
     for inputs in training.inputs_from(0):
         training.train_step(inputs)
     valid = training.examples.pairs["validation"]
-    pairs = make_pairs(valid.captions.take([of_clip[0] for of_clip in valid.captions_of_clips()]))
+    pairs = make_pairs(valid.captions)
     stages = stage_scores(training.scorer, pairs.captions, pairs.clips).stages
 
     def judged(bag, word):
@@ -188,7 +187,11 @@ def test_stage_weights_are_the_best_on_validation(toy, tmp_path, capsys):
     least = max(judged(1, 0)[0], judged(0, 1)[0])
     grid = [(a, b) for a in (0, 0.25, 0.5, 1) for b in (0, 0.25, 0.5, 1) if max(a, b) == 1]
     best = max(judged(*weights)[1] for weights in grid if judged(*weights)[0] >= least)
-    chosen = choose_stage_weights(training.scorer, training.examples)
+    chosen, tried = choose_stage_weights(training.scorer, training.examples)
+    assert [(t["weights"]["bag"], t["weights"]["word"]) for t in tried] == grid
+    for trial, weights in zip(tried, grid, strict=True):
+        recall, rank = judged(*weights)
+        assert (trial["recall"], trial["mean_reciprocal_rank"]) == pytest.approx((100 * recall, rank))
     recall, rank = judged(chosen["bag"], chosen["word"])
     assert rank == pytest.approx(best)
     assert recall >= least
@@ -202,24 +205,37 @@ def test_a_stage_that_says_nothing_gets_no_weight(toy, tmp_path):
     torch.manual_seed(1)
     torch.nn.init.normal_(training.model.clip.weight)
     training.model.log_bag_scale.data.fill_(math.log(100))
-    assert choose_stage_weights(training.scorer, training.examples) == {"bag": 0.0, "word": 1.0}
+    assert choose_stage_weights(training.scorer, training.examples).weights == {"bag": 0.0, "word": 1.0}
+
+
+TRIAL = {"weights": {"bag": 1.0, "word": 0.0}, "recall": 50.0, "mean_reciprocal_rank": 0.7}
+
+
+@pytest.fixture(scope="module")
+def changed(toy):
+    """The folder of a run whose run.json tests change."""
+    assert train_main([*at(toy), *DEFAULT, "--run-name", "changed"]) == 0
+    return toy.runs / "changed"
 
 
 @pytest.mark.parametrize(
-    "weights, message",
+    "name, value, message",
     [
-        ([1], "stage_weights is not an object"),
-        ({"fusion": 1.0}, "stage_weights names other stages"),
-        ({"bag": "1"}, "stage_weights has values"),
-        ({"bag": float("nan")}, "stage_weights has values"),
+        ("stage_weights", [1], "stage_weights is not an object"),
+        ("stage_weights", {"fusion": 1.0}, "stage_weights names other stages"),
+        ("stage_weights", {"bag": "1"}, "stage_weights has values"),
+        ("stage_weights", {"bag": float("nan")}, "stage_weights has values"),
+        ("stage_weights_tried", {}, "stage_weights_tried is not a list"),
+        ("stage_weights_tried", [TRIAL, 1], "stage_weights_tried is not a list"),
+        ("stage_weights_tried", [TRIAL | {"weights": {"bag": 1.0}}], "stage_weights_tried is not a list"),
+        ("stage_weights_tried", [TRIAL | {"recall": "50"}], "stage_weights_tried is not a list"),
+        ("stage_weights_tried", [TRIAL | {"mean_reciprocal_rank": float("inf")}], "stage_weights_tried is not a list"),
     ],
 )
-def test_other_stage_weights_are_refused_in_one_line(toy, weights, message, capsys):
-    folder = toy.runs / "changed"
-    shutil.rmtree(folder, ignore_errors=True)
-    assert train_main([*at(toy), *DEFAULT, "--run-name", "changed"]) == 0
+def test_other_stage_weights_are_refused_in_one_line(toy, changed, name, value, message, capsys):
+    folder = changed
     about = read_json(folder / "run.json")
-    about["result"]["stage_weights"] = weights
+    about["result"] |= {"stage_weights": {}, "stage_weights_tried": []} | {name: value}
     (folder / "run.json").write_text(json.dumps(about))
     assert evaluate_main([*at(toy), "changed"]) == 2
     assert message in capsys.readouterr().err

@@ -13,7 +13,7 @@ from vlalign.train.cli_evaluate import main as evaluate_main
 from vlalign.train.cli_train import main as train_main
 from vlalign.train.data.pairs import make_pairs, read_pairs
 from vlalign.train.models.codebook import coded_videos
-from vlalign.train.tasks.codeword_uses import Uses, find_uses, word_pieces
+from vlalign.train.tasks.codeword_uses import Uses, find_uses
 from vlalign.train.tasks.codewords import conditional_matrices, places, sharing, table
 from vlalign.train.workers import Workers
 
@@ -102,7 +102,7 @@ def test_uses_are_the_nearest_codewords_of_rows_and_of_words_without_special_pie
     alone = coded_videos(codebook, loaded.scorer.encode_videos(pairs.clips[2:3]), Workers()).tokens_BLD[0]
     nearest = [int(((codebook.codewords - token) ** 2).sum(dim=1).argmin()) for token in alone]
     assert uses.clips[2].tolist() == nearest
-    places_of = word_pieces(loaded.scorer.text_inputs, pairs.captions[0])
+    places_of = loaded.scorer.text_inputs.words_of_tokens(pairs.captions[0])
     assert [place for place, _ in places_of] == list(range(1, 1 + len(pairs.captions[0].words))), "[CLS] has place 0"
 
 

@@ -1,40 +1,20 @@
 """The report: what it says, and what a real browser makes of it."""
 
-import html
+import base64
+import hashlib
 import json
 import re
 import shutil
-import subprocess
 
 import pytest
-from vlalign.storage.files import read_json
+from vlalign.storage.files import read_json, read_jsonl
 from vlalign.train.cli_evaluate import main as evaluate_main
 from vlalign.train.cli_train import main as train_main
 
-MEASURE = """
-<script>
-const seen = { width: document.documentElement.scrollWidth, view: innerWidth, pictures: 0, broken: 0, outside: [] };
-for (const img of document.images) {
-  seen.pictures += 1;
-  if (!img.complete || img.naturalWidth === 0) seen.broken += 1;
-}
-for (const e of document.querySelectorAll("main *:not(svg *):not(pre *)")) {
-  const r = e.getBoundingClientRect();
-  if (r.right > innerWidth + 1 && !e.closest(".wide")) seen.outside.push(e.tagName + "." + e.className);
-}
-const out = { type: "text/plain", id: "seen", textContent: JSON.stringify(seen) };
-document.body.append(Object.assign(document.createElement("script"), out));
-</script>
-"""
-COPY_FROM_FRAME = """
-<script>
-onload = () => {
-  const textContent = frames[0].document.getElementById("seen").textContent;
-  const out = { type: "text/plain", id: "seen", textContent };
-  document.body.append(Object.assign(document.createElement("script"), out));
-};
-</script>
-"""
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+OVERFLOWING = """() => [...document.querySelectorAll("main *:not(svg *):not(pre *)")]
+  .filter((e) => e.getBoundingClientRect().right > innerWidth + 1 && !e.closest(".wide"))
+  .map((e) => e.outerHTML.slice(0, 80))"""
 
 
 @pytest.fixture(scope="module")
@@ -66,64 +46,96 @@ def test_numbers_are_those_of_metrics_json(report):
         assert [float(cell) for cell in row[1:]] == [pytest.approx(values[name], abs=0.051) for name in names]
 
 
-def test_it_needs_no_other_file(report):
+def listed(report):
+    """Return the data of the page's list of queries."""
+    text = report.read_text(encoding="utf-8")
+    return json.loads(re.search(r'<script id="query-data" type="application/json">(.*?)</script>', text, re.S)[1])
+
+
+def test_it_needs_no_other_file_and_runs_only_its_own_script(report):
     text = report.read_text(encoding="utf-8")
     assert not re.findall(r'(?:src|href)="(?!data:|#)', text)
-    assert "<script" not in text
     assert "come from seeded random weights" in text
     assert "<svg" in text and "validation mean rank" in text
+    scripts = re.findall(r"<script>(.*?)</script>", text, re.S)
+    checksum = base64.b64encode(hashlib.sha256(scripts[0].encode()).digest()).decode()
+    policy = re.search(r'Content-Security-Policy" content="(.*?)"', text)[1]
+    assert len(scripts) == 1
+    assert f"script-src 'sha256-{checksum}'" in policy.replace("&#39;", "'") and "default-src 'none'" in policy
 
 
-def test_right_clips_are_marked_and_ranked(report):
-    text = report.read_text(encoding="utf-8")
-    queries = text.split('<div class="query">')[1:]
-    assert len(queries) == 3
-    for query in queries:
-        rank = int(re.search(r"right clip at rank (\d+)", query)[1])
-        marks = [bool("right" in figure.split(">")[0]) for figure in query.split("<figure")[1:]]
-        assert marks == [place == rank for place in (1, 2, 3)]
+def test_the_list_has_every_query_as_queries_jsonl_has_it(report):
+    data, rows = listed(report), read_jsonl(report.with_name("queries.jsonl"))
+    assert data["num_queries"] == len(data["queries"]) == len(rows)
+    for query, row in zip(data["queries"], rows, strict=True):
+        assert (query["text"], query["rank"]) == (row["caption"], row["rank"])
+        assert {name: data["clips"][query["clip"]][name] for name in row["clip"]} == row["clip"]
+        first, score = query["found"][0]
+        assert {name: data["clips"][first][name] for name in row["first"]} == row["first"]
+        assert score == pytest.approx(row["first_score"], abs=6e-4)
+        assert len(query["tags"]) > 2 and query["map"]["words"]
 
 
-@pytest.mark.parametrize("width", [1280, 400])
-def test_in_a_real_browser_nothing_overflows_and_pictures_are_there(report, tmp_path, width):
-    browser = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-    if browser is None:
-        pytest.skip("no Chromium on this machine")
-    page = tmp_path / "page.html"
-    page.write_text(report.read_text(encoding="utf-8").replace("</body>", f"{MEASURE}</body>"), encoding="utf-8")
-    # A headless window may not be narrower than 500 px; a frame may.
-    frame = tmp_path / "frame.html"
-    frame.write_text(
-        f'<body style="margin:0"><iframe src="page.html" width="{width}" height="900" style="border:0"></iframe>'
-    )
-    quiet = [
-        "--disable-background-networking",
-        "--disable-component-update",
-        "--disable-sync",
-        "--no-first-run",
-        "--disable-quic",
-    ]
-    flags = [
-        "--headless",
-        "--no-sandbox",
-        "--disable-gpu",
-        *quiet,
-        f"--user-data-dir={tmp_path / 'profile'}",
-        "--virtual-time-budget=5000",
-    ]
-    if width >= 500:
-        target = page
-        flags.append(f"--window-size={width},900")
-    else:
-        target = frame
-        flags += ["--window-size=1280,900", "--allow-file-access-from-files"]
-        frame.write_text(frame.read_text() + COPY_FROM_FRAME)
-    done = subprocess.run([browser, *flags, "--dump-dom", target.as_uri()], capture_output=True, text=True, timeout=120)
-    found = re.search(r'id="seen"[^>]*>(\{.*?\})</script>', done.stdout, re.S)
-    assert found, done.stderr[-500:]
-    seen = json.loads(html.unescape(found[1]))
-    assert seen["view"] in range(width - 20, width + 1)
-    assert seen["width"] <= seen["view"], seen["outside"]
-    assert seen["outside"] == []
-    assert seen["pictures"] == 3 * 3 * 3  # queries, results, thumbnails
-    assert seen["broken"] == 0
+def test_each_clip_has_pictures_and_a_link_that_leads_to_its_video(report):
+    for clip in listed(report)["clips"]:
+        assert len(clip["pictures"]) == 3
+        assert (report.parent / clip["link"]).name.startswith(clip["video_id"])
+        assert (report.parent / clip["link"]).is_file()
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
+@pytest.mark.parametrize("width, colours", [(1280, "light"), (360, "dark")])
+def test_in_a_real_browser_queries_are_filtered_and_clips_play(report, width, colours):
+    sync_api = pytest.importorskip("playwright.sync_api")
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=colours)
+        errors = []
+        page.on("pageerror", lambda error: errors.append(str(error)))
+        page.on("console", lambda line: errors.append(line.text) if line.type == "error" else None)
+        page.goto(report.as_uri())
+        page.locator("article").first.wait_for()
+        data = listed(report)
+        worst = max(data["queries"], key=lambda query: query["rank"])
+        assert worst["text"] in page.locator("article h3").first.inner_text()
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        assert page.evaluate(OVERFLOWING) == []
+        assert page.evaluate("[...document.images].filter((i) => !i.complete || !i.naturalWidth).length") == 0
+
+        word, tag = next((word, tag) for word, tag in data["queries"][0]["tags"] if tag == "NOUN")
+        page.fill("#word", word)
+        page.select_option("#tag", tag)
+        of_word = [query["text"] for query in data["queries"] if [word, tag] in query["tags"]]
+        shown = page.locator("article h3").all_inner_texts()
+        assert len(shown) == min(len(of_word), 20)
+        assert all(any(text in title for text in of_word) for title in shown)
+        page.fill("#word", "no such word")
+        assert page.locator("#count").inner_text() == "Showing 0 of 0 queries"
+        page.fill("#word", "")
+        page.select_option("#tag", "")
+
+        page.locator("article summary").first.click()
+        cells = page.locator("article").first.locator(".map i").count()
+        assert cells == sum(len(digits) for _, digits in worst["map"]["words"])
+        page.locator("article figure button").first.click()
+        page.locator("article video").evaluate("(v) => v.videoWidth || new Promise((done) => v.onloadeddata = done)")
+        assert page.locator("article video").evaluate("(v) => v.videoWidth") > 0
+        browser.close()
+        assert errors == []
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
+def test_axe_finds_nothing_serious_in_the_report(report):
+    sync_api = pytest.importorskip("playwright.sync_api")
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright")
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        for colours in ("light", "dark"):
+            page = browser.new_page(color_scheme=colours)
+            page.goto(report.as_uri())
+            page.locator("article").first.wait_for()
+            page.locator("article summary").first.click()
+            found = [(rule["id"], rule["nodes"][0]["html"]) for rule in axe.Axe().run(page).response["violations"]]
+            assert found == []
+        browser.close()

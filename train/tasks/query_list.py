@@ -1,0 +1,178 @@
+"""The report's list of queries: what each found, and which of its words fit which seconds of its clip."""
+
+import json
+import math
+from collections.abc import Iterator, Sequence
+from typing import TypedDict
+
+import numpy as np
+import torch
+
+from ..checkpoint import Run
+from ..data.clips import evenly
+from ..data.pairs import Pairs
+from ..data.recordings import Recordings
+from ..data.text import Words
+from ..metrics import right_ranks
+from ..scores import StageScores
+from ..scoring import CLIP_CHUNK
+
+SHOWN_RESULTS = 5
+"""Clips that are shown for each query."""
+MOST_QUERIES = 5000
+MOST_BYTES = 2_800_000
+"""Limits of the list, in bytes of JSON without pictures. Of more queries, as many as fit are chosen evenly."""
+MOST_COLUMNS, MOST_WORDS = 24, 40
+"""Limits of a map of words and seconds: neighbouring columns are joined by their maximum, further words left out."""
+DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
+"""A value of a map is one digit, from the least value of the map to the greatest."""
+
+
+class WordMap(TypedDict):
+    """How well the words of a query fit the seconds of its right clip."""
+
+    starts: list[float]
+    """When each column starts, in seconds of the video."""
+    words: list[tuple[str, str]]
+    """Each word with a digit for each column."""
+
+
+class ListedQuery(TypedDict):
+    """A query of the list. Clips are indices into ``QueryList.clips``."""
+
+    text: str
+    tags: list[tuple[str, str]]
+    """The words in lower case, with their parts of speech."""
+    clip: int
+    """The right clip."""
+    rank: float
+    """Of the right clip; a tie counts half."""
+    stages: list[float]
+    """The same by each stage alone, in the order of ``QueryList.stages``."""
+    found: list[tuple[int, float]]
+    """The best clips and their scores."""
+    map: WordMap | None
+
+
+class ListedClip(TypedDict):
+    """A clip that the list shows."""
+
+    video_id: str
+    start_seconds: float | None
+    end_seconds: float | None
+
+
+class QueryList(TypedDict):
+    """The queries of a split."""
+
+    stages: list[str]
+    num_queries: int
+    """Of the split; ``queries`` may be fewer."""
+    queries: list[ListedQuery]
+    clips: list[ListedClip]
+
+
+def list_queries(run: Run, pairs: Pairs, scores: StageScores, by_caption: np.ndarray) -> QueryList:
+    """Return the queries of a split, as many as fit into ``MOST_BYTES``, with what each found.
+
+    Args:
+        run: The run that was asked.
+        pairs: Captions and clips of the split.
+        scores: Of all stages.
+        by_caption: The scores by which clips were ranked [num_captions, num_clips].
+    """
+    ranks = right_ranks(by_caption, pairs.clip_of_caption)
+    alone = {
+        stage: right_ranks(scores.fused({stage: 1.0}).by_caption, pairs.clip_of_caption) for stage in scores.stages
+    }
+    chosen = evenly(len(pairs.captions), MOST_QUERIES)
+    maps = word_maps(run, pairs, chosen)
+    listed: list[ListedQuery] = []
+    for index, caption in zip(chosen.tolist(), pairs.captions.take(chosen), strict=True):
+        row = by_caption[index]
+        best = np.argsort(-row, kind="stable")[:SHOWN_RESULTS].tolist()
+        listed.append(
+            {
+                "text": caption.caption,
+                "tags": [(word.lower(), tag) for word, tag in zip(caption.words, caption.pos_tags, strict=True)],
+                "clip": int(pairs.clip_of_caption[index]),
+                "rank": float(ranks[index]),
+                "stages": [float(of_stage[index]) for of_stage in alone.values()],
+                "found": [(clip, round(float(row[clip]), 3)) for clip in best],
+                "map": next(maps, None),
+            }
+        )
+    kept = _that_fit(listed)
+    used = sorted({clip for query in kept for clip in (query["clip"], *(of for of, _ in query["found"]))})
+    number = {clip: index for index, clip in enumerate(used)}
+    for query in kept:
+        query["clip"] = number[query["clip"]]
+        query["found"] = [(number[clip], score) for clip, score in query["found"]]
+    return {
+        "stages": list(scores.stages),
+        "num_queries": len(pairs.captions),
+        "queries": kept,
+        "clips": [_listed_clip(pairs, clip) for clip in used],
+    }
+
+
+def _that_fit(queries: list[ListedQuery]) -> list[ListedQuery]:
+    sizes = [len(json.dumps(query)) for query in queries]
+    share = MOST_BYTES / max(sum(sizes), 1)
+    return queries if share >= 1 else [queries[i] for i in evenly(len(queries), max(int(share * len(queries)), 1))]
+
+
+def _listed_clip(pairs: Pairs, index: int) -> ListedClip:
+    clip = pairs.clips[index]
+    return {"video_id": clip.video_id, "start_seconds": clip.start_seconds, "end_seconds": clip.end_seconds}
+
+
+@torch.inference_mode()
+def word_maps(run: Run, pairs: Pairs, chosen: np.ndarray) -> Iterator[WordMap | None]:
+    """Yield how well each word of captions fits each second of their clips; nothing for a model without such scores.
+
+    Args:
+        run: The run.
+        pairs: Captions and clips of the split.
+        chosen: Indices of captions.
+    """
+    scorer, config = run.scorer, run.config
+    inputs = scorer.text_inputs
+    if isinstance(inputs, Words | Recordings) or not config.objective.fits_words:
+        return
+    scorer.model.eval()
+    for first in range(0, len(chosen), CLIP_CHUNK):
+        of_chunk = chosen[first : first + CLIP_CHUNK]
+        captions = list(pairs.captions.take(of_chunk))
+        clips = [pairs.clips[index] for index in pairs.clip_of_caption[of_chunk]]
+        fits_BNM = config.objective.word_fits(scorer.encode_texts(captions), scorer.encode_videos(clips))
+        timed = scorer.features.timed_rows(clips, config.max_video_tokens)
+        for caption, fits_NM, (rows, times) in zip(captions, fits_BNM.float().cpu().numpy(), timed, strict=True):
+            yield _word_map(inputs.words_of_tokens(caption), fits_NM[:, : len(rows)], times)
+
+
+def _word_map(words: Sequence[tuple[int, str]], fits_NM: np.ndarray, times: np.ndarray) -> WordMap | None:
+    """Return the map of one caption.
+
+    Args:
+        words: Tokens of the text, by their index, and the word that each is a part of.
+        fits_NM: How well each token fits each row of the clip.
+        times: When each row starts and ends [M, 2].
+    """
+    tokens_of: dict[str, list[int]] = {}
+    for token, word in words:
+        if word and token < len(fits_NM):
+            tokens_of.setdefault(word, []).append(token)
+    shown = list(tokens_of.items())[:MOST_WORDS]
+    if not shown or not fits_NM.shape[1]:
+        return None
+    fits = np.stack([fits_NM[tokens].max(axis=0) for _, tokens in shown])
+    starts, first = np.unique(times[:, 0], return_index=True)  # the cells of a grid have the same times
+    width = math.ceil(len(starts) / MOST_COLUMNS)
+    columns = first[::width]
+    fits = np.maximum.reduceat(fits, columns, axis=1)
+    least, most = fits.min(), fits.max()
+    levels = np.rint((fits - least) / max(most - least, 1e-9) * (len(DIGITS) - 1)).astype(int)
+    digits = ["".join(DIGITS[level] for level in row) for row in levels.tolist()]
+    words_shown = [(word, of_word) for (word, _), of_word in zip(shown, digits, strict=True)]
+    return {"starts": [round(float(start), 2) for start in starts[::width]], "words": words_shown}
