@@ -16,8 +16,6 @@ TAKEN_OUT: dict[str, dict[str, Any]] = {
     "nothing": {},
     "bag": {"losses": "word"},
     "word": {"losses": "bag"},
-    "own-losses": {"losses": "both"},
-    "common-loss": {"losses": "bag+word"},
     "average": {"average": 0.0},
     "dropout": {"dropout": 0.0},
     "chosen-weights": {"stage_weights": "set"},

@@ -100,16 +100,18 @@ def direction(word: str) -> np.ndarray:
     return unit(np.random.default_rng([DATA_SEED, crc32(word.encode())]).standard_normal(PROFILE.dimension))
 
 
-def make_video(video_id: str, captions: Sequence[Caption], directions: dict[str, np.ndarray]) -> VideoFeatures:
-    """A row a second, to the end of the last clip."""
+def make_video(
+    video_id: str, captions: Sequence[Caption], directions: dict[str, np.ndarray], overlay: float = 1.0
+) -> VideoFeatures:
+    """A row a second, to the end of the last clip; ``overlay`` scales what lies over the words."""
     rng = np.random.default_rng([DATA_SEED, crc32(video_id.encode())])
     num_rows = int(np.ceil(max(caption.end_seconds for caption in captions))) + 1
-    features = NOISE * rng.standard_normal((num_rows, PROFILE.dimension))
+    features = overlay * NOISE * rng.standard_normal((num_rows, PROFILE.dimension))
     seconds, turns = np.arange(num_rows)[:, None], rng.uniform(0, 2 * np.pi, NUISANCES)
     waves = 1 + 0.5 * np.sin(
         2 * np.pi * seconds / rng.uniform(20, 200, NUISANCES) + turns
     )  # slow: much the same for a whole clip
-    strengths = NUISANCE_STRENGTH * rng.standard_normal(NUISANCES)
+    strengths = overlay * NUISANCE_STRENGTH * rng.standard_normal(NUISANCES)
     features += (strengths * waves) @ unit(rng.standard_normal((NUISANCES, PROFILE.dimension)))
     for caption in captions:
         first, last = int(caption.start_seconds), int(caption.end_seconds) + 1
@@ -144,7 +146,7 @@ def choose_videos(captions: Sequence[Caption]) -> dict[str, list[Caption]]:
     return chosen
 
 
-def make_data(dataset: DatasetFolder, annotations: Path | None) -> None:
+def make_data(dataset: DatasetFolder, annotations: Path | None, overlay: float = 1.0) -> None:
     if read_captions_about(dataset.captions) is None:
         given = [] if annotations is None else ["--annotations", str(annotations)]
         call("preprocess.cli", at(dataset) + given, dataset.root / "preprocess.log")
@@ -159,9 +161,8 @@ def make_data(dataset: DatasetFolder, annotations: Path | None) -> None:
         word: direction(word) for _, captions in videos for caption in captions for word in visible_words(caption)
     }
     for first in range(0, len(videos), SHARD_VIDEOS):
-        made = [
-            make_video(video_id, captions, directions) for video_id, captions in videos[first : first + SHARD_VIDEOS]
-        ]
+        some = videos[first : first + SHARD_VIDEOS]
+        made = [make_video(video_id, captions, directions, overlay) for video_id, captions in some]
         write_shard(partial, PROFILE, WEIGHTS, made, made_with={"seed": str(DATA_SEED)})
     partial.rename(store)
 
@@ -291,6 +292,7 @@ def main() -> None:
     parser.add_argument("--seeds", default="0,1,2")
     parser.add_argument("--only", default=",".join(SETTINGS), help=f"of {', '.join([*SETTINGS, *SAME])}")
     parser.add_argument("--table", action="store_true", help="of what has been run; run nothing")
+    parser.add_argument("--overlay", type=float, default=1.0, help="scales noise and what a video's clips share")
     args = parser.parse_args()
     settings = list(dict.fromkeys(SAME.get(name, name) for name in args.only.split(",")))
     if unknown := [name for name in settings if name not in SETTINGS]:
@@ -298,7 +300,7 @@ def main() -> None:
     if not args.table:
         dataset = DatasetFolder(args.folder, "youcook2")
         with lock(args.folder / "logs" / "data.lock", wait=True):
-            make_data(dataset, args.annotations)
+            make_data(dataset, args.annotations, args.overlay)
         run(dataset, settings, [int(seed) for seed in args.seeds.split(",")])
     print_tables(read_results(args.folder))
 

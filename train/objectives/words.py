@@ -19,11 +19,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Words(Objective):
-    """Contrastive losses, both ways, of two scores and of their sum."""
+    """Contrastive losses, both ways, of two scores.
+
+    A loss of their sum was tried: each score then learns less by itself, and the sum ranks no better
+    (``tests/benchmarks/README.md``).
+    """
 
     name: ClassVar[str] = "words"
-    meaning: ClassVar[str] = "contrast of a caption's words with a whole clip, with its rows, and of both together"
-    terms: ClassVar[tuple[str, ...]] = ("bag", "word", "both")
+    meaning: ClassVar[str] = "contrast of a caption's words with a whole clip, and with its rows"
+    terms: ClassVar[tuple[str, ...]] = ("bag", "word")
     needs_tokens: ClassVar[bool] = True
     needs_words: ClassVar[bool] = True
     needs_word_vectors: ClassVar[bool] = True
@@ -38,21 +42,19 @@ class Words(Objective):
     @property
     def score_weights(self) -> dict[str, float]:
         """{stage: weight} of the stages that are trained."""
-        both = "both" in self.loss_names
-        return {stage: 1.0 for stage in ("bag", "word") if both or stage in self.loss_names}
+        return dict.fromkeys(self.loss_names, 1.0)
 
     def loss_terms(self, model: PairModel, batch: Batch) -> dict[str, Tensor]:
-        """Return the terms: of each score alone, so that neither waits for the other, and of their sum."""
+        """Return the loss of each score."""
         from ..losses import nce
 
         texts, videos, weights_B = batch.all_texts(), batch.all_videos(), batch.all_weights()
         scores: dict[str, Tensor] = {}
-        if "bag" in self.score_weights:
+        if "bag" in self.loss_names:
             scores["bag"] = self.text_vectors(model, texts) @ self.video_vectors(model, videos).T
-        if "word" in self.score_weights:
+        if "word" in self.loss_names:
             scores |= self.early_scores(model, texts, videos)
-        scores["both"] = sum(scores.values(), start=videos.tokens_BMD.new_zeros(()))
-        return {name: nce(scores[name], 0, weights_B) + nce(scores[name].T, 0, weights_B) for name in self.loss_names}
+        return {name: nce(s_BB, 0, weights_B) + nce(s_BB.T, 0, weights_B) for name, s_BB in scores.items()}
 
     def text_vectors(self, model: PairModel, texts: TextTokens) -> Tensor:
         """Return the weighted sum of each text's words, as long as the score's scale."""
