@@ -88,12 +88,12 @@ class Compute:
 
     @property
     def has_work(self) -> bool:
-        """Whether batches wait or are being computed."""
+        """True if batches wait or are being computed."""
         return bool(self._running)
 
     @property
     def is_full(self) -> bool:
-        """Whether enough batches wait, so that decoding should pause."""
+        """True if enough batches wait, so that decoding should pause."""
         return len(self._running) >= self._max_running
 
     @property

@@ -39,7 +39,7 @@ class ExtractionResult:
 
     @property
     def complete(self) -> bool:
-        """Whether all features of all videos exist, with no problems."""
+        """True if all features of all videos exist, with no problems."""
         return not (self.num_failed or self.num_partial or self.num_problems)
 
 

@@ -165,12 +165,12 @@ class VideoInWork:
 
     @property
     def needs_sound(self) -> bool:
-        """Whether sound is asked for and still to come."""
+        """True if sound is asked for and still to come."""
         return bool(self.sound_features) and self.heard is None and self.sound_failure is None
 
     @property
     def complete(self) -> bool:
-        """Whether all rows have arrived and are computed."""
+        """True if all rows have arrived and are computed."""
         if not self.picture_extractors:
             return self.heard is not None
         return self.finished is not None and self.num_pending == 0

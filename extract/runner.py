@@ -1,4 +1,4 @@
-"""Where an extraction runs: in this process, or wherever another ``Runner`` takes it."""
+"""The place where an extraction runs: this process, or wherever another ``Runner`` takes it."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Speed:
-    """How fast videos are extracted."""
+    """The speed of an extraction."""
 
     video_seconds_per_second: float
     where: str

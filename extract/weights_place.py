@@ -1,4 +1,4 @@
-"""Where the weights lie that this user's stores were made with."""
+"""The places of the weights that this user's stores were made with."""
 
 from pathlib import Path
 

@@ -43,7 +43,7 @@ class Origin:
 
 @dataclass(frozen=True)
 class Reader:
-    """How to read a data set, and where to write it."""
+    """The records of a data set, and the folder that they are prepared in."""
 
     dataset: DatasetFolder
     read: Read

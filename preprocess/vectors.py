@@ -24,7 +24,7 @@ SHOWN = 10
 
 @dataclass(frozen=True, kw_only=True)
 class Coverage:
-    """How many words of a split have a vector."""
+    """Counts of the words of a split that have a vector."""
 
     words: int
     found: int
@@ -36,7 +36,7 @@ class Coverage:
 
 @dataclass(frozen=True, kw_only=True)
 class WordVectorSummary:
-    """Where the vectors in ``word_vectors.npz`` come from and how many of the captions' words they cover."""
+    """The source of the vectors in ``word_vectors.npz``, and their coverage of the captions' words."""
 
     file: str
     """Name of the file that they were read from."""

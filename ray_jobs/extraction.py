@@ -39,7 +39,7 @@ PROBE_TOGETHER = 64
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerOptions:
-    """How many workers extract, and what each of them takes."""
+    """The number of workers that extract, and the resources of each."""
 
     workers: int | None = None
     """Largest number of workers. None: as many as fit."""

@@ -1,4 +1,4 @@
-"""Where files of a data set lie: ``<root>/<dataset>/...``."""
+"""The files of a data set: ``<root>/<dataset>/...``."""
 
 import os
 from dataclasses import asdict, dataclass

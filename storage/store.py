@@ -52,12 +52,12 @@ class Store(Protocol):
 
     @property
     def where(self) -> str:
-        """Where the features are, for messages."""
+        """The place of the features, for messages."""
         ...
 
     @property
     def profile(self) -> Profile:
-        """How the features were made."""
+        """Everything that decides the features' numbers."""
         ...
 
     @property
@@ -67,7 +67,7 @@ class Store(Protocol):
 
     @property
     def origin(self) -> str:
-        """Who made the features: ``EXTRACTED``, or who stated the profile."""
+        """The maker of the features: ``EXTRACTED``, or whoever stated the profile."""
         ...
 
     def __len__(self) -> int:

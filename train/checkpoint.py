@@ -79,7 +79,7 @@ def _write(path: Path, tensors: dict[str, torch.Tensor], metadata: dict[str, str
 
 @dataclass
 class RunState:
-    """Where a run is. Random draws depend on the seed and the step alone, so nothing else needs to be kept."""
+    """The state of a run after a step. Random draws depend on the seed and the step alone, so this is all to keep."""
 
     model: PairModel
     optimizer: torch.optim.Optimizer

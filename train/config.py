@@ -81,7 +81,7 @@ class TrainConfig(DataSettings, ModelSettings, OptimizationSettings, ValidationS
 
     @property
     def has_fusion(self) -> bool:
-        """Whether the model has fusion layers."""
+        """True if the model has fusion layers."""
         return self.objective.has_fusion
 
     @property

@@ -285,7 +285,7 @@ SCHEDULES = {"linear": "to 0 in a straight line", "cosine": "to 0 as a cosine", 
 
 @dataclass(frozen=True, kw_only=True)
 class OptimizationSettings(Settings):
-    """How a run's model is trained."""
+    """Settings of the training: steps, batches and the optimizer."""
 
     seed: int = setting(0, "seed of everything random")
     num_steps: int = setting(
@@ -321,7 +321,7 @@ STAGE_WEIGHTS = {
 
 @dataclass(frozen=True, kw_only=True)
 class ValidationSettings(Settings):
-    """When a run's model is validated."""
+    """Settings of the validation during training."""
 
     validate_every: int = setting(50, "steps between validations; the run's state is saved as often", least=1)
     held_out: float = setting(

@@ -52,7 +52,7 @@ class Workers:
 
     @property
     def first(self) -> bool:
-        """Whether this process writes files and messages."""
+        """True if this process writes files and messages."""
         return self.rank == 0
 
     def share(self, num_rows: int) -> slice:

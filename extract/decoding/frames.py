@@ -36,7 +36,7 @@ Frame = TypeVar("Frame", av.VideoFrame, av.AudioFrame)
 
 @dataclass(kw_only=True)
 class Tally:
-    """How decoding goes."""
+    """The progress of a decoding, and the damage that it met."""
 
     beat: Callable[[], None] = lambda: None
     """Called for each decoded frame."""

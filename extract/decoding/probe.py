@@ -33,7 +33,7 @@ class VideoInfo:
     packet_bytes: np.ndarray
     """[T] size of each frame's packet."""
     end: int
-    """When the last frame ends, in ticks."""
+    """End of the last frame, in ticks."""
     time_base: Fraction
     """Seconds of a tick."""
     codec: str
@@ -55,7 +55,7 @@ class VideoInfo:
 
     @property
     def duration_seconds(self) -> float:
-        """When the last frame ends, in seconds."""
+        """End of the last frame, in seconds."""
         return float(self.end * self.time_base)
 
 
@@ -107,7 +107,7 @@ class _Packets:
 
 @dataclass(frozen=True)
 class _FrameTimes:
-    """When frames are shown, by whatever times the packets have."""
+    """The times at which frames are shown, by whatever times the packets have."""
 
     times: np.ndarray
     """[T] ascending, in ticks from the start of the file."""

@@ -142,7 +142,7 @@ class DecodeProcess:
 
     @property
     def usable(self) -> bool:
-        """Whether the process runs and may decode another video."""
+        """True if the process runs and may decode another video."""
         return self._process.poll() is None and self.num_videos < VIDEOS_OF_A_CHILD
 
     def close(self) -> None:

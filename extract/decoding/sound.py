@@ -36,7 +36,7 @@ class Heard:
     """Row i begins i * ``HOP / RATE`` seconds after the video's time zero."""
     num_rows: int
     duration_seconds: float
-    """When the sound ends."""
+    """End of the sound."""
     partial: str
     """The parts that are missing or damaged, with numbers; empty if none are."""
 

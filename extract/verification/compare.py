@@ -1,4 +1,4 @@
-"""Whether two sets of rows of one video were made in the same way, judged by the numbers. Nothing is decoded here.
+"""Comparison of two sets of rows of one video: by the numbers, were they made in the same way? Nothing is decoded here.
 
 All rows of one network are alike, so a cosine says little. What is measured is the distance between rows that belong
 together, in units of the distance between rows of different videos. What decides is which way of making rows theirs are
@@ -59,7 +59,7 @@ class Comparison:
 
     @property
     def same(self) -> bool:
-        """Whether the rows were made in the same way."""
+        """True if the rows were made in the same way."""
         return self.verdict == SAME
 
 

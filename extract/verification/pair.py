@@ -115,12 +115,12 @@ class RowPair:
 
     @property
     def most_are_equal(self) -> bool:
-        """Whether at least half of the rows are equal but for rounding."""
+        """True if at least half of the rows are equal but for rounding."""
         return bool(np.sort(self.levels)[(len(self.levels) - 1) // 2] <= 1)
 
     @property
     def all_are_equal(self) -> bool:
-        """Whether all rows are equal but for rounding."""
+        """True if all rows are equal but for rounding."""
         return self.most_are_equal and bool(self.levels.max() <= ODD_ROW)
 
     def why_equal_is_not_enough(self) -> str:

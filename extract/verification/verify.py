@@ -38,7 +38,7 @@ class VideoVerdict:
 
     @property
     def same(self) -> bool:
-        """Whether the rows were made in the same way."""
+        """True if the rows were made in the same way."""
         return self.comparison is not None and self.comparison.same
 
 
@@ -56,7 +56,7 @@ class VerificationResult:
 
     @property
     def same(self) -> bool:
-        """Whether all rows of all videos were made in the same way."""
+        """True if all rows of all videos were made in the same way."""
         return self.num_same == len(self.verdicts)
 
 

@@ -105,7 +105,7 @@ class Annotations:
 
 @dataclass(frozen=True)
 class Dataset:
-    """How to read a data set: one row of ``DATASETS``."""
+    """The reader of a data set, and the files it reads: one row of ``DATASETS``."""
 
     read: Callable[[Annotations, str], Iterator[Record]]
     """Yields the records, given the files and the name of a protocol. All captions of a video in a split come together.

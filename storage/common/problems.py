@@ -69,7 +69,7 @@ class Problems:
 
     @property
     def where(self) -> str:
-        """Where all problems can be read, in words."""
+        """The place where all problems can be read, for messages."""
         return f"all listed in {self.file}" if self._lines is not None else "see above"
 
     def __enter__(self) -> "Problems":

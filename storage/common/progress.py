@@ -21,7 +21,7 @@ LOG_EVERY_SECONDS = 15.0
 
 @dataclass(frozen=True, kw_only=True)
 class Progress:
-    """How far one piece of work has come."""
+    """The progress of one piece of work."""
 
     what: str
     """Name of the work, such as "extracting"."""

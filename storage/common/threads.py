@@ -1,4 +1,4 @@
-"""How the threads of one computation wait for each other on a shared machine."""
+"""Settings of OpenMP, so that threads of one computation wait for each other well on a shared machine."""
 
 import os
 import sys

@@ -63,7 +63,7 @@ class Unreadable(UserError):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Provenance:
-    """How the features of a shard were made."""
+    """The origin of a shard's features: profile, weights and programs."""
 
     profile: Profile
     weights: Weights

@@ -28,14 +28,14 @@ SHOWN_QUERIES = 50
 
 @dataclass(frozen=True)
 class Answer:
-    """What a run said to a query."""
+    """The answer of a run to a query."""
 
     caption: str
     clip: Clip
     """The right one."""
     rank: float
     first: Clip
-    """What the run ranks first."""
+    """The clip that the run ranks first."""
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ ASKED = {"normalize": "none", "ties": "average", "rerank": None}
 
 @dataclass(frozen=True)
 class Published:
-    """What a paper reports."""
+    """The figures that a paper reports."""
 
     figures: Mapping[str, float]
     """{measure: value}"""

@@ -1,4 +1,4 @@
-"""Whether two runs differ by more than chance: a paired bootstrap over queries."""
+"""A paired bootstrap over queries: do two runs differ by more than chance?"""
 
 from dataclasses import dataclass
 

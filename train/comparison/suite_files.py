@@ -46,7 +46,7 @@ class Row:
 
 @dataclass(frozen=True, kw_only=True)
 class Start:
-    """What all rows of a data set start from."""
+    """The recipe and settings that all rows of a data set start from."""
 
     recipe: str
     settings: Mapping[str, Any] = field(default_factory=dict)

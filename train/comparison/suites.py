@@ -23,7 +23,7 @@ from .table import Cell, Column, Number, Table, mean_of, write_table
 
 @dataclass(frozen=True)
 class RowResult:
-    """What a row of a suite came to."""
+    """The figures of a row of a suite."""
 
     row: Row
     paper: tuple[float, ...]

@@ -1,4 +1,4 @@
-"""How much of a split was used, why the rest was not, and whether figures can be compared with published ones."""
+"""The part of a split that was used, why the rest was not, and whether figures can be compared with published ones."""
 
 import hashlib
 from collections import Counter
@@ -22,7 +22,7 @@ OTHER = "for another reason"
 
 @dataclass(frozen=True)
 class Counts:
-    """How many captions there are, and of how many clips and videos."""
+    """Numbers of captions, and of their clips and videos."""
 
     captions: int
     clips: int

@@ -82,7 +82,7 @@ class InputMaker(Protocol):
 
 @dataclass(frozen=True)
 class Source:
-    """Where examples are read from, and how."""
+    """Everything that examples are read from."""
 
     dataset: DatasetFolder
     features: ClipFeatures

@@ -1,4 +1,4 @@
-"""Where a model's codewords stand in clips and captions."""
+"""The uses of a model's codewords in clips and captions."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

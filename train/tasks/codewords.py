@@ -27,7 +27,7 @@ VERB = "VERB"
 
 
 class Sharing(TypedDict):
-    """How clips and captions share the codewords (Figure 6)."""
+    """Counts of how clips and captions share the codewords (Figure 6)."""
 
     size: int
     """Number of codewords."""

@@ -17,7 +17,7 @@ GREY = (0.95, 0.95, 0.96, 1)
 
 
 class Segmentation(Task[NoSettings]):
-    """Which step each second of a video shows.
+    """Finding the step that each second of a video shows.
 
     ``metrics.json`` has ``segmentation`` and, for calling every second background, ``all_background`` (both
     ``segment_metrics.SegmentationMetrics``), and the numbers of seconds and labels, ``num_frames`` and ``num_labels``.

@@ -19,7 +19,7 @@ RIGHT, WRONG = "#12805c", "#d4380d"
 
 
 class Steps(Task[NoSettings]):
-    """When each step of its task is done in a video.
+    """Finding the time at which a video shows each step of its task.
 
     ``metrics.json`` has ``steps`` (``ask_steps.AllFigures``) and the ``weights`` of the stages of the score.
     """
