@@ -1,6 +1,7 @@
-"""Damaged and made-up files for every reader: ``hostile_bytes.py READER FIRST LAST FOLDER`` tries these seeds.
+"""Damaged and made-up files for every reader: ``hostile_bytes.py FIRST LAST FOLDER READER...`` tries these seeds.
 
-It prints a line of JSON for each that gave anything but a line for the user, or took too long or too much memory.
+It prints a line of JSON for each that gave anything but a line for the user, or took too long or too much memory, and
+one for each reader with the numbers of files that it read and refused.
 """
 
 import contextlib
@@ -415,19 +416,21 @@ def too_long(number: int, frame: FrameType | None) -> None:
     raise TooLong
 
 
-def main(reader: str, first: int, last: int, folder: Path) -> None:
+def try_reader(reader: str, seeds: range, folder: Path) -> None:
+    """Try a reader with a file for each seed."""
+    _, most = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (most, most))
     whole = make_originals(reader, folder / "whole")
     used = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
-    resource.setrlimit(resource.RLIMIT_AS, (used + MOST_BYTES, used + MOST_BYTES))
-    signal.signal(signal.SIGALRM, too_long)
+    resource.setrlimit(resource.RLIMIT_AS, (used + MOST_BYTES, most))
     work = whole.with_name("work")
     for path in originals(reader, whole):
         READERS[reader](whole, path)
     refused = read = 0
-    for seed, place, target in inputs(reader, whole, range(first, last), work):
+    for seed, place, target in inputs(reader, whole, seeds, work):
         signal.alarm(MOST_SECONDS)
         faulthandler.dump_traceback_later(2 * MOST_SECONDS, exit=True)  # a library that does not return to Python
-        print(f"seed {seed}", file=sys.stderr)
+        print(f"{reader}, seed {seed}", file=sys.stderr)
         try:
             READERS[reader](place, target)
             read += 1
@@ -436,14 +439,19 @@ def main(reader: str, first: int, last: int, folder: Path) -> None:
         except BaseException:
             signal.alarm(0)
             words = traceback.format_exc().splitlines()
-            print(
-                json.dumps({"seed": seed, "file": target.name, "error": words[-1], "where": words[-3].strip()}),
-                flush=True,
-            )
+            where = {"reader": reader, "seed": seed, "file": target.name}
+            print(json.dumps({**where, "error": words[-1], "where": words[-3].strip()}), flush=True)
         signal.alarm(0)
-    print(json.dumps({"read": read, "refused": refused}), flush=True)
+        faulthandler.cancel_dump_traceback_later()
+    print(json.dumps({"reader": reader, "read": read, "refused": refused}), flush=True)
+
+
+def main(first: int, last: int, folder: Path, readers: list[str]) -> None:
+    signal.signal(signal.SIGALRM, too_long)
+    for reader in readers:
+        try_reader(reader, range(first, last), folder / reader)
 
 
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parents[1]))
-    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4]))
+    main(int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]), sys.argv[4:])
