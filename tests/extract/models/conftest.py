@@ -1,10 +1,10 @@
-""""""
+"""Networks and checkpoints that the tests of networks share."""
 
 from pathlib import Path
 
 import pytest
 import torch
-from helpers.networks import NETWORKS, random_state
+from helpers.networks import random_state
 from vlalign.extract import load_extractor
 from vlalign.extract.extractor import Extractor
 from vlalign.extract.models.s3d import S3D
@@ -34,6 +34,6 @@ def unfilled_s3d():
 
 
 @pytest.fixture(scope="module")
-def extractors(s3d, resnet152) -> dict[str, Extractor]:
-    others = [name for name in NETWORKS if name not in ("s3d", "resnet152")]
-    return {"s3d": s3d, "resnet152": resnet152} | {name: load_extractor(name, weights="random") for name in others}
+def extractor(request) -> Extractor:
+    """The extractor that a test's parameter names. One is in memory at a time, since these are large."""
+    return load_extractor(request.param, weights="random")

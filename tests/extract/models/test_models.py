@@ -52,7 +52,7 @@ def s3d_in_float64(s3d_state) -> tuple[S3D, PlainS3D]:
     return model.fold(), PlainS3D(state)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def plain_and_our_resnet152() -> tuple[torch.nn.Module, Extractor]:
     with torch.device("meta"):  # sized, not filled
         plain, ours = torchvision.models.resnet152(weights=None).eval(), ResNet152().eval()
@@ -67,18 +67,16 @@ def plain_and_our_resnet152() -> tuple[torch.nn.Module, Extractor]:
 
 
 @pytest.fixture(scope="module")
-def plain_and_our_resnet3d() -> dict[str, tuple[PlainResNet3D, torch.nn.Module]]:
-    made = {}
-    for name in RESNETS_3D:
-        with torch.device("meta"):
-            ours = MODELS[name]().eval().requires_grad_(False)
-        state = random_state(ours, gain=0.5)
-        ours.load_state_dict(state, assign=True)
-        made[name] = PlainResNet3D(state), ours.fold()
-    return made
+def plain_and_our_resnet3d(request) -> tuple[PlainResNet3D, torch.nn.Module]:
+    """The network that a test's parameter names."""
+    with torch.device("meta"):
+        ours = MODELS[request.param]().eval().requires_grad_(False)
+    state = random_state(ours, gain=0.5)
+    ours.load_state_dict(state, assign=True)
+    return PlainResNet3D(state), ours.fold()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def plain_clip() -> CLIPVisionModelWithProjection:
     """transformers' own, filled."""
     plain = CLIPVisionModelWithProjection(CLIPVisionConfig()).eval().requires_grad_(False)
@@ -135,10 +133,15 @@ def test_resnet152_is_torchvisions_up_to_its_pooling(plain_and_our_resnet152):
 @pytest.mark.parametrize(
     "shape", [(2, 3, 16, 48, 48), (1, 3, 5, 33, 47), (3, 3, 1, 32, 40)], ids=lambda shape: "x".join(map(str, shape))
 )
-@pytest.mark.parametrize("name", RESNETS_3D)
-def test_3d_resnets_are_the_published_networks(name, shape, plain_and_our_resnet3d):
-    plain, ours = plain_and_our_resnet3d[name]
-    assert plain.num_blocks() == ([3, 4, 23, 3] if name == "i3d_resnext101" else [3, 8, 36, 3])
+@pytest.mark.parametrize(
+    "plain_and_our_resnet3d, num_blocks",
+    [("i3d_resnext101", [3, 4, 23, 3]), ("i3d_resnet152", [3, 8, 36, 3])],
+    indirect=["plain_and_our_resnet3d"],
+    ids=RESNETS_3D,
+)
+def test_3d_resnets_are_the_published_networks(shape, plain_and_our_resnet3d, num_blocks):
+    plain, ours = plain_and_our_resnet3d
+    assert plain.num_blocks() == num_blocks
     video = torch.rand(shape)
     expected = plain(video)
     assert expected.std() > 1e-3
@@ -184,9 +187,9 @@ def test_clip_is_transformers_own_from_pixels_to_embeddings(plain_clip, checkpoi
 
 
 @torch.inference_mode()
-def test_cells_of_a_frame_map_lie_where_they_are_in_the_frame(extractors):
+@pytest.mark.parametrize("extractor", ["clip_vit_b32_map"], indirect=True)
+def test_cells_of_a_frame_map_lie_where_they_are_in_the_frame(extractor):
     """With attention and perceptrons silenced, a place is what its own 32 x 32 pixels show and nothing else."""
-    extractor = extractors["clip_vit_b32_map"]
     extractor = replace(extractor, network=copy.deepcopy(extractor.network))
     for layer in extractor.network.vision_model.encoder.layers:
         for silenced in (layer.self_attn.out_proj, layer.mlp.fc2):
@@ -199,24 +202,26 @@ def test_cells_of_a_frame_map_lie_where_they_are_in_the_frame(extractors):
     assert (maps[0] != maps[1]).any(dim=-1).nonzero().tolist() == [[2, 5]]
 
 
-@pytest.mark.parametrize("name", CLIPS)
-def test_clip_takes_frames_of_its_own_size_only(name, extractors):
+@pytest.mark.parametrize("extractor", CLIPS, indirect=True)
+def test_clip_takes_frames_of_its_own_size_only(extractor):
     with pytest.raises(ValueError, match=r"64\*96\) doesn't match model \(224\*224\)"):
-        extractors[name].features(torch.zeros(1, 64, 96, 3, dtype=torch.uint8))
+        extractor.features(torch.zeros(1, 64, 96, 3, dtype=torch.uint8))
 
 
 @torch.inference_mode()
+@pytest.mark.parametrize("plain_and_our_resnet3d", ["i3d_resnext101"], indirect=True)
 def test_3d_resnets_depend_on_the_order_of_frames(plain_and_our_resnet3d):
     video = torch.rand(1, 3, 8, 32, 32)
-    ours, plain = (model(video.flip(2)) - model(video) for model in plain_and_our_resnet3d["i3d_resnext101"])
+    ours, plain = (model(video.flip(2)) - model(video) for model in plain_and_our_resnet3d)
     assert plain.abs().max() > 1e-2
     torch.testing.assert_close(ours, plain, rtol=0, atol=1e-4)
 
 
 @torch.inference_mode()
+@pytest.mark.parametrize("plain_and_our_resnet3d", ["i3d_resnext101"], indirect=True)
 def test_folded_convolutions_do_the_same_with_and_without_onednn(plain_and_our_resnet3d):
     """float64 goes the way that GPUs go."""
-    _, ours = plain_and_our_resnet3d["i3d_resnext101"]
+    _, ours = plain_and_our_resnet3d
     video = torch.rand(2, 3, 4, 33, 32)
     in_float32, in_float64 = ours(video), ours.double()(video.double())
     assert (in_float32.dtype, in_float64.dtype) == (torch.float32, torch.float64)
@@ -228,9 +233,9 @@ PIXELS = {"resnet152": (1, 3, 64, 64), **dict.fromkeys(CLIPS, (1, 3, 224, 224))}
 
 
 @torch.inference_mode()
-@pytest.mark.parametrize("name", NETWORKS)
-def test_bfloat16_loses_little(name, extractors):
-    network = extractors[name].network
+@pytest.mark.parametrize("extractor", NETWORKS, indirect=True)
+def test_bfloat16_loses_little(extractor):
+    name, network = extractor.profile.name, extractor.network
     if name == "s3d":
         # with the usual gain, values grow until gates flip: steps of 1/255 in the pixels alone then give a cosine of
         # 0.99
@@ -247,10 +252,10 @@ def test_bfloat16_loses_little(name, extractors):
     assert not torch.equal(row, row.bfloat16().float()), "rounded once more, at the very end"
 
 
-@pytest.mark.parametrize("name", NETWORKS)
-def test_folding_leaves_no_copy_of_the_original_weights(name, extractors):
+@pytest.mark.parametrize("extractor", NETWORKS, indirect=True)
+def test_folding_leaves_no_copy_of_the_original_weights(extractor):
     """A tensor that is neither parameter nor buffer would stay on the CPU, in float32."""
-    for module in extractors[name].network.modules():
+    for module in extractor.network.modules():
         known = {"packed", *module._parameters, *module._buffers}
         assert not [key for key, value in vars(module).items() if isinstance(value, torch.Tensor) and key not in known]
         assert not isinstance(module, torch.nn.BatchNorm2d | torch.nn.BatchNorm3d)
@@ -302,7 +307,7 @@ def test_random_weights_depend_on_the_seed_alone(s3d):
 
 
 @pytest.mark.parametrize(
-    "name, frames, wanted",
+    "extractor, frames, wanted",
     [
         ("s3d", torch.zeros(1, 16, 32, 32, 3), "uint8 [B, 16, H, W, 3], got torch.float32 [1, 16, 32, 32, 3]"),
         ("s3d", torch.zeros(1, 16, 32, 32, 3, dtype=torch.int64), "got torch.int64"),
@@ -322,6 +327,7 @@ def test_random_weights_depend_on_the_seed_alone(s3d):
         ("resnet152", torch.zeros(1, 16, 32, 32, 3, dtype=torch.uint8), "got torch.uint8 [1, 16, 32, 32, 3]"),
         ("resnet152", torch.zeros(1, 3, 32, 32, dtype=torch.uint8), "got torch.uint8 [1, 3, 32, 32]"),
     ],
+    indirect=["extractor"],
     ids=[
         "s3d float",
         "s3d int64",
@@ -338,14 +344,15 @@ def test_random_weights_depend_on_the_seed_alone(s3d):
         "resnet152 channels first",
     ],
 )
-def test_frames_of_another_type_or_shape_are_refused(name, frames, wanted, extractors):
+def test_frames_of_another_type_or_shape_are_refused(extractor, frames, wanted):
     with pytest.raises(ValueError) as refused:
-        extractors[name].features(frames)
-    assert str(refused.value).startswith(f"{name}: frames must be uint8 [B, ") and wanted in str(refused.value)
+        extractor.features(frames)
+    message = str(refused.value)
+    assert message.startswith(f"{extractor.profile.name}: frames must be uint8 [B, ") and wanted in message
 
 
 @pytest.mark.parametrize(
-    "name, shape",
+    "extractor, shape",
     [
         ("s3d", (3, 16, 64, 64, 3)),
         ("s3d", (2, 16, 32, 96, 3)),
@@ -356,10 +363,10 @@ def test_frames_of_another_type_or_shape_are_refused(name, frames, wanted, extra
         ("clip_vit_b32_map", (3, 224, 224, 3)),
         ("r2plus1d", (3, 32, 32, 40, 3)),
     ],
+    indirect=["extractor"],
     ids=lambda value: value if isinstance(value, str) else "x".join(map(str, value)),
 )
-def test_a_window_alone_and_in_a_batch_in_any_order_gives_the_same_row(name, shape, extractors):
-    extractor = extractors[name]
+def test_a_window_alone_and_in_a_batch_in_any_order_gives_the_same_row(extractor, shape):
     frames = torch.randint(0, 256, shape, dtype=torch.uint8)
     together = extractor.features(frames)
     alone = torch.cat([extractor.features(frames[i : i + 1]) for i in range(len(frames))])
