@@ -133,15 +133,11 @@ def test_resnet152_is_torchvisions_up_to_its_pooling(plain_and_our_resnet152):
 @pytest.mark.parametrize(
     "shape", [(2, 3, 16, 48, 48), (1, 3, 5, 33, 47), (3, 3, 1, 32, 40)], ids=lambda shape: "x".join(map(str, shape))
 )
-@pytest.mark.parametrize(
-    "plain_and_our_resnet3d, num_blocks",
-    [("i3d_resnext101", [3, 4, 23, 3]), ("i3d_resnet152", [3, 8, 36, 3])],
-    indirect=["plain_and_our_resnet3d"],
-    ids=RESNETS_3D,
-)
-def test_3d_resnets_are_the_published_networks(shape, plain_and_our_resnet3d, num_blocks):
+@pytest.mark.parametrize("plain_and_our_resnet3d", RESNETS_3D, indirect=True)
+def test_3d_resnets_are_the_published_networks(shape, plain_and_our_resnet3d, request):
     plain, ours = plain_and_our_resnet3d
-    assert plain.num_blocks() == num_blocks
+    name = request.node.callspec.params["plain_and_our_resnet3d"]
+    assert plain.num_blocks() == ([3, 4, 23, 3] if name == "i3d_resnext101" else [3, 8, 36, 3])
     video = torch.rand(shape)
     expected = plain(video)
     assert expected.std() > 1e-3
@@ -307,7 +303,7 @@ def test_random_weights_depend_on_the_seed_alone(s3d):
 
 
 @pytest.mark.parametrize(
-    "extractor, frames, wanted",
+    "name, frames, wanted",
     [
         ("s3d", torch.zeros(1, 16, 32, 32, 3), "uint8 [B, 16, H, W, 3], got torch.float32 [1, 16, 32, 32, 3]"),
         ("s3d", torch.zeros(1, 16, 32, 32, 3, dtype=torch.int64), "got torch.int64"),
@@ -327,7 +323,6 @@ def test_random_weights_depend_on_the_seed_alone(s3d):
         ("resnet152", torch.zeros(1, 16, 32, 32, 3, dtype=torch.uint8), "got torch.uint8 [1, 16, 32, 32, 3]"),
         ("resnet152", torch.zeros(1, 3, 32, 32, dtype=torch.uint8), "got torch.uint8 [1, 3, 32, 32]"),
     ],
-    indirect=["extractor"],
     ids=[
         "s3d float",
         "s3d int64",
@@ -344,30 +339,28 @@ def test_random_weights_depend_on_the_seed_alone(s3d):
         "resnet152 channels first",
     ],
 )
-def test_frames_of_another_type_or_shape_are_refused(extractor, frames, wanted):
+def test_frames_of_another_type_or_shape_are_refused(name, frames, wanted):
+    weights = Weights(name="none", sha256="")
+    extractor = Extractor(PROFILES[name], weights, torch.nn.Identity(), torch.device("cpu"), batch_size=1)
     with pytest.raises(ValueError) as refused:
         extractor.features(frames)
-    message = str(refused.value)
-    assert message.startswith(f"{extractor.profile.name}: frames must be uint8 [B, ") and wanted in message
+    assert str(refused.value).startswith(f"{name}: frames must be uint8 [B, ") and wanted in str(refused.value)
 
 
-@pytest.mark.parametrize(
-    "extractor, shape",
-    [
-        ("s3d", (3, 16, 64, 64, 3)),
-        ("s3d", (2, 16, 32, 96, 3)),
-        ("i3d_resnext101", (3, 16, 48, 48, 3)),
-        ("i3d_resnet152", (2, 16, 48, 64, 3)),
-        ("resnet152", (3, 64, 96, 3)),
-        ("clip_vit_b32", (3, 224, 224, 3)),
-        ("clip_vit_b32_map", (3, 224, 224, 3)),
-        ("r2plus1d", (3, 32, 32, 40, 3)),
-    ],
-    indirect=["extractor"],
-    ids=lambda value: value if isinstance(value, str) else "x".join(map(str, value)),
-)
-def test_a_window_alone_and_in_a_batch_in_any_order_gives_the_same_row(extractor, shape):
-    frames = torch.randint(0, 256, shape, dtype=torch.uint8)
+BATCHES = {
+    "s3d": (3, 16, 64, 96, 3),
+    "i3d_resnext101": (3, 16, 48, 48, 3),
+    "i3d_resnet152": (2, 16, 48, 64, 3),
+    "resnet152": (3, 64, 96, 3),
+    **dict.fromkeys(CLIPS, (3, 224, 224, 3)),
+    "r2plus1d": (3, 32, 32, 40, 3),
+}
+"""{network: shape of the frames of a few windows}"""
+
+
+@pytest.mark.parametrize("extractor", NETWORKS, indirect=True)
+def test_a_window_alone_and_in_a_batch_in_any_order_gives_the_same_row(extractor):
+    frames = torch.randint(0, 256, BATCHES[extractor.profile.name], dtype=torch.uint8)
     together = extractor.features(frames)
     alone = torch.cat([extractor.features(frames[i : i + 1]) for i in range(len(frames))])
     assert (F.cosine_similarity(together, alone) > 0.99999).all()
