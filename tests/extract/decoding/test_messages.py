@@ -3,12 +3,12 @@ likes."""
 
 import json
 import random
+import shutil
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from helpers.extractors import run, stub
-from helpers.videos import scene
 from vlalign.extract import load_extractor
 from vlalign.extract.decoding import process as decode_process
 from vlalign.extract.decoding.decode import Finished, Started, Wanted
@@ -30,7 +30,6 @@ from vlalign.extract.decoding.messages import (
 )
 from vlalign.extract.decoding.sound import Heard
 from vlalign.extract.jobs import Job
-from vlalign.extract.render import render_video
 
 MESSAGES: list[Message] = [
     Beat(),
@@ -138,9 +137,9 @@ LIES: dict[str, list[bytes]] = {
 
 
 @pytest.mark.parametrize("lie", LIES)
-def test_a_lying_decoder_fails_only_its_own_video(tmp_path, monkeypatch, lie):
+def test_a_lying_decoder_fails_only_its_own_video(short_video, tmp_path, monkeypatch, lie):
     for name in ("bad", "good"):
-        render_video(scene(1.1), tmp_path / f"{name}.mp4")
+        shutil.copy(short_video, tmp_path / f"{name}.mp4")
     (tmp_path / "answers").write_bytes(b"|||".join(LIES[lie]))
     hostile = (
         "from pathlib import Path\nfrom vlalign.extract.decoding import child\n"
