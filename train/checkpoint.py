@@ -10,7 +10,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save
 
 from ..storage.captions import read_idf
-from ..storage.common.device import find_device
+from ..storage.common.device import find_device, without_memory
 from ..storage.common.errors import SettingError, UserError
 from ..storage.files import written_whole
 from ..storage.layout import DatasetFolder
@@ -251,7 +251,7 @@ def check_model(path: Path, config: TrainConfig, plan: ModelPlan) -> None:
     with refusing(path):
         if max(config.num_video_layers, config.num_fusion_layers) > len(shapes):
             raise ValueError("the run's settings have more layers")
-        with torch.device("meta"):
+        with without_memory():
             model = make_model(config, plan)
         if wrong := difference({name: tuple(value.shape) for name, value in model.state_dict().items()}, shapes):
             raise ValueError(f"not the run's model, {wrong}")

@@ -1,6 +1,11 @@
-"""Choice of the device that a model runs on."""
+"""Choice of the device that a model runs on, and models that are on none."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
 
 import torch
+from torch.overrides import TorchFunctionMode
 
 from .errors import UserError
 
@@ -26,3 +31,24 @@ def find_device(name: str, *, make_current: bool = False) -> torch.device:
             f"--device {name}: not available here ({str(error).splitlines()[0]}); expected cpu, cuda or cuda:N"
         ) from None
     return device
+
+
+@contextmanager
+def without_memory() -> Iterator[None]:
+    """Make models whose tensors have a shape and nothing else, such as those that a file is compared with."""
+    with torch.device("meta"), _NothingDrawn():
+        yield
+
+
+class _NothingDrawn(TorchFunctionMode):
+    """Leaves out random numbers that nobody sees: torch imports its whole compiler for those of tensors without
+    memory, which takes seconds."""
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        """Call a function of torch, or return its tensor as it is."""
+        given = kwargs or {}
+        if func is torch.nn.init.normal_:
+            return given["tensor"]
+        return args[0] if func is torch.Tensor.normal_ else func(*args, **given)

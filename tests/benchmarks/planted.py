@@ -36,7 +36,7 @@ from vlalign.storage.captions import read_captions_about
 from vlalign.storage.files import read_json, read_jsonl
 from vlalign.storage.layout import DatasetFolder
 from vlalign.storage.profiles import PROFILES
-from vlalign.train.data.text import small_tokenizer
+from vlalign.train.data.text_encoders import small_tokenizer
 
 NAME = "planted"
 PROFILE = replace(

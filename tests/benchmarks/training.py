@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from transformers import BertConfig, BertModel
 from vlalign.storage.layout import DatasetFolder
 from vlalign.train.config import train_config
-from vlalign.train.data.text import small_tokenizer
+from vlalign.train.data.text_encoders import small_tokenizer
 from vlalign.train.losses import cascade_scores, fusion_nce, hard_negatives, sentence_nce, token_nce, token_similarity
 from vlalign.train.models.tokens import TextTokens, VideoTokens
 from vlalign.train.models.transformer import VideoTextModel

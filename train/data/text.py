@@ -1,135 +1,28 @@
-"""Texts: tokenizers, text encoders, and the weights of a caption's tokens."""
+"""Texts: what encoders take of a caption, and the weights of its tokens.
 
-import contextlib
-import io
-import json
+Tokenizers and encoders are in ``text_encoders``: transformers takes seconds to import, and not every run has one.
+"""
+
+from __future__ import annotations
+
 import re
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import torch
-from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
-from torch import Tensor, nn
-from transformers import (
-    AutoConfig,
-    AutoModel,
-    AutoTokenizer,
-    BertConfig,
-    BertModel,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-    PreTrainedTokenizerFast,
-)
+from torch import Tensor
 
 from ...storage.captions import IdfEntry
-from ...storage.common.errors import UserError
 from ...storage.records import Caption
 from ...storage.word_vectors import WordVectors, split_words, write_word_vectors
-from ..models.saved_encoder import plain_config, read_encoder, without_pooler
-from .saved_tokenizer import SPECIAL as SPECIAL_NAMES
-from .saved_tokenizer import plain_tokenizer, read_tokenizer
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 T = TypeVar("T")
-SMALL = "small"
 WORDS_FILE = "word_vectors.npz"
-SPECIAL = {
-    "pad_token": "[PAD]",
-    "unk_token": "[UNK]",
-    "cls_token": "[CLS]",
-    "sep_token": "[SEP]",
-    "mask_token": "[MASK]",
-}
-
-
-def small_tokenizer(captions: Iterable[str], max_words: int = 20_000) -> PreTrainedTokenizerFast:
-    """Return a WordPiece tokenizer with BERT's rules, whose pieces are frequent words and letters.
-
-    The same captions give the same pieces; the trainers of the tokenizers library break ties at random.
-
-    Args:
-        captions: Texts to take words from.
-        max_words: Number of words that are pieces; other words are split into letters.
-    """
-    normalizer, splitter = normalizers.BertNormalizer(lowercase=True), pre_tokenizers.BertPreTokenizer()
-    counts = Counter(word for text in captions for word, _ in splitter.pre_tokenize_str(normalizer.normalize_str(text)))
-    words = sorted(counts, key=lambda word: (-counts[word], word))[:max_words]
-    letters = sorted({letter for word in counts for letter in word})
-    pieces = dict.fromkeys([*SPECIAL.values(), *words, *letters, *(f"##{letter}" for letter in letters)])
-    tokenizer = Tokenizer(models.WordPiece({piece: number for number, piece in enumerate(pieces)}, unk_token="[UNK]"))
-    tokenizer.normalizer, tokenizer.pre_tokenizer = normalizer, splitter
-    ids = [(token, tokenizer.token_to_id(token)) for token in ("[CLS]", "[SEP]")]
-    tokenizer.post_processor = processors.TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=ids)
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **SPECIAL)
-
-
-def small_bert(vocabulary_size: int) -> PreTrainedModel:
-    """Return a BERT of two layers, 256 wide, with random weights."""
-    config = BertConfig(
-        vocab_size=vocabulary_size,
-        hidden_size=256,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        intermediate_size=1024,
-        pad_token_id=0,
-    )
-    return without_pooler(BertModel(config))
-
-
-def new_text_encoder(name: str, train_captions: Iterable[str]) -> tuple[PreTrainedTokenizerFast, PreTrainedModel]:
-    """Return the tokenizer and the text encoder of a new run. No file of them is executed.
-
-    Args:
-        name: "small" for one that is learned from the captions, or a BERT-like model by folder or hub name.
-        train_captions: Texts for the tokenizer of "small".
-
-    Raises:
-        UserError: The model cannot be loaded.
-    """
-    if name == SMALL:
-        tokenizer = small_tokenizer(train_captions)
-        return tokenizer, small_bert(len(tokenizer))
-    try:
-        with contextlib.redirect_stderr(io.StringIO()):  # transformers' progress bars and messages
-            config = plain_config(AutoConfig.from_pretrained(name, trust_remote_code=False).to_dict())
-            tokenizer = _fast_tokenizer(AutoTokenizer.from_pretrained(name, trust_remote_code=False))
-            encoder = AutoModel.from_pretrained(name, config=config, use_safetensors=True, trust_remote_code=False)
-            return tokenizer, without_pooler(encoder)
-    except (OSError, ValueError) as error:
-        raise UserError(
-            f"text encoder {name!r}: not loadable ({str(error).splitlines()[0]}); expected 'small', a folder with "
-            "config.json, tokenizer and safetensors, or a hub name that this machine can reach"
-        ) from None
-
-
-def _fast_tokenizer(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerFast:
-    """Return a tokenizer as it will be when it is read back."""
-    if not isinstance(tokenizer, PreTrainedTokenizerFast):
-        raise ValueError("its tokenizer does not say which characters a token covers")
-    special = {name: str(token) for name, token in tokenizer.special_tokens_map.items() if name in SPECIAL_NAMES}
-    return plain_tokenizer(json.loads(tokenizer.backend_tokenizer.to_str()), special)
-
-
-def saved_text_encoder(
-    folder: Path, shapes: dict[str, tuple[int, ...]]
-) -> tuple[PreTrainedTokenizerFast, PreTrainedModel]:
-    """Return the tokenizer of a run, and its encoder with random weights.
-
-    Args:
-        folder: The run's folder ``text_encoder``.
-        shapes: Shapes of the encoder's tensors in the run's weights, by name.
-
-    Raises:
-        UserError: The files are not as a training writes them, or do not match each other.
-    """
-    tokenizer, encoder = read_tokenizer(folder), read_encoder(folder, shapes)
-    embeddings = encoder.get_input_embeddings()
-    assert isinstance(embeddings, nn.Embedding), "encoders of the allowed kinds have a table of pieces"
-    if max(tokenizer.get_vocab().values()) >= embeddings.num_embeddings:
-        raise UserError(f"{folder / 'tokenizer.json'}: has more tokens than the encoder; train the run again")
-    return tokenizer, encoder
 
 
 def average_words(vectors: WordVectors, texts: Iterable[str]) -> np.ndarray:

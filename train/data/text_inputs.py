@@ -11,7 +11,7 @@ from ..outside import BEGIN_ANEW, read_shapes
 from ..run_layout import STATE_FILE, TEXT_FOLDER
 from ..settings import Encoder
 from .recordings import Recordings
-from .text import WORDS_FILE, Pieces, TokenWeights, Words, new_text_encoder, saved_text_encoder
+from .text import WORDS_FILE, Pieces, TokenWeights, Words
 from .word_ids import WordIds
 
 TextInputs = Pieces | Words | WordIds | Recordings
@@ -51,6 +51,8 @@ def new_text_inputs(source: TextSource, text_encoder: str, dataset: DatasetFolde
         return Words(read_word_vectors(dataset.word_vectors))
     if source.encoder.gives_word_vectors:
         return WordIds.of_texts(texts, source.max_text_tokens)
+    from .text_encoders import new_text_encoder  # transformers takes seconds to import
+
     return Pieces(*new_text_encoder(text_encoder, texts), source.weights, source.max_text_tokens)
 
 
@@ -71,6 +73,8 @@ def saved_text_inputs(source: TextSource, tensors: Path) -> TextInputs:
         return Words(read_word_vectors(folder / WORDS_FILE))
     if source.encoder.gives_word_vectors:
         return WordIds.read(folder, source.max_text_tokens)
+    from .text_encoders import saved_text_encoder  # transformers takes seconds to import
+
     if tensors.name == STATE_FILE:
         shapes = read_shapes(tensors, "model.text_encoder.", BEGIN_ANEW)
     else:

@@ -1,16 +1,21 @@
 """TACo's and ToCo's fusion layers, which see a text and a video together."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
-from transformers import PreTrainedModel
 
 from ..settings import MAX_TOKENS
 from .layers import MixedPrecision, SelfAttentionLayer, length_groups, new_layers
 from .tokens import TextTokens, VideoTokens
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 
 @dataclass(frozen=True)

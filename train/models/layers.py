@@ -1,11 +1,16 @@
 """Self-attention layers, run on groups of sequences of nearly the same length."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from transformers import PreTrainedModel
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 GROUP_TOKENS = 16_384
 """Upper limit of the tokens that go through the layers at once."""

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
 from transformers import AutoConfig, AutoModel, PreTrainedConfig, PreTrainedModel
 
+from ...storage.common.device import without_memory
 from ...storage.common.terminal import one_line, say
 from ...storage.files import read_object
 from ..outside import difference, refusing
@@ -104,7 +104,7 @@ def read_encoder(folder: Path, shapes: dict[str, tuple[int, ...]]) -> PreTrained
         config = plain_config(about)
         if max(getattr(config, name, 0) or 0 for name in LAYERS) > len(shapes):
             raise ValueError("it has more layers than the run's weights")
-        with torch.device("meta"):
+        with without_memory():
             expected = {name: tuple(value.shape) for name, value in make_encoder(config).state_dict().items()}
         if wrong := difference(expected, shapes):
             raise ValueError(f"it does not match the run's weights, {wrong}")

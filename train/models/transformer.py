@@ -1,16 +1,21 @@
 """TACo's encoders (section 3.1), with ToCo's heads on the fusion layers (its section 3.3)."""
 
+from __future__ import annotations
+
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel
 
 from ..settings import MAX_TOKENS
 from .base import MakeParts, PairModel, no_parts
 from .fusion import Fusion, TokenBank
 from .layers import by_length, new_layers
 from .tokens import TextTokens, VideoTokens
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 
 class VideoTextModel(PairModel):

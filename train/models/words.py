@@ -1,5 +1,7 @@
 """Encoders of words and rows without attention: a vector and a weight for each word, and linear layers on rows."""
 
+import math
+
 import numpy as np
 import torch
 import torch.nn.functional as F
@@ -43,13 +45,16 @@ class WordPair(PairModel):
         super().__init__(2 * WIDTH, standardised_dim=feature_dim)
         self.words = nn.Embedding(num_words, 2 * WIDTH)
         nn.init.normal_(self.words.weight, std=WIDTH**-0.5)
-        first = torch.ones(num_words) if idf is None else torch.from_numpy(idf).float().clamp(min=LEAST_IDF)
-        self.word_weights = nn.Parameter(torch.log(torch.expm1(first)))
+        if idf is None:
+            first = torch.full((num_words,), math.log(math.expm1(1)))
+        else:
+            first = torch.log(torch.expm1(torch.from_numpy(idf).float().clamp(min=LEAST_IDF)))
+        self.word_weights = nn.Parameter(first)
         self.rows, self.clip = nn.Linear(feature_dim, WIDTH), nn.Linear(2 * feature_dim, WIDTH)
         self.dropout = dropout
-        self.log_bag_scale = nn.Parameter(torch.tensor(FIRST_SCALE).log())
-        self.log_word_scale = nn.Parameter(torch.tensor(FIRST_SCALE).log())
-        self.log_sharpness = nn.Parameter(torch.tensor(FIRST_SHARPNESS).log())
+        self.log_bag_scale = nn.Parameter(torch.tensor(math.log(FIRST_SCALE)))
+        self.log_word_scale = nn.Parameter(torch.tensor(math.log(FIRST_SCALE)))
+        self.log_sharpness = nn.Parameter(torch.tensor(math.log(FIRST_SHARPNESS)))
         self.add(make_parts)
 
     def compile_layers(self) -> None:

@@ -19,6 +19,7 @@ from ..run_layout import MODEL_FILE
 from ..runs import dataset_of
 from ..scoring import CLIP_CHUNK, stage_scores
 from .encoders import ClipScores, picture_features, stores_checksum
+from .kept import KeepingScorer
 from .moments import ScoreCurve
 
 
@@ -27,6 +28,7 @@ class RunEncoder:
 
     def __init__(self, run: Run) -> None:
         self.run = run
+        self._keeping = KeepingScorer.of(run.scorer)
         self._stores = [store for store in run.features.stores if isinstance(store, FeatureStore)]
 
     @property
@@ -98,7 +100,7 @@ class RunEncoder:
 
     def score(self, text: str, clips: Sequence[Clip], rerank: int) -> ClipScores | None:
         """Return the scores of evaluation. Pairs that the late stages did not see come behind the others."""
-        scorer = self.run.scorer
+        scorer = self._keeping
         shortlist = rerank if scorer.has_early else None
         scores = stage_scores(scorer, [scorer.weights.tag_query(text)], clips, rerank=shortlist)
         stages = {stage: values[0] for stage, values in scores.stages.items()}

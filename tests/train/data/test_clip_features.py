@@ -9,7 +9,7 @@ from vlalign.storage.profiles import PROFILES
 from vlalign.train.data.clip_features import ClipFeatures
 from vlalign.train.data.clips import Clip
 from vlalign.train.data.pairs import make_pairs
-from vlalign.train.data.text import small_bert
+from vlalign.train.data.text_encoders import small_bert
 from vlalign.train.models.transformer import VideoTextModel
 from vlalign.train.trainer import set_feature_statistics
 

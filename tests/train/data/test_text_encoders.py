@@ -22,7 +22,8 @@ from transformers import (
 )
 from vlalign.storage import IdfEntry
 from vlalign.storage.records import Caption
-from vlalign.train.data.text import Pieces, TokenWeights, new_text_encoder, saved_text_encoder
+from vlalign.train.data.text import Pieces, TokenWeights
+from vlalign.train.data.text_encoders import new_text_encoder, saved_text_encoder
 
 TEXTS = ["Cut the red  Onion, and fry it.", "ünder 3 pans ☃"]
 SMALL = {

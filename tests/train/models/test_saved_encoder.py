@@ -8,7 +8,7 @@ import torch
 from helpers.runs import change, refused, search
 from vlalign.storage.common.errors import UserError
 from vlalign.train.checkpoint import load_run
-from vlalign.train.data.text import new_text_encoder
+from vlalign.train.data.text_encoders import new_text_encoder
 
 CODE = """
 import pathlib
