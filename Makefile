@@ -19,7 +19,7 @@ demo: $(INSTALLED)
 	@echo 'page:    http://127.0.0.1:8377/ after $(BIN)/vlalign-serve $(AT) $(RUN)'
 
 $(ROOT)/demo/search.txt: $(ROOT)/demo/runs/$(RUN)/run.json
-	$(BIN)/vlalign-search $(AT) $(RUN) "a red circle falls" > $@
+	$(BIN)/vlalign-search $(AT) $(RUN) "a red circle falls" --by picture > $@
 	@cat $@
 
 # A process for each core, each with one thread: processes share the cores better than threads.

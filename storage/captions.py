@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import Any, overload
+from typing import Any, NamedTuple, overload
 
 import numpy as np
 import pyarrow as pa
@@ -248,6 +248,36 @@ def read_captions(folder: Path) -> CaptionTable:
         with _refuse_damaged(path):  # columns of other types
             batches += pa.concat_tables([RECORD_SCHEMA.empty_table(), table], promote_options="default").to_batches()
     return CaptionTable(batches)
+
+
+class CaptionTime(NamedTuple):
+    """A caption's text, and what it is about."""
+
+    video_id: str
+    start_seconds: float | None
+    end_seconds: float | None
+    text: str
+
+
+def caption_parts(dataset: DatasetFolder) -> list[Path]:
+    """Return the files of all complete caption tables of a data set: the usual one, and those of its protocols."""
+    top = replace(dataset, protocol="").captions
+    folders = [top, *sorted(path.parent for path in top.glob(f"*/{ABOUT_NAME}"))]
+    complete = [folder for folder in folders if (folder / ABOUT_NAME).exists()]
+    return [part for folder in complete for part in sorted(folder.glob("part-*.parquet"))]
+
+
+def read_times(part: Path) -> Iterator[CaptionTime]:
+    """Yield the captions of a part without their words.
+
+    Raises:
+        UserError: The file is damaged.
+    """
+    table = _read(part, ["video_id", "start_seconds", "end_seconds", "caption"])
+    with _refuse_damaged(part):  # columns of other types
+        table = table.cast(pa.schema([CAPTION_SCHEMA.field(name) for name in table.column_names]))
+    for batch in table.to_batches(RECORDS_AT_ONCE):
+        yield from map(CaptionTime._make, zip(*batch.to_pydict().values(), strict=True))
 
 
 def write_idf(path: Path, entries: list[IdfEntry]) -> None:

@@ -2,6 +2,7 @@
 
 import argparse
 from pathlib import Path
+from typing import get_args
 
 from ..storage.common.command import command_parser, run_command
 from ..storage.common.errors import UserError
@@ -9,7 +10,7 @@ from ..storage.common.exits import EXIT_DONE
 from ..storage.common.terminal import show
 from ..storage.layout import find_dataset
 from .search.examples import parse_example
-from .search.limits import check_count, check_query
+from .search.limits import SearchBy, check_count, check_query
 
 EXAMPLES = """vlalign-search words-s3d-seed0 "a red circle falls"
   vlalign-search "a dog catches a frisbee" --dataset mine --features clip_vit_b32
@@ -59,11 +60,12 @@ def _search(args: argparse.Namespace) -> int:
         like_weight=args.like_weight,
         num_results=args.num_results,
         rerank=args.rerank,
+        by=args.by,
     )
     what = " and ".join(filter(None, (query and repr(query), args.like and f"like {args.like}")))
     show(f"{what} among {search.index.state.num_current:,} videos of {search.described}")
     show("\n".join(search.lines(moments)))
-    for remark in search.remarks(query) if query else []:
+    for remark in search.remarks(query, args.by) if query else []:
         show(f"note: {remark}")
     if search.note:
         show(f"note: {search.note}")
@@ -88,6 +90,12 @@ def main(argv: list[str] | None = None) -> int:
         "--like-weight", type=float, default=0.5, help="share of --like beside a text, 0 to 1 (default: 0.5)"
     )
     parser.add_argument("--num-results", type=int, default=5, help="number of moments to show (default: 5)")
+    parser.add_argument(
+        "--by",
+        choices=get_args(SearchBy),
+        default="both",
+        help="what a text is compared with: what is seen, words of captions and subtitles, or both (default: both)",
+    )
     parser.add_argument(
         "--rerank",
         type=int,

@@ -2,7 +2,7 @@
 
 from pydantic import BaseModel
 
-from ..search.moments import Moment, ScoreCurve
+from ..search.moments import FoundBy, Moment, ScoreCurve
 
 
 class CurveAnswer(BaseModel):
@@ -31,8 +31,12 @@ class MomentAnswer(BaseModel):
     duration_seconds: float
     """Of the whole video."""
     score: float
-    percentile: float
-    """Percent of all windows that fit less well."""
+    percentile: float | None
+    """Percent of all windows that fit less well; null if only captions were searched."""
+    found_by: FoundBy
+    """What found it: what is seen (picture), words of a caption, or both."""
+    said: str | None
+    """The caption whose words found it."""
     stages: dict[str, float]
     captions: list[str]
     """Captions of the video that are about a time in the moment; at most three."""
@@ -51,6 +55,8 @@ class MomentAnswer(BaseModel):
             duration_seconds=duration_seconds,
             score=moment.score,
             percentile=moment.percentile,
+            found_by=moment.found_by,
+            said=moment.said,
             stages=moment.stages,
             captions=captions,
             playable=playable,

@@ -12,6 +12,7 @@ from fastapi.responses import FileResponse, JSONResponse
 from starlette.staticfiles import StaticFiles
 
 from ...storage.common.errors import UserError
+from ..search.limits import OutOfTime, SearchBy, time_limit
 from ..search.moments import Moment
 from ..search.search import Search
 from .answers import AboutAnswer, CurveAnswer, MomentAnswer, SearchAnswer
@@ -21,6 +22,8 @@ from .library import Library, Missing
 STATIC = Path(__file__).parent / "static"
 WAIT_SECONDS = 20.0
 """How long a search waits for those before it."""
+SEARCH_SECONDS = 20.0
+"""How long a search may compute; those after it wait as long at most."""
 MOST_RESULTS, MOST_ID_CHARACTERS, MOST_RANGE_CHARACTERS = 60, 1024, 100
 
 Words = Annotated[str, Query(min_length=1, max_length=2000)]
@@ -69,6 +72,10 @@ def _add_errors(app: FastAPI) -> None:
     async def user_error(_: Request, error: Exception) -> JSONResponse:
         return JSONResponse({"detail": str(error)}, 422)
 
+    @app.exception_handler(OutOfTime)
+    async def out_of_time(_: Request, error: Exception) -> JSONResponse:
+        return JSONResponse({"detail": str(error)}, 503)
+
     @app.exception_handler(Missing)
     async def missing(_: Request, error: Exception) -> JSONResponse:
         return JSONResponse({"detail": str(error)}, 404)
@@ -83,7 +90,8 @@ def _add_searches(app: FastAPI, search: Search, library: Library) -> None:
         if not one_search.acquire(timeout=WAIT_SECONDS):
             raise HTTPException(503, "too many searches at once; try again", {"Retry-After": "5"})
         try:
-            yield
+            with time_limit(SEARCH_SECONDS):
+                yield
         finally:
             one_search.release()
 
@@ -123,12 +131,12 @@ def _add_searches(app: FastAPI, search: Search, library: Library) -> None:
         )
 
     @app.get("/api/search")
-    def find(q: Words, filters: Annotated[Filters, Depends()], num: Count = 12) -> SearchAnswer:
+    def find(q: Words, filters: Annotated[Filters, Depends()], num: Count = 12, by: SearchBy = "both") -> SearchAnswer:
         """Find moments that fit some words."""
         with in_turn():
             videos = chosen(filters)
-            moments = search(q, num_results=num, videos=videos) if videos else []
-            return answer(moments, len(videos), search.remarks(q))
+            moments = search(q, num_results=num, videos=videos, by=by) if videos else []
+            return answer(moments, len(videos), search.remarks(q, by))
 
     @app.get("/api/like")
     def like(

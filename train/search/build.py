@@ -12,6 +12,7 @@ from ..data.clips import Clip
 from .encoders import Encoder, key_of
 from .index import WindowIndex, folder_name, open_parts, part_files, remove_parts, write_part
 from .opening import open_encoder
+from .said import open_said
 from .windows import WINDOW_SECONDS, plan_windows
 
 PART_WINDOWS = 1 << 16
@@ -93,6 +94,8 @@ def build_index(
         add_videos(index, before.state.missing)
     after = index.open()
     _clean(index, after)
+    with report_progress_to(on_progress):
+        open_said(encoder.dataset)
     return BuiltIndex(
         folder=index.path,
         num_windows=after.num_windows,

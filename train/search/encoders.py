@@ -56,6 +56,11 @@ class Encoder(Protocol):
         ...
 
     @property
+    def reads_texts(self) -> bool:
+        """Whether texts have vectors, too; else only captions, and what looks alike, can be searched."""
+        ...
+
+    @property
     def made_from(self) -> dict[str, Any]:
         """The identity of the encoder; vectors with another identity cannot be compared."""
         ...
@@ -115,7 +120,8 @@ class ZeroShot:
     The vector of a clip is the mean of its rows, each of length 1, and again of length 1 (CLIP4Clip's mean pooling).
     """
 
-    def __init__(self, dataset: DatasetFolder, store: FeatureStore, tower: "TextTower") -> None:
+    def __init__(self, dataset: DatasetFolder, store: FeatureStore, tower: "TextTower | UserError") -> None:
+        """Take a store and its text tower, or the reason why it has none."""
         self.dataset, self.store, self.tower = dataset, store, tower
 
     @property
@@ -132,6 +138,11 @@ class ZeroShot:
     def note(self) -> str | None:
         """None: a store of random weights has no text tower."""
         return None
+
+    @property
+    def reads_texts(self) -> bool:
+        """Whether the model has a text tower."""
+        return not isinstance(self.tower, UserError)
 
     @property
     def made_from(self) -> dict[str, Any]:
@@ -160,11 +171,14 @@ class ZeroShot:
 
     def text_vector(self, text: str) -> np.ndarray:
         """Return the text tower's vector, of length 1."""
+        if isinstance(self.tower, UserError):
+            raise self.tower
         return self.tower.encode([text])[0]
 
     def picture_vector(self, path: Path) -> np.ndarray:
         """Return the mean of the rows that the same model gives a picture, of length 1."""
-        shown = picture_features(self.store, path, self.tower.place)
+        place = None if isinstance(self.tower, UserError) else self.tower.place
+        shown = picture_features(self.store, path, place)
         return _window_means(shown, [Clip(shown.video_id, None, None)])[0]
 
     def score(self, text: str, clips: Sequence[Clip], rerank: int) -> ClipScores | None:
@@ -178,7 +192,7 @@ class ZeroShot:
 
     def remarks(self, text: str) -> list[str]:
         """Say whether the text is too long."""
-        if self.tower.is_cut(text):
+        if not isinstance(self.tower, UserError) and self.tower.is_cut(text):
             return [f"only the first {self.tower.network.sizes.max_position_embeddings - 2} word pieces are read"]
         return []
 
@@ -237,10 +251,10 @@ def key_of(encoder: Encoder, **more: Any) -> str:
 
 
 def open_zero_shot(dataset: DatasetFolder, features: str, weights: Path | None) -> ZeroShot:
-    """Open a store for zero-shot search.
+    """Open a store for search without a run. If its model reads no texts, captions and examples can be searched.
 
     Raises:
-        UserError: There is no such store, or its model reads no texts.
+        UserError: There is no such store, or its text tower cannot be read.
     """
     from ...extract.text_tower import WITH_TEXT_TOWER, load_text_tower  # torch takes seconds to import
 
@@ -249,4 +263,10 @@ def open_zero_shot(dataset: DatasetFolder, features: str, weights: Path | None) 
             f"features {features}: several; without a run, expected one, such as {' or '.join(WITH_TEXT_TOWER)}"
         )
     store = FeatureStore(dataset.features(features))
-    return ZeroShot(dataset, store, load_text_tower(store.profile, store.weights, weights))
+    try:
+        tower = load_text_tower(store.profile, store.weights, weights)
+    except UserError as error:
+        if store.profile.name in WITH_TEXT_TOWER:
+            raise
+        tower = error
+    return ZeroShot(dataset, store, tower)

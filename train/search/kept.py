@@ -9,6 +9,7 @@ import torch
 from ..data.clips import Clip
 from ..models.tokens import VideoTokens, present
 from ..scoring import Scorer
+from .limits import check_time
 
 MOST_KEPT_BYTES = 256 << 20
 
@@ -51,6 +52,7 @@ class KeepingScorer(Scorer):
 
     def encode_videos(self, clips: Sequence[Clip]) -> VideoTokens:
         """Return the tokens of clips."""
+        check_time()
         new = [clip for clip in dict.fromkeys(clips) if clip not in self.kept]
         if new:
             encoded = super().encode_videos(new)

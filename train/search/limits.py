@@ -1,8 +1,47 @@
 """What a query may be. Imports nothing heavy, so that a command refuses a wrong one at once."""
 
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Literal, get_args
+
 from ...storage.common.errors import SettingError, UserError
 
+SearchBy = Literal["both", "picture", "words"]
+"""What a text is compared with."""
 MAX_QUERY_CHARACTERS = 2000
+_END: ContextVar[float | None] = ContextVar("_END", default=None)
+"""When the search of this thread must have ended, in seconds of the monotonic clock."""
+
+
+class OutOfTime(UserError):
+    """A search took longer than it may."""
+
+
+@contextmanager
+def time_limit(seconds: float) -> Iterator[None]:
+    """Let searches in the block end with ``OutOfTime`` after this many seconds.
+
+    They look at the clock between blocks of windows, groups of clips and videos; a model's step is not interrupted.
+    """
+    before = _END.set(time.monotonic() + seconds)
+    try:
+        yield
+    finally:
+        _END.reset(before)
+
+
+def check_time() -> None:
+    """Raise ``OutOfTime`` if the time is over."""
+    if is_out_of_time():
+        raise OutOfTime("the search took too long; choose fewer videos, or ask for fewer moments")
+
+
+def is_out_of_time() -> bool:
+    """Return whether the time is over."""
+    end = _END.get()
+    return end is not None and time.monotonic() > end
 
 
 def check_query(query: str) -> None:
@@ -19,3 +58,9 @@ def check_count(name: str, value: int) -> None:
     """Raise ``SettingError`` for a number below 1."""
     if value < 1:
         raise SettingError(name, value, "expected 1 or more")
+
+
+def check_by(by: str) -> None:
+    """Raise ``SettingError`` for something that a text cannot be compared with."""
+    if by not in get_args(SearchBy):
+        raise SettingError("by", by, f"expected one of {', '.join(get_args(SearchBy))}")

@@ -1,9 +1,19 @@
 """Moments: hits that overlap are one moment, with a start, an end and a score."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Literal
 
 import numpy as np
+
+from ...storage.common.terminal import one_line
+from .limits import check_time
+
+FoundBy = Literal["picture", "words", "both"]
+MOST_SHOWN = 60
+"""Characters of a caption that a line shows."""
+RANK_OFFSET = 60
+"""Reciprocal rank fusion (Cormack et al. 2009): a place in a list counts 1 / (60 + place)."""
 
 
 @dataclass(frozen=True)
@@ -37,14 +47,19 @@ class Moment:
     end_seconds: float
     score: float
     """Higher is better: the score of ``window``, with all stages that were asked."""
-    percentile: float
-    """Percent of all windows that fit the query less well, by the stage that finds candidates: 100 is the best."""
+    percentile: float | None
+    """Percent of all windows that fit the query less well, by the stage that finds candidates: 100 is the best. None if
+    only captions were searched; ``score`` is the caption's then (BM25)."""
     window: tuple[float, float]
     """Start and end in seconds of the window that scored highest."""
     stages: dict[str, float] = field(default_factory=dict)
     """{stage of the score: score of ``window``}"""
     curve: ScoreCurve
     """Scores over the time of this moment."""
+    found_by: FoundBy = "picture"
+    """What found it: what is seen, words of a caption, or both."""
+    said: str | None = None
+    """The caption whose words found it."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +92,7 @@ def merge_hits(hits: Sequence[Hit], num_moments: int, curve_of: Callable[[str], 
             break
         if any(m.video_id == hit.video_id and _overlap(m, hit) for m in moments):
             continue
+        check_time()
         if hit.video_id not in curves:
             curves[hit.video_id] = curve_of(hit.video_id)
         curve = curves[hit.video_id]
@@ -128,9 +144,43 @@ def outline(hit: Hit, curve: ScoreCurve) -> tuple[float, float]:
     return float(curve.start_seconds[first]), float(curve.end_seconds[last])
 
 
+def fuse(seen: Sequence[Moment], said: Sequence[Moment], num_moments: int) -> list[Moment]:
+    """Return moments of two lists by reciprocal rank fusion, the best first.
+
+    A moment that words found belongs to the first one of the other list that shares time with it; the times of that one
+    stay.
+
+    Args:
+        seen: Moments whose windows fit, the best first.
+        said: Moments whose captions fit, the best first.
+        num_moments: Most moments to return.
+    """
+    fused = [(1 / (RANK_OFFSET + rank), moment) for rank, moment in enumerate(seen, start=1)]
+    for rank, moment in enumerate(said, start=1):
+        points = 1 / (RANK_OFFSET + rank)
+        place = next((i for i, (_, other) in enumerate(fused) if _share_time(moment, other)), None)
+        if place is None:
+            fused.append((points, moment))
+        elif fused[place][1].found_by == "picture":
+            fused[place] = (fused[place][0] + points, replace(fused[place][1], found_by="both", said=moment.said))
+    fused.sort(key=lambda of: -of[0])  # stable: of equal places, what is seen comes first
+    return [moment for _, moment in fused[:num_moments]]
+
+
+def _share_time(moment: Moment, other: Moment) -> bool:
+    return (
+        moment.video_id == other.video_id
+        and moment.start_seconds < other.end_seconds
+        and moment.end_seconds > other.start_seconds
+    )
+
+
 def span_lines(moments: Sequence[Moment]) -> Iterator[str]:
     """Yield a line for each moment, for the terminal."""
-    yield f"{'score':>8}  {'seconds':>17}  {'better than':>11}  video"
+    yield f"{'score':>8}  {'seconds':>17}  {'better than':>11}  {'found by':8}  video"
     for moment in moments:
         span = f"{moment.start_seconds:>7.2f} - {moment.end_seconds:>7.2f}"
-        yield f"{moment.score:>8.3f}  {span}  {moment.percentile:>10.2f}%  {moment.video_id}"
+        said = "" if moment.said is None else f'  "{one_line(moment.said[:MOST_SHOWN])}"'
+        better = f"{'-':>11}" if moment.percentile is None else f"{moment.percentile:>10.2f}%"
+        found = f"{better}  {moment.found_by:8}"
+        yield f"{moment.score:>8.3f}  {span}  {found}  {moment.video_id}{said}"

@@ -1,6 +1,5 @@
 """Search: find the moments of a data set that fit a text. ``vlalign-search`` wraps ``open_search``."""
 
-import warnings
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,15 +14,16 @@ from .build import IndexFolder, add_videos
 from .encoders import Encoder, unit
 from .examples import Example, VideoPart
 from .index import WindowIndex
-from .limits import check_count, check_query
-from .moments import Hit, Moment, ScoreCurve, merge_hits, span_lines
+from .limits import SearchBy, check_by, check_count, check_query
+from .moments import Hit, Moment, ScoreCurve, fuse, merge_hits, span_lines
 from .opening import open_encoder
+from .said import SaidIndex, open_said
+from .said_moments import found_said
+from .scan import Scan
 from .windows import plan_windows
 
 SMALL_WINDOWS = 20_000
 """With fewer windows missing, a search makes the index itself."""
-BLOCK_WINDOWS = 1 << 12
-"""Windows that are scored at once: their vectors stay in the processor's cache."""
 CANDIDATES_PER_RESULT, MIN_CANDIDATES = 16, 256
 """Windows that are looked at for each moment: overlapping ones become one."""
 
@@ -31,8 +31,9 @@ CANDIDATES_PER_RESULT, MIN_CANDIDATES = 16, 256
 class Search:
     """A data set, ready to be searched. Call it with a text."""
 
-    def __init__(self, encoder: Encoder, index: WindowIndex) -> None:
-        self.encoder, self.index = encoder, index
+    def __init__(self, encoder: Encoder, index: WindowIndex, said: SaidIndex | None = None) -> None:
+        self.encoder, self.index, self.said = encoder, index, said
+        self._video_ids = frozenset(index.video_ids)
 
     @property
     def dataset(self) -> DatasetFolder:
@@ -68,6 +69,7 @@ class Search:
         num_results: int = 5,
         rerank: int = 50,
         videos: Collection[str] | None = None,
+        by: SearchBy = "both",
     ) -> list[Moment]:
         """Find the moments that fit a text best, the best first.
 
@@ -78,9 +80,12 @@ class Search:
             num_results: Number of moments to return.
             rerank: Number of candidates that a run's fusion layers score, for a text alone.
             videos: Ids of the videos to search; None for all.
+            by: What a text is compared with: "picture" for what is seen, "words" for captions and subtitles, or "both",
+                whose places are fused. With ``like``, only what is seen counts.
 
         Raises:
-            UserError: There is no query, it is too long, ``like`` cannot be read, or a number is impossible.
+            UserError: There is no query, it is too long, ``like`` cannot be read, a number is impossible, or there are
+                no captions and only they are asked for.
         """
         if like is None or query.strip():
             check_query(query)
@@ -88,15 +93,16 @@ class Search:
         check_count("rerank", rerank)
         if not 0 <= like_weight <= 1:
             raise SettingError("like_weight", like_weight, "expected 0 to 1")
+        check_by(by)
         if like is None:
-            query_D = self.encoder.text_vector(query)
-            hits = self._hits(query_D, num_results, videos)
-            return self._moments(self._scored(query, hits, max(rerank, num_results)), query_D, num_results)
+            return self._by_text(query, num_results, rerank, videos, by)
+        if by == "words":
+            raise SettingError("by", by, "an example has no words; leave it out, or pass a text alone")
         query_D = self._vector_like(like)
         if query.strip():
             text_D = self.encoder.text_vector(query)
             query_D = like_weight * unit(query_D) + (1 - like_weight) * unit(text_D)
-        hits = self._hits(query_D, num_results, videos)
+        hits = self._hits(Scan(self.index, query_D), num_results, videos)
         if isinstance(like, VideoPart):
             start, end = self._span(like)
             hits = [h for h in hits if h.video_id != like.video_id or h.start_seconds >= end or h.end_seconds <= start]
@@ -136,9 +142,16 @@ class Search:
         """Return a table of moments for the terminal."""
         return list(span_lines(moments))
 
-    def remarks(self, query: str) -> list[str]:
-        """Return what should be said about a text: words that the model does not know, or does not read."""
-        return self.encoder.remarks(query)
+    def remarks(self, query: str, by: SearchBy = "both") -> list[str]:
+        """Return what should be said about a text: words that the model does not know, or what was not searched."""
+        if by == "words":
+            return []
+        if self.said is not None and not self.encoder.reads_texts:
+            return ["only captions were searched: the model of these features reads no texts"]
+        remarks = self.encoder.remarks(query)
+        if by == "both" and self.said is None:
+            remarks.append("there are no captions or subtitles; only what is seen was searched")
+        return remarks
 
     def _span(self, part: VideoPart) -> tuple[float, float]:
         """Return start and end of a part of a video, in seconds."""
@@ -161,37 +174,46 @@ class Search:
         clip = Clip(like.video_id, None, None) if whole else Clip(like.video_id, start, end)
         return self.encoder.clip_vectors([clip])[0]
 
-    def _hits(self, query_D: np.ndarray, num_results: int, videos: Collection[str] | None) -> list[Hit]:
+    def _by_text(
+        self, query: str, num_results: int, rerank: int, videos: Collection[str] | None, by: SearchBy
+    ) -> list[Moment]:
+        """Return the best moments for a text: by what is seen, by what is said, or by both."""
+        said = None if by == "picture" else self.said
+        if by == "words" and said is None:
+            problem = f"{self.dataset.name} has no captions; run vlalign-preprocess with captions or subtitles"
+            raise SettingError("by", by, problem)
+        if by == "words" or (said is not None and not self.encoder.reads_texts):
+            assert said is not None
+            return found_said(said.find(query, num_results, self._searched(videos)), self.encoder, query)[:num_results]
+        query_D = self.encoder.text_vector(query)
+        scan = Scan(self.index, query_D)
+        # Of each list twice as many, so that what is low in both can be high in their fusion.
+        num_seen = num_results if said is None else 2 * num_results
+        hits = self._hits(scan, num_seen, videos)
+        seen = self._moments(self._scored(query, hits, max(rerank, num_results)), query_D, num_seen)
+        if said is None:
+            return seen
+        captions = said.find(query, 2 * num_results, self._searched(videos))
+        return fuse(seen, found_said(captions, self.encoder, query, self._curve, scan), num_results)
+
+    def _searched(self, videos: Collection[str] | None) -> Collection[str]:
+        return self._video_ids if videos is None else self._video_ids & frozenset(videos)
+
+    def _hits(self, scan: Scan, num_results: int, videos: Collection[str] | None) -> list[Hit]:
         """Return the best windows, the best first."""
-        scores = self._scan(query_D)
-        live = np.sort(scores[self.index.is_live])
-        allowed = self.index.is_live
-        if videos is not None:
-            chosen = np.array([video_id in videos for video_id in self.index.video_ids], dtype=bool)
-            allowed = allowed & chosen[self.index.video]
-        rows = np.flatnonzero(allowed)
-        count = min(max(CANDIDATES_PER_RESULT * num_results, MIN_CANDIDATES), len(rows))
-        if count < len(rows):
-            rows = rows[np.argpartition(-scores[rows], count - 1)[:count]]
-        rows = rows[np.lexsort((rows, -scores[rows]))]
-        below = np.searchsorted(live, scores[rows], side="left") / max(len(live) - 1, 1) * 100
+        rows = scan.best(max(CANDIDATES_PER_RESULT * num_results, MIN_CANDIDATES), videos)
+        scores = scan.scores[rows]
+        below = scan.percent_below(scores).tolist()
         return [
             Hit(
                 self.index.video_ids[self.index.video[row]],
                 float(self.index.spans[row, 0]),
                 float(self.index.spans[row, 1]),
-                float(scores[row]),
+                score,
                 under,
             )
-            for row, under in zip(rows.tolist(), below.tolist(), strict=True)
+            for row, score, under in zip(rows.tolist(), scores.tolist(), below, strict=True)
         ]
-
-    def _scan(self, query_D: np.ndarray) -> np.ndarray:
-        """Return the score of every window, float32 [W]; -inf for one that is not finite."""
-        scores = np.empty(len(self.index.video), dtype=np.float32)
-        for first, block in self.index.blocks(BLOCK_WINDOWS):
-            scores[first : first + len(block)] = half_product(block, query_D)
-        return np.nan_to_num(scores, nan=-np.inf, neginf=-np.inf, posinf=-np.inf)
 
     def _scored(self, query: str, hits: list[Hit], rerank: int) -> list[Hit]:
         """Return hits in the order of all stages."""
@@ -239,19 +261,6 @@ class Search:
             raise UserError(f"video {video_id!r}: not in the index of {self.dataset.name}; expected one of its ids")
 
 
-def half_product(block: np.ndarray, query_D: np.ndarray) -> np.ndarray:
-    """Return the dot products [N] of float16 vectors [N, D] and a query, in float32.
-
-    torch converts float16 ten times faster than numpy (``tests/benchmarks/search.py``).
-    """
-    import torch
-
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "The given NumPy array is not writable")
-        half = torch.from_numpy(block)
-    return (half.float() @ torch.from_numpy(np.ascontiguousarray(query_D, dtype=np.float32))).numpy()
-
-
 def open_search(
     folder: Path | str | None = None,
     *,
@@ -277,7 +286,7 @@ def open_search(
             and too large to be made now.
     """
     encoder = open_encoder(folder, features=features, run=run, weights=weights, root=root, device=device)
-    return Search(encoder, _open_index(encoder))
+    return Search(encoder, _open_index(encoder), open_said(encoder.dataset))
 
 
 def _open_index(encoder: Encoder) -> WindowIndex:

@@ -55,6 +55,11 @@ class RunEncoder:
         return self.run.note
 
     @property
+    def reads_texts(self) -> bool:
+        """True: a run that reads none is refused before."""
+        return True
+
+    @property
     def made_from(self) -> dict[str, Any]:
         """The model, and the profiles and weights of its features."""
         features = [{"profile_hash": s.profile.hash, "weights_sha256": s.weights.sha256} for s in self._stores]

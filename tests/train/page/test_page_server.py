@@ -11,6 +11,7 @@ from vlalign.storage.records import VideoRecord
 from vlalign.train import open_search
 from vlalign.train.cli_serve import main as serve_main
 from vlalign.train.cli_train import main as train_main
+from vlalign.train.page import app as page_app
 from vlalign.train.page.app import make_app
 from vlalign.train.page.guard import POLICY, Access
 from vlalign.train.page.serve import serve
@@ -74,6 +75,25 @@ def test_filters_choose_videos(client):
     nothing = client.get("/api/search", params={"q": "onion", "caption_known": "false"}).json()
     assert (nothing["num_videos"], nothing["moments"]) == (0, [])
     assert client.get("/api/search", params={"q": "onion", "shortest": 9}).json()["num_videos"] < 24
+
+
+def test_json_says_what_found_a_moment(client, search):
+    found = client.get("/api/search", params={"q": "cut the onion", "by": "words"}).json()["moments"]
+    expected = search("cut the onion", num_results=12, by="words")
+    assert [(m["found_by"], m["said"]) for m in found] == [("words", m.said) for m in expected] and found
+    assert {m["found_by"] for m in client.get("/api/search", params={"q": "onion"}).json()["moments"]} > {"both"}
+    seen = client.get("/api/search", params={"q": "onion", "by": "picture"}).json()["moments"]
+    assert {(m["found_by"], m["said"]) for m in seen} == {("picture", None)}
+    assert client.get("/api/search", params={"q": "onion", "by": "sound"}).status_code == 422
+
+
+def test_a_search_that_takes_too_long_is_ended(client, monkeypatch):
+    monkeypatch.setattr(page_app, "SEARCH_SECONDS", 0.0)
+    for path, parameters in (("search", {"q": "onion"}), ("like", {"video_id": "v000", "start": 0, "end": 1})):
+        answer = client.get(f"/api/{path}", params=parameters)
+        assert (answer.status_code, answer.json()["detail"][:24]) == (503, "the search took too long")
+    monkeypatch.undo()
+    assert client.get("/api/search", params={"q": "onion"}).status_code == 200
 
 
 def test_a_file_is_served_by_id_with_ranges(client):

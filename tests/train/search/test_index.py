@@ -15,6 +15,7 @@ from vlalign.train.cli_index import main as index_main
 from vlalign.train.search import build, search
 from vlalign.train.search.duplicates import find_duplicates
 from vlalign.train.search.index import open_parts, part_files, read_part
+from vlalign.train.search.scan import half_product
 from vlalign.train.search.windows import plan_windows
 
 SECONDS = 21
@@ -170,7 +171,7 @@ def test_values_that_are_no_numbers_come_last(part):
     read = read_part(part)
     vectors = np.array(read.vectors)
     vectors[0] = np.nan
-    scores = search.half_product(vectors, vectors[1].astype(np.float32))
+    scores = half_product(vectors, vectors[1].astype(np.float32))
     assert np.isnan(scores[0]) and np.isfinite(scores[1:]).all()
 
 

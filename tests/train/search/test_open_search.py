@@ -112,7 +112,7 @@ def test_the_place_of_the_weights_need_not_be_said_again(shown, clip):
 
 def test_a_run_searches_windows_with_the_scores_of_evaluation(toy):
     search, run = open_search(toy.path, run="r"), load_run(toy.runs / "r")
-    moments = search("cut the onion", num_results=100, rerank=1000)
+    moments = search("cut the onion", num_results=100, rerank=1000, by="picture")
     assert len(moments) >= 24
     windows = [(m.video_id, *m.window) for m in moments]
     clips = [Clip(v, None, None) if e >= run.features.duration_seconds(v) and s == 0 else Clip(v, s, e)
@@ -155,8 +155,14 @@ def test_a_wrong_call_is_refused_in_one_line(toy, shown, clip):
         search.like("v0", 40, 50)
     with pytest.raises(UserError, match="either features whose model reads texts, or a run"):
         open_search(shown.path)
+    with pytest.raises(SettingError, match="by sound: expected one of both, picture, words"):
+        search("x", by="sound")
+    with pytest.raises(SettingError, match="by words: shown has no captions; run vlalign-preprocess"):
+        search("x", by="words")
+    with pytest.raises(SettingError, match="by words: an example has no words"):
+        search(like=VideoPart("v0"), by="words")
     with pytest.raises(UserError, match="features s3d: S3D-G reads no texts"):
-        open_search(toy.path, features="s3d")
+        open_search(toy.path, features="s3d")("onion", by="picture")
     with pytest.raises(UserError, match="no feature store"):
         open_search(shown.path, features="resnet152")
 
@@ -181,7 +187,7 @@ def test_the_command_prints_what_the_call_returns(toy, shown, clip, capsys):
     assert search_main([*at_toy, "r", "cut the onion", "--num-results", "3"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "'cut the onion' among 24 videos of toy"
-    assert [line.split()[-1] for line in lines[2:5]] == [moment.video_id for moment in moments]
+    assert [line.split()[5:7] for line in lines[2:5]] == [[m.found_by, m.video_id] for m in moments]
     clip_options = ["--features", "clip_vit_b32", "--weights", str(clip)]
     assert search_main([*at_shown, "red ball", *clip_options]) == 0
     assert capsys.readouterr().out.startswith("'red ball' among 6 videos of shown\n")
@@ -193,6 +199,7 @@ def test_the_command_prints_what_the_call_returns(toy, shown, clip, capsys):
         ([*at_toy, "r", " "], "the query is empty"),
         ([*at_toy, "r", "x", "--num-results", "0"], "--num-results 0: expected 1 or more"),
         ([*at_toy, "r", "x", "--rerank", "0"], "--rerank 0: expected 1 or more"),
+        ([*at_shown, "x", *clip_options, "--by", "words"], "--by words: shown has no captions"),
         ([*at_toy, "r", "x", "--device", "cuda:77"], "--device cuda:77: not available here"),
         ([*at_toy, "onion"], "search with what?"),
         ([*at_toy, "r", "x", "--features", "s3d"], "the run r has its own"),

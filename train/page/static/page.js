@@ -1,5 +1,6 @@
 // The page: reads the address, asks for JSON, and shows it. Text from the data set is only ever set as text.
-const FILTERS = ["split", "caption_known", "shortest", "longest"];
+const FILTERS = ["split", "caption_known", "by", "shortest", "longest"];
+const FOUND_BY = { picture: "what is seen", words: "words of a caption", both: "what is seen and words of a caption" };
 const byId = (id) => document.getElementById(id);
 const SVG = "http://www.w3.org/2000/svg";
 let asking = new AbortController();
@@ -95,8 +96,10 @@ function result(moment, rank, query, signal) {
   view.addEventListener("timeupdate", () => shown.moveTo(view.currentTime));
   const part = `${clock(moment.start_seconds)} to ${clock(moment.end_seconds)}`;
   const words = make("div", { className: "words" }, make("h2", { textContent: `${rank}. ${moment.video_id}` }),
-    make("p", { textContent: `${part}, fits better than ${moment.percentile.toFixed(1)} % of all windows (score ${moment.score.toFixed(2)})` }));
-  for (const caption of moment.captions) words.append(make("p", { className: "quiet", textContent: `“${caption}”` }));
+    make("p", { textContent: moment.percentile === null ? `${part} (score ${moment.score.toFixed(2)})`
+      : `${part}, fits better than ${moment.percentile.toFixed(1)} % of all windows (score ${moment.score.toFixed(2)})` }));
+  if (query) words.append(make("p", { className: "quiet", textContent: `found by ${FOUND_BY[moment.found_by]}` }));
+  for (const caption of new Set([...(moment.said === null ? [] : [moment.said]), ...moment.captions])) words.append(make("p", { className: "quiet", textContent: `“${caption}”` }));
   const buttons = make("div", { className: "buttons" });
   if (moment.playable) {
     const play = make("button", { type: "button", textContent: "Play moment" });

@@ -1,0 +1,161 @@
+"""Captions and subtitles as texts that are searched for their words: BM25, by SQLite's full-text index."""
+
+import json
+import math
+import re
+import sqlite3
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import AbstractContextManager, closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from ...storage.captions import CaptionTime, caption_parts, read_times
+from ...storage.common.errors import refuse_unreadable
+from ...storage.common.progress import progress
+from ...storage.files import check_regular, written_whole
+from ...storage.layout import DatasetFolder
+from .limits import check_time, is_out_of_time
+
+FILE_NAME = "said.sqlite"
+FORMAT = 1
+TABLE = (
+    "CREATE VIRTUAL TABLE said USING fts5("
+    "text, video_id UNINDEXED, start_seconds UNINDEXED, end_seconds UNINDEXED, tokenize='porter unicode61')"
+)
+ABOUT = "CREATE TABLE about(made_from TEXT)"
+TABLES = {"about", "said", *(f"said_{part}" for part in ("config", "content", "data", "docsize", "idx"))}
+"""What such a file has: the two tables, and those that SQLite adds to the first."""
+LEAST_SHARE = 0.5
+"""A caption is found if it scores at least this share of the best one. Fewer have only words that many others have."""
+STEPS_BETWEEN_LOOKS = 10_000
+"""Of SQLite's machine, between two looks at the clock: a millisecond at most."""
+MOST_WORDS = 64
+"""More words of a query are not looked up: a search for words takes time in proportion to them."""
+TODO = "remove it; the next search makes it again"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Said:
+    """A caption that has words of a query."""
+
+    video_id: str
+    start_seconds: float | None
+    end_seconds: float | None
+    """None if the caption is about the whole video."""
+    text: str
+    score: float
+    """BM25; higher is better."""
+
+
+class SaidIndex:
+    """The captions of a data set, of all its protocols."""
+
+    def __init__(self, path: Path) -> None:
+        """Open a file that ``open_said`` made.
+
+        Raises:
+            UserError: The file is damaged, or is another one.
+        """
+        self.path = path
+        check_regular(path)
+        with self._refusing():
+            # A connection may be used in another thread than this one, by one thread at a time.
+            self._open = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, check_same_thread=False)
+            self._open.execute("PRAGMA trusted_schema=OFF")
+            self._open.set_progress_handler(is_out_of_time, STEPS_BETWEEN_LOOKS)
+            tables = self._open.execute("SELECT type, name FROM sqlite_schema").fetchall()
+            if {name for kind, name in tables if kind == "table"} != TABLES or len(tables) != len(TABLES):
+                raise ValueError("its tables are not those of an index of captions")
+
+    def made_from(self) -> str:
+        """Return what ``open_said`` noted about the captions."""
+        with self._refusing():
+            [(made_from,)] = self._open.execute("SELECT made_from FROM about")
+            return str(made_from)
+
+    def find(self, query: str, num_results: int, videos: Collection[str]) -> list[Said]:
+        """Return the captions that fit a query best, the best first.
+
+        Args:
+            query: Any text. Captions with one of its words are found; rare words count more.
+            num_results: Most captions to return.
+            videos: Ids of the videos to search.
+        """
+        found: list[Said] = []
+        with self._refusing(), self._in_time():
+            for said in self._ranked(query):
+                if (found and said.score < LEAST_SHARE * found[0].score) or len(found) == num_results:
+                    break
+                if said.video_id in videos and not any(_is_same(said, other) for other in found):
+                    found.append(said)
+        return found
+
+    def _ranked(self, query: str) -> Iterator[Said]:
+        words = list(dict.fromkeys(re.findall(r"\w+", query.lower())))[:MOST_WORDS]
+        if not words:
+            return
+        asked = "SELECT video_id, start_seconds, end_seconds, text, -rank FROM said WHERE said MATCH ? ORDER BY rank"
+        with closing(self._open.execute(asked, (" OR ".join(f'"{word}"' for word in words),))) as rows:
+            for video_id, start, end, text, score in rows:
+                if not all(isinstance(value, str) for value in (video_id, text)):
+                    raise ValueError("a caption that is no text")
+                if not all(value is None or math.isfinite(value) for value in (start, end)):
+                    raise ValueError("a caption without a valid time")
+                yield Said(video_id=video_id, start_seconds=start, end_seconds=end, text=text, score=score)
+
+    @contextmanager
+    def _in_time(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.OperationalError:  # "interrupted"
+            check_time()
+            raise
+
+    def _refusing(self) -> AbstractContextManager[None]:
+        return refuse_unreadable(self.path, "not a readable index of captions", TODO, (sqlite3.Error, ValueError))
+
+
+def _is_same(said: Said, other: Said) -> bool:
+    """Return whether two protocols have the same caption."""
+    return (said.video_id, said.start_seconds, said.text) == (other.video_id, other.start_seconds, other.text)
+
+
+def open_said(dataset: DatasetFolder) -> SaidIndex | None:
+    """Open the captions of a data set for search, after reading them again if they changed; None without any.
+
+    Raises:
+        UserError: The captions or the index are damaged.
+    """
+    parts = caption_parts(dataset)
+    if not parts:
+        return None
+    sizes = [[str(part.relative_to(dataset.path)), *_changes(part)] for part in parts]
+    made_from = json.dumps({"format": FORMAT, "parts": sizes})
+    path = dataset.path / "index" / FILE_NAME
+    if path.exists():
+        index = SaidIndex(path)
+        if index.made_from() == made_from:
+            return index
+    with written_whole(path) as partial:
+        _write(partial, made_from, progress(parts, total=len(parts), what="reading captions", unit="files"))
+    return SaidIndex(path)
+
+
+def _changes(part: Path) -> tuple[int, int]:
+    stat = part.stat()
+    return stat.st_size, stat.st_mtime_ns
+
+
+def _write(path: Path, made_from: str, parts: Iterable[Path]) -> None:
+    with closing(sqlite3.connect(path)) as database:
+        database.execute("PRAGMA journal_mode=OFF")  # a file that is not whole is never used
+        database.execute(ABOUT)
+        database.execute(TABLE)
+        for part in parts:
+            database.executemany("INSERT INTO said VALUES (?, ?, ?, ?)", map(_row, read_times(part)))
+        database.execute("INSERT INTO about VALUES (?)", (made_from,))
+        database.commit()
+
+
+def _row(caption: CaptionTime) -> tuple[str, str, float | None, float | None]:
+    return caption.text, caption.video_id, caption.start_seconds, caption.end_seconds
