@@ -1,0 +1,42 @@
+"""A search ends when its time is over, wherever it is."""
+
+import numpy as np
+import pytest
+from vlalign.storage.captions import write_captions_about, write_part
+from vlalign.storage.layout import DatasetFolder
+from vlalign.storage.records import Caption
+from vlalign.train.search.index import WindowIndex, open_parts
+from vlalign.train.search.index import write_part as write_vectors
+from vlalign.train.search.limits import OutOfTime, check_time, time_limit
+from vlalign.train.search.said import open_said
+from vlalign.train.search.scan import Scan
+
+
+def test_a_limit_ends_with_its_block():
+    with time_limit(0), pytest.raises(OutOfTime, match="the search took too long"):
+        check_time()
+    with time_limit(60):
+        check_time()
+    check_time()
+
+
+def test_a_scan_of_vectors_ends(tmp_path):
+    ones = np.ones((9, 4), np.float32)
+    write_vectors(tmp_path, "key", {"v": 1}, [np.zeros((9, 2))], [ones])
+    index = WindowIndex(open_parts(tmp_path), "key", {"v": 1})
+    assert Scan(index, ones[0]).scores.tolist() == [4.0] * 9
+    with time_limit(0), pytest.raises(OutOfTime):
+        Scan(index, ones[0])
+
+
+def test_a_search_for_words_ends(tmp_path):
+    dataset = DatasetFolder(tmp_path, "mine")
+    texts = [f"the one and only number {number}" for number in range(20_000)]
+    captions = [Caption(video_id=f"v{number}", caption=text, split="train") for number, text in enumerate(texts)]
+    write_part(dataset.captions, 0, captions, {})
+    write_captions_about(dataset.captions, {})
+    said, every = open_said(dataset), {caption.video_id for caption in captions}
+    assert len(said.find("the only number", 50, every)) == 50
+    with time_limit(0), pytest.raises(OutOfTime):
+        said.find("the only number", 50, every)
+    assert next(found.video_id for found in said.find("number 777", 5, every)) == "v777", "and the next one is answered"
