@@ -1,12 +1,25 @@
 """Fixtures that the tests of extraction share."""
 
+from pathlib import Path
+
 import pytest
 from helpers.foreign import STORED, rows_of
 from helpers.videos import touch
+from vlalign.extract import fetch
 from vlalign.storage import write_shard
 from vlalign.storage.files import file_identity, write_jsonl
 from vlalign.storage.layout import DatasetFolder
 from vlalign.storage.profiles import PROFILES
+
+
+@pytest.fixture
+def own_temporary_folder(tmp_path, monkeypatch) -> Path:
+    """The folder that fetched files are kept in. Nothing waits long before it tries again."""
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setattr(fetch.tempfile, "tempdir", str(folder))
+    monkeypatch.setattr(fetch, "PAUSE_SECONDS", 0.01)
+    return folder
 
 
 @pytest.fixture

@@ -22,6 +22,7 @@ from vlalign.storage.common.errors import UserError
 from vlalign.storage.files import file_identity, read_jsonl
 from vlalign.storage.layout import DatasetFolder
 
+pytestmark = pytest.mark.usefixtures("own_temporary_folder")
 HERE = ["127.0.0.1"]
 """What users pass to have videos from a server of their own."""
 
@@ -57,13 +58,6 @@ def served(tmp_path, short_video) -> Iterator[tuple[str, Path]]:
     yield f"http://127.0.0.1:{server.server_port}", folder
     server.shutdown()
     server.server_close()
-
-
-@pytest.fixture(autouse=True)
-def _own_temporary_folder(tmp_path, monkeypatch):
-    (tmp_path / "temporary").mkdir()
-    monkeypatch.setattr(fetch.tempfile, "tempdir", str(tmp_path / "temporary"))
-    monkeypatch.setattr(fetch, "PAUSE_SECONDS", 0.01)
 
 
 def next_job(jobs: Iterator[Job | None]) -> Job:

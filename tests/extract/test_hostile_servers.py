@@ -18,6 +18,7 @@ from vlalign.storage import FeatureStore, VideoRecord
 from vlalign.storage.files import read_jsonl
 from vlalign.storage.layout import DatasetFolder
 
+pytestmark = pytest.mark.usefixtures("own_temporary_folder")
 SIZE = 1_000_000
 PACKED = gzip.compress(bytes(50 * SIZE))
 
@@ -100,13 +101,6 @@ def server() -> Iterator[http.server.ThreadingHTTPServer]:
     yield made
     made.shutdown()
     made.server_close()
-
-
-@pytest.fixture(autouse=True)
-def _own_temporary_folder(tmp_path, monkeypatch):
-    (tmp_path / "temporary").mkdir()
-    monkeypatch.setattr(fetch.tempfile, "tempdir", str(tmp_path / "temporary"))
-    monkeypatch.setattr(fetch, "PAUSE_SECONDS", 0.01)
 
 
 def fetched(url: str, *, allowed=("localhost",), max_bytes=2 * SIZE) -> tuple[int | None, str, str]:

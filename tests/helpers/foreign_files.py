@@ -3,8 +3,11 @@
 import io
 import json
 import pickle
+import signal
 import struct
 import tarfile
+import tracemalloc
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -21,6 +24,7 @@ PROFILE = replace(S3D, name="theirs", fps=4, window=2, stride=1, dimension=3)
 
 
 WEIGHTS = Weights(name="theirs.pth", sha256="")
+MOST_SECONDS = 30
 
 
 KNOWN_WEIGHTS = Weights(name="w.pth", sha256="ab" * 32)
@@ -43,6 +47,22 @@ def read_all(source: Path, pattern: str | None = None) -> tuple[dict[str, np.nda
             except UserError as error:
                 refused.append(str(error))
     assert not any("\n" in line for line in refused)
+    return found, refused
+
+
+def bounded(read: Callable[[], tuple[dict, list[str]]], most_bytes: int = 60_000_000) -> tuple[dict, list[str]]:
+    """Return what ``read`` returns or the error that it raises, after little time and memory."""
+    signal.alarm(MOST_SECONDS)
+    tracemalloc.start()
+    try:
+        found, refused = read()
+    except UserError as error:
+        found, refused = {}, [str(error)]
+    finally:
+        signal.alarm(0)
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+    assert peak < most_bytes
     return found, refused
 
 

@@ -4,18 +4,15 @@ size."""
 import pickle
 import signal
 import struct
-import tracemalloc
 import zipfile
 from pathlib import Path
 
 import h5py
 import numpy as np
 import pytest
-from helpers.foreign_files import A, array_of, imported, npy, read_all, rows
+from helpers.foreign_files import MOST_SECONDS, A, array_of, bounded, imported, npy, read_all, rows
 from vlalign.storage import FeatureStore
-from vlalign.storage.common.errors import UserError
 
-LIMIT_SECONDS = 30
 MODULUS = 2**61 - 1
 """Multiples of it have the same hash."""
 
@@ -86,21 +83,6 @@ PICKLES = {
 }
 
 
-def bounded(read, most_bytes: int = 60_000_000) -> tuple[dict, list[str]]:
-    signal.alarm(LIMIT_SECONDS)
-    tracemalloc.start()
-    try:
-        found, refused = read()
-    except UserError as error:
-        found, refused = {}, [str(error)]
-    finally:
-        signal.alarm(0)
-        _, peak = tracemalloc.get_traced_memory()
-        tracemalloc.stop()
-    assert peak < most_bytes
-    return found, refused
-
-
 @pytest.mark.parametrize("bomb", PICKLES)
 def test_pickle_bombs_take_little_time_and_memory(tmp_path, bomb):
     content, complaint = PICKLES[bomb]
@@ -134,7 +116,7 @@ SHARED = {
 def test_an_array_shared_by_many_videos_is_refused(tmp_path, what):
     path = tmp_path / "f.pkl"
     path.write_bytes(pickle.dumps(SHARED[what](), 4))
-    signal.alarm(LIMIT_SECONDS)
+    signal.alarm(MOST_SECONDS)
     found, refused = read_all(path)
     signal.alarm(0)
     assert sum(array.nbytes for array in found.values()) <= 8 * path.stat().st_size

@@ -5,7 +5,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pytest
-from helpers.any_json import ANY_JSON, places
+from helpers.any_json import one_part_changed
 from helpers.stores import video, write
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -49,12 +49,7 @@ def use(folder: Path) -> None:
 @settings(deadline=None, max_examples=400)
 @given(data=st.data())
 def test_any_value_in_a_block_is_used_or_refused_in_one_line(tmp_path_factory, whole, data):
-    about = block_of(whole)
-    place, value = data.draw(st.sampled_from(places(about)[1:])), data.draw(ANY_JSON)
-    target = about
-    for key in place[:-1]:
-        target = target[key]
-    target[place[-1]] = value
+    about = data.draw(one_part_changed(block_of(whole)))
     folder = tmp_path_factory.mktemp("hostile")
     (folder / "1.h5").write_bytes(saying(whole, about))
     try:
