@@ -6,9 +6,6 @@ from pathlib import Path
 from vlalign.storage.files import read_json, write_json
 from vlalign.train.cli_search import main as search_main
 
-from helpers.training import TRAIN
-
-TWO_STEPS = [*TRAIN, "--num-steps", "2", "--validate-every", "1"]
 MOST_SECONDS = 60
 
 

@@ -4,10 +4,9 @@ import shutil
 from pathlib import Path
 
 import pytest
-from helpers.runs import TWO_STEPS
 from helpers.spoken import make_spoken
 from helpers.toy import make_toy
-from helpers.training import TRAIN, at
+from helpers.training import TRAIN, TWO_STEPS, at
 from vlalign.storage.layout import DatasetFolder
 from vlalign.train.cli_train import main as train_main
 

@@ -5,7 +5,8 @@ import struct
 
 import pytest
 import torch
-from helpers.runs import TWO_STEPS, change, refused
+from helpers.runs import change, refused
+from helpers.training import TWO_STEPS
 from safetensors.torch import load_file, save_file
 from vlalign.storage.files import read_json
 from vlalign.train.cli_train import main as train_main

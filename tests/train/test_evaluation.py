@@ -2,6 +2,7 @@
 
 import pytest
 from helpers.toy import make_toy
+from helpers.training import TWO_STEPS, at
 from vlalign.storage.common.errors import SettingError, UserError
 from vlalign.storage.files import read_json
 from vlalign.train import evaluate
@@ -9,13 +10,11 @@ from vlalign.train.cli_train import main as train_main
 from vlalign.train.evaluation import EvaluationSettings
 from vlalign.train.tasks.retrieval_settings import RetrievalSettings
 
-TRAIN = ["--objective", "taco", "--features", "s3d", "--num-steps", "2", "--batch-size", "4", "--num-negatives", "2"]
-
 
 @pytest.fixture(scope="module")
 def toy(tmp_path_factory):
     toy = make_toy(tmp_path_factory.mktemp("toy"))
-    assert train_main(["--root", str(toy.root), "--dataset", "toy", *TRAIN, "--run-name", "r"]) == 0
+    assert train_main([*at(toy), *TWO_STEPS, "--run-name", "r"]) == 0
     return toy
 
 

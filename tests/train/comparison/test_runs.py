@@ -9,7 +9,7 @@ import shutil
 import numpy as np
 import pytest
 from helpers.toy import make_toy
-from helpers.training import at
+from helpers.training import TWO_STEPS, at
 from vlalign.storage.common.errors import UserError
 from vlalign.storage.files import read_json, read_jsonl, write_json
 from vlalign.train.cli_evaluate import main as evaluate_main
@@ -22,14 +22,12 @@ from vlalign.train.comparison.published import published_figure
 from vlalign.train.comparison.statistics import paired_bootstrap
 from vlalign.train.comparison.suite_files import read_suite, row_config
 
-TRAIN = ["--objective", "taco", "--features", "s3d", "--num-steps", "2", "--batch-size", "4", "--num-negatives", "2"]
-
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     toy = make_toy(tmp_path_factory.mktemp("toy"))
-    assert train_main([*at(toy), *TRAIN, "--run-name", "a", "--seeds", "0-1"]) == 0
-    assert train_main([*at(toy), *TRAIN, "--losses", "sentence", "--run-name", "b"]) == 0
+    assert train_main([*at(toy), *TWO_STEPS, "--run-name", "a", "--seeds", "0-1"]) == 0
+    assert train_main([*at(toy), *TWO_STEPS, "--losses", "sentence", "--run-name", "b"]) == 0
     assert evaluate_main([*at(toy), "b"]) == 0
     return toy
 

@@ -5,13 +5,12 @@ import statistics
 
 import pytest
 from helpers.toy import make_toy
-from helpers.training import at
+from helpers.training import TWO_STEPS, at
 from vlalign.storage.common.errors import SettingError
 from vlalign.storage.files import read_json
 from vlalign.train.cli_train import main as train_main
 from vlalign.train.comparison.seeds import parse_seeds, shown_seeds, train_seeds
 
-TRAIN = ["--objective", "taco", "--features", "s3d", "--num-steps", "2", "--batch-size", "4", "--num-negatives", "2"]
 SETTINGS = {"objective": "taco", "features": "s3d", "num_steps": 2, "batch_size": 4, "num_negatives": 2}
 
 
@@ -33,7 +32,7 @@ def test_what_is_no_list_of_seeds_is_refused(text):
 
 
 def test_each_seed_gets_a_run_and_the_table_has_their_mean(toy, capsys):
-    assert train_main([*at(toy), *TRAIN, "--seeds", "0,3"]) == 0
+    assert train_main([*at(toy), *TWO_STEPS, "--seeds", "0,3"]) == 0
     folders = sorted(toy.runs.iterdir())
     assert [folder.name.rpartition("-")[2] for folder in folders] == ["seed0", "seed3"]
     recalls = [read_json(folder / "metrics.json")["metrics"]["text_to_video"]["R@1"] for folder in folders]
@@ -61,5 +60,5 @@ def test_complete_runs_are_kept_and_unfinished_ones_continue(toy, capsys):
 
 
 def test_seed_and_seeds_exclude_each_other(toy, capsys):
-    assert train_main([*at(toy), *TRAIN, "--seed", "1", "--seeds", "0-1"]) == 2
+    assert train_main([*at(toy), *TWO_STEPS, "--seed", "1", "--seeds", "0-1"]) == 2
     assert "--seed 1: the seeds are those of --seeds" in capsys.readouterr().err

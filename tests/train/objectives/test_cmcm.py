@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from helpers.spoken import make_spoken
-from helpers.training import SPOKEN, at, check_processes, check_stopped_run, losses_of, options
+from helpers.training import CODEBOOK, SPOKEN, at, check_processes, check_stopped_run, losses_of, options
 from vlalign.storage.files import read_json
 from vlalign.train.checkpoint import load_run
 from vlalign.train.cli_evaluate import main as evaluate_main
@@ -16,26 +16,10 @@ from vlalign.train.models.codebook import SharedCodebook
 
 
 def test_cmcm_starts_from_the_weights_of_its_baseline(toy, capsys):
-    call = [
-        *at(toy),
-        "--features",
-        "s3d",
-        "--num-steps",
-        "4",
-        "--batch-size",
-        "6",
-        "--validate-every",
-        "4",
-        "--objective",
-        "cmcm",
-    ]
-    assert train_main([*call, "--run-name", "baseline", "--codebook-size", "0"]) == 0
-    assert (
-        train_main(
-            [*call, "--run-name", "warm", "--codebook-size", "8", "--init", "baseline", "--learning-rate", "1e-12"]
-        )
-        == 0
-    )
+    call = [*at(toy), *CODEBOOK, "--run-name"]
+    assert train_main([*call, "baseline", "--codebook-size", "0"]) == 0
+    nearly_unchanged = ["--codebook-size", "8", "--init", "baseline", "--learning-rate", "1e-12"]
+    assert train_main([*call, "warm", *nearly_unchanged]) == 0
     baseline, warm = (load_run(toy.runs / name).scorer.model for name in ("baseline", "warm"))
     torch.testing.assert_close(warm.codebook.high["text"].weight, baseline.codebook.high["text"].weight)
     torch.testing.assert_close(warm.project.weight, baseline.project.weight)
@@ -45,21 +29,8 @@ def test_a_collapsed_codebook_is_reported_with_the_number_of_codewords_in_use(to
     monkeypatch.setattr(
         SharedCodebook, "nearest", lambda self, tokens: torch.zeros(tokens.shape[:-1], dtype=torch.int64)
     )
-    call = [
-        *at(toy),
-        "--features",
-        "s3d",
-        "--num-steps",
-        "3",
-        "--batch-size",
-        "6",
-        "--validate-every",
-        "2",
-        "--recipe",
-        "cmcm-small",
-    ]
-    assert train_main([*call, "--run-name", "collapsed"]) == 0
-    assert "step 2: the codebook collapsed: 1 of 128 codewords are in use" in capsys.readouterr().err
+    assert train_main([*at(toy), *CODEBOOK, "--run-name", "collapsed"]) == 0
+    assert "step 3: the codebook collapsed: 1 of 128 codewords are in use" in capsys.readouterr().err
     assert [dict(event)["codewords_in_use"] for event in losses_of(toy.runs / "collapsed")] == [1, 1, 1]
 
 

@@ -4,7 +4,7 @@ run."""
 import numpy as np
 import pytest
 from helpers.toy import make_toy
-from helpers.training import at
+from helpers.training import CODEBOOK, at
 from vlalign.storage import Caption
 from vlalign.storage.captions import CaptionTable
 from vlalign.storage.files import read_json
@@ -71,20 +71,7 @@ def test_conditional_matrices_and_places():
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     toy = make_toy(tmp_path_factory.mktemp("toy"))
-    call = [
-        *at(toy),
-        "--features",
-        "s3d",
-        "--num-steps",
-        "3",
-        "--batch-size",
-        "6",
-        "--validate-every",
-        "3",
-        "--recipe",
-        "cmcm-small",
-    ]
-    assert train_main([*call, "--run-name", "codes"]) == 0
+    assert train_main([*at(toy), *CODEBOOK, "--run-name", "codes"]) == 0
     assert evaluate_main([*at(toy), "codes"]) == 0
     return toy.runs / "codes"
 
