@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from filelock import FileLock
 from helpers.videos import RECORDINGS, scene
 from hypothesis import settings
 from vlalign.extract import load_extractor
@@ -72,12 +73,21 @@ def _no_surprises(monkeypatch, tmp_path):
 
 @pytest.fixture(scope="session")
 def small_demo(tmp_path_factory) -> DatasetFolder:
-    """A demo set of 14 videos, prepared and extracted by the real stages. Tests that change it copy it first."""
-    dataset = DatasetFolder(tmp_path_factory.mktemp("root"), "demo")
-    planned = demo.plan_scenes(0, {"train": 8, "validation": 3, "test": 3})
-    prepare_records(dataset, lambda _: demo.records(planned), spacy_model="en_core_web_sm", problems=Problems())
-    call = ["--root", str(dataset.root), "--dataset", "demo", "--features", "resnet152,s3d", "--weights", "random"]
-    assert extract_main(call) == 0
+    """A demo set of 14 videos, prepared and extracted by the real stages. Tests that change it copy it first.
+
+    It takes long to make, so that all processes of pytest-xdist share one.
+    """
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent
+    dataset, done = DatasetFolder(folder / "small_demo", "demo"), folder / "small_demo.done"
+    with FileLock(folder / "small_demo.lock"):
+        if not done.exists():
+            planned = demo.plan_scenes(0, {"train": 8, "validation": 3, "test": 3})
+            prepare_records(dataset, lambda _: demo.records(planned), spacy_model="en_core_web_sm", problems=Problems())
+            call = ["--root", str(dataset.root), "--dataset", "demo", "--features", "resnet152,s3d"]
+            assert extract_main([*call, "--weights", "random"]) == 0
+            done.touch()
     return dataset
 
 
