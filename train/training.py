@@ -79,19 +79,8 @@ def train(
     """
     given = {name: value for name, value in (settings or {}).items() if value is not None}
     folder = find_dataset(root, dataset, having="captions", hint="vlalign-preprocess")
-    about = read_captions_about(choose_protocol(folder, protocol or "").captions) or {}
     init_folder = find_run(root, None, init) if init else None
-    objective = given.get("objective") or objective_for(about.get("task", ""))
-    if objective is None and init_folder is not None:
-        objective = read_config(read_run(init_folder)).objective.name
-    recipe = recipe or usual_recipe(objective, folder.name, about.get("protocol", ""), init or "")
-    folder = choose_protocol(folder, protocol or RECIPES.get(recipe or "", {}).get("protocol", ""))
-    if "features" in given:
-        given["features"] = choose_features(folder, given["features"])
-    names = {"dataset": folder.name, "protocol": folder.protocol} | ({"init": init} if init else {})
-    if recipe is None and objective is not None:
-        names["objective"] = objective
-    config = make_config(recipe, given | names)
+    folder, config = _choose_config(folder, given, recipe, protocol, init or "", init_folder)
     run_folder = folder.runs / (run_name or name_of_run(config, init_folder))
     stores = open_run_stores(folder, config)
     if trained_before(run_folder, config, describe_inputs(folder, stores, init_folder)):
@@ -105,6 +94,29 @@ def train(
     with report_progress_to(on_progress), problems:
         train_run(folder, config, run_folder, stores, device=device, init=init_folder, problems=problems)
     return TrainedRun(run_folder, config, init_folder, num_left_out=problems.count)
+
+
+def _choose_config(
+    folder: DatasetFolder,
+    given: dict[str, Any],
+    recipe: str | None,
+    protocol: str | None,
+    init: str,
+    init_folder: Path | None,
+) -> tuple[DatasetFolder, TrainConfig]:
+    """Return the folder with its protocol, and the complete settings. Spell out the features in ``given``."""
+    about = read_captions_about(choose_protocol(folder, protocol or "").captions) or {}
+    objective = given.get("objective") or objective_for(about.get("task", ""))
+    if objective is None and init_folder is not None:
+        objective = read_config(read_run(init_folder)).objective.name
+    recipe = recipe or usual_recipe(objective, folder.name, about.get("protocol", ""), init)
+    folder = choose_protocol(folder, protocol or RECIPES.get(recipe or "", {}).get("protocol", ""))
+    if "features" in given:
+        given["features"] = choose_features(folder, given["features"])
+    names = {"dataset": folder.name, "protocol": folder.protocol} | ({"init": init} if init else {})
+    if recipe is None and objective is not None:
+        names["objective"] = objective
+    return folder, make_config(recipe, given | names)
 
 
 def _say_settings(config: TrainConfig, given: Mapping[str, Any], also_given: Sequence[str]) -> None:

@@ -96,9 +96,8 @@ def train_seeds(
         raise SettingError("seeds", "()", "expected one seed or more")
     if (settings or {}).get("seed") is not None:
         raise SettingError("seed", (settings or {})["seed"], "the seeds are those of --seeds; leave one of both out")
-    runs = []
-    for seed in seeds:
-        run = train(
+    runs = [
+        train(
             root,
             dataset,
             recipe=recipe,
@@ -109,16 +108,21 @@ def train_seeds(
             settings={**(settings or {}), "seed": seed},
             on_progress=on_progress,
         )
-        runs.append(run)
+        for seed in seeds
+    ]
     if not is_first_process():
         return SeedRuns(tuple(runs), (), Table((), ()), ())
     asked = EvaluationSettings(device=device)
     evaluations = tuple(evaluate(run.folder, root=root, settings=asked, on_progress=on_progress) for run in runs)
     table = seeds_table([measured(evaluation.figures) for evaluation in evaluations], seeds)
     folder = DatasetFolder(root, runs[0].config.dataset).comparisons
-    label = f"seeds{shown_seeds(seeds)}"
-    name = f"{run_name}-{label}" if run_name else name_of_run(runs[0].config, runs[0].init, seed=label)
+    name = _table_name(runs[0], seeds, run_name)
     return SeedRuns(tuple(runs), evaluations, table, tuple(write_table(table, folder, name)))
+
+
+def _table_name(run: TrainedRun, seeds: Sequence[int], run_name: str | None) -> str:
+    label = f"seeds{shown_seeds(seeds)}"
+    return f"{run_name}-{label}" if run_name else name_of_run(run.config, run.init, seed=label)
 
 
 def shown_seeds(seeds: Sequence[int]) -> str:
