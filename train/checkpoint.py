@@ -16,7 +16,7 @@ from ..storage.files import written_whole
 from ..storage.layout import DatasetFolder
 from .config import TrainConfig
 from .data.clip_features import ClipFeatures
-from .data.stores import Stores
+from .data.stores import StoreFacts, Stores, origin_of
 from .data.text import TokenWeights
 from .data.text_inputs import TextInputs, TextSource, saved_text_inputs
 from .models.base import PairModel
@@ -24,7 +24,7 @@ from .models.build import ModelPlan, make_model
 from .outside import BEGIN_ANEW, difference, read_shapes, refusing
 from .run_files import read_config, score_weights
 from .run_layout import LAST_MODEL_FILE, MODEL_FILE, STATE_FILE
-from .runs import dataset_of, features_note, open_run_stores, read_labels, read_run
+from .runs import RunInputs, dataset_of, features_note, open_run_stores, read_labels, read_run
 from .scoring import Scorer
 
 
@@ -61,10 +61,7 @@ class Run:
     @property
     def note(self) -> str | None:
         """The note to show with every number of the run, or None."""
-        asked = [
-            {"features": s.profile.name, "weights": s.weights.name, "origin": s.origin} for s in self.features.stores
-        ]
-        return features_note({"features": [*self.about["inputs"]["features"], *asked]})
+        return features_note([*self.about["inputs"]["features"], *map(origin_of, self.features.stores)])
 
 
 def save_model(folder: Path, model: PairModel, *, last: bool = False) -> None:
@@ -84,7 +81,7 @@ class RunState:
     model: PairModel
     optimizer: torch.optim.Optimizer
     config: TrainConfig
-    inputs: dict[str, Any]
+    inputs: RunInputs
     """The result of ``describe_inputs``."""
     num_steps: int
     """Steps of the whole training."""
@@ -228,7 +225,7 @@ def load_run(
 
 
 def check_stores(
-    folder: Path, stores: Stores, trained_on: list[dict[str, Any]], dataset: DatasetFolder, trained: DatasetFolder
+    folder: Path, stores: Stores, trained_on: list[StoreFacts], dataset: DatasetFolder, trained: DatasetFolder
 ) -> None:
     """Raise ``UserError`` if stores have another profile or other weights than those that a run was trained on."""
     for store, about in zip(stores.features, trained_on, strict=True):

@@ -3,8 +3,9 @@
 import glob
 import importlib.metadata
 import platform
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from ..storage.captions import read_captions_about
 from ..storage.common.errors import SettingError, UserError
@@ -13,9 +14,29 @@ from ..storage.layout import DatasetFolder
 from ..storage.shards import EXTRACTED
 from ..storage.values import is_text
 from .config import TrainConfig
-from .data.stores import Stores, describe_stores, open_stores
+from .data.stores import StoreFacts, StoreOrigin, Stores, facts_of, open_stores
 from .run_files import check_run, read_config
 from .run_layout import LABELS_FILE, MODEL_FILE, RUN_FILE
+
+
+class InitFacts(TypedDict):
+    """The run whose model a training started from."""
+
+    run: str
+    model_sha256: str
+
+
+class _OptionalInputs(TypedDict, total=False):
+    init: InitFacts
+    recordings: StoreFacts
+
+
+class RunInputs(_OptionalInputs):
+    """The inputs of a run, as ``run.json`` has them. Runs on other data have others."""
+
+    captions: dict[str, Any] | None
+    """The note ``about.json`` of the captions."""
+    features: list[StoreFacts]
 
 
 def open_run_stores(dataset: DatasetFolder, config: TrainConfig) -> Stores:
@@ -27,22 +48,23 @@ def open_run_stores(dataset: DatasetFolder, config: TrainConfig) -> Stores:
     return open_stores(dataset, config.features, recordings=not config.encoders.reads_words)
 
 
-def describe_inputs(dataset: DatasetFolder, stores: Stores, init: Path | None = None) -> dict[str, Any]:
-    """Return what tells a run from another one on other data, for JSON.
+def describe_inputs(dataset: DatasetFolder, stores: Stores, init: Path | None = None) -> RunInputs:
+    """Return the inputs that tell a run from another one on other data.
 
     Args:
         dataset: Has the captions.
         stores: The stores that the run reads.
         init: Folder of the run whose model training starts from.
     """
-    about: dict[str, Any] = {}
+    inputs: RunInputs = {
+        "captions": read_captions_about(dataset.captions),
+        "features": [*map(facts_of, stores.features)],
+    }
     if init is not None:
-        about["init"] = {"run": init.name, "model_sha256": sha256_of(init / MODEL_FILE)}
+        inputs["init"] = {"run": init.name, "model_sha256": sha256_of(init / MODEL_FILE)}
     if stores.recordings is not None:
-        [about["recordings"]] = describe_stores([stores.recordings])
-    about["captions"] = read_captions_about(dataset.captions)
-    about["features"] = describe_stores(stores.features)
-    return about
+        inputs["recordings"] = facts_of(stores.recordings)
+    return inputs
 
 
 def describe_software() -> dict[str, str]:
@@ -51,15 +73,11 @@ def describe_software() -> dict[str, str]:
     return versions | {"python": platform.python_version()}
 
 
-def features_note(inputs: dict[str, Any]) -> str | None:
-    """Return the note that every number of a run needs if its features are of random weights or imported; else None.
-
-    Args:
-        inputs: "features" has an object with "features", "weights" and "origin" for each store.
-    """
+def features_note(stores: Sequence[StoreOrigin]) -> str | None:
+    """Return the note that every number of a run needs if its features are of random weights or imported; else None."""
     notes = []
-    random = " and ".join(dict.fromkeys(f["features"] for f in inputs["features"] if f["weights"].startswith("random")))
-    imported = " and ".join(dict.fromkeys(f["features"] for f in inputs["features"] if f["origin"] != EXTRACTED))
+    random = " and ".join(dict.fromkeys(s["features"] for s in stores if s["weights"].startswith("random")))
+    imported = " and ".join(dict.fromkeys(s["features"] for s in stores if s["origin"] != EXTRACTED))
     if random:
         notes.append(
             f"Features {random} come from seeded random weights, not from published ones: the numbers show that all "
@@ -73,7 +91,7 @@ def features_note(inputs: dict[str, Any]) -> str | None:
     return " ".join(notes) or None
 
 
-def save_run(folder: Path, config: TrainConfig, inputs: dict[str, Any], result: dict[str, Any]) -> None:
+def save_run(folder: Path, config: TrainConfig, inputs: RunInputs, result: dict[str, Any]) -> None:
     """Write ``run.json``, last of all files: a folder with it is a finished run.
 
     Args:
@@ -187,7 +205,7 @@ def dataset_of(folder: Path, config: TrainConfig) -> DatasetFolder:
     return DatasetFolder(parents[2], config.dataset, config.protocol)
 
 
-def trained_before(folder: Path, config: TrainConfig, inputs: dict[str, Any]) -> bool:
+def trained_before(folder: Path, config: TrainConfig, inputs: RunInputs) -> bool:
     """Return whether ``folder`` holds a finished run with these settings and inputs.
 
     Raises:

@@ -173,7 +173,7 @@ def train_run(
                 say(f"{folder}: {len(trainer.examples.labels):,} answers or labels to choose from")
             if trainer.step:
                 say(f"{folder}: resumes after step {trainer.step:,}")
-            if note := features_note(trainer.state.inputs):
+            if note := features_note(trainer.state.inputs["features"]):
                 say(f"note: {note}")
         trainer.run()
 

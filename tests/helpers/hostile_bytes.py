@@ -230,7 +230,7 @@ def read_run(folder: Path, path: Path) -> None:
     from vlalign.train.runs import features_note, read_labels, read_run
 
     about = read_run(folder)
-    features_note(about["inputs"])
+    features_note(about["inputs"]["features"])
     read_labels(folder)
     load_run(folder)
 

@@ -47,7 +47,7 @@ def test_any_value_in_run_json_is_used_or_refused_in_one_line(run, data, capsys)
         shutil.copy(run / "run.json", kept)
     (run / "run.json").write_text(json.dumps(data.draw(one_part_changed(read_json(kept)))))
     try:
-        features_note(read_run(run)["inputs"])
+        features_note(read_run(run)["inputs"]["features"])
     except UserError as error:
         assert "\n" not in str(error) and str(run / "run.json") in str(error)
 

@@ -22,7 +22,7 @@ from ..density import nearest_pairs, probability
 from ..workers import Workers
 from .clip_features import ClipFeatures
 from .pairs import Pairs
-from .stores import describe_stores
+from .stores import facts_of
 from .text import average_words
 
 CLIPS = 4096
@@ -60,7 +60,7 @@ def density_weights(
     num_parts = min(-(-num_pairs * width // PART_NUMBERS), num_pairs // (num_neighbors + 1))
     about = {
         "k": num_neighbors,
-        "inputs": {"captions": read_captions_about(dataset.captions), "features": describe_stores(features.stores)},
+        "inputs": {"captions": read_captions_about(dataset.captions), "features": [*map(facts_of, features.stores)]},
         "word_vectors": vectors.about,
         "num_pairs": num_pairs,
         "vectors": "less their mean",

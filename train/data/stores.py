@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TypedDict
 
 from ...storage.common.errors import SettingError
 from ...storage.feature_store import FeatureStore
@@ -19,6 +19,26 @@ class Stores:
     features: Sequence[Store]
     recordings: Store | None = None
     """Log-mel rows of spoken captions, if the encoder takes recordings."""
+
+
+class StoreOrigin(TypedDict):
+    """The origin of a store's features."""
+
+    features: str
+    """Name of the features."""
+    weights: str
+    """Name of the weights."""
+    origin: str
+    """As ``Store.origin``."""
+
+
+class StoreFacts(StoreOrigin):
+    """The facts that tell a store from others with the same name, as ``run.json`` has them."""
+
+    profile_hash: str
+    weights_sha256: str
+    num_videos: int
+    rows_checksum: int
 
 
 def open_stores(dataset: DatasetFolder, features: str, *, recordings: bool = False) -> Stores:
@@ -51,18 +71,17 @@ def choose_features(dataset: DatasetFolder, text: str) -> str:
     return "+".join(names)
 
 
-def describe_stores(stores: Sequence[Store]) -> list[dict[str, Any]]:
-    """Return what tells stores from others with the same name, one object each, for JSON."""
-    return [_describe(store) for store in stores]
+def origin_of(store: Store) -> StoreOrigin:
+    """Return the origin of a store's features."""
+    return {"features": store.profile.name, "weights": store.weights.name, "origin": store.origin}
 
 
-def _describe(store: Store) -> dict[str, Any]:
+def facts_of(store: Store) -> StoreFacts:
+    """Return the facts that tell a store from others with the same name."""
     return {
-        "features": store.profile.name,
+        **origin_of(store),
         "profile_hash": store.profile.hash,
-        "weights": store.weights.name,
         "weights_sha256": store.weights.sha256,
-        "origin": store.origin,
         "num_videos": len(store),
         "rows_checksum": store.rows_checksum(),
     }
