@@ -149,7 +149,7 @@ def check_scene(scene: Scene) -> None:
     if not isinstance(fps, str) or not FPS.fullmatch(fps) or not 1 <= Fraction(fps) <= MAX_FPS:
         raise ValueError(f"{fps!r} frames a second; expected a whole number, or two with a slash, up to {MAX_FPS}")
     if scene["rotation_degrees"] not in (0, 90, 180, 270):
-        raise ValueError(f"turned by {scene['rotation_degrees']!r} degrees")
+        raise ValueError(f"turned by {scene['rotation_degrees']!r} degrees; expected 0, 90, 180 or 270")
     scene_frame(scene, 0.0, _background(scene, 16, 16))
     bool(scene["variable_rate"])
 

@@ -97,7 +97,7 @@ def list_folder(
     files = [p for p in matches if p.suffix.lower() in suffixes] or matches
     if num_left_out := len(matches) - len(files):
         say(
-            f"note: {folder}: {num_left_out:,} images beside the videos are passed over; to extract images, pass a "
+            f"note: {folder}: {num_left_out:,} images beside the videos are ignored; to extract images, pass a "
             "folder without videos"
         )
     videos: dict[str, VideoRecord] = {}

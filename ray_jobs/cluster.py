@@ -105,7 +105,7 @@ def share_of_worker(
     num_gpus = gpus_per_worker if gpus_per_worker is not None else (0.0 if device == "cpu" else 1.0)
     if device != "cpu" and not num_gpus:
         raise SettingError(
-            "gpus_per_worker", 0, f"device {device} needs some of a GPU; pass a part of 1, or device cpu"
+            "gpus_per_worker", 0, f"device {device} needs a GPU or a part of one; expected more than 0, or device cpu"
         )
     num_cpus = cpus_per_worker
     if num_cpus is None and num_gpus:

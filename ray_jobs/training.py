@@ -91,9 +91,8 @@ def _train(config: Mapping[str, Any]) -> int:
     Returns its exit code instead of failing, because Ray would restart a failed process, and a mistake in the options
     would fail again.
     """
-    for folder, url in config[
-        "links"
-    ].items():  # links that the user trusts, though this machine has another home folder
+    # The user trusts these links, but this machine has another home folder.
+    for folder, url in config["links"].items():
         trust(Path(folder), url)
     return train(config["argv"])
 

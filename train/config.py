@@ -42,7 +42,7 @@ class TrainConfig(DataSettings, ModelSettings, OptimizationSettings, ValidationS
     """The run whose model training starts from; empty: none."""
 
     def check(self) -> None:
-        """Check what concerns several parts."""
+        """Check settings that concern several parts."""
         if self.clips_per_video and self.batch_size % self.clips_per_video:
             problem = f"expected whole groups of clips, a multiple of clips_per_video {self.clips_per_video}"
             raise SettingError("batch_size", self.batch_size, problem)

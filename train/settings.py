@@ -185,7 +185,7 @@ class DataSettings(Settings):
         if self.max_video_tokens + self.max_text_tokens > MAX_TOKENS:
             problem = f"expected {MAX_TOKENS} or fewer together with max_text_tokens, which is {self.max_text_tokens}"
             raise SettingError("max_video_tokens", self.max_video_tokens, problem)
-        _ = self.pos_tags  # raises for what is no part of speech
+        _ = self.pos_tags  # raises for an unknown part of speech
         if wrong := [name for name in self.features.split("+") if not DATASET_NAME.fullmatch(name)]:
             problem = f"{wrong[0]!r} names no store; expected letters, digits, '.', '_' and '-' only"
             raise SettingError("features", self.features, problem)

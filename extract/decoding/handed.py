@@ -59,7 +59,7 @@ class HandedFile(io.RawIOBase):
         start = {os.SEEK_SET: 0, os.SEEK_CUR: self._position}.get(whence)
         position = offset + (os.fstat(self._descriptor).st_size if start is None else start)
         if position < 0:
-            return -1  # FFmpeg seeks so for the size of empty files; it cannot handle an exception here
+            return -1  # FFmpeg does this to learn the size of an empty file, and cannot handle an exception
         self._position = position
         return position
 

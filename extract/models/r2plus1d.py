@@ -61,12 +61,8 @@ class R2Plus1D34(Network):
     stem: nn.Sequential
 
     def __init__(self) -> None:
-        from torchvision.models.video.resnet import (
-            BasicBlock,
-            Conv2Plus1D,
-            R2Plus1dStem,
-            VideoResNet,
-        )  # slow to import
+        # Slow to import.
+        from torchvision.models.video.resnet import BasicBlock, Conv2Plus1D, R2Plus1dStem, VideoResNet
 
         super().__init__()
         network = VideoResNet(BasicBlock, [Conv2Plus1D] * 4, [3, 4, 6, 3], R2Plus1dStem, num_classes=487)
@@ -80,12 +76,8 @@ class R2Plus1D34(Network):
         assert isinstance(network.stem, nn.Sequential)
         self.stem = network.stem
         self.fc = network.fc
-        self.layer1, self.layer2, self.layer3, self.layer4 = (
-            network.layer1,
-            network.layer2,
-            network.layer3,
-            network.layer4,
-        )
+        self.layer1, self.layer2 = network.layer1, network.layer2
+        self.layer3, self.layer4 = network.layer3, network.layer4
 
     def fold(self) -> "R2Plus1D34":
         """Fold batch norms into convolutions and drop the classifier; return self."""

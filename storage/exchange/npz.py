@@ -42,7 +42,7 @@ def _read(file: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.ndarray | None:
     if member.file_size > MAX_ARRAY_BYTES:
         raise ValueError(f"its array {member.filename!r} has more than {MAX_ARRAY_BYTES >> 30} GiB")
     if member.compress_type not in COMPRESSIONS:
-        raise ValueError(f"its array {member.filename!r} is packed in another way than NumPy's")
+        raise ValueError(f"its array {member.filename!r} uses a compression that NumPy does not")
     with file.open(member) as content:
         magic = content.read(len(NPY_MAGIC))
         if magic != NPY_MAGIC:

@@ -36,7 +36,7 @@ def read_profile(text: str) -> Profile:
     with refuse_unreadable(path, "not a JSON object", todo, (ValueError, RecursionError)):
         values = json.loads(path.read_bytes())
         if not isinstance(values, dict):
-            raise ValueError(f"a {type(values).__name__}")
+            raise ValueError(f"it holds a {type(values).__name__}")
     if faults := Profile.faults(values):
         raise UserError(f"{path}: {one_line('; '.join(faults))}")
     values |= {name: tuple(map(float, values[name])) for name in ("mean", "std")}

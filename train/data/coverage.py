@@ -57,8 +57,8 @@ class Coverage:
         """Return the fields of ``metrics.json``.
 
         Args:
-            caption_name: What captions are called in this task.
-            item_name: "clips" or "videos": of which ``MIN_COMPARABLE`` are needed.
+            caption_name: The name of captions in this task, such as "questions".
+            item_name: "clips" or "videos"; ``MIN_COMPARABLE`` of them are needed.
         """
         return {
             "num_captions": self.used.captions,

@@ -287,7 +287,7 @@ def test_images_are_taken_from_a_folder_without_videos(tmp_path, capsys):
     touch(tmp_path, "c.mp4")
     assert [v.video_id for v in list_folder(tmp_path, problems, instead=(".jpg", ".jpeg", ".png"))] == ["c"]
     assert (
-        "3 images beside the videos are passed over; to extract images, pass a folder without videos"
+        "3 images beside the videos are ignored; to extract images, pass a folder without videos"
         in capsys.readouterr().err
     )
     assert problems.count == 0

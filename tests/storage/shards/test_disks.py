@@ -200,15 +200,13 @@ def test_a_folder_that_cannot_be_written(disk):
 
 
 def test_reported_writes_survive_a_power_cut(tmp_path):
-    """ext4 in a file, which forgets at a random moment what it has not put there: its own way to try a power cut. Of
-    two writers each has the journal written while the other is in the middle of something."""
-    rng, videos, image, disk = (
-        np.random.default_rng(0),
-        [make(f"v{n}") for n in range(400)],
-        tmp_path / "image",
-        tmp_path / "ext4",
-    )
-    folder, log = disk / "s3d", tmp_path / "log"
+    """On an ext4 file system in a file, which is shut down at a random moment and loses what it has not written.
+
+    Each of two writers makes it write its journal while the other one is in the middle of something.
+    """
+    rng, videos = np.random.default_rng(0), [make(f"v{n}") for n in range(400)]
+    image, disk, log = tmp_path / "image", tmp_path / "ext4", tmp_path / "log"
+    folder = disk / "s3d"
     runs = [partial(extract, folder, videos[first::2], log) for first in (0, 1)]
     with image.open("wb") as file:
         file.truncate(16 << 20)
