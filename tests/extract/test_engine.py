@@ -191,10 +191,10 @@ def test_broken_videos_fail_and_others_are_unchanged(videos, tmp_path):
 )
 def test_real_videos_have_the_same_bytes_alone_and_beside_others(name):
     extractor = load_extractor(name, weights="random")
-    paths = sorted(shared("data/msrvtt/videos").glob("*.mp4"))
-    together = run([Job(p.stem, p, [extractor], seconds=3) for p in paths], [extractor])
+    paths = sorted(shared("data/msrvtt/videos").glob("*.mp4"))[:3]
+    together = run([Job(p.stem, p, [extractor], seconds=2) for p in paths], [extractor])
     for path in paths[:2]:
-        alone = run([Job(path.stem, path, [extractor], seconds=3)], [extractor])[path.stem]
+        alone = run([Job(path.stem, path, [extractor], seconds=2)], [extractor])[path.stem]
         assert alone.features[name].features.tobytes() == together[path.stem].features[name].features.tobytes()
 
 
