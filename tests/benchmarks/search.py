@@ -1,6 +1,8 @@
 """Search among a million windows: time, recall and memory of exact scans and of approximate indexes.
 
-    python tests/benchmarks/search.py [--windows 1000000] [--dim 512] [--queries 100] [--folder FOLDER]
+    python tests/benchmarks/search.py [--windows 1000000] [--dim 512] [--queries 100] [--folder FOLDER] [--only KIND]
+
+FAISS and USearch are not among vlalign's dependencies: ``pip install faiss-cpu usearch``.
 
 Every figure is of one thread. Times are also given as ratios to a scan of a float32 matrix by numpy in the same run.
 The vectors imitate those of videos: clusters of unequal size, windows of a video close to each other; queries lie
@@ -146,12 +148,94 @@ def reranked(search: Callable, matrix: np.ndarray, count: int) -> Find:
     return find
 
 
+def exact(matrix: np.ndarray, queries: np.ndarray) -> np.ndarray:
+    """Return the best windows of every query [Q, 10], by all vectors."""
+    found = [np.zeros((len(queries), 0), int), np.zeros((len(queries), 0), np.float32)]
+    for first in range(0, len(matrix), CHUNK):
+        scores = np.concatenate([found[1], queries @ matrix[first : first + CHUNK].astype(np.float32).T], axis=1)
+        rows = np.concatenate(
+            [found[0], np.tile(np.arange(first, min(first + CHUNK, len(matrix))), (len(queries), 1))], axis=1
+        )
+        top = np.argpartition(-scores, NUM_RESULTS, axis=1)[:, :NUM_RESULTS]
+        found = [np.take_along_axis(rows, top, axis=1), np.take_along_axis(scores, top, axis=1)]
+    return found[0]
+
+
+def resident() -> float:
+    """Return this process's own memory in MiB, without mapped files."""
+    fields = dict(line.split(":") for line in Path("/proc/self/status").read_text().splitlines())
+    return int(fields["RssAnon"].split()[0]) / 1024
+
+
+def measure_ivf(matrix: np.ndarray, queries: np.ndarray, truth: np.ndarray, baseline: float, num_lists: int) -> None:
+    """Measure inverted lists with vectors in 8 bits, or as product codes of 64 bytes. All share the lists."""
+    dim = matrix.shape[1]
+    coarse = faiss.IndexFlatIP(dim)
+    rows = np.random.default_rng(3).choice(len(matrix), min(40 * num_lists, len(matrix)), replace=False)
+    sample = matrix[np.sort(rows)].astype(np.float32)
+
+    def lists() -> None:
+        clustering = faiss.Clustering(dim, num_lists)
+        clustering.niter, clustering.spherical, clustering.max_points_per_centroid = 8, True, 64
+        clustering.train(sample, coarse)
+
+    timed(f"{num_lists} lists from {len(sample):,} windows", lists)
+    kinds = {
+        "IVF, 8 bits a value": lambda: faiss.IndexIVFScalarQuantizer(
+            coarse, dim, num_lists, faiss.ScalarQuantizer.QT_8bit, faiss.METRIC_INNER_PRODUCT, False
+        ),
+        "IVF, 128 codes of 4 bits": lambda: faiss.IndexIVFPQFastScan(
+            coarse, dim, num_lists, 128, 4, faiss.METRIC_INNER_PRODUCT
+        ),
+    }
+    for name, new in kinds.items():
+        index = new()
+        index.own_fields = False
+        if hasattr(index, "by_residual"):
+            index.by_residual = False
+        timed(f"{name}: codes", lambda index=index: index.train(sample))
+
+        def add(index: faiss.Index = index) -> None:
+            for first in range(0, len(matrix), CHUNK):
+                index.add(matrix[first : first + CHUNK].astype(np.float32))
+
+        timed(name, add)
+        print(f"{name:38} {len(faiss.serialize_index(index)) / 2**20:.0f} MiB", flush=True)
+        for num_probes, count in ((16, 100), (32, 200), (64, 200), (64, 1000), (128, 1000)):
+            index.nprobe = num_probes
+            find = reranked(lambda q, n, index=index: index.search(q[None], n)[1][0], matrix, count)
+            measure(f"{name}, {num_probes} lists, {count}", find, queries, truth, baseline)
+        del index
+
+
+def measure_usearch(matrix: np.ndarray, queries: np.ndarray, truth: np.ndarray, baseline: float) -> None:
+    """Measure USearch's graph of 8-bit vectors."""
+    from usearch.index import Index
+
+    before = resident()
+    index = Index(ndim=matrix.shape[1], metric="ip", dtype="i8", connectivity=16, expansion_add=64)
+
+    def add() -> None:
+        for first in range(0, len(matrix), CHUNK):
+            block = matrix[first : first + CHUNK].astype(np.float32)
+            index.add(np.arange(first, first + len(block)), block, threads=1)
+
+    timed("USearch, 8 bits a value", add)
+    print(f"{'USearch, 8 bits a value':38} {resident() - before:.0f} MiB", flush=True)
+    for expansion, count in ((64, 50), (128, 100), (256, 200)):
+        index.expansion_search = expansion
+        find = reranked(lambda q, n: index.search(q, n, threads=1).keys.astype(np.int64), matrix, count)
+        measure(f"USearch, 8 bits, {expansion}, {count}", find, queries, truth, baseline)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--windows", type=int, default=1_000_000)
     parser.add_argument("--dim", type=int, default=512)
     parser.add_argument("--queries", type=int, default=100)
     parser.add_argument("--folder", type=Path)
+    parser.add_argument("--lists", type=int, help="of an approximate index (default: twice the root of the windows)")
+    parser.add_argument("--only", choices=("exact", "ivf", "usearch"))
     args = parser.parse_args()
     faiss.omp_set_num_threads(1)
     torch.set_num_threads(1)
@@ -162,13 +246,20 @@ def main() -> None:
     few = queries[:20]
 
     flat = np.array(matrix[: min(args.windows, 1_000_000)], dtype=np.float32)
-    truth, baseline = measure("numpy, float32 in memory", scan_memory(flat), few, None, None)
-    measure_faiss_flat(flat, few, truth, baseline)
+    found, baseline = measure("numpy, float32 in memory", scan_memory(flat), few, None, None)
+    if args.only in (None, "exact"):
+        measure_faiss_flat(flat, few, found, baseline)
     del flat
-    measure("numpy, float16 mapped, in blocks", scan_numpy(matrix), few, truth, baseline)
-    for rows in (64, 512, 4096):
-        measure(f"torch, float16 mapped, blocks of {rows}", scan_torch(matrix, rows), few, truth, baseline)
-    measure("torch, float16 matmul", scan_torch_half(matrix), few, truth, baseline)
+    if args.only in (None, "exact"):
+        measure("numpy, float16 mapped, in blocks", scan_numpy(matrix), few, found, baseline)
+        for rows in (64, 512, 4096):
+            measure(f"torch, float16 mapped, blocks of {rows}", scan_torch(matrix, rows), few, found, baseline)
+        measure("torch, float16 matmul", scan_torch_half(matrix), few, found, baseline)
+    truth = timed("best windows by all vectors", lambda: exact(matrix, queries))
+    if args.only in (None, "ivf"):
+        measure_ivf(matrix, queries, truth, baseline, args.lists or 2 * int(args.windows**0.5))
+    if args.only in (None, "usearch"):
+        measure_usearch(matrix, queries, truth, baseline)
 
 
 if __name__ == "__main__":
