@@ -22,6 +22,13 @@ class CurveAnswer(BaseModel):
         )
 
 
+class WordAnswer(BaseModel):
+    """How well a word of a query fits a video over its time."""
+
+    word: str
+    curve: CurveAnswer
+
+
 class MomentAnswer(BaseModel):
     """A part of a video that was found."""
 

@@ -15,7 +15,7 @@ from ...storage.common.errors import UserError
 from ..search.limits import OutOfTime, SearchBy, time_limit
 from ..search.moments import Moment
 from ..search.search import Search
-from .answers import AboutAnswer, CurveAnswer, MomentAnswer, SearchAnswer
+from .answers import AboutAnswer, CurveAnswer, MomentAnswer, SearchAnswer, WordAnswer
 from .guard import Access, Guard
 from .library import Library, Missing
 
@@ -157,6 +157,13 @@ def _add_searches(app: FastAPI, search: Search, library: Library) -> None:
         """Return how well some words fit a video over its whole time."""
         with in_turn():
             return CurveAnswer.of(search.score_curve(q, video_id))
+
+    @app.get("/api/words")
+    def words(q: Words, video_id: VideoId) -> list[WordAnswer]:
+        """Return how well each word fits a video over its time; nothing if the run has no such scores."""
+        with in_turn():
+            curves = search.word_curves(q, video_id)
+            return [WordAnswer(word=word, curve=CurveAnswer.of(curve)) for word, curve in curves.items()]
 
 
 def _add_media(app: FastAPI, library: Library) -> None:

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import numpy as np
 
+from ...storage.common.errors import UserError
 from ...storage.common.progress import Listener, progress, report_progress_to
+from ...storage.common.terminal import say
 from ...storage.layout import DatasetFolder
 from ..data.clips import Clip
 from .encoders import Encoder, key_of
@@ -17,6 +19,8 @@ from .windows import WINDOW_SECONDS, plan_windows
 
 PART_WINDOWS = 1 << 16
 """Windows in a part, and so in memory at a time: 128 MiB in float32 for 512 values. One video more may fit in."""
+SMALL_WINDOWS = 20_000
+"""With fewer windows missing, a search makes the index itself."""
 BATCH_WINDOWS = 1024
 """Windows that are encoded between two reports of progress."""
 
@@ -180,3 +184,29 @@ def clips_of(video_id: str, windows: np.ndarray) -> list[Clip]:
     """Return the windows of a video as clips; the first is the whole (``plan_windows``)."""
     parts = [Clip(video_id, float(start), float(end)) for start, end in windows[1:].tolist()]
     return [Clip(video_id, None, None), *parts]
+
+
+def open_index(encoder: Encoder) -> WindowIndex:
+    """Open the index for a search, after adding what is missing if that is little.
+
+    Raises:
+        UserError: There is none, and too much is missing to be added now; or a part is damaged.
+    """
+    folder = IndexFolder.of(encoder)
+    index = folder.open()
+    missing = index.state.missing
+    if not missing:
+        return index
+    num_missing = 0
+    for video_id in missing:
+        num_missing += len(plan_windows(encoder.duration_seconds(video_id)))
+        if num_missing > SMALL_WINDOWS:
+            break
+    if num_missing <= SMALL_WINDOWS:
+        add_videos(folder, missing)
+        return folder.open()
+    todo = f"run vlalign-index --dataset {encoder.dataset.name}"
+    if not index.num_windows:
+        raise UserError(f"{folder.path}: no index of {len(missing):,} videos yet; {todo} first")
+    say(f"note: {len(missing):,} videos are not in the index {folder.path} and were not searched; {todo}")
+    return index

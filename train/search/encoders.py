@@ -97,6 +97,10 @@ class Encoder(Protocol):
         """Return scores finer than the windows'; None if there are none."""
         ...
 
+    def word_curves(self, text: str, video_id: str) -> dict[str, ScoreCurve]:
+        """Return how well each word of a text fits a video over its time; nothing if the model cannot say."""
+        ...
+
     def remarks(self, text: str) -> list[str]:
         """Return what of a text the model does not know, or does not read, one line each."""
         ...
@@ -189,6 +193,10 @@ class ZeroShot:
         """Return the score of each row."""
         video = self.store.get(video_id)
         return ScoreCurve(video.start_seconds, video.end_seconds, unit(video.features) @ query_D)
+
+    def word_curves(self, text: str, video_id: str) -> dict[str, ScoreCurve]:
+        """Return nothing: the text tower gives one vector for the whole text."""
+        return {}
 
     def remarks(self, text: str) -> list[str]:
         """Say whether the text is too long."""

@@ -7,10 +7,9 @@ from typing import Any
 import numpy as np
 
 from ...storage.common.errors import SettingError, UserError
-from ...storage.common.terminal import say
 from ...storage.layout import DatasetFolder
 from ..data.clips import Clip
-from .build import IndexFolder, add_videos
+from .build import open_index
 from .encoders import Encoder, unit
 from .examples import Example, VideoPart
 from .index import WindowIndex
@@ -20,10 +19,7 @@ from .opening import open_encoder
 from .said import SaidIndex, open_said
 from .said_moments import found_said
 from .scan import Scan
-from .windows import plan_windows
 
-SMALL_WINDOWS = 20_000
-"""With fewer windows missing, a search makes the index itself."""
 CANDIDATES_PER_RESULT, MIN_CANDIDATES = 16, 256
 """Windows that are looked at for each moment: overlapping ones become one."""
 
@@ -137,6 +133,22 @@ class Search:
         check_query(query)
         self._check_video(video_id)
         return self._curve(self.encoder.text_vector(query), video_id)
+
+    def word_curves(self, query: str, video_id: str) -> dict[str, ScoreCurve]:
+        """Return how well each word of a text fits a video over its time; nothing if the run has no such scores.
+
+        Words that the run does not know are left out. Compare scores of one word with each other only.
+
+        Args:
+            query: What to look for.
+            video_id: A video of the data set.
+
+        Raises:
+            UserError: The query is empty, or the video has no features.
+        """
+        check_query(query)
+        self._check_video(video_id)
+        return self.encoder.word_curves(query, video_id)
 
     def lines(self, moments: Sequence[Moment]) -> list[str]:
         """Return a table of moments for the terminal."""
@@ -286,26 +298,4 @@ def open_search(
             and too large to be made now.
     """
     encoder = open_encoder(folder, features=features, run=run, weights=weights, root=root, device=device)
-    return Search(encoder, _open_index(encoder), open_said(encoder.dataset))
-
-
-def _open_index(encoder: Encoder) -> WindowIndex:
-    """Open the index, after adding what is missing if that is little."""
-    folder = IndexFolder.of(encoder)
-    index = folder.open()
-    missing = index.state.missing
-    if not missing:
-        return index
-    num_missing = 0
-    for video_id in missing:
-        num_missing += len(plan_windows(encoder.duration_seconds(video_id)))
-        if num_missing > SMALL_WINDOWS:
-            break
-    if num_missing <= SMALL_WINDOWS:
-        add_videos(folder, missing)
-        return folder.open()
-    todo = f"run vlalign-index --dataset {encoder.dataset.name}"
-    if not index.num_windows:
-        raise UserError(f"{folder.path}: no index of {len(missing):,} videos yet; {todo} first")
-    say(f"note: {len(missing):,} videos are not in the index {folder.path} and were not searched; {todo}")
-    return index
+    return Search(encoder, open_index(encoder), open_said(encoder.dataset))

@@ -15,6 +15,8 @@ from ...storage.memory_store import MemoryStore
 from ..checkpoint import Run
 from ..data.clip_features import ClipFeatures
 from ..data.clips import Clip
+from ..data.recordings import Recordings
+from ..data.text import Words
 from ..run_layout import MODEL_FILE
 from ..runs import dataset_of
 from ..scoring import CLIP_CHUNK, stage_scores
@@ -114,6 +116,31 @@ class RunEncoder:
     def curve(self, query_D: np.ndarray, video_id: str) -> ScoreCurve | None:
         """Return None: nothing is finer than the windows."""
         return None
+
+    @torch.inference_mode()
+    def word_curves(self, text: str, video_id: str) -> dict[str, ScoreCurve]:
+        """Return how well each word of a text fits the video's rows, those that the model takes of it."""
+        scorer, clip = self._keeping, Clip(video_id, None, None)
+        inputs, objective = scorer.text_inputs, scorer.config.objective
+        if isinstance(inputs, Words | Recordings) or not objective.fits_words:
+            return {}
+        scorer.model.eval()
+        caption = scorer.weights.tag_query(text)
+        [(_, times)] = scorer.features.timed_rows([clip], scorer.config.max_video_tokens)
+        if not len(times):
+            return {}
+        fits_BNM = objective.word_fits(scorer.encode_texts([caption]), scorer.encode_videos([clip]))
+        fits_NM = fits_BNM[0, :, : len(times)].float().cpu().numpy()
+        starts, rows = np.unique(times[:, 0], return_index=True)  # the cells of a grid have the same times
+        ends = np.append(starts[1:], times[-1:, 1])  # up to the next row: a long video's rows are not all taken
+        tokens_of: dict[str, list[int]] = {}
+        for token, word in inputs.words_of_tokens(caption):
+            if word and token < len(fits_NM):
+                tokens_of.setdefault(word, []).append(token)
+        return {
+            word: ScoreCurve(starts, ends, np.maximum.reduceat(fits_NM[tokens].max(axis=0), rows))
+            for word, tokens in tokens_of.items()
+        }
 
     def remarks(self, text: str) -> list[str]:
         """Say which words no training caption had."""

@@ -87,6 +87,15 @@ def test_json_says_what_found_a_moment(client, search):
     assert client.get("/api/search", params={"q": "onion", "by": "sound"}).status_code == 422
 
 
+def test_json_says_where_words_fit(client, search):
+    asked = {"q": "cut the onion", "video_id": "v000"}
+    words = client.get("/api/words", params=asked).json()
+    curves = search.word_curves("cut the onion", "v000")
+    assert [of["word"] for of in words] == list(curves) and "onion" in curves
+    assert np.allclose(words[0]["curve"]["scores"], curves[words[0]["word"]].scores)
+    assert client.get("/api/words", params=asked | {"video_id": "nobody"}).status_code == 422
+
+
 def test_a_search_that_takes_too_long_is_ended(client, monkeypatch):
     monkeypatch.setattr(page_app, "SEARCH_SECONDS", 0.0)
     for path, parameters in (("search", {"q": "onion"}), ("like", {"video_id": "v000", "start": 0, "end": 1})):

@@ -12,7 +12,7 @@ from vlalign.storage.layout import DatasetFolder
 from vlalign.storage.profiles import PROFILES
 from vlalign.train import build_index, open_search
 from vlalign.train.cli_index import main as index_main
-from vlalign.train.search import build, search
+from vlalign.train.search import build
 from vlalign.train.search.duplicates import find_duplicates
 from vlalign.train.search.index import open_parts, part_files, read_part
 from vlalign.train.search.scan import half_product
@@ -96,7 +96,7 @@ def test_a_stopped_build_goes_on(dataset, clip, monkeypatch):
 
 
 def test_large_data_sets_are_indexed_first(dataset, clip, monkeypatch, capsys):
-    monkeypatch.setattr(search, "SMALL_WINDOWS", WINDOWS)
+    monkeypatch.setattr(build, "SMALL_WINDOWS", WINDOWS)
     with pytest.raises(UserError, match=r"no index of 4 videos yet; run vlalign-index --dataset mine first"):
         open_search(dataset.path, **options(clip))
     call = ["--root", str(dataset.root), "--dataset", "mine", "--features", "clip_vit_b32", "--weights", str(clip)]

@@ -4,6 +4,7 @@ import shutil
 
 import numpy as np
 import pytest
+import torch
 from helpers.clips_of_text import new_clip, save_clip, word_tokenizer
 from helpers.toy import make_toy
 from vlalign.extract import load_extractor
@@ -122,6 +123,27 @@ def test_a_run_searches_windows_with_the_scores_of_evaluation(toy):
     for stage in ("sentence", "token", "fusion"):
         np.testing.assert_allclose([m.stages[stage] for m in moments], scores.stages[stage][0], atol=1e-4)
     assert search.remarks("cut the zeppelin") == ["not in the training captions: the, zeppelin"]
+
+
+def test_words_have_scores_over_time(toy, shown, clip):
+    search = open_search(toy.path, run="r")
+    scorer = search.encoder.run.scorer
+    curves = search.word_curves("Cut the zeppelin, onion", "v003")
+    assert {"cut", "the", "onion"} <= curves.keys()
+    store = FeatureStore(toy.features("s3d")).get("v003")
+    with torch.inference_mode():
+        texts = scorer.encode_texts([scorer.weights.tag_query("Cut the zeppelin, onion")])
+        videos = scorer.encode_videos([Clip("v003", None, None)])
+    for curve in curves.values():
+        assert curve.start_seconds.tolist() == store.start_seconds.tolist()
+        assert curve.end_seconds.tolist() == store.end_seconds.tolist()
+    words = scorer.text_inputs.words_of_tokens(scorer.weights.tag_query("Cut the zeppelin, onion"))
+    place = next(index for index, word in words if word == "cut")
+    expected = [float(texts.tokens_BND[0, place] @ row) for row in videos.tokens_BMD[0]]
+    np.testing.assert_allclose(curves["cut"].scores, expected, atol=1e-4)
+    assert open_search(shown.path, features="clip_vit_b32", weights=clip).word_curves("red ball", "v0") == {}
+    with pytest.raises(UserError, match="'nobody': not in the index"):
+        search.word_curves("onion", "nobody")
 
 
 def test_like_finds_the_same_elsewhere(shown, clip):

@@ -83,6 +83,21 @@ function preview(moment) {
   return video;
 }
 
+// A word of the query is lit while it fits the second that is shown: above the middle between its best and its median.
+function wordButton(word, curve, seek) {
+  const sorted = [...curve.scores].sort((a, b) => a - b);
+  const high = sorted[sorted.length - 1], limit = (high + sorted[Math.floor((sorted.length - 1) / 2)]) / 2;
+  const best = curve.start_seconds[curve.scores.indexOf(high)];
+  const button = make("button", { type: "button", className: "word", textContent: word });
+  button.setAttribute("aria-label", `${word}: fits best at ${clock(best)}; go there`);
+  button.addEventListener("click", () => { seek(best); button.lightAt(best); });
+  button.lightAt = (seconds) => {
+    const row = curve.start_seconds.findLastIndex((start) => start <= seconds + 0.001);
+    button.classList.toggle("lit", row >= 0 && curve.scores[row] >= limit);
+  };
+  return button;
+}
+
 function result(moment, rank, query, signal) {
   const view = preview(moment);
   const seek = (seconds) => {
@@ -93,7 +108,9 @@ function result(moment, rank, query, signal) {
   };
   let shown = strip(moment, moment.curve, seek);
   const item = make("li", {}, view, shown);
-  view.addEventListener("timeupdate", () => shown.moveTo(view.currentTime));
+  const queryWords = make("div", { className: "buttons query-words" });
+  const light = (seconds) => { for (const button of queryWords.children) button.lightAt(seconds); };
+  view.addEventListener("timeupdate", () => { shown.moveTo(view.currentTime); light(view.currentTime); });
   const part = `${clock(moment.start_seconds)} to ${clock(moment.end_seconds)}`;
   const words = make("div", { className: "words" }, make("h2", { textContent: `${rank}. ${moment.video_id}` }),
     make("p", { textContent: moment.percentile === null ? `${part} (score ${moment.score.toFixed(2)})`
@@ -111,9 +128,13 @@ function result(moment, rank, query, signal) {
   like.setAttribute("aria-label", `More like ${moment.video_id}, ${part}`);
   like.addEventListener("click", () => go({ like: moment.video_id, start: moment.start_seconds, end: moment.end_seconds }));
   buttons.append(like);
-  words.append(buttons);
+  words.append(queryWords, buttons);
   item.append(words);
   if (query) {
+    ask("/api/words", { q: query, video_id: moment.video_id }, signal).then((fits) => {
+      queryWords.append(...fits.map(({ word, curve }) => wordButton(word, curve, seek)));
+      light(moment.start_seconds);
+    }).catch(() => {});  // the moment is shown without them
     ask("/api/curve", { q: query, video_id: moment.video_id }, signal).then((curve) => {
       const whole = strip(moment, curve, seek);
       shown.replaceWith(whole);
