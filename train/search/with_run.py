@@ -15,11 +15,10 @@ from ...storage.memory_store import MemoryStore
 from ..checkpoint import Run
 from ..data.clip_features import ClipFeatures
 from ..data.clips import Clip
-from ..data.recordings import Recordings
-from ..data.text import Words
 from ..run_layout import MODEL_FILE
 from ..runs import dataset_of
 from ..scoring import CLIP_CHUNK, stage_scores
+from ..word_fits import word_fits
 from .encoders import ClipScores, picture_features, stores_checksum
 from .kept import KeepingScorer
 from .moments import ScoreCurve
@@ -117,30 +116,13 @@ class RunEncoder:
         """Return None: nothing is finer than the windows."""
         return None
 
-    @torch.inference_mode()
     def word_curves(self, text: str, video_id: str) -> dict[str, ScoreCurve]:
         """Return how well each word of a text fits the video's rows, those that the model takes of it."""
-        scorer, clip = self._keeping, Clip(video_id, None, None)
-        inputs, objective = scorer.text_inputs, scorer.config.objective
-        if isinstance(inputs, Words | Recordings) or not objective.fits_words:
+        caption = self._keeping.weights.tag_query(text)
+        fits = next(word_fits(self._keeping, [caption], [Clip(video_id, None, None)]), None)
+        if fits is None:
             return {}
-        scorer.model.eval()
-        caption = scorer.weights.tag_query(text)
-        [(_, times)] = scorer.features.timed_rows([clip], scorer.config.max_video_tokens)
-        if not len(times):
-            return {}
-        fits_BNM = objective.word_fits(scorer.encode_texts([caption]), scorer.encode_videos([clip]))
-        fits_NM = fits_BNM[0, :, : len(times)].float().cpu().numpy()
-        starts, rows = np.unique(times[:, 0], return_index=True)  # the cells of a grid have the same times
-        ends = np.append(starts[1:], times[-1:, 1])  # up to the next row: a long video's rows are not all taken
-        tokens_of: dict[str, list[int]] = {}
-        for token, word in inputs.words_of_tokens(caption):
-            if word and token < len(fits_NM):
-                tokens_of.setdefault(word, []).append(token)
-        return {
-            word: ScoreCurve(starts, ends, np.maximum.reduceat(fits_NM[tokens].max(axis=0), rows))
-            for word, tokens in tokens_of.items()
-        }
+        return {word: ScoreCurve(fits.start_seconds, fits.end_seconds, of) for word, of in fits.words.items()}
 
     def remarks(self, text: str) -> list[str]:
         """Say which words no training caption had."""

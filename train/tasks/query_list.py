@@ -2,20 +2,17 @@
 
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import TypedDict
 
 import numpy as np
-import torch
 
 from ..checkpoint import Run
 from ..data.clips import evenly
 from ..data.pairs import Pairs
-from ..data.recordings import Recordings
-from ..data.text import Words
 from ..metrics import right_ranks
 from ..scores import StageScores
-from ..scoring import CLIP_CHUNK
+from ..word_fits import WordFits, word_fits
 
 SHOWN_RESULTS = 5
 """Clips that are shown for each query."""
@@ -127,7 +124,6 @@ def _listed_clip(pairs: Pairs, index: int) -> ListedClip:
     return {"video_id": clip.video_id, "start_seconds": clip.start_seconds, "end_seconds": clip.end_seconds}
 
 
-@torch.inference_mode()
 def word_maps(run: Run, pairs: Pairs, chosen: np.ndarray) -> Iterator[WordMap | None]:
     """Yield how well each word of captions fits each second of their clips; nothing for a model without such scores.
 
@@ -136,43 +132,18 @@ def word_maps(run: Run, pairs: Pairs, chosen: np.ndarray) -> Iterator[WordMap | 
         pairs: Captions and clips of the split.
         chosen: Indices of captions.
     """
-    scorer, config = run.scorer, run.config
-    inputs = scorer.text_inputs
-    if isinstance(inputs, Words | Recordings) or not config.objective.fits_words:
-        return
-    scorer.model.eval()
-    for first in range(0, len(chosen), CLIP_CHUNK):
-        of_chunk = chosen[first : first + CLIP_CHUNK]
-        captions = list(pairs.captions.take(of_chunk))
-        clips = [pairs.clips[index] for index in pairs.clip_of_caption[of_chunk]]
-        fits_BNM = config.objective.word_fits(scorer.encode_texts(captions), scorer.encode_videos(clips))
-        timed = scorer.features.timed_rows(clips, config.max_video_tokens)
-        for caption, fits_NM, (rows, times) in zip(captions, fits_BNM.float().cpu().numpy(), timed, strict=True):
-            yield _word_map(inputs.words_of_tokens(caption), fits_NM[:, : len(rows)], times)
+    captions = list(pairs.captions.take(chosen))
+    clips = [pairs.clips[index] for index in pairs.clip_of_caption[chosen]]
+    for fits in word_fits(run.scorer, captions, clips):
+        yield None if fits is None else _word_map(fits)
 
 
-def _word_map(words: Sequence[tuple[int, str]], fits_NM: np.ndarray, times: np.ndarray) -> WordMap | None:
-    """Return the map of one caption.
-
-    Args:
-        words: Tokens of the text, by their index, and the word that each is a part of.
-        fits_NM: How well each token fits each row of the clip.
-        times: When each row starts and ends [M, 2].
-    """
-    tokens_of: dict[str, list[int]] = {}
-    for token, word in words:
-        if word and token < len(fits_NM):
-            tokens_of.setdefault(word, []).append(token)
-    shown = list(tokens_of.items())[:MOST_WORDS]
-    if not shown or not fits_NM.shape[1]:
-        return None
-    fits = np.stack([fits_NM[tokens].max(axis=0) for _, tokens in shown])
-    starts, first = np.unique(times[:, 0], return_index=True)  # the cells of a grid have the same times
-    width = math.ceil(len(starts) / MOST_COLUMNS)
-    columns = first[::width]
-    fits = np.maximum.reduceat(fits, columns, axis=1)
-    least, most = fits.min(), fits.max()
-    levels = np.rint((fits - least) / max(most - least, 1e-9) * (len(DIGITS) - 1)).astype(int)
+def _word_map(fits: WordFits) -> WordMap:
+    shown = list(fits.words)[:MOST_WORDS]
+    columns = np.arange(0, len(fits.start_seconds), math.ceil(len(fits.start_seconds) / MOST_COLUMNS))
+    values = np.maximum.reduceat(np.stack([fits.words[word] for word in shown]), columns, axis=1)
+    least, most = values.min(), values.max()
+    levels = np.rint((values - least) / max(most - least, 1e-9) * (len(DIGITS) - 1)).astype(int)
     digits = ["".join(DIGITS[level] for level in row) for row in levels.tolist()]
-    words_shown = [(word, of_word) for (word, _), of_word in zip(shown, digits, strict=True)]
-    return {"starts": [round(float(start), 2) for start in starts[::width]], "words": words_shown}
+    starts = [round(float(start), 2) for start in fits.start_seconds[columns]]
+    return {"starts": starts, "words": list(zip(shown, digits, strict=True))}
