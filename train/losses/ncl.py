@@ -108,10 +108,8 @@ def normalized_nce(
     by_text = by_video = similarity_BB
     if num_iterations:
         biases = pair_biases(similarity_BB, temperature, weights_B, num_iterations=num_iterations)
-        by_text, by_video = (
-            similarity_BB + biases.video_N,
-            similarity_BB + biases.text_M[:, None],
-        )  # the other one is the same for all
+        # The other bias is the same for all that a text, or a video, chooses from.
+        by_text, by_video = similarity_BB + biases.video_N, similarity_BB + biases.text_M[:, None]
     by_text = nce(by_text / temperature, weights_R=weights_B)
     by_video = nce(by_video.T / temperature, weights_R=weights_B)
     return (by_text + by_video) / 2

@@ -24,6 +24,17 @@ def test_masked_margin_softmax_is_equation_1_and_that_of_avlnet(goldens):
     same(masked_margin_softmax(s, 0.5), total, s)
 
 
+def test_weights_of_pairs_count_in_both_losses_and_the_margin_is_small():
+    s, weights = similarities(3, 3), torch.tensor([1.0, 0.5, 2.0], dtype=torch.float64)
+
+    def plain(logits):
+        return sum(w * (torch.logsumexp(logits[i], 0) - logits[i, i]) for i, w in enumerate(weights)) / 3
+
+    same(masked_margin_softmax(s, weights_B=weights), plain(s - 1e-3 * torch.eye(3)), s)
+    a, b = (torch.randn(3, 5, dtype=torch.float64).log_softmax(dim=1).requires_grad_() for _ in range(2))
+    same(code_matching(a, b, weights), plain(a.exp() @ b.T + a @ b.exp().T), a, b)
+
+
 def test_code_probabilities_are_those_of_a_published_program(goldens):
     """CMG's, which has the second half of S_code the other way round than the paper: by P(e|H_i^B) and P(e|H_j^A)."""
     expected, given = goldens

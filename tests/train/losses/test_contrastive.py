@@ -32,6 +32,23 @@ def test_mil_nce_is_that_of_its_authors(goldens):
     assert alone.item() == pytest.approx(math.log(2))
 
 
+def test_weights_of_clips_count_in_mil_nce():
+    video, text = similarities(3, 4), similarities(3, 2, 4)
+    weights = torch.tensor([0.5, 0.0, 2.0], dtype=torch.float64)
+    first, _, third = (mil_nce(video, text, only) for only in torch.eye(3, dtype=torch.float64))
+    same(mil_nce(video, text, weights), 0.5 * first + 2 * third, video, text)
+
+
+def test_targets_of_nce_are_consecutive_from_the_first():
+    logits, weights = similarities(3, 7), torch.tensor([1.0, 0.5, 2.0], dtype=torch.float64)
+
+    def plain(weights):
+        return sum(w * (torch.logsumexp(logits[i], 0) - logits[i, 2 + i]) for i, w in enumerate(weights)) / 3
+
+    same(nce(logits, first=2), plain(torch.ones(3)), logits)
+    same(nce(logits, 2, weights), plain(weights), logits)
+
+
 def test_weights_of_pairs_count_in_every_loss_alike():
     s, weights = similarities(4, 4), torch.tensor([1.0, 0.0, 0.5, 2.0], dtype=torch.float64)
     each = torch.stack([torch.nn.functional.cross_entropy(s[i : i + 1], torch.tensor([i])) for i in range(4)])

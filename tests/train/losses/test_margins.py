@@ -4,6 +4,7 @@ import pytest
 import torch
 from helpers.loss_checks import same, similarities
 from vlalign.train.losses import (
+    answer_margin,
     intra_video_weights,
     max_margin,
     soft_max_margin,
@@ -20,6 +21,34 @@ def test_soft_max_margin_is_equation_4(size):
                 total = total + p[i] * (torch.relu(s[i, j] - s[i, i] + 0.2) + torch.relu(s[j, i] - s[i, i] + 0.2))
     same(soft_max_margin(s, p, 0.2), total / size**2, s)
     same(max_margin(s, 0.2), soft_max_margin(s, torch.ones(size), 0.2), s)
+
+
+def test_weights_of_negatives_count_in_both_directions():
+    s, p, weights = similarities(4, 4), torch.rand(4, dtype=torch.float64), torch.rand(4, 4, dtype=torch.float64)
+    total = 0.0
+    for i in range(4):
+        for j in range(4):
+            if j != i:
+                of_text, of_video = torch.relu(s[i, j] - s[i, i] + 0.3), torch.relu(s[i, j] - s[j, j] + 0.3)
+                total = total + weights[i, j] * (p[i] * of_text + p[j] * of_video)
+    same(soft_max_margin(s, p, 0.3, weights), total / 16, s)
+    same(max_margin(s, 0.3, weights), soft_max_margin(s, torch.ones(4), 0.3, weights), s)
+
+
+def test_answer_margin_is_that_of_plain_loops():
+    s, right = similarities(5, 3), [2, 0, 1, 1, 2]
+    total = 0.0
+    for i in range(5):
+        for j in range(3):
+            if j != right[i]:
+                total = total + torch.relu(s[i, j] - s[i, right[i]] + 0.3)
+    same(answer_margin(s, torch.tensor(right), 0.3), total / 15, s)
+
+
+def test_the_margin_is_howto100ms_unless_another_is_given():
+    s, ones, right = torch.randn(4, 4), torch.ones(4), torch.arange(4)
+    assert max_margin(s) == max_margin(s, 0.1) == soft_max_margin(s, ones)
+    assert answer_margin(s, right) == answer_margin(s, right, 0.1)
 
 
 def test_max_margin_is_that_of_howto100m_and_mmt(goldens):

@@ -42,6 +42,13 @@ def test_sinkhorn_biases_are_equations_7_to_11(shape, iterations):
             np.testing.assert_allclose(by_text.sum(dim=0).numpy(), plain[1], rtol=1e-8)
 
 
+def test_sinkhorn_biases_need_an_iteration_and_take_the_papers_four():
+    s = torch.randn(5, 5)
+    assert torch.equal(sinkhorn_biases(s, 0.3).text_M, sinkhorn_biases(s, 0.3, num_iterations=4).text_M)
+    with pytest.raises(ValueError, match=r"^num_iterations 0: expected 1 or more"):
+        sinkhorn_biases(s, 0.3, num_iterations=0)
+
+
 def test_sinkhorn_biases_stop_at_the_tolerance_and_hold_at_small_temperatures():
     s = torch.rand(30, 30)
     rough, fine = (sinkhorn_biases(s, 0.1, num_iterations=10_000, tolerance=t) for t in (1e-1, 1e-4))

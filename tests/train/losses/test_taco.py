@@ -9,6 +9,7 @@ from vlalign.train.losses import (
     fusion_nce,
     fusion_token_nce,
     hard_negatives,
+    normalized_nce,
     sentence_nce,
     token_nce,
     token_similarity,
@@ -151,6 +152,21 @@ def test_biases_leave_little_pull_on_a_text_or_a_video_as_a_whole():
     )
     for dim in (0, 1):
         assert ours.sum(dim).norm() < 0.4 * plain.sum(dim).norm()
+
+
+@pytest.mark.parametrize("normalized", [False, True])
+def test_fusion_nce_over_all_pairs_is_the_loss_of_the_whole_batch_with_its_weights(normalized):
+    scores, weights = torch.randn(5, 5, dtype=torch.float64), torch.rand(5, dtype=torch.float64)
+    everything = torch.ones(5, 5, dtype=torch.bool)
+    ours = fusion_nce(scores, everything, everything, weights_B=weights, normalized=normalized)
+    expected = normalized_nce(scores, 1.0, num_iterations=4 if normalized else 0, weights_B=weights)
+    torch.testing.assert_close(ours, expected)
+
+
+def test_scores_are_not_divided_unless_a_temperature_is_given():
+    video, mask, text, weights = batch(4)
+    assert sentence_nce(video[:, 0], text[:, 0]) == sentence_nce(video[:, 0], text[:, 0], 1.0)
+    assert token_nce(video, mask, text, weights) == token_nce(video, mask, text, weights, 1.0)
 
 
 def test_cascade_scores_are_the_two_similarities_added():
