@@ -53,7 +53,8 @@ def copy_to(folder: Path, module: str, tests: list[str]) -> None:
         "track_dependencies = false",
     ]
     (folder / "pyproject.toml").write_text("\n".join(settings) + "\n", encoding="utf-8")
-    (folder.parent / "shared").symlink_to(TOP.parent / "shared")  # real data, if this checkout has some beside it
+    # Real data, if this checkout has some beside it. mutmut runs the tests in a folder of its own inside the project.
+    (folder / "shared").symlink_to(TOP.parent / "shared")
 
 
 def mutate(module: str, tests: list[str]) -> tuple[int, int, list[str]]:
