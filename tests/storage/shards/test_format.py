@@ -11,11 +11,13 @@ from dataclasses import replace
 import h5py
 import numpy as np
 import pytest
+import vlalign.storage.shards.format as shard_format
 from helpers.stores import DIMENSION, PROFILE, in_forked_child, video, write
 from vlalign.storage import FeatureStore
 from vlalign.storage.common.errors import UserError
 from vlalign.storage.files import written_whole
-from vlalign.storage.shards.format import FIRST_LINE
+from vlalign.storage.records import Weights
+from vlalign.storage.shards.format import FIRST_LINE, Provenance, rest_crc32
 from vlalign.storage.thumbnails import Thumbnail, write_thumbnails
 
 
@@ -28,6 +30,22 @@ def edit_block(path, change):
     rest = json.dumps(about).encode().ljust(int(first[2]) - first.end())
     line = re.sub(rb"[0-9a-f]{8}\n", f"{zlib.crc32(rest):08x}\n".encode(), first[0])
     path.write_bytes(line + rest + content[int(first[2]) :])
+
+
+@pytest.mark.parametrize("ranges", [[], [(10, 30)], [(9, 30), (30, 31), (50, 93)], [(9, 100)]])
+def test_the_checksum_of_the_rest_is_that_of_every_byte_outside_of_the_ranges(tmp_path, monkeypatch, ranges):
+    monkeypatch.setattr(shard_format, "READ_BYTES", 7)
+    content = bytes(range(100))
+    (tmp_path / "file").write_bytes(content)
+    inside = {place for first, last in ranges for place in range(first, last)}
+    rest = bytes(byte for place, byte in enumerate(content) if place >= 9 and place not in inside)
+    assert rest_crc32(tmp_path / "file", 9, ranges) == zlib.crc32(rest)
+
+
+def test_provenance_is_told_in_one_line():
+    known, unknown = (Provenance(profile=PROFILE, weights=Weights(name="w", sha256=s)) for s in ("ab" * 32, ""))
+    assert known.describe() == f"profile {PROFILE.hash} with weights w (abababababab), extracted"
+    assert unknown.describe() == f"profile {PROFILE.hash} with weights w (no sha256), extracted"
 
 
 @pytest.mark.parametrize("schema", [0, 2, 10])
