@@ -40,13 +40,17 @@ def allow_folder(dataset: DatasetFolder, folder: Path) -> None:
         )
 
 
-def refuse_other_folders(dataset: DatasetFolder, videos: Sequence[VideoRecord]) -> None:
-    """Raise ``UserError`` if videos lie neither under the root nor in a folder that the user named."""
+def outside_of_folders(dataset: DatasetFolder, videos: Sequence[VideoRecord]) -> list[str]:
+    """Return the paths of the videos that lie neither under the root nor in a folder that the user named."""
     folders = [str(dataset.root.absolute()), *_recorded(str(dataset.path.resolve()))]
     allowed = tuple(folder.rstrip("/") + "/" for folder in folders)
     files = (video.path for video in videos if os.path.isabs(video.path))
-    outside = [path for path in files if not os.path.normpath(path).startswith(allowed)]
-    if outside:
+    return [path for path in files if not os.path.normpath(path).startswith(allowed)]
+
+
+def refuse_other_folders(dataset: DatasetFolder, videos: Sequence[VideoRecord]) -> None:
+    """Raise ``UserError`` if videos lie neither under the root nor in a folder that the user named."""
+    if outside := outside_of_folders(dataset, videos):
         folder = os.path.commonpath([os.path.dirname(path) for path in outside])
         raise UserError(
             f"{dataset.videos_file}: {len(outside):,} of its videos lie outside of {dataset.root}, such as "

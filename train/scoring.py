@@ -107,7 +107,7 @@ def stage_scores(
         guidance = StageScores(early.stages, None).guidance(scorer.config.score_weights)
         captions_of_clips = _best(guidance.T, rerank).T if both_ways else np.zeros(guidance.shape, dtype=bool)
         shortlist = Shortlist(_best(guidance, rerank), captions_of_clips)
-    blocks = _score_late(scorer, texts, _join_videos(early.videos), shortlist)
+    blocks = _score_late(scorer, texts, join_videos(early.videos), shortlist)
     if show_progress:
         total = len(captions) * len(clips) if shortlist is None else int(shortlist.pairs.sum())
         blocks = progress(blocks, total=total, what="fusion", unit="pairs", size=lambda block: len(block.caption_of_P))
@@ -187,8 +187,14 @@ def _join(chunks: Sequence[Tensor]) -> Tensor:
     return joined
 
 
-def _join_videos(chunks: Sequence[VideoTokens]) -> VideoTokens:
-    return VideoTokens(_join([chunk.tokens_BMD for chunk in chunks]), _join([chunk.mask_BM for chunk in chunks]))
+def join_videos(chunks: Sequence[VideoTokens]) -> VideoTokens:
+    """Return videos in chunks as one batch, padded to the longest."""
+    wholes = [chunk.whole_BD for chunk in chunks if chunk.whole_BD is not None]
+    return VideoTokens(
+        _join([chunk.tokens_BMD for chunk in chunks]),
+        _join([chunk.mask_BM for chunk in chunks]),
+        torch.cat(wholes) if wholes else None,
+    )
 
 
 def _join_texts(chunks: Sequence[TextTokens]) -> TextTokens:

@@ -4,11 +4,9 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 
-import torch
-
 from ..data.clips import Clip
 from ..models.tokens import VideoTokens, present
-from ..scoring import Scorer
+from ..scoring import Scorer, join_videos
 from .limits import check_time
 
 MOST_KEPT_BYTES = 256 << 20
@@ -58,7 +56,7 @@ class KeepingScorer(Scorer):
             encoded = super().encode_videos(new)
             for row, clip in enumerate(new):
                 self.kept.add(clip, _alone(encoded, row))
-        joined = _join([self.kept[clip] for clip in clips])
+        joined = join_videos([self.kept[clip] for clip in clips])
         self.kept.forget()
         return joined
 
@@ -68,18 +66,6 @@ def _alone(encoded: VideoTokens, row: int) -> VideoTokens:
     length = int(encoded.mask_BM[row].sum())
     values = present(encoded[row : row + 1])
     return VideoTokens(**{n: (v if n == "whole_BD" else v[:, :length]).clone() for n, v in values.items()})
-
-
-def _join(videos: Sequence[VideoTokens]) -> VideoTokens:
-    """Return videos as one batch, padded to the longest."""
-    longest = max(video.mask_BM.shape[1] for video in videos)
-    tokens = videos[0].tokens_BMD.new_zeros(len(videos), longest, videos[0].tokens_BMD.shape[2])
-    mask = videos[0].mask_BM.new_zeros(len(videos), longest)
-    for row, video in enumerate(videos):
-        length = video.mask_BM.shape[1]
-        tokens[row, :length], mask[row, :length] = video.tokens_BMD[0], True
-    wholes = [video.whole_BD for video in videos if video.whole_BD is not None]
-    return VideoTokens(tokens, mask, torch.cat(wholes) if wholes else None)
 
 
 def _num_bytes(video: VideoTokens) -> int:

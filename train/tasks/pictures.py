@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from ...storage.allowed import refuse_other_folders
+from ...storage.allowed import outside_of_folders
 from ...storage.common.errors import UserError
 from ...storage.layout import DatasetFolder
 from ...storage.media import is_playable
@@ -54,15 +54,18 @@ class ShownClips:
     """What was left out, in sentences."""
 
 
-def shown_clips(dataset: DatasetFolder, folder: Path, clips: Sequence[Mapping[str, Any]]) -> ShownClips:
+def shown_clips(
+    dataset: DatasetFolder, thumbnails: ThumbnailStore, folder: Path, clips: Sequence[Mapping[str, Any]]
+) -> ShownClips:
     """Add pictures and links to clips, as far as the page has room.
 
     Args:
-        dataset: Has the thumbnails and the videos.
+        dataset: Has the videos.
+        thumbnails: Of the data set.
         folder: Where the page goes; links are relative to it, so that both can be moved together.
         clips: Have ``video_id``, ``start_seconds`` and ``end_seconds``.
     """
-    thumbnails, notes = ThumbnailStore(dataset.thumbnails), []
+    notes: list[str] = []
     pictures = [pictures_of(thumbnails, clip) for clip in clips]
     if _num_bytes(pictures) > MOST_PICTURE_BYTES:
         pictures = [of_clip[len(of_clip) // 2 :][:1] for of_clip in pictures]
@@ -95,12 +98,12 @@ def _num_bytes(pictures: Sequence[Sequence[Picture]]) -> int:
 def _links(dataset: DatasetFolder, folder: Path, video_ids: set[str]) -> dict[str, str]:
     """Return {video: address of its file relative to a folder} of the videos that browsers play."""
     links: dict[str, str] = {}
-    videos = dataset.read_videos() if dataset.videos_file.exists() else []
+    videos = [video for video in dataset.read_videos() if video.video_id in video_ids and is_playable(video)]
+    outside = set(outside_of_folders(dataset, videos))
     for video in videos:
-        if video.video_id not in video_ids or not is_playable(video):
+        if video.path in outside:
             continue
         try:
-            refuse_other_folders(dataset, [video])
             path = dataset.video_path(video)
         except UserError:
             continue

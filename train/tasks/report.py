@@ -83,7 +83,7 @@ def render_report(
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    script = task.script
+    script, thumbnails = task.script, ThumbnailStore(dataset.thumbnails)
     checksum = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return templates.get_template("report.html.jinja").render(
         task_page=task.page.name,
@@ -93,8 +93,8 @@ def render_report(
         result=figures,
         counted=partial(counted, figures),
         curve=loss_curve(events),
-        pictures=partial(pictures_of, ThumbnailStore(dataset.thumbnails)),
-        shown_clips=partial(shown_clips, dataset, folder),
+        pictures=partial(pictures_of, thumbnails),
+        shown_clips=partial(shown_clips, dataset, thumbnails, folder),
         **task.page_functions(),
         **page,
     )
