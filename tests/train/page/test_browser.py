@@ -1,15 +1,14 @@
 """The search page in a real browser."""
 
 import os
-import shutil
 import subprocess
 import sys
 
 import pytest
+from helpers.browser import needs_browser, open_browser
 from helpers.toy import make_toy
 from vlalign.train.cli_train import main as train_main
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 SETTINGS = ["--features", "s3d", "--num-steps", "4", "--batch-size", "8", "--validate-every", "4"]
 
 
@@ -28,12 +27,10 @@ def address(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
+@needs_browser
 @pytest.mark.parametrize("width, colours", [(1280, "light"), (360, "dark")])
 def test_a_query_shows_moments_that_a_link_shows_again(address, width, colours):
-    sync_api = pytest.importorskip("playwright.sync_api")
-    with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+    with open_browser() as browser:
         page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=colours)
         errors = []
         page.on("pageerror", lambda error: errors.append(str(error)))
@@ -53,5 +50,4 @@ def test_a_query_shows_moments_that_a_link_shows_again(address, width, colours):
         again.get_by_text("moments for").wait_for()
         again.wait_for_load_state("networkidle")
         assert again.locator("main").inner_text() == shown
-        browser.close()
         assert not errors

@@ -7,11 +7,11 @@ import re
 import shutil
 
 import pytest
+from helpers.browser import needs_browser, open_browser
 from vlalign.storage.files import read_json, read_jsonl
 from vlalign.train.cli_evaluate import main as evaluate_main
 from vlalign.train.cli_train import main as train_main
 
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 OVERFLOWING = """() => [...document.querySelectorAll("main *:not(svg *):not(pre *)")]
   .filter((e) => e.getBoundingClientRect().right > innerWidth + 1 && !e.closest(".wide"))
   .map((e) => e.outerHTML.slice(0, 80))"""
@@ -83,12 +83,10 @@ def test_each_clip_has_pictures_and_a_link_that_leads_to_its_video(report):
         assert (report.parent / clip["link"]).is_file()
 
 
-@pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
+@needs_browser
 @pytest.mark.parametrize("width, colours", [(1280, "light"), (360, "dark")])
 def test_in_a_real_browser_queries_are_filtered_and_clips_play(report, width, colours):
-    sync_api = pytest.importorskip("playwright.sync_api")
-    with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+    with open_browser() as browser:
         page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=colours)
         errors = []
         page.on("pageerror", lambda error: errors.append(str(error)))
@@ -120,17 +118,14 @@ def test_in_a_real_browser_queries_are_filtered_and_clips_play(report, width, co
         page.locator("article figure button").first.click()
         page.locator("article video").evaluate("(v) => v.videoWidth || new Promise((done) => v.onloadeddata = done)")
         assert page.locator("article video").evaluate("(v) => v.videoWidth") > 0
-        browser.close()
         assert errors == []
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
+@needs_browser
 def test_axe_finds_nothing_serious_in_the_report(report):
-    sync_api = pytest.importorskip("playwright.sync_api")
     axe = pytest.importorskip("axe_playwright_python.sync_playwright")
-    with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+    with open_browser() as browser:
         for colours in ("light", "dark"):
             page = browser.new_page(color_scheme=colours)
             page.goto(report.as_uri())
@@ -138,4 +133,3 @@ def test_axe_finds_nothing_serious_in_the_report(report):
             page.locator("article summary").first.click()
             found = [(rule["id"], rule["nodes"][0]["html"]) for rule in axe.Axe().run(page).response["violations"]]
             assert found == []
-        browser.close()
