@@ -1,4 +1,4 @@
-"""What two busy neighbours cost: ``python tests/benchmarks/busy.py [train evaluate extract]``, on a machine with two
+"""What two busy neighbours cost: ``python tests/benchmarks/busy.py [train taco evaluate extract]``, on a machine with two
 cores, else quiet.
 
 Each part runs alone and beside two programs that never rest, by turns: with the threads' waiting as the libraries have
@@ -28,23 +28,23 @@ SECONDS = 12.0
 NEIGHBOUR = "while True: pass"
 
 
-def make_trainer():
-    """Of the default recipe, on pairs as short as a demo's."""
+def make_trainer(recipe: str):
+    """Of pairs as short as a demo's."""
     import torch
     from helpers.toy import make_toy
     from helpers.training import make_trainer
-    from vlalign.train.config import train_config
+    from vlalign.train.recipes import make_config
     from vlalign.train.workers import Workers
 
     folder = Path(tempfile.mkdtemp())
-    config = train_config(dataset="toy", features="s3d", num_steps=10_000)
+    config = make_config(recipe, {"dataset": "toy", "features": "s3d", "num_steps": 10_000})
     dataset = make_toy(folder, num_videos=400)
     return make_trainer(dataset, config, folder / "run", Workers(), torch.device("cpu"))
 
 
-def training() -> Callable[[], None]:
+def training(recipe: str = "default") -> Callable[[], None]:
     """A step."""
-    trainer = make_trainer()
+    trainer = make_trainer(recipe)
     stream = trainer.inputs_from(0)
     return lambda: trainer.train_step(next(stream))
 
@@ -53,7 +53,7 @@ def evaluation() -> Callable[[], None]:
     """All stages' scores of 100 captions and 100 clips."""
     from vlalign.train.scoring import stage_scores
 
-    trainer = make_trainer()
+    trainer = make_trainer("taco-small")
     pairs = trainer.examples.pairs["validation"]
     return lambda: stage_scores(trainer.scorer, pairs.captions, pairs.clips)
 
@@ -73,7 +73,7 @@ def extraction() -> Callable[[], None]:
     return lambda: list(extract_videos([Job(path.name, path, [extractor]) for path in paths], [extractor]))
 
 
-PARTS = {"train": training, "evaluate": evaluation, "extract": extraction}
+PARTS = {"train": training, "taco": lambda: training("taco-small"), "evaluate": evaluation, "extract": extraction}
 
 
 def child(part: str) -> None:
