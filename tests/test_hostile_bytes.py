@@ -10,7 +10,7 @@ from helpers.hostile_bytes import READERS
 
 PROGRAM = Path(__file__).with_name("helpers") / "hostile_bytes.py"
 NUM_FILES, NUM_ALL_FILES = 40, 640
-"""Of each reader: of thirteen, more than 8,000."""
+"""Of each reader: of fourteen, more than 8,000."""
 
 
 def check(readers: list[str], first: int, last: int, folder: Path) -> None:

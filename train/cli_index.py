@@ -23,6 +23,8 @@ def _index(args: argparse.Namespace) -> int:
     built = build_index(folder, **options, device=args.device)
     show(f"{built.folder}: {built.num_windows:,} windows of {built.num_videos:,} videos")
     show(f"videos added: {built.num_added:,}; no longer counted: {built.num_outdated:,}")
+    if built.num_coded is not None:
+        show(f"windows that got codes, by which searches find candidates: {built.num_coded:,}")
     if built.num_other:
         show(f"removed {built.num_other:,} files that another model or version made")
     if args.duplicates is not None:

@@ -1,5 +1,5 @@
-"""What two busy neighbours cost: ``python tests/benchmarks/busy.py [train taco evaluate extract]``, on a machine with two
-cores, else quiet.
+"""What two busy neighbours cost: ``python tests/benchmarks/busy.py [train taco evaluate extract]``, on a machine with
+two cores, else quiet.
 
 Each part runs alone and beside two programs that never rest, by turns: with the threads' waiting as the libraries have
 it, as the commands set it (``storage/common/threads.py``), and with one thread. Two programs on two cores leave half of

@@ -254,6 +254,21 @@ def read_index(folder: Path, path: Path) -> None:
     index.vectors_of(index.whole_videos())
 
 
+def read_codes(folder: Path, path: Path) -> None:
+    from vlalign.train.search.codes import CodedIndex, CodeFolder
+    from vlalign.train.search.index import WindowIndex, open_parts
+
+    codes = CodeFolder(folder)
+    index = WindowIndex(open_parts(folder), "{}", {f"v{number}": number for number in range(2)})
+    codebook = codes.codebook()
+    if codebook is None or not index.parts:
+        raise UserError("made anew by vlalign-index")
+    parts = [codes.read(part, codebook) for part in index.parts]
+    if any(part is None for part in parts):
+        raise UserError("made anew by vlalign-index")
+    CodedIndex(index, codebook, parts).scan(np.ones(codebook.sample.shape[1], np.float32)).best(5, None)
+
+
 def read_clip(folder: Path, path: Path) -> None:
     weights = Weights(name="clip", sha256=sha256_of(folder / "model.safetensors"))
     load_text_tower(PROFILES["clip_vit_b32"], weights, folder).encode(["a red circle falls"])
@@ -280,6 +295,7 @@ READERS: dict[str, Callable[[Path, Path], None]] = {
     "default-run": read_run,
     "subtitles": read_subtitles,
     "index": read_index,
+    "codes": read_codes,
     "clip": read_clip,
     "compared": read_compared,
 }
@@ -372,6 +388,15 @@ def make_originals(reader: str, folder: Path) -> Path:
         for videos in ({f"v{n}": n for n in range(3)}, {f"v{n}": n for n in range(3, 6)}):
             spans = [np.array([[0.0, 1.0], [1.0, 2.0]])] * len(videos)
             write_part(folder, "{}", videos, spans, [rows[:2]] * len(videos))
+    elif reader == "codes":
+        from vlalign.train.search.codes import CodeFolder
+        from vlalign.train.search.index import WindowIndex, open_parts, write_part
+
+        seconds = np.arange(12.0)
+        spans, vectors = np.stack([seconds, seconds + 1], axis=1), np.random.default_rng(0).normal(size=(12, 8))
+        write_part(folder, "{}", {"v0": 0, "v1": 1}, [spans, spans], [vectors, -vectors])
+        index = WindowIndex(open_parts(folder), "{}", {"v0": 0, "v1": 1})
+        CodeFolder(folder).update(index)
     elif reader == "clip":
         save_clip(new_clip(tokenizer := word_tokenizer(["a red circle falls"]), width=8), tokenizer, folder)
     elif reader == "import":

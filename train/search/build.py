@@ -11,6 +11,8 @@ from ...storage.common.progress import Listener, progress, report_progress_to
 from ...storage.common.terminal import say
 from ...storage.layout import DatasetFolder
 from ..data.clips import Clip
+from .codebook import has_faiss
+from .codes import EXACT_WINDOWS, CodedIndex, CodeFolder, open_codes
 from .encoders import Encoder, key_of
 from .index import WindowIndex, folder_name, open_parts, part_files, remove_parts, write_part
 from .opening import open_encoder
@@ -63,6 +65,9 @@ class BuiltIndex:
     """Videos whose windows no longer counted: of features that changed or are gone."""
     num_other: int
     """Files that were removed because another model or version made them."""
+    num_coded: int | None
+    """Windows that got codes now; None if there are so few windows that searches compare all of them, or FAISS is
+    missing."""
 
 
 def build_index(
@@ -98,6 +103,10 @@ def build_index(
         add_videos(index, before.state.missing)
     after = index.open()
     _clean(index, after)
+    num_coded = None
+    if after.num_windows > EXACT_WINDOWS and has_faiss():
+        with report_progress_to(on_progress):
+            num_coded = CodeFolder(index.path).update(index.open())
     with report_progress_to(on_progress):
         open_said(encoder.dataset)
     return BuiltIndex(
@@ -107,6 +116,7 @@ def build_index(
         num_added=len(before.state.missing),
         num_outdated=before.state.num_outdated,
         num_other=len(before.state.other),
+        num_coded=num_coded,
     )
 
 
@@ -210,3 +220,19 @@ def open_index(encoder: Encoder) -> WindowIndex:
         raise UserError(f"{folder.path}: no index of {len(missing):,} videos yet; {todo} first")
     say(f"note: {len(missing):,} videos are not in the index {folder.path} and were not searched; {todo}")
     return index
+
+
+def open_index_codes(encoder: Encoder, index: WindowIndex) -> CodedIndex | None:
+    """Open the codes of an index's windows; None if searches compare all of them, which is said where it takes long.
+
+    Raises:
+        UserError: A file of codes is damaged.
+    """
+    coded = open_codes(index, IndexFolder.of(encoder).path)
+    if coded is None and index.num_windows > EXACT_WINDOWS:
+        todo = "" if has_faiss() else 'install "vlalign[index]", then '
+        say(
+            f"note: each search compares all {index.num_windows:,} windows, which takes seconds; {todo}"
+            f"run vlalign-index --dataset {encoder.dataset.name}"
+        )
+    return coded

@@ -5,30 +5,30 @@ changes. What a window belongs to is decided when an index is opened: a window c
 those that it was made from. So a video is added by another part, and removed by removing it from the store.
 """
 
-import json
-import math
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from safetensors.numpy import save
 
 from ...storage.common.errors import UserError, refuse_unreadable
-from ...storage.files import check_regular, written_whole
+from .mapped import SUFFIX, TensorFile, write_tensors
 
-SUFFIX = ".safetensors"
 FORMAT = 1
-TYPES = {"vectors": "F16", "spans": "F64", "video": "I32", "first": "I64", "ids": "U8", "checksums": "I64"}
-"""{tensor: type}: vectors [W, D]; spans [W, 2] in seconds; index of each window's video [W]; where each id begins in
-``ids``, and its end [V + 1]; all ids in UTF-8; checksums of the rows that the videos had [V]."""
-BYTES = {"F16": 2, "F64": 8, "I32": 4, "I64": 8, "U8": 1}
-MAX_HEADER_BYTES = 1 << 20
-TODO = "remove it and run vlalign-index"
+TYPES = {
+    "vectors": ("F16", 2),
+    "spans": ("F64", 2),
+    "video": ("I32", 1),
+    "first": ("I64", 1),
+    "ids": ("U8", 1),
+    "checksums": ("I64", 1),
+}
+"""{tensor: type, dimensions}: vectors [W, D]; spans [W, 2] in seconds; index of each window's video [W]; where each id
+begins in ``ids``, and its end [V + 1]; all ids in UTF-8; checksums of the rows that the videos had [V]."""
+WHAT, TODO = "not a part of an index", "remove it and run vlalign-index"
 
 
 @dataclass(frozen=True)
@@ -75,8 +75,7 @@ def write_part(
         "checksums": np.array(list(videos.values()), dtype=np.int64),
     }
     path = folder / f"{time.time_ns():020d}-{uuid.uuid4().hex[:8]}{SUFFIX}"
-    with written_whole(path) as partial:
-        partial.write_bytes(save(tensors, {"format": str(FORMAT), "key": key}))
+    write_tensors(path, tensors, {"format": str(FORMAT), "key": key})
     return path
 
 
@@ -91,46 +90,9 @@ def read_part(path: Path) -> Part:
     Raises:
         UserError: The file is cut, damaged, or not a part of an index.
     """
-    check_regular(path)
-    with refuse_unreadable(path, "not a part of an index", TODO):
-        header, first_byte = _read_header(path)
-        about = header.pop("__metadata__", {})
-        if about.get("format") != str(FORMAT):
-            raise ValueError(f"format {str(about.get('format'))[:20]}, this version reads {FORMAT}")
-        if header.keys() != TYPES.keys():
-            raise ValueError("its tensors are not those of an index")
-        size = path.stat().st_size - first_byte
-        arrays = {name: _mapped(path, first_byte, size, name, header[name]) for name in TYPES}
-        return _checked(path, str(about["key"]), arrays)
-
-
-def _read_header(path: Path) -> tuple[dict[str, Any], int]:
-    with path.open("rb") as file:
-        length = int.from_bytes(file.read(8), "little")
-        if length > MAX_HEADER_BYTES:
-            raise ValueError(f"a header of {length:,} bytes")
-        content = file.read(length)
-    if len(content) < length:
-        raise ValueError("it is cut off")
-    header = json.loads(content)
-    if not isinstance(header, dict) or not all(isinstance(value, dict) for value in header.values()):
-        raise ValueError("its header is no object of objects")
-    return header, 8 + length
-
-
-def _mapped(path: Path, first_byte: int, size: int, name: str, about: Mapping[str, Any]) -> np.ndarray:
-    """Map one tensor after checking that it lies in the file and has the stated type and size."""
-    shape, (low, high), kind = about["shape"], about["data_offsets"], about["dtype"]
-    if kind != TYPES[name] or not all(type(n) is int and n >= 0 for n in (*shape, low, high)):
-        raise ValueError(f"{name}: another type than {TYPES[name]}, or an impossible size")
-    if len(shape) != (2 if name in ("vectors", "spans") else 1) or high - low != math.prod(shape) * BYTES[kind]:
-        raise ValueError(f"{name}: shape {shape}, {high - low:,} bytes")
-    if high > size:
-        raise ValueError("it is cut off")
-    dtype = np.dtype(f"<{ {'F': 'f', 'I': 'i', 'U': 'u'}[kind[0]] }{BYTES[kind]}")
-    if 0 in shape:
-        return np.zeros(shape, dtype)
-    return np.memmap(path, dtype, "r", offset=first_byte + low, shape=tuple(shape))
+    file = TensorFile(path, TYPES, FORMAT, WHAT, TODO)
+    with refuse_unreadable(path, WHAT, TODO):
+        return _checked(path, str(file.about["key"]), file.arrays)
 
 
 def _checked(path: Path, key: str, arrays: Mapping[str, np.ndarray]) -> Part:
@@ -142,6 +104,8 @@ def _checked(path: Path, key: str, arrays: Mapping[str, np.ndarray]) -> Part:
     spans, video, first = np.array(spans), np.array(video), np.array(first)
     if num_windows and not (video.min() >= 0 and video.max() < num_videos):
         raise ValueError("a window of a video that it does not list")
+    if (np.diff(video) < 0).any():
+        raise ValueError("windows of a video that are apart")
     if not np.isfinite(spans).all() or (spans[:, 0] > spans[:, 1]).any() or (spans < 0).any():
         raise ValueError("a window without a valid time")
     ids = arrays["ids"].tobytes()
@@ -201,6 +165,7 @@ class WindowIndex:
         """Index of each window's video among ``video_ids``; -1 for a window that does not count."""
         self.spans = np.concatenate(spans)
         """Start and end of each window in seconds."""
+        self._rows_of = self._ranges()
         self.is_live = self.video >= 0
         self.num_windows = int(self.is_live.sum())
         self.first_row = np.cumsum([0, *(len(part.vectors) for part in self.parts)])
@@ -220,8 +185,13 @@ class WindowIndex:
 
     def rows_of(self, video_id: str) -> np.ndarray:
         """Return the indices of a video's windows."""
-        number = self._number_of.get(video_id, -2)
-        return np.flatnonzero(self.video == number)
+        return np.arange(*self._rows_of.get(self._number_of.get(video_id, -2), (0, 0)))
+
+    def _ranges(self) -> dict[int, tuple[int, int]]:
+        """Return the first row of each video's windows and the one after their last: they lie together in a part."""
+        first = np.flatnonzero(np.diff(self.video, prepend=-1)).tolist()
+        numbers = self.video[first].tolist()
+        return dict(zip(numbers, pairwise([*first, len(self.video)]), strict=True))
 
     def whole_videos(self) -> np.ndarray:
         """Return the indices of the windows that are whole videos, one for each video: its first (``plan_windows``)."""
@@ -230,7 +200,11 @@ class WindowIndex:
 
     def vectors_of(self, rows: np.ndarray) -> np.ndarray:
         """Return the vectors of some windows, float32 [N, D]."""
-        vectors = np.zeros((len(rows), self.dim), dtype=np.float32)
+        return self.halves_of(rows).astype(np.float32)
+
+    def halves_of(self, rows: np.ndarray) -> np.ndarray:
+        """Return the vectors of some windows as they are kept, float16 [N, D]."""
+        vectors = np.zeros((len(rows), self.dim), dtype=np.float16)
         part_of = np.searchsorted(self.first_row, rows, side="right") - 1
         for number in np.unique(part_of).tolist():
             chosen = part_of == number

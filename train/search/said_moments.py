@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from ..data.clips import Clip
+from .codes import CodedScan
 from .encoders import Encoder
 from .moments import Moment, ScoreCurve
 from .said import Said
@@ -18,7 +19,7 @@ def found_said(
     encoder: Encoder,
     query: str,
     curve_of: Callable[[np.ndarray, str], ScoreCurve] | None = None,
-    scan: Scan | None = None,
+    scan: Scan | CodedScan | None = None,
 ) -> list[Moment]:
     """Return the moments that captions are about, in the same order.
 

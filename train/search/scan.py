@@ -21,12 +21,12 @@ class Scan:
         for first, block in index.blocks(BLOCK_WINDOWS):
             check_time()
             scores[first : first + len(block)] = half_product(block, query_D)
-        self.scores = np.nan_to_num(scores, nan=-np.inf, neginf=-np.inf, posinf=-np.inf)
+        self.scores = finite(scores)
         """float32 [W]; -inf for one that is not finite."""
         self._sorted = np.sort(self.scores[index.is_live])
 
-    def best(self, count: int, videos: Collection[str] | None) -> np.ndarray:
-        """Return the rows of the windows with the highest scores, the best first.
+    def best(self, count: int, videos: Collection[str] | None) -> tuple[np.ndarray, np.ndarray]:
+        """Return the rows of the windows with the highest scores, the best first, and the scores.
 
         Args:
             count: Most rows to return.
@@ -37,13 +37,40 @@ class Scan:
             chosen = np.array([video_id in videos for video_id in self.index.video_ids], dtype=bool)
             allowed = allowed & chosen[self.index.video]
         rows = np.flatnonzero(allowed)
-        if count < len(rows):
-            rows = rows[np.argpartition(-self.scores[rows], count - 1)[:count]]
-        return rows[np.lexsort((rows, -self.scores[rows]))]
+        return best_of(rows, self.scores[rows], count)
 
     def percent_below(self, scores: np.ndarray) -> np.ndarray:
         """Return for each score how many percent of all windows have a lower one."""
-        return np.searchsorted(self._sorted, scores, side="left") / max(len(self._sorted) - 1, 1) * 100
+        return percent_below(self._sorted, scores)
+
+
+def best_of(rows: np.ndarray, scores: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return up to ``count`` rows with the highest scores, the best first, and the scores; of equal ones the first."""
+    if count < len(rows):
+        top = np.argpartition(-scores, count - 1)[:count]
+        rows, scores = rows[top], scores[top]
+    order = np.lexsort((rows, -scores))
+    return rows[order], scores[order]
+
+
+def percent_below(sorted_scores: np.ndarray, scores: np.ndarray) -> np.ndarray:
+    """Return for each score how many percent of sorted ones are lower: 100 for the highest of them."""
+    below = np.searchsorted(sorted_scores, scores, side="left") / max(len(sorted_scores) - 1, 1) * 100
+    return np.minimum(below, 100)
+
+
+def finite(scores: np.ndarray) -> np.ndarray:
+    """Return scores with -inf in place of those that are no numbers."""
+    return np.nan_to_num(scores, nan=-np.inf, neginf=-np.inf, posinf=-np.inf)
+
+
+def exact_scores(index: WindowIndex, rows: np.ndarray, query_D: np.ndarray) -> np.ndarray:
+    """Return the scores [N] of some windows; rows are ascending."""
+    scores = [np.zeros(0, np.float32)]
+    for low in range(0, len(rows), BLOCK_WINDOWS):
+        check_time()
+        scores.append(half_product(index.halves_of(rows[low : low + BLOCK_WINDOWS]), query_D))
+    return finite(np.concatenate(scores))
 
 
 def half_product(block: np.ndarray, query_D: np.ndarray) -> np.ndarray:

@@ -9,7 +9,8 @@ import numpy as np
 from ...storage.common.errors import SettingError, UserError
 from ...storage.layout import DatasetFolder
 from ..data.clips import Clip
-from .build import open_index
+from .build import open_index, open_index_codes
+from .codes import CodedIndex, CodedScan
 from .encoders import Encoder, unit
 from .examples import Example, VideoPart
 from .index import WindowIndex
@@ -27,8 +28,10 @@ CANDIDATES_PER_RESULT, MIN_CANDIDATES = 16, 256
 class Search:
     """A data set, ready to be searched. Call it with a text."""
 
-    def __init__(self, encoder: Encoder, index: WindowIndex, said: SaidIndex | None = None) -> None:
-        self.encoder, self.index, self.said = encoder, index, said
+    def __init__(
+        self, encoder: Encoder, index: WindowIndex, said: SaidIndex | None = None, coded: CodedIndex | None = None
+    ) -> None:
+        self.encoder, self.index, self.said, self.coded = encoder, index, said, coded
         self._video_ids = frozenset(index.video_ids)
 
     @property
@@ -98,7 +101,7 @@ class Search:
         if query.strip():
             text_D = self.encoder.text_vector(query)
             query_D = like_weight * unit(query_D) + (1 - like_weight) * unit(text_D)
-        hits = self._hits(Scan(self.index, query_D), num_results, videos)
+        hits = self._hits(self._scan(query_D), num_results, videos)
         if isinstance(like, VideoPart):
             start, end = self._span(like)
             hits = [h for h in hits if h.video_id != like.video_id or h.start_seconds >= end or h.end_seconds <= start]
@@ -198,7 +201,7 @@ class Search:
             assert said is not None
             return found_said(said.find(query, num_results, self._searched(videos)), self.encoder, query)[:num_results]
         query_D = self.encoder.text_vector(query)
-        scan = Scan(self.index, query_D)
+        scan = self._scan(query_D)
         # Of each list twice as many, so that what is low in both can be high in their fusion.
         num_seen = num_results if said is None else 2 * num_results
         hits = self._hits(scan, num_seen, videos)
@@ -211,10 +214,12 @@ class Search:
     def _searched(self, videos: Collection[str] | None) -> Collection[str]:
         return self._video_ids if videos is None else self._video_ids & frozenset(videos)
 
-    def _hits(self, scan: Scan, num_results: int, videos: Collection[str] | None) -> list[Hit]:
+    def _scan(self, query_D: np.ndarray) -> Scan | CodedScan:
+        return Scan(self.index, query_D) if self.coded is None else self.coded.scan(query_D)
+
+    def _hits(self, scan: Scan | CodedScan, num_results: int, videos: Collection[str] | None) -> list[Hit]:
         """Return the best windows, the best first."""
-        rows = scan.best(max(CANDIDATES_PER_RESULT * num_results, MIN_CANDIDATES), videos)
-        scores = scan.scores[rows]
+        rows, scores = scan.best(max(CANDIDATES_PER_RESULT * num_results, MIN_CANDIDATES), videos)
         below = scan.percent_below(scores).tolist()
         return [
             Hit(
@@ -298,4 +303,5 @@ def open_search(
             and too large to be made now.
     """
     encoder = open_encoder(folder, features=features, run=run, weights=weights, root=root, device=device)
-    return Search(encoder, open_index(encoder), open_said(encoder.dataset))
+    index = open_index(encoder)
+    return Search(encoder, index, open_said(encoder.dataset), open_index_codes(encoder, index))

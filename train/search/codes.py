@@ -1,0 +1,204 @@
+"""Codes of windows, by which a search among millions finds candidates: their exact vectors are compared.
+
+FAISS's own files are not written or read, because it does not promise to withstand a file of somebody else. The arrays
+are kept as files of tensors that are checked (``mapped``), and its lists are filled from them when an index is opened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ...storage.common.errors import refuse_unreadable
+from ...storage.common.progress import progress
+from .codebook import NUM_CODES, VALUES_OF_CODE, Codebook, PartCodes, encode, has_faiss, learn_codebook, padded_width
+from .index import Part, WindowIndex
+from .mapped import SUFFIX, TensorFile, write_tensors
+from .scan import best_of, exact_scores, half_product, percent_below
+
+EXACT_WINDOWS = 1 << 20
+"""Up to so many windows, all are compared."""
+FORMAT = 1
+NUM_PROBES = 64
+"""Lists that are looked at."""
+MIN_CANDIDATES = 512
+"""Windows whose exact vectors are compared. Both: ``tests/benchmarks/README.md``."""
+CODEBOOK_TYPES = {"lists": ("F32", 2), "pieces": ("F32", 3), "sample": ("F16", 2)}
+CODES_TYPES = {"list": ("I32", 1), "codes": ("U8", 2)}
+WHAT, TODO = "not the codes of an index", "remove it and run vlalign-index"
+
+
+class CodeFolder:
+    """Where the codes of an index are kept: a codebook, and a file for each part."""
+
+    def __init__(self, index_folder: Path) -> None:
+        self.path = index_folder / "codes"
+        self.codebook_path = self.path / f"codebook{SUFFIX}"
+
+    def codebook(self) -> Codebook | None:
+        """Return the codebook; None if there is none.
+
+        Raises:
+            UserError: It is damaged.
+        """
+        if not self.codebook_path.exists():
+            return None
+        file = TensorFile(self.codebook_path, CODEBOOK_TYPES, FORMAT, WHAT, TODO)
+        with refuse_unreadable(self.codebook_path, WHAT, TODO):
+            book = Codebook(*(np.array(file.arrays[name]) for name in CODEBOOK_TYPES))
+            (num_lists, width), dim = book.lists.shape, book.sample.shape[1]
+            if not num_lists or not dim or width != padded_width(dim):
+                raise ValueError("its arrays do not fit each other")
+            if book.pieces.shape != (NUM_CODES, VALUES_OF_CODE, width // NUM_CODES):
+                raise ValueError("its arrays do not fit each other")
+            if not all(np.isfinite(of).all() for of in (book.lists, book.pieces, book.sample)):
+                raise ValueError("values that are no numbers")
+        return book
+
+    def path_of(self, part: Part) -> Path:
+        """Return the file with the codes of a part."""
+        return self.path / part.path.name
+
+    def read(self, part: Part, codebook: Codebook) -> PartCodes | None:
+        """Return the list [W] and the codes [W, 64] of each window of a part; None if they were not made yet.
+
+        Raises:
+            UserError: The file is damaged.
+        """
+        path = self.path_of(part)
+        if not path.exists():
+            return None
+        file = TensorFile(path, CODES_TYPES, FORMAT, WHAT, TODO)
+        if file.about.get("codebook") != codebook.digest:
+            return None
+        with refuse_unreadable(path, WHAT, TODO):
+            lists, codes = np.array(file.arrays["list"]), np.array(file.arrays["codes"])
+            if lists.shape != (len(part.vectors),) or codes.shape != (len(part.vectors), NUM_CODES // 2):
+                raise ValueError("it has not as many windows as its part")
+            if len(lists) and not (lists.min() >= 0 and lists.max() < len(codebook.lists)):
+                raise ValueError("a list that does not exist")
+        return lists, codes
+
+    def update(self, index: WindowIndex) -> int:
+        """Make what is missing: the codebook, and the codes of parts. Remove codes of parts that are gone.
+
+        What is written stays if the work is stopped.
+
+        Returns:
+            How many windows got codes.
+        """
+        codebook = self.codebook()
+        if codebook is None or codebook.sample.shape[1] != index.dim:
+            codebook = learn_codebook(index)
+            self.path.mkdir(exist_ok=True)
+            tensors = {name: getattr(codebook, name) for name in CODEBOOK_TYPES}
+            write_tensors(self.codebook_path, tensors, {"format": str(FORMAT)})
+        kept = {self.path_of(part) for part in index.parts} | {self.codebook_path}
+        for path in self.path.glob(f"*{SUFFIX}"):
+            if path not in kept:
+                path.unlink()
+        todo = [part for part in index.parts if self.read(part, codebook) is None]
+        total = sum(len(part.vectors) for part in todo)
+        for part in progress(todo, total=total, what="coding", unit="windows", size=lambda part: len(part.vectors)):
+            lists, codes = encode(part.vectors, codebook)
+            about = {"format": str(FORMAT), "codebook": codebook.digest}
+            write_tensors(self.path_of(part), {"list": lists, "codes": codes}, about)
+        return total
+
+
+class CodedIndex:
+    """Windows by their lists and codes, in memory. Windows without codes are compared one by one."""
+
+    def __init__(self, index: WindowIndex, codebook: Codebook, coded: Sequence[PartCodes | None]) -> None:
+        """Fill FAISS's lists.
+
+        Args:
+            index: All windows.
+            codebook: Of the codes.
+            coded: Of each part of the index: what ``CodeFolder.read`` gave.
+        """
+        import faiss
+
+        self.index, self.codebook = index, codebook
+        rows, lists, codes, plain = [], [], [], []
+        for first, part, of_part in zip(index.first_row.tolist(), index.parts, coded, strict=False):
+            live = first + np.flatnonzero(index.is_live[first : first + len(part.vectors)])
+            if of_part is None:
+                plain.append(live)
+                continue
+            rows.append(live)
+            lists.append(of_part[0][live - first])
+            codes.append(of_part[1][live - first])
+        self.plain = np.concatenate([np.zeros(0, np.int64), *plain])
+        """Rows of the windows without codes."""
+        list_W = np.concatenate(lists)
+        order = np.argsort(list_W, kind="stable")
+        rows_W, codes_WC = np.concatenate(rows).astype(np.int64)[order], np.concatenate(codes)[order]
+        del rows, lists, codes
+        filled = codebook.new_index()
+        inverted: Any = filled.invlists
+        borders = np.searchsorted(list_W[order], np.arange(len(codebook.lists) + 1)).tolist()
+        for number, (low, high) in enumerate(pairwise(borders)):
+            if low < high:
+                ids, of_list = rows_W[low:high], codes_WC[low:high]
+                inverted.add_entries(number, high - low, faiss.swig_ptr(ids), faiss.swig_ptr(of_list))
+        filled.ntotal = len(rows_W)
+        self.fast = faiss.IndexIVFPQFastScan(filled)
+        self.fast.nprobe = NUM_PROBES
+
+    def scan(self, query_D: np.ndarray) -> CodedScan:
+        """Return the search of a query."""
+        return CodedScan(self, query_D)
+
+
+class CodedScan:
+    """The search of a query among the windows that its codes find."""
+
+    def __init__(self, coded: CodedIndex, query_D: np.ndarray) -> None:
+        self.coded, self.query_D = coded, query_D
+        self._sorted = np.sort(half_product(coded.codebook.sample, query_D))
+
+    def best(self, count: int, videos: Collection[str] | None) -> tuple[np.ndarray, np.ndarray]:
+        """Return the rows of the windows with the highest scores among the candidates, the best first, and the scores.
+
+        Args:
+            count: Most rows to return.
+            videos: Ids of the videos to search, all of whose windows are compared; None for all.
+        """
+        coded, index = self.coded, self.coded.index
+        if videos is not None:
+            of_videos = [index.rows_of(video_id) for video_id in sorted(set(videos))]
+            rows = np.concatenate([np.zeros(0, np.int64), *of_videos])
+        else:
+            query = coded.codebook.padded(self.query_D[None])
+            found = coded.fast.search(query, max(count, MIN_CANDIDATES))[1][0]
+            rows = np.concatenate([found[found >= 0], coded.plain])
+        rows.sort()
+        return best_of(rows, exact_scores(index, rows, self.query_D), count)
+
+    def percent_below(self, scores: np.ndarray) -> np.ndarray:
+        """Return for each score how many percent of all windows have a lower one, as a sample of them tells."""
+        return percent_below(self._sorted, scores)
+
+
+def open_codes(index: WindowIndex, index_folder: Path) -> CodedIndex | None:
+    """Open the codes of an index; None if it is small enough to compare all windows, or has no codes.
+
+    Raises:
+        UserError: A file is damaged.
+    """
+    if index.num_windows <= EXACT_WINDOWS or not has_faiss():
+        return None
+    folder = CodeFolder(index_folder)
+    codebook = folder.codebook()
+    if codebook is None or codebook.sample.shape[1] != index.dim:
+        return None
+    coded = [folder.read(part, codebook) for part in index.parts]
+    without = sum(len(part.vectors) for part, of_part in zip(index.parts, coded, strict=True) if of_part is None)
+    if without > EXACT_WINDOWS:
+        return None
+    return CodedIndex(index, codebook, coded)
