@@ -112,7 +112,8 @@ def scene_frame(scene: Scene, progress: float, background: np.ndarray) -> np.nda
     return canvas.astype(np.uint8)
 
 
-def _background(scene: Scene, width: int, height: int) -> np.ndarray:
+def scene_background(scene: Scene, width: int, height: int) -> np.ndarray:
+    """Return what is behind the objects of a scene, uint8 [H, W, 3]."""
     rng = np.random.default_rng(scene["noise_seed"])
     shade = np.linspace(30, 60, height, dtype=np.int64)[:, None, None]
     return (shade + rng.integers(-6, 7, size=(height, width, 3))).astype(np.uint8)
@@ -150,7 +151,7 @@ def check_scene(scene: Scene) -> None:
         raise ValueError(f"{fps!r} frames a second; expected a whole number, or two with a slash, up to {MAX_FPS}")
     if scene["rotation_degrees"] not in (0, 90, 180, 270):
         raise ValueError(f"turned by {scene['rotation_degrees']!r} degrees; expected 0, 90, 180 or 270")
-    scene_frame(scene, 0.0, _background(scene, 16, 16))
+    scene_frame(scene, 0.0, scene_background(scene, 16, 16))
     bool(scene["variable_rate"])
 
 
@@ -167,7 +168,7 @@ def render_video(scene: Scene, path: Path) -> None:
     unfinished = path.with_name(f".{path.name}.{os.getpid()}.partial")
     turns = scene["rotation_degrees"] // 90
     ticks, tick_seconds = frame_times(scene)
-    background = _background(scene, scene["width"], scene["height"])
+    background = scene_background(scene, scene["width"], scene["height"])
     try:
         with av.open(str(unfinished), "w", format="mp4") as container:
             # One thread, and no macroblock tree, which reads memory that nothing was written to: the same bytes always.

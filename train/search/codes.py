@@ -23,7 +23,7 @@ from .scan import best_of, exact_scores, half_product, percent_below
 EXACT_WINDOWS = 1 << 20
 """Up to so many windows, all are compared."""
 FORMAT = 1
-NUM_PROBES = 64
+NUM_PROBES = 256
 """Lists that are looked at."""
 MIN_CANDIDATES = 512
 """Windows whose exact vectors are compared. Both: ``tests/benchmarks/README.md``."""
