@@ -15,7 +15,7 @@ from vlalign.storage.profiles import PROFILES
 from .clips_of_text import new_clip, save_clip, word_tokenizer
 
 PROFILE = PROFILES["clip_vit_b32"]
-NUM_SCENES, NUM_STEPS, BATCH = 600, 250, 64
+NUM_SCENES, NUM_STEPS, BATCH = 800, 400, 64
 PROGRESS = (0.15, 0.4, 0.6, 0.85)
 """How far the frames are that it learns from."""
 
