@@ -95,8 +95,10 @@ def _add_searches(app: FastAPI, search: Search, library: Library) -> None:
         finally:
             one_search.release()
 
-    def chosen(filters: Filters) -> set[str]:
-        """Return the videos that pass the filters."""
+    def chosen(filters: Filters) -> set[str] | None:
+        """Return the videos that pass the filters; None for all."""
+        if filters == Filters():
+            return None
         split, known = filters.split, filters.caption_known
         return {
             video_id
@@ -106,7 +108,7 @@ def _add_searches(app: FastAPI, search: Search, library: Library) -> None:
             and filters.shortest <= search.encoder.duration_seconds(video_id) <= filters.longest
         }
 
-    def answer(moments: list[Moment], num_videos: int, remarks: list[str]) -> SearchAnswer:
+    def answer(moments: list[Moment], videos: set[str] | None, remarks: list[str]) -> SearchAnswer:
         answers = [
             MomentAnswer.of(
                 moment,
@@ -116,6 +118,7 @@ def _add_searches(app: FastAPI, search: Search, library: Library) -> None:
             )
             for moment in moments
         ]
+        num_videos = len(search.index.video_ids if videos is None else videos)
         return SearchAnswer(moments=answers, num_videos=num_videos, remarks=remarks)
 
     @app.get("/api/about")
@@ -135,8 +138,8 @@ def _add_searches(app: FastAPI, search: Search, library: Library) -> None:
         """Find moments that fit some words."""
         with in_turn():
             videos = chosen(filters)
-            moments = search(q, num_results=num, videos=videos, by=by) if videos else []
-            return answer(moments, len(videos), search.remarks(q, by))
+            moments = [] if videos == set() else search(q, num_results=num, videos=videos, by=by)
+            return answer(moments, videos, search.remarks(q, by))
 
     @app.get("/api/like")
     def like(
@@ -149,8 +152,8 @@ def _add_searches(app: FastAPI, search: Search, library: Library) -> None:
         """Find moments that look like a part of a video."""
         with in_turn():
             videos = chosen(filters)
-            moments = search.like(video_id, start, end, num_results=num, videos=videos) if videos else []
-            return answer(moments, len(videos), [])
+            moments = [] if videos == set() else search.like(video_id, start, end, num_results=num, videos=videos)
+            return answer(moments, videos, [])
 
     @app.get("/api/curve")
     def curve(q: Words, video_id: VideoId) -> CurveAnswer:

@@ -1,0 +1,173 @@
+"""The search page on real videos, in a real browser: what it shows, with the keyboard, in the dark, and on a phone."""
+
+import base64
+import io
+import os
+import subprocess
+import sys
+import time
+from fractions import Fraction
+from pathlib import Path
+
+import av
+import numpy as np
+import pytest
+from helpers.browser import needs_browser, open_browser
+from helpers.clips_of_text import new_clip, save_clip, word_tokenizer
+from PIL import Image
+from vlalign.extract.cli import main as extract_main
+
+pytestmark = [pytest.mark.slow, needs_browser]
+
+FPS, WIDTH, HEIGHT = 8, 192, 128
+LOOKS = [(1280, "light"), (1280, "dark"), (360, "light"), (360, "dark"), (2560, "light")]
+FRAME = """async (video) => {
+    video.pause();
+    await new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)));
+    const canvas = document.createElement("canvas");
+    [canvas.width, canvas.height] = [video.videoWidth, video.videoHeight];
+    canvas.getContext("2d").drawImage(video, 0, 0);
+    return [video.currentTime, canvas.toDataURL("image/png").split(",")[1]];
+}"""
+
+
+def picture(number: int, colour: np.ndarray) -> np.ndarray:
+    """Return a frame of which a bar shows the number."""
+    canvas = np.tile((colour // 2).astype(np.uint8), (HEIGHT, WIDTH, 1))
+    canvas[:, number * 2 % WIDTH :][:, :12] = colour
+    return canvas
+
+
+def write_video(path: Path, seconds: int, seed: int) -> None:
+    """Write a video of which no two frames are the same."""
+    colours = np.random.default_rng(seed).integers(60, 255, (seconds, 3))
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream("libx264", rate=FPS, options={"crf": "18", "g": "8"})
+        stream.width, stream.height, stream.pix_fmt = WIDTH, HEIGHT, "yuv420p"
+        for number in range(seconds * FPS):
+            frame = av.VideoFrame.from_ndarray(picture(number, colours[number // FPS]), format="rgb24")
+            frame.pts, frame.time_base = number, Fraction(1, FPS)
+            container.mux(stream.encode(frame))
+        container.mux(stream.encode(None))
+
+
+def frames(path: Path) -> np.ndarray:
+    with av.open(str(path)) as container:
+        return np.stack([frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)]).astype(int)
+
+
+@pytest.fixture(scope="module")
+def videos(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("videos")
+    for number, seconds in enumerate((24, 9, 12)):
+        write_video(folder / f"v{number}.mp4", seconds, number)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory, videos):
+    """Serve the videos with the text tower of a CLIP, as the command does; return the page's address."""
+    root = tmp_path_factory.mktemp("root")
+    tokenizer = word_tokenizer(["red ball"])
+    clip = save_clip(new_clip(tokenizer), tokenizer, root / "clip")
+    at = ["--root", str(root), "--dataset", "mine", "--features", "clip_vit_b32", "--weights", str(clip)]
+    assert extract_main([*at, "--videos", str(videos)]) == 0
+    program = "import sys; from vlalign.train.cli_serve import main; sys.exit(main(sys.argv[1:]))"
+    command = [sys.executable, "-c", program, *at, "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        yield next(line for line in server.stdout if line.startswith("http")).split()[0]
+        server.terminate()
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with open_browser() as browser:
+        yield browser
+
+
+def search(page, words: str = "red ball") -> None:
+    page.fill("input[type=search]", words)
+    page.keyboard.press("Enter")
+    page.get_by_text(f"moments for “{words}”").wait_for()
+    page.wait_for_load_state("networkidle")
+
+
+def wait_until(page, condition: str, of=None) -> None:
+    """Wait for a condition; Playwright's own way is code from a string, which the page forbids."""
+    end = time.monotonic() + 30
+    while not page.evaluate(condition, of):
+        assert time.monotonic() < end, condition
+        page.wait_for_timeout(50)
+
+
+def test_the_frame_that_is_shown_is_the_frame_of_that_second(address, browser, videos):
+    page = browser.new_page()
+    page.goto(address)
+    search(page)
+    items = page.locator("#results > li")
+    assert items.count() >= 3
+    for number in range(3):
+        item = items.nth(number)
+        name = item.locator("h2").inner_text().split()[-1]
+        item.get_by_role("button", name="Play").click()
+        video = item.locator("video").element_handle()
+        wait_until(page, "(video) => video.readyState >= 2 && !video.seeking && !video.paused", video)
+        seconds, png = video.evaluate(FRAME)
+        asked = item.locator("p").first.inner_text().split()[0]
+        minutes, rest = asked.split(":")
+        started = 60 * int(minutes) + float(rest)
+        assert started - 1 / FPS <= seconds <= started + 4, "it plays from the moment on"
+        shown = np.asarray(Image.open(io.BytesIO(base64.b64decode(png))).convert("RGB")).astype(int)
+        distances = np.abs(frames(videos / f"{name}.mp4") - shown).mean(axis=(1, 2, 3))
+        assert abs(distances.argmin() - seconds * FPS) <= 1, f"{name}: frame {distances.argmin()} at {seconds} s"
+        assert distances.min() < 6
+
+
+def test_the_keyboard_alone_finds_and_plays(address, browser):
+    page = browser.new_page()
+    page.goto(address)
+    page.get_by_text("Type what you look for.").wait_for()
+    page.keyboard.press("/")
+    page.keyboard.type("red ball")
+    page.keyboard.press("Enter")
+    page.get_by_text("moments for “red ball”").wait_for()
+    for _ in range(40):
+        page.keyboard.press("Tab")
+        if page.evaluate("document.activeElement.textContent") == "Play moment":
+            break
+    assert page.evaluate("document.activeElement.textContent") == "Play moment"
+    assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") != "none", "one sees where one is"
+    page.keyboard.press("Enter")
+    wait_until(page, "() => [...document.querySelectorAll('video')].some((video) => !video.paused)")
+
+
+def test_filters_choose_and_going_back_shows_what_was_there(address, browser):
+    page = browser.new_page()
+    page.goto(address)
+    search(page)
+    before = page.locator("#status").inner_text()
+    assert "among 3 videos" in before
+    page.get_by_text("Filters").click()
+    page.get_by_label("Video from").fill("20")
+    page.get_by_role("button", name="Search").click()
+    page.get_by_text("among 1 videos").wait_for()
+    assert {name.split()[-1] for name in page.locator("h2").all_inner_texts()} == {"v0"}
+    page.go_back()
+    page.get_by_text("among 3 videos").wait_for()
+    assert page.locator("#status").inner_text() == before
+    page.get_by_role("button", name="More like").first.click()
+    page.get_by_text("moments like").wait_for()
+
+
+@pytest.mark.parametrize("width, colours", LOOKS)
+def test_axe_finds_nothing_serious_on_the_page(address, browser, width, colours):
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright")
+    page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=colours, bypass_csp=True)
+    page.goto(address)
+    search(page)
+    page.get_by_text("Filters").click()
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    found = [(rule["id"], rule["nodes"][0]["html"]) for rule in axe.Axe().run(page).response["violations"]]
+    assert not found
+    if folder := os.environ.get("VLALIGN_PICTURES"):
+        page.screenshot(path=Path(folder) / f"page-{width}-{colours}.png")
