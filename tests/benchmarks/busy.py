@@ -28,8 +28,8 @@ SECONDS = 12.0
 NEIGHBOUR = "while True: pass"
 
 
-def make_trainer(recipe: str):
-    """Of pairs as short as a demo's."""
+def make_trainer(recipe: str | None):
+    """Return a trainer for pairs as short as a demo's. None: TACo with the settings' own defaults."""
     import torch
     from helpers.toy import make_toy
     from helpers.training import make_trainer
@@ -42,7 +42,7 @@ def make_trainer(recipe: str):
     return make_trainer(dataset, config, folder / "run", Workers(), torch.device("cpu"))
 
 
-def training(recipe: str = "default") -> Callable[[], None]:
+def training(recipe: str | None = "default") -> Callable[[], None]:
     """A step."""
     trainer = make_trainer(recipe)
     stream = trainer.inputs_from(0)
@@ -53,7 +53,7 @@ def evaluation() -> Callable[[], None]:
     """All stages' scores of 100 captions and 100 clips."""
     from vlalign.train.scoring import stage_scores
 
-    trainer = make_trainer("taco-small")
+    trainer = make_trainer(None)
     pairs = trainer.examples.pairs["validation"]
     return lambda: stage_scores(trainer.scorer, pairs.captions, pairs.clips)
 
@@ -73,7 +73,7 @@ def extraction() -> Callable[[], None]:
     return lambda: list(extract_videos([Job(path.name, path, [extractor]) for path in paths], [extractor]))
 
 
-PARTS = {"train": training, "taco": lambda: training("taco-small"), "evaluate": evaluation, "extract": extraction}
+PARTS = {"train": training, "taco": lambda: training(None), "evaluate": evaluation, "extract": extraction}
 
 
 def child(part: str) -> None:
