@@ -12,7 +12,7 @@ from ...storage.common.terminal import say
 from ...storage.layout import DatasetFolder
 from ..data.clips import Clip
 from .codebook import has_faiss
-from .codes import EXACT_WINDOWS, CodedIndex, CodeFolder, open_codes
+from .codes import CodedIndex, CodeFolder, needs_codes, open_codes
 from .encoders import Encoder, key_of
 from .index import WindowIndex, folder_name, open_parts, part_files, remove_parts, write_part
 from .opening import open_encoder
@@ -104,7 +104,7 @@ def build_index(
     after = index.open()
     _clean(index, after)
     num_coded = None
-    if after.num_windows > EXACT_WINDOWS and has_faiss():
+    if needs_codes(after) and has_faiss():
         with report_progress_to(on_progress):
             num_coded = CodeFolder(index.path).update(index.open())
     with report_progress_to(on_progress):
@@ -229,7 +229,7 @@ def open_index_codes(encoder: Encoder, index: WindowIndex) -> CodedIndex | None:
         UserError: A file of codes is damaged.
     """
     coded = open_codes(index, IndexFolder.of(encoder).path)
-    if coded is None and index.num_windows > EXACT_WINDOWS:
+    if coded is None and needs_codes(index):
         todo = "" if has_faiss() else 'install "vlalign[index]", then '
         say(
             f"note: each search compares all {index.num_windows:,} windows, which takes seconds; {todo}"

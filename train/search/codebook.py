@@ -1,4 +1,4 @@
-"""Codebooks: what decides in which list a window is, and its code.
+"""Codebooks: from them follow the list of a window, and its code.
 
 Inverted lists and product quantisation (Jegou et al. 2011), by FAISS.
 """
@@ -41,7 +41,7 @@ def padded_width(dim: int) -> int:
 
 @dataclass(frozen=True)
 class Codebook:
-    """What decides the codes of vectors."""
+    """Lists and pieces, from which the codes of vectors follow."""
 
     lists: np.ndarray
     """The middle of each list, float32 [L, P]; vectors of D values are padded with zeros to P."""
@@ -58,7 +58,7 @@ class Codebook:
 
     @cached_property
     def coarse(self) -> faiss.IndexFlatIP:
-        """What finds the lists of vectors."""
+        """FAISS's exact search for the list of a vector."""
         import faiss
 
         coarse = faiss.IndexFlatIP(self.lists.shape[1])
@@ -107,7 +107,7 @@ def _sample(index: WindowIndex, count: int) -> np.ndarray:
     """Return the vectors of some windows, float16 [N, D]; those with values that are no numbers are left out."""
     live = np.flatnonzero(index.is_live)
     rows = np.sort(np.random.default_rng(0).choice(live, min(count, len(live)), replace=False))
-    vectors = index.vectors_of(rows).astype(np.float16)
+    vectors = index.halves_of(rows)
     return vectors[np.isfinite(vectors).all(axis=1)]
 
 

@@ -32,8 +32,13 @@ CODES_TYPES = {"list": ("I32", 1), "codes": ("U8", 2)}
 WHAT, TODO = "not the codes of an index", "remove it and run vlalign-index"
 
 
+def needs_codes(index: WindowIndex) -> bool:
+    """Return whether an index has too many windows to compare all of them."""
+    return index.num_windows > EXACT_WINDOWS
+
+
 class CodeFolder:
-    """Where the codes of an index are kept: a codebook, and a file for each part."""
+    """The folder with the codes of an index: a codebook, and a file for each part."""
 
     def __init__(self, index_folder: Path) -> None:
         self.path = index_folder / "codes"
@@ -148,6 +153,7 @@ class CodedIndex:
                 inverted.add_entries(number, high - low, faiss.swig_ptr(ids), faiss.swig_ptr(of_list))
         filled.ntotal = len(rows_W)
         self.fast = faiss.IndexIVFPQFastScan(filled)
+        filled.reset()  # the other index copied its lists, and keeps it alive
         self.fast.nprobe = NUM_PROBES
 
     def scan(self, query_D: np.ndarray) -> CodedScan:
@@ -191,7 +197,7 @@ def open_codes(index: WindowIndex, index_folder: Path) -> CodedIndex | None:
     Raises:
         UserError: A file is damaged.
     """
-    if index.num_windows <= EXACT_WINDOWS or not has_faiss():
+    if not needs_codes(index) or not has_faiss():
         return None
     folder = CodeFolder(index_folder)
     codebook = folder.codebook()

@@ -13,8 +13,8 @@ from ...storage.common.errors import refuse_unreadable
 from ...storage.files import check_regular, written_whole
 
 SUFFIX = ".safetensors"
-BYTES = {"F16": 2, "F32": 4, "F64": 8, "I32": 4, "I64": 8, "U8": 1}
-KINDS = {"F": "f", "I": "i", "U": "u"}
+DTYPES = {"F16": "<f2", "F32": "<f4", "F64": "<f8", "I32": "<i4", "I64": "<i8", "U8": "<u1"}
+"""{type in a safetensors file: numpy's type}"""
 MAX_HEADER_BYTES = 1 << 20
 
 
@@ -25,7 +25,7 @@ def write_tensors(path: Path, tensors: Mapping[str, np.ndarray], about: Mapping[
 
 
 class TensorFile:
-    """An open file of tensors; what it holds is said by whoever reads it.
+    """An open file of tensors. The caller states which ones it must have.
 
     Args:
         path: The file.
@@ -72,14 +72,13 @@ def _mapped(
     path: Path, first_byte: int, size: int, name: str, about: Mapping[str, Any], kind: str, num_dimensions: int
 ) -> np.ndarray:
     """Map one tensor after checking that it lies in the file and has the stated type and size."""
-    shape, (low, high) = about["shape"], about["data_offsets"]
+    shape, (low, high), dtype = about["shape"], about["data_offsets"], np.dtype(DTYPES[kind])
     if about["dtype"] != kind or not all(type(n) is int and n >= 0 for n in (*shape, low, high)):
         raise ValueError(f"{name}: another type than {kind}, or an impossible size")
-    if len(shape) != num_dimensions or high - low != math.prod(shape) * BYTES[kind]:
+    if len(shape) != num_dimensions or high - low != math.prod(shape) * dtype.itemsize:
         raise ValueError(f"{name}: shape {shape}, {high - low:,} bytes")
     if high > size:
         raise ValueError("it is cut off")
-    dtype = np.dtype(f"<{KINDS[kind[0]]}{BYTES[kind]}")
     if 0 in shape:
         return np.zeros(shape, dtype)
     return np.memmap(path, dtype, "r", offset=first_byte + low, shape=tuple(shape))

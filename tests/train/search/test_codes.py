@@ -150,7 +150,6 @@ def test_it_is_said_when_all_windows_are_compared(folder, monkeypatch, capsys):
         class dataset:
             name, path = "mine", folder
 
-    monkeypatch.setattr(build, "EXACT_WINDOWS", 1000)
     monkeypatch.setattr(build.IndexFolder, "of", lambda encoder: build.IndexFolder(encoder, folder, KEY))
     assert build.open_index_codes(Encoder, opened(folder)) is not None
     assert capsys.readouterr().err == ""
