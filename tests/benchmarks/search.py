@@ -15,7 +15,7 @@ import resource
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -148,14 +148,17 @@ def reranked(search: Callable, matrix: np.ndarray, count: int) -> Find:
     return find
 
 
-def exact(matrix: np.ndarray, queries: np.ndarray) -> np.ndarray:
+def blocks_of(matrix: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
+    """Yield (first window, vectors) of some windows at a time."""
+    return ((first, matrix[first : first + CHUNK]) for first in range(0, len(matrix), CHUNK))
+
+
+def exact(blocks: Iterable[tuple[int, np.ndarray]], queries: np.ndarray) -> np.ndarray:
     """Return the best windows of every query [Q, 10], by all vectors."""
     found = [np.zeros((len(queries), 0), int), np.zeros((len(queries), 0), np.float32)]
-    for first in range(0, len(matrix), CHUNK):
-        scores = np.concatenate([found[1], queries @ matrix[first : first + CHUNK].astype(np.float32).T], axis=1)
-        rows = np.concatenate(
-            [found[0], np.tile(np.arange(first, min(first + CHUNK, len(matrix))), (len(queries), 1))], axis=1
-        )
+    for first, block in blocks:
+        scores = np.concatenate([found[1], queries @ block.astype(np.float32).T], axis=1)
+        rows = np.concatenate([found[0], np.tile(np.arange(first, first + len(block)), (len(queries), 1))], axis=1)
         top = np.argpartition(-scores, NUM_RESULTS, axis=1)[:, :NUM_RESULTS]
         found = [np.take_along_axis(rows, top, axis=1), np.take_along_axis(scores, top, axis=1)]
     return found[0]
@@ -255,7 +258,7 @@ def main() -> None:
         for rows in (64, 512, 4096):
             measure(f"torch, float16 mapped, blocks of {rows}", scan_torch(matrix, rows), few, found, baseline)
         measure("torch, float16 matmul", scan_torch_half(matrix), few, found, baseline)
-    truth = timed("best windows by all vectors", lambda: exact(matrix, queries))
+    truth = timed("best windows by all vectors", lambda: exact(blocks_of(matrix), queries))
     if args.only in (None, "ivf"):
         measure_ivf(matrix, queries, truth, baseline, args.lists or 2 * int(args.windows**0.5))
     if args.only in (None, "usearch"):

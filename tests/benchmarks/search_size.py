@@ -7,28 +7,26 @@ all vectors and by codes: time, recall@10, resident memory. ``--exact 0`` leaves
 import argparse
 import os
 import sys
-import time
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 sys.path[:0] = [str(Path(__file__).parents[1])]
 
 import numpy as np
-from search import Planted
+from search import CHUNK, NUM_RESULTS, Planted, exact, measure, timed
+from vlalign.train.search.build import PART_WINDOWS
 from vlalign.train.search.codes import CodedIndex, CodeFolder
 from vlalign.train.search.index import WindowIndex, part_files, read_part, write_part
 from vlalign.train.search.scan import Scan
 
-PART_WINDOWS = 1 << 16
 WINDOWS_OF_VIDEO = 16
-NUM_RESULTS = 10
 
 
 def make_parts(planted: Planted, folder: Path) -> None:
     """Write the parts of an index that are not there yet."""
     for number in range(len(part_files(folder)), -(-planted.num_windows // PART_WINDOWS)):
         first = number * PART_WINDOWS
-        chunks = [planted.chunk(low) for low in range(first, min(first + PART_WINDOWS, planted.num_windows), 1 << 15)]
+        chunks = [planted.chunk(low) for low in range(first, min(first + PART_WINDOWS, planted.num_windows), CHUNK)]
         vectors = np.concatenate(chunks)
         borders = list(range(0, len(vectors), WINDOWS_OF_VIDEO))
         seconds = np.arange(WINDOWS_OF_VIDEO, dtype=float)
@@ -43,29 +41,6 @@ def memory() -> str:
     return f"own memory {own:.2f} GiB, mapped files {mapped:.2f} GiB, most so far {most:.2f} GiB"
 
 
-def truth(index: WindowIndex, queries: np.ndarray) -> np.ndarray:
-    """Return the best windows of every query [Q, 10], by all vectors and numpy."""
-    rows, scores = np.zeros((len(queries), 0), int), np.zeros((len(queries), 0), np.float32)
-    for first, block in index.blocks(1 << 14):
-        scores = np.concatenate([scores, queries @ block.astype(np.float32).T], axis=1)
-        rows = np.concatenate([rows, np.tile(np.arange(first, first + len(block)), (len(queries), 1))], axis=1)
-        top = np.argpartition(-scores, NUM_RESULTS, axis=1)[:, :NUM_RESULTS]
-        rows, scores = np.take_along_axis(rows, top, axis=1), np.take_along_axis(scores, top, axis=1)
-    return rows
-
-
-def measure(name: str, find, queries: np.ndarray, best: np.ndarray) -> None:
-    find(queries[0])
-    seconds, recall = [], []
-    for query, right in zip(queries, best, strict=True):
-        started = time.perf_counter()
-        rows = find(query)[:NUM_RESULTS]
-        seconds.append(time.perf_counter() - started)
-        recall.append(len(set(rows.tolist()) & set(right.tolist())) / NUM_RESULTS)
-    p50, p95 = np.percentile(seconds, [50, 95]) * 1e3
-    print(f"{name}: p50 {p50:.2f} ms, p95 {p95:.2f} ms, recall@10 {np.mean(recall):.3f}; {memory()}", flush=True)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", type=Path)
@@ -76,12 +51,6 @@ def main() -> None:
     args = parser.parse_args()
     args.folder.mkdir(parents=True, exist_ok=True)
     planted = Planted(args.dim, args.windows)
-
-    def timed(what: str, make):
-        started = time.perf_counter()
-        made = make()
-        print(f"{what}: {time.perf_counter() - started:.1f} s; {memory()}", flush=True)
-        return made
 
     timed("vectors", lambda: make_parts(planted, args.folder))
     parts = [read_part(path) for path in part_files(args.folder)]
@@ -95,10 +64,14 @@ def main() -> None:
         "opening of codes", lambda: CodedIndex(index, codebook, [folder.read(part, codebook) for part in index.parts])
     )
     queries = planted.queries(args.queries)
-    best = timed("best windows by numpy", lambda: truth(index, queries))
-    measure("codes", lambda query: coded.scan(query).best(256, None)[0], queries, best)
+    print(memory(), flush=True)
+    best = timed("best windows by numpy", lambda: exact(index.blocks(CHUNK), queries))
+    baseline = None
     if args.exact:
-        measure("all vectors", lambda q: Scan(index, q).best(256, None)[0], queries[: args.exact], best[: args.exact])
+        few, right = queries[: args.exact], best[: args.exact]
+        _, baseline = measure("all vectors", lambda q: Scan(index, q).best(NUM_RESULTS, None)[0], few, right, None)
+    measure("codes", lambda query: coded.scan(query).best(NUM_RESULTS, None)[0], queries, best, baseline)
+    print(memory(), flush=True)
 
 
 if __name__ == "__main__":

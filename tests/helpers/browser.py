@@ -1,7 +1,9 @@
 """A real browser for tests of pages."""
 
 import shutil
-from collections.abc import Iterator
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -19,3 +21,14 @@ def open_browser() -> Iterator[Any]:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         yield browser
         browser.close()
+
+
+@contextmanager
+def serve(*options: str, environment: Mapping[str, str] | None = None) -> Iterator[str]:
+    """Serve the search page as the command does, on a free port; yield its address."""
+    program = "import sys; from vlalign.train.cli_serve import main; sys.exit(main(sys.argv[1:]))"
+    command = [sys.executable, "-c", program, *options, "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment, text=True) as server:
+        assert server.stdout is not None
+        yield next(line for line in server.stdout if line.startswith("http")).split()[0]
+        server.terminate()

@@ -1,5 +1,6 @@
 """Real videos that tests make: one scene, recorded in many ways."""
 
+from collections.abc import Iterable
 from fractions import Fraction
 from pathlib import Path
 
@@ -28,6 +29,19 @@ UPRIGHT = {"rotated 90": "25", "rotated 180": "25", "rotated 270": "25"}
 
 def scene(seconds: float = 0.8, **recording) -> dict:
     return plan_scenes(0, {"train": 1})[0][1] | STILL | {"fps": "25", "duration_seconds": seconds} | recording
+
+
+def encode_frames(path: Path, frames: Iterable[np.ndarray], fps: int) -> None:
+    """Write frames, uint8 [H, W, 3], as H.264."""
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream("libx264", rate=fps, options={"crf": "18", "g": "8"})
+        for number, pixels in enumerate(frames):
+            if number == 0:
+                stream.height, stream.width = pixels.shape[:2]
+            frame = av.VideoFrame.from_ndarray(pixels, format="rgb24")
+            frame.pts, frame.time_base = number, Fraction(1, fps)
+            container.mux(stream.encode(frame))
+        container.mux(stream.encode(None))
 
 
 def remux(

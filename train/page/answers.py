@@ -1,4 +1,4 @@
-"""What the page's addresses answer, as JSON."""
+"""The answers of the page's addresses, as JSON."""
 
 from pydantic import BaseModel
 

@@ -1,4 +1,4 @@
-"""What every request must satisfy before anything is looked up, and the headers that every answer gets."""
+"""The checks of every request, before anything is looked up, and the headers of every answer."""
 
 import hmac
 from collections.abc import Sequence

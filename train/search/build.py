@@ -29,7 +29,7 @@ BATCH_WINDOWS = 1024
 
 @dataclass(frozen=True)
 class IndexFolder:
-    """Where the index of a data set lies for one encoder, and what it must have been made from."""
+    """The folder of a data set's index for one encoder, and the key that its parts must have."""
 
     encoder: Encoder
     path: Path

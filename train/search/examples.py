@@ -1,4 +1,4 @@
-"""What a query looks like, if it is not said in words: a part of a video, or a picture."""
+"""Queries without words: a part of a video, or a picture."""
 
 import re
 from dataclasses import dataclass

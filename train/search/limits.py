@@ -1,4 +1,4 @@
-"""What a query may be. Imports nothing heavy, so that a command refuses a wrong one at once."""
+"""Limits of a query. Imports nothing heavy, so that a command refuses a wrong one at once."""
 
 import time
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Which encoder a search is made with: the model of a store, or a run."""
+"""The choice of a search's encoder: the model of a store, or a run."""
 
 from pathlib import Path
 

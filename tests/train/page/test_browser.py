@@ -1,11 +1,9 @@
 """The search page in a real browser."""
 
 import os
-import subprocess
-import sys
 
 import pytest
-from helpers.browser import needs_browser, open_browser
+from helpers.browser import needs_browser, open_browser, serve
 from helpers.toy import make_toy
 from vlalign.train.cli_train import main as train_main
 
@@ -18,12 +16,9 @@ def address(tmp_path):
     toy = make_toy(tmp_path, num_videos=24)
     at_toy = ["--root", str(toy.root), "--dataset", toy.name]
     assert train_main([*at_toy, *SETTINGS, "--run-name", "r"]) == 0
-    program = "import sys; from vlalign.train.cli_serve import main; sys.exit(main(sys.argv[1:]))"
-    command = [sys.executable, "-c", program, "r", *at_toy, "--port", "0"]
     environment = os.environ | {"HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path / "cache")}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment, text=True) as server:
-        yield next(line for line in server.stdout if line.startswith("http")).split()[0]
-        server.terminate()
+    with serve("r", *at_toy, environment=environment) as address:
+        yield address
 
 
 @pytest.mark.slow

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 from vlalign.storage import UserError
-from vlalign.train.search import build, codes
+from vlalign.train.search import codes
 from vlalign.train.search.codebook import encode, learn_codebook
 from vlalign.train.search.codes import CodedIndex, CodeFolder, open_codes
-from vlalign.train.search.index import WindowIndex, open_parts, part_files, write_part
+from vlalign.train.search.index import WindowIndex, open_parts, write_part
 from vlalign.train.search.scan import Scan
 
 DIM, VIDEOS, WINDOWS = 100, 400, 10
@@ -141,21 +141,3 @@ def test_damaged_files_are_refused_in_one_line_and_codes_of_another_codebook_are
     assert open_codes(index, folder) is None
     write_videos(folder, range(VIDEOS, VIDEOS + 10), 9)
     assert at.update(opened(folder, range(VIDEOS + 10))) == (VIDEOS + 10) * WINDOWS
-
-
-def test_it_is_said_when_all_windows_are_compared(folder, monkeypatch, capsys):
-    class Encoder:
-        name = "f"
-
-        class dataset:
-            name, path = "mine", folder
-
-    monkeypatch.setattr(build.IndexFolder, "of", lambda encoder: build.IndexFolder(encoder, folder, KEY))
-    assert build.open_index_codes(Encoder, opened(folder)) is not None
-    assert capsys.readouterr().err == ""
-    monkeypatch.setattr(codes, "has_faiss", lambda: False)
-    monkeypatch.setattr(build, "has_faiss", lambda: False)
-    assert build.open_index_codes(Encoder, opened(folder)) is None
-    said = 'compares all 4,000 windows, which takes seconds; install "vlalign[index]", then run vlalign-index --dataset'
-    assert said in capsys.readouterr().err
-    assert len(part_files(folder)) == 2

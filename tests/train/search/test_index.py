@@ -12,7 +12,7 @@ from vlalign.storage.layout import DatasetFolder
 from vlalign.storage.profiles import PROFILES
 from vlalign.train import build_index, open_search
 from vlalign.train.cli_index import main as index_main
-from vlalign.train.search import build
+from vlalign.train.search import build, codes
 from vlalign.train.search.duplicates import find_duplicates
 from vlalign.train.search.index import open_parts, part_files, read_part
 from vlalign.train.search.scan import half_product
@@ -106,6 +106,26 @@ def test_large_data_sets_are_indexed_first(dataset, clip, monkeypatch, capsys):
     opened = open_search(dataset.path, **options(clip))
     assert "2 videos are not in the index" in capsys.readouterr().err
     assert opened.num_windows == 4 * WINDOWS
+
+
+def test_a_large_index_gets_codes_that_searches_use_and_say_if_they_lack(dataset, clip, monkeypatch, capsys):
+    expected = open_search(dataset.path, **options(clip))("red ball")
+    monkeypatch.setattr(codes, "EXACT_WINDOWS", WINDOWS)
+    assert open_search(dataset.path, **options(clip)).coded is None
+    said = "windows, which takes seconds; run vlalign-index --dataset mine"
+    assert f"compares all {4 * WINDOWS} {said}" in capsys.readouterr().err
+    assert build_index(dataset.path, **options(clip)).num_coded == 4 * WINDOWS
+    search = open_search(dataset.path, **options(clip))
+    assert search.coded is not None
+    assert capsys.readouterr().err == ""
+    found = search("red ball")
+    assert [(m.video_id, m.window) for m in found] == [(m.video_id, m.window) for m in expected]
+    assert [m.score for m in found] == pytest.approx([m.score for m in expected], abs=1e-5)
+    assert build_index(dataset.path, **options(clip)).num_coded == 0
+    for module in (build, codes):
+        monkeypatch.setattr(module, "has_faiss", lambda: False)
+    assert open_search(dataset.path, **options(clip)).coded is None
+    assert 'install "vlalign[index]", then run vlalign-index --dataset mine' in capsys.readouterr().err
 
 
 def test_windows_of_another_model_do_not_count(dataset, clip):

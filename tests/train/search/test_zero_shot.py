@@ -2,13 +2,14 @@
 
 import hashlib
 import inspect
-from fractions import Fraction
+from collections.abc import Iterator
 from pathlib import Path
 
-import av
 import numpy as np
 import pytest
-from helpers import small_clip
+from helpers import clips_of_text, small_clip
+from helpers.videos import encode_frames
+from vlalign.extract import render
 from vlalign.extract.cli import main as extract_main
 from vlalign.extract.render import scene_background, scene_frame
 from vlalign.preprocess.datasets import demo
@@ -28,7 +29,7 @@ NUM_LONG, SCENES_OF_LONG, SECONDS_OF_SCENE, FPS = 5, 20, 3, 8
 @pytest.fixture(scope="module")
 def clip(request) -> Path:
     """The trained model; kept between runs of the tests."""
-    made_by = "".join(inspect.getsource(module) for module in (small_clip, demo))
+    made_by = "".join(inspect.getsource(module) for module in (small_clip, clips_of_text, demo, render))
     folder = request.config.cache.mkdir("small-clip") / hashlib.sha256(made_by.encode()).hexdigest()[:16]
     if not (folder / "tokenizer_config.json").exists():
         small_clip.train_clip(folder)
@@ -63,19 +64,12 @@ def test_the_videos_of_captions_are_found_25_times_as_often_as_by_chance(tmp_pat
     assert recall * NUM_TEST >= 25
 
 
-def write_long_video(path: Path, scenes: list[demo.Scene]) -> None:
-    """Write a video that shows one scene after the other, 3 seconds each."""
-    with av.open(str(path), "w") as container:
-        stream = container.add_stream("libx264", rate=FPS, options={"crf": "20", "preset": "veryfast"})
-        stream.width, stream.height, stream.pix_fmt = 320, 240, "yuv420p"
-        count = SECONDS_OF_SCENE * FPS
-        for number, scene in enumerate(scenes):
-            background = scene_background(scene, stream.width, stream.height)
-            for index in range(count):
-                frame = av.VideoFrame.from_ndarray(scene_frame(scene, index / count, background), format="rgb24")
-                frame.pts, frame.time_base = number * count + index, Fraction(1, FPS)
-                container.mux(stream.encode(frame))
-        container.mux(stream.encode(None))
+def frames_of(scenes: list[demo.Scene]) -> Iterator[np.ndarray]:
+    """Yield the frames of a video that shows one scene after the other, 3 seconds each."""
+    count = SECONDS_OF_SCENE * FPS
+    for scene in scenes:
+        background = scene_background(scene, 320, 240)
+        yield from (scene_frame(scene, index / count, background) for index in range(count))
 
 
 def test_the_right_three_seconds_of_long_videos_stand_first(tmp_path, clip):
@@ -86,7 +80,7 @@ def test_the_right_three_seconds_of_long_videos_stand_first(tmp_path, clip):
     folder = tmp_path / "long videos"
     folder.mkdir()
     for video_id, of_video in videos.items():
-        write_long_video(folder / f"{video_id}.mp4", of_video)
+        encode_frames(folder / f"{video_id}.mp4", frames_of(of_video), FPS)
     dataset = DatasetFolder(tmp_path, "mine")
     extract(dataset, clip, "--videos", str(folder))
     search = open_search(dataset.path, features=FEATURES, weights=clip)

@@ -2,18 +2,15 @@
 
 import base64
 import io
-import os
-import subprocess
-import sys
 import time
-from fractions import Fraction
 from pathlib import Path
 
 import av
 import numpy as np
 import pytest
-from helpers.browser import needs_browser, open_browser
+from helpers.browser import needs_browser, open_browser, serve
 from helpers.clips_of_text import new_clip, save_clip, word_tokenizer
+from helpers.videos import encode_frames
 from PIL import Image
 from vlalign.extract.cli import main as extract_main
 
@@ -41,14 +38,7 @@ def picture(number: int, colour: np.ndarray) -> np.ndarray:
 def write_video(path: Path, seconds: int, seed: int) -> None:
     """Write a video of which no two frames are the same."""
     colours = np.random.default_rng(seed).integers(60, 255, (seconds, 3))
-    with av.open(str(path), "w") as container:
-        stream = container.add_stream("libx264", rate=FPS, options={"crf": "18", "g": "8"})
-        stream.width, stream.height, stream.pix_fmt = WIDTH, HEIGHT, "yuv420p"
-        for number in range(seconds * FPS):
-            frame = av.VideoFrame.from_ndarray(picture(number, colours[number // FPS]), format="rgb24")
-            frame.pts, frame.time_base = number, Fraction(1, FPS)
-            container.mux(stream.encode(frame))
-        container.mux(stream.encode(None))
+    encode_frames(path, (picture(number, colours[number // FPS]) for number in range(seconds * FPS)), FPS)
 
 
 def frames(path: Path) -> np.ndarray:
@@ -72,11 +62,8 @@ def address(tmp_path_factory, videos):
     clip = save_clip(new_clip(tokenizer), tokenizer, root / "clip")
     at = ["--root", str(root), "--dataset", "mine", "--features", "clip_vit_b32", "--weights", str(clip)]
     assert extract_main([*at, "--videos", str(videos)]) == 0
-    program = "import sys; from vlalign.train.cli_serve import main; sys.exit(main(sys.argv[1:]))"
-    command = [sys.executable, "-c", program, *at, "--port", "0"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
-        yield next(line for line in server.stdout if line.startswith("http")).split()[0]
-        server.terminate()
+    with serve(*at) as address:
+        yield address
 
 
 @pytest.fixture(scope="module")
@@ -169,5 +156,3 @@ def test_axe_finds_nothing_serious_on_the_page(address, browser, width, colours)
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     found = [(rule["id"], rule["nodes"][0]["html"]) for rule in axe.Axe().run(page).response["violations"]]
     assert not found
-    if folder := os.environ.get("VLALIGN_PICTURES"):
-        page.screenshot(path=Path(folder) / f"page-{width}-{colours}.png")
