@@ -212,8 +212,16 @@ def _in_clusters(sides: tuple[_Side, _Side], k: int, rng: np.random.Generator) -
 def _nearest_of(
     sides: tuple[_Side, _Side], rows: Tensor, of_rows: list[Tensor], others: Tensor, of_others: list[Tensor], k: int
 ) -> tuple[Tensor, Tensor]:
-    """Of ``rows`` among ``others``: S and numbers of the k nearest, [R, K]. ``of_rows``, ``of_others``: their
-    components, of both sides."""
+    """Return S and the numbers of the k pairs among ``others`` that are nearest to each of ``rows``, both [R, K].
+
+    Args:
+        sides: Both sides of the pairs.
+        rows: Numbers of the pairs whose neighbours are looked for.
+        of_rows: Components of these pairs, of both sides.
+        others: Numbers of the pairs that may be neighbours.
+        of_others: Components of those, of both sides.
+        k: Neighbours of each.
+    """
     number, parts = max(SHORTLIST * k, 64) + 1, []  # one of them is the pair itself
     step = max(CACHED // len(rows), GROUP)
     of_rows = [side.standardising(values) for side, values in zip(sides, of_rows, strict=True)]

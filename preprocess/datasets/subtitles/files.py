@@ -28,7 +28,7 @@ class SubtitleFile:
 
     @property
     def rank(self) -> tuple[int, str, int, str]:
-        """Of the files of a video, the one with the lowest rank is read."""
+        """Order of preference: the file of a video with the lowest rank is read."""
         first = 0 if not self.language else 1 if self.language.split("-")[0] == "en" else 2
         return first, self.language, SUFFIXES.index(self.path.suffix.lower()), str(self.path)
 
