@@ -1,23 +1,27 @@
 """Somebody else's features beside ours, and what a plan promises."""
 
-import copy
-import re
-import subprocess
-from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import h5py
 import numpy as np
 import pytest
-import torch
 from helpers.foreign import rows
-from helpers.networks import GOLDEN, golden_state
+from helpers.made_rows import (
+    CHANGED,
+    MADE_BY,
+    NETWORKS,
+    beginning,
+    golden,
+    is_told,
+    real_videos,
+    remembered,
+    verdicts_of,
+)
 from helpers.shared import shared
-from vlalign.extract import extract_video, load_extractor
-from vlalign.extract.decoding.scaling import LIBSWSCALE_BICUBIC, PILLOW
+from vlalign.extract import extract_video
 from vlalign.extract.extractor import Extractor
-from vlalign.extract.verification.compare import DIFFERENT, SAME, Alternatives, Hypothesis, compare
+from vlalign.extract.verification.compare import Alternatives, compare
 from vlalign.extract.verification.recipes import Recipes
 from vlalign.storage import VideoFeatures
 from vlalign.storage.common.errors import UserError
@@ -100,92 +104,6 @@ def test_other_files_are_refused_in_a_line(tmp_path, name, write, complaint):
 # Real videos, and networks as they are
 
 
-class Swapped(torch.nn.Module):
-    def __init__(self, network: torch.nn.Module) -> None:
-        super().__init__()
-        self.network, self.batch_sizes = network, network.batch_sizes
-
-    def forward(self, values: torch.Tensor) -> torch.Tensor:
-        return self.network(values.flip(1))
-
-
-def swapped(extractor: Extractor) -> Extractor:
-    profile = replace(extractor.profile, mean=extractor.profile.mean[::-1], std=extractor.profile.std[::-1])
-    return replace(extractor, profile=profile, network=Swapped(extractor.network))
-
-
-def in_bf16(extractor: Extractor) -> Extractor:
-    return replace(
-        extractor,
-        network=copy.deepcopy(extractor.network).bfloat16(),
-        profile=replace(extractor.profile, precision="bf16"),
-    )
-
-
-def profiled(**values) -> Callable[[Extractor], Extractor]:
-    return lambda extractor: replace(extractor, profile=replace(extractor.profile, **values))
-
-
-MADE_BY = {
-    "in bf16": (in_bf16, SAME, "our recipe, computed in bf16"),
-    "swapped": (swapped, DIFFERENT, "theirs have red and blue swapped"),
-    "bicubic": (profiled(resize=LIBSWSCALE_BICUBIC), DIFFERENT, "theirs have the kernel 'bicubic, libswscale'"),
-    "Pillow": (profiled(resize=PILLOW), DIFFERENT, "theirs have the kernel 'bicubic, Pillow'"),
-    "two thirds of the rate": (profiled(fps=16), DIFFERENT, "theirs have 16 frames a second"),
-    "last window": (
-        profiled(tail="loop"),
-        DIFFERENT,
-        "theirs have a last window filled with its frames again from the first",
-    ),
-    "ActivityNet": (
-        profiled(value_range="0..255", mean=(114.7748, 107.7354, 99.4750), std=(1.0, 1.0, 1.0)),
-        DIFFERENT,
-        "theirs have values 0..255 minus ActivityNet's mean",
-    ),
-}
-"""{how theirs were made: (the extractor that does it, verdict, what is said)}; the engine makes them, not
-``verify.py``."""
-
-
-CHANGED = {
-    "itself": (lambda f: f, SAME, None),
-    "shifted by 2": (lambda f: np.roll(f, -2, axis=0), DIFFERENT, "another order|places earlier|places later"),
-    "permuted": (lambda f: f[np.random.default_rng(0).permutation(len(f))], DIFFERENT, "another order|places"),
-    "dropped": (lambda f: f[:-1], DIFFERENT, "the last window was dropped"),
-}
-
-
-def beginning(path: Path, seconds: float, folder: Path) -> Path:
-    """The first ``seconds`` of a video, as they are. ffmpeg copies none of those in AVI."""
-    if path.suffix == ".avi":
-        return path
-    cut = folder / f"{path.stem}.mkv"
-    command = ["ffmpeg", "-v", "error", "-i", str(path), "-t", str(seconds), "-map", "0:v:0", "-c", "copy", str(cut)]
-    subprocess.run(command, check=True)
-    return cut
-
-
-def golden(name: str, folder: Path) -> Extractor:
-    torch.save(golden_state(name), folder / f"{name}.pt")
-    extractor = load_extractor(name, weights=folder / f"{name}.pt")
-    (folder / f"{name}.pt").unlink()
-    return extractor
-
-
-def remembered(alternatives: Alternatives, num_rows: int) -> Alternatives:
-    """Computes them for all rows once, where theirs are as many."""
-    found = []
-
-    def answer(places: Sequence[int], their_rows: int) -> Iterable[Hypothesis]:
-        if their_rows != num_rows:
-            return alternatives(places, their_rows)
-        if not found:
-            found.extend(alternatives(range(num_rows), num_rows))
-        return [replace(hypothesis, rows=hypothesis.rows[list(places)]) for hypothesis in found]
-
-    return answer
-
-
 @pytest.fixture(scope="module")
 def i3d_of_two(tmp_path_factory) -> tuple[Extractor, Path, VideoFeatures, np.ndarray, Alternatives]:
     """The last row of the video has 10 frames of 16."""
@@ -210,42 +128,19 @@ def test_how_rows_of_a_real_video_were_made_is_told(i3d_of_two, how):
     )
     found = compare(mine, theirs.astype(np.float32), others, alternatives, known=["16 frames a second"])
     assert found.verdict == verdict, found
-    assert (remark is None and not found.remarks) or any(re.search(remark, r) for r in found.remarks), found.remarks
+    assert is_told(found, remark), found.remarks
+
+
+NUM_REAL_VIDEOS = 9
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "name", ["i3d_resnext101", "i3d_resnet152", "resnet152", "s3d", "s3d, random", "clip_vit_b32", "r2plus1d"]
-)
-def test_how_rows_of_all_real_videos_were_made_is_told(name, tmp_path):
-    features = name.partition(",")[0]
-    extractor = golden(features, tmp_path) if name in GOLDEN else load_extractor(features, weights="random")
-    profile = extractor.profile
-    paths = [*shared("data/msrvtt/videos").glob("*.mp4"), *shared("data/msvd/videos").glob("*.avi")]
-    paths = [
-        beginning(path, 6.5, tmp_path) for path in [*sorted(paths), shared("data/features/bmt/women_long_jump.mp4")]
-    ]
-    mine = {path: extract_video(path, [extractor])[features] for path in paths}
-    wrong = []
-    for path in paths:
-        ours = replace(mine[path], features=mine[path].features.astype(np.float16))
-        others = np.concatenate([mine[p].features for p in paths if p != path])
-        alternatives = remembered(Recipes(extractor).alternatives(path, ours), len(ours.features))
-        for how, (change, verdict, remark) in (CHANGED | MADE_BY).items():
-            if how == "two thirds of the rate":
-                rate = profile.fps * 2 // 3 or 2
-                change, remark = profiled(fps=rate), f"another rate|theirs have {rate} frames a second"
-            if how == "last window" and (profile.tail == "loop" or profile.window == 1):
-                continue
-            theirs = (
-                change(ours.features) if how in CHANGED else extract_video(path, [change(extractor)])[features].features
-            )
-            same_rows = theirs.shape == ours.features.shape and np.array_equal(theirs.astype(np.float16), ours.features)
-            if verdict == DIFFERENT and same_rows:
-                continue  # a full last window, frames that have the size already
-            found = compare(ours, theirs.astype(np.float32), others, alternatives)
-            told = (remark is None and not found.remarks) or any(re.search(remark, r) for r in found.remarks)
-            print(name, path.stem, how, f"{found.distance:.4f}", found.verdict, found.remarks)
-            if found.verdict != verdict or not told:
-                wrong.append((path.stem, how, found))
-    assert not wrong, "\n".join(map(str, wrong))
+@pytest.mark.parametrize("number", range(NUM_REAL_VIDEOS))
+def test_how_rows_of_each_real_video_were_made_is_told(number, tmp_path):
+    """Every video with one network, every network at least once: all pairs take hours, and are a benchmark,
+    ``verdicts.py``."""
+    paths = real_videos(tmp_path)
+    assert len(paths) == NUM_REAL_VIDEOS
+    verdicts = verdicts_of(NETWORKS[number % len(NETWORKS)], paths, [paths[number]], tmp_path)
+    wrong = [verdict for verdict in verdicts if not verdict.right]
+    assert len(verdicts) > len(CHANGED) and not wrong, "\n".join(map(str, wrong))
