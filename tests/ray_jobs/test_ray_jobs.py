@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import re
 import shutil
 import subprocess
 import sys
@@ -307,17 +308,10 @@ def test_ray_submit_installs_vlalign_on_a_machine_by_ssh_and_extracts_the_demo_s
     uv = str(Path(sys.executable).with_name("uv"))
     about = {"folder": folder, "bin": Path(sys.executable).parent, "top": TOP}
     cache = subprocess.run([uv, "cache", "dir"], capture_output=True, text=True, check=True).stdout.strip()
-    pip = [
-        sys.executable,
-        "-m",
-        "pip",
-        "download",
-        "--quiet",
-        "--no-deps",
-        "--constraint",
-        str(TOP / "constraints.txt"),
-    ]
-    subprocess.run([*pip, "--dest", str(folder / "wheels"), "uv"], check=True)
+    uv_alone = folder / "uv.txt"  # as the cluster file and the Makefile do; a file with hashes is no constraint for pip
+    uv_alone.write_text(re.search(r"^uv==(.*\\\n)*.*\n", (TOP / "constraints.txt").read_text(), re.MULTILINE)[0])
+    pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--require-hashes"]
+    subprocess.run([*pip, "--dest", str(folder / "wheels"), "--requirement", str(uv_alone)], check=True)
     for name in ("id", "hostkey"):
         subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / name)], check=True)
     (folder / "sshd_config").write_text(SSHD_CONFIG.format(**about, cache=cache))
