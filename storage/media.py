@@ -1,7 +1,9 @@
-"""Video files that browsers may play."""
+"""How browsers show the videos of a data set."""
 
 from pathlib import Path
+from typing import Literal
 
+from .files import IMAGE_SUFFIXES
 from .records import VideoRecord
 
 MEDIA_TYPES = {
@@ -11,9 +13,14 @@ MEDIA_TYPES = {
     ".webm": "video/webm",
     ".ogv": "video/ogg",
 }
-"""{suffix: media type}"""
+"""{suffix: media type} of files that browsers may play."""
+Shown = Literal["file", "clips", "pictures"]
+"""A video is shown by its own file, by clips in a format that browsers play, or by pictures alone."""
 
 
-def is_playable(video: VideoRecord) -> bool:
-    """Return whether browsers play this kind of file, and it lies on this machine."""
-    return not video.url and Path(video.path).suffix.lower() in MEDIA_TYPES
+def how_shown(video: VideoRecord) -> Shown:
+    """Return how browsers show a video, by its suffix; only files on this machine are shown as more than pictures."""
+    suffix = Path(video.path).suffix.lower()
+    if video.url or suffix in IMAGE_SUFFIXES:
+        return "pictures"
+    return "file" if suffix in MEDIA_TYPES else "clips"

@@ -9,11 +9,13 @@ from pathlib import Path
 import numpy as np
 
 from . import sandbox
+from .clip import webm_clip
 from .decode import Part, Picture, cut, decode_video
 from .errors import VideoError
 from .images import is_image, probe_image
 from .messages import (
     Beat,
+    ClipFollows,
     Message,
     PictureFollows,
     PicturesProbed,
@@ -82,6 +84,11 @@ def answer(request: Request, answers: Answers) -> None:
         VideoError: The video failed.
         LeftToOthers: Other decoders should try.
     """
+    if request.clip:
+        limit_cpu(CPU_SECONDS)
+        content = webm_clip(Path(request.path), *request.clip, answers.beat)
+        answers.send(ClipFollows(), content)
+        return
     if request.sound:
         try:
             answer_sound(request, answers)

@@ -33,6 +33,8 @@ class Request:
     seconds: float | None = None
     """If given, only the first part of the video."""
     only_probe: bool = False
+    clip: tuple[float, float] | None = None
+    """If given, only this: the part between two seconds, as WebM."""
     elsewhere: bool = False
     """Use the decoders that open the file by its path, instead of those that read a handed descriptor."""
 
@@ -128,6 +130,11 @@ class SoundFollows:
     num_rows: int
 
 
+@dataclass(frozen=True)
+class ClipFollows:
+    """The next message holds a part of the video, as WebM."""
+
+
 Message = (
     Beat
     | Failed
@@ -138,10 +145,11 @@ Message = (
     | RowFollows
     | PictureFollows
     | SoundFollows
+    | ClipFollows
     | Heard
     | Finished
 )
-LAST = Failed, Finished, PicturesProbed
+LAST = Failed, Finished, PicturesProbed, ClipFollows
 """One of these is the last answer. If only sound was requested, it is ``Heard``, ``SoundProbed`` or ``Failed``."""
 _TYPES: dict[str, type[Message]] = {kind.__name__: kind for kind in get_args(Message)}
 _FIELDS = {name: get_type_hints(kind) for name, kind in _TYPES.items()}

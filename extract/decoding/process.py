@@ -61,6 +61,7 @@ class DecodeProcess:
         without: Sequence[str] = (),
         seconds: float | None = None,
         only_probe: bool = False,
+        clip: tuple[float, float] | None = None,
     ) -> None:
         """Send a request; its answers come by ``receive``, the last being one of ``messages.LAST``.
 
@@ -71,11 +72,12 @@ class DecodeProcess:
             without: Decoders not to use.
             seconds: If given, only the first part of the video.
             only_probe: Read the packets and decode nothing.
+            clip: If given, only cut out the part between these two seconds.
         """
         self.num_videos += 1
         self._stderr.seek(0)
         self._stderr.truncate()
-        request = Request(str(path), wanted, sound, list(without), seconds, only_probe)
+        request = Request(str(path), wanted, sound, list(without), seconds, only_probe, clip)
         with contextlib.suppress(BrokenPipeError):  # the child has ended; ``receive`` will say how
             self.connection.send_bytes(request.to_json())
 
@@ -145,8 +147,12 @@ class DecodeProcess:
         """True if the process runs and may decode another video."""
         return self._process.poll() is None and self.num_videos < VIDEOS_OF_A_CHILD
 
+    def kill(self) -> None:
+        """End the process from another thread; who waits for an answer learns that there will be none."""
+        self._process.kill()
+
     def close(self) -> None:
-        """Kill the process."""
+        """Kill the process and free what it held."""
         self.connection.close()
         self._process.kill()
         self._process.wait()

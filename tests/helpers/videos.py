@@ -31,10 +31,10 @@ def scene(seconds: float = 0.8, **recording) -> dict:
     return plan_scenes(0, {"train": 1})[0][1] | STILL | {"fps": "25", "duration_seconds": seconds} | recording
 
 
-def encode_frames(path: Path, frames: Iterable[np.ndarray], fps: int) -> None:
-    """Write frames, uint8 [H, W, 3], as H.264."""
+def encode_frames(path: Path, frames: Iterable[np.ndarray], fps: int, codec: str = "libx264") -> None:
+    """Write frames, uint8 [H, W, 3], as H.264 or with another encoder."""
     with av.open(str(path), "w") as container:
-        stream = container.add_stream("libx264", rate=fps, options={"crf": "18", "g": "8"})
+        stream = container.add_stream(codec, rate=fps, options={"crf": "18", "g": "8"})
         for number, pixels in enumerate(frames):
             if number == 0:
                 stream.height, stream.width = pixels.shape[:2]

@@ -2,6 +2,7 @@
 
 from pydantic import BaseModel
 
+from ...storage.media import Shown
 from ..search.moments import FoundBy, Moment, ScoreCurve
 
 
@@ -47,13 +48,13 @@ class MomentAnswer(BaseModel):
     stages: dict[str, float]
     captions: list[str]
     """Captions of the video that are about a time in the moment; at most three."""
-    playable: bool
-    """Whether browsers play the file."""
+    shown: Shown
+    """How browsers show the video: by ``/media/video`` (file), by ``/media/clip`` (clips), or by ``/media/picture``."""
     curve: CurveAnswer
     """Over the time of the moment."""
 
     @classmethod
-    def of(cls, moment: Moment, duration_seconds: float, captions: list[str], playable: bool) -> "MomentAnswer":
+    def of(cls, moment: Moment, duration_seconds: float, captions: list[str], shown: Shown) -> "MomentAnswer":
         """Return a moment with what the page shows beside it."""
         return cls(
             video_id=moment.video_id,
@@ -66,7 +67,7 @@ class MomentAnswer(BaseModel):
             said=moment.said,
             stages=moment.stages,
             captions=captions,
-            playable=playable,
+            shown=shown,
             curve=CurveAnswer.of(moment.curve),
         )
 

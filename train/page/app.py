@@ -16,6 +16,7 @@ from ..search.limits import OutOfTime, SearchBy, time_limit
 from ..search.moments import Moment
 from ..search.search import Search
 from .answers import AboutAnswer, CurveAnswer, MomentAnswer, SearchAnswer, WordAnswer
+from .clips import Busy
 from .guard import Access, Guard
 from .library import Library, Missing
 
@@ -76,6 +77,10 @@ def _add_errors(app: FastAPI) -> None:
     async def out_of_time(_: Request, error: Exception) -> JSONResponse:
         return JSONResponse({"detail": str(error)}, 503)
 
+    @app.exception_handler(Busy)
+    async def busy(_: Request, error: Exception) -> JSONResponse:
+        return JSONResponse({"detail": str(error)}, 503, {"Retry-After": "5"})
+
     @app.exception_handler(Missing)
     async def missing(_: Request, error: Exception) -> JSONResponse:
         return JSONResponse({"detail": str(error)}, 404)
@@ -114,7 +119,7 @@ def _add_searches(app: FastAPI, search: Search, library: Library) -> None:
                 moment,
                 search.encoder.duration_seconds(moment.video_id),
                 library.captions_at(moment.video_id, moment.start_seconds, moment.end_seconds),
-                library.is_playable(moment.video_id),
+                library.how_shown(moment.video_id),
             )
             for moment in moments
         ]
@@ -170,14 +175,26 @@ def _add_searches(app: FastAPI, search: Search, library: Library) -> None:
 
 
 def _add_media(app: FastAPI, library: Library) -> None:
-    @app.get("/media/video", response_class=FileResponse, responses={206: {"description": "a range of bytes"}})
-    def video(video_id: VideoId, request: Request) -> Any:
-        """Return the file of a video, or one range of its bytes."""
-        path, media_type = library.file(video_id)
+    kept = {"Cache-Control": "private, max-age=3600"}
+
+    def check_range(request: Request) -> None:
+        """Refuse several ranges, which would make a long answer of a short request."""
         wanted = request.headers.get("range", "")
         if "," in wanted or len(wanted) > MOST_RANGE_CHARACTERS:
             raise HTTPException(416, "expected one range of bytes")
-        return FileResponse(path, media_type=media_type, headers={"Cache-Control": "private, max-age=3600"})
+
+    in_ranges = {"response_class": FileResponse, "responses": {206: {"description": "a range of bytes"}}}
+
+    @app.get("/media/video", dependencies=[Depends(check_range)], **in_ranges)
+    def video(video_id: VideoId) -> Any:
+        """Return the file of a video, or one range of its bytes."""
+        path, media_type = library.file(video_id)
+        return FileResponse(path, media_type=media_type, headers=kept)
+
+    @app.get("/media/clip", dependencies=[Depends(check_range)], **in_ranges)
+    def clip(video_id: VideoId, start: Seconds, end: Seconds) -> Any:
+        """Return a part of a video as WebM, or one range of its bytes: at most 30 seconds and 640 px a side."""
+        return FileResponse(library.clip(video_id, start, end), media_type="video/webm", headers=kept)
 
     @app.get("/media/picture", response_class=Response, responses={200: {"content": {"image/jpeg": {}}}})
     def picture(video_id: VideoId, seconds: Seconds = 0) -> Response:

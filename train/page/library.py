@@ -10,9 +10,10 @@ from ...storage.allowed import refuse_other_folders
 from ...storage.captions import read_captions, read_captions_about
 from ...storage.common.errors import UserError
 from ...storage.layout import DatasetFolder
-from ...storage.media import MEDIA_TYPES, is_playable
+from ...storage.media import MEDIA_TYPES, Shown, how_shown
 from ...storage.records import SPLITS, Caption
 from ...storage.thumbnails import ThumbnailStore
+from .clips import Clips, NoClip
 
 MOST_CAPTIONS = 3
 
@@ -29,6 +30,7 @@ class Library:
         self.dataset = dataset
         self._videos = {video.video_id: video for video in dataset.read_videos()}
         self._thumbnails = ThumbnailStore(dataset.thumbnails)
+        self._clips = Clips()
         self._reading = threading.Lock()
         self._captions: dict[str, list[Caption]] = defaultdict(list)
         if read_captions_about(dataset.captions) is not None:
@@ -52,22 +54,40 @@ class Library:
                 found.append(caption.caption)
         return found[:MOST_CAPTIONS]
 
-    def is_playable(self, video_id: str) -> bool:
-        """Return whether browsers play a video's kind of file."""
+    def how_shown(self, video_id: str) -> Shown:
+        """Return how browsers show a video."""
         video = self._videos.get(video_id)
-        return video is not None and is_playable(video)
+        return "pictures" if video is None else how_shown(video)
 
     def file(self, video_id: str) -> tuple[Path, str]:
-        """Return the file of a video and its media type.
+        """Return the file of a video that browsers play, and its media type.
 
         Raises:
             Missing: There is no such video, or its file is gone or may not be served.
         """
+        if self.how_shown(video_id) != "file" and video_id in self._videos:
+            raise Missing("browsers do not play this file; clips or pictures of it are shown")
+        path = self._path(video_id)
+        return path, MEDIA_TYPES[path.suffix.lower()]
+
+    def clip(self, video_id: str, start_seconds: float, end_seconds: float) -> Path:
+        """Return the file of a clip that browsers play (WebM) of any video on this machine.
+
+        Raises:
+            Missing: There is no such video, its file is gone or may not be served, or no clip can be made of it.
+            Busy: Too many clips are asked for.
+        """
+        if self.how_shown(video_id) == "pictures" and video_id in self._videos:
+            raise Missing("there are no clips of this; its pictures are shown")
+        try:
+            return self._clips.path(self._path(video_id), start_seconds, end_seconds)
+        except NoClip as error:
+            raise Missing(f"no clip of this video: {error}") from None
+
+    def _path(self, video_id: str) -> Path:
         video = self._videos.get(video_id)
         if video is None:
             raise Missing("no such video in this data set")
-        if not self.is_playable(video_id):
-            raise Missing("browsers do not play this file; its pictures are shown")
         try:
             refuse_other_folders(self.dataset, [video])
             path = self.dataset.video_path(video)
@@ -76,7 +96,7 @@ class Library:
             raise Missing("the file of this video was moved or deleted, or lies where it may not be read") from None
         if not stat.S_ISREG(mode):
             raise Missing("the file of this video is no regular file")
-        return path, MEDIA_TYPES[path.suffix.lower()]
+        return path
 
     def picture(self, video_id: str, seconds: float) -> bytes:
         """Return the thumbnail nearest to a time, as JPEG.

@@ -11,7 +11,7 @@ from urllib.parse import quote
 from ...storage.allowed import outside_of_folders
 from ...storage.common.errors import UserError
 from ...storage.layout import DatasetFolder
-from ...storage.media import is_playable
+from ...storage.media import how_shown
 from ...storage.thumbnails import ThumbnailStore
 
 MOST_PICTURE_BYTES = 1_800_000
@@ -98,7 +98,7 @@ def _num_bytes(pictures: Sequence[Sequence[Picture]]) -> int:
 def _links(dataset: DatasetFolder, folder: Path, video_ids: set[str]) -> dict[str, str]:
     """Return {video: address of its file relative to a folder} of the videos that browsers play."""
     links: dict[str, str] = {}
-    videos = [video for video in dataset.read_videos() if video.video_id in video_ids and is_playable(video)]
+    videos = [video for video in dataset.read_videos() if video.video_id in video_ids and how_shown(video) == "file"]
     outside = set(outside_of_folders(dataset, videos))
     for video in videos:
         if video.path in outside:

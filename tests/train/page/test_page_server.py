@@ -1,9 +1,17 @@
 """The page's server: what it answers is what search finds, and it serves nothing else."""
 
+import io
 import random
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from fractions import Fraction
 
+import av
 import numpy as np
 import pytest
+from helpers.numbered import numbers_of
+from helpers.numbered import write_video as write_numbered
 from helpers.toy import make_toy
 from starlette.testclient import TestClient
 from vlalign.storage.common.errors import SettingError
@@ -12,7 +20,9 @@ from vlalign.train import open_search
 from vlalign.train.cli_serve import main as serve_main
 from vlalign.train.cli_train import main as train_main
 from vlalign.train.page import app as page_app
+from vlalign.train.page import clips as page_clips
 from vlalign.train.page.app import make_app
+from vlalign.train.page.clips import Busy, Clips
 from vlalign.train.page.guard import POLICY, Access
 from vlalign.train.page.serve import serve
 
@@ -37,8 +47,14 @@ def toy(tmp_path_factory):
             VideoRecord(video_id="v003", path="videos"),
             VideoRecord(video_id="v004", path="videos/gone.mp4"),
             VideoRecord(video_id="v005", path="videos/old.avi"),
+            VideoRecord(video_id="v006", path="videos/page.avi"),
+            VideoRecord(video_id="v007", path="videos/photo.jpg"),
+            VideoRecord(video_id="v008", path="https://127.0.0.1:9/v008.avi"),
         ]
     )
+    write_numbered(toy.path / "videos" / "old.avi", range(96), Fraction(1, 24), container="avi", codec="mpeg4")
+    (toy.path / "videos" / "page.avi").write_text("<script>alert(1)</script>")
+    (toy.path / "videos" / "photo.jpg").write_bytes(CONTENT)
     return toy
 
 
@@ -115,11 +131,80 @@ def test_a_file_is_served_by_id_with_ranges(client):
         assert client.get("/media/video", params={"video_id": "v000"}, headers={"Range": wanted}).status_code == 416
 
 
-@pytest.mark.parametrize("video_id", ["v001", "v002", "v003", "v004", "v005", "v006", "../secret", "/etc/passwd", "\0"])
-def test_other_files_are_not_served(client, video_id):
-    answer = client.get("/media/video", params={"video_id": video_id})
+@pytest.mark.parametrize("video_id", ["v001", "v002", "v003", "v004", "v009", "../secret", "/etc/passwd", "\0"])
+@pytest.mark.parametrize("kind", ["video", "clip"])
+def test_other_files_are_not_served(client, kind, video_id):
+    answer = client.get(f"/media/{kind}", params={"video_id": video_id, "start": 0, "end": 1})
     assert answer.status_code == 404
     assert SECRET not in answer.content and b"/secret" not in answer.content
+
+
+def test_a_clip_shows_what_browsers_cannot_play(client):
+    """Frames 30 to 53 of an AVI with 24 a second."""
+    assert client.get("/media/video", params={"video_id": "v005"}).status_code == 404
+    asked = {"video_id": "v005", "start": 1.25, "end": 2.25}
+    whole = client.get("/media/clip", params=asked)
+    assert (whole.status_code, whole.headers["content-type"]) == (200, "video/webm")
+    with av.open(io.BytesIO(whole.content)) as clip:
+        assert numbers_of([frame.to_ndarray(format="rgb24") for frame in clip.decode(video=0)]) == list(range(30, 54))
+    part = client.get("/media/clip", params=asked, headers={"Range": "bytes=100-199"})
+    assert (part.status_code, part.content) == (206, whole.content[100:200]), "it is kept, not made again"
+    assert client.get("/media/clip", params=asked, headers={"Range": "bytes=0-1,4-5"}).status_code == 416
+
+
+@pytest.mark.parametrize(
+    "video_id, start, end, reason",
+    [
+        ("v005", 50, 51, "there is no frame between these times"),
+        ("v005", 2, 1, "there is no frame between these times"),
+        ("v006", 0, 1, "Invalid data"),
+        ("v007", 0, 1, "its pictures are shown"),
+        ("v008", 0, 1, "its pictures are shown"),
+    ],
+)
+def test_what_cannot_be_shown_as_a_clip_says_why(client, video_id, start, end, reason):
+    answer = client.get("/media/clip", params={"video_id": video_id, "start": start, "end": end})
+    assert answer.status_code == 404
+    assert reason in answer.json()["detail"] and str(page_clips.__file__) not in answer.text
+
+
+@pytest.mark.parametrize("times", [{}, {"start": -1, "end": 1}, {"start": 0, "end": "inf"}, {"start": "x", "end": 1}])
+def test_clips_of_no_time_are_refused(client, times):
+    assert client.get("/media/clip", params={"video_id": "v005", **times}).status_code == 422
+
+
+def test_few_clips_are_kept(tmp_path, monkeypatch):
+    monkeypatch.setattr(page_clips, "MOST_KEPT", 2)
+    video = write_numbered(tmp_path / "v.avi", range(48), Fraction(1, 24), container="avi", codec="mpeg4")
+    clips = Clips()
+    first = clips.path(video, 0.0, 0.25)
+    assert clips.path(video, 0.0, 0.25) == first, "the same again"
+    others = [clips.path(video, start, start + 0.25) for start in (0.5, 1.0)]
+    assert not first.exists() and all(other.exists() for other in others)
+    write_numbered(video, range(24), Fraction(1, 24), container="avi", codec="mpeg4")
+    assert clips.path(video, 0.5, 0.75) != others[0], "another file has come in its place"
+
+
+def test_too_many_clips_at_once_are_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(page_clips, "MOST_WAITING", 2)
+    begun, go_on = threading.Event(), threading.Event()
+    clips = Clips()
+
+    def cut_slowly(*_) -> str:
+        begun.set()
+        assert go_on.wait(30)
+        return "the clip"
+
+    monkeypatch.setattr(clips, "_path", cut_slowly)
+    with ThreadPoolExecutor() as threads:
+        results = [threads.submit(clips.path, tmp_path, 0.0, 1.0) for _ in range(2)]
+        assert begun.wait(30)
+        while clips._places._value:  # until both have come
+            time.sleep(0.01)
+        with pytest.raises(Busy):
+            clips.path(tmp_path, 0.0, 1.0)
+        go_on.set()
+        assert [result.result(30) for result in results] == ["the clip"] * 2
 
 
 def test_every_answer_forbids_foreign_scripts(client):
@@ -196,8 +281,9 @@ def test_hostile_requests_get_nothing(client):
         "~",
         "%25",
     ]
+    starts = ["", "static/", "media/", "media/clip?start=0&end=1&video_id=", "api/"]
     for _ in range(500):
-        path = "/" + rng.choice(["", "static/", "media/", "api/"]) + "/".join(rng.choices(parts, k=rng.randint(1, 8)))
+        path = "/" + rng.choice(starts) + "/".join(rng.choices(parts, k=rng.randint(1, 8)))
         low, high = (rng.choice(["", "-1", "0", "5", "99999999999999999999", "x"]) for _ in range(2))
         answer = client.get(path, headers={"Range": f"{rng.choice(['bytes', 'lines', ''])}={low}-{high}"})
         is_page = answer.status_code in (200, 206) and answer.content in page  # ``/x/..`` is the page

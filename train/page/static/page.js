@@ -3,6 +3,7 @@ const FILTERS = ["split", "caption_known", "by", "shortest", "longest"];
 const FOUND_BY = { picture: "what is seen", words: "words of a caption", both: "what is seen and words of a caption" };
 const byId = (id) => document.getElementById(id);
 const SVG = "http://www.w3.org/2000/svg";
+const CLIP_SECONDS = 10;  // cut in a few seconds; the next one follows by itself
 let asking = new AbortController();
 
 function make(name, properties = {}, ...children) {
@@ -59,28 +60,55 @@ function strip(moment, curve, seek) {
   return svg;
 }
 
+// Shows a video by its file, or by clips where browsers do not play the file, or by a picture where there is neither.
+// Times outside are those of the video; a clip's own time begins at 0.
 function preview(moment) {
-  const picture = `/media/picture?${new URLSearchParams({ video_id: moment.video_id, seconds: moment.start_seconds })}`;
+  const source = (kind, parameters) => `/media/${kind}?${new URLSearchParams({ video_id: moment.video_id, ...parameters })}`;
+  const picture = source("picture", { seconds: moment.start_seconds });
   const still = () => make("img", { className: "view", alt: `Picture of ${moment.video_id}`, src: picture, loading: "lazy" });
-  if (!moment.playable) return still();
+  if (moment.shown === "pictures") return { view: still(), seek() {}, watch() {} };
   const video = make("video", {
     className: "view", controls: true, muted: true, playsInline: true, preload: "none", poster: picture,
-    src: `/media/video?${new URLSearchParams({ video_id: moment.video_id })}`,
   });
   video.setAttribute("aria-label", `${moment.video_id}, from ${clock(moment.start_seconds)}`);
-  let placed = false;
+  let clips = false, first = 0, wanted = moment.start_seconds, stopsAt = Infinity, failed = () => {};
+  const useClip = (seconds) => {
+    [clips, first] = [true, seconds];
+    video.src = source("clip", { start: seconds, end: seconds + CLIP_SECONDS });
+  };
+  const seek = (seconds, end = Infinity) => {
+    [wanted, stopsAt] = [seconds, end];
+    if (clips && (seconds < first || seconds >= first + CLIP_SECONDS)) useClip(seconds);
+    else if (video.readyState > 0) video.currentTime = seconds - first;
+    video.play().catch(() => {});
+  };
+  const cannotPlay = () => {
+    if (clips) { video.replaceWith(still()); failed(); }
+    else { useClip(wanted); video.play().catch(() => {}); }
+  };
   video.addEventListener("loadedmetadata", () => {
-    if (video.videoWidth === 0) video.replaceWith(still());
-    else if (!placed) { placed = true; video.currentTime = moment.start_seconds; }
+    if (video.videoWidth === 0) cannotPlay();
+    else if (wanted > first) video.currentTime = wanted - first;
   });
+  video.addEventListener("error", cannotPlay);
   video.addEventListener("timeupdate", () => {
-    if (!video.paused && video.dataset.once && video.currentTime >= moment.end_seconds) {
-      video.pause();
-      delete video.dataset.once;
-    }
+    if (video.paused || first + video.currentTime < stopsAt) return;
+    video.pause();
+    stopsAt = Infinity;
   });
-  video.addEventListener("error", () => video.replaceWith(still()), { once: true });
-  return video;
+  video.addEventListener("ended", () => {
+    const next = first + CLIP_SECONDS;
+    if (clips && video.duration > CLIP_SECONDS - 1 && next < moment.duration_seconds - 0.5) seek(next, stopsAt);
+  });
+  if (moment.shown === "file") video.src = source("video", {});
+  else useClip(wanted);
+  return {
+    view: video, seek,
+    watch(moved, lost) {
+      video.addEventListener("timeupdate", () => moved(first + video.currentTime));
+      failed = lost;
+    },
+  };
 }
 
 // A word of the query is lit while it fits the second that is shown: above the middle between its best and its median.
@@ -99,18 +127,11 @@ function wordButton(word, curve, seek) {
 }
 
 function result(moment, rank, query, signal) {
-  const view = preview(moment);
-  const seek = (seconds) => {
-    if (view.tagName !== "VIDEO") return;
-    const go = () => { view.currentTime = seconds; view.play().catch(() => {}); };
-    if (view.readyState > 0) go();
-    else { view.addEventListener("loadedmetadata", go, { once: true }); view.load(); }
-  };
+  const { view, seek, watch } = preview(moment);
   let shown = strip(moment, moment.curve, seek);
   const item = make("li", {}, view, shown);
   const queryWords = make("div", { className: "buttons query-words" });
   const light = (seconds) => { for (const button of queryWords.children) button.lightAt(seconds); };
-  view.addEventListener("timeupdate", () => { shown.moveTo(view.currentTime); light(view.currentTime); });
   const part = `${clock(moment.start_seconds)} to ${clock(moment.end_seconds)}`;
   const words = make("div", { className: "words" }, make("h2", { textContent: `${rank}. ${moment.video_id}` }),
     make("p", { textContent: moment.percentile === null ? `${part} (score ${moment.score.toFixed(2)})`
@@ -118,10 +139,11 @@ function result(moment, rank, query, signal) {
   if (query) words.append(make("p", { className: "quiet", textContent: `found by ${FOUND_BY[moment.found_by]}` }));
   for (const caption of new Set([...(moment.said === null ? [] : [moment.said]), ...moment.captions])) words.append(make("p", { className: "quiet", textContent: `“${caption}”` }));
   const buttons = make("div", { className: "buttons" });
-  if (moment.playable) {
+  if (moment.shown !== "pictures") {
     const play = make("button", { type: "button", textContent: "Play moment" });
     play.setAttribute("aria-label", `Play ${moment.video_id} from ${part}`);
-    play.addEventListener("click", () => { view.dataset.once = "1"; seek(moment.start_seconds); });
+    play.addEventListener("click", () => seek(moment.start_seconds, moment.end_seconds));
+    watch((seconds) => { shown.moveTo(seconds); light(seconds); }, () => play.replaceWith("This video cannot be played here."));
     buttons.append(play);
   }
   const like = make("button", { type: "button", textContent: "More like this" });
@@ -153,13 +175,13 @@ function go(what) {
   show();
 }
 
-async function show() {
+async function show(typed = "") {
   asking.abort();
   asking = new AbortController();
   const { signal } = asking;
   const asked = new URLSearchParams(location.search);
   const query = (asked.get("q") ?? "").trim();
-  byId("q").value = query;
+  byId("q").value = query || typed;
   for (const name of FILTERS) byId(name).value = asked.get(name) ?? "";
   byId("results").replaceChildren();
   byId("remarks").replaceChildren();
@@ -186,7 +208,7 @@ byId("form").addEventListener("submit", (event) => {
   if (query || !asked.get("like")) go(query ? { q: query } : {});
   else go({ like: asked.get("like"), start: asked.get("start") ?? 0, end: asked.get("end") ?? 0 });
 });
-addEventListener("popstate", show);
+addEventListener("popstate", () => show());
 addEventListener("keydown", (event) => {
   if (event.key === "/" && !event.target.closest("input, select, textarea")) { event.preventDefault(); byId("q").focus(); }
 });
@@ -205,4 +227,4 @@ try {
 } catch (error) {
   byId("about").textContent = error.message;
 }
-show();
+show(byId("q").value);  // what was typed in the meantime stays

@@ -1,0 +1,44 @@
+"""Parts of videos for people to look at, cut out by a decoder process, which holds whatever the file does to it."""
+
+import threading
+from pathlib import Path
+
+from .decoding.clip import LONGEST_CLIP_SECONDS as LONGEST_CLIP_SECONDS
+from .decoding.errors import VideoError
+from .decoding.messages import ClipFollows
+from .decoding.process import DecodeProcess
+
+
+def cut_clip(path: Path, start_seconds: float, end_seconds: float, *, wait_seconds: float) -> bytes:
+    """Return a part of a video as WebM, which browsers play: ``decoding.clip.webm_clip``.
+
+    Args:
+        path: The video, in any format that can be decoded.
+        start_seconds: First second.
+        end_seconds: Last second; at most ``LONGEST_CLIP_SECONDS`` after the first count.
+        wait_seconds: How long the work may take.
+
+    Raises:
+        VideoError: The video cannot be decoded, has nothing between these times, or takes too long.
+    """
+    process, late = DecodeProcess(), threading.Event()
+
+    def give_up() -> None:
+        late.set()
+        process.kill()
+
+    limit = threading.Timer(wait_seconds, give_up)
+    limit.daemon = True
+    limit.start()
+    try:
+        process.start(path, [], clip=(start_seconds, end_seconds))
+        while not isinstance(process.receive(), ClipFollows):
+            pass
+        return process.receive_bytes()
+    except VideoError:
+        if late.is_set():
+            raise VideoError("timeout", f"cutting it out took more than {wait_seconds:.0f} s") from None
+        raise
+    finally:
+        limit.cancel()
+        process.close()
