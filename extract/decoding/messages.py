@@ -46,7 +46,8 @@ class Request:
     def from_json(cls, content: bytes) -> "Request":
         """Read a request, which comes from this program."""
         values = json.loads(content)
-        return cls(**values | {"wanted": [Wanted(**wanted) for wanted in values["wanted"]]})
+        clip = None if values["clip"] is None else tuple(values["clip"])
+        return cls(**values | {"wanted": [Wanted(**wanted) for wanted in values["wanted"]], "clip": clip})
 
 
 @dataclass(frozen=True)
@@ -149,8 +150,9 @@ Message = (
     | Heard
     | Finished
 )
-LAST = Failed, Finished, PicturesProbed, ClipFollows
-"""One of these is the last answer. If only sound was requested, it is ``Heard``, ``SoundProbed`` or ``Failed``."""
+LAST = Failed, Finished, PicturesProbed
+"""One of these is the last answer. If only sound was requested, it is ``Heard``, ``SoundProbed`` or
+``Failed``; if a clip was, ``ClipFollows`` or ``Failed``."""
 _TYPES: dict[str, type[Message]] = {kind.__name__: kind for kind in get_args(Message)}
 _FIELDS = {name: get_type_hints(kind) for name, kind in _TYPES.items()}
 

@@ -15,6 +15,7 @@ from vlalign.extract.decoding.decode import Finished, Started, Wanted
 from vlalign.extract.decoding.errors import VideoError
 from vlalign.extract.decoding.messages import (
     Beat,
+    ClipFollows,
     Failed,
     Message,
     Nonsense,
@@ -41,6 +42,7 @@ MESSAGES: list[Message] = [
     RowFollows(0, [16, 224, 224, 3]),
     PictureFollows(0.5),
     SoundFollows(1000),
+    ClipFollows(),
     Heard("PyAV 18", -3, 1000, 10.0, ""),
     Finished("PyAV 18", 2.25, "cut", [54]),
 ]
@@ -53,6 +55,8 @@ def test_messages_and_requests_survive_encoding():
     assert [parse(encode(message)) for message in MESSAGES] == MESSAGES
     request = Request("/x.mp4", [CROPPED, WHOLE], sound=True, without=["decord"], seconds=2.5)
     assert Request.from_json(request.to_json()) == request
+    clip = Request("/x.mp4", [], clip=(1.5, 2.0))
+    assert Request.from_json(clip.to_json()) == clip
 
 
 def test_any_answer_is_parsed_or_refused():
