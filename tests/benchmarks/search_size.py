@@ -65,6 +65,9 @@ def main() -> None:
     )
     queries = planted.queries(args.queries)
     print(memory(), flush=True)
+    for query in queries:
+        coded.scan(query).best(NUM_RESULTS, None)
+    print("after queries by codes alone:", memory(), flush=True)
     best = timed("best windows by numpy", lambda: exact(index.blocks(CHUNK), queries))
     baseline = None
     if args.exact:

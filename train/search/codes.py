@@ -7,7 +7,6 @@ are kept as files of tensors that are checked (``mapped``), and its lists are fi
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -71,22 +70,28 @@ class CodeFolder:
     def read(self, part: Part, codebook: Codebook) -> PartCodes | None:
         """Return the list [W] and the codes [W, 64] of each window of a part; None if they were not made yet.
 
+        The codes are mapped, not read; any bytes are codes.
+
         Raises:
             UserError: The file is damaged.
         """
-        path = self.path_of(part)
-        if not path.exists():
+        file = self._file(part, codebook)
+        if file is None:
             return None
-        file = TensorFile(path, CODES_TYPES, FORMAT, WHAT, TODO)
-        if file.about.get("codebook") != codebook.digest:
-            return None
-        with refuse_unreadable(path, WHAT, TODO):
-            lists, codes = np.array(file.arrays["list"]), np.array(file.arrays["codes"])
+        with refuse_unreadable(self.path_of(part), WHAT, TODO):
+            lists, codes = np.array(file.arrays["list"]), file.arrays["codes"]
             if lists.shape != (len(part.vectors),) or codes.shape != (len(part.vectors), NUM_CODES // 2):
                 raise ValueError("it has not as many windows as its part")
             if len(lists) and not (lists.min() >= 0 and lists.max() < len(codebook.lists)):
                 raise ValueError("a list that does not exist")
         return lists, codes
+
+    def _file(self, part: Part, codebook: Codebook) -> TensorFile | None:
+        path = self.path_of(part)
+        if not path.exists():
+            return None
+        file = TensorFile(path, CODES_TYPES, FORMAT, WHAT, TODO)
+        return file if file.about.get("codebook") == codebook.digest else None
 
     def update(self, index: WindowIndex) -> int:
         """Make what is missing: the codebook, and the codes of parts. Remove codes of parts that are gone.
@@ -106,7 +111,7 @@ class CodeFolder:
         for path in self.path.glob(f"*{SUFFIX}"):
             if path not in kept:
                 path.unlink()
-        todo = [part for part in index.parts if self.read(part, codebook) is None]
+        todo = [part for part in index.parts if self._file(part, codebook) is None]
         total = sum(len(part.vectors) for part in todo)
         for part in progress(todo, total=total, what="coding", unit="windows", size=lambda part: len(part.vectors)):
             lists, codes = encode(part.vectors, codebook)
@@ -129,29 +134,36 @@ class CodedIndex:
         import faiss
 
         self.index, self.codebook = index, codebook
-        rows, lists, codes, plain = [], [], [], []
-        for first, part, of_part in zip(index.first_row.tolist(), index.parts, coded, strict=False):
-            live = first + np.flatnonzero(index.is_live[first : first + len(part.vectors)])
-            if of_part is None:
-                plain.append(live)
-                continue
-            rows.append(live)
-            lists.append(of_part[0][live - first])
-            codes.append(of_part[1][live - first])
-        self.plain = np.concatenate([np.zeros(0, np.int64), *plain])
+        live = [
+            np.flatnonzero(index.is_live[first : first + len(part.vectors)])
+            for first, part in zip(index.first_row.tolist(), index.parts, strict=False)
+        ]
+        firsts = index.first_row.tolist()
+        without = [first + rows for first, rows, of_part in zip(firsts, live, coded, strict=False) if of_part is None]
+        self.plain = np.concatenate([np.zeros(0, np.int64), *without])
         """Rows of the windows without codes."""
-        list_W = np.concatenate(lists)
-        order = np.argsort(list_W, kind="stable")
-        rows_W, codes_WC = np.concatenate(rows).astype(np.int64)[order], np.concatenate(codes)[order]
-        del rows, lists, codes
+        num_lists = len(codebook.lists)
+        sizes = np.zeros(num_lists, np.int64)
+        for rows, of_part in zip(live, coded, strict=True):
+            if of_part is not None:
+                sizes += np.bincount(of_part[0][rows], minlength=num_lists)
         filled = codebook.new_index()
         inverted: Any = filled.invlists
-        borders = np.searchsorted(list_W[order], np.arange(len(codebook.lists) + 1)).tolist()
-        for number, (low, high) in enumerate(pairwise(borders)):
-            if low < high:
-                ids, of_list = rows_W[low:high], codes_WC[low:high]
-                inverted.add_entries(number, high - low, faiss.swig_ptr(ids), faiss.swig_ptr(of_list))
-        filled.ntotal = len(rows_W)
+        for number, size in enumerate(sizes.tolist()):  # once: a list that grows takes up to twice its size
+            inverted.resize(number, size)
+        ends = np.zeros(num_lists, np.int64)
+        for first, rows, of_part in zip(firsts, live, coded, strict=False):
+            if of_part is None:
+                continue
+            order = rows[np.argsort(of_part[0][rows], kind="stable")]
+            lists, ids, codes = of_part[0][order], first + order, of_part[1][order]
+            low = 0
+            for number, count in zip(*np.unique(lists, return_counts=True), strict=True):
+                ids_ptr, codes_ptr = faiss.swig_ptr(ids[low : low + count]), faiss.swig_ptr(codes[low : low + count])
+                inverted.update_entries(int(number), int(ends[number]), int(count), ids_ptr, codes_ptr)
+                ends[number] += count
+                low += count
+        filled.ntotal = int(sizes.sum())
         self.fast = faiss.IndexIVFPQFastScan(filled)
         filled.reset()  # the other index copied its lists, and keeps it alive
         self.fast.nprobe = NUM_PROBES

@@ -41,7 +41,7 @@ class Part:
     vectors: np.ndarray
     """float16 [W, D], mapped."""
     spans: np.ndarray
-    """float64 [W, 2], in seconds."""
+    """float64 [W, 2], in seconds, mapped."""
     video: np.ndarray
     """int32 [W]: index of each window's video."""
     video_ids: list[str]
@@ -101,7 +101,7 @@ def _checked(path: Path, key: str, arrays: Mapping[str, np.ndarray]) -> Part:
     num_videos, num_windows = len(arrays["checksums"]), len(vectors)
     if spans.shape != (num_windows, 2) or video.shape != (num_windows,) or first.shape != (num_videos + 1,):
         raise ValueError("its columns have different lengths")
-    spans, video, first = np.array(spans), np.array(video), np.array(first)
+    video, first = np.array(video), np.array(first)
     if num_windows and not (video.min() >= 0 and video.max() < num_videos):
         raise ValueError("a window of a video that it does not list")
     if (np.diff(video) < 0).any():
@@ -153,19 +153,16 @@ class WindowIndex:
                 else:
                     num_outdated += 1
         self.parts: list[Part] = []
-        video, spans = [np.zeros(0, np.int32)], [np.zeros((0, 2))]
+        video = [np.zeros(0, np.int32)]
         for index, part in enumerate(fitting):
             # -1 for a video that is gone or changed, or whose windows are in a later part.
             numbers = [self._number_of[v] if newest.get(v) == index else -1 for v in part.video_ids]
             if max(numbers, default=-1) >= 0:
                 self.parts.append(part)
                 video.append(np.array(numbers, dtype=np.int32)[part.video])
-                spans.append(part.spans)
         self.video = np.concatenate(video)
         """Index of each window's video among ``video_ids``; -1 for a window that does not count."""
-        self.spans = np.concatenate(spans)
-        """Start and end of each window in seconds."""
-        self._rows_of = self._ranges()
+        self._first_of, self._end_of = self._ranges()
         self.is_live = self.video >= 0
         self.num_windows = int(self.is_live.sum())
         self.first_row = np.cumsum([0, *(len(part.vectors) for part in self.parts)])
@@ -185,13 +182,17 @@ class WindowIndex:
 
     def rows_of(self, video_id: str) -> np.ndarray:
         """Return the indices of a video's windows."""
-        return np.arange(*self._rows_of.get(self._number_of.get(video_id, -2), (0, 0)))
+        number = self._number_of.get(video_id)
+        return np.arange(0) if number is None else np.arange(self._first_of[number], self._end_of[number])
 
-    def _ranges(self) -> dict[int, tuple[int, int]]:
-        """Return the first row of each video's windows and the one after their last: they lie together in a part."""
-        first = np.flatnonzero(np.diff(self.video, prepend=-1)).tolist()
-        numbers = self.video[first].tolist()
-        return dict(zip(numbers, pairwise([*first, len(self.video)]), strict=True))
+    def _ranges(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return for each video the first row of its windows and the one after their last: they lie together."""
+        first = np.flatnonzero(np.diff(self.video, prepend=-2))
+        end = np.append(first[1:], len(self.video))
+        numbers = self.video[first]
+        first_of, end_of = np.zeros((2, len(self.video_ids)), np.int64)
+        first_of[numbers[numbers >= 0]], end_of[numbers[numbers >= 0]] = first[numbers >= 0], end[numbers >= 0]
+        return first_of, end_of
 
     def whole_videos(self) -> np.ndarray:
         """Return the indices of the windows that are whole videos, one for each video: its first (``plan_windows``)."""
@@ -205,11 +206,23 @@ class WindowIndex:
     def halves_of(self, rows: np.ndarray) -> np.ndarray:
         """Return the vectors of some windows as they are kept, float16 [N, D]."""
         vectors = np.zeros((len(rows), self.dim), dtype=np.float16)
+        for chosen, part, of_part in self._in_parts(rows):
+            vectors[chosen] = part.vectors[of_part]
+        return vectors
+
+    def spans_of(self, rows: np.ndarray) -> np.ndarray:
+        """Return the starts and ends of some windows in seconds, float64 [N, 2]."""
+        spans = np.zeros((len(rows), 2))
+        for chosen, part, of_part in self._in_parts(rows):
+            spans[chosen] = part.spans[of_part]
+        return spans
+
+    def _in_parts(self, rows: np.ndarray) -> Iterator[tuple[np.ndarray, Part, np.ndarray]]:
+        """Yield (which rows lie in a part, the part, their places in it)."""
         part_of = np.searchsorted(self.first_row, rows, side="right") - 1
         for number in np.unique(part_of).tolist():
             chosen = part_of == number
-            vectors[chosen] = self.parts[number].vectors[rows[chosen] - self.first_row[number]]
-        return vectors
+            yield chosen, self.parts[number], rows[chosen] - self.first_row[number]
 
 
 def open_parts(folder: Path) -> list[Part]:

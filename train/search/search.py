@@ -221,15 +221,10 @@ class Search:
         """Return the best windows, the best first."""
         rows, scores = scan.best(max(CANDIDATES_PER_RESULT * num_results, MIN_CANDIDATES), videos)
         below = scan.percent_below(scores).tolist()
+        spans = self.index.spans_of(rows).tolist()
         return [
-            Hit(
-                self.index.video_ids[self.index.video[row]],
-                float(self.index.spans[row, 0]),
-                float(self.index.spans[row, 1]),
-                score,
-                under,
-            )
-            for row, score, under in zip(rows.tolist(), scores.tolist(), below, strict=True)
+            Hit(self.index.video_ids[self.index.video[row]], start, end, score, under)
+            for row, (start, end), score, under in zip(rows.tolist(), spans, scores.tolist(), below, strict=True)
         ]
 
     def _scored(self, query: str, hits: list[Hit], rerank: int) -> list[Hit]:
@@ -266,7 +261,7 @@ class Search:
         if curve is not None:
             return curve
         rows = self.index.rows_of(video_id)
-        spans = self.index.spans[rows]
+        spans = self.index.spans_of(rows)
         lengths = (spans[:, 1] - spans[:, 0]).round(3)
         shortest = np.flatnonzero(lengths == lengths.min(initial=np.inf))
         shortest = shortest[np.argsort(spans[shortest, 0], kind="stable")]
