@@ -133,7 +133,11 @@ def spread(call: Callable[[T], R], items: Iterable[T], doing: str) -> Iterator[R
         UserError: A call raised it, or the cluster could not do the work.
         OSError: A call raised it.
     """
-    remote = ray.remote(call).options(num_cpus=1, max_retries=MOST_RETRIES)
+
+    @ray.remote(num_cpus=1, max_retries=MOST_RETRIES)
+    def remote(item: T) -> R:  # Ray takes functions only, and not everything that can be called
+        return call(item)
+
     waiting: list[ray.ObjectRef] = []
     try:
         for item in items:

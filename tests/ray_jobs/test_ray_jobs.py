@@ -31,11 +31,14 @@ from vlalign.extract.cli import main as extract_main
 from vlalign.extract.selection import render_missing
 from vlalign.preprocess.cli import main as preprocess_main
 from vlalign.preprocess.datasets import demo
-from vlalign.storage import FeatureStore, VideoRecord
+from vlalign.storage import FeatureStore, VideoFeatures, VideoRecord, Weights, write_shard
 from vlalign.storage.allowed import allow_folder
 from vlalign.storage.cli import main as store_main
 from vlalign.storage.files import read_jsonl
 from vlalign.storage.layout import DatasetFolder
+from vlalign.storage.profiles import PROFILES
+from vlalign.train.cli_index import main as index_main
+from vlalign.train.search.index import open_parts
 
 __all__ = ["cluster", "environment", "network"]  # fixtures
 
@@ -177,6 +180,38 @@ def test_videos_that_crash_hang_or_fill_memory_fail_and_a_hundred_others_are_don
     assert sorted(FeatureStore(dataset.features("s3d")).video_ids()) == names[:100]
     kinds = {failure["video_id"]: failure["kind"] for failure in read_jsonl(dataset.features("s3d") / "failures.jsonl")}
     assert kinds == {"crash": "crashed", "hang": "timeout", "greedy": "out_of_memory"}
+
+
+@pytest.mark.slow
+def test_an_index_made_on_a_cluster_equals_that_of_one_machine(tmp_path, network, environment, cluster):
+    """Twelve videos of two hours: two parts."""
+    here, there = (DatasetFolder(tmp_path / name, "mine") for name in ("here", "there"))
+    seconds = np.arange(7200.0)
+    times = {"start_seconds": seconds, "end_seconds": seconds + 1, "valid_frames": np.ones(7200, int)}
+    rng = np.random.default_rng(0)
+    videos = [
+        VideoFeatures(video_id=f"v{n}", features=rng.normal(size=(7200, 1024)), duration_seconds=7200.0, **times)
+        for n in range(12)
+    ]
+    write_shard(here.features("s3d"), PROFILES["s3d"], Weights(name="none", sha256="0" * 64), videos, made_with={})
+    shutil.copytree(here.path, there.path)
+    call = ["--dataset", "mine", "--features", "s3d"]
+    assert index_main(["--root", str(here.root), *call]) == 0
+    cluster(2)
+    log = tmp_path / "log.txt"
+    options = ["--address", f"127.0.0.1:{PORT}", "--root", str(there.root), *call]
+    assert wait_for(job(network, environment, "index.py", *options, log=log), log, 400) == 0, log.read_text()
+    assert "windows of 12 videos" in log.read_text()
+    one, other = (
+        sorted(open_parts(dataset.path / "index" / "s3d"), key=lambda part: part.video_ids) for dataset in (here, there)
+    )
+    assert len(one) == 2
+    for of_one, of_other in zip(one, other, strict=True):
+        assert (of_one.key, of_one.video_ids) == (of_other.key, of_other.video_ids)
+        np.testing.assert_array_equal(of_one.spans, of_other.spans)
+        np.testing.assert_array_equal(of_one.vectors, of_other.vectors)
+    again = wait_for(job(network, environment, "index.py", *options, log=log), log, 400)
+    assert again == 0 and "videos added: 0" in log.read_text()
 
 
 @pytest.mark.slow

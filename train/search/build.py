@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache, partial
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -12,10 +14,10 @@ from ...storage.common.terminal import say
 from ...storage.layout import DatasetFolder
 from ..data.clips import Clip
 from .codebook import has_faiss
-from .codes import CodedIndex, CodeFolder, needs_codes, open_codes
+from .codes import CodedIndex, CodeFolder, Spread, needs_codes, open_codes
 from .encoders import Encoder, key_of
 from .index import WindowIndex, folder_name, open_parts, part_files, remove_parts, write_part
-from .opening import open_encoder
+from .opening import EncoderSource
 from .said import open_said
 from .windows import WINDOW_SECONDS, plan_windows
 
@@ -65,9 +67,10 @@ class BuiltIndex:
     """Videos whose windows no longer counted: of features that changed or are gone."""
     num_other: int
     """Files that were removed because another model or version made them."""
+    needs_codes: bool
+    """Whether there are too many windows to compare all of them."""
     num_coded: int | None
-    """Windows that got codes now; None if there are so few windows that searches compare all of them, or FAISS is
-    missing."""
+    """Windows that got codes now; None if none are needed, or FAISS is missing."""
 
 
 def build_index(
@@ -78,6 +81,7 @@ def build_index(
     weights: Path | str | None = None,
     root: Path | str = "vlalign_data",
     device: str = "cpu",
+    spread: Spread | None = None,
     on_progress: Listener | None = None,
 ) -> BuiltIndex:
     """Bring the index of a data set up to date: encode what is new or changed, and remove what no longer counts.
@@ -91,37 +95,54 @@ def build_index(
         weights: File or folder of the weights that made the store.
         root: Where a run is looked up if ``folder`` is None.
         device: What a run computes on.
+        spread: Calls a function with each of some items, in other processes, and yields the results as they come; all
+            of it must be picklable, and the processes must see the same files. None: everything is done here.
         on_progress: Called with the progress.
 
     Raises:
         UserError: As ``open_search``.
     """
-    encoder = open_encoder(folder, features=features, run=run, weights=weights, root=root, device=device)
+    source = EncoderSource(
+        None if folder is None else Path(folder).absolute(),
+        features,
+        None if run is None else str(run),
+        None if weights is None else Path(weights).absolute(),
+        Path(root).absolute(),
+        device,
+    )
+    encoder = source.open()
     index = IndexFolder.of(encoder)
-    before = index.open()
-    with report_progress_to(on_progress):
-        add_videos(index, before.state.missing)
-    after = index.open()
-    _clean(index, after)
-    num_coded = None
-    if needs_codes(after) and has_faiss():
+    before = after = index.open()
+    if missing := before.state.missing:
         with report_progress_to(on_progress):
-            num_coded = CodeFolder(index.path).update(index.open())
+            if spread is None:
+                add_videos(index, missing)
+            else:
+                _add_elsewhere(index, missing, source, spread)
+        after = index.open()
+    if _clean(index, after):
+        after = index.open()
+    num_coded = None
+    too_many = needs_codes(after)
+    if too_many and has_faiss():
+        with report_progress_to(on_progress):
+            num_coded = CodeFolder(index.path).update(after, spread or map)
     with report_progress_to(on_progress):
         open_said(encoder.dataset)
     return BuiltIndex(
         folder=index.path,
         num_windows=after.num_windows,
         num_videos=after.state.num_current,
-        num_added=len(before.state.missing),
+        num_added=len(missing),
         num_outdated=before.state.num_outdated,
         num_other=len(before.state.other),
+        needs_codes=too_many,
         num_coded=num_coded,
     )
 
 
-def _clean(index: IndexFolder, current: WindowIndex) -> None:
-    """Rewrite parts of which less than half counts, and remove them and those of which nothing does."""
+def _clean(index: IndexFolder, current: WindowIndex) -> bool:
+    """Rewrite parts of which less than half counts; remove them and those of which nothing does. Return if any were."""
     kept = []
     for first, part in zip(current.first_row.tolist(), current.parts, strict=False):
         video = current.video[first : first + len(part.vectors)]
@@ -135,12 +156,22 @@ def _clean(index: IndexFolder, current: WindowIndex) -> None:
         spans = [part.spans[video == number] for number in numbers]
         vectors = [np.asarray(part.vectors[video == number]) for number in numbers]
         kept.append(write_part(index.path, index.key, {v: checksums[v] for v in ids}, spans, vectors))
-    remove_parts([path for path in part_files(index.path) if path not in kept])
+    gone = [path for path in part_files(index.path) if path not in kept]
+    remove_parts(gone)
+    return bool(gone)
 
 
 def index_folder(dataset: DatasetFolder, name: str) -> Path:
     """Return the folder of the index of features or a run."""
     return dataset.path / "index" / folder_name(name)
+
+
+@dataclass(frozen=True)
+class PlannedPart:
+    """Videos whose windows will be a part."""
+
+    video_ids: list[str]
+    num_windows: int
 
 
 def add_videos(index: IndexFolder, video_ids: Sequence[str]) -> None:
@@ -150,32 +181,65 @@ def add_videos(index: IndexFolder, video_ids: Sequence[str]) -> None:
         index: Where the parts go.
         video_ids: Videos of the encoder.
     """
-    encoder = index.encoder
-    planned = {video_id: plan_windows(encoder.duration_seconds(video_id)) for video_id in video_ids}
-    total = sum(map(len, planned.values()))
-    with_progress = progress(
-        _encoded(encoder, planned), total=total, what="indexing", unit="windows", size=lambda done: len(done[1])
+    encoder, parts = index.encoder, list(_parts(index.encoder, video_ids))
+    encoded = progress(
+        (video for part in parts for video in _encoded(encoder, part.video_ids)),
+        total=sum(part.num_windows for part in parts),
+        what="indexing",
+        unit="windows",
+        size=lambda done: len(done[1]),
     )
-    pending: dict[str, np.ndarray] = {}
-    for video_id, vectors in with_progress:
-        pending[video_id] = vectors
-        if sum(map(len, pending.values())) >= PART_WINDOWS:
-            _write(index, planned, pending)
-            pending = {}
-    if pending:
-        _write(index, planned, pending)
+    for part in parts:
+        _write(index, dict(islice(encoded, len(part.video_ids))))
 
 
-def _write(index: IndexFolder, planned: dict[str, np.ndarray], done: dict[str, np.ndarray]) -> None:
-    videos = {video_id: index.encoder.checksum(video_id) for video_id in done}
-    write_part(index.path, index.key, videos, [planned[video_id] for video_id in done], list(done.values()))
+def _add_elsewhere(index: IndexFolder, video_ids: Sequence[str], source: EncoderSource, spread: Spread) -> None:
+    """Do what ``add_videos`` does, each part in another process."""
+    parts = list(_parts(index.encoder, video_ids))
+    sizes = spread(partial(_add_part, source), parts)
+    total = sum(part.num_windows for part in parts)
+    for _ in progress(sizes, total=total, what="indexing", unit="windows", size=lambda done: done):
+        pass
 
 
-def _encoded(encoder: Encoder, planned: dict[str, np.ndarray]) -> Iterator[tuple[str, np.ndarray]]:
+def _add_part(source: EncoderSource, part: PlannedPart) -> int:
+    """Write a part; return its number of windows."""
+    index = _opened(source)
+    _write(index, dict(_encoded(index.encoder, part.video_ids)))
+    return part.num_windows
+
+
+@lru_cache(maxsize=1)
+def _opened(source: EncoderSource) -> IndexFolder:
+    return IndexFolder.of(source.open())
+
+
+def _parts(encoder: Encoder, video_ids: Sequence[str]) -> Iterator[PlannedPart]:
+    """Divide videos into parts."""
+    ids: list[str] = []
+    num_windows = 0
+    for video_id in video_ids:
+        ids.append(video_id)
+        num_windows += len(plan_windows(encoder.duration_seconds(video_id)))
+        if num_windows >= PART_WINDOWS:
+            yield PlannedPart(ids, num_windows)
+            ids, num_windows = [], 0
+    if ids:
+        yield PlannedPart(ids, num_windows)
+
+
+def _write(index: IndexFolder, done: dict[str, np.ndarray]) -> None:
+    """Write the vectors of videos as a part."""
+    encoder = index.encoder
+    windows = [plan_windows(encoder.duration_seconds(video_id)) for video_id in done]
+    write_part(index.path, index.key, {v: encoder.checksum(v) for v in done}, windows, list(done.values()))
+
+
+def _encoded(encoder: Encoder, video_ids: Sequence[str]) -> Iterator[tuple[str, np.ndarray]]:
     """Yield the vectors of each video's windows. Several short videos are encoded together."""
     batch: dict[str, np.ndarray] = {}
-    for video_id, windows in planned.items():
-        batch[video_id] = windows
+    for video_id in video_ids:
+        batch[video_id] = plan_windows(encoder.duration_seconds(video_id))
         if sum(map(len, batch.values())) >= BATCH_WINDOWS:
             yield from _encode_batch(encoder, batch)
             batch = {}

@@ -6,7 +6,8 @@ are kept as files of tensors that are checked (``mapped``), and its lists are fi
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import numpy as np
 from ...storage.common.errors import refuse_unreadable
 from ...storage.common.progress import progress
 from .codebook import NUM_CODES, VALUES_OF_CODE, Codebook, PartCodes, encode, has_faiss, learn_codebook, padded_width
-from .index import Part, WindowIndex
+from .index import Part, WindowIndex, read_part
 from .mapped import SUFFIX, TensorFile, write_tensors
 from .scan import best_of, exact_scores, half_product, percent_below
 
@@ -28,6 +29,8 @@ MIN_CANDIDATES = 512
 """Windows whose exact vectors are compared. Both: ``tests/benchmarks/README.md``."""
 CODEBOOK_TYPES = {"lists": ("F32", 2), "pieces": ("F32", 3), "sample": ("F16", 2)}
 CODES_TYPES = {"list": ("I32", 1), "codes": ("U8", 2)}
+Spread = Callable[[Callable[[Any], int], Iterable[Any]], Iterator[int]]
+"""Calls a function with each item and yields the results, in any order."""
 WHAT, TODO = "not the codes of an index", "remove it and run vlalign-index"
 
 
@@ -93,7 +96,7 @@ class CodeFolder:
         file = TensorFile(path, CODES_TYPES, FORMAT, WHAT, TODO)
         return file if file.about.get("codebook") == codebook.digest else None
 
-    def update(self, index: WindowIndex) -> int:
+    def update(self, index: WindowIndex, spread: Spread = map) -> int:
         """Make what is missing: the codebook, and the codes of parts. Remove codes of parts that are gone.
 
         What is written stays if the work is stopped.
@@ -113,11 +116,20 @@ class CodeFolder:
                 path.unlink()
         todo = [part for part in index.parts if self._file(part, codebook) is None]
         total = sum(len(part.vectors) for part in todo)
-        for part in progress(todo, total=total, what="coding", unit="windows", size=lambda part: len(part.vectors)):
-            lists, codes = encode(part.vectors, codebook)
-            about = {"format": str(FORMAT), "codebook": codebook.digest}
-            write_tensors(self.path_of(part), {"list": lists, "codes": codes}, about)
+        sizes = spread(partial(_code_part, self), [part.path for part in todo])
+        for _ in progress(sizes, total=total, what="coding", unit="windows", size=lambda done: done):
+            pass
         return total
+
+
+def _code_part(folder: CodeFolder, path: Path) -> int:
+    """Write the codes of a part; return its number of windows."""
+    part, codebook = read_part(path), folder.codebook()
+    assert codebook is not None
+    lists, codes = encode(part.vectors, codebook)
+    about = {"format": str(FORMAT), "codebook": codebook.digest}
+    write_tensors(folder.path_of(part), {"list": lists, "codes": codes}, about)
+    return len(lists)
 
 
 class CodedIndex:

@@ -1,5 +1,6 @@
 """The choice of a search's encoder: the model of a store, or a run."""
 
+from dataclasses import dataclass
 from pathlib import Path
 
 from ...storage.common.errors import UserError
@@ -7,6 +8,29 @@ from ...storage.layout import DatasetFolder
 from ..run_files import read_config
 from ..runs import asked_dataset, dataset_of, find_run, read_run
 from .encoders import Encoder, open_zero_shot
+
+
+@dataclass(frozen=True)
+class EncoderSource:
+    """What an encoder is opened from (arguments of ``open_search``), so that other processes can open the same."""
+
+    folder: Path | None
+    features: str | None = None
+    run: str | None = None
+    weights: Path | None = None
+    root: Path = Path("vlalign_data")
+    device: str = "cpu"
+
+    def open(self) -> Encoder:
+        """Open the encoder. Raises ``UserError`` as ``open_encoder``."""
+        return open_encoder(
+            self.folder,
+            features=self.features,
+            run=self.run,
+            weights=self.weights,
+            root=self.root,
+            device=self.device,
+        )
 
 
 def open_encoder(

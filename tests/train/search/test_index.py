@@ -1,5 +1,9 @@
 """The index: what is added, outdated, removed and refused; and that a stopped build goes on."""
 
+import multiprocessing
+import shutil
+from concurrent.futures import ProcessPoolExecutor
+
 import numpy as np
 import pytest
 from helpers.clips_of_text import new_clip, save_clip, word_tokenizer
@@ -126,6 +130,38 @@ def test_a_large_index_gets_codes_that_searches_use_and_say_if_they_lack(dataset
         monkeypatch.setattr(module, "has_faiss", lambda: False)
     assert open_search(dataset.path, **options(clip)).coded is None
     assert 'install "vlalign[index]", then run vlalign-index --dataset mine' in capsys.readouterr().err
+    call = ["--root", str(dataset.root), "--dataset", "mine", "--features", "clip_vit_b32", "--weights", str(clip)]
+    assert index_main(call) == 0
+    assert 'install "vlalign[index]" and run this again' in capsys.readouterr().out
+
+
+def by_other_processes(call, items):
+    """Run calls in other processes, as a cluster does; the last is done first."""
+    with ProcessPoolExecutor(2, multiprocessing.get_context("fork")) as pool:
+        yield from reversed(list(pool.map(call, items)))
+
+
+def test_parts_that_other_processes_make_are_the_same(dataset, clip, monkeypatch):
+    monkeypatch.setattr(build, "PART_WINDOWS", WINDOWS + 1)
+    monkeypatch.setattr(codes, "EXACT_WINDOWS", WINDOWS)
+    monkeypatch.setattr(codes, "NUM_PROBES", 100)
+    copy = DatasetFolder(dataset.root / "elsewhere", "mine")
+    shutil.copytree(dataset.path, copy.path)
+    plain = build_index(dataset.path, **options(clip))
+    progress = []
+    spread = build_index(copy.path, **options(clip), spread=by_other_processes, on_progress=progress.append)
+    assert (spread.num_windows, spread.num_coded) == (plain.num_windows, plain.num_coded) == (4 * WINDOWS, 4 * WINDOWS)
+    assert {(told.what, told.done, told.total) for told in progress} >= {
+        ("indexing", 4 * WINDOWS, 4 * WINDOWS),
+        ("coding", 4 * WINDOWS, 4 * WINDOWS),
+    }
+    for of_plain, of_spread in zip(open_parts(folder(dataset)), open_parts(folder(copy)), strict=True):
+        assert of_plain.video_ids == of_spread.video_ids
+        np.testing.assert_array_equal(of_plain.vectors, of_spread.vectors)
+    found, expected = (open_search(at.path, **options(clip))("red ball") for at in (copy, dataset))
+    assert [(m.video_id, m.start_seconds, m.score) for m in found] == [
+        (m.video_id, m.start_seconds, m.score) for m in expected
+    ]
 
 
 def test_windows_of_another_model_do_not_count(dataset, clip):

@@ -1,0 +1,73 @@
+"""Making a search index on a Ray cluster: ``python ray_jobs/index.py --dataset howto100m --features clip_vit_b32``,
+with the options of vlalign-index.
+
+Each part of the index is made on one core. Parts that are on disk are not made again, however an earlier call ended.
+"""
+
+import argparse
+from functools import partial
+from pathlib import Path
+
+from ..storage.common.command import run_command
+from ..storage.common.errors import SettingError
+from ..storage.common.progress import Listener
+from ..train.cli_index import index_parser, run_index
+from ..train.search.build import BuiltIndex, build_index
+from .cluster import add_address, connect, spread
+
+
+def build_index_on_cluster(
+    folder: Path | str | None = None,
+    *,
+    features: str | None = None,
+    run: Path | str | None = None,
+    weights: Path | str | None = None,
+    root: Path | str = "vlalign_data",
+    device: str = "cpu",
+    address: str | None = None,
+    on_progress: Listener | None = None,
+) -> BuiltIndex:
+    """Do what ``build_index`` does, with one core of a Ray cluster for each part of the index.
+
+    Args:
+        folder: The data set's folder, which all machines must see. None: that of the run.
+        features: Name of a store whose model also reads texts.
+        run: Folder of a run, or its name.
+        weights: File or folder of the weights that made the store; all machines must see it.
+        root: Where a run is looked up if ``folder`` is None.
+        device: "cpu".
+        address: Address of the cluster, as for ``connect``.
+        on_progress: Called with the progress.
+
+    Raises:
+        UserError: As for ``build_index``; or no cluster answers, or it could not do the work.
+    """
+    if device != "cpu":
+        raise SettingError("device", device, "windows are encoded on the cores of a cluster; expected cpu")
+    connect(address)
+    return build_index(
+        folder,
+        features=features,
+        run=run,
+        weights=weights,
+        root=root,
+        spread=partial(spread, doing="indexing"),
+        on_progress=on_progress,
+    )
+
+
+def index(args: argparse.Namespace) -> int:
+    """Run the command."""
+    return run_index(args, partial(build_index_on_cluster, address=args.address))
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the command ``index.py`` and return its exit code."""
+    parser = index_parser(
+        "index",
+        "Do on a Ray cluster what vlalign-index does on one machine. --root is a folder that all machines see.",
+        "ray submit ray_jobs/extract_howto100m.yaml ray_jobs/index.py --root /mnt/vlalign --dataset howto100m "
+        "--features clip_vit_b32",
+    )
+    add_address(parser)
+    return run_command(index, parser, argv)
