@@ -17,7 +17,7 @@ from ...storage.common.errors import refuse_unreadable
 from ...storage.common.progress import progress
 from .codebook import NUM_CODES, VALUES_OF_CODE, Codebook, PartCodes, encode, has_faiss, learn_codebook, padded_width
 from .index import Part, WindowIndex, read_part
-from .mapped import SUFFIX, TensorFile, write_tensors
+from .mapped import SUFFIX, TensorFile, release, write_tensors
 from .scan import best_of, exact_scores, half_product, percent_below
 
 EXACT_WINDOWS = 1 << 20
@@ -175,6 +175,7 @@ class CodedIndex:
                 inverted.update_entries(int(number), int(ends[number]), int(count), ids_ptr, codes_ptr)
                 ends[number] += count
                 low += count
+            release(of_part[1])
         filled.ntotal = int(sizes.sum())
         self.fast = faiss.IndexIVFPQFastScan(filled)
         filled.reset()  # the other index copied its lists, and keeps it alive

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from ...storage.common.errors import UserError, refuse_unreadable
-from .mapped import SUFFIX, TensorFile, write_tensors
+from .mapped import SUFFIX, TensorFile, release, write_tensors
 
 FORMAT = 1
 TYPES = {
@@ -208,6 +208,7 @@ class WindowIndex:
         vectors = np.zeros((len(rows), self.dim), dtype=np.float16)
         for chosen, part, of_part in self._in_parts(rows):
             vectors[chosen] = part.vectors[of_part]
+            release(part.vectors)
         return vectors
 
     def spans_of(self, rows: np.ndarray) -> np.ndarray:

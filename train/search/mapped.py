@@ -2,6 +2,7 @@
 
 import json
 import math
+import mmap
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -82,3 +83,12 @@ def _mapped(
     if 0 in shape:
         return np.zeros(shape, dtype)
     return np.memmap(path, dtype, "r", offset=first_byte + low, shape=tuple(shape))
+
+
+def release(array: np.ndarray) -> None:
+    """Give back the memory that a mapped array's pages take in this process; what is needed later is mapped again.
+
+    The system maps the neighbours of a page, too, so that a few thousand scattered rows make gigabytes resident.
+    """
+    if isinstance(array.base, mmap.mmap):
+        array.base.madvise(mmap.MADV_DONTNEED)
