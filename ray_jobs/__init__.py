@@ -4,10 +4,17 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .extraction import WorkerOptions, extract_on_cluster
+    from .indexing import build_index_on_cluster
     from .preprocessing import prepare_captions_on_cluster
     from .training import train_on_cluster
 
-__all__ = ["WorkerOptions", "extract_on_cluster", "prepare_captions_on_cluster", "train_on_cluster"]
+__all__ = [
+    "WorkerOptions",
+    "build_index_on_cluster",
+    "extract_on_cluster",
+    "prepare_captions_on_cluster",
+    "train_on_cluster",
+]
 
 
 def __getattr__(name: str) -> Any:
@@ -16,6 +23,10 @@ def __getattr__(name: str) -> Any:
         from . import extraction
 
         return getattr(extraction, name)
+    if name == "build_index_on_cluster":
+        from .indexing import build_index_on_cluster
+
+        return build_index_on_cluster
     if name == "prepare_captions_on_cluster":
         from .preprocessing import prepare_captions_on_cluster
 

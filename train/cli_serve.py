@@ -13,15 +13,17 @@ from ..storage.layout import find_dataset
 def _serve(args: argparse.Namespace) -> int:
     if (args.run is None) == (args.features is None):
         raise UserError("expected a run, or --features with features whose model reads texts")
-    dataset = find_dataset(args.root, args.dataset, having="features", hint="vlalign-extract")
+    names = [None] if args.dataset is None else list(dict.fromkeys(args.dataset.split(",")))
+    datasets = [find_dataset(args.root, name, having="features", hint="vlalign-extract") for name in names]
 
     from .page.serve import serve  # torch takes seconds to import
     from .search.search import open_search
 
-    search = open_search(dataset.path, features=args.features, run=args.run, weights=args.weights, device=args.device)
-    if search.note:
-        say(f"note: {search.note}")
-    serve(search, host=args.host, port=args.port, on_ready=lambda address: show(f"{address} (Ctrl-C ends it)"))
+    options = {"features": args.features, "run": args.run, "weights": args.weights, "device": args.device}
+    searches = [open_search(dataset.path, **options) for dataset in datasets]
+    if searches[0].note:
+        say(f"note: {searches[0].note}")
+    serve(searches, host=args.host, port=args.port, on_ready=lambda address: show(f"{address} (Ctrl-C ends it)"))
     return EXIT_DONE
 
 
@@ -29,9 +31,10 @@ def main(argv: list[str] | None = None) -> int:
     """Run the command; return its exit code."""
     parser = command_parser(
         "vlalign-serve",
-        "Show a page in the browser on which a data set is searched by words or by example. It can be reached from "
+        "Show a page in the browser on which data sets are searched by words or by example. It can be reached from "
         "this machine only, unless --host says otherwise.",
-        "vlalign-serve words-s3d-seed0\n  vlalign-serve --dataset mine --features clip_vit_b32",
+        "vlalign-serve words-s3d-seed0\n  vlalign-serve --dataset mine --features clip_vit_b32\n"
+        "  vlalign-serve --dataset mine,msrvtt --features clip_vit_b32",
     )
     parser.add_argument("run", metavar="RUN", nargs="?", help="a run's folder or name")
     parser.add_argument("--features", help="search without a run: features whose model reads texts")

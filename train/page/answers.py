@@ -82,13 +82,20 @@ class SearchAnswer(BaseModel):
     """What should be said beside the moments, such as words that the model does not know."""
 
 
-class AboutAnswer(BaseModel):
-    """What is searched, and with what."""
+class DatasetAnswer(BaseModel):
+    """A data set of the page."""
 
-    dataset: str
-    model: str
-    """Name of the features or of the run."""
-    note: str | None
+    name: str
     num_videos: int
     num_windows: int
     splits: list[str]
+
+
+class AboutAnswer(BaseModel):
+    """What is searched, and with what."""
+
+    model: str
+    """Name of the features or of the run."""
+    note: str | None
+    datasets: list[DatasetAnswer]
+    """The first is searched if none is named."""

@@ -1,7 +1,7 @@
 """The addresses of the page. Everything that can be asked for is in ``/api/openapi.json``, too."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,8 +15,8 @@ from ...storage.common.errors import UserError
 from ..search.limits import OutOfTime, SearchBy, time_limit
 from ..search.moments import Moment
 from ..search.search import Search
-from .answers import AboutAnswer, CurveAnswer, MomentAnswer, SearchAnswer, WordAnswer
-from .clips import Busy
+from .answers import AboutAnswer, CurveAnswer, DatasetAnswer, MomentAnswer, SearchAnswer, WordAnswer
+from .clips import Busy, Clips
 from .guard import Access, Guard
 from .library import Library, Missing
 
@@ -32,6 +32,9 @@ VideoId = Annotated[str, Query(min_length=1, max_length=MOST_ID_CHARACTERS)]
 Count = Annotated[int, Query(ge=1, le=MOST_RESULTS)]
 Seconds = Annotated[float, Query(ge=0, le=1e7, allow_inf_nan=False)]
 Split = Annotated[str | None, Query(pattern="^(train|validation|test)$")]
+DatasetName = Annotated[
+    str | None, Query(alias="dataset", max_length=255, description="name of a data set of this page; the first if none")
+]
 Known = Annotated[bool | None, Query(description="only videos with (true) or without (false) a known caption")]
 
 
@@ -45,19 +48,68 @@ class Filters:
     longest: Seconds = 1e7
 
 
-def make_app(search: Search, access: Access) -> FastAPI:
+@dataclass(frozen=True)
+class Served:
+    """A data set of the page."""
+
+    search: Search
+    library: Library
+
+    def chosen(self, filters: Filters) -> set[str] | None:
+        """Return the videos that pass the filters; None for all."""
+        if filters == Filters():
+            return None
+        split, known, split_of = filters.split, filters.caption_known, self.library.split_of
+        return {
+            video_id
+            for video_id in self.search.index.video_ids
+            if (split is None or split_of(video_id) == split)
+            and (known is None or (split_of(video_id) is not None) == known)
+            and filters.shortest <= self.search.encoder.duration_seconds(video_id) <= filters.longest
+        }
+
+    def answer(self, moments: list[Moment], videos: set[str] | None, remarks: list[str]) -> SearchAnswer:
+        """Return moments with what is shown beside them."""
+        answers = [
+            MomentAnswer.of(
+                moment,
+                self.search.encoder.duration_seconds(moment.video_id),
+                self.library.captions_at(moment.video_id, moment.start_seconds, moment.end_seconds),
+                self.library.how_shown(moment.video_id),
+            )
+            for moment in moments
+        ]
+        num_videos = len(self.search.index.video_ids if videos is None else videos)
+        return SearchAnswer(moments=answers, num_videos=num_videos, remarks=remarks)
+
+
+def served(request: Request, dataset: DatasetName = None) -> Served:
+    """Return a data set of the page by its name; without one, the first."""
+    datasets: dict[str, Served] = request.app.state.datasets
+    found = next(iter(datasets.values())) if dataset is None else datasets.get(dataset)
+    if found is None:
+        raise Missing(f"no such data set on this page; expected one of {', '.join(datasets)}")
+    return found
+
+
+Of = Annotated[Served, Depends(served)]
+
+
+def make_app(searches: Sequence[Search], access: Access) -> FastAPI:
     """Return the application of a page.
 
     Args:
-        search: What is asked.
+        searches: What is asked, one search for each data set.
         access: Who may ask.
     """
-    library = Library(search.dataset)
     app = FastAPI(title="vlalign", openapi_url="/api/openapi.json", docs_url=None, redoc_url=None)
+    clips = Clips()
+    app.state.datasets = {search.dataset.name: Served(search, Library(search.dataset, clips)) for search in searches}
     app.add_middleware(Guard, access=access)
     _add_errors(app)
-    _add_searches(app, search, library)
-    _add_media(app, library)
+    _add_about(app)
+    _add_searches(app)
+    _add_media(app)
 
     @app.get("/", include_in_schema=False)
     def page() -> FileResponse:
@@ -86,7 +138,27 @@ def _add_errors(app: FastAPI) -> None:
         return JSONResponse({"detail": str(error)}, 404)
 
 
-def _add_searches(app: FastAPI, search: Search, library: Library) -> None:
+def _add_about(app: FastAPI) -> None:
+    @app.get("/api/about")
+    def about() -> AboutAnswer:
+        """Say what is searched."""
+        served: list[Served] = list(app.state.datasets.values())
+        return AboutAnswer(
+            model=served[0].search.name,
+            note=served[0].search.note,
+            datasets=[
+                DatasetAnswer(
+                    name=of.search.dataset.name,
+                    num_videos=len(of.search.index.video_ids),
+                    num_windows=of.search.num_windows,
+                    splits=of.library.splits,
+                )
+                for of in served
+            ],
+        )
+
+
+def _add_searches(app: FastAPI) -> None:
     one_search = threading.Lock()
 
     @contextmanager
@@ -100,54 +172,19 @@ def _add_searches(app: FastAPI, search: Search, library: Library) -> None:
         finally:
             one_search.release()
 
-    def chosen(filters: Filters) -> set[str] | None:
-        """Return the videos that pass the filters; None for all."""
-        if filters == Filters():
-            return None
-        split, known = filters.split, filters.caption_known
-        return {
-            video_id
-            for video_id in search.index.video_ids
-            if (split is None or library.split_of(video_id) == split)
-            and (known is None or (library.split_of(video_id) is not None) == known)
-            and filters.shortest <= search.encoder.duration_seconds(video_id) <= filters.longest
-        }
-
-    def answer(moments: list[Moment], videos: set[str] | None, remarks: list[str]) -> SearchAnswer:
-        answers = [
-            MomentAnswer.of(
-                moment,
-                search.encoder.duration_seconds(moment.video_id),
-                library.captions_at(moment.video_id, moment.start_seconds, moment.end_seconds),
-                library.how_shown(moment.video_id),
-            )
-            for moment in moments
-        ]
-        num_videos = len(search.index.video_ids if videos is None else videos)
-        return SearchAnswer(moments=answers, num_videos=num_videos, remarks=remarks)
-
-    @app.get("/api/about")
-    def about() -> AboutAnswer:
-        """Say what is searched."""
-        return AboutAnswer(
-            dataset=search.dataset.name,
-            model=search.name,
-            note=search.note,
-            num_videos=len(search.index.video_ids),
-            num_windows=search.num_windows,
-            splits=library.splits,
-        )
-
     @app.get("/api/search")
-    def find(q: Words, filters: Annotated[Filters, Depends()], num: Count = 12, by: SearchBy = "both") -> SearchAnswer:
+    def find(
+        of: Of, q: Words, filters: Annotated[Filters, Depends()], num: Count = 12, by: SearchBy = "both"
+    ) -> SearchAnswer:
         """Find moments that fit some words."""
         with in_turn():
-            videos = chosen(filters)
-            moments = [] if videos == set() else search(q, num_results=num, videos=videos, by=by)
-            return answer(moments, videos, search.remarks(q, by))
+            videos = of.chosen(filters)
+            moments = [] if videos == set() else of.search(q, num_results=num, videos=videos, by=by)
+            return of.answer(moments, videos, of.search.remarks(q, by))
 
     @app.get("/api/like")
     def like(
+        of: Of,
         video_id: VideoId,
         start: Seconds,
         end: Seconds,
@@ -156,25 +193,25 @@ def _add_searches(app: FastAPI, search: Search, library: Library) -> None:
     ) -> SearchAnswer:
         """Find moments that look like a part of a video."""
         with in_turn():
-            videos = chosen(filters)
-            moments = [] if videos == set() else search.like(video_id, start, end, num_results=num, videos=videos)
-            return answer(moments, videos, [])
+            videos = of.chosen(filters)
+            moments = [] if videos == set() else of.search.like(video_id, start, end, num_results=num, videos=videos)
+            return of.answer(moments, videos, [])
 
     @app.get("/api/curve")
-    def curve(q: Words, video_id: VideoId) -> CurveAnswer:
+    def curve(of: Of, q: Words, video_id: VideoId) -> CurveAnswer:
         """Return how well some words fit a video over its whole time."""
         with in_turn():
-            return CurveAnswer.of(search.score_curve(q, video_id))
+            return CurveAnswer.of(of.search.score_curve(q, video_id))
 
     @app.get("/api/words")
-    def words(q: Words, video_id: VideoId) -> list[WordAnswer]:
+    def words(of: Of, q: Words, video_id: VideoId) -> list[WordAnswer]:
         """Return how well each word fits a video over its time; nothing if the run has no such scores."""
         with in_turn():
-            curves = search.word_curves(q, video_id)
+            curves = of.search.word_curves(q, video_id)
             return [WordAnswer(word=word, curve=CurveAnswer.of(curve)) for word, curve in curves.items()]
 
 
-def _add_media(app: FastAPI, library: Library) -> None:
+def _add_media(app: FastAPI) -> None:
     kept = {"Cache-Control": "private, max-age=3600"}
 
     def check_range(request: Request) -> None:
@@ -186,17 +223,17 @@ def _add_media(app: FastAPI, library: Library) -> None:
     in_ranges = {"response_class": FileResponse, "responses": {206: {"description": "a range of bytes"}}}
 
     @app.get("/media/video", dependencies=[Depends(check_range)], **in_ranges)
-    def video(video_id: VideoId) -> Any:
+    def video(of: Of, video_id: VideoId) -> Any:
         """Return the file of a video, or one range of its bytes."""
-        path, media_type = library.file(video_id)
+        path, media_type = of.library.file(video_id)
         return FileResponse(path, media_type=media_type, headers=kept)
 
     @app.get("/media/clip", dependencies=[Depends(check_range)], **in_ranges)
-    def clip(video_id: VideoId, start: Seconds, end: Seconds) -> Any:
+    def clip(of: Of, video_id: VideoId, start: Seconds, end: Seconds) -> Any:
         """Return a part of a video as WebM, or one range of its bytes: at most 30 seconds and 640 px a side."""
-        return FileResponse(library.clip(video_id, start, end), media_type="video/webm", headers=kept)
+        return FileResponse(of.library.clip(video_id, start, end), media_type="video/webm", headers=kept)
 
     @app.get("/media/picture", response_class=Response, responses={200: {"content": {"image/jpeg": {}}}})
-    def picture(video_id: VideoId, seconds: Seconds = 0) -> Response:
+    def picture(of: Of, video_id: VideoId, seconds: Seconds = 0) -> Response:
         """Return the thumbnail of a video nearest to a time."""
-        return Response(library.picture(video_id, seconds), media_type="image/jpeg")
+        return Response(of.library.picture(video_id, seconds), media_type="image/jpeg")

@@ -25,12 +25,12 @@ class Missing(Exception):
 class Library:
     """The videos of a data set. Nothing is found by path, only by id."""
 
-    def __init__(self, dataset: DatasetFolder) -> None:
+    def __init__(self, dataset: DatasetFolder, clips: Clips) -> None:
         """Read the lists. Raises ``UserError`` if one is damaged."""
         self.dataset = dataset
         self._videos = {video.video_id: video for video in dataset.read_videos()}
         self._thumbnails = ThumbnailStore(dataset.thumbnails)
-        self._clips = Clips()
+        self._clips = clips
         self._reading = threading.Lock()
         self._captions: dict[str, list[Caption]] = defaultdict(list)
         if read_captions_about(dataset.captions) is not None:

@@ -3,7 +3,7 @@
 import ipaddress
 import secrets
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import uvicorn
 
@@ -17,11 +17,13 @@ MOST_CONNECTIONS = 200
 IDLE_SECONDS = 15
 
 
-def serve(search: Search, *, host: str = LOOPBACK, port: int = 8377, on_ready: Callable[[str], None]) -> None:
+def serve(
+    searches: Sequence[Search], *, host: str = LOOPBACK, port: int = 8377, on_ready: Callable[[str], None]
+) -> None:
     """Serve the page until a signal comes.
 
     Args:
-        search: What is asked.
+        searches: What is asked, one search for each data set.
         host: Address to listen on. Any but a loopback address needs a token, which is part of the page's address.
         port: Port; 0 for any free one.
         on_ready: Called with the page's address.
@@ -37,7 +39,7 @@ def serve(search: Search, *, host: str = LOOPBACK, port: int = 8377, on_ready: C
         is_local = _is_loopback(host)
         token = None if is_local else secrets.token_urlsafe(24)
         names = [LOOPBACK, "localhost", "[::1]"] if is_local else []
-        app = make_app(search, Access(names, token))
+        app = make_app(searches, Access(names, token))
         shown = f"[{host}]" if ":" in host else host
         on_ready(f"http://{shown}:{port}/" + (f"?token={token}" if token else ""))
         config = uvicorn.Config(

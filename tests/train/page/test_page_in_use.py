@@ -71,6 +71,13 @@ def address(tmp_path_factory, videos):
     at = ["--root", str(root), "--dataset", "mine", "--features", "clip_vit_b32", "--weights", str(clip)]
     assert extract_main([*at, "--videos", str(videos)]) == 0
     (videos / "v3.avi").unlink()
+    others = root / "others"
+    others.mkdir()
+    write_video(others / "w0.mkv", 8, 9, "libx264")
+    FRAMES["w0"] = frames(others / "w0.mkv")
+    at[3] = "more"
+    assert extract_main([*at, "--videos", str(others)]) == 0
+    at[3] = "mine,more"
     with serve(*at) as address:
         yield address
 
@@ -134,6 +141,25 @@ def test_the_frame_that_is_shown_is_the_frame_of_that_second(address, browser):
     assert played == {"v0", "v1", "v2"}
 
 
+def test_another_data_set_is_chosen_and_its_videos_play(address, browser):
+    page = browser.new_page()
+    page.goto(address)
+    search(page)
+    page.get_by_text("Filters").click()
+    page.get_by_label("Data set").select_option("more")
+    page.get_by_role("button", name="Search").click()
+    page.get_by_text("among 1 videos").wait_for()
+    assert page.locator("h1").inner_text() == "Search more" and "dataset=more" in page.url
+    page.goto(page.url)  # as somebody who was sent the link
+    page.get_by_text("among 1 videos").wait_for()
+    assert page.locator("h1").inner_text() == "Search more"
+    item = page.locator("#results > li").first
+    play(page, item, clicked=item.get_by_role("button", name="Play").click)
+    page.go_back()
+    page.get_by_text("among 4 videos").wait_for()
+    assert page.locator("h1").inner_text() == "Search mine"
+
+
 def test_words_typed_while_the_page_loads_stay(address, browser):
     page = browser.new_page()
 
@@ -144,7 +170,7 @@ def test_words_typed_while_the_page_loads_stay(address, browser):
         page.wait_for_timeout(20)
     page.fill("input[type=search]", "red ball")
     held[0].continue_()
-    page.get_by_text("4 videos,").wait_for()
+    page.get_by_text("4 videos,").first.wait_for()
     assert page.input_value("input[type=search]") == "red ball"
 
 

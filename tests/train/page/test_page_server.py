@@ -2,6 +2,7 @@
 
 import io
 import random
+import shutil
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +15,9 @@ from helpers.numbered import numbers_of
 from helpers.numbered import write_video as write_numbered
 from helpers.toy import make_toy
 from starlette.testclient import TestClient
+from vlalign.storage.care import remove
 from vlalign.storage.common.errors import SettingError
+from vlalign.storage.layout import DatasetFolder
 from vlalign.storage.records import VideoRecord
 from vlalign.train import open_search
 from vlalign.train.cli_serve import main as serve_main
@@ -65,7 +68,9 @@ def search(toy):
 
 @pytest.fixture(scope="module")
 def client(search):
-    return TestClient(make_app(search, Access(HOSTS)), base_url="http://127.0.0.1:8377", raise_server_exceptions=False)
+    return TestClient(
+        make_app([search], Access(HOSTS)), base_url="http://127.0.0.1:8377", raise_server_exceptions=False
+    )
 
 
 def test_json_says_what_search_finds(client, search):
@@ -82,6 +87,29 @@ def test_json_says_what_search_finds(client, search):
     part = {"video_id": first["video_id"], "start": 0, "end": 1}
     like = client.get("/api/like", params=part).json()["moments"]
     assert like[0]["video_id"] == search.like(first["video_id"], 0, 1, num_results=12)[0].video_id
+
+
+def test_a_data_set_is_chosen_by_its_name(toy, search):
+    other = DatasetFolder(toy.root, "other")
+    other.path.mkdir()
+    for name in ("captions", "features", "idf.parquet"):
+        (shutil.copytree if (toy.path / name).is_dir() else shutil.copy)(toy.path / name, other.path / name)
+    other.write_videos([VideoRecord(video_id="v001", path="v001.avi")])
+    write_numbered(other.path / "v001.avi", range(24), Fraction(1, 24), container="avi", codec="mpeg4")
+    remove(other.features("s3d"), [f"v{number:03d}" for number in range(4, 24)])
+    client = TestClient(
+        make_app([search, open_search(other.path, run="r")], Access(HOSTS)), base_url="http://127.0.0.1"
+    )
+    about = client.get("/api/about").json()["datasets"]
+    assert [(of["name"], of["num_videos"]) for of in about] == [("toy", 24), ("other", 4)]
+    for dataset, num_videos in (({}, 24), ({"dataset": "toy"}, 24), ({"dataset": "other"}, 4)):
+        found = client.get("/api/search", params={"q": "onion", "num": 60, **dataset}).json()
+        assert found["num_videos"] == num_videos == len({m["video_id"] for m in found["moments"]})
+    clip = {"video_id": "v001", "start": 0, "end": 1}
+    assert client.get("/media/clip", params=clip | {"dataset": "other"}).status_code == 200
+    assert client.get("/media/clip", params=clip).status_code == 404, "a file outside that of the first data set"
+    unknown = client.get("/api/search", params={"q": "onion", "dataset": "../toy"})
+    assert (unknown.status_code, unknown.json()["detail"][-10:]) == (404, "toy, other")
 
 
 def test_filters_choose_videos(client):
@@ -256,7 +284,7 @@ def test_odd_words_are_searched(client, words):
 
 
 def test_elsewhere_a_token_is_needed(search):
-    app = make_app(search, Access([], "open sesame"))
+    app = make_app([search], Access([], "open sesame"))
     client = TestClient(app, base_url="http://10.0.0.7")
     assert client.get("/api/about").status_code == 401
     assert client.get("/api/about", params={"token": "wrong"}).status_code == 401
@@ -297,7 +325,7 @@ def test_a_port_in_use_is_said(search):
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         with pytest.raises(SettingError, match="cannot be listened on"):
-            serve(search, port=port, on_ready=print)
+            serve([search], port=port, on_ready=print)
 
 
 def test_the_command_wants_one_thing_to_search_with(toy, capsys):

@@ -1,5 +1,5 @@
 // The page: reads the address, asks for JSON, and shows it. Text from the data set is only ever set as text.
-const FILTERS = ["split", "caption_known", "by", "shortest", "longest"];
+const FILTERS = ["dataset", "split", "caption_known", "by", "shortest", "longest"];
 const FOUND_BY = { picture: "what is seen", words: "words of a caption", both: "what is seen and words of a caption" };
 const byId = (id) => document.getElementById(id);
 const SVG = "http://www.w3.org/2000/svg";
@@ -62,8 +62,8 @@ function strip(moment, curve, seek) {
 
 // Shows a video by its file, or by clips where browsers do not play the file, or by a picture where there is neither.
 // Times outside are those of the video; a clip's own time begins at 0.
-function preview(moment) {
-  const source = (kind, parameters) => `/media/${kind}?${new URLSearchParams({ video_id: moment.video_id, ...parameters })}`;
+function preview(moment, dataset) {
+  const source = (kind, parameters) => `/media/${kind}?${new URLSearchParams({ ...dataset, video_id: moment.video_id, ...parameters })}`;
   const picture = source("picture", { seconds: moment.start_seconds });
   const still = () => make("img", { className: "view", alt: `Picture of ${moment.video_id}`, src: picture, loading: "lazy" });
   if (moment.shown === "pictures") return { view: still(), seek() {}, watch() {} };
@@ -126,8 +126,8 @@ function wordButton(word, curve, seek) {
   return button;
 }
 
-function result(moment, rank, query, signal) {
-  const { view, seek, watch } = preview(moment);
+function result(moment, rank, query, dataset, signal) {
+  const { view, seek, watch } = preview(moment, dataset);
   let shown = strip(moment, moment.curve, seek);
   const item = make("li", {}, view, shown);
   const queryWords = make("div", { className: "buttons query-words" });
@@ -153,11 +153,11 @@ function result(moment, rank, query, signal) {
   words.append(queryWords, buttons);
   item.append(words);
   if (query) {
-    ask("/api/words", { q: query, video_id: moment.video_id }, signal).then((fits) => {
+    ask("/api/words", { ...dataset, q: query, video_id: moment.video_id }, signal).then((fits) => {
       queryWords.append(...fits.map(({ word, curve }) => wordButton(word, curve, seek)));
       light(moment.start_seconds);
     }).catch(() => {});  // the moment is shown without them
-    ask("/api/curve", { q: query, video_id: moment.video_id }, signal).then((curve) => {
+    ask("/api/curve", { ...dataset, q: query, video_id: moment.video_id }, signal).then((curve) => {
       const whole = strip(moment, curve, seek);
       shown.replaceWith(whole);
       shown = whole;
@@ -167,7 +167,8 @@ function result(moment, rank, query, signal) {
 }
 
 function filters() {
-  return Object.fromEntries(FILTERS.map((name) => [name, byId(name).value]).filter(([, value]) => value !== ""));
+  return Object.fromEntries(FILTERS.map((name) => [name, byId(name).value])
+    .filter(([name, value]) => value !== "" && (name !== "dataset" || byId(name).selectedIndex > 0)));
 }
 
 function go(what) {
@@ -183,6 +184,9 @@ async function show(typed = "") {
   const query = (asked.get("q") ?? "").trim();
   byId("q").value = query || typed;
   for (const name of FILTERS) byId(name).value = asked.get(name) ?? "";
+  if (byId("dataset").selectedIndex < 0) byId("dataset").selectedIndex = 0;
+  byId("name").textContent = byId("dataset").value;
+  const dataset = asked.has("dataset") ? { dataset: asked.get("dataset") } : {};
   byId("results").replaceChildren();
   byId("remarks").replaceChildren();
   const status = byId("status");
@@ -195,7 +199,7 @@ async function show(typed = "") {
     const what = query ? `“${query}”` : `moments like ${asked.get("like")}`;
     status.textContent = `${found.moments.length} moments for ${what} among ${found.num_videos.toLocaleString("en")} videos`;
     byId("remarks").append(...found.remarks.map((remark) => make("li", { textContent: remark })));
-    byId("results").append(...found.moments.map((moment, index) => result(moment, index + 1, query, signal)));
+    byId("results").append(...found.moments.map((moment, index) => result(moment, index + 1, query, dataset, signal)));
   } catch (error) {
     if (error.name !== "AbortError") status.textContent = `No answer: ${error.message}`;
   }
@@ -220,9 +224,11 @@ if (address.searchParams.has("token")) {  // the cookie has it now; a link that 
 }
 try {
   const about = await ask("/api/about", {}, undefined);
-  byId("dataset").textContent = about.dataset;
-  byId("split").append(...about.splits.map((split) => new Option(split, split)));
-  byId("about").textContent = `${about.num_videos.toLocaleString("en")} videos, ${about.num_windows.toLocaleString("en")} windows, by ${about.model}.`
+  byId("dataset").append(...about.datasets.map(({ name }) => new Option(name, name)));
+  byId("datasets").hidden = about.datasets.length < 2;
+  byId("split").append(...[...new Set(about.datasets.flatMap(({ splits }) => splits))].map((split) => new Option(split, split)));
+  const sizes = about.datasets.map((of) => `${of.name}: ${of.num_videos.toLocaleString("en")} videos, ${of.num_windows.toLocaleString("en")} windows`);
+  byId("about").textContent = `${sizes.join("; ")}; by ${about.model}.`
     + (about.note ? ` ${about.note}` : "");
 } catch (error) {
   byId("about").textContent = error.message;
