@@ -29,8 +29,8 @@ from .jobs import END, Job
 
 FILES_AHEAD = 8
 MAX_BYTES = 20 << 30
-"""Of all files on disk, and so of one file; less if the disk has less than twice as much free. A file of undeclared
-length reserves all of it."""
+"""Size of all files on disk, and so of one file; less if the disk has less than twice as much free. A file of
+undeclared length reserves all of it."""
 MIN_BYTES_PER_SECOND, PATIENCE_SECONDS = 1000, 60.0
 """A download that is slower than this, after this time, is given up."""
 TRIES, PAUSE_SECONDS = 3, 2.0

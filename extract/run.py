@@ -26,7 +26,7 @@ SHARD_VIDEOS = 64
 SHARD_SECONDS = 120.0
 """A run that is killed loses at most the videos that it finished since the last shard."""
 SHARD_BYTES = 256 << 20
-"""Of features that wait to be written. An hour of sound takes 58 MB until it is converted to float16."""
+"""Size of the features that wait to be written. An hour of sound takes 58 MB until it is converted to float16."""
 
 
 @dataclass(frozen=True)

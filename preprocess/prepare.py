@@ -52,7 +52,7 @@ class PreparedCaptions:
     """The result of ``prepare_captions``."""
 
     dataset: DatasetFolder
-    """Where the captions and tables are."""
+    """Folder of the captions and tables."""
     statistics: CaptionStatistics | None
     """None if nothing was written, because no caption names a video that the data set lists. ``problems`` has the
     details."""
@@ -151,7 +151,7 @@ class _Survey:
     census: Census
     videos: list[VideoRecord]
     keys: list[str]
-    """Of all parts, in order."""
+    """Keys of all parts, in order."""
     sizes: list[int]
     """Number of captions of each part."""
 

@@ -23,7 +23,7 @@ class Origin:
     """The settings that decide the captions besides the annotation files; kept with them in ``about.json``."""
 
     seed: int | None = None
-    """Of the demo's scenes, or of the splits of a user's captions."""
+    """Seed of the demo's scenes, or of the splits of a user's captions."""
     protocol: str | None = None
     """None unless official files are read; empty if the data set has no choice."""
     facts: Mapping[str, int | str] = field(default_factory=dict)

@@ -31,7 +31,7 @@ class WordVectors:
     vectors: np.ndarray
     """[V, D], float32: a row for each word."""
     about: dict[str, Any]
-    """Where they come from, and how many of the captions' words they cover."""
+    """Source of the vectors, and how many of the captions' words they cover."""
     _rows: dict[str, int] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:

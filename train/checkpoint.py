@@ -36,7 +36,7 @@ class Run:
     dataset: DatasetFolder
     """The data set that the run is asked about: its own, or another one."""
     stores: Stores
-    """Of that data set."""
+    """Stores of that data set."""
     about: dict[str, Any]
     """``run.json``."""
     scorer: Scorer

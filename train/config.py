@@ -37,7 +37,7 @@ class TrainConfig(DataSettings, ModelSettings, OptimizationSettings, ValidationS
 
     objective: Objective = field(default_factory=OBJECTIVES[DEFAULT_OBJECTIVE])
     recipe: str = ""
-    """Where the settings came from that were not given."""
+    """Source of the settings that were not given."""
     init: str = ""
     """The run whose model training starts from; empty: none."""
 

@@ -19,7 +19,7 @@ EXACT_PAIRS = 20_000
 SAMPLE = 1000
 """Pairs whose neighbours are looked for everywhere, where there are more."""
 SAMPLE_RECALL = 0.97
-"""Of their neighbours, which are to be in the clusters that are looked at."""
+"""Share of their neighbours that must be in the clusters that are looked at."""
 CLUSTERS, CLUSTER_ROUNDS, CLUSTER_SAMPLE = 8, 8, 32
 """Clusters for each root of the number of pairs, rounds of k-means, and vectors for each cluster that it sees."""
 COMPONENTS, SHORTLIST = 96, 8
@@ -251,7 +251,7 @@ def _largest(values: Tensor, number: int) -> Tensor:
 
 
 def _nearer_than(side: _Side, sample: Tensor, known: Tensor) -> float:
-    """Of how many pairs, in the mean over the sample, this side is nearer than that of the farthest neighbour."""
+    """Return how many pairs are nearer on this side than the farthest neighbour, in the mean over the sample."""
     number = 0
     for part, nearest in zip(*(x.split(max(BLOCK // len(side.vectors), 1)) for x in (sample, known)), strict=True):
         similarity = side.similarity(part)

@@ -72,7 +72,7 @@ class Evaluation:
     figures: Figures
     """Contents of ``metrics.json``. ``tasks/`` describes the fields of each task."""
     folder: Path
-    """Where ``metrics.json``, ``queries.jsonl`` and ``report.html`` are."""
+    """Folder of ``metrics.json``, ``queries.jsonl`` and ``report.html``."""
     summary: list[str]
     """Lines and tables for people."""
 
@@ -137,9 +137,9 @@ class _Request:
     asked: DatasetFolder
     """The data set to ask about."""
     stores: Stores
-    """Of that data set."""
+    """Stores of the data set that is evaluated."""
     folder: Path
-    """Where the results go."""
+    """Folder for the results."""
     task: Task[Any]
     question: Question[Any]
 

@@ -12,7 +12,7 @@ from .recipes import RECIPES, usual_recipe
 NAMED = ("dataset", "objective", "recipe", "features", "protocol", "init", "seed")
 """Settings that have a place of their own in a name, or in the folder's path."""
 MOST_CHARACTERS = 120
-"""Of the settings in a name. Longer ones are replaced by a hash: file systems allow 255 bytes for a name."""
+"""Longest text of settings in a name. Longer ones are replaced by a hash: file systems allow 255 bytes for a name."""
 
 
 def changed_settings(config: TrainConfig) -> dict[str, Any]:

@@ -36,8 +36,8 @@ UNIVERSAL_TAGS = [
 ]  # as spaCy gives them
 """Parts of speech, universaldependencies.org/u/pos."""
 MAX_TOKENS = 512
-"""Of a text and a video together: the positions that the layers know, as many as BERT's. ActivityNet uses 256 and 256
-(TACo section 4.3)."""
+"""Most tokens of a text and a video together: the positions that the layers know, as many as BERT's. ActivityNet
+uses 256 and 256 (TACo section 4.3)."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -23,7 +23,7 @@ from .sound import time_zero
 
 LONGEST_CLIP_SECONDS = 30.0
 MOST_SIDE_PX = 640
-"""Of the longer side."""
+"""Most pixels of the longer side."""
 MOST_FPS = 30
 BITS_PER_SECOND = 1_000_000
 SOUND_RATE, SOUND_FRAME = 48_000, 960

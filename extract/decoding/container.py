@@ -24,10 +24,10 @@ OWN_CLOCK_CONTAINERS = {"mpegts", "mpeg"}
 """Containers whose clock may start at any time. The ffmpeg program sets it to 0 at the first of the streams that it
 reads; for other containers, at the first stream of the file."""
 MAX_SIDE_RATIO = 10
-"""Of the longer side of a frame to the shorter: a 1-pixel strip scaled to a short side of 224 would be hundreds of
-thousands of pixels long."""
+"""Largest ratio of a frame's longer side to the shorter: a 1-pixel strip scaled to a short side of 224 would be
+hundreds of thousands of pixels long."""
 MAX_PIXELS = 50_000_000
-"""Of a frame. 7680x4320 has 33 million."""
+"""Most pixels of a frame. 7680x4320 has 33 million."""
 
 
 def memory_error(error: MemoryError) -> VideoError:

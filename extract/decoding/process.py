@@ -24,7 +24,7 @@ SILENCE_SECONDS = 60.0
 VIDEOS_OF_A_CHILD = 500
 """After this many videos a new process takes over: libraries that decode for days leak."""
 MAX_ANSWER_BYTES = 64 << 20
-"""Of a message other than frames, whose size is known."""
+"""Longest message, apart from frames, whose size is known."""
 COMMAND = "from vlalign.extract.decoding.child import main; main()"
 
 

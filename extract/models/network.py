@@ -19,7 +19,7 @@ class PublishedFile:
     """None if nobody states it: the first file that is downloaded then counts, and a message says so."""
     size_bytes: int | None = None
     page: str = ""
-    """Where the authors offer it."""
+    """Address of the page on which the authors offer it."""
 
 
 class Network(nn.Module):
@@ -37,7 +37,7 @@ class Network(nn.Module):
     batch_sizes: ClassVar[dict[str, int]]
     """Number of windows that are best computed together, for "cpu" and "cuda"."""
     random_gain: float = 1.0
-    """Of random weights (see ``weights.load_random``). 1 suits networks of residual branches, which add up."""
+    """Factor of random weights (see ``weights.load_random``). 1 suits networks of residual branches, which add up."""
 
     @classmethod
     def of_folder(cls, folder: Path) -> "Network":

@@ -68,7 +68,7 @@ class _Explanations:
     """Squared distances of their rows from what each recipe makes of our video."""
 
     own: dict[str, float]
-    """Of our recipe, computed more or less precisely."""
+    """Those of our own recipe, computed more or less precisely."""
     others: dict[str, float]
     from_ours: dict[str, float] = field(default_factory=dict)
     """Squared distances of the recipes' rows from ours."""

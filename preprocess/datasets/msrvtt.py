@@ -42,7 +42,7 @@ class Sentence(NamedTuple):
 
     path: Path
     row: str
-    """Where it stands, for messages."""
+    """Place in the file, for messages."""
     number: int
     sentence: Any
 

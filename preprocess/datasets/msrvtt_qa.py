@@ -23,7 +23,7 @@ class Question(NamedTuple):
     """A question as it stands in a file."""
 
     row: str
-    """Where it stands, for messages."""
+    """Place in the file, for messages."""
     video: Any
     question: Any
     answer: Any

@@ -20,7 +20,7 @@ class Sentence(NamedTuple):
     """A caption as it stands in a file."""
 
     row: str
-    """Where it stands, for messages."""
+    """Place in the file, for messages."""
     sentence: Any
 
 

@@ -26,7 +26,7 @@ class Entry(NamedTuple):
     """An entry of ``data`` in a file."""
 
     row: str
-    """Where it stands, for messages."""
+    """Place in the file, for messages."""
     image: Any
     wav: Any
     transcript: Any

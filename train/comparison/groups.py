@@ -16,7 +16,7 @@ from .table import Cell, Column, Number, Table, mean_of
 LOWER_IS_BETTER = ("rank", "error", "chance")
 """Words in the names of measures that are better when they are lower."""
 FACTS = ("run", "recipe", "objective", "features", "task", "split", "trained_on", "checksum", "seeds", "is_whole")
-"""What can be sorted and filtered by, besides settings and measures."""
+"""Columns to sort and filter by, besides settings and measures."""
 
 
 @dataclass(frozen=True)

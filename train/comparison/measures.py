@@ -22,7 +22,7 @@ class TestSet:
     protocol: str
     split: str
     checksum: str
-    """Of the captions and clips that were used; the same for the same test set."""
+    """Checksum of the captions and clips that were used; the same for the same test set."""
     told: str
     """How much of the split was used, such as "550 captions and 110 clips"."""
     is_whole: bool

@@ -24,7 +24,7 @@ class RunRecord:
     """The run's folder."""
     config: TrainConfig
     inputs: Mapping[str, Any]
-    """What it was trained on, as ``run.json`` says."""
+    """Data that it was trained on, as ``run.json`` says."""
     answers: Path
     """Folder of the evaluation: the run's, or ``on/<data set>`` in it."""
     measured: Measured | None

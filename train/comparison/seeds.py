@@ -28,7 +28,7 @@ class SeedRuns:
     table: Table
     """A row for each run, and the mean with its deviation."""
     files: tuple[Path, ...]
-    """Where the table was written."""
+    """Files of the table."""
 
     @property
     def is_complete(self) -> bool:

@@ -65,7 +65,7 @@ class Suite:
     datasets: Mapping[str, Start]
     rows: tuple[Row, ...]
     notes: tuple[str, ...]
-    """Where the rows are not what the paper did."""
+    """Differences between the rows and what the paper did."""
 
     def row(self, name: str) -> Row:
         """Return the row of a name."""

@@ -40,7 +40,7 @@ class SuiteResult:
     table: Table
     """Three lines for each row: the paper's figures, ours, and the difference."""
     files: tuple[Path, ...]
-    """Where the table was written; none in the other processes of a training by several."""
+    """Files of the table; none in the other processes of a training by several."""
     num_failed: int
     """Rows that could not be trained or evaluated."""
     num_left_out: int

@@ -22,7 +22,7 @@ WIDTHS = (128, 128, 256, 512, 1024)
 BLOCKS = 2
 """In each layer."""
 MOMENTUM = 0.1
-"""Of the running mean and variance, as in torch's BatchNorm1d."""
+"""Momentum of the running mean and variance, as in torch's BatchNorm1d."""
 
 
 def _conv(inputs: int, outputs: int, kernel: int, stride: int = 1) -> nn.Conv1d:

@@ -14,7 +14,7 @@ DECAY = 0.99  # gamma of CMCM's appendix A
 IDLE_STEPS = 100
 """A codeword that replaced no token for this many steps is reset (appendix A)."""
 MOMENTUM = 0.1
-"""Of the running mean and variance, which are used when the model does not train."""
+"""Momentum of the running mean and variance, which are used when the model does not train."""
 Side = Literal["text", "video"]
 SIDES: tuple[Side, Side] = ("text", "video")
 

@@ -11,7 +11,7 @@ from .gated import GatedEmbedding
 from .tokens import TextTokens, VideoTokens, masked_mean
 
 WIDTH = 1024
-"""Of the audio encoder's tokens."""
+"""Width of the audio encoder's tokens."""
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from .base import MakeParts, PairModel, no_parts
 from .tokens import TextTokens, VideoTokens, masked_mean
 
 WIDTH = 256
-"""Of the vectors that are compared."""
+"""Width of the vectors that are compared."""
 FIRST_SCALE, FIRST_SHARPNESS = 15.0, 10.0
 LEAST_IDF = 0.3
 """Words of nearly every caption begin with this weight."""

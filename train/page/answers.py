@@ -37,12 +37,12 @@ class MomentAnswer(BaseModel):
     start_seconds: float
     end_seconds: float
     duration_seconds: float
-    """Of the whole video."""
+    """Duration of the whole video."""
     score: float
     percentile: float | None
     """Percent of all windows that fit less well; null if only captions were searched."""
     found_by: FoundBy
-    """What found it: what is seen (picture), words of a caption, or both."""
+    """Means by which it was found: what is seen (picture), words of a caption, or both."""
     said: str | None
     """The caption whose words found it."""
     stages: dict[str, float]
@@ -73,13 +73,13 @@ class MomentAnswer(BaseModel):
 
 
 class SearchAnswer(BaseModel):
-    """What a search found, the best first."""
+    """Results of a search, the best first."""
 
     moments: list[MomentAnswer]
     num_videos: int
     """Videos that were searched, after filters."""
     remarks: list[str]
-    """What should be said beside the moments, such as words that the model does not know."""
+    """Sentences to show beside the moments, such as words that the model does not know."""
 
 
 class DatasetAnswer(BaseModel):
@@ -92,7 +92,7 @@ class DatasetAnswer(BaseModel):
 
 
 class AboutAnswer(BaseModel):
-    """What is searched, and with what."""
+    """Data sets that are searched, and the model."""
 
     model: str
     """Name of the features or of the run."""

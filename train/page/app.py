@@ -40,7 +40,7 @@ Known = Annotated[bool | None, Query(description="only videos with (true) or wit
 
 @dataclass(frozen=True)
 class Filters:
-    """Which videos are searched: parameters of several addresses."""
+    """Filters of videos: parameters of several addresses."""
 
     split: Split = None
     caption_known: Known = None

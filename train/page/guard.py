@@ -11,7 +11,7 @@ from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 MOST_ADDRESS_BYTES = 8192
-"""Of path and query together. A query of 2,000 characters needs fewer unless all of them are emoji."""
+"""Longest path and query together. A query of 2,000 characters needs fewer unless all of them are emoji."""
 COOKIE = "vlalign_token"
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; media-src 'self'; connect-src 'self'; "
@@ -29,13 +29,13 @@ HEADERS = {
 
 @dataclass(frozen=True)
 class Access:
-    """Who may ask."""
+    """Rules of who may ask."""
 
     hosts: Sequence[str]
     """Names by which a browser may call this server, without the port; all if empty. A page of somebody else that makes
     its own name point here (DNS rebinding) sends another one."""
     token: str | None = None
-    """What a request must know; None for a server that only this machine can reach."""
+    """Secret that a request must know; None for a server that only this machine can reach."""
 
 
 class Guard:

@@ -1,4 +1,4 @@
-"""What the page shows of a data set besides scores: files, thumbnails, captions and splits of its videos, by id."""
+"""Content that the page shows besides scores: files, thumbnails, captions and splits of its videos, by id."""
 
 import os
 import stat

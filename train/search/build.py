@@ -56,7 +56,7 @@ class IndexFolder:
 
 @dataclass(frozen=True)
 class BuiltIndex:
-    """What ``build_index`` did."""
+    """Result of ``build_index``."""
 
     folder: Path
     num_windows: int

@@ -19,7 +19,7 @@ class Duplicates:
     video_ids: list[str]
     """Sorted."""
     lowest_cosine: float
-    """Of the similar pairs that joined them, the least similar."""
+    """Cosine of the least similar pair that joined them."""
 
 
 def find_duplicates(search: Search, *, cosine: float = 0.98) -> list[Duplicates]:

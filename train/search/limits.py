@@ -9,7 +9,7 @@ from typing import Literal, get_args
 from ...storage.common.errors import SettingError, UserError
 
 SearchBy = Literal["both", "picture", "words"]
-"""What a text is compared with."""
+"""Targets that a text is compared with."""
 MAX_QUERY_CHARACTERS = 2000
 _END: ContextVar[float | None] = ContextVar("_END", default=None)
 """When the search of this thread must have ended, in seconds of the monotonic clock."""

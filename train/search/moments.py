@@ -57,7 +57,7 @@ class Moment:
     curve: ScoreCurve
     """Scores over the time of this moment."""
     found_by: FoundBy = "picture"
-    """What found it: what is seen, words of a caption, or both."""
+    """Means by which it was found: what is seen, words of a caption, or both."""
     said: str | None = None
     """The caption whose words found it."""
 

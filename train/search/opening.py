@@ -12,7 +12,7 @@ from .encoders import Encoder, open_zero_shot
 
 @dataclass(frozen=True)
 class EncoderSource:
-    """What an encoder is opened from (arguments of ``open_search``), so that other processes can open the same."""
+    """Arguments of ``open_encoder``, by which other processes open the same encoder."""
 
     folder: Path | None
     features: str | None = None

@@ -24,11 +24,11 @@ TABLE = (
 )
 ABOUT = "CREATE TABLE about(made_from TEXT)"
 TABLES = {"about", "said", *(f"said_{part}" for part in ("config", "content", "data", "docsize", "idx"))}
-"""What such a file has: the two tables, and those that SQLite adds to the first."""
+"""Tables of such a file: the two, and those that SQLite adds to the first."""
 LEAST_SHARE = 0.5
 """A caption is found if it scores at least this share of the best one. Fewer have only words that many others have."""
 STEPS_BETWEEN_LOOKS = 10_000
-"""Of SQLite's machine, between two looks at the clock: a millisecond at most."""
+"""Steps of SQLite's machine between two looks at the clock: a millisecond at most."""
 MOST_WORDS = 64
 """More words of a query are not looked up: a search for words takes time in proportion to them."""
 TODO = "remove it; the next search makes it again"

@@ -46,7 +46,7 @@ class Search:
 
     @property
     def note(self) -> str | None:
-        """What must be said beside every result, such as that features come from random weights."""
+        """Sentence to show beside every result, such as that features come from random weights."""
         return self.encoder.note
 
     @property

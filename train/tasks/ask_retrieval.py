@@ -69,7 +69,7 @@ class QueryRow(TypedDict):
     clip: dict[str, str | float | None]
     """Video, start and end of the right clip."""
     rank: float
-    """Of the right clip; a tie counts half."""
+    """Rank of the right clip; a tie counts half."""
     score: float
     first: dict[str, str | float | None]
     """Video, start and end of the clip that ranks first."""

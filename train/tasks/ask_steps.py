@@ -71,7 +71,7 @@ class VideoRow(TypedDict):
     task: str
     video_id: str
     seconds: list[int]
-    """Where each step was placed."""
+    """Second at which each step was placed."""
     right: list[bool | None]
     """Whether that is right; None if the step is not shown."""
 

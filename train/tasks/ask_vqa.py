@@ -33,9 +33,9 @@ class AnswerScores:
     """float32 [num_questions, num_answers]: cosine similarities."""
 
     asked: np.ndarray
-    """Of question and video together."""
+    """Scores by question and video together."""
     blind: np.ndarray
-    """Of the question alone."""
+    """Scores by the question alone."""
 
 
 class VqaFigures(TypedDict):

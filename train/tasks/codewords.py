@@ -85,7 +85,7 @@ class Place(SpokenPlace):
     words: list[tuple[str, bool]]
     """The caption's words, and whether the codeword replaces a piece of them."""
     recording: str | None
-    """Of a spoken caption."""
+    """Recording of a spoken caption."""
 
 
 class ShownCodeword(Codeword):

@@ -14,7 +14,8 @@ from ..losses import sinkhorn_biases
 from ..scores import QuerySimilarities
 
 ITERATIONS, TOLERANCE = 200, 1e-3
-"""Of the oracle. For training queries the paper's 4 iterations suffice: the error that they leave is below chance."""
+"""Limits of the oracle's iterations. For training queries the paper's 4 suffice: the error that they leave is below
+chance."""
 FOLDS = 5
 STRENGTHS = np.linspace(0, 1, 11)
 

@@ -51,7 +51,7 @@ class ShownClips:
     """The clips that were given, each with ``pictures`` and ``link``; the link is empty if the video cannot be
     linked."""
     notes: list[str]
-    """What was left out, in sentences."""
+    """Sentences about what was left out."""
 
 
 def shown_clips(

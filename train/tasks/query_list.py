@@ -43,7 +43,7 @@ class ListedQuery(TypedDict):
     clip: int
     """The right clip."""
     rank: float
-    """Of the right clip; a tie counts half."""
+    """Rank of the right clip; a tie counts half."""
     stages: list[float]
     """The same by each stage alone, in the order of ``QueryList.stages``."""
     found: list[tuple[int, float]]
@@ -64,7 +64,7 @@ class QueryList(TypedDict):
 
     stages: list[str]
     num_queries: int
-    """Of the split; ``queries`` may be fewer."""
+    """Number of queries of the split; ``queries`` may be fewer."""
     queries: list[ListedQuery]
     clips: list[ListedClip]
 

@@ -33,7 +33,7 @@ __all__ = ["PROTOCOLS", "SUFFIXES", "read"]
 PROTOCOLS = ("cues", "extended", "merged")
 """The first is the default."""
 MOST_BYTES = 64 << 20
-"""Of a file. A day of speech has about 2 MB; with the times of all words, 20 MB."""
+"""Largest file that is read. A day of speech has about 2 MB; with the times of all words, 20 MB."""
 SHOWN = 3
 """Examples in a line about many files."""
 

@@ -30,7 +30,7 @@ class Cue:
     lines: tuple[str, ...]
     """Without tags; none of them is blank."""
     where: str
-    """Where the cue stands in its file, such as "line 12"."""
+    """Place of the cue in its file, such as "line 12"."""
 
     @property
     def text(self) -> str:

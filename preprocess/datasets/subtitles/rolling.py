@@ -16,7 +16,7 @@ from .cues import Cue
 MOST_PAUSE_SECONDS = 0.2
 """Between two cues of which the second one rolls on."""
 LEAST_SHARE = 0.5
-"""Of the neighbouring cues that repeat a line. Others repeat one now and then because somebody says it twice."""
+"""Least share of neighbouring cues that repeat a line. Other files repeat one when somebody says it twice."""
 LEAST_PAIRS = 3
 """Neighbouring cues that a file must have to be called rolling."""
 
