@@ -15,11 +15,32 @@ class EncoderSource:
     """Arguments of ``open_encoder``, by which other processes open the same encoder."""
 
     folder: Path | None
-    features: str | None = None
-    run: str | None = None
-    weights: Path | None = None
-    root: Path = Path("vlalign_data")
-    device: str = "cpu"
+    features: str | None
+    run: str | None
+    weights: Path | None
+    root: Path
+    device: str
+
+    @classmethod
+    def of(
+        cls,
+        folder: Path | str | None,
+        *,
+        features: str | None,
+        run: Path | str | None,
+        weights: Path | str | None,
+        root: Path | str,
+        device: str,
+    ) -> "EncoderSource":
+        """Return the source with absolute paths: other processes run in other folders."""
+        return cls(
+            None if folder is None else Path(folder).absolute(),
+            features,
+            None if run is None else str(run),
+            None if weights is None else Path(weights).absolute(),
+            Path(root).absolute(),
+            device,
+        )
 
     def open(self) -> Encoder:
         """Open the encoder. Raises ``UserError`` as ``open_encoder``."""

@@ -16,7 +16,7 @@ from vlalign.storage.layout import DatasetFolder
 from vlalign.storage.profiles import PROFILES
 from vlalign.train import build_index, open_search
 from vlalign.train.cli_index import main as index_main
-from vlalign.train.search import build, codes
+from vlalign.train.search import build, codes, parts
 from vlalign.train.search.duplicates import find_duplicates
 from vlalign.train.search.index import open_parts, part_files, read_part
 from vlalign.train.search.scan import half_product
@@ -55,7 +55,7 @@ def options(clip):
 
 
 def folder(dataset):
-    return build.index_folder(dataset, "clip_vit_b32")
+    return parts.index_folder(dataset, "clip_vit_b32")
 
 
 def test_videos_are_added_changed_and_removed_without_a_rebuild(dataset, clip):
@@ -69,7 +69,7 @@ def test_videos_are_added_changed_and_removed_without_a_rebuild(dataset, clip):
     assert part in part_files(folder(dataset)), "what was there is not written again"
     opened = open_search(dataset.path, **options(clip))
     rows = opened.index.rows_of("v1")
-    expected = opened.encoder.clip_vectors(build.clips_of("v1", plan_windows(float(SECONDS))))
+    expected = opened.encoder.clip_vectors(parts.clips_of("v1", plan_windows(float(SECONDS))))
     np.testing.assert_allclose(opened.index.vectors_of(rows), expected, atol=1e-3)
     remove(dataset.features("clip_vit_b32"), ["v0", "v2", "v3"])
     opened = open_search(dataset.path, **options(clip))
@@ -81,7 +81,7 @@ def test_videos_are_added_changed_and_removed_without_a_rebuild(dataset, clip):
 
 
 def test_a_stopped_build_goes_on(dataset, clip, monkeypatch):
-    monkeypatch.setattr(build, "PART_WINDOWS", WINDOWS)
+    monkeypatch.setattr(parts, "PART_WINDOWS", WINDOWS)
     written = []
 
     def stop(*args):
@@ -89,11 +89,11 @@ def test_a_stopped_build_goes_on(dataset, clip, monkeypatch):
             raise KeyboardInterrupt
         written.append(write(*args))
 
-    write = build.write_part
-    monkeypatch.setattr(build, "write_part", stop)
+    write = parts.write_part
+    monkeypatch.setattr(parts, "write_part", stop)
     with pytest.raises(KeyboardInterrupt):
         build_index(dataset.path, **options(clip))
-    monkeypatch.setattr(build, "write_part", write)
+    monkeypatch.setattr(parts, "write_part", write)
     built = build_index(dataset.path, **options(clip))
     assert (built.num_videos, built.num_added) == (4, 2)
     assert len(part_files(folder(dataset))) == 4
@@ -142,7 +142,7 @@ def by_other_processes(call, items):
 
 
 def test_parts_that_other_processes_make_are_the_same(dataset, clip, monkeypatch):
-    monkeypatch.setattr(build, "PART_WINDOWS", WINDOWS + 1)
+    monkeypatch.setattr(parts, "PART_WINDOWS", WINDOWS + 1)
     monkeypatch.setattr(codes, "EXACT_WINDOWS", WINDOWS)
     monkeypatch.setattr(codes, "NUM_PROBES", 100)
     copy = DatasetFolder(dataset.root / "elsewhere", "mine")
@@ -155,7 +155,8 @@ def test_parts_that_other_processes_make_are_the_same(dataset, clip, monkeypatch
         ("indexing", 4 * WINDOWS, 4 * WINDOWS),
         ("coding", 4 * WINDOWS, 4 * WINDOWS),
     }
-    for of_plain, of_spread in zip(open_parts(folder(dataset)), open_parts(folder(copy)), strict=True):
+    made = [sorted(open_parts(folder(at)), key=lambda part: part.video_ids) for at in (dataset, copy)]
+    for of_plain, of_spread in zip(*made, strict=True):
         assert of_plain.video_ids == of_spread.video_ids
         np.testing.assert_array_equal(of_plain.vectors, of_spread.vectors)
     found, expected = (open_search(at.path, **options(clip))("red ball") for at in (copy, dataset))
@@ -168,8 +169,8 @@ def test_windows_of_another_model_do_not_count(dataset, clip):
     build_index(dataset.path, **options(clip))
     key = open_parts(folder(dataset))[0].key
     assert '"weights_sha256"' in key and '"profile_hash"' in key
-    index = build.IndexFolder.of(open_search(dataset.path, **options(clip)).encoder)
-    other = build.IndexFolder(index.encoder, index.path, key.replace("4.0", "5.0"))
+    index = parts.IndexFolder.of(open_search(dataset.path, **options(clip)).encoder)
+    other = parts.IndexFolder(index.encoder, index.path, key.replace("4.0", "5.0"))
     assert (other.open().num_windows, len(other.open().state.other)) == (0, 1)
 
 
