@@ -18,7 +18,7 @@ from ...storage.common.progress import progress
 from .codebook import NUM_CODES, VALUES_OF_CODE, Codebook, PartCodes, encode, has_faiss, learn_codebook, padded_width
 from .index import Part, WindowIndex, read_part
 from .mapped import SUFFIX, TensorFile, release, write_tensors
-from .scan import best_of, exact_scores, half_product, percent_below
+from .scan import Scan, best_of, exact_scores, half_product, percent_below
 
 EXACT_WINDOWS = 1 << 20
 """Up to so many windows, all are compared."""
@@ -214,6 +214,10 @@ class CodedScan:
     def percent_below(self, scores: np.ndarray) -> np.ndarray:
         """Return for each score how many percent of all windows have a lower one, as a sample of them tells."""
         return percent_below(self._sorted, scores)
+
+
+AnyScan = Scan | CodedScan
+"""The search of a query, among all windows or by codes."""
 
 
 def open_codes(index: WindowIndex, index_folder: Path) -> CodedIndex | None:

@@ -5,11 +5,10 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from ..data.clips import Clip
-from .codes import CodedScan
+from .codes import AnyScan
 from .encoders import Encoder
 from .moments import Moment, ScoreCurve
 from .said import Said
-from .scan import Scan
 
 NO_CURVE = ScoreCurve(np.zeros(0), np.zeros(0), np.zeros(0, np.float32))
 
@@ -19,7 +18,7 @@ def found_said(
     encoder: Encoder,
     query: str,
     curve_of: Callable[[np.ndarray, str], ScoreCurve] | None = None,
-    scan: Scan | CodedScan | None = None,
+    scan: AnyScan | None = None,
 ) -> list[Moment]:
     """Return the moments that captions are about, in the same order.
 

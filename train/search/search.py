@@ -10,7 +10,7 @@ from ...storage.common.errors import SettingError, UserError
 from ...storage.layout import DatasetFolder
 from ..data.clips import Clip
 from .build import open_index, open_index_codes
-from .codes import CodedIndex, CodedScan
+from .codes import AnyScan, CodedIndex
 from .encoders import Encoder, unit
 from .examples import Example, VideoPart
 from .index import WindowIndex
@@ -133,8 +133,7 @@ class Search:
         Raises:
             UserError: The query is empty, or the video has no features.
         """
-        check_query(query)
-        self._check_video(video_id)
+        self._check_asked(query, video_id)
         return self._curve(self.encoder.text_vector(query), video_id)
 
     def word_curves(self, query: str, video_id: str) -> dict[str, ScoreCurve]:
@@ -149,8 +148,7 @@ class Search:
         Raises:
             UserError: The query is empty, or the video has no features.
         """
-        check_query(query)
-        self._check_video(video_id)
+        self._check_asked(query, video_id)
         return self.encoder.word_curves(query, video_id)
 
     def lines(self, moments: Sequence[Moment]) -> list[str]:
@@ -214,10 +212,10 @@ class Search:
     def _searched(self, videos: Collection[str] | None) -> Collection[str]:
         return self._video_ids if videos is None else self._video_ids & frozenset(videos)
 
-    def _scan(self, query_D: np.ndarray) -> Scan | CodedScan:
+    def _scan(self, query_D: np.ndarray) -> AnyScan:
         return Scan(self.index, query_D) if self.coded is None else self.coded.scan(query_D)
 
-    def _hits(self, scan: Scan | CodedScan, num_results: int, videos: Collection[str] | None) -> list[Hit]:
+    def _hits(self, scan: AnyScan, num_results: int, videos: Collection[str] | None) -> list[Hit]:
         """Return the best windows, the best first."""
         rows, scores = scan.best(max(CANDIDATES_PER_RESULT * num_results, MIN_CANDIDATES), videos)
         below = scan.percent_below(scores).tolist()
@@ -267,6 +265,10 @@ class Search:
         shortest = shortest[np.argsort(spans[shortest, 0], kind="stable")]
         scores = self.index.vectors_of(rows[shortest]) @ query_D
         return ScoreCurve(spans[shortest, 0], spans[shortest, 1], scores)
+
+    def _check_asked(self, query: str, video_id: str) -> None:
+        check_query(query)
+        self._check_video(video_id)
 
     def _check_video(self, video_id: str) -> None:
         if not len(self.index.rows_of(video_id)):
