@@ -15,9 +15,9 @@ from ..storage.common.device import find_device
 from ..storage.common.errors import SettingError
 from ..storage.profiles import PROFILES, find_profile
 from ..storage.records import Profile, Weights
-from .decoding.decode import TAILS
 from .decoding.log_mel import log_mel_of_all
 from .decoding.scaling import KERNELS
+from .decoding.windows import TAILS
 from .models import MODELS
 from .models.network import Network
 from .weights import load_published, load_random, published_weights

@@ -29,6 +29,8 @@ from .models.network import Network, PublishedFile
 TENSORS_FILE = "model.safetensors"
 """The weights in a folder that transformers' ``save_pretrained`` wrote."""
 
+UNDER = "state_dict", "model_state"
+"""Names under which checkpoints have their entries: torch's habit, and PySlowFast's."""
 SILENCE_SECONDS = 20.0
 """How long a source may take to answer, and to continue once it has begun."""
 BLOCK_BYTES = 1 << 20
@@ -159,7 +161,7 @@ def _receive(url: str, partial: Path, what: str) -> None:
 
 
 def read_state(path: Path) -> dict[str, Tensor]:
-    """Read the entries of a checkpoint, bare or under ``state_dict``, with names with or without ``module.``.
+    """Read the entries of a checkpoint, bare or under one of ``UNDER``, with names with or without ``module.``.
 
     A file whose name ends in .safetensors is read as one. Nothing in the file is executed.
 
@@ -174,12 +176,13 @@ def read_state(path: Path) -> dict[str, Tensor]:
     except (*READ_ERRORS, pickle.UnpicklingError, struct.error, zlib.error, ImportError, AssertionError) as error:
         reason = str(error).splitlines()[0] if str(error) else repr(error)
         raise UserError(f"weights {path}: not a PyTorch checkpoint ({reason})") from None
-    if isinstance(content, dict) and isinstance(content.get("state_dict"), dict):
-        content = content["state_dict"]
+    for name in UNDER:
+        if isinstance(content, dict) and isinstance(content.get(name), dict):
+            content = content[name]
     if not isinstance(content, dict) or not all(
         isinstance(n, str) and isinstance(v, Tensor) for n, v in content.items()
     ):
-        raise UserError(f"weights {path}: expected a dictionary of tensors, or one under 'state_dict'")
+        raise UserError(f"weights {path}: expected a dictionary of tensors, or one under 'state_dict' or 'model_state'")
     return {name.removeprefix("module."): value for name, value in content.items()}
 
 

@@ -55,6 +55,29 @@ CLIP = Profile(
     dimension=512,
 )
 
+# The motion features of moment retrieval (QVHighlights and what follows it), of 2 seconds each:
+# linjieli222/HERO_Video_Feature_Extractor, slowfast/extract_feature (extract.py:57-63,108,185; preprocessing.py:91-162;
+# its clip_len is 3/2 for HERO, and 2 for QVHighlights). It uses PySlowFast's weights of the same network; those of
+# pytorchvideo are another training of it. Of recordings with less than 30 frames a second it takes the 32 frames from a
+# part of the window only; here all are taken as those with 30.
+SLOWFAST = Profile(
+    name="slowfast",
+    model="SlowFast R50 8x8",
+    weights="SLOWFAST_8x8_R50.pyth",
+    fps=30,
+    window=60,
+    stride=60,
+    short_side_px=224,
+    crop_px=224,
+    resize="bilinear, libswscale",
+    value_range="0..1",
+    mean=(0.45, 0.45, 0.45),
+    std=(0.225, 0.225, 0.225),
+    tail="last frame to a whole second, then that second",
+    layer="last stage of both pathways, mean over time and space",
+    dimension=2304,
+)
+
 FRAME_MAPS = {"clip_vit_b32_map": (7, 7, 512)}
 """(height, width, channels) of features whose rows are flattened maps of a frame: ``rows.reshape(-1,
 *FRAME_MAPS[name])`` is [T, H, W, C].
@@ -156,6 +179,21 @@ PROFILES = {
             tail="loop",
             layer="layer4, mean over time and space",
             dimension=512,
+        ),
+        SLOWFAST,
+        # The features of Ego4D: facebookresearch/Ego4d, ego4d/features/models/slowfast.py and
+        # configs/slowfast_r101_8x8.yaml. There, a last window that is not full begins earlier, and frames are resized
+        # by torch after the mean was subtracted.
+        replace(
+            SLOWFAST,
+            name="slowfast_r101",
+            model="SlowFast R101 8x8",
+            weights="SLOWFAST_8x8_R101.pyth",
+            window=32,
+            stride=16,
+            short_side_px=256,
+            crop_px=256,
+            tail="loop",
         ),
         # Log-mel spectrogram of the sound: CMCM, appendix B. extract/decoding/sound.py explains what the paper does
         # not state.

@@ -5,6 +5,7 @@ import importlib.util
 import re
 import subprocess
 import sys
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
@@ -110,8 +111,24 @@ def test_forbidden_imports_between_folders_are_noticed():
     assert violation("preprocess", "vlalign.storage.records.Caption") is None
 
 
+def test_every_dependency_is_imported():
+    """By the folder that the table names, if it names one; tensorboard by torch's writer of its events."""
+    by_folder = {
+        folder: {m.split(".")[0] for path in (TOP / folder).rglob("*.py") for _, m in absolute_imports(path)}
+        for folder in FOLDERS
+    }
+    for folder, (_, libraries) in TABLE.items():
+        assert libraries <= by_folder[folder] | {"decord"}, folder
+    imported = set().union(*by_folder.values()) | {"tensorboard"}
+    packages = {package.lower() for module in imported for package in packages_distributions().get(module, [])}
+    _, _, listed = (TOP / "pyproject.toml").read_text(encoding="utf-8").partition("\ndependencies = [\n")
+    names = re.findall(r'^    "([\w-]+)', listed.partition("\n]")[0], re.MULTILINE)
+    assert {"torch", "pytorchvideo"} < set(names)
+    assert not set(names) - packages - {"decord"}
+
+
 def test_libraries_that_only_some_networks_need_are_imported_with_those():
-    program = "import sys, vlalign.extract.models; sys.exit(bool({'transformers', 'torchvision'} & set(sys.modules)))"
+    program = "import sys, vlalign.extract.models; sys.exit(bool({'transformers', 'torchvision', 'pytorchvideo'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 
 

@@ -76,7 +76,7 @@ def datasets(toy) -> dict[str, DatasetFolder]:
 )
 def test_an_extractor_gives_the_rows_of_the_cpu(name, precision):
     expected = load_extractor(name, weights="random")
-    side, window = 224 if name.startswith("clip") else 64, expected.profile.window
+    side, window = 224 if name.startswith(("clip", "slowfast")) else 64, expected.profile.window
     noise = np.random.default_rng(0).integers(
         0, 100, (2, *([window] if window > 1 else []), side, side, 3), dtype=np.uint8
     )

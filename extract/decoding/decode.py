@@ -18,12 +18,10 @@ from .probe import VideoInfo
 from .pyav_backend import STRICT_DECODERS
 from .sampling import sample_frames
 from .scaling import LIBSWSCALE, Size
-from .windows import Row, Windows
+from .windows import TAILS, Row, Windows
 
 THUMBNAIL_POSITIONS = (0.1, 0.5, 0.9)
 THUMBNAIL_HEIGHT_PX = 90
-TAILS = "black frames", "loop"
-"""The possible fillings of a last window that is not full."""
 
 
 @dataclass(frozen=True)
@@ -182,7 +180,15 @@ def _pass(backend: str, plan: _Plan, beat: Callable[[], None]) -> Generator[Part
     """Yield the rows and thumbnails of one pass; return how it went, and how many wanted frames did not come."""
     decoding = Decoding(plan.info, plan.sizes, plan.strict, beat=beat)
     windows = [
-        Windows(index, indices, window=w.window, stride=w.stride or w.window, crop_px=w.crop_px, loop=w.tail == "loop")
+        Windows(
+            index,
+            indices,
+            window=w.window,
+            stride=w.stride or w.window,
+            crop_px=w.crop_px,
+            tail=w.tail,
+            fps=w.fps,
+        )
         for index, (w, indices) in enumerate(zip(plan.wanted, plan.samples, strict=True))
     ]
     size_indices = [plan.sizes.index(wanted.size) for wanted in plan.wanted]

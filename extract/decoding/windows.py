@@ -1,11 +1,26 @@
 """Frames in order -> the windows of a profile."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
 from .sampling import centre_crop
+
+
+def _last_second(num_frames: int, window: int, fps: int) -> np.ndarray:
+    whole = -(-num_frames // fps) * fps
+    places = np.arange(num_frames, window)
+    again = np.where(places < whole, num_frames - 1, whole - fps + (places - whole) % fps)
+    return np.minimum(again, num_frames - 1)
+
+
+TAILS: dict[str, Callable[[int, int, int], np.ndarray] | None] = {
+    "black frames": None,
+    "loop": lambda num_frames, window, _: np.arange(num_frames, window) % num_frames,
+    "last frame to a whole second, then that second": _last_second,
+}
+"""{tail rule of a profile: which frames fill a last window, from (its frames, the window's length, frames a second)}"""
 
 
 @dataclass(frozen=True)
@@ -21,7 +36,7 @@ class Windows:
     """Assemble one profile's frames into windows."""
 
     def __init__(
-        self, wanted: int, indices: np.ndarray, *, window: int, stride: int, crop_px: int | None, loop: bool
+        self, wanted: int, indices: np.ndarray, *, window: int, stride: int, crop_px: int | None, tail: str, fps: int
     ) -> None:
         """Take a profile's window settings.
 
@@ -31,10 +46,11 @@ class Windows:
             window: Frames of a window.
             stride: Frames from the start of one window to the start of the next.
             crop_px: Side of the centre crop; None keeps the whole frame.
-            loop: Fill a last window that is not full with its frames from the first on, instead of black frames.
+            tail: Rule for a last window that is not full: one of ``TAILS``, or any if the window is one frame.
+            fps: Frames per second.
         """
-        self._wanted, self._indices, self._crop_px, self._loop = wanted, indices, crop_px, loop
-        self._window, self._stride = window, stride
+        self._wanted, self._indices, self._crop_px = wanted, indices, crop_px
+        self._window, self._stride, self._tail, self._fps = window, stride, tail, fps
         self._next = 0
         """Index into ``indices`` of the next sampled frame."""
         self._frames = np.zeros(0, dtype=np.uint8)
@@ -80,9 +96,7 @@ class Windows:
         """Yield the last window, filled by the profile's tail rule, if any frame of it is new."""
         if self._num_new == 0:
             return
-        if self._loop:
-            rest = np.arange(self._num_frames, self._window)
-            self._frames[rest] = self._frames[rest % self._num_frames]
-        else:
-            self._frames[self._num_frames :] = 0
+        filling = TAILS[self._tail]
+        again = None if filling is None else self._frames[filling(self._num_frames, self._window, self._fps)]
+        self._frames[self._num_frames :] = 0 if again is None else again
         yield Row(self._wanted, self._frames)

@@ -7,6 +7,7 @@ from .network import Network, PublishedFile
 from .r2plus1d import R2Plus1D34
 from .resnet152 import ResNet152
 from .s3d import S3D
+from .slowfast import SlowFastR50, SlowFastR101
 
 MODELS: dict[str, type[Network]] = {
     "resnet152": ResNet152,
@@ -17,6 +18,8 @@ MODELS: dict[str, type[Network]] = {
     "clip_vit_b32": ClipViTB32,
     "clip_vit_b32_map": ClipViTB32Map,
     "r2plus1d": R2Plus1D34,
+    "slowfast": SlowFastR50,
+    "slowfast_r101": SlowFastR101,
 }
 PUBLISHED: dict[str, PublishedFile] = {
     name: file for network in MODELS.values() for name, file in network.published.items()

@@ -30,6 +30,7 @@ ACTIVITYNET = ((114.7748, 107.7354, 99.4750), (1.0, 1.0, 1.0))
 CLIP = ((0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711))
 IG65M = ((0.43216, 0.394666, 0.37645), (0.22803, 0.22145, 0.216989))
 HARA_2020 = ((0.4345, 0.4051, 0.3775), (0.2768, 0.2713, 0.2737))
+SLOWFAST = ((0.45, 0.45, 0.45), (0.225, 0.225, 0.225))
 NOTHING = ((0.0, 0.0, 0.0), (1.0, 1.0, 1.0))
 NORMALISATIONS = {
     "values 0..1, nothing subtracted": ("0..1", *NOTHING),
@@ -41,6 +42,7 @@ NORMALISATIONS = {
     "the mean and std of Hara 2020": ("0..1", *HARA_2020),
     "CLIP's mean and std": ("0..1", *CLIP),
     "the mean and std of R(2+1)D on IG-65M": ("0..1", *IG65M),
+    "SlowFast's mean and std": ("0..1", *SLOWFAST),
 }
 FILLS: dict[str, Callable[[np.ndarray, int], np.ndarray]] = {
     "black frames": lambda frames, valid: np.zeros_like(frames[valid:]),

@@ -13,7 +13,7 @@ from vlalign.extract import extract_video
 from vlalign.extract.decoding.decode import Wanted, decode_video
 from vlalign.extract.decoding.probe import probe_video
 from vlalign.extract.decoding.sampling import num_windows, window_times
-from vlalign.extract.decoding.windows import Row
+from vlalign.extract.decoding.windows import Row, Windows
 from vlalign.extract.extractor import Extractor, check_extractable
 from vlalign.extract.jobs import wanted_of
 from vlalign.extract.probing import probe_videos
@@ -30,6 +30,8 @@ HASHES = {
     "clip_vit_b32": "4362d8939c3b7537",
     "clip_vit_b32_map": "6ef1ec765c1059ec",
     "r2plus1d": "f21ced6c27c49257",
+    "slowfast": "de475195098cbc94",
+    "slowfast_r101": "347b55c7f8dca19e",
     "logmel": "c7223358f2d09074",
 }
 SHAPES = [(16, 16), (16, 8), (16, 5), (16, 1), (16, 20), (16, 40), (1, 1), (1, 3), (4, 3), (4, 100), (100, 7)]
@@ -55,6 +57,25 @@ def video(tmp_path_factory) -> Path:
     path = tmp_path_factory.mktemp("video") / "v.mp4"
     render_video(scene(2.1), path)
     return path
+
+
+def test_a_last_window_is_filled_as_heros_extractor_does():
+    """Padded with its last frame to a whole second, then with that second again, at 30 frames a second; here 4."""
+    tail = "last frame to a whole second, then that second"
+    for num_frames, expected in (
+        (1, [0, 0, 0, 0, 0, 0, 0, 0]),
+        (3, [0, 1, 2, 2, 0, 1, 2, 2]),
+        (4, [0, 1, 2, 3, 0, 1, 2, 3]),
+        (6, [0, 1, 2, 3, 4, 5, 5, 5]),
+        (8, [0, 1, 2, 3, 4, 5, 6, 7]),
+        (9, [8, 8, 8, 8, 8, 8, 8, 8]),
+    ):
+        windows = Windows(0, np.arange(num_frames), window=8, stride=8, crop_px=None, tail=tail, fps=4)
+        rows = []
+        for number in range(num_frames):
+            rows += [row.frames.copy() for row in windows.add(number, np.full((2, 2, 3), number, np.uint8))]
+        rows += [row.frames.copy() for row in windows.finish()]
+        assert rows[-1][:, 0, 0, 0].tolist() == expected
 
 
 @pytest.mark.parametrize("tail", ["loop", "black frames"])

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 import torchvision
+from pytorchvideo.models.hub.slowfast import slowfast_r50, slowfast_r101
 from torchvision.models.video.resnet import BasicBlock, Conv2Plus1D, R2Plus1dStem, VideoResNet
 from transformers import CLIPConfig, CLIPModel
 
@@ -142,6 +143,9 @@ def published_shapes(name: str) -> dict[str, list[int]]:
     if name == "resnet152":
         with torch.device("meta"):
             return {n: list(v.shape) for n, v in torchvision.models.resnet152(weights=None).state_dict().items()}
+    if name in SLOWFASTS:
+        with torch.device("meta"):
+            return {n: list(v.shape) for n, v in SLOWFASTS[name]().state_dict().items()}
     if name == "r2plus1d" or name in CLIPS:
         with torch.device("meta"):
             plain = plain_r2plus1d() if name == "r2plus1d" else CLIPModel(CLIPConfig())
@@ -169,7 +173,11 @@ GOLDEN_TOLERANCE = 1e-3
 """Of the largest magnitude in a row, on every element."""
 
 
-NETWORKS = [*STORED_GOLDEN, "clip_vit_b32", "clip_vit_b32_map", "r2plus1d"]
+SLOWFASTS = {"slowfast": slowfast_r50, "slowfast_r101": slowfast_r101}
+"""{network: pytorchvideo's own}"""
+
+
+NETWORKS = [*STORED_GOLDEN, "clip_vit_b32", "clip_vit_b32_map", "r2plus1d", *SLOWFASTS]
 """Each once; ``s3d_univl`` is ``s3d`` at another frame rate."""
 
 

@@ -81,7 +81,7 @@ def test_an_image_is_one_row_of_every_profile(tmp_path, suffix):
             [1],
         )
         if profile.window > 1:  # the profile's tail rule, as for a video of one frame
-            rest = frames[:1] if profile.tail == "loop" else np.zeros_like(frames[:1])
+            rest = np.zeros_like(frames[:1]) if profile.tail == "black frames" else frames[:1]
             assert len(frames) == profile.window and frames[0].any() and (frames[1:] == rest).all()
 
 

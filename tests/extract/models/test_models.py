@@ -14,6 +14,7 @@ from helpers.networks import (
     CLIPS,
     NETWORKS,
     RESNETS_3D,
+    SLOWFASTS,
     PlainResNet3D,
     PlainS3D,
     plain_r2plus1d,
@@ -167,6 +168,37 @@ def test_r2plus1d_is_torchvisions_up_to_its_pooling(checkpoint):
     )
 
 
+HERO_FRAMES = [*range(0, 60, 2), 59, 59]
+"""Of a window of 60: 0, 2.03, 4.06 ... 63 of 32 steps, rounded down, and no more than 59."""
+SLOW_FRAMES = [0, 4, 8, 13, 17, 22, 26, 31]
+"""Of the 32 that the fast pathway sees."""
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize(
+    "name, num_frames, side, millions",
+    [("slowfast", 60, 224, 34.57), pytest.param("slowfast_r101", 32, 256, 62.83, marks=pytest.mark.slow)],
+)
+def test_slowfast_is_pytorchvideos_own_up_to_its_classifier(name, num_frames, side, millions, checkpoint):
+    """From a file as it is published, under ``model_state``; the parameters are those of pytorchvideo's model zoo."""
+    plain = SLOWFASTS[name]().eval().requires_grad_(False)
+    assert sum(value.numel() for value in plain.parameters()) / 1e6 == pytest.approx(millions, abs=0.005)
+    state = random_state(plain, gain=1.0)
+    plain.load_state_dict(state)
+    plain.blocks[6].proj = torch.nn.Identity()
+    extractor = load_extractor(name, weights=checkpoint({"model_state": state, "epoch": 196}))
+    frames = torch.randint(0, 256, (1, num_frames, side, side, 3), dtype=torch.uint8)
+    values = ((frames.float() / 255 - 0.45) / 0.225).permute(0, 4, 1, 2, 3)
+    fast = values[:, :, HERO_FRAMES] if num_frames == 60 else values
+    expected, got = plain([fast[:, :, SLOW_FRAMES], fast]), extractor.features(frames)
+    assert (got.shape, got.dtype) == ((1, 2304), torch.float32) and expected.std() > 1e-3
+    torch.testing.assert_close(got, expected, rtol=0, atol=1e-4 * expected.abs().max().item())
+    turned = extractor.features(frames.flip(1))
+    assert (turned - expected).abs().max() > 1e-3 * expected.abs().max(), (
+        "time must matter, or this compares too little"
+    )
+
+
 @torch.inference_mode()
 def test_clip_is_transformers_own_from_pixels_to_embeddings(plain_clip, checkpoint):
     """From a file as it is published, with the half for texts in it, and through transformers' own normalisation."""
@@ -225,7 +257,12 @@ def test_folded_convolutions_do_the_same_with_and_without_onednn(plain_and_our_r
     torch.testing.assert_close(ours.float()(video), in_float32, rtol=0, atol=0)
 
 
-PIXELS = {"resnet152": (1, 3, 64, 64), **dict.fromkeys(CLIPS, (1, 3, 224, 224))}
+PIXELS = {
+    "resnet152": (1, 3, 64, 64),
+    **dict.fromkeys(CLIPS, (1, 3, 224, 224)),
+    "slowfast": (1, 3, 60, 224, 224),
+    "slowfast_r101": (1, 3, 32, 224, 224),
+}
 
 
 @torch.inference_mode()
@@ -354,11 +391,15 @@ BATCHES = {
     "resnet152": (3, 64, 96, 3),
     **dict.fromkeys(CLIPS, (3, 224, 224, 3)),
     "r2plus1d": (3, 32, 32, 40, 3),
+    "slowfast": (2, 60, 224, 224, 3),
+    "slowfast_r101": (2, 32, 224, 224, 3),
 }
 """{network: shape of the frames of a few windows}"""
 
 
-@pytest.mark.parametrize("extractor", NETWORKS, indirect=True)
+@pytest.mark.parametrize(
+    "extractor", [*NETWORKS[:-1], pytest.param(NETWORKS[-1], marks=pytest.mark.slow)], indirect=True
+)
 def test_a_window_alone_and_in_a_batch_in_any_order_gives_the_same_row(extractor):
     frames = torch.randint(0, 256, BATCHES[extractor.profile.name], dtype=torch.uint8)
     together = extractor.features(frames)
