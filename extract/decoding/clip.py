@@ -1,5 +1,6 @@
 """A part of a video as a small WebM file, which browsers play whatever the video's own format is."""
 
+import contextlib
 import io
 import math
 from collections.abc import Callable, Iterator
@@ -54,7 +55,8 @@ def webm_clip(path: Path, start_seconds: float, end_seconds: float, beat: Callab
         sound = output.add_stream("libopus", rate=SOUND_RATE, layout="stereo") if _has_sound(path) else None
         packets = list(_picture_packets(path, start_seconds, end_seconds, pictures, beat))
         if sound is not None:
-            packets += _sound_packets(path, start_seconds, end_seconds, sound, beat)
+            with contextlib.suppress(VideoError):  # pictures without sound are better than nothing
+                packets.extend(_sound_packets(path, start_seconds, end_seconds, sound, beat))
         output.mux(sorted(packets, key=lambda packet: (packet.dts or 0) * packet.time_base))
     return content.getvalue()
 

@@ -37,8 +37,8 @@ class Clips:
 
         Args:
             video: The file to cut the clip from.
-            start_seconds: Of the video; time 0 of the clip.
-            end_seconds: Of the video; at most 30 s later count.
+            start_seconds: First second of the video; time 0 of the clip.
+            end_seconds: Last second of the video; at most 30 s later count.
 
         Raises:
             Busy: Too many clips are asked for.

@@ -1,5 +1,6 @@
 """The choice of a search's encoder: the model of a store, or a run."""
 
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +21,8 @@ class EncoderSource:
     weights: Path | None
     root: Path
     device: str
+    number: int
+    """Another one for each call, so that processes that live on open what was added since."""
 
     @classmethod
     def of(
@@ -40,6 +43,7 @@ class EncoderSource:
             None if weights is None else Path(weights).absolute(),
             Path(root).absolute(),
             device,
+            time.time_ns(),
         )
 
     def open(self) -> Encoder:

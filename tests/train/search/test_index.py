@@ -165,6 +165,15 @@ def test_parts_that_other_processes_make_are_the_same(dataset, clip, monkeypatch
     ]
 
 
+def test_processes_that_live_on_see_what_was_added(dataset, clip, monkeypatch):
+    """The encoder that a process keeps is that of one call."""
+    monkeypatch.setattr(codes, "EXACT_WINDOWS", 10**9)
+    for num_videos in (4, 5):
+        built = build_index(dataset.path, **options(clip), spread=map)
+        assert built.num_videos == num_videos
+        add(dataset, clip, ["new"], 9)
+
+
 def test_windows_of_another_model_do_not_count(dataset, clip):
     build_index(dataset.path, **options(clip))
     key = open_parts(folder(dataset))[0].key
