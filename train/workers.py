@@ -125,6 +125,9 @@ def _device() -> torch.device:
 def join_workers(device_name: str) -> Iterator[tuple[Workers, torch.device]]:
     """Yield this process's place among those of torchrun or Ray Train, and its device. Without either it is alone.
 
+    Several trainings in the same processes need one such block around all of them: processes of torchrun meet once, and
+    would wait for each other forever the second time.
+
     Args:
         device_name: "cpu", "cuda" or "cuda:N". Of several processes with "cuda", each has the GPU of its local rank.
 
@@ -142,7 +145,7 @@ def join_workers(device_name: str) -> Iterator[tuple[Workers, torch.device]]:
     if device_name.partition(":")[0] == "cuda":
         device_name = f"cuda:{os.environ['LOCAL_RANK']}"
     device = find_device(device_name, make_current=True)
-    if dist.is_initialized():  # by Ray, which also ends it
+    if dist.is_initialized():  # by Ray, or for several trainings; who did that also ends it
         yield current_workers(), device
         return
     dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=PATIENCE)

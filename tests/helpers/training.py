@@ -107,6 +107,9 @@ def kept_state(of: Trainer) -> dict[str, torch.Tensor]:
     return {name: value for name, value in of.model.state_dict().items() if name.startswith(("queries.", "codebook."))}
 
 
+TRAIN_COMMAND = str(Path(sys.executable).with_name("vlalign-train"))
+
+
 def torchrun(num_processes: int, *call: str) -> subprocess.CompletedProcess:
     """Run a call in several processes of one thread each, over loopback."""
     environment = os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}

@@ -5,15 +5,13 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
 from helpers.toy import make_toy
-from helpers.training import TRAIN, at, check_processes, losses_of, torchrun, trainer
+from helpers.training import TRAIN, TRAIN_COMMAND, at, check_processes, losses_of, torchrun, trainer
 from vlalign.storage import FeatureStore, write_shard
 from vlalign.storage.captions import write_part
 from vlalign.storage.files import read_json, read_jsonl
@@ -22,9 +20,6 @@ from vlalign.train.checkpoint import load_run
 from vlalign.train.cli_evaluate import main as evaluate_main
 from vlalign.train.cli_train import main as train_main
 from vlalign.train.search.with_run import RunEncoder
-
-TRAIN_COMMAND = str(Path(sys.executable).with_name("vlalign-train"))
-
 
 SLOW = pytest.mark.slow
 

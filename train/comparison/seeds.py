@@ -96,20 +96,23 @@ def train_seeds(
         raise SettingError("seeds", "()", "expected one seed or more")
     if (settings or {}).get("seed") is not None:
         raise SettingError("seed", (settings or {})["seed"], "the seeds are those of --seeds; leave one of both out")
-    runs = [
-        train(
-            root,
-            dataset,
-            recipe=recipe,
-            protocol=protocol,
-            init=init,
-            run_name=f"{run_name}-seed{seed}" if run_name else None,
-            device=device,
-            settings={**(settings or {}), "seed": seed},
-            on_progress=on_progress,
-        )
-        for seed in seeds
-    ]
+    from ..workers import join_workers  # torch takes seconds to import
+
+    with join_workers(device):
+        runs = [
+            train(
+                root,
+                dataset,
+                recipe=recipe,
+                protocol=protocol,
+                init=init,
+                run_name=f"{run_name}-seed{seed}" if run_name else None,
+                device=device,
+                settings={**(settings or {}), "seed": seed},
+                on_progress=on_progress,
+            )
+            for seed in seeds
+        ]
     if not is_first_process():
         return SeedRuns(tuple(runs), (), Table((), ()), ())
     asked = EvaluationSettings(device=device)

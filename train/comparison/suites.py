@@ -99,12 +99,15 @@ def run_suite(
     rows = suite.rows_for(folder.name)
     for row in rows:  # all mistakes in settings are found before the first training
         row_config(suite, row, folder.name, given)
+    from ..workers import join_workers  # torch takes seconds to import
+
     problems = Problems(quiet=not is_first_process(), file=folder.problems("suite"))
     call = {"device": device, "on_progress": on_progress}
     trained = _Trained()
     with problems:
-        for row in rows:
-            _train_row(trained, root, folder, suite, row, seeds, given, problems, call)
+        with join_workers(device):
+            for row in rows:
+                _train_row(trained, root, folder, suite, row, seeds, given, problems, call)
         if not is_first_process():
             return SuiteResult((), Table((), ()), (), len(trained.failed), 0)
         asked = [row for row in rows if folder.name in row.figures]

@@ -5,7 +5,7 @@ import statistics
 
 import pytest
 from helpers.toy import make_toy
-from helpers.training import TWO_STEPS, at
+from helpers.training import TRAIN_COMMAND, TWO_STEPS, at, torchrun
 from vlalign.storage.common.errors import SettingError
 from vlalign.storage.files import read_json
 from vlalign.train.cli_train import main as train_main
@@ -57,6 +57,14 @@ def test_complete_runs_are_kept_and_unfinished_ones_continue(toy, capsys):
     assert {path: path.stat().st_mtime_ns for path in first.rglob("*") if path.is_file()} == before
     assert (second / "run.json").exists() and capsys.readouterr().out == ""
     assert [file.name for file in result.files] == ["kept-seeds5-6.md", "kept-seeds5-6.csv"]
+
+
+@pytest.mark.slow
+def test_several_processes_train_one_seed_after_the_other(toy):
+    done = torchrun(2, "--no-python", TRAIN_COMMAND, *at(toy), *TWO_STEPS, "--seeds", "0-1", "--run-name", "two")
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.count("mean of 2") == 1, "the first process evaluates"
+    assert sorted(path.name for path in toy.runs.glob("two-*")) == ["two-seed0", "two-seed1"]
 
 
 def test_seed_and_seeds_exclude_each_other(toy, capsys):

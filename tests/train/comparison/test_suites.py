@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from helpers.toy import make_toy
-from helpers.training import at
+from helpers.training import TRAIN_COMMAND, at, torchrun
 from vlalign.storage.common.errors import SettingError
 from vlalign.train.cli_train import main as train_main
 from vlalign.train.comparison.suite_files import all_suites, read_suite, row_config, row_settings
@@ -127,6 +127,15 @@ def test_a_table_is_run_beside_the_papers_figures(tmp_path, capsys):
     assert train_main(call) == 0, "repeated"
     again = capsys.readouterr()
     assert again.err.count("trained before") == 3 and again.out == shown.out
+
+
+@pytest.mark.slow
+def test_several_processes_train_one_row_after_the_other(tmp_path):
+    dataset = make_toy(tmp_path, name="youcook2")
+    done = torchrun(2, "--no-python", TRAIN_COMMAND, *at(dataset), "--suite", "taco-table12", *SMALL)
+    assert done.returncode == 0, done.stderr[-2000:]
+    [path] = dataset.comparisons.glob("*.csv")
+    assert len(path.read_text(encoding="utf-8").splitlines()) == 10
 
 
 def test_a_row_that_fails_is_reported_and_the_others_go_on(tmp_path, capsys):
