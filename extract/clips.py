@@ -3,7 +3,6 @@
 import threading
 from pathlib import Path
 
-from .decoding.clip import LONGEST_CLIP_SECONDS as LONGEST_CLIP_SECONDS
 from .decoding.errors import VideoError
 from .decoding.messages import ClipFollows
 from .decoding.process import DecodeProcess
@@ -15,7 +14,7 @@ def cut_clip(path: Path, start_seconds: float, end_seconds: float, *, wait_secon
     Args:
         path: The video, in any format that can be decoded.
         start_seconds: First second.
-        end_seconds: Last second; at most ``LONGEST_CLIP_SECONDS`` after the first count.
+        end_seconds: Last second; at most 30 s after the first count.
         wait_seconds: How long the work may take.
 
     Raises:

@@ -96,7 +96,9 @@ class Windows:
         """Yield the last window, filled by the profile's tail rule, if any frame of it is new."""
         if self._num_new == 0:
             return
-        filling = TAILS[self._tail]
-        again = None if filling is None else self._frames[filling(self._num_frames, self._window, self._fps)]
-        self._frames[self._num_frames :] = 0 if again is None else again
+        filling, rest = TAILS[self._tail], self._frames[self._num_frames :]
+        if filling is None:
+            rest[:] = 0
+        else:
+            rest[:] = self._frames[filling(self._num_frames, self._window, self._fps)]
         yield Row(self._wanted, self._frames)

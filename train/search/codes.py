@@ -146,36 +146,35 @@ class CodedIndex:
         import faiss
 
         self.index, self.codebook = index, codebook
-        live = [
-            np.flatnonzero(index.is_live[first : first + len(part.vectors)])
-            for first, part in zip(index.first_row.tolist(), index.parts, strict=False)
-        ]
-        firsts = index.first_row.tolist()
-        without = [first + rows for first, rows, of_part in zip(firsts, live, coded, strict=False) if of_part is None]
-        self.plain = np.concatenate([np.zeros(0, np.int64), *without])
+        with_codes: list[tuple[int, np.ndarray, PartCodes]] = []
+        plain = [np.zeros(0, np.int64)]
+        for first, part, of_part in zip(index.first_row.tolist(), index.parts, coded, strict=False):
+            live = np.flatnonzero(index.is_live[first : first + len(part.vectors)])
+            if of_part is None:
+                plain.append(first + live)
+            else:
+                with_codes.append((first, live, of_part))
+        self.plain = np.concatenate(plain)
         """Rows of the windows without codes."""
         num_lists = len(codebook.lists)
         sizes = np.zeros(num_lists, np.int64)
-        for rows, of_part in zip(live, coded, strict=True):
-            if of_part is not None:
-                sizes += np.bincount(of_part[0][rows], minlength=num_lists)
+        for _, live, (list_W, _) in with_codes:
+            sizes += np.bincount(list_W[live], minlength=num_lists)
         filled = codebook.new_index()
         inverted: Any = filled.invlists
         for number, size in enumerate(sizes.tolist()):  # once: a list that grows takes up to twice its size
             inverted.resize(number, size)
         ends = np.zeros(num_lists, np.int64)
-        for first, rows, of_part in zip(firsts, live, coded, strict=False):
-            if of_part is None:
-                continue
-            order = rows[np.argsort(of_part[0][rows], kind="stable")]
-            lists, ids, codes = of_part[0][order], first + order, of_part[1][order]
+        for first, live, (list_W, codes_WC) in with_codes:
+            order = live[np.argsort(list_W[live], kind="stable")]
+            lists, ids, codes = list_W[order], first + order, codes_WC[order]
             low = 0
             for number, count in zip(*np.unique(lists, return_counts=True), strict=True):
                 ids_ptr, codes_ptr = faiss.swig_ptr(ids[low : low + count]), faiss.swig_ptr(codes[low : low + count])
                 inverted.update_entries(int(number), int(ends[number]), int(count), ids_ptr, codes_ptr)
                 ends[number] += count
                 low += count
-            release(of_part[1])
+            release(codes_WC)
         filled.ntotal = int(sizes.sum())
         self.fast = faiss.IndexIVFPQFastScan(filled)
         filled.reset()  # the other index copied its lists, and keeps it alive

@@ -189,9 +189,10 @@ class WindowIndex:
         """Return for each video the first row of its windows and the one after their last: they lie together."""
         first = np.flatnonzero(np.diff(self.video, prepend=-2))
         end = np.append(first[1:], len(self.video))
-        numbers = self.video[first]
+        live = self.video[first] >= 0
+        numbers = self.video[first[live]]
         first_of, end_of = np.zeros((2, len(self.video_ids)), np.int64)
-        first_of[numbers[numbers >= 0]], end_of[numbers[numbers >= 0]] = first[numbers >= 0], end[numbers >= 0]
+        first_of[numbers], end_of[numbers] = first[live], end[live]
         return first_of, end_of
 
     def whole_videos(self) -> np.ndarray:
