@@ -142,10 +142,10 @@ def _add_about(app: FastAPI) -> None:
     @app.get("/api/about")
     def about() -> AboutAnswer:
         """Say what is searched."""
-        served: list[Served] = list(app.state.datasets.values())
+        everything: list[Served] = list(app.state.datasets.values())
         return AboutAnswer(
-            model=served[0].search.name,
-            note=served[0].search.note,
+            model=everything[0].search.name,
+            note=everything[0].search.note,
             datasets=[
                 DatasetAnswer(
                     name=of.search.dataset.name,
@@ -153,7 +153,7 @@ def _add_about(app: FastAPI) -> None:
                     num_windows=of.search.num_windows,
                     splits=of.library.splits,
                 )
-                for of in served
+                for of in everything
             ],
         )
 

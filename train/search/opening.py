@@ -7,6 +7,7 @@ from pathlib import Path
 from ...storage.common.errors import UserError
 from ...storage.layout import DatasetFolder
 from ..run_files import read_config
+from ..run_layout import RUN_FILE
 from ..runs import asked_dataset, dataset_of, find_run, read_run
 from .encoders import Encoder, open_zero_shot
 
@@ -36,6 +37,8 @@ class EncoderSource:
         device: str,
     ) -> "EncoderSource":
         """Return the source with absolute paths: other processes run in other folders."""
+        if run is not None and (Path(run) / RUN_FILE).exists():
+            run = Path(run).absolute()
         return cls(
             None if folder is None else Path(folder).absolute(),
             features,

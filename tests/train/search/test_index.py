@@ -1,12 +1,14 @@
 """The index: what is added, outdated, removed and refused; and that a stopped build goes on."""
 
 import multiprocessing
+import os
 import shutil
 from concurrent.futures import ProcessPoolExecutor
 
 import numpy as np
 import pytest
 from helpers.clips_of_text import new_clip, save_clip, word_tokenizer
+from helpers.toy import make_toy
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from vlalign.storage import FeatureStore, UserError, VideoFeatures, Weights, write_shard
@@ -16,6 +18,7 @@ from vlalign.storage.layout import DatasetFolder
 from vlalign.storage.profiles import PROFILES
 from vlalign.train import build_index, open_search
 from vlalign.train.cli_index import main as index_main
+from vlalign.train.cli_train import main as train_main
 from vlalign.train.search import build, codes, parts
 from vlalign.train.search.duplicates import find_duplicates
 from vlalign.train.search.index import open_parts, part_files, read_part
@@ -163,6 +166,19 @@ def test_parts_that_other_processes_make_are_the_same(dataset, clip, monkeypatch
     assert [(m.video_id, m.start_seconds, m.score) for m in found] == [
         (m.video_id, m.start_seconds, m.score) for m in expected
     ]
+
+
+def test_processes_of_another_folder_find_the_run(tmp_path, monkeypatch):
+    toy = make_toy(tmp_path)
+    call = ["--root", str(toy.root), "--dataset", "toy", "--features", "s3d", "--num-steps", "2", "--run-name", "r"]
+    assert train_main(call) == 0
+    monkeypatch.chdir(toy.path)
+
+    def in_another_folder(call, items):
+        with ProcessPoolExecutor(1, multiprocessing.get_context("fork"), os.chdir, ("/",)) as pool:
+            yield from pool.map(call, items)
+
+    assert build_index(run="runs/r", spread=in_another_folder).num_videos == 24
 
 
 def test_processes_that_live_on_see_what_was_added(dataset, clip, monkeypatch):
