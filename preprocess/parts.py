@@ -9,9 +9,10 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..storage.captions import INPUT_FIELDS, part_path, read_part_about, write_counts, write_part
+from ..storage.captions import INPUT_FIELDS, part_path, read_part_about, write_part
 from ..storage.common.errors import UserError
 from ..storage.common.processes import worker_processes
+from ..storage.idf import write_counts
 from ..storage.records import Caption
 from .idf import count_words
 from .tag import tag_captions

@@ -4,8 +4,8 @@ import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..storage.captions import IdfEntry
 from ..storage.files import written_whole
+from ..storage.idf import IdfEntry
 
 MOST_WORDS = 60
 TAGS = {"NOUN": "nouns", "VERB": "verbs"}

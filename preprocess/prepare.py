@@ -14,15 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ..storage.captions import (
-    ABOUT_NAME,
-    part_path,
-    read_captions_about,
-    read_counts,
-    read_part_about,
-    write_captions_about,
-    write_idf,
-)
+from ..storage.captions import ABOUT_NAME, part_path, read_captions_about, read_part_about, write_captions_about
 from ..storage.common.errors import SettingError, UserError
 from ..storage.common.problems import Problems
 from ..storage.common.processes import available_cores
@@ -30,6 +22,7 @@ from ..storage.common.progress import Listener, progress, report_progress_to
 from ..storage.common.signals import keeping
 from ..storage.common.terminal import say
 from ..storage.files import read_json, write_json
+from ..storage.idf import read_counts, write_idf
 from ..storage.layout import DatasetFolder
 from ..storage.records import SPLITS, Caption, VideoRecord
 from .census import CaptionStatistics, Census, LeftOut

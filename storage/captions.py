@@ -1,9 +1,8 @@
-"""The caption table and the IDF table, in Parquet."""
+"""The caption table, in Parquet."""
 
 import json
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple, overload
 
@@ -35,27 +34,13 @@ OPTIONAL_COLUMNS = {name for name, field in _FIELDS.items() if field.metadata.ge
 """Columns that older tables lack. Their values are None."""
 INPUT_FIELDS = tuple(name for name, field in _FIELDS.items() if not field.metadata.get("tagged"))
 """Fields that come from the annotations rather than from tagging."""
-IDF_SCHEMA = pa.schema(
-    [("word", pa.string()), ("part_of_speech", pa.string()), ("document_count", pa.int64()), ("idf", pa.float64())]
-)
-COUNT_SCHEMA = pa.schema([("word", pa.string()), ("part_of_speech", pa.string()), ("document_count", pa.int64())])
 ABOUT_NAME = "about.json"
 RECORDS_AT_ONCE = 4096
 """Captions that iteration makes at a time."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class IdfEntry:
-    """A row of ``idf.parquet``."""
-
-    word: str
-    part_of_speech: str
-    document_count: int
-    """Training captions that contain the word with this tag."""
-    idf: float
-
-
-def _write(path: Path, table: pa.Table) -> None:
+def write_table(path: Path, table: pa.Table) -> None:
+    """Write a file of Parquet, whole or not at all."""
     with written_whole(path) as partial:
         pq.write_table(table, partial)
 
@@ -79,7 +64,7 @@ def write_part(folder: Path, number: int, captions: Sequence[Caption], about: Ma
         captions: Captions of the part.
         about: How they were made; kept in the file.
     """
-    _write(part_path(folder, number), _table(captions).replace_schema_metadata({"vlalign": json.dumps(about)}))
+    write_table(part_path(folder, number), _table(captions).replace_schema_metadata({"vlalign": json.dumps(about)}))
 
 
 def read_part_about(path: Path) -> dict[str, Any]:
@@ -128,8 +113,8 @@ def _read_schema(path: Path) -> pa.Schema:
         return pq.read_schema(path)
 
 
-def _read(path: Path, columns: Sequence[str]) -> pa.Table:
-    """Read and check a whole file, so that no damage appears later."""
+def read_table(path: Path, columns: Sequence[str]) -> pa.Table:
+    """Read and check columns of a whole file, so that no damage appears later. Raises ``UserError`` for damage."""
     with _refuse_damaged(path):
         with pq.ParquetFile(path) as file:  # pq.read_table imports pandas, if it is there: seconds for a small table
             if missing := sorted(set(columns) - set(file.schema_arrow.names)):
@@ -244,7 +229,7 @@ def read_captions(folder: Path) -> CaptionTable:
         missing = set(CAPTION_SCHEMA.names) - set(columns) - OPTIONAL_COLUMNS
         if missing:
             raise UserError(f"{path}: columns missing: {', '.join(sorted(missing))}; run vlalign-preprocess again")
-        table = _read(path, [name for name in RECORD_SCHEMA.names if name in columns])
+        table = read_table(path, [name for name in RECORD_SCHEMA.names if name in columns])
         with _refuse_damaged(path):  # columns of other types
             batches += pa.concat_tables([RECORD_SCHEMA.empty_table(), table], promote_options="default").to_batches()
     return CaptionTable(batches)
@@ -273,36 +258,8 @@ def read_times(part: Path) -> Iterator[CaptionTime]:
     Raises:
         UserError: The file is damaged.
     """
-    table = _read(part, ["video_id", "start_seconds", "end_seconds", "caption"])
+    table = read_table(part, ["video_id", "start_seconds", "end_seconds", "caption"])
     with _refuse_damaged(part):  # columns of other types
         table = table.cast(pa.schema([CAPTION_SCHEMA.field(name) for name in table.column_names]))
     for batch in table.to_batches(RECORDS_AT_ONCE):
         yield from map(CaptionTime._make, zip(*batch.to_pydict().values(), strict=True))
-
-
-def write_idf(path: Path, entries: list[IdfEntry]) -> None:
-    """Write the IDF table."""
-    _write(path, pa.Table.from_pylist([asdict(entry) for entry in entries], schema=IDF_SCHEMA))
-
-
-def read_idf(path: Path) -> list[IdfEntry]:
-    """Read the IDF table. Raises ``UserError`` if it is missing or damaged."""
-    if not path.exists():
-        raise UserError(f"{path}: not found; run vlalign-preprocess first")
-    return [IdfEntry(**row) for row in _read(path, IDF_SCHEMA.names).to_pylist()]
-
-
-def write_counts(folder: Path, number: int, counts: Mapping[tuple[str, str], int]) -> None:
-    """Write in how many training captions of a part each (word, tag) occurs."""
-    rows = [
-        {"word": word, "part_of_speech": tag, "document_count": count} for (word, tag), count in sorted(counts.items())
-    ]
-    _write(part_path(folder / "counts", number), pa.Table.from_pylist(rows, schema=COUNT_SCHEMA))
-
-
-def read_counts(path: Path) -> Counter[tuple[str, str]]:
-    """Read the counts of a part (``write_counts``)."""
-    columns = _read(path, COUNT_SCHEMA.names).to_pydict()
-    return Counter(
-        dict(zip(zip(columns["word"], columns["part_of_speech"], strict=True), columns["document_count"], strict=True))
-    )

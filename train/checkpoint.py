@@ -9,10 +9,10 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save
 
-from ..storage.captions import read_idf
 from ..storage.common.device import find_device, without_memory
 from ..storage.common.errors import SettingError, UserError
 from ..storage.files import written_whole
+from ..storage.idf import read_idf
 from ..storage.layout import DatasetFolder
 from .config import TrainConfig
 from .data.clip_features import ClipFeatures

@@ -14,7 +14,7 @@ from .comparison.table import as_text
 from .config import PARTS, objective_settings
 from .objectives import OBJECTIVES
 from .recipes import RECIPES
-from .settings import rule_of, types_of
+from .rules import rule_of, types_of
 from .training import is_first_process, train
 
 OWN_OPTIONS = ("dataset", "protocol", "features")

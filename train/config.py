@@ -8,6 +8,7 @@ from typing import Any
 
 from ..storage.common.errors import SettingError
 from .objectives import DEFAULT_OBJECTIVE, OBJECTIVES, Objective
+from .rules import rule_of, types_of
 from .settings import (
     DataSettings,
     Encoder,
@@ -15,8 +16,6 @@ from .settings import (
     OptimizationSettings,
     Settings,
     ValidationSettings,
-    rule_of,
-    types_of,
 )
 
 PARTS: dict[str, type[Settings]] = {

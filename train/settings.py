@@ -5,15 +5,13 @@ imports torch, so that a command line starts quickly.
 """
 
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import Field, dataclass, field, fields
-from typing import Any, TypeVar, get_type_hints
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 
 from ..storage.common.errors import SettingError
 from ..storage.profiles import FRAME_MAPS
 from ..storage.values import DATASET_NAME
-
-T = TypeVar("T")
+from .rules import Rule, Settings, setting
 
 UNIVERSAL_TAGS = [
     "ADJ",
@@ -38,86 +36,6 @@ UNIVERSAL_TAGS = [
 MAX_TOKENS = 512
 """Most tokens of a text and a video together: the positions that the layers know, as many as BERT's. ActivityNet
 uses 256 and 256 (TACo section 4.3)."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Rule:
-    """The purpose of a setting, and its allowed values."""
-
-    help: str = ""
-    """One line for ``--help``."""
-    least: float | None = None
-    most: float | None = None
-    above: float | None = None
-    below: float | None = None
-    choices: Mapping[str, str] | None = None
-    """{allowed value: what it means}; the meaning may be empty."""
-
-    def problem(self, value: Any) -> str | None:
-        """Return what was expected instead of ``value``, or None if it is allowed."""
-        if self.choices is not None:
-            return None if value in self.choices else f"expected one of {', '.join(self.choices)}"
-        if self.least is not None and self.most is not None:
-            return None if self.least <= value <= self.most else f"expected {self.least} to {self.most}"
-        if self.least is not None and not value >= self.least:
-            return f"expected {self.least} or more"
-        if self.above is not None and not value > self.above:
-            return f"expected more than {self.above}"
-        if self.below is not None and not value < self.below:
-            return f"expected less than {self.below}"
-        return None
-
-    @property
-    def told(self) -> str:
-        """The help text with all choices and what they mean."""
-        choices = [f"{name}: {meaning}" if meaning else name for name, meaning in (self.choices or {}).items()]
-        return ". ".join(filter(None, (self.help, "; ".join(choices))))
-
-
-def setting(
-    default: T,
-    help: str = "",
-    *,
-    least: float | None = None,
-    most: float | None = None,
-    above: float | None = None,
-    below: float | None = None,
-    choices: Mapping[str, str] | None = None,
-) -> T:
-    """Return a dataclass field with a default and a ``Rule`` for its values."""
-    rule = Rule(help=help, least=least, most=most, above=above, below=below, choices=choices)
-    return field(default=default, metadata={"rule": rule})
-
-
-def rule_of(of: Field[Any]) -> Rule:
-    """Return the rule of a settings field."""
-    return of.metadata.get("rule", Rule())
-
-
-@dataclass(frozen=True, kw_only=True)
-class Settings:
-    """Base of all settings: values are checked when they are made.
-
-    A class checks what its fields' rules do not say in a method ``check``. Those of all its base classes are called
-    too.
-    """
-
-    def __post_init__(self) -> None:
-        for of in fields(self):
-            if (problem := rule_of(of).problem(getattr(self, of.name))) is not None:
-                raise SettingError(of.name, getattr(self, of.name), problem)
-        for base in reversed(type(self).__mro__):
-            if "check" in vars(base):
-                vars(base)["check"](self)
-
-    def check(self) -> None:
-        """Raise ``SettingError`` for values that do not fit together."""
-
-
-def types_of(settings: type[Settings]) -> dict[str, type]:
-    """Return the type of each setting: {name: int, float, bool or str}."""
-    hints = get_type_hints(settings)
-    return {of.name: hints[of.name] for of in fields(settings)}
 
 
 def parse_tokens_of_interest(text: str) -> tuple[str, ...]:

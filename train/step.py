@@ -111,3 +111,15 @@ def backward(model: PairModel, inputs: Inputs, config: TrainConfig, step: int, w
     (total / workers.size).backward()
     workers.sum_gradients(model)
     return terms
+
+
+@torch.no_grad()
+def add_to_average(average: PairModel, model: PairModel, decay: float) -> None:
+    """Move an average of weights towards a model's: average = decay * average + (1 - decay) * model.
+
+    Buffers, such as statistics of features, are copied.
+    """
+    for kept, new in zip(average.parameters(), model.parameters(), strict=True):
+        kept.lerp_(new, 1 - decay)
+    for kept, new in zip(average.buffers(), model.buffers(), strict=True):
+        kept.copy_(new)

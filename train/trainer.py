@@ -2,7 +2,6 @@
 
 import copy
 import random
-import resource
 import time
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -14,13 +13,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..storage.captions import read_idf
+from ..storage.common.device import memory_used
 from ..storage.common.errors import UserError
 from ..storage.common.problems import Problems
 from ..storage.common.progress import progress
 from ..storage.common.signals import keeping, uninterrupted
 from ..storage.common.terminal import say
 from ..storage.files import write_json
+from ..storage.idf import read_idf
 from ..storage.layout import DatasetFolder
 from .checkpoint import RunState, load_init, load_model, load_state, plan_model, save_model, save_state
 from .config import TrainConfig
@@ -33,15 +33,10 @@ from .data.text_inputs import TextInputs, TextSource, new_text_inputs, saved_tex
 from .event_log import EventLog
 from .models.base import PairModel
 from .models.build import make_model
-from .run_layout import (
-    LABELS_FILE,
-    MODEL_FILE,
-    STATE_FILE,
-    TEXT_FOLDER,
-)
+from .run_layout import LABELS_FILE, MODEL_FILE, STATE_FILE, TEXT_FOLDER
 from .runs import describe_inputs, save_run
 from .scoring import Scorer
-from .step import backward, learning_rate_factor
+from .step import add_to_average, backward, learning_rate_factor
 from .validation import VALIDATIONS, choose_stage_weights
 from .workers import Workers
 
@@ -284,8 +279,7 @@ class Trainer:
             save_model(self.folder, self.kept_model)
 
     def _note_collapse(self, event: dict[str, Any]) -> None:
-        codebook = self.model.codebook
-        if codebook is not None and codebook.size and event["codewords_in_use"] <= COLLAPSED:
+        if (codebook := self.model.codebook) is not None and codebook.size and event["codewords_in_use"] <= COLLAPSED:
             in_use = f"{event['codewords_in_use']} of {codebook.size:,} codewords"
             say(f"note: step {self.step:,}: the codebook collapsed: {in_use} are in use")
 
@@ -304,22 +298,3 @@ class Trainer:
                 result |= {"stage_weights": chosen.weights, "stage_weights_tried": chosen.tried}
         save_run(self.folder, self.config, self.state.inputs, result)
         (self.folder / STATE_FILE).unlink(missing_ok=True)
-
-
-@torch.no_grad()
-def add_to_average(average: PairModel, model: PairModel, decay: float) -> None:
-    """Move an average of weights towards a model's: average = decay * average + (1 - decay) * model.
-
-    Buffers, such as statistics of features, are copied.
-    """
-    for kept, new in zip(average.parameters(), model.parameters(), strict=True):
-        kept.lerp_(new, 1 - decay)
-    for kept, new in zip(average.buffers(), model.buffers(), strict=True):
-        kept.copy_(new)
-
-
-def memory_used(device: torch.device) -> str:
-    """Return the peak memory use in words: the GPU's, or this process's on a CPU."""
-    if device.type == "cuda":
-        return f"{torch.cuda.max_memory_allocated(device) / 2**30:.1f} GiB on the GPU"
-    return f"{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20:.1f} GiB"

@@ -1,5 +1,6 @@
-"""Choice of the device that a model runs on, and models that are on none."""
+"""Choice of the device that a model runs on, its memory, and models that are on none."""
 
+import resource
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -52,3 +53,10 @@ class _NothingDrawn(TorchFunctionMode):
         if func is torch.nn.init.normal_:
             return given["tensor"]
         return args[0] if func is torch.Tensor.normal_ else func(*args, **given)
+
+
+def memory_used(device: torch.device) -> str:
+    """Return the peak memory use in words: the GPU's, or this process's on a CPU."""
+    if device.type == "cuda":
+        return f"{torch.cuda.max_memory_allocated(device) / 2**30:.1f} GiB on the GPU"
+    return f"{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20:.1f} GiB"

@@ -18,8 +18,9 @@ from typing import Any
 import numpy as np
 from planted import WEIGHTS, call, make_text_encoder, spread
 from vlalign.storage import Caption, IdfEntry, VideoFeatures, write_shard
-from vlalign.storage.captions import write_captions_about, write_idf, write_part
+from vlalign.storage.captions import write_captions_about, write_part
 from vlalign.storage.files import read_json, read_jsonl
+from vlalign.storage.idf import write_idf
 from vlalign.storage.layout import DatasetFolder
 from vlalign.storage.profiles import LOGMEL, PROFILES
 

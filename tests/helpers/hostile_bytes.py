@@ -26,7 +26,7 @@ from PIL import Image
 from vlalign.extract.text_tower import load_text_tower
 from vlalign.preprocess.datasets import custom, subtitles
 from vlalign.storage import FeatureStore
-from vlalign.storage.captions import read_captions, read_captions_about, read_idf
+from vlalign.storage.captions import read_captions, read_captions_about
 from vlalign.storage.care import look_through
 from vlalign.storage.common.errors import UserError
 from vlalign.storage.common.problems import Problems
@@ -34,6 +34,7 @@ from vlalign.storage.describe import describe
 from vlalign.storage.exchange.foreign import foreign_videos
 from vlalign.storage.exchange.stated import read_durations, read_profile
 from vlalign.storage.files import sha256_of
+from vlalign.storage.idf import read_idf
 from vlalign.storage.layout import DatasetFolder
 from vlalign.storage.profiles import PROFILES
 from vlalign.storage.records import Weights

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import numpy as np
 from vlalign.storage import Caption, IdfEntry, VideoFeatures, Weights, write_shard
-from vlalign.storage.captions import write_captions_about, write_idf, write_part
+from vlalign.storage.captions import write_captions_about, write_part
+from vlalign.storage.idf import write_idf
 from vlalign.storage.layout import DatasetFolder
 from vlalign.storage.profiles import PROFILES
 from vlalign.storage.word_vectors import WordVectors, write_word_vectors

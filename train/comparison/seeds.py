@@ -117,9 +117,14 @@ def train_seeds(
         return SeedRuns(tuple(runs), (), Table((), ()), ())
     asked = EvaluationSettings(device=device)
     evaluations = tuple(evaluate(run.folder, root=root, settings=asked, on_progress=on_progress) for run in runs)
+    return _compared(root, runs, evaluations, seeds, _table_name(runs[0], seeds, run_name))
+
+
+def _compared(
+    root: Path, runs: Sequence[TrainedRun], evaluations: tuple[Evaluation, ...], seeds: Sequence[int], name: str
+) -> SeedRuns:
     table = seeds_table([measured(evaluation.figures) for evaluation in evaluations], seeds)
     folder = DatasetFolder(root, runs[0].config.dataset).comparisons
-    name = _table_name(runs[0], seeds, run_name)
     return SeedRuns(tuple(runs), evaluations, table, tuple(write_table(table, folder, name)))
 
 

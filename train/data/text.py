@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...storage.captions import IdfEntry
+from ...storage.idf import IdfEntry
 from ...storage.records import Caption
 from ...storage.word_vectors import WordVectors, split_words, write_word_vectors
 

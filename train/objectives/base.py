@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from ...storage.common.errors import SettingError
-from ..settings import Settings, setting
+from ..rules import Settings, setting
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from ..settings import setting
+from ..rules import setting
 from .base import Objective
 
 if TYPE_CHECKING:

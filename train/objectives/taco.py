@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from ...storage.common.errors import SettingError
-from ..settings import setting
+from ..rules import setting
 from .base import MOST_SIMILARITIES
 from .fused import FusedObjective
 

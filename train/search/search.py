@@ -1,6 +1,7 @@
 """Search: find the moments of a data set that fit a text. ``vlalign-search`` wraps ``open_search``."""
 
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -126,10 +127,6 @@ class Search:
     def score_curve(self, query: str, video_id: str) -> ScoreCurve:
         """Return how well a text fits a video over its time.
 
-        Args:
-            query: What to look for.
-            video_id: A video of the data set.
-
         Raises:
             UserError: The query is empty, or the video has no features.
         """
@@ -233,13 +230,10 @@ class Search:
             return hits
         order = np.argsort(-scores.total, kind="stable").tolist()
         return [
-            Hit(
-                hits[i].video_id,
-                hits[i].start_seconds,
-                hits[i].end_seconds,
-                float(scores.total[i]),
-                hits[i].percentile,
-                {stage: float(values[i]) for stage, values in scores.stages.items()},
+            replace(
+                hits[i],
+                score=float(scores.total[i]),
+                stages={stage: float(values[i]) for stage, values in scores.stages.items()},
             )
             for i in order
         ]

@@ -21,7 +21,7 @@ from vlalign.train.models.words import WIDTH, WordPair
 from vlalign.train.objectives.batch import Batch
 from vlalign.train.objectives.words import Words
 from vlalign.train.scoring import stage_scores
-from vlalign.train.trainer import add_to_average
+from vlalign.train.step import add_to_average
 from vlalign.train.validation import choose_stage_weights
 from vlalign.train.workers import Workers
 
