@@ -12,10 +12,10 @@ from ..storage.common.errors import UserError
 from ..storage.common.exits import EXIT_DONE, EXIT_INCOMPLETE
 from ..storage.common.terminal import show
 from ..storage.layout import DatasetFolder
-from ..storage.profiles import ALIASES, PROFILES
+from ..storage.profiles import ALIASES, LOGMEL, PROFILES
 from .dataset import extract_dataset
 from .runner import Runner
-from .settings import PRETRAINED, ExtractionSettings, known_features
+from .settings import PRETRAINED, ExtractionSettings, known_encoders
 
 if TYPE_CHECKING:
     from .plan import ExtractionPlan
@@ -29,7 +29,7 @@ def parse_weights(values: Sequence[str], features: Sequence[str]) -> dict[str, s
         UserError: A value is ambiguous, or names other features.
     """
     chosen = dict.fromkeys(features, PRETRAINED)
-    with_weights = [name for name in features if PROFILES[name].modality == "pictures"] or list(features)
+    with_weights = [name for name in features if name in PROFILES and name != LOGMEL] or list(features)
     for value in values:
         name, weights = match.groups() if (match := re.fullmatch(r"(\w+)=(.*)", value)) else ("", value)
         if not name and len(with_weights) > 1 and weights not in ("random", PRETRAINED):
@@ -54,10 +54,11 @@ def settings_of(args: argparse.Namespace) -> ExtractionSettings:
         raise UserError(
             f"--dataset is missing: the name of a data set under {args.root}, or a new one with --videos FOLDER"
         )
-    names = known_features(args.features)
+    names = list(known_encoders(args.features, args.fps))
     return ExtractionSettings(
         dataset=DatasetFolder(args.root, args.dataset),
-        features=names,
+        features=args.features,
+        fps=args.fps,
         videos=args.videos,
         weights=parse_weights(args.weights or [], names),
         device=args.device,
@@ -132,8 +133,14 @@ def extract_parser(prog: str, description: str, example: str) -> argparse.Argume
     """Return the parser of ``vlalign-extract`` and of the cluster job that does the same."""
     parser = command_parser(prog, description, example)
     known = ", ".join([*PROFILES, *(f"{alias} (= {name})" for alias, name in ALIASES.items())])
+    known += "; or any image or video model of transformers, hf:ORG/MODEL[@REVISION] or hf:/path/to/folder"
     parser.add_argument(
         "--features", default="s3d", help=f"features to extract, separated by commas or +: {known} (default: s3d)"
+    )
+    parser.add_argument(
+        "--fps",
+        type=float,
+        help="frames a second for hf: encoders (default: 1 for those of images; those of videos need it)",
     )
     parser.add_argument(
         "--videos",

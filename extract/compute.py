@@ -34,8 +34,8 @@ class Compute:
         self._pool = ThreadPoolExecutor(num_batches, "compute", initializer=torch.set_num_threads, initargs=(1,))
         self._max_running = 2 * num_batches
         self._running: dict[Future[Tensor], Batch] = {}
-        self._spare: dict[tuple[tuple[int, ...], bool], list[Tensor]] = {}
-        """Frames of finished batches, by shape and whether they are pinned."""
+        self._spare: dict[tuple[tuple[int, ...], torch.dtype, bool], list[Tensor]] = {}
+        """Frames of finished batches, by shape, type and whether they are pinned."""
         self._done_pipe, self._done_signal = os.pipe()
 
     def next_window(self, video: VideoInWork, index: int, shape: Sequence[int]) -> np.ndarray:
@@ -52,19 +52,21 @@ class Compute:
             batch = None
         if batch is None:
             extractor = video.picture_extractors[index]
-            frames = self._buffer((extractor.batch_size, *shape), pinned=extractor.device.type == "cuda")
+            frames = self._buffer(
+                (extractor.batch_size, *shape), extractor.picture_type, pinned=extractor.device.type == "cuda"
+            )
             batch = video.filling[index] = Batch(video, index, frames, video.attempt, len(video.rows[index]))
         return batch.frames[batch.num_rows].numpy()
 
-    def _buffer(self, shape: tuple[int, ...], *, pinned: bool) -> Tensor:
+    def _buffer(self, shape: tuple[int, ...], dtype: torch.dtype, *, pinned: bool) -> Tensor:
         """Return memory for a batch's frames, that of a finished batch if there is one.
 
         Without reuse, small rows (which stay) would be allocated between large frames (which are freed), and the freed
         gaps would be too small for the next frames.
         """
-        if spare := self._spare.get((shape, pinned)):
+        if spare := self._spare.get((shape, dtype, pinned)):
             return spare.pop()
-        return torch.empty(shape, dtype=torch.uint8, pin_memory=pinned)
+        return torch.empty(shape, dtype=dtype, pin_memory=pinned)
 
     def add(self, video: VideoInWork, index: int) -> None:
         """Take the window that was written to the memory from ``next_window``."""
@@ -118,7 +120,8 @@ class Compute:
             features = self._rows_of(future, batch)
             if len(self._spare) > MAX_SPARE_SHAPES:
                 self._spare.clear()
-            self._spare.setdefault((tuple(batch.frames.shape), batch.frames.is_pinned()), []).append(batch.frames)
+            kind = tuple(batch.frames.shape), batch.frames.dtype, batch.frames.is_pinned()
+            self._spare.setdefault(kind, []).append(batch.frames)
             video = batch.video
             if video.attempt == batch.attempt:
                 video.rows[batch.index][batch.first_row : batch.first_row + batch.num_rows] = features

@@ -5,6 +5,7 @@ Adding one costs its file in ``models/``, with the network and the ``PublishedFi
 """
 
 from dataclasses import asdict, dataclass, replace
+from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
@@ -13,10 +14,11 @@ from torch import Tensor
 
 from ..storage.common.device import find_device
 from ..storage.common.errors import SettingError
-from ..storage.profiles import PROFILES, find_profile
+from ..storage.hub_names import is_hub_name, read_hub_name
+from ..storage.profiles import ALIASES, PROFILES, find_profile
 from ..storage.records import Profile, Weights
+from .decoding.kernels import KERNELS, Kernel
 from .decoding.log_mel import log_mel_of_all
-from .decoding.scaling import KERNELS
 from .decoding.windows import TAILS
 from .models import MODELS
 from .models.network import Network
@@ -27,8 +29,14 @@ VALUE_RANGES = {"0..1": 255, "0..255": 1}
 """{value range: divisor of a picture's bytes}"""
 NAMED = ("pretrained", "random")
 """Weights that are no path."""
+MOST_PARTS_OF_FPS = 64
 NO_WEIGHTS = Weights(name="none", sha256="")
 """Weights of features that are computed without a network."""
+
+
+def is_exact_rate(fps: float | None) -> bool:
+    """Return whether frames can be taken at this rate: binary fractions of it are exact."""
+    return fps is not None and fps > 0 and Fraction(fps).denominator <= MOST_PARTS_OF_FPS
 
 
 def check_extractable(profile: Profile) -> None:
@@ -48,7 +56,10 @@ def check_extractable(profile: Profile) -> None:
     else:
         tails = TAILS if profile.window > 1 else (*TAILS, "none")
         rules = {
-            "fps": (isinstance(profile.fps, int), "a whole number"),
+            "fps": (
+                is_exact_rate(profile.fps),
+                "a whole number, or one such as 7.5",
+            ),
             "short_side_px": (profile.short_side_px > 0, "more than 0"),
             "crop_px": (
                 profile.crop_px is None or profile.crop_px <= profile.short_side_px,
@@ -88,13 +99,18 @@ class Extractor:
     def __post_init__(self) -> None:
         check_extractable(self.profile)
 
+    @property
+    def picture_type(self) -> torch.dtype:
+        """The type of the frames: uint8, or float32 of 0 to 255 if the profile's kernel does not round."""
+        return torch.uint8 if Kernel.of(self.profile.resize).is_rounded else torch.float32
+
     @torch.inference_mode()
     def features(self, frames: Tensor | np.ndarray) -> Tensor:
         """Compute the features of a batch of windows, or of a whole signal.
 
         Args:
-            frames: uint8 RGB [B, T, H, W, 3] at the profile's size, or [B, H, W, 3] if its window is one frame. For
-                sound: float mono samples [N] of -1..1 at the profile's rate, from time zero.
+            frames: RGB [B, T, H, W, 3] of ``picture_type``, at the profile's size, or [B, H, W, 3] if its window is one
+                frame. For sound: float mono samples [N] of -1..1 at the profile's rate, from time zero.
 
         Returns:
             float32 [B, D]; for sound [rows, D].
@@ -109,16 +125,16 @@ class Extractor:
             return torch.from_numpy(log_mel_of_all(frames.numpy()))
         window = () if profile.window == 1 else (profile.window,)
         if (
-            frames.dtype != torch.uint8
+            frames.dtype != self.picture_type
             or frames.ndim != 4 + len(window)
             or frames.shape[1:-3] != window
             or frames.shape[-1] != 3
         ):
-            expected = ["B", *map(str, window), "H", "W", "3"]
+            kind, shape = str(self.picture_type).removeprefix("torch."), ["B", *map(str, window), "H", "W", "3"]
             raise ValueError(
-                f"{profile.name}: frames must be uint8 [{', '.join(expected)}], got {frames.dtype} {list(frames.shape)}"
+                f"{profile.name}: frames must be {kind} [{', '.join(shape)}], got {frames.dtype} {list(frames.shape)}"
             )
-        values = frames.to(self.device, non_blocking=True).float()
+        values = frames.to(self.device, non_blocking=True).to(torch.float32, copy=True)
         if (divisor := VALUE_RANGES[profile.value_range]) != 1:
             values /= divisor
         if any(profile.mean) or set(profile.std) != {1.0}:
@@ -127,13 +143,27 @@ class Extractor:
         return self.network(values.to(PRECISIONS[profile.precision]).movedim(-1, 1)).float().cpu()
 
 
+def profile_of(name: str, weights: str) -> Profile:
+    """Return the profile of features that are computed with ``weights`` (``ExtractionSettings.weights_of``).
+
+    Raises:
+        UserError: They name an encoder of a library that cannot be used.
+    """
+    if not is_hub_name(weights):
+        return PROFILES[name]
+    from .encoders.hub import HubEncoder  # transformers takes seconds to import
+
+    return HubEncoder.find(read_hub_name(weights)).profile
+
+
 def load_extractor(
     name: str, *, weights: str | Path = "pretrained", device: str = "cpu", precision: str = "fp32", seed: int = 0
 ) -> Extractor:
     """Load an extractor by the name of its features.
 
     Args:
-        name: Such as "s3d"; see ``storage.profiles.PROFILES``.
+        name: Such as "s3d"; see ``storage.profiles.PROFILES``. Or any model of transformers: "hf:ORG/MODEL" or
+            "hf:/path/to/folder", with @REVISION, :tokens, :mean, :first or :2fps at its end.
         weights: A file, a folder that transformers' ``save_pretrained`` wrote, "pretrained" (the profile's own, from
             the cache or their authors) or "random".
         device: "cpu", "cuda" or "cuda:N".
@@ -144,9 +174,13 @@ def load_extractor(
     Raises:
         UserError: The name is unknown, or the weights are missing or those of another model.
     """
-    profile, torch_device = replace(find_profile(name), precision=precision), find_device(device)
+    torch_device = find_device(device)
     if precision not in PRECISIONS or (precision == "fp16" and torch_device.type == "cpu"):
         raise SettingError("precision", repr(precision), f"on {torch_device}, expected fp32, bf16 or, on a GPU, fp16")
+    name = ALIASES.get(name, name)
+    if is_hub_name(name):
+        return _load_hub_encoder(name, torch_device, precision)
+    profile = replace(find_profile(name), precision=precision)
     if profile.modality == "sound":
         if weights not in NAMED:
             raise SettingError("weights", weights, f"{name} uses no network and has none; leave --weights out")
@@ -159,6 +193,18 @@ def load_extractor(
     else:
         path = published_weights(profile.weights) if weights == "pretrained" else Path(weights)
         used = load_published(network, path, left_out=network.left_out)
-    batch_size = network.batch_sizes["cpu" if torch_device.type == "cpu" else "cuda"]
-    network.fold()
-    return Extractor(profile, used, network.to(torch_device, PRECISIONS[precision]), torch_device, batch_size)
+    return _on_device(profile, used, network.fold(), torch_device)
+
+
+def _load_hub_encoder(name: str, device: torch.device, precision: str) -> Extractor:
+    from .encoders.hub import HubEncoder  # transformers takes seconds to import
+
+    encoder = HubEncoder.find(read_hub_name(name))
+    profile = replace(encoder.profile, precision=precision)
+    network, used = encoder.load()
+    return _on_device(profile, used, network, device)
+
+
+def _on_device(profile: Profile, used: Weights, network: Network, device: torch.device) -> Extractor:
+    batch_size = network.batch_sizes["cpu" if device.type == "cpu" else "cuda"]
+    return Extractor(profile, used, network.to(device, PRECISIONS[profile.precision]), device, batch_size)

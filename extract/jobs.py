@@ -83,8 +83,8 @@ class Extracted:
 
 def wanted_of(profile: Profile) -> Wanted:
     """Return what the decoder must know of a picture profile."""
-    if not isinstance(profile.fps, int):
-        raise ValueError(f"profile {profile.name!r}: fps is {profile.fps!r}, expected a whole number")
+    if profile.fps is None:
+        raise ValueError(f"profile {profile.name!r}: fps is None, expected a number")
     return Wanted(
         profile.fps,
         profile.window,
@@ -104,7 +104,7 @@ class Batch:
     index: int
     """Index of the extractor in ``video.picture_extractors``."""
     frames: Tensor
-    """[B, (T,) H, W, 3] uint8, of which the first ``num_rows`` are filled."""
+    """[B, (T,) H, W, 3], of which the first ``num_rows`` are filled."""
     attempt: int
     """The video's ``attempt`` when the batch was begun."""
     first_row: int

@@ -7,10 +7,10 @@ from pathlib import Path
 from ..storage.common.problems import Problems
 from ..storage.common.progress import Listener, progress, report_progress_to
 from ..storage.common.terminal import say
-from ..storage.profiles import PROFILES
 from ..storage.records import Profile
 from .dataset import Selection, select_videos
 from .decoding.errors import VideoError
+from .extractor import profile_of
 from .probing import Probed
 from .runner import LocalRunner, Runner, Speed
 from .settings import ExtractionSettings
@@ -61,19 +61,20 @@ def plan_extraction(
     runner = runner or LocalRunner()
     with report_progress_to(on_progress), Problems(file=settings.dataset.problems("extract")) as problems:
         selection = select_videos(settings, problems, dry_run=True)
-        paths, names = _paths_to_probe(selection), list(selection.weights)
+        paths = _paths_to_probe(selection)
+        profiles = [profile_of(name, weights) for name, weights in selection.weights.items()] if paths else []
         answers = []
         if paths:
-            probing = runner.probe(list(paths.items()), names)
+            probing = runner.probe(list(paths.items()), profiles)
             answers = list(progress(probing, total=len(paths), what="probing", unit="videos"))
         for video_id, answer in answers:
             _report(video_id, paths[video_id], answer, problems)
         probed = [answer for _, answer in answers if not isinstance(answer, VideoError)]
-        needed = {name: {video.video_id for video, left in selection.todo if name in left} for name in names}
+        needed = {p.name: {video.video_id for video, left in selection.todo if p.name in left} for p in profiles}
         return ExtractionPlan(
             num_probed=len(paths),
             num_unreadable=len(paths) - len(probed),
-            features=[planned_features(PROFILES[name], probed, needed[name]) for name in names],
+            features=[planned_features(profile, probed, needed[profile.name]) for profile in profiles],
             hours=sum(video.duration_seconds for video in probed) / 3600,
             speed=runner.measure_speed(settings, probed, selection.weights) if probed else None,
             num_problems=problems.count,

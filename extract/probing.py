@@ -9,6 +9,7 @@ from pathlib import Path
 from ..storage.common.errors import UserError
 from ..storage.common.progress import progress
 from ..storage.common.terminal import say
+from ..storage.hub_names import is_hub_name
 from ..storage.records import Profile
 from .decoding.errors import VideoError
 from .decoding.messages import Nonsense, PicturesProbed, SoundProbed, Unheard
@@ -131,6 +132,8 @@ def measure_speed_with(settings: ExtractionSettings, probed: Sequence[Probed], w
                 settings.dataset, name, chosen, device=settings.device, precision=settings.precision
             )
         except UserError as error:
+            if is_hub_name(chosen):
+                raise
             say(f"note: {error}")
             say(f"note: the speed of {name} is measured with random weights")
             extractor = load_extractor(name, weights="random", device=settings.device, precision=settings.precision)

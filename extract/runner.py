@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from ..storage.common.problems import Problems
 from ..storage.common.processes import available_cores
-from ..storage.profiles import PROFILES
+from ..storage.records import Profile
 from .settings import ExtractionSettings
 from .work import Todo, WorkList
 
@@ -43,7 +43,7 @@ class Runner(Protocol):
         ...
 
     def probe(
-        self, videos: Sequence[tuple[str, Path]], features: Sequence[str]
+        self, videos: Sequence[tuple[str, Path]], profiles: Sequence[Profile]
     ) -> "Iterator[tuple[str, Probed | VideoError]]":
         """Yield (id, what is in it or why it cannot be read) for each video, in the order in which they are done."""
         ...
@@ -72,12 +72,12 @@ class LocalRunner:
         run_extraction(work, todo, extractors, problems, allowed_hosts=settings.allowed_hosts)
 
     def probe(
-        self, videos: Sequence[tuple[str, Path]], features: Sequence[str]
+        self, videos: Sequence[tuple[str, Path]], profiles: Sequence[Profile]
     ) -> "Iterator[tuple[str, Probed | VideoError]]":
         """Probe the videos on all cores; see ``Runner``."""
         from .probing import probe_videos
 
-        return probe_videos(videos, [PROFILES[name] for name in features], available_cores())
+        return probe_videos(videos, profiles, available_cores())
 
     def measure_speed(
         self, settings: ExtractionSettings, probed: "Sequence[Probed]", weights: Mapping[str, str]

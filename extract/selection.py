@@ -13,7 +13,7 @@ from ..storage.common.terminal import say
 from ..storage.exchange.foreign import feature_files
 from ..storage.files import IMAGE_SUFFIXES, SOUND_SUFFIXES, VIDEO_SUFFIXES
 from ..storage.layout import DatasetFolder
-from ..storage.profiles import PROFILES
+from ..storage.profiles import LOGMEL
 from ..storage.records import VideoRecord
 from .settings import ExtractionSettings
 
@@ -45,7 +45,7 @@ def choose_videos(settings: ExtractionSettings, problems: Problems, *, dry_run: 
         refuse_other_folders(dataset, listed)
         videos = listed
     else:
-        if all(PROFILES[name].modality == "sound" for name in settings.names):
+        if settings.names == [LOGMEL]:
             videos = list_folder(folder, problems, suffixes=VIDEO_SUFFIXES + SOUND_SUFFIXES)
         else:
             videos = list_folder(folder, problems, instead=IMAGE_SUFFIXES)

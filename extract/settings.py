@@ -1,29 +1,49 @@
 """Settings of an extraction. Imports nothing heavy."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ..storage.common.errors import SettingError
+from ..storage.hub_names import is_hub_name, read_hub_name
 from ..storage.layout import DatasetFolder
-from ..storage.profiles import ALIASES, PROFILES, split_features
+from ..storage.profiles import ALIASES, PROFILES, split_encoders
 from ..storage.remote.addresses import host_named
 
 PRETRAINED = "pretrained"
 
 
-def known_features(text: str) -> list[str]:
-    """Split a text such as "s3d,i3d" into names of profiles, with aliases resolved.
+def known_encoders(text: str, fps: float | None = None) -> dict[str, str]:
+    """Split a text such as "s3d,i3d,hf:ORG/MODEL" into encoders: {name of the store: encoder}, with aliases resolved.
+
+    Args:
+        text: Names of profiles, or names of encoders that a library loads, separated by commas or +.
+        fps: Frames a second, for encoders of a library that do not say it in their names.
 
     Raises:
-        SettingError: Some features are unknown.
+        SettingError: Some features are unknown, or two have the same store.
     """
-    names = split_features(text)
-    if unknown := [name for name in names if name not in PROFILES]:
+    found: dict[str, str] = {}
+    unknown = []
+    for encoder in split_encoders(text):
+        if is_hub_name(encoder):
+            name = read_hub_name(encoder)
+            name = replace(name, fps=fps) if name.fps is None else name
+            if name.store in found or name.store in PROFILES:
+                problem = f"its store would be called {name.store!r}, like another one's; extract it by itself"
+                raise SettingError("features", encoder, problem)
+            found[name.store] = name.text
+        elif encoder in PROFILES:
+            found[encoder] = encoder
+        else:
+            unknown.append(encoder)
+    if unknown:
         quoted = " and ".join(map(repr, unknown))
-        expected = f"{', '.join(PROFILES)} or {', '.join(ALIASES)}"
+        expected = f"{', '.join(PROFILES)}, {', '.join(ALIASES)} or hf:ORG/MODEL"
         raise SettingError("features", text, f"features {quoted}: not known; expected {expected}")
-    return names
+    if fps is not None and not any(map(is_hub_name, found.values())):
+        raise SettingError("fps", fps, f"the profiles of {', '.join(found)} have their own; leave it out")
+    return found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,11 +56,15 @@ class ExtractionSettings:
 
     dataset: DatasetFolder
     features: str | Sequence[str] = ("s3d",)
-    """Names of profiles, or a text such as "s3d,resnet152". Becomes a list of names, with aliases resolved."""
+    """Names of profiles or of encoders that a library loads, or a text such as "s3d,hf:ORG/MODEL". Becomes a list of
+    the stores' names, with aliases resolved."""
+    fps: float | None = None
+    """Frames a second, for encoders of a library; None: their own, or 1 for images."""
     videos: Path | None = None
     """Folder of video files, or images, which are added to the data set's list. None: all videos of the list."""
     weights: Mapping[str, str] = field(default_factory=dict)
-    """{features: a checkpoint file, "pretrained" or "random"}; "pretrained" for features that are not named."""
+    """{features: a checkpoint file, "pretrained" or "random"}; "pretrained" for features that are not named. Encoders
+    of a library bring their own."""
     device: str = "cpu"
     """"cpu", "cuda" or "cuda:N"."""
     precision: str = "fp32"
@@ -56,9 +80,13 @@ class ExtractionSettings:
     verify_against: Path | None = None
     """Folder with features made by others. If given, only videos that it has features of are extracted."""
 
+    encoders: Mapping[str, str] = field(init=False, default_factory=dict)
+    """{name of the store: encoder, such as "s3d" or "hf:ORG/MODEL"}."""
+
     def __post_init__(self) -> None:
         text = self.features if isinstance(self.features, str) else ",".join(self.features)
-        object.__setattr__(self, "features", known_features(text))
+        object.__setattr__(self, "encoders", known_encoders(text, self.fps))
+        object.__setattr__(self, "features", list(self.encoders))
         object.__setattr__(self, "allowed_hosts", [host_named(host) for host in self.allowed_hosts])
 
     @property
@@ -67,5 +95,15 @@ class ExtractionSettings:
         return list(self.features)
 
     def weights_of(self, name: str) -> str:
-        """Return which weights the features ``name`` are computed with."""
-        return self.weights.get(name, PRETRAINED)
+        """Return which weights the features ``name`` are computed with: those of an encoder of a library are its own,
+        and named like it, with the revision that the hub has now.
+
+        Raises:
+            UserError: The files of such an encoder are missing.
+        """
+        encoder = self.encoders[name]
+        if not is_hub_name(encoder):
+            return self.weights.get(name, PRETRAINED)
+        from .encoders.files import pinned  # asks the hub
+
+        return pinned(encoder)

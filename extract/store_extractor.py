@@ -4,6 +4,7 @@ from pathlib import Path
 
 from ..storage.common.errors import UserError
 from ..storage.common.terminal import say
+from ..storage.hub_names import is_hub_name
 from ..storage.layout import DatasetFolder
 from ..storage.profiles import PROFILES
 from ..storage.shards import Shard, read_shard
@@ -32,7 +33,7 @@ def make_extractor(
     Args:
         dataset: The data set.
         name: Name of the features.
-        weights: A file, "pretrained" or "random".
+        weights: A file, "pretrained" or "random"; or an encoder of a library, such as "hf:ORG/MODEL".
         device: "cpu", "cuda" or "cuda:N".
         precision: "fp32", "bf16" or, on a GPU, "fp16".
 
@@ -40,6 +41,10 @@ def make_extractor(
         UserError: The weights are missing or wrong, or the store was made with other weights.
     """
     shard = first_shard(dataset, name)
+    if is_hub_name(weights):
+        extractor = load_extractor(weights, device=device, precision=precision)
+        _check_store(shard, extractor)
+        return extractor
     if weights == PRETRAINED and dataset.name == DEMO and PROFILES[name].modality == "pictures":
         if shard and shard.weights.is_random:
             weights = "random"
@@ -54,12 +59,16 @@ def make_extractor(
                 )
                 weights = "random"
     extractor = load_extractor(name, weights=weights, device=device, precision=precision)
+    _check_store(shard, extractor)
+    if weights not in NAMED:
+        remember_place(extractor.weights, Path(weights))
+    return extractor
+
+
+def _check_store(shard: Shard | None, extractor: Extractor) -> None:
     if shard and (shard.profile, shard.weights) != (extractor.profile, extractor.weights):
         raise UserError(
             f"{shard.path.parent}: was made with profile {shard.profile.hash} and weights {shard.weights.name}, "
             f"now asked for: profile {extractor.profile.hash} and {extractor.weights.name}; pass the same --weights, "
             "another --root, or remove that folder"
         )
-    if weights not in NAMED:
-        remember_place(extractor.weights, Path(weights))
-    return extractor

@@ -27,7 +27,7 @@ from ..storage.common.problems import Problems
 from ..storage.common.progress import Listener
 from ..storage.common.signals import keeping
 from ..storage.common.terminal import say
-from ..storage.profiles import PROFILES
+from ..storage.records import Profile
 from ..storage.remote.store import remote_store
 from .cluster import Share, add_address, connect, reason_of, share_of_worker, spread
 from .cluster_run import ClusterRun
@@ -100,10 +100,9 @@ class ClusterRunner:
                 say(line)
 
     def probe(
-        self, videos: Sequence[tuple[str, Path]], features: Sequence[str]
+        self, videos: Sequence[tuple[str, Path]], profiles: Sequence[Profile]
     ) -> Iterator[tuple[str, Probed | VideoError]]:
         """Yield what is known of each video, in any order; see ``Runner``."""
-        profiles = [PROFILES[name] for name in features]
         parts = (videos[first : first + PROBE_TOGETHER] for first in range(0, len(videos), PROBE_TOGETHER))
         return chain.from_iterable(spread(lambda part: list(probe_videos(part, profiles, 1)), parts, "probing"))
 

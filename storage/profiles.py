@@ -12,6 +12,7 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from .common.errors import UserError
+from .hub_names import is_hub_name, read_hub_name
 from .records import Profile
 
 # S3D-G of MIL-NCE (Miech et al. 2020): antoine77340/S3D_HowTo100M, README.md:33 (values in 0..1, nothing subtracted).
@@ -218,22 +219,46 @@ PROFILES = {
     )
 }
 
-ALIASES = {"i3d": "i3d_resnext101"}
+ALIASES = {
+    "i3d": "i3d_resnext101",
+    "clip_vit_l14": "hf:openai/clip-vit-large-patch14",
+    "siglip2": "hf:google/siglip2-base-patch16-224",
+    "dinov3": "hf:facebook/dinov3-vits16-pretrain-lvd1689m",
+    "videomae": "hf:MCG-NJU/videomae-base-finetuned-kinetics",
+    "timesformer": "hf:facebook/timesformer-base-finetuned-k400",
+    "xclip": "hf:microsoft/xclip-base-patch32",
+    "vjepa2": "hf:facebook/vjepa2-vitl-fpc64-256:mean",
+    "videoprism": "hf:google/videoprism-base-f16r288:mean",
+}
 """Other names that ``--features`` takes."""
 
 
-def split_features(text: str, known: Collection[str] = ()) -> list[str]:
-    """Return the distinct names in ``text``, in order, with aliases resolved.
+def split_encoders(text: str) -> list[str]:
+    """Return the distinct encoders in ``text``, in order, with aliases resolved: names of profiles, or ``hf:...``.
 
-    >>> split_features("i3d, s3d+i3d")
-    ['i3d_resnext101', 's3d']
+    >>> split_encoders("i3d, hf:facebook/dinov2-base")
+    ['i3d_resnext101', 'hf:facebook/dinov2-base']
+    """
+    names = (name.strip() for name in text.replace("+", ",").split(","))
+    return list(dict.fromkeys(ALIASES.get(name, name) for name in names))
+
+
+def split_features(text: str, known: Collection[str] = ()) -> list[str]:
+    """Return the distinct names of stores in ``text``, in order, with aliases resolved.
+
+    >>> split_features("i3d, s3d+i3d+hf:facebook/dinov2-base")
+    ['i3d_resnext101', 's3d', 'facebook--dinov2-base']
 
     Args:
         text: Names separated by commas or +.
         known: Names that are not aliases, such as those of existing stores.
+
+    Raises:
+        SettingError: An ``hf:`` name has another form.
     """
-    names = (name.strip() for name in text.replace("+", ",").split(","))
-    return list(dict.fromkeys(name if name in known else ALIASES.get(name, name) for name in names))
+    names = [name.strip() for name in text.replace("+", ",").split(",")]
+    encoders = [name if name in known else ALIASES.get(name, name) for name in names]
+    return list(dict.fromkeys(read_hub_name(name).store if is_hub_name(name) else name for name in encoders))
 
 
 def find_profile(name: str) -> Profile:

@@ -54,10 +54,13 @@ def read_folder_table(text: str) -> dict[str, tuple[set[str], set[str]]]:
 TABLE = read_folder_table(PAGE)
 EXCEPTIONS = {
     ("extract/models/clip.py", "transformers"),
+    ("extract/encoders/files.py", "transformers"),
+    ("extract/encoders/hub.py", "transformers"),
     ("train/search/encoders.py", "vlalign.extract"),
     ("train/page/clips.py", "vlalign.extract"),
 }
-"""CLIP's features are defined by transformers' own vision tower; a copy of it here would soon differ. A query is
+"""CLIP's features, and those of all hf: encoders, are defined by transformers' own networks; a copy of them here would
+soon differ. A query is
 encoded by the model that made the features. A clip for the page is cut by the confined decoder."""
 
 

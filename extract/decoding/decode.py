@@ -14,10 +14,11 @@ from .backends import BACKENDS, SILENT_BACKENDS, choose_backends, version_of
 from .decord_backend import NotTrusted
 from .errors import VideoError
 from .frames import Decoding
+from .kernels import LIBSWSCALE
 from .probe import VideoInfo
 from .pyav_backend import STRICT_DECODERS
 from .sampling import sample_frames
-from .scaling import LIBSWSCALE, Size
+from .scaling import Size
 from .windows import TAILS, Row, Windows
 
 THUMBNAIL_POSITIONS = (0.1, 0.5, 0.9)
@@ -28,7 +29,7 @@ THUMBNAIL_HEIGHT_PX = 90
 class Wanted:
     """The part of a profile that decoding needs. The fields are those of ``Profile``."""
 
-    fps: int
+    fps: float
     window: int
     short_side_px: int
     crop_px: int | None
@@ -122,6 +123,9 @@ class _Plan:
         self.samples = [sample_frames(info.pts, info.end, info.time_base, w.fps) for w in wanted]
         self.indices = np.unique(np.concatenate(self.samples))
         self.sizes = sorted({w.size for w in wanted}, reverse=True)
+        if not any(size.is_for_people for size in self.sizes):
+            self.sizes.append(Size(THUMBNAIL_HEIGHT_PX))
+        self.size_of_thumbnails = max(i for i, size in enumerate(self.sizes) if size.is_for_people)
         last = len(self.indices) - 1
         self.thumbnails = {int(self.indices[int(position * last + 0.5)]) for position in THUMBNAIL_POSITIONS}
 
@@ -198,7 +202,7 @@ def _pass(backend: str, plan: _Plan, beat: Callable[[], None]) -> Generator[Part
         for window, size_index in zip(windows, size_indices, strict=True):
             yield from window.add(index, pictures[size_index])
         if index in plan.thumbnails:
-            yield Picture(float(plan.info.pts[index] * plan.info.time_base), _jpeg(pictures[-1]))
+            yield Picture(float(plan.info.pts[index] * plan.info.time_base), _jpeg(pictures[plan.size_of_thumbnails]))
     for window in windows:
         yield from window.finish()
     return decoding, num_absent

@@ -10,9 +10,10 @@ from av.error import FFmpegError
 from .container import open_video, video_stream
 from .errors import short_reason
 from .frames import Decoding, Pictures
+from .kernels import LIBSWSCALE
 from .probe import VideoInfo
 from .sampling import scaled_size
-from .scaling import LIBSWSCALE, Size
+from .scaling import Size
 
 if TYPE_CHECKING:
     import decord

@@ -30,7 +30,7 @@ DAMAGED_PACKET = (FFmpegError, ValueError, UnicodeError, AttributeError, IndexEr
 """Errors that PyAV raises for packets of damaged files; all of these were seen."""
 
 Pictures = list[np.ndarray]
-"""An upright picture, uint8 [H, W, 3] RGB, in each of the sizes."""
+"""An upright picture, [H, W, 3] RGB, in each of the sizes."""
 Frame = TypeVar("Frame", av.VideoFrame, av.AudioFrame)
 
 

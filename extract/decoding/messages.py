@@ -95,7 +95,8 @@ class PicturesProbed:
 
 @dataclass(frozen=True)
 class RowFollows:
-    """The next message holds the frames of a row, uint8 [window, H, W, 3], or [H, W, 3] if the window is one frame."""
+    """The next message holds the frames of a row, [window, H, W, 3], or [H, W, 3] if the window is one frame, in the
+    type of the profile's kernel."""
 
     wanted: int
     """Index into the request's ``wanted``."""

@@ -14,7 +14,7 @@ def round_half_away(values: np.ndarray, ratio: Fraction) -> np.ndarray:
     return np.sign(values) * (doubled // (2 * ratio.denominator))
 
 
-def sample_frames(pts: np.ndarray, end: int, time_base: Fraction, fps: int) -> np.ndarray:
+def sample_frames(pts: np.ndarray, end: int, time_base: Fraction, fps: float) -> np.ndarray:
     """Choose the frames that ``ffmpeg -i FILE -filter_complex fps=... -f rawvideo`` would output.
 
     Output slot k shows the last frame whose time, rounded to slots, is not after k; slots run from 0 to the rounded
@@ -29,7 +29,7 @@ def sample_frames(pts: np.ndarray, end: int, time_base: Fraction, fps: int) -> n
         pts: [T] presentation times in ticks, ascending.
         end: When the last frame ends, in ticks.
         time_base: Seconds of a tick.
-        fps: Frames to take per second.
+        fps: Frames to take per second, exactly: 7.5 rather than 29.97.
 
     Returns:
         [N] indices into ``pts``, ascending.
@@ -41,8 +41,9 @@ def sample_frames(pts: np.ndarray, end: int, time_base: Fraction, fps: int) -> n
     """
     if len(pts) == 0:
         raise ValueError("no frames to choose from")
-    slots = round_half_away(pts, time_base * fps)
-    last_slot = int(round_half_away(np.array([end]), time_base * fps)[0])
+    slots_of_tick = time_base * Fraction(fps)
+    slots = round_half_away(pts, slots_of_tick)
+    last_slot = int(round_half_away(np.array([end]), slots_of_tick)[0])
     if last_slot <= slots[0]:
         return np.zeros(max(last_slot, 1), dtype=np.int64)
     return np.searchsorted(slots, np.maximum(np.arange(last_slot), slots[0]), side="right") - 1
@@ -73,7 +74,7 @@ def num_windows(num_frames: int, window: int, stride: int) -> int:
 
 
 def window_times(
-    num_frames: int, first_slot: int, window: int, fps: int, duration_seconds: float, *, stride: int
+    num_frames: int, first_slot: int, window: int, fps: float, duration_seconds: float, *, stride: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the start seconds, end seconds and number of real frames of each window, [T] each.
 

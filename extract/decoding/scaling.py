@@ -1,18 +1,15 @@
-"""Frames -> upright RGB pictures of the wanted sizes, with FFmpeg's scale filter or Pillow's bicubic kernel."""
+"""Frames -> upright RGB pictures of the wanted sizes, by FFmpeg's scale filter or by another library's kernel."""
 
 from typing import NamedTuple
 
 import av
 import numpy as np
 from av.filter import Graph
-from PIL import Image
 
+from .kernels import BY_FFMPEG, LIBSWSCALE, Kernel
 from .sampling import scaled_size
 
 TRANSPOSE = {90: ("transpose", "cclock"), 180: ("hflip", ""), 270: ("transpose", "clock")}
-LIBSWSCALE, LIBSWSCALE_BICUBIC, PILLOW = "bilinear, libswscale", "bicubic, libswscale", "bicubic, Pillow"
-KERNELS = LIBSWSCALE, LIBSWSCALE_BICUBIC, PILLOW
-"""The values of ``Profile.resize`` that can be computed."""
 
 
 class Size(NamedTuple):
@@ -20,6 +17,12 @@ class Size(NamedTuple):
 
     short_side_px: int
     resize: str = LIBSWSCALE
+
+    @property
+    def is_for_people(self) -> bool:
+        """True if pictures keep their shape and are bytes, as thumbnails must."""
+        kernel = Kernel.of(self.resize)
+        return kernel.is_rounded and not kernel.to_square
 
 
 class Scaler:
@@ -30,9 +33,7 @@ class Scaler:
     """
 
     def __init__(self, size: Size) -> None:
-        if size.resize not in KERNELS:
-            raise ValueError(f"resize {size.resize!r}: expected {' or '.join(map(repr, KERNELS))}")
-        self.size = size
+        self.size, self._kernel = size, Kernel.of(size.resize)
         self._shape: tuple[int, int] | None = None
         self._graph: Graph | None = None
         self._graph_key: tuple[object, ...] | None = None
@@ -41,28 +42,28 @@ class Scaler:
         """Return (height, width) of the pictures, which the first frame decides. Call it with every frame, wanted or
         not."""
         if self._shape is None:
-            self._shape = scaled_size(*_turned(frame, upright_degrees), self.size.short_side_px)
+            side = self.size.short_side_px
+            turned = _turned(frame, upright_degrees)
+            self._shape = (side, side) if self._kernel.to_square else scaled_size(*turned, side)
         return self._shape
 
     def __call__(self, frame: av.VideoFrame, upright_degrees: int) -> np.ndarray:
-        """Return the picture, uint8 [H, W, 3] RGB, turned by ``upright_degrees``."""
+        """Return the picture, [H, W, 3] RGB in the kernel's type, turned by ``upright_degrees``."""
         height, width = self.see(frame, upright_degrees)
         key = (frame.width, frame.height, frame.format.name, frame.colorspace, frame.color_range, upright_degrees)
         if self._graph is None or key != self._graph_key:
-            by_ffmpeg = _turned(frame, upright_degrees) if self.size.resize == PILLOW else (height, width)
+            by_ffmpeg = (height, width) if self._kernel.by == BY_FFMPEG else _turned(frame, upright_degrees)
             self._graph, self._graph_key = self._make_graph(frame, upright_degrees, by_ffmpeg), key
         frame.pts = None  # times are kept elsewhere; a time that jumps back would stop the filter
         self._graph.push(frame)
         scaled = self._graph.pull()
         assert isinstance(scaled, av.VideoFrame)
         picture = scaled.to_ndarray()
-        if self.size.resize != PILLOW:
-            return picture
-        return np.asarray(Image.fromarray(picture).resize((width, height), Image.Resampling.BICUBIC))
+        return picture if self._kernel.by == BY_FFMPEG else self._kernel.scaled(picture, height, width)
 
     def _make_graph(self, frame: av.VideoFrame, upright_degrees: int, shape: tuple[int, int]) -> Graph:
         height, width = shape
-        kernel = "bicubic" if self.size.resize == LIBSWSCALE_BICUBIC else "bilinear"
+        kernel = self._kernel.name if self._kernel.by == BY_FFMPEG else "bilinear"
         graph = Graph()
         graph.threads = 1
         source = {

@@ -8,14 +8,15 @@ import numpy as np
 from .sampling import centre_crop
 
 
-def _last_second(num_frames: int, window: int, fps: int) -> np.ndarray:
-    whole = -(-num_frames // fps) * fps
+def _last_second(num_frames: int, window: int, fps: float) -> np.ndarray:
+    second = round(fps)
+    whole = -(-num_frames // second) * second
     places = np.arange(num_frames, window)
-    again = np.where(places < whole, num_frames - 1, whole - fps + (places - whole) % fps)
+    again = np.where(places < whole, num_frames - 1, whole - second + (places - whole) % second)
     return np.minimum(again, num_frames - 1)
 
 
-TAILS: dict[str, Callable[[int, int, int], np.ndarray] | None] = {
+TAILS: dict[str, Callable[[int, int, float], np.ndarray] | None] = {
     "black frames": None,
     "loop": lambda num_frames, window, _: np.arange(num_frames, window) % num_frames,
     "last frame to a whole second, then that second": _last_second,
@@ -25,7 +26,7 @@ TAILS: dict[str, Callable[[int, int, int], np.ndarray] | None] = {
 
 @dataclass(frozen=True)
 class Row:
-    """The frames of one feature: uint8 [window, H, W, 3], or [H, W, 3] if the window is one frame."""
+    """The frames of one feature: [window, H, W, 3], or [H, W, 3] if the window is one frame."""
 
     wanted: int
     """Index of the profile."""
@@ -36,7 +37,7 @@ class Windows:
     """Assemble one profile's frames into windows."""
 
     def __init__(
-        self, wanted: int, indices: np.ndarray, *, window: int, stride: int, crop_px: int | None, tail: str, fps: int
+        self, wanted: int, indices: np.ndarray, *, window: int, stride: int, crop_px: int | None, tail: str, fps: float
     ) -> None:
         """Take a profile's window settings.
 
@@ -82,7 +83,7 @@ class Windows:
 
     def _append(self, picture: np.ndarray) -> Iterator[Row]:
         if not len(self._frames):
-            self._frames = np.zeros((self._window, *picture.shape), dtype=np.uint8)
+            self._frames = np.zeros((self._window, *picture.shape), dtype=picture.dtype)
         self._frames[self._num_frames] = picture
         self._num_frames += 1
         self._num_new += 1

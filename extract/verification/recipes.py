@@ -12,9 +12,9 @@ import torch
 from ...storage.records import VideoFeatures
 from ..decoding.decode import Finished, Started, Wanted
 from ..decoding.errors import VideoError
+from ..decoding.kernels import LIBSWSCALE, LIBSWSCALE_BICUBIC, PILLOW, Kernel
 from ..decoding.messages import Nonsense, PictureFollows, RowFollows
 from ..decoding.process import DecodeProcess
-from ..decoding.scaling import LIBSWSCALE, LIBSWSCALE_BICUBIC, PILLOW
 from ..extractor import Extractor
 from ..jobs import wanted_of
 from ..models.s3d import S3D
@@ -65,7 +65,7 @@ def read_windows(
         indices: The rows to keep.
 
     Returns:
-        For each of ``wanted``, {index: frames of that row, uint8 [T, H, W, 3] or [H, W, 3]}, and the number of all
+        For each of ``wanted``, {index: frames of that row, [T, H, W, 3] or [H, W, 3]}, and the number of all
         rows.
 
     Raises:
@@ -82,7 +82,7 @@ def read_windows(
                 windows, counts = [{} for _ in wanted], [0] * len(wanted)
             elif isinstance(message, RowFollows):
                 message.check(wanted[: len(counts)])
-                frames, which = np.empty(message.shape, dtype=np.uint8), message.wanted
+                frames, which = np.empty(message.shape, Kernel.of(wanted[message.wanted].resize).dtype), message.wanted
                 process.receive_into(frames)
                 if counts[which] in indices:
                     windows[which][counts[which]] = frames

@@ -16,11 +16,12 @@ from vlalign.extract.decoding import backends
 from vlalign.extract.decoding.decode import Finished, Picture, Started, Wanted, decode_video
 from vlalign.extract.decoding.errors import VideoError
 from vlalign.extract.decoding.frames import Decoding
+from vlalign.extract.decoding.kernels import LIBSWSCALE
 from vlalign.extract.decoding.messages import LAST, Message, PictureFollows, PicturesProbed, RowFollows
 from vlalign.extract.decoding.probe import VideoInfo, probe_video
 from vlalign.extract.decoding.process import DecodeProcess
 from vlalign.extract.decoding.sampling import sample_frames
-from vlalign.extract.decoding.scaling import LIBSWSCALE, Size
+from vlalign.extract.decoding.scaling import Size
 from vlalign.extract.decoding.windows import Row
 
 from helpers.numbered import HEIGHT, WIDTH, numbers_of

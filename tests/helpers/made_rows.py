@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from vlalign.extract import extract_video, load_extractor
-from vlalign.extract.decoding.scaling import LIBSWSCALE_BICUBIC, PILLOW
+from vlalign.extract.decoding.kernels import LIBSWSCALE_BICUBIC, PILLOW
 from vlalign.extract.extractor import Extractor
 from vlalign.extract.verification.compare import DIFFERENT, SAME, Alternatives, Comparison, Hypothesis, compare
 from vlalign.extract.verification.recipes import Recipes

@@ -19,8 +19,9 @@ from vlalign.extract.decoding.container import MAX_PIXELS, MAX_SIDE_RATIO
 from vlalign.extract.decoding.decode import cut, decode_video
 from vlalign.extract.decoding.decord_backend import decord_reads_well
 from vlalign.extract.decoding.errors import VideoError
+from vlalign.extract.decoding.kernels import PILLOW
 from vlalign.extract.decoding.probe import VideoInfo, probe_video
-from vlalign.extract.decoding.scaling import PILLOW, Size
+from vlalign.extract.decoding.scaling import Size
 from vlalign.extract.jobs import wanted_of
 from vlalign.extract.render import frame_times, render_video
 from vlalign.storage.profiles import LOGMEL, PROFILES

@@ -23,8 +23,9 @@ from helpers.rates import FPS, LENGTHS_SECONDS, RATES
 from helpers.videos import remux
 from vlalign.extract.decoding import backends
 from vlalign.extract.decoding.frames import Decoding
+from vlalign.extract.decoding.kernels import LIBSWSCALE_BICUBIC, PILLOW
 from vlalign.extract.decoding.probe import probe_video
-from vlalign.extract.decoding.scaling import LIBSWSCALE_BICUBIC, PILLOW, Size
+from vlalign.extract.decoding.scaling import Size
 
 
 def test_frame_numbers_can_be_read_from_the_test_pictures():

@@ -1,0 +1,142 @@
+"""The ways to scale a picture, by the words of ``Profile.resize``, and torch's arithmetic for one of them.
+
+torchvision scales bytes by torch's kernel, whose weights are whole numbers. It differs from Pillow's by 1 in a few
+pixels of a thousand. Decoders do not import torch, which would take seconds and gigabytes of addresses in each of them.
+"""
+
+import math
+from collections.abc import Callable
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+from PIL import Image
+
+BY_FFMPEG, BY_PILLOW, BY_TORCHVISION = "libswscale", "Pillow", "torchvision"
+SQUARE = ", to a square"
+"""In ``Profile.resize``: both sides get the length of the short one, whatever the picture's shape."""
+UNROUNDED = ", not rounded"
+"""At the end of ``Profile.resize``: pictures are float32. Some processors scale to 0..1 before they resize."""
+LIBSWSCALE, LIBSWSCALE_BICUBIC, PILLOW = "bilinear, libswscale", "bicubic, libswscale", "bicubic, Pillow"
+NAMES = "bilinear", "bicubic", "lanczos"
+KERNELS = (
+    LIBSWSCALE,
+    LIBSWSCALE_BICUBIC,
+    *(f"{name}, {BY_PILLOW}{square}" for name in NAMES for square in ("", SQUARE)),
+    *(f"{name}, {BY_TORCHVISION}{square}{end}" for name in NAMES for square in ("", SQUARE) for end in ("", UNROUNDED)),
+)
+"""The values of ``Profile.resize`` that can be computed."""
+
+_PILLOW = {
+    "bilinear": Image.Resampling.BILINEAR,
+    "bicubic": Image.Resampling.BICUBIC,
+    "lanczos": Image.Resampling.LANCZOS,
+}
+BLOCK = 32
+"""Output rows that are computed together, from the few input rows that they need."""
+
+
+class Kernel(NamedTuple):
+    """A value of ``Profile.resize`` in parts."""
+
+    name: str
+    by: str
+    """The library that scales: ``BY_FFMPEG``, ``BY_PILLOW`` or ``BY_TORCHVISION``."""
+    to_square: bool
+    is_rounded: bool
+
+    @classmethod
+    def of(cls, resize: str) -> "Kernel":
+        """Return the parts of a text. Raises ``ValueError`` if it is none of ``KERNELS``."""
+        if resize not in KERNELS:
+            raise ValueError(f"resize {resize!r}: expected {' or '.join(map(repr, KERNELS))}")
+        rounded = resize.removesuffix(UNROUNDED)
+        name, by = rounded.removesuffix(SQUARE).split(", ")
+        return cls(name, by, rounded.endswith(SQUARE), rounded == resize)
+
+    @property
+    def dtype(self) -> type[np.generic]:
+        """The type of its pictures, whose values are 0 to 255 either way."""
+        return np.uint8 if self.is_rounded else np.float32
+
+    def scaled(self, picture: np.ndarray, height: int, width: int) -> np.ndarray:
+        """Scale a picture by Pillow's or torch's arithmetic: uint8 [H, W, 3] -> [height, width, 3] of ``dtype``."""
+        if self.by == BY_PILLOW:
+            return np.asarray(Image.fromarray(picture).resize((width, height), _PILLOW[self.name]))
+        for axis, size in ((1, width), (0, height)):
+            if picture.shape[axis] != size:
+                rows = _scaled_rows(np.moveaxis(picture, axis, 0), size, self.name, is_rounded=self.is_rounded)
+                picture = np.moveaxis(rows, 0, axis)
+        return np.ascontiguousarray(picture, dtype=self.dtype)
+
+
+def _triangle(x: np.ndarray) -> np.ndarray:
+    return np.maximum(1 - np.abs(x), 0)
+
+
+def _cubic(x: np.ndarray) -> np.ndarray:
+    x, a = np.abs(x), -0.5
+    near, far = ((a + 2) * x - (a + 3)) * x * x + 1, (((x - 5) * x + 8) * x - 4) * a
+    return np.where(x < 1, near, np.where(x < 2, far, 0))
+
+
+def _lanczos(x: np.ndarray) -> np.ndarray:
+    return np.where(np.abs(x) < 3, np.sinc(x) * np.sinc(x / 3), 0)
+
+
+_FILTERS: dict[str, tuple[int, Callable[[np.ndarray], np.ndarray]]] = {
+    "bilinear": (1, _triangle),
+    "bicubic": (2, _cubic),
+    "lanczos": (3, _lanczos),
+}
+"""{kernel: its half width in output pixels, and its value at a distance}"""
+
+
+class _Weights(NamedTuple):
+    """The weights of each output row: whole numbers, and how many bits they are shifted by."""
+
+    values: np.ndarray
+    """float64 [rows out, rows in]."""
+    bits: int
+    first: np.ndarray
+    """First input row of each output row."""
+    last: np.ndarray
+    """First input row after those."""
+
+
+@lru_cache(maxsize=16)
+def _weights(num_in: int, num_out: int, name: str, *, is_rounded: bool) -> _Weights:
+    """Source: PyTorch, aten/src/ATen/native/cpu/UpSampleKernel.cpp, ``_compute_index_ranges_int16_weights``."""
+    support, kernel = _FILTERS[name]
+    real = np.float64 if is_rounded else np.float32  # as there
+    scale = real(num_in) / real(num_out)
+    wider = max(scale, real(1))
+    centres = scale * (np.arange(num_out, dtype=real) + real(0.5))
+    first = np.maximum((centres - support * wider + 0.5).astype(np.int64), 0)
+    last = np.minimum((centres + support * wider + 0.5).astype(np.int64), num_in)
+    weights = np.zeros((num_out, num_in))
+    for row, (start, end) in enumerate(zip(first, last, strict=True)):
+        values = kernel((np.arange(start, end, dtype=real) - centres[row] + real(0.5)) * (real(1) / wider))
+        weights[row, start:end] = values / np.cumsum(values)[-1]  # added one by one, as there
+    if not is_rounded:
+        return _Weights(weights, 0, first, last)
+    bits = 0
+    while bits < 22 and math.floor(0.5 + weights.max() * (1 << (bits + 1))) < 1 << 15:
+        bits += 1
+    return _Weights(np.trunc(weights * (1 << bits) + np.where(weights < 0, -0.5, 0.5)), bits, first, last)
+
+
+def _scaled_rows(rows: np.ndarray, num_out: int, name: str, *, is_rounded: bool) -> np.ndarray:
+    """Scale [N, M, 3] to [num_out, M, 3]: uint8, or float64 without rounding. In float64, sums of whole numbers are
+    exact."""
+    weights = _weights(len(rows), num_out, name, is_rounded=is_rounded)
+    flat = np.ascontiguousarray(rows).reshape(len(rows), -1)
+    scaled = np.empty((num_out, flat.shape[1]), dtype=np.uint8 if is_rounded else np.float64)
+    for start in range(0, num_out, BLOCK):
+        end = min(start + BLOCK, num_out)
+        low, high = weights.first[start], weights.last[end - 1]
+        sums = weights.values[start:end, low:high] @ flat[low:high].astype(np.float64)
+        if is_rounded:
+            sums = np.clip(np.floor((sums + (1 << weights.bits >> 1)) / (1 << weights.bits)), 0, 255)
+        scaled[start:end] = sums
+    return scaled.reshape(num_out, *rows.shape[1:])

@@ -1,0 +1,152 @@
+"""The files of a model: a folder on this machine, or what the hub's cache has or downloads."""
+
+import hashlib
+import json
+import os
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ...storage.common.errors import UserError, refuse_unreadable
+from ...storage.files import check_regular, read_object, sha256_of
+from ...storage.hub_names import HubName, read_hub_name
+
+CONFIG_FILE = "config.json"
+WANTED = ("*.json", "*.txt", "*.model", "*.safetensors", "README.md")
+MAX_CONFIG_BYTES, MAX_HEADER_BYTES = 4 << 20, 64 << 20
+FLOATS = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
+OTHER_TYPES = {"I64", "I32", "BOOL"}
+"""Types of entries that are no weights, such as positions."""
+
+
+@dataclass(frozen=True)
+class ModelFiles:
+    """A folder with a model's configuration and weights."""
+
+    folder: Path
+    model: str
+    """``ORG/MODEL``, or the name of the folder."""
+    revision: str
+    """The commit; empty for a folder."""
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The content of ``config.json``. Raises ``UserError`` if it cannot be read."""
+        path = self.folder / CONFIG_FILE
+        with refuse_unreadable(path, "not the configuration of a model"):
+            return read_object(path, MAX_CONFIG_BYTES)
+
+    @property
+    def weights(self) -> list[Path]:
+        """The files of weights. Raises ``UserError`` if some are missing."""
+        index = self.folder / "model.safetensors.index.json"
+        if index.is_file():
+            with refuse_unreadable(index, "not a list of files of weights"):
+                names = sorted(set(read_object(index, MAX_HEADER_BYTES)["weight_map"].values()))
+        else:
+            names = ["model.safetensors"]
+        if missing := [name for name in names if "/" in name or not (self.folder / name).is_file()]:
+            raise UserError(
+                f"{self.folder / missing[0]}: not found; a model needs its weights as safetensors; "
+                "AutoModel.from_pretrained(...).save_pretrained(FOLDER) writes them"
+            )
+        return [self.folder / name for name in names]
+
+    def names_video_processor(self) -> bool:
+        """Return whether the files say that videos have a processor of their own."""
+        for name in ("processor_config.json", "video_preprocessor_config.json", "preprocessor_config.json"):
+            path = self.folder / name
+            if path.is_file():
+                with refuse_unreadable(path, "not the configuration of a processor"):
+                    about = read_object(path, MAX_CONFIG_BYTES)
+                if "video_processor" in about or "video_processor_type" in about:
+                    return True
+        return False
+
+    def sha256(self) -> str:
+        """Return the SHA-256 of the weights; of several files, that of their hashes."""
+        hashes = [sha256_of(path) for path in self.weights]
+        return hashes[0] if len(hashes) == 1 else hashlib.sha256("".join(hashes).encode()).hexdigest()
+
+    def check_types(self) -> None:
+        """Raise ``UserError`` for weights in types that are not computed with."""
+        for path in self.weights:
+            check_regular(path)
+            with refuse_unreadable(path, "not a safetensors file"), path.open("rb") as file:
+                length = int.from_bytes(file.read(8), "little")
+                if length > MAX_HEADER_BYTES:
+                    raise ValueError(f"a header of {length:,} bytes")
+                header = json.loads(file.read(length))
+                types = {entry["dtype"] for name, entry in header.items() if name != "__metadata__"}
+            if wrong := sorted(types - FLOATS.keys() - OTHER_TYPES):
+                expected = ", ".join(FLOATS.values())
+                what = "float64" if wrong == ["F64"] else f"quantised ({', '.join(wrong)})"
+                raise UserError(f"{path}: its weights are {what}; expected {expected}")
+
+
+def find_files(name: HubName) -> ModelFiles:
+    """Return the files of a model, downloaded if they are not on this machine.
+
+    Raises:
+        UserError: There is no such folder, model or revision, or the hub cannot be reached.
+    """
+    if name.is_folder:
+        folder = Path(name.model).expanduser()
+        if not (folder / CONFIG_FILE).is_file():
+            problem = f"{folder} has no {CONFIG_FILE}" if folder.is_dir() else f"{folder}: no such folder"
+            raise UserError(f"features {name.text}: {problem}; expected what save_pretrained writes, or hf:ORG/MODEL")
+        return ModelFiles(folder.absolute(), folder.absolute().name, "")
+    folder = _downloaded(name)
+    return ModelFiles(folder, name.model, folder.name)
+
+
+def pinned(text: str) -> str:
+    """Return an encoder's name with the revision that it has now, or with the whole path of its folder.
+
+    Raises:
+        UserError: As for ``find_files``.
+    """
+    name = read_hub_name(text)
+    files = find_files(name)
+    if name.is_folder:
+        return replace(name, model=str(files.folder)).text
+    return replace(name, revision=files.revision).text
+
+
+def _downloaded(name: HubName) -> Path:
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import (
+        GatedRepoError,
+        HfHubHTTPError,
+        LocalEntryNotFoundError,
+        RepositoryNotFoundError,
+        RevisionNotFoundError,
+    )
+
+    try:
+        return Path(snapshot_download(name.model, revision=name.revision, allow_patterns=list(WANTED)))
+    except GatedRepoError:
+        reason = f"its owners must allow it first: ask at https://huggingface.co/{name.model}, then run hf auth login"
+    except RevisionNotFoundError:
+        reason = f"it has no revision {name.revision}; expected a branch, a tag or a commit"
+    except RepositoryNotFoundError:
+        reason = "the hub has no such model, or it is private: run hf auth login; a folder is written hf:./FOLDER"
+    except LocalEntryNotFoundError:
+        revision = f" --revision {name.revision}" if name.revision else ""
+        reason = (
+            "not in the hub's cache on this machine, and the hub cannot be reached; where it can be, run "
+            f"hf download {name.model}{revision} --local-dir FOLDER, bring the folder here and pass "
+            "--features hf:/path/to/FOLDER"
+        )
+    except (HfHubHTTPError, OSError, ValueError) as error:
+        reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
+    raise UserError(f"features {name.text}: {reason}")
+
+
+def quiet_transformers() -> None:
+    """Keep transformers from writing bars and advice among this program's own lines."""
+    os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
+    from transformers.utils import logging
+
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()

@@ -1,0 +1,258 @@
+"""Encoders that transformers loads: any image or video model, as its authors published it.
+
+Its configuration, its processor and a forward pass without memory give the profile; nothing is guessed, and no code of
+the hub is run. Features are those of the model's own call.
+"""
+
+import inspect
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ...storage.common.errors import UserError
+from ...storage.hub_names import POOLINGS, HubName
+from ...storage.records import Profile, Weights
+from ..models.network import Network
+from .files import ModelFiles, find_files, quiet_transformers
+from .pictures import Pictures, pictures_of
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig
+
+METHODS = "get_video_features", "get_image_features", "get_vision_features", "forward"
+"""Calls that turn pictures into features, the most specific first."""
+OWN_POOLING = {"timesformer": "first"}
+"""{model type: what its authors' classifier reads}, for models that give tokens only. VideoMAE's configuration says
+``use_mean_pooling``. Source: transformers, ``TimesformerForVideoClassification``."""
+IMAGE_FPS = 1
+LOAD_ERRORS = (OSError, ValueError, KeyError, TypeError, AttributeError, ImportError, RuntimeError, IndexError)
+"""Errors of transformers for configurations and weights that it cannot make a model of."""
+
+
+class HubNetwork(Network):
+    """A model of transformers.
+
+    ``forward``: normalised frames [B, 3, (T,) H, W] -> features [B, D], float32.
+    """
+
+    def __init__(self, model: nn.Module, pooling: str | None, *, is_video: bool) -> None:
+        """Take a model, and which of ``POOLINGS`` to use; None for the vector that it gives itself."""
+        super().__init__()
+        self.model, self._pooling, self._is_video = model, pooling, is_video
+        self._method = next(name for name in METHODS if _picture_input(model, name))
+        self._input = _picture_input(model, self._method)
+        self.batch_sizes = {"cpu": 1, "cuda": 8} if is_video else {"cpu": 8, "cuda": 64}  # type: ignore[misc]
+
+    @property
+    def told(self) -> str:
+        """What a feature is, in words."""
+        if self._pooling is not None:
+            return f"{self._method}, {POOLINGS[self._pooling]} of its last layer"
+        return f"{self._method}, the model's own vector"
+
+    def forward(self, x: Tensor) -> Tensor:
+        """See the class. Raises ``ValueError`` if the model gives no such vector."""
+        pixels = x.transpose(1, 2) if self._is_video else x
+        output = getattr(self.model, self._method)(**{self._input: pixels})
+        return self._vectors(output).to(torch.promote_types(x.dtype, torch.float32))
+
+    def _vectors(self, output: Any) -> Tensor:
+        own = output if isinstance(output, Tensor) else getattr(output, "pooler_output", None)
+        if self._pooling is None:
+            if own is None or own.ndim != 2:
+                raise ValueError("it gives tokens, not a vector; add :mean, :first or :tokens to its name")
+            return own
+        tokens = output if isinstance(output, Tensor) else getattr(output, "last_hidden_state", None)
+        if tokens is not None and tokens.ndim == 4:  # a map [B, C, H, W]
+            tokens = tokens.flatten(2).transpose(1, 2)
+        if tokens is None or tokens.ndim != 3:
+            raise ValueError("it gives no tokens; leave the option at the end of its name out")
+        if self._pooling == "mean":
+            return tokens.mean(dim=1)
+        return tokens[:, 0] if self._pooling == "first" else tokens.flatten(1)
+
+
+def _picture_input(model: nn.Module, method: str) -> str:
+    """Return the argument of a method that takes pictures; empty if there is none."""
+    parameters = inspect.signature(getattr(model, method, lambda: None)).parameters
+    return next((name for name in parameters if name.startswith("pixel_values")), "")
+
+
+@dataclass(frozen=True)
+class HubEncoder:
+    """A model by name, whose files are on this machine."""
+
+    name: HubName
+    files: ModelFiles
+
+    @classmethod
+    def find(cls, name: HubName) -> "HubEncoder":
+        """Find the files of a model. Raises ``UserError`` if there are none."""
+        return cls(name, find_files(name))
+
+    @cached_property
+    def profile(self) -> Profile:
+        """The profile of its features.
+
+        Raises:
+            UserError: It is no image or video model, or its configuration does not say all that decides its features.
+        """
+        quiet_transformers()
+        config = self._config()
+        num_frames = _num_frames(config)
+        try:
+            with torch.device("meta"):
+                network = self._network(_new_model(config), config)
+            pictures = self._pictures(num_frames)
+            side = pictures.crop_px or pictures.short_side_px
+            frames = () if num_frames is None else (num_frames,)
+            with torch.inference_mode():
+                features = network.eval()(torch.empty(1, 3, *frames, side, side, device="meta"))
+        except LOAD_ERRORS as error:
+            raise self._refused(error) from None
+        return Profile(
+            name=self.name.store,
+            model=f"{self.files.model} ({type(network.model).__name__})",
+            weights=self.files.model + (f"@{self.files.revision}" if self.files.revision else ""),
+            fps=self._fps(num_frames),
+            window=num_frames or 1,
+            stride=num_frames or 1,
+            short_side_px=pictures.short_side_px,
+            crop_px=pictures.crop_px,
+            resize=pictures.resize,
+            value_range="0..1",
+            mean=pictures.mean,
+            std=pictures.std,
+            tail="none" if num_frames is None else "loop",
+            layer=network.told,
+            dimension=features.shape[1],
+        )
+
+    def load(self) -> tuple[HubNetwork, Weights]:
+        """Return the model with its weights, in float32 on the CPU.
+
+        Raises:
+            UserError: The weights are missing, incomplete, or of a type that is not computed with.
+        """
+        from transformers import AutoModel
+
+        quiet_transformers()
+        self.files.check_types()
+        config = self._config()
+        try:
+            model, about = AutoModel.from_pretrained(
+                self.files.folder,
+                config=config,
+                dtype=torch.float32,
+                local_files_only=True,
+                use_safetensors=True,
+                output_loading_info=True,
+            )
+        except LOAD_ERRORS as error:
+            raise self._refused(error) from None
+        missing = sorted(about["missing_keys"])
+        if missing and self._pooling(config) is not None:
+            missing = [key for key in missing if not key.startswith("pooler")]
+        if missing:
+            raise UserError(
+                f"features {self.name.text}: its file has no weights for {len(missing)} parts of the model "
+                f"({', '.join(missing[:2])}); if they only pool, add :mean or :first to its name"
+            )
+        network = self._network(model, config).eval().requires_grad_(False)
+        return network, Weights(name=self.profile.weights, sha256=self.files.sha256())
+
+    def _network(self, model: nn.Module, config: "PreTrainedConfig") -> HubNetwork:
+        if not any(_picture_input(model, method) for method in METHODS):
+            raise ValueError(f"{type(model).__name__} takes no pictures")
+        return HubNetwork(model, self._pooling(config), is_video=_num_frames(config) is not None)
+
+    def _pooling(self, config: "PreTrainedConfig") -> str | None:
+        if self.name.pooling is not None:
+            return self.name.pooling
+        if (by_mean := getattr(config, "use_mean_pooling", None)) is not None:
+            return "mean" if by_mean else "first"
+        return OWN_POOLING.get(config.model_type)
+
+    def _fps(self, num_frames: int | None) -> float:
+        if self.name.fps is not None:
+            return self.name.fps
+        if num_frames is None:
+            return IMAGE_FPS
+        raise UserError(
+            f"features {self.name.text}: it sees {num_frames} frames at once, and its configuration does not say how "
+            f"many of a second; add that to its name, such as {self.name.text}:8fps"
+        )
+
+    def _config(self) -> "PreTrainedConfig":
+        from transformers import CONFIG_MAPPING, AutoConfig, __version__
+
+        about = self.files.config
+        kind = str(about.get("model_type"))[:80]
+        if kind not in CONFIG_MAPPING:
+            own_code = "it has code of its own, which is not run" if "auto_map" in about else "its type is not known"
+            raise UserError(
+                f"features {self.name.text}: {own_code} (model_type {kind!r}, transformers {__version__}); expected a "
+                "model that transformers itself has"
+            )
+        if "quantization_config" in about:
+            raise UserError(f"features {self.name.text}: its weights are quantised; pass the model that it was made of")
+        try:
+            return AutoConfig.from_pretrained(self.files.folder, local_files_only=True)
+        except LOAD_ERRORS as error:
+            raise self._refused(error) from None
+
+    def _pictures(self, num_frames: int | None) -> Pictures:
+        """Return what the model's own processor makes of frames. Raises ``ValueError`` if that cannot be told."""
+        processor = self._processor(is_video=num_frames is not None)
+
+        def processed(frame: np.ndarray) -> np.ndarray:
+            if num_frames is None:
+                made = processor(images=frame, return_tensors="np", input_data_format="channels_last")
+                return np.asarray(made["pixel_values"], dtype=np.float32)[0]
+            made = processor([[frame] * num_frames], return_tensors="np")
+            pixels = next(value for key, value in made.items() if key.startswith("pixel_values"))
+            return np.asarray(pixels, dtype=np.float32)[0][0]
+
+        return pictures_of(processor, processed)
+
+    def _processor(self, *, is_video: bool) -> Any:
+        from transformers import AutoImageProcessor, AutoVideoProcessor
+
+        loaders: list[Any] = [AutoImageProcessor]
+        if is_video:  # the kind that its files name comes first: the two differ in a few pixels of a thousand
+            loaders.insert(0 if self.files.names_video_processor() else 1, AutoVideoProcessor)
+        reasons: list[str] = []
+        for loader in loaders:
+            try:
+                return loader.from_pretrained(self.files.folder, local_files_only=True)
+            except LOAD_ERRORS as error:
+                reasons.append(_reason(error))
+        raise ValueError(f"it has no processor of pictures ({reasons[-1]}), as text models have none")
+
+    def _refused(self, error: Exception) -> UserError:
+        return UserError(f"features {self.name.text}: {self.files.model} cannot be used: {_reason(error)}")
+
+
+def _new_model(config: "PreTrainedConfig") -> nn.Module:
+    from transformers import AutoModel
+
+    return AutoModel.from_config(config)
+
+
+def _num_frames(config: "PreTrainedConfig") -> int | None:
+    """Return the number of frames that a video model sees at once; None for an image model."""
+    for part in (config, getattr(config, "vision_config", None)):
+        for name in ("num_frames", "frames_per_clip"):
+            value = getattr(part, name, None)
+            if isinstance(value, int) and value > 0:
+                return value
+    return None
+
+
+def _reason(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0][:300] if lines else type(error).__name__

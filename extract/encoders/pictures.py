@@ -1,0 +1,138 @@
+"""The pictures that a model's own processor makes, as a profile has them: size, kernel, crop, mean and standard
+deviation.
+
+They are read from what the processor states, then proved: the processor's pixels of a few pictures must equal ours.
+What cannot be told in this way is refused.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..decoding.kernels import BY_PILLOW, BY_TORCHVISION, SQUARE, UNROUNDED, Kernel
+from ..decoding.sampling import centre_crop, scaled_size
+
+SHAPES = (270, 480), (480, 271), (131, 257), (60, 301)
+"""(height, width) of the pictures that are compared."""
+NEAR = 1e-4
+"""Pixels are equal if normalised values differ by less; one step of a byte is 40 times as much or more."""
+RESAMPLING = {1: "lanczos", 2: "bilinear", 3: "bicubic"}
+"""{Pillow's number of a kernel: its name}"""
+
+Rgb = tuple[float, float, float]
+
+
+@dataclass(frozen=True)
+class Pictures:
+    """How pictures are made of frames. The fields are those of ``Profile``, whose values are in 0..1."""
+
+    short_side_px: int
+    crop_px: int | None
+    resize: str
+    mean: Rgb
+    std: Rgb
+
+    def of(self, frame: np.ndarray) -> np.ndarray:
+        """Return the normalised picture of a frame: uint8 [H, W, 3] -> float32 [3, H', W']."""
+        kernel, side = Kernel.of(self.resize), self.short_side_px
+        height, width = (side, side) if kernel.to_square else scaled_size(frame.shape[0], frame.shape[1], side)
+        picture = kernel.scaled(frame, height, width)
+        if self.crop_px is not None:
+            top, left = centre_crop(height, width, self.crop_px)
+            picture = picture[top : top + self.crop_px, left : left + self.crop_px]
+        mean, std = (np.asarray(values, dtype=np.float32) for values in (self.mean, self.std))
+        return ((picture.astype(np.float32) / 255 - mean) / std).transpose(2, 0, 1)
+
+
+def pictures_of(processor: Any, processed: Callable[[np.ndarray], np.ndarray]) -> Pictures:
+    """Return how a processor makes pictures.
+
+    Args:
+        processor: An image or video processor of transformers.
+        processed: Returns the processor's picture of a frame: uint8 [H, W, 3] -> float [3, H', W'].
+
+    Raises:
+        ValueError: Its pictures cannot be made here. The message says why.
+    """
+    name = type(processor).__name__
+    rng = np.random.default_rng(0)
+    frames = [rng.integers(0, 256, (*shape, 3), dtype=np.uint8) for shape in SHAPES]
+    try:
+        expected = [processed(frame) for frame in frames]
+    except (ValueError, TypeError, KeyError, IndexError, RuntimeError, AttributeError) as error:
+        raise ValueError(f"{name} makes no picture of a frame ({str(error).splitlines()[0][:200]})") from None
+    if any(pixels.ndim != 3 or len(pixels) != 3 for pixels in expected):
+        raise ValueError(f"{name} makes {list(expected[0].shape)} of a frame, not a picture [3, height, width]")
+    nearest = np.inf
+    for pictures in stated_pictures(processor):
+        ours = [pictures.of(frame) for frame in frames]
+        if [o.shape for o in ours] != [e.shape for e in expected]:
+            continue
+        difference = max(float(np.abs(o - e).max()) for o, e in zip(ours, expected, strict=True))
+        if difference < NEAR:
+            return pictures
+        nearest = min(nearest, difference)
+    found = "other sizes" if nearest == np.inf else f"pixels that differ by up to {nearest:.3g}"
+    raise ValueError(f"{name} makes {found} than resizing, cropping and normalising as it states would")
+
+
+def stated_pictures(processor: Any) -> Iterator[Pictures]:
+    """Yield what a processor may mean by what it states, the most likely first."""
+    kernel = _kernel_name(getattr(processor, "resample", None))
+    for by, end in ((BY_TORCHVISION, ""), (BY_PILLOW, ""), (BY_TORCHVISION, UNROUNDED)):
+        for mean, std in _ranges(processor):
+            for short, crop, is_square in _sizes(processor):
+                yield Pictures(short, crop, f"{kernel}, {by}{SQUARE if is_square else ''}{end}", mean, std)
+
+
+def _kernel_name(resample: Any) -> str:
+    """Return the name of a kernel given by Pillow's number or as torchvision's mode; bilinear is transformers' own."""
+    if isinstance(resample, int):
+        return RESAMPLING.get(int(resample), "bilinear")
+    value = getattr(resample, "value", resample)
+    return value if value in RESAMPLING.values() else "bilinear"
+
+
+def _sizes(processor: Any) -> Iterator[tuple[int, int | None, bool]]:
+    """Yield (short side, crop, whether frames are squeezed into squares)."""
+    if not getattr(processor, "do_resize", False):
+        return
+    size, crop = (dict(getattr(processor, name, None) or {}) for name in ("size", "crop_size"))
+    crop_px = crop.get("height") if getattr(processor, "do_center_crop", False) else None
+    edge, height, width = (size.get(name) for name in ("shortest_edge", "height", "width"))
+    if height and height == width:
+        yield int(height), crop_px, True
+    if edge:
+        yield int(edge), crop_px, False
+        if (part := getattr(processor, "crop_pct", None)) is not None:  # ConvNeXt's
+            yield int(edge / part), int(edge), False
+            yield int(edge), None, True
+
+
+def _ranges(processor: Any) -> Iterator[tuple[Rgb, Rgb]]:
+    """Yield (mean, standard deviation) of values in 0..1."""
+    factor = getattr(processor, "rescale_factor", 1 / 255) if getattr(processor, "do_rescale", False) else 1.0
+    mean: Rgb = (0.0, 0.0, 0.0)
+    std: Rgb = (1.0, 1.0, 1.0)
+    if getattr(processor, "do_normalize", False):
+        mean, std = _three(processor.image_mean), _three(processor.image_std)
+    scale = 255 * factor
+    if abs(scale - 1) < 1e-6:
+        yield mean, std
+    yield _divided(mean, scale), _divided(std, scale)
+    yield _divided(_plus_one(mean), scale), _divided(std, scale)  # ViViT's, which subtract 1 before
+
+
+def _three(values: Any) -> Rgb:
+    red, green, blue = [float(value) for value in values] if hasattr(values, "__len__") else [float(values)] * 3
+    return red, green, blue
+
+
+def _divided(values: Rgb, by: float) -> Rgb:
+    return values[0] / by, values[1] / by, values[2] / by
+
+
+def _plus_one(values: Rgb) -> Rgb:
+    return values[0] + 1, values[1] + 1, values[2] + 1

@@ -1,0 +1,88 @@
+"""Names of encoders that a library loads: ``hf:ORG/MODEL``, a local folder, and the name of their store."""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from .common.errors import SettingError
+from .values import DATASET_NAME
+
+HF = "hf:"
+POOLINGS = {
+    "tokens": "all tokens, one after another",
+    "mean": "the mean of all tokens",
+    "first": "the first token",
+}
+"""{option: what a feature is}; without one it is the vector that the model itself gives."""
+HUB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9._-]+")
+FORM = "expected hf:ORG/MODEL or hf:/path/to/folder, then @REVISION, :tokens, :mean, :first or :2fps if they are wanted"
+
+
+@dataclass(frozen=True)
+class HubName:
+    """An encoder's name in parts."""
+
+    model: str
+    """``ORG/MODEL``, or the path of a folder."""
+    revision: str | None = None
+    """A branch, a tag or a commit; None for the newest. Folders have none."""
+    pooling: str | None = None
+    """One of ``POOLINGS``, or None."""
+    fps: float | None = None
+    """Frames a second; None for the model's own."""
+
+    @property
+    def is_folder(self) -> bool:
+        """True for a folder on this machine."""
+        return HUB_ID.fullmatch(self.model) is None
+
+    @property
+    def store(self) -> str:
+        """The name of its feature store, such as "facebook--dinov2-base--tokens"."""
+        base = Path(self.model).name if self.is_folder else self.model.replace("/", "--")
+        fps = None if self.fps is None else f"{self.fps:g}fps"
+        return "--".join(filter(None, (base, self.pooling, fps)))
+
+    @property
+    def text(self) -> str:
+        """The name as it was written."""
+        revision = f"@{self.revision}" if self.revision else ""
+        pooling = f":{self.pooling}" if self.pooling else ""
+        return f"{HF}{self.model}{revision}{pooling}" + ("" if self.fps is None else f":{self.fps:g}fps")
+
+
+def is_hub_name(text: str) -> bool:
+    """Return whether a text names an encoder that a library loads."""
+    return text.startswith(HF)
+
+
+def read_hub_name(text: str) -> HubName:
+    """Read a name such as "hf:facebook/dinov2-base@main:tokens:2fps".
+
+    Raises:
+        SettingError: It has another form.
+    """
+    model, *options = text.removeprefix(HF).split(":")
+    model, _, revision = model.partition("@")
+    if not model or ("@" in text and not re.fullmatch(r"[\w./-]+", revision)):
+        raise SettingError("features", text, FORM)
+    pooling, fps = None, None
+    for option in options:
+        if option in POOLINGS and pooling is None:
+            pooling = option
+        elif (match := re.fullmatch(r"(\d+(?:\.\d+)?)fps", option)) and fps is None and float(match[1]) > 0:
+            fps = float(match[1])
+        else:
+            raise SettingError("features", text, f"{option!r} is not known; {FORM}")
+    if fps is not None and fps.is_integer():
+        fps = int(fps)
+    name = HubName(model, revision or None, pooling, fps)
+    if name.is_folder:
+        if revision:
+            raise SettingError("features", text, "a folder has no revisions; leave it out")
+        if "/" in model and not model.startswith(("/", "./", "../", "~/")):
+            raise SettingError("features", text, f"{model} is no ORG/MODEL; write a folder as ./{model}; {FORM}")
+    if not DATASET_NAME.fullmatch(name.store):
+        problem = f"its store would be called {name.store!r}; expected letters, digits, '.', '_' and '-' only"
+        raise SettingError("features", text, problem)
+    return name

@@ -1,0 +1,184 @@
+"""Encoders that transformers loads: pixels and features of the library's own processor and model, and refusals."""
+
+import json
+import shutil
+from fractions import Fraction
+
+import av
+import numpy as np
+import pytest
+import torch
+import transformers
+from helpers.hub_models import FRAMES, IMAGE_MODELS, OPTIONS, VIDEO_MODELS, own_features, own_pixels, save_model
+from helpers.videos import scene
+from safetensors.torch import load_file, save_file
+from vlalign.extract import extract_video, load_extractor
+from vlalign.extract.cli import main as extract_main
+from vlalign.extract.decoding.decode import decode_video
+from vlalign.extract.decoding.probe import probe_video
+from vlalign.extract.decoding.sampling import sample_frames
+from vlalign.extract.decoding.windows import Row
+from vlalign.extract.encoders.hub import HubEncoder
+from vlalign.extract.jobs import wanted_of
+from vlalign.extract.render import render_video
+from vlalign.storage import FeatureStore, UserError
+from vlalign.storage.hub_names import read_hub_name
+from vlalign.storage.layout import DatasetFolder
+
+WIDTH, HEIGHT = 100, 70
+MODELS = [*IMAGE_MODELS, *VIDEO_MODELS]
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("models")
+    return {name: save_model(name, folder) for name in MODELS}
+
+
+@pytest.fixture(scope="module")
+def video(tmp_path_factory):
+    path = tmp_path_factory.mktemp("video") / "x.mp4"
+    render_video(scene(3.0, width=WIDTH, height=HEIGHT), path)
+    return path
+
+
+def encoder_of(folder) -> str:
+    return f"hf:{folder}{OPTIONS.get(folder.name, '')}"
+
+
+def windows_of(path, fps: float, window: int) -> list[list[np.ndarray]]:
+    """The frames of each row, at their own size, in RGB; the last row begins again with its own frames."""
+    with av.open(str(path)) as container:
+        frames = [frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)]
+    ticks = np.arange(len(frames))
+    taken = [frames[index] for index in sample_frames(ticks, len(frames), Fraction(1, 25), fps)]
+    rows = [taken[first : first + window] for first in range(0, len(taken), window)]
+    return [(row * window)[:window] for row in rows]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_pixels_and_features_are_the_librarys_own(folders, video, name):
+    folder = folders[name]
+    extractor = load_extractor(encoder_of(folder))
+    profile = extractor.profile
+    assert profile.window == (FRAMES if name in VIDEO_MODELS else 1)
+    rows = windows_of(video, profile.fps, profile.window)
+    if name == "clip-pillow":  # the library reads it with torchvision unless it is told otherwise
+        pytest.skip("its processor is torchvision's once it is saved")
+    expected = torch.cat([own_pixels(folder, row) for row in rows])
+    wanted = [
+        part.frames.copy() for part in decode_video(probe_video(video), [wanted_of(profile)]) if isinstance(part, Row)
+    ]
+    ours = (torch.from_numpy(np.stack(wanted)).float() / 255 - torch.tensor(profile.mean)) / torch.tensor(profile.std)
+    torch.testing.assert_close(ours.movedim(-1, -3), expected, rtol=0, atol=2e-6 * 255)
+    theirs = own_features(folder, expected)
+    assert theirs.std(dim=0).max() > 1e-3, "features that are the same for all rows would prove nothing"
+    found = extract_video(video, [extractor])[profile.name].features
+    np.testing.assert_allclose(found, theirs, rtol=1e-5, atol=1e-5 * float(theirs.abs().max()))
+    backwards = extractor.features(np.stack(wanted[::-1])).numpy()
+    one_by_one = np.concatenate([extractor.features(frames[None]).numpy() for frames in wanted])
+    for other in (backwards[::-1], one_by_one):
+        np.testing.assert_allclose(other, theirs, rtol=1e-5, atol=1e-5 * float(theirs.abs().max()))
+
+
+def test_pooling_is_what_the_name_says(folders, video):
+    rows = {}
+    for option in ("", ":mean", ":first", ":tokens"):
+        extractor = load_extractor(f"hf:{folders['dinov2']}{option}")
+        rows[option] = extract_video(video, [extractor])[extractor.profile.name].features
+    tokens = rows[":tokens"].reshape(len(rows[""]), 17, 32)
+    np.testing.assert_allclose(rows[":mean"], tokens.mean(axis=1), rtol=1e-5, atol=1e-5)
+    np.testing.assert_array_equal(rows[":first"], tokens[:, 0])
+    np.testing.assert_allclose(rows[""], tokens[:, 0], rtol=1e-5, atol=1e-5)  # DINOv2's own vector
+
+
+def test_the_command_extracts_with_a_folder_and_refuses_other_weights(folders, video, tmp_path, capsys):
+    videos = tmp_path / "videos"
+    videos.mkdir()
+    shutil.copy(video, videos)
+    folder = tmp_path / "mine"
+    shutil.copytree(folders["siglip"], folder)
+    call = ["--root", str(tmp_path), "--dataset", "own", "--videos", str(videos), "--features", f"hf:{folder},s3d"]
+    assert extract_main([*call, "--weights", "s3d=random"]) == 0
+    store = FeatureStore(DatasetFolder(tmp_path, "own").features("mine"))
+    assert store.get("x").features.shape == (3, 32)
+    assert store.profile.weights == "mine" and store.profile.model == "mine (SiglipModel)"
+    save_model("siglip", tmp_path / "other", seed=1)
+    shutil.copy(tmp_path / "other" / "siglip" / "model.safetensors", folder)
+    shutil.copy(videos / "x.mp4", videos / "y.mp4")
+    assert extract_main([*call, "--weights", "s3d=random"]) == 2
+    assert "features/mine: was made with profile" in capsys.readouterr().err
+    call[-1] = f"hf:{folder}"
+    assert extract_main([*call, "--fps", "2"]) == 0
+    two = FeatureStore(DatasetFolder(tmp_path, "own").features("mine--2fps"))
+    assert two.get("x").features.shape == (6, 32)
+    assert extract_main([*call[:-1], "s3d", "--fps", "2"]) == 2
+    assert "s3d have their own; leave it out" in capsys.readouterr().err
+
+
+def edited(folder, path, name="config.json", **values):
+    """Return a copy of a model whose configuration says something else."""
+    shutil.copytree(folder, path)
+    about = json.loads((path / name).read_text())
+    (path / name).write_text(json.dumps({**about, **values}))
+    return path
+
+
+def test_what_cannot_be_used_is_refused_in_one_line(folders, tmp_path):
+    dinov2, text = folders["dinov2"], tmp_path / "text"
+    transformers.BertModel(
+        transformers.BertConfig(hidden_size=32, num_hidden_layers=1, num_attention_heads=2, intermediate_size=64)
+    ).save_pretrained(text)
+    unknown = edited(dinov2, tmp_path / "unknown", model_type="dinov9")
+    own_code = edited(dinov2, tmp_path / "own_code", model_type="mine", auto_map={"AutoModel": "mine.py"})
+    quantised = edited(dinov2, tmp_path / "quantised", quantization_config={"quant_method": "bitsandbytes"})
+    nothing = edited(dinov2, tmp_path / "sizeless", "preprocessor_config.json", do_resize=False)
+    no_weights = edited(dinov2, tmp_path / "no_weights")
+    (no_weights / "model.safetensors").unlink()
+    half = edited(dinov2, tmp_path / "half")
+    state = load_file(half / "model.safetensors")
+    save_file(dict(list(state.items())[:-3]), half / "model.safetensors", metadata={"format": "pt"})
+    doubled = edited(dinov2, tmp_path / "doubled")
+    save_file({n: v.double() for n, v in state.items()}, doubled / "model.safetensors", metadata={"format": "pt"})
+    cut = edited(dinov2, tmp_path / "cut")
+    (cut / "model.safetensors").write_bytes((dinov2 / "model.safetensors").read_bytes()[:100])
+    no_processor = edited(dinov2, tmp_path / "no_processor")
+    (no_processor / "preprocessor_config.json").unlink()
+    cases = {
+        f"{tmp_path}/nowhere": "no such folder; expected what save_pretrained writes",
+        f"{tmp_path}": "has no config.json",
+        f"{text}": "takes no pictures",
+        f"{unknown}": r"its type is not known \(model_type 'dinov9'",
+        f"{own_code}": "it has code of its own, which is not run",
+        f"{quantised}": "its weights are quantised",
+        f"{nothing}": "makes other sizes than resizing, cropping and normalising",
+        f"{no_weights}": "model.safetensors: not found; a model needs its weights",
+        f"{half}": "its file has no weights for 3 parts of the model",
+        f"{doubled}": "its weights are float64; expected float32, float16, bfloat16",
+        f"{cut}": "not a safetensors file",
+        f"{no_processor}": "it has no processor of pictures",
+        f"{folders['videomae']}": "it sees 4 frames at once, and its configuration does not say how many of a second",
+        f"{folders['vjepa2']}:4fps": "it gives tokens, not a vector; add :mean, :first or :tokens",
+    }
+    for name, words in cases.items():
+        with pytest.raises(UserError, match=words) as refused:
+            load_extractor(f"hf:{name}")
+        assert "\n" not in str(refused.value), name
+
+
+def test_a_model_of_the_hub_is_taken_from_its_cache(folders, tmp_path, monkeypatch):
+    """As huggingface_hub lays it out; the hub itself cannot be reached."""
+    import huggingface_hub.constants as constants
+
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    commit = "1234567890" * 4
+    cached = tmp_path / "models--org--small" / "snapshots" / commit
+    shutil.copytree(folders["vit"], cached)
+    (tmp_path / "models--org--small" / "refs").mkdir()
+    (tmp_path / "models--org--small" / "refs" / "main").write_text(commit)
+    for name in ("hf:org/small", f"hf:org/small@{commit}", "hf:org/small@main"):
+        profile = HubEncoder.find(read_hub_name(name)).profile
+        assert (profile.name, profile.weights) == ("org--small", f"org/small@{commit}")
+    with pytest.raises(UserError, match=r"not in the hub's cache on this machine.*hf download org/other --local-dir"):
+        load_extractor("hf:org/other")
