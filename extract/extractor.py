@@ -20,6 +20,7 @@ from ..storage.records import Profile, Weights
 from .decoding.kernels import KERNELS, Kernel
 from .decoding.log_mel import log_mel_of_all
 from .decoding.windows import TAILS
+from .encoders import is_of_hub
 from .models import MODELS
 from .models.network import Network
 from .weights import load_published, load_random, published_weights
@@ -203,6 +204,25 @@ def _load_hub_encoder(name: str, device: torch.device, precision: str) -> Extrac
     profile = replace(encoder.profile, precision=precision)
     network, used = encoder.load()
     return _on_device(profile, used, network, device)
+
+
+def load_for_store(profile: Profile, weights: Path) -> Extractor:
+    """Load the extractor that made a store, on the CPU.
+
+    Args:
+        profile: The store's profile.
+        weights: File or folder of the weights that made it.
+
+    Raises:
+        UserError: The weights are missing or those of another model.
+    """
+    if not is_of_hub(profile):
+        return load_extractor(profile.name, weights=weights, precision=profile.precision)
+    from .encoders.hub import HubEncoder
+
+    encoder = HubEncoder.of_store(profile, weights)
+    network, used = encoder.load()
+    return _on_device(replace(encoder.profile, precision=profile.precision), used, network, torch.device("cpu"))
 
 
 def _on_device(profile: Profile, used: Weights, network: Network, device: torch.device) -> Extractor:

@@ -4,11 +4,12 @@ from pathlib import Path
 
 from ..storage.common.errors import UserError
 from ..storage.common.terminal import say
-from ..storage.hub_names import is_hub_name
+from ..storage.hub_names import is_hub_name, read_hub_name
 from ..storage.layout import DatasetFolder
 from ..storage.profiles import PROFILES
 from ..storage.shards import Shard, read_shard
 from ..storage.store_folder import shard_files
+from .encoders.files import find_files
 from .extractor import NAMED, Extractor, load_extractor
 from .settings import PRETRAINED
 from .weights import published_weights
@@ -44,6 +45,7 @@ def make_extractor(
     if is_hub_name(weights):
         extractor = load_extractor(weights, device=device, precision=precision)
         _check_store(shard, extractor)
+        remember_place(extractor.weights, find_files(read_hub_name(weights)).folder)
         return extractor
     if weights == PRETRAINED and dataset.name == DEMO and PROFILES[name].modality == "pictures":
         if shard and shard.weights.is_random:

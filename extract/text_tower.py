@@ -16,12 +16,15 @@ from ..storage.common.device import without_memory
 from ..storage.common.errors import UserError, refuse_unreadable, unreadable
 from ..storage.files import check_regular, read_object, sha256_of
 from ..storage.records import Profile, Weights
+from .encoders import is_shared_with_texts
 from .models.clip_text import ClipText, ClipTextSizes
 from .weights import TENSORS_FILE, read_state
 from .weights_place import known_place
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
+
+    from .encoders.hub_text import HubTextTower
 
 WITH_TEXT_TOWER = ("clip_vit_b32",)
 """Features whose published model also reads texts."""
@@ -54,18 +57,26 @@ class TextTower:
 
     def token_ids(self, text: str) -> list[int]:
         """Return the ids of a text's tokens, with its start and its end."""
-        most = self.network.sizes.max_position_embeddings - 2
         start, end = self.tokenizer.token_to_id(START), self.tokenizer.token_to_id(END)
         assert start is not None and end is not None, "checked when the tokenizer was read"
-        return [start, *self.tokenizer.encode(text, add_special_tokens=False).ids[:most], end]
+        return [start, *self.tokenizer.encode(text, add_special_tokens=False).ids[: self.most_tokens], end]
+
+    @property
+    def most_tokens(self) -> int:
+        """Tokens that the tower reads of a text, besides its start and its end."""
+        return self.network.sizes.max_position_embeddings - 2
 
     def is_cut(self, text: str) -> bool:
         """Return whether the tower reads only the beginning of a text."""
-        most = self.network.sizes.max_position_embeddings - 2
-        return len(self.tokenizer.encode(text, add_special_tokens=False).ids) > most
+        return len(self.tokenizer.encode(text, add_special_tokens=False).ids) > self.most_tokens
 
 
-def load_text_tower(profile: Profile, used: Weights, weights: Path | None = None) -> TextTower:
+def has_text_tower(profile: Profile) -> bool:
+    """Return whether the model that made features reads texts, too, as far as the profile tells."""
+    return profile.name in WITH_TEXT_TOWER or is_shared_with_texts(profile)
+
+
+def load_text_tower(profile: Profile, used: Weights, weights: Path | None = None) -> "TextTower | HubTextTower":
     """Load the text tower of the model that made a store.
 
     Args:
@@ -78,10 +89,10 @@ def load_text_tower(profile: Profile, used: Weights, weights: Path | None = None
         UserError: The profile's model reads no texts, or the weights or the tokenizer are missing, damaged, or not
             those of the store.
     """
-    if profile.name not in WITH_TEXT_TOWER:
+    if not has_text_tower(profile):
         raise UserError(
             f"features {profile.name}: {profile.model} reads no texts; search with a run that was trained on them, or "
-            f"extract {' or '.join(WITH_TEXT_TOWER)}"
+            f"extract {' or '.join((*WITH_TEXT_TOWER, 'siglip2'))}"
         )
     if used.is_random:
         raise UserError(
@@ -89,6 +100,10 @@ def load_text_tower(profile: Profile, used: Weights, weights: Path | None = None
             "with trained weights, or search with a run"
         )
     place = weights or known_place(profile, used)
+    if is_shared_with_texts(profile):
+        from .encoders.hub_text import load_hub_text_tower  # transformers takes seconds to import
+
+        return load_hub_text_tower(profile, used, place)
     tensors = place / TENSORS_FILE if place.is_dir() else place
     if not tensors.is_file():
         raise UserError(f"weights {tensors}: no such file; pass --weights with the file or folder of {used.name}")

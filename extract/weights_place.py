@@ -6,6 +6,7 @@ from ..storage.common.errors import UserError
 from ..storage.files import read_json, write_json
 from ..storage.records import Profile, Weights
 from ..storage.state import state_file
+from .encoders import is_of_hub
 from .weights import cache_folder
 
 
@@ -37,6 +38,11 @@ def known_place(profile: Profile, used: Weights) -> Path:
         about = read_json(record)
         if isinstance(about, dict) and isinstance(about.get("place"), str) and Path(about["place"]).exists():
             return Path(about["place"])
+    if is_of_hub(profile):
+        raise UserError(
+            f"weights {used.name}, which made the features {profile.name}: no extraction on this machine used them; "
+            "pass --weights with the folder of the model"
+        )
     if (cached := cache_folder() / profile.weights).is_file():
         return cached
     raise UserError(

@@ -1,1 +1,17 @@
-"""Encoders that other libraries load by name: their profiles, their pictures and their networks."""
+"""Encoders that other libraries load by name: their profiles, their pictures, their networks and their text towers."""
+
+from ...storage.records import Profile
+
+METHODS = "get_video_features", "get_image_features", "get_vision_features", "forward"
+"""Calls of transformers' models that turn pictures into features, the most specific first."""
+OWN_VECTOR = "the model's own vector"
+
+
+def is_of_hub(profile: Profile) -> bool:
+    """Return whether features were made by an encoder that transformers loads."""
+    return profile.layer.startswith(tuple(f"{method}, " for method in METHODS))
+
+
+def is_shared_with_texts(profile: Profile) -> bool:
+    """Return whether the same model may give texts vectors that can be compared with these features."""
+    return profile.layer in (f"get_video_features, {OWN_VECTOR}", f"get_image_features, {OWN_VECTOR}")

@@ -5,8 +5,10 @@ the hub is run. Features are those of the model's own call.
 """
 
 import inspect
+import itertools
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,14 +19,13 @@ from ...storage.common.errors import UserError
 from ...storage.hub_names import POOLINGS, HubName
 from ...storage.records import Profile, Weights
 from ..models.network import Network
+from . import METHODS, OWN_VECTOR
 from .files import ModelFiles, find_files, quiet_transformers
 from .pictures import Pictures, pictures_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
 
-METHODS = "get_video_features", "get_image_features", "get_vision_features", "forward"
-"""Calls that turn pictures into features, the most specific first."""
 OWN_POOLING = {"timesformer": "first"}
 """{model type: what its authors' classifier reads}, for models that give tokens only. VideoMAE's configuration says
 ``use_mean_pooling``. Source: transformers, ``TimesformerForVideoClassification``."""
@@ -52,7 +53,7 @@ class HubNetwork(Network):
         """What a feature is, in words."""
         if self._pooling is not None:
             return f"{self._method}, {POOLINGS[self._pooling]} of its last layer"
-        return f"{self._method}, the model's own vector"
+        return f"{self._method}, {OWN_VECTOR}"
 
     def forward(self, x: Tensor) -> Tensor:
         """See the class. Raises ``ValueError`` if the model gives no such vector."""
@@ -93,6 +94,26 @@ class HubEncoder:
     def find(cls, name: HubName) -> "HubEncoder":
         """Find the files of a model. Raises ``UserError`` if there are none."""
         return cls(name, find_files(name))
+
+    @classmethod
+    def of_store(cls, profile: Profile, place: Path) -> "HubEncoder":
+        """Return the encoder that made a store.
+
+        Args:
+            profile: The store's.
+            place: The folder of the model.
+
+        Raises:
+            UserError: The folder is that of another model.
+        """
+        model, _, revision = profile.weights.partition("@")
+        where = model if revision else str(place)
+        poolings = [None, *(pooling for pooling, words in POOLINGS.items() if words in profile.layer)]
+        for pooling, fps in itertools.product(poolings, (None, profile.fps)):
+            name = HubName(where, revision or None, pooling, fps)
+            if name.store == profile.name:
+                return cls(name, ModelFiles(place, model, revision))
+        raise UserError(f"weights {place}: not the folder of {profile.weights}, which made the features {profile.name}")
 
     @cached_property
     def profile(self) -> Profile:

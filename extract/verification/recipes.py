@@ -12,7 +12,7 @@ import torch
 from ...storage.records import VideoFeatures
 from ..decoding.decode import Finished, Started, Wanted
 from ..decoding.errors import VideoError
-from ..decoding.kernels import LIBSWSCALE, LIBSWSCALE_BICUBIC, PILLOW, Kernel
+from ..decoding.kernels import LIBSWSCALE, LIBSWSCALE_BICUBIC, PILLOW, SQUARE, Kernel
 from ..decoding.messages import Nonsense, PictureFollows, RowFollows
 from ..decoding.process import DecodeProcess
 from ..extractor import Extractor
@@ -148,7 +148,9 @@ class Recipes:
     ) -> tuple[list[np.ndarray], dict[str, _Variant]]:
         """Return the frames of our recipe, and the other recipes by name."""
         profile, wanted = self.extractor.profile, wanted_of(self.extractor.profile)
-        kernels = [kernel for kernel in (LIBSWSCALE, LIBSWSCALE_BICUBIC, PILLOW) if kernel != profile.resize]
+        square = (f"{name}, Pillow{SQUARE}" for name in ("bilinear", "bicubic"))
+        usual = square if Kernel.of(profile.resize).to_square else (LIBSWSCALE, LIBSWSCALE_BICUBIC, PILLOW)
+        kernels = [kernel for kernel in usual if kernel != profile.resize]
         rates = [
             r for r in RATES if r != profile.fps and abs(ours.duration_seconds * r / profile.stride - num_rows) < 2
         ]
@@ -166,9 +168,10 @@ class Recipes:
         variants = self._other_inputs(frames)
         names = [(f"the kernel {kernel!r}", False) for kernel in kernels]
         names += [(f"{rate} frames a second", True) for rate in rates]
-        for (name, another_rate), made, count in zip(names, windows[1:], counts[1:], strict=True):
+        for (name, another_rate), one, made, count in zip(names, asked[1:], windows[1:], counts[1:], strict=True):
             if count == num_rows or not another_rate:
-                variants[name] = _Variant(self.extractor, [made[index] for index in indices], another_rate)
+                extractor = replace(self.extractor, profile=replace(profile, resize=one.resize))
+                variants[name] = _Variant(extractor, [made[index] for index in indices], another_rate)
         valid = int(ours.valid_frames[-1])
         if indices[-1] == counts[0] - 1 == num_rows - 1 and valid < profile.window:
             variants |= self._other_fills(frames, valid)

@@ -11,12 +11,16 @@ import numpy as np
 
 from ...storage.common.errors import UserError
 from ...storage.feature_store import FeatureStore
+from ...storage.hub_names import is_hub_name, read_hub_name
 from ...storage.layout import DatasetFolder
+from ...storage.profiles import split_features
 from ...storage.records import VideoFeatures
+from ...storage.store_folder import stores_in
 from ..data.clips import Clip
 from .moments import ScoreCurve
 
 if TYPE_CHECKING:
+    from ...extract.encoders.hub_text import HubTextTower
     from ...extract.text_tower import TextTower
 
 TINY = float(np.finfo(np.float32).tiny)
@@ -124,7 +128,9 @@ class ZeroShot:
     The vector of a clip is the mean of its rows, each of length 1, and again of length 1 (CLIP4Clip's mean pooling).
     """
 
-    def __init__(self, dataset: DatasetFolder, store: FeatureStore, tower: "TextTower | UserError") -> None:
+    def __init__(
+        self, dataset: DatasetFolder, store: FeatureStore, tower: "TextTower | HubTextTower | UserError"
+    ) -> None:
         """Take a store and its text tower, or the reason why it has none."""
         self.dataset, self.store, self.tower = dataset, store, tower
 
@@ -201,7 +207,7 @@ class ZeroShot:
     def remarks(self, text: str) -> list[str]:
         """Say whether the text is too long."""
         if not isinstance(self.tower, UserError) and self.tower.is_cut(text):
-            return [f"only the first {self.tower.network.sizes.max_position_embeddings - 2} word pieces are read"]
+            return [f"only the first {self.tower.most_tokens} word pieces are read"]
         return []
 
 
@@ -234,6 +240,7 @@ def picture_features(store: FeatureStore, path: Path, weights: Path | None = Non
     """
     from ...extract import extract_video, load_extractor
     from ...extract.decoding.errors import VideoError
+    from ...extract.extractor import load_for_store
     from ...extract.weights_place import known_place
 
     used = store.weights
@@ -242,7 +249,7 @@ def picture_features(store: FeatureStore, path: Path, weights: Path | None = Non
         extractor = load_extractor(store.profile.name, weights="random", seed=seed)
     else:
         place = weights or known_place(store.profile, used)
-        extractor = load_extractor(store.profile.name, weights=place, precision=store.profile.precision)
+        extractor = load_for_store(store.profile, place)
     if (extractor.profile, extractor.weights.sha256) != (store.profile, used.sha256):
         raise UserError(
             f"{store.where}: made otherwise than {path} can be encoded here; use a store that was extracted"
@@ -264,17 +271,20 @@ def open_zero_shot(dataset: DatasetFolder, features: str, weights: Path | None) 
     Raises:
         UserError: There is no such store, or its text tower cannot be read.
     """
-    from ...extract.text_tower import WITH_TEXT_TOWER, load_text_tower  # torch takes seconds to import
+    from ...extract.text_tower import WITH_TEXT_TOWER, has_text_tower, load_text_tower  # torch takes seconds to import
 
-    if "+" in features or "," in features:
+    names = split_features(features, stores_in(dataset.path / "features"))
+    if len(names) > 1:
         raise UserError(
             f"features {features}: several; without a run, expected one, such as {' or '.join(WITH_TEXT_TOWER)}"
         )
-    store = FeatureStore(dataset.features(features))
+    if weights is None and is_hub_name(features) and (encoder := read_hub_name(features)).is_folder:
+        weights = Path(encoder.model).expanduser().absolute()
+    store = FeatureStore(dataset.features(names[0]))
     try:
         tower = load_text_tower(store.profile, store.weights, weights)
     except UserError as error:
-        if store.profile.name in WITH_TEXT_TOWER:
+        if has_text_tower(store.profile):
             raise
         tower = error
     return ZeroShot(dataset, store, tower)

@@ -182,3 +182,33 @@ def test_a_model_of_the_hub_is_taken_from_its_cache(folders, tmp_path, monkeypat
         assert (profile.name, profile.weights) == ("org--small", f"org/small@{commit}")
     with pytest.raises(UserError, match=r"not in the hub's cache on this machine.*hf download org/other --local-dir"):
         load_extractor("hf:org/other")
+
+
+def test_features_made_by_others_are_compared(folders, video, tmp_path, capsys):
+    """Squeezed by Pillow, as some do, they are found to have another kernel."""
+    (tmp_path / "videos").mkdir()
+    shutil.copy(video, tmp_path / "videos")
+    extractor = load_extractor(f"hf:{folders['siglip']}")
+    processor = transformers.SiglipImageProcessorPil.from_pretrained(folders["siglip"])
+    frames = [row[0] for row in windows_of(video, 1, 1)]
+    pixels = torch.from_numpy(np.stack(processor(images=frames, return_tensors="np")["pixel_values"]))
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    call = ["--root", str(tmp_path), "--dataset", "own", "--videos", str(tmp_path / "videos")]
+    call += ["--features", f"hf:{folders['siglip']}", "--verify-against", str(theirs)]
+    for rows, words in (
+        (extract_video(video, [extractor])["siglip"].features, "1 of 1 videos have the same rows"),
+        (own_features(folders["siglip"], pixels).numpy(), "1 of 1 videos have the same rows"),
+        (np.random.default_rng(0).normal(size=(3, 32)), "0 of 1 videos have the same rows"),
+    ):
+        np.save(theirs / "x.npy", rows)
+        extract_main(call)
+        assert words in capsys.readouterr().out
+
+
+def test_a_plan_needs_no_weights(folders, video, tmp_path, capsys):
+    (tmp_path / "videos").mkdir()
+    shutil.copy(video, tmp_path / "videos")
+    call = ["--root", str(tmp_path), "--dataset", "own", "--videos", str(tmp_path / "videos"), "--plan"]
+    assert extract_main([*call, "--features", f"hf:{folders['videomae']}:8fps"]) == 0
+    assert "videomae--8fps           1      0.00             6" in capsys.readouterr().out

@@ -1,0 +1,87 @@
+"""Search in a store that an encoder of transformers made: its own text tower, pictures, training and comparing."""
+
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from helpers.clips_of_text import new_clip, save_clip, word_tokenizer
+from helpers.toy import make_toy
+from helpers.videos import scene
+from PIL import Image
+from transformers import AutoModel, CLIPImageProcessor, CLIPProcessor
+from vlalign.extract.cli import main as extract_main
+from vlalign.extract.render import render_video
+from vlalign.storage import FeatureStore, UserError
+from vlalign.storage.layout import DatasetFolder
+from vlalign.train import open_search
+from vlalign.train.cli_search import main as search_main
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    tokenizer = word_tokenizer(["a red ball falls", "a blue box"])
+    folder = save_clip(new_clip(tokenizer), tokenizer, tmp_path_factory.mktemp("models") / "small")
+    processor = CLIPProcessor(image_processor=CLIPImageProcessor(), tokenizer=tokenizer)
+    processor.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def dataset(model, tmp_path_factory):
+    root = tmp_path_factory.mktemp("root")
+    (root / "videos").mkdir()
+    for number, shape in enumerate(("circle", "square")):
+        render_video(scene(4.0, shape=shape), root / "videos" / f"v{number}.mp4")
+    call = ["--root", str(root), "--dataset", "mine", "--videos", str(root / "videos")]
+    assert extract_main([*call, "--features", f"hf:{model},s3d", "--weights", "s3d=random"]) == 0
+    return DatasetFolder(root, "mine")
+
+
+@torch.inference_mode()
+def test_texts_get_the_models_own_vectors(model, dataset):
+    search = open_search(dataset.path, features=f"hf:{model}")
+    clip, processor = AutoModel.from_pretrained(model).eval(), CLIPProcessor.from_pretrained(model)
+    for text in ("a red ball falls", "a blue box", "a box a ball " * 40):
+        tokens = processor(text=[text], return_tensors="pt", truncation=True, max_length=77)
+        expected = clip.get_text_features(**tokens).pooler_output[0].numpy()
+        np.testing.assert_allclose(
+            search.encoder.text_vector(text), expected / np.linalg.norm(expected), rtol=1e-5, atol=1e-6
+        )
+    found = search("a red ball falls", num_results=2)
+    assert {moment.video_id for moment in found} == {"v0", "v1"}
+    assert search.remarks("a blue box", "picture") == []
+    assert search.remarks("a blue box " * 40, "picture") == ["only the first 77 word pieces are read"]
+
+
+def test_a_picture_gets_the_models_own_vector(model, dataset, tmp_path):
+    search = open_search(dataset.path, features="small", weights=model)
+    picture = tmp_path / "x.png"
+    Image.fromarray(np.random.default_rng(0).integers(0, 256, (60, 80, 3), dtype=np.uint8)).save(picture)
+    clip, processor = AutoModel.from_pretrained(model).eval(), CLIPProcessor.from_pretrained(model)
+    with torch.inference_mode():
+        pixels = processor(images=Image.open(picture), return_tensors="pt")["pixel_values"]
+        expected = clip.get_image_features(pixel_values=pixels).pooler_output[0].numpy()
+    found = search.encoder.picture_vector(picture)
+    np.testing.assert_allclose(found, expected / np.linalg.norm(expected), rtol=1e-4, atol=1e-5)
+
+
+def test_the_command_finds_and_says_what_is_wrong(model, dataset, tmp_path, capsys):
+    call = ["--root", str(dataset.root), "--dataset", "mine", "--features", f"hf:{model}", "a red ball falls"]
+    assert search_main(call) == 0
+    assert "v0" in capsys.readouterr().out
+    other = tmp_path / "small"
+    shutil.copytree(model, other)
+    (other / "model.safetensors").write_bytes((model / "model.safetensors").read_bytes()[:-1] + b"x")
+    with pytest.raises(UserError, match=r"SHA-256 .*, but the store was made with small"):
+        open_search(dataset.path, features="small", weights=other)
+
+
+def test_a_run_trains_on_such_a_store(tmp_path, model):
+    toy = make_toy(tmp_path)
+    store = FeatureStore(toy.features("s3d"))
+    shutil.copytree(store.folder, toy.features("small"))
+    from vlalign.train import train
+
+    run = train(tmp_path, "toy", settings={"features": f"hf:{model}", "num_steps": 2})
+    assert run.config.features == "small" and "small" in run.folder.name
