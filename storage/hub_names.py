@@ -1,4 +1,4 @@
-"""Names of encoders that a library loads: ``hf:ORG/MODEL``, a local folder, and the name of their store."""
+"""Names of encoders that a library loads, such as ``hf:ORG/MODEL`` and ``timm:NAME``, and the names of their stores."""
 
 import re
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from pathlib import Path
 from .common.errors import SettingError
 from .values import DATASET_NAME
 
-HF = "hf:"
+HF, TIMM = "hf:", "timm:"
 POOLINGS = {
     "tokens": "all tokens, one after another",
     "mean": "the mean of all tokens",
@@ -15,7 +15,9 @@ POOLINGS = {
 }
 """{option: what a feature is}; without one it is the vector that the model itself gives."""
 HUB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9._-]+")
-FORM = "expected hf:ORG/MODEL or hf:/path/to/folder, then @REVISION, :tokens, :mean, :first or :2fps if they are wanted"
+FORM = (
+    "expected hf:ORG/MODEL, timm:NAME or hf:/path/to/folder, then @REVISION, :tokens, :mean, :first or :2fps if wanted"
+)
 
 
 @dataclass(frozen=True)
@@ -53,16 +55,17 @@ class HubName:
 
 def is_hub_name(text: str) -> bool:
     """Return whether a text names an encoder that a library loads."""
-    return text.startswith(HF)
+    return text.startswith((HF, TIMM))
 
 
 def read_hub_name(text: str) -> HubName:
-    """Read a name such as "hf:facebook/dinov2-base@main:tokens:2fps".
+    """Read a name such as "hf:facebook/dinov2-base@main:tokens:2fps". "timm:NAME" is "hf:timm/NAME".
 
     Raises:
         SettingError: It has another form.
     """
-    model, *options = text.removeprefix(HF).split(":")
+    whole = f"timm/{text.removeprefix(TIMM)}" if text.startswith(TIMM) else text.removeprefix(HF)
+    model, *options = whole.split(":")
     model, _, revision = model.partition("@")
     if not model or ("@" in text and not re.fullmatch(r"[\w./-]+", revision)):
         raise SettingError("features", text, FORM)

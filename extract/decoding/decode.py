@@ -14,7 +14,7 @@ from .backends import BACKENDS, SILENT_BACKENDS, choose_backends, version_of
 from .decord_backend import NotTrusted
 from .errors import VideoError
 from .frames import Decoding
-from .kernels import LIBSWSCALE
+from .kernels import LIBSWSCALE, Kernel
 from .probe import VideoInfo
 from .pyav_backend import STRICT_DECODERS
 from .sampling import sample_frames
@@ -192,6 +192,7 @@ def _pass(backend: str, plan: _Plan, beat: Callable[[], None]) -> Generator[Part
             crop_px=w.crop_px,
             tail=w.tail,
             fps=w.fps,
+            cuts_to_even=Kernel.of(w.resize).cuts_to_even,
         )
         for index, (w, indices) in enumerate(zip(plan.wanted, plan.samples, strict=True))
     ]

@@ -17,13 +17,21 @@ SQUARE = ", to a square"
 """In ``Profile.resize``: both sides get the length of the short one, whatever the picture's shape."""
 UNROUNDED = ", not rounded"
 """At the end of ``Profile.resize``: pictures are float32. Some processors scale to 0..1 before they resize."""
+CUT_TO_EVEN = ", cut like torchvision"
+"""After those: if a cut cannot be centred, it begins at the even of the two pixels; else at the lower."""
 LIBSWSCALE, LIBSWSCALE_BICUBIC, PILLOW = "bilinear, libswscale", "bicubic, libswscale", "bicubic, Pillow"
 NAMES = "bilinear", "bicubic", "lanczos"
 KERNELS = (
     LIBSWSCALE,
     LIBSWSCALE_BICUBIC,
-    *(f"{name}, {BY_PILLOW}{square}" for name in NAMES for square in ("", SQUARE)),
-    *(f"{name}, {BY_TORCHVISION}{square}{end}" for name in NAMES for square in ("", SQUARE) for end in ("", UNROUNDED)),
+    *(
+        f"{name}, {by}{square}{unrounded}{cut}"
+        for name in NAMES
+        for by in (BY_PILLOW, BY_TORCHVISION)
+        for square in ("", SQUARE)
+        for unrounded in (("", UNROUNDED) if by == BY_TORCHVISION else ("",))
+        for cut in ("", CUT_TO_EVEN)
+    ),
 )
 """The values of ``Profile.resize`` that can be computed."""
 
@@ -44,15 +52,17 @@ class Kernel(NamedTuple):
     """The library that scales: ``BY_FFMPEG``, ``BY_PILLOW`` or ``BY_TORCHVISION``."""
     to_square: bool
     is_rounded: bool
+    cuts_to_even: bool
 
     @classmethod
     def of(cls, resize: str) -> "Kernel":
         """Return the parts of a text. Raises ``ValueError`` if it is none of ``KERNELS``."""
         if resize not in KERNELS:
             raise ValueError(f"resize {resize!r}: expected {' or '.join(map(repr, KERNELS))}")
-        rounded = resize.removesuffix(UNROUNDED)
+        uncut = resize.removesuffix(CUT_TO_EVEN)
+        rounded = uncut.removesuffix(UNROUNDED)
         name, by = rounded.removesuffix(SQUARE).split(", ")
-        return cls(name, by, rounded.endswith(SQUARE), rounded == resize)
+        return cls(name, by, rounded.endswith(SQUARE), rounded == uncut, uncut != resize)
 
     @property
     def dtype(self) -> type[np.generic]:

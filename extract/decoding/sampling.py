@@ -59,8 +59,19 @@ def scaled_size(height: int, width: int, short_side_px: int) -> tuple[int, int]:
     return short_side_px, int(width * short_side_px / height)
 
 
-def centre_crop(height: int, width: int, crop_px: int) -> tuple[int, int]:
-    """Return (top, left) of the centre square."""
+def centre_crop(height: int, width: int, crop_px: int, *, to_even: bool = False) -> tuple[int, int]:
+    """Return (top, left) of the centre square.
+
+    5x9, crop 2  ->  (1, 3); to even  ->  (2, 4)
+
+    Args:
+        height: Of the picture.
+        width: Of the picture.
+        crop_px: Side of the square.
+        to_even: Where two pixels are equally near, take the even one (torchvision's ``center_crop``), not the lower.
+    """
+    if to_even:
+        return round((height - crop_px) / 2), round((width - crop_px) / 2)
     return (height - crop_px) // 2, (width - crop_px) // 2
 
 

@@ -37,7 +37,16 @@ class Windows:
     """Assemble one profile's frames into windows."""
 
     def __init__(
-        self, wanted: int, indices: np.ndarray, *, window: int, stride: int, crop_px: int | None, tail: str, fps: float
+        self,
+        wanted: int,
+        indices: np.ndarray,
+        *,
+        window: int,
+        stride: int,
+        crop_px: int | None,
+        tail: str,
+        fps: float,
+        cuts_to_even: bool = False,
     ) -> None:
         """Take a profile's window settings.
 
@@ -49,7 +58,9 @@ class Windows:
             crop_px: Side of the centre crop; None keeps the whole frame.
             tail: Rule for a last window that is not full: one of ``TAILS``, or any if the window is one frame.
             fps: Frames per second.
+            cuts_to_even: As for ``centre_crop``.
         """
+        self._cuts_to_even = cuts_to_even
         self._wanted, self._indices, self._crop_px = wanted, indices, crop_px
         self._window, self._stride, self._tail, self._fps = window, stride, tail, fps
         self._next = 0
@@ -70,7 +81,7 @@ class Windows:
         self._next += repeats
         if self._crop_px is not None:
             height, width, _ = picture.shape
-            top, left = centre_crop(height, width, self._crop_px)
+            top, left = centre_crop(height, width, self._crop_px, to_even=self._cuts_to_even)
             picture = picture[top : top + self._crop_px, left : left + self._crop_px]
         for _ in range(repeats):
             if self._num_to_skip:

@@ -8,6 +8,7 @@ import inspect
 import itertools
 from dataclasses import dataclass
 from functools import cached_property
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -212,7 +213,10 @@ class HubEncoder:
         from transformers import CONFIG_MAPPING, AutoConfig, __version__
 
         about = self.files.config
-        kind = str(about.get("model_type"))[:80]
+        is_of_timm = "model_type" not in about and "architecture" in about
+        kind = "timm_wrapper" if is_of_timm else str(about.get("model_type"))[:80]
+        if kind == "timm_wrapper" and find_spec("timm") is None:
+            raise UserError(f'features {self.name.text}: timm is not installed; install "vlalign[timm]"')
         if kind not in CONFIG_MAPPING:
             own_code = "it has code of its own, which is not run" if "auto_map" in about else "its type is not known"
             raise UserError(
@@ -222,9 +226,12 @@ class HubEncoder:
         if "quantization_config" in about:
             raise UserError(f"features {self.name.text}: its weights are quantised; pass the model that it was made of")
         try:
-            return AutoConfig.from_pretrained(self.files.folder, local_files_only=True)
+            config = AutoConfig.from_pretrained(self.files.folder, local_files_only=True)
         except LOAD_ERRORS as error:
             raise self._refused(error) from None
+        if getattr(config, "model_args", None):  # newer timms write the number of classes there, too
+            config.model_args.pop("num_classes", None)
+        return config
 
     def _pictures(self, num_frames: int | None) -> Pictures:
         """Return what the model's own processor makes of frames. Raises ``ValueError`` if that cannot be told."""
@@ -232,6 +239,8 @@ class HubEncoder:
 
         def processed(frame: np.ndarray) -> np.ndarray:
             if num_frames is None:
+                if hasattr(processor, "data_config"):  # timm's
+                    return processor(images=frame)["pixel_values"][0].numpy()
                 made = processor(images=frame, return_tensors="np", input_data_format="channels_last")
                 return np.asarray(made["pixel_values"], dtype=np.float32)[0]
             made = processor([[frame] * num_frames], return_tensors="np")

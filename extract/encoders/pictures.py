@@ -5,13 +5,14 @@ They are read from what the processor states, then proved: the processor's pixel
 What cannot be told in this way is refused.
 """
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from ..decoding.kernels import BY_PILLOW, BY_TORCHVISION, SQUARE, UNROUNDED, Kernel
+from ..decoding.kernels import BY_PILLOW, BY_TORCHVISION, CUT_TO_EVEN, SQUARE, UNROUNDED, Kernel
 from ..decoding.sampling import centre_crop, scaled_size
 
 SHAPES = (270, 480), (480, 271), (131, 257), (60, 301)
@@ -40,7 +41,7 @@ class Pictures:
         height, width = (side, side) if kernel.to_square else scaled_size(frame.shape[0], frame.shape[1], side)
         picture = kernel.scaled(frame, height, width)
         if self.crop_px is not None:
-            top, left = centre_crop(height, width, self.crop_px)
+            top, left = centre_crop(height, width, self.crop_px, to_even=kernel.cuts_to_even)
             picture = picture[top : top + self.crop_px, left : left + self.crop_px]
         mean, std = (np.asarray(values, dtype=np.float32) for values in (self.mean, self.std))
         return ((picture.astype(np.float32) / 255 - mean) / std).transpose(2, 0, 1)
@@ -80,11 +81,26 @@ def pictures_of(processor: Any, processed: Callable[[np.ndarray], np.ndarray]) -
 
 def stated_pictures(processor: Any) -> Iterator[Pictures]:
     """Yield what a processor may mean by what it states, the most likely first."""
+    if (config := getattr(processor, "data_config", None)) is not None:
+        yield from _stated_by_timm(config)
+        return
     kernel = _kernel_name(getattr(processor, "resample", None))
     for by, end in ((BY_TORCHVISION, ""), (BY_PILLOW, ""), (BY_TORCHVISION, UNROUNDED)):
         for mean, std in _ranges(processor):
             for short, crop, is_square in _sizes(processor):
                 yield Pictures(short, crop, f"{kernel}, {by}{SQUARE if is_square else ''}{end}", mean, std)
+
+
+def _stated_by_timm(config: dict[str, Any]) -> Iterator[Pictures]:
+    """Yield what timm's data configuration means. Source: timm, ``transforms_imagenet_eval``."""
+    _, height, width = config["input_size"]
+    if height != width:
+        return
+    squares = {"center": "", "squash": SQUARE}
+    if config["interpolation"] in RESAMPLING.values() and config["crop_mode"] in squares:
+        kernel = f"{config['interpolation']}, {BY_PILLOW}{squares[config['crop_mode']]}{CUT_TO_EVEN}"
+        side = math.floor(height / config["crop_pct"])
+        yield Pictures(side, height, kernel, _three(config["mean"]), _three(config["std"]))
 
 
 def _kernel_name(resample: Any) -> str:

@@ -1,13 +1,16 @@
 """Small models of transformers with random weights, as the library itself writes them."""
 
 from collections.abc import Callable
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+import av
 import numpy as np
 import torch
 import transformers
 from transformers.models.llava_onevision.video_processing_llava_onevision import LlavaOnevisionVideoProcessor
+from vlalign.extract.decoding.sampling import sample_frames
 
 SIDE, FRAMES = 32, 4
 SQUARE, WIDER = {"height": SIDE, "width": SIDE}, {"shortest_edge": SIDE + 4}
@@ -156,3 +159,14 @@ def own_features(folder: Path, pixels: torch.Tensor) -> torch.Tensor:
     if name == "videomae":
         return output.last_hidden_state.mean(dim=1)
     return output.last_hidden_state[:, 0] if name == "timesformer" else output.pooler_output
+
+
+def windows_of(path: Path, fps: float, window: int) -> list[list[np.ndarray]]:
+    """Return the frames of each row of a video of 25 frames a second, at their own size, in RGB. A last row that is not
+    full begins again with its own frames."""
+    with av.open(str(path)) as container:
+        frames = [frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)]
+    ticks = np.arange(len(frames))
+    taken = [frames[index] for index in sample_frames(ticks, len(frames), Fraction(1, 25), fps)]
+    rows = [taken[first : first + window] for first in range(0, len(taken), window)]
+    return [(row * window)[:window] for row in rows]

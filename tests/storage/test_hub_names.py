@@ -16,6 +16,7 @@ NAMES = {
     "hf:a/b:7.5fps": ("a--b--7.5fps", HubName("a/b", None, None, 7.5)),
     "hf:/models/my-clip": ("my-clip", HubName("/models/my-clip")),
     "hf:./my-clip:first": ("my-clip--first", HubName("./my-clip", None, "first")),
+    "timm:resnet18.a1_in1k": ("timm--resnet18.a1_in1k", HubName("timm/resnet18.a1_in1k")),
     "hf:my-clip": ("my-clip", HubName("my-clip")),
 }
 
@@ -24,18 +25,18 @@ NAMES = {
 def test_a_name_is_read_and_written(text):
     store, expected = NAMES[text]
     name = read_hub_name(text)
-    assert (name, name.store, name.text) == (expected, store, text)
-    assert is_hub_name(text) and name.is_folder == ("a/b" not in text and "facebook" not in text)
+    assert (name, name.store, name.text) == (expected, store, text.replace("timm:", "hf:timm/"))
+    assert is_hub_name(text) and name.is_folder == ("clip" in text)
 
 
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("hf:", "expected hf:ORG/MODEL or"),
+        ("hf:", "expected hf:ORG/MODEL, timm:NAME or"),
         ("hf:a/b:half", "'half' is not known"),
         ("hf:a/b:mean:first", "'first' is not known"),
         ("hf:a/b:0fps", "'0fps' is not known"),
-        ("hf:a/b@", "expected hf:ORG/MODEL or"),
+        ("hf:a/b@", "expected hf:ORG/MODEL, timm:NAME or"),
         ("hf:models/mine/clip", "write a folder as ./models/mine/clip"),
         ("hf:./clip@main", "a folder has no revisions"),
         ("hf:./my clip", "its store would be called 'my clip'"),

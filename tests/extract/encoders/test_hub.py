@@ -2,21 +2,27 @@
 
 import json
 import shutil
-from fractions import Fraction
 
-import av
 import numpy as np
 import pytest
 import torch
 import transformers
-from helpers.hub_models import FRAMES, IMAGE_MODELS, OPTIONS, VIDEO_MODELS, own_features, own_pixels, save_model
+from helpers.hub_models import (
+    FRAMES,
+    IMAGE_MODELS,
+    OPTIONS,
+    VIDEO_MODELS,
+    own_features,
+    own_pixels,
+    save_model,
+    windows_of,
+)
 from helpers.videos import scene
 from safetensors.torch import load_file, save_file
 from vlalign.extract import extract_video, load_extractor
 from vlalign.extract.cli import main as extract_main
 from vlalign.extract.decoding.decode import decode_video
 from vlalign.extract.decoding.probe import probe_video
-from vlalign.extract.decoding.sampling import sample_frames
 from vlalign.extract.decoding.windows import Row
 from vlalign.extract.encoders.hub import HubEncoder
 from vlalign.extract.jobs import wanted_of
@@ -44,16 +50,6 @@ def video(tmp_path_factory):
 
 def encoder_of(folder) -> str:
     return f"hf:{folder}{OPTIONS.get(folder.name, '')}"
-
-
-def windows_of(path, fps: float, window: int) -> list[list[np.ndarray]]:
-    """The frames of each row, at their own size, in RGB; the last row begins again with its own frames."""
-    with av.open(str(path)) as container:
-        frames = [frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)]
-    ticks = np.arange(len(frames))
-    taken = [frames[index] for index in sample_frames(ticks, len(frames), Fraction(1, 25), fps)]
-    rows = [taken[first : first + window] for first in range(0, len(taken), window)]
-    return [(row * window)[:window] for row in rows]
 
 
 @pytest.mark.parametrize("name", MODELS)
