@@ -133,7 +133,7 @@ def extract_parser(prog: str, description: str, example: str) -> argparse.Argume
     """Return the parser of ``vlalign-extract`` and of the cluster job that does the same."""
     parser = command_parser(prog, description, example)
     known = ", ".join([*PROFILES, *(f"{alias} (= {name})" for alias, name in ALIASES.items())])
-    known += "; or any image or video model of transformers or timm: hf:ORG/MODEL[@REVISION], timm:NAME, or hf:/path/to/folder"
+    known += "; or a model of transformers or timm: hf:ORG/MODEL[@REVISION], timm:NAME or hf:/path/to/folder"
     parser.add_argument(
         "--features", default="s3d", help=f"features to extract, separated by commas or +: {known} (default: s3d)"
     )
