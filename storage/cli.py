@@ -202,8 +202,7 @@ _IMPORT = {
     "--profile": {
         "required": True,
         "help": "how the features were made, as far as you know: a name as for vlalign-extract --features, or a JSON "
-        "file "
-        "with the fields that vlalign-store info --json shows",
+        "file with the fields that vlalign-store info --json shows",
     },
     "--pattern": {
         "help": "which files to take, and where the id is in their names, such as '{id}_rgb.npy' (default: all files)"
@@ -219,7 +218,8 @@ _EXPORT = {
     "--form": {
         "required": True,
         "choices": FORMS,
-        "help": "npy: rows only, a file for each video; npz: with times and profile; webdataset: tar files of both",
+        "help": "npy: rows only, a file for each video; npz: with times and profile; webdataset: tars of both; "
+        "parquet: a row for each window, as tools for embeddings read it; hub: the same with a card, for dataset hubs",
     },
 }
 ACTIONS = {

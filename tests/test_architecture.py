@@ -56,6 +56,7 @@ EXCEPTIONS = {
     ("extract/models/clip.py", "transformers"),
     ("extract/encoders/files.py", "transformers"),
     ("extract/encoders/hub.py", "transformers"),
+    ("extract/encoders/hub_text.py", "transformers"),
     ("train/search/encoders.py", "vlalign.extract"),
     ("train/page/clips.py", "vlalign.extract"),
 }

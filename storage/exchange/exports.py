@@ -20,6 +20,8 @@ from ..common.progress import Listener, progress, report_progress_to
 from ..files import written_whole
 from ..records import VideoFeatures
 from ..store import Store
+from .card import export_hub
+from .parquet import export_parquet
 from .tars import ABOUT_SUFFIX, ROWS_SUFFIX
 
 TAR_BYTES = 1_000_000_000
@@ -38,7 +40,8 @@ def export_store(
         form: ``npy`` writes ID.npy with the rows alone. ``npz`` writes ID.npz with ``features`` and ``EXPORTED``
             (profile and weights as JSON). ``webdataset`` writes tars of at most 1 GB, in which a video is
             KEY.features.npy and KEY.json; KEY is the id with dots percent-encoded, because WebDataset ends a key at
-            the first dot.
+            the first dot. ``parquet`` writes files of at most 1 GB with a row for each row of the store; ``hub`` the
+            same under ``data/``, with a card that dataset hubs read.
         problems: Receives the videos whose ids cannot be names of files.
         on_progress: Called after each video.
 
@@ -176,4 +179,6 @@ FORMS: dict[str, Callable[[Store, Path, Iterable[VideoFeatures], Problems], int]
     "npy": partial(_export_files, ".npy", _write_npy),
     "npz": partial(_export_files, ".npz", _write_npz),
     "webdataset": _export_tars,
+    "parquet": export_parquet,
+    "hub": export_hub,
 }

@@ -17,6 +17,7 @@ from ..common.errors import UserError
 from ..common.terminal import one_line
 from ..files import VIDEO_SUFFIXES
 from .containers import FEATURE_SUFFIXES, open_arrays
+from .parquet import SUFFIX, open_parquet
 from .pickles import pickle_tree
 from .tars import open_tar
 from .tree import ForeignFeatures, Tree, choose, flat, listed, read_tree, refuse_damaged
@@ -78,7 +79,9 @@ def foreign_videos(source: Path, pattern: str | None = None) -> Iterator[list[Fo
 
     Args:
         source: One of these:
-            a folder with a file for each video, whose path without suffixes is the id, or with tars of vlalign;
+            a folder with a file for each video, whose path without suffixes is the id, or with Parquet files, or with
+            tars of vlalign;
+            a Parquet file with a column of ids and one of embeddings (``parquet.py``);
             a .npz or HDF5 file with an array for each video, or a group with one array or one called ``features``;
             a pickle of a dict {id: array}, {id: list of arrays} or {id: {name: array}};
             a file of one video, whose array is called ``features``.
@@ -96,7 +99,7 @@ def foreign_videos(source: Path, pattern: str | None = None) -> Iterator[list[Fo
                 like = f" like {pattern!r}" if pattern is not None else ""
                 suffixes = " ".join(FEATURE_SUFFIXES)
                 raise UserError(
-                    f"{source}: no features{like} in it; expected {suffixes} or .tar files, or arrays by id"
+                    f"{source}: no features{like} in it; expected {suffixes}, .parquet or .tar files, or arrays by id"
                 )
         yield videos
 
@@ -111,11 +114,15 @@ def _videos_in(source: Path, pattern: str | None, stack: ExitStack) -> list[Fore
         if pattern is not None:
             raise UserError(f"{source}: a tar has the ids in its JSON; expected no pattern, got {pattern!r}")
         return _in_tar(source)
+    if suffix == SUFFIX:
+        if pattern is not None:
+            raise UserError(f"{source}: a Parquet file has the ids in a column; expected no pattern, got {pattern!r}")
+        return _in_parquet(source)
     if suffix in PICKLE_SUFFIXES:
         return _in_tree(source, pickle_tree(source), pattern)
     if suffix in FEATURE_SUFFIXES:
         return _in_tree(source, stack.enter_context(open_arrays(source)), pattern)
-    known = " ".join((*FEATURE_SUFFIXES, *PICKLE_SUFFIXES, ".tar"))
+    known = " ".join((*FEATURE_SUFFIXES, *PICKLE_SUFFIXES, ".tar", SUFFIX))
     raise UserError(f"{source}: unknown suffix; expected a folder, or a file ending in {known}")
 
 
@@ -142,9 +149,9 @@ def _in_folder(folder: Path, pattern: str | None) -> list[ForeignVideo]:
         if names is None or match:
             video_id = match[1] if match else _video_id(relative)
             videos.append(ForeignVideo(video_id, path, partial(_read_file, path, name), name))
-    for path in _files(folder, (".tar",)) if names is None else ():
+    for path in _files(folder, (".tar", SUFFIX)) if names is None else ():
         try:
-            videos += _in_tar(path)
+            videos += _in_tar(path) if path.suffix.lower() == ".tar" else _in_parquet(path)
         except UserError as error:
             videos.append(ForeignVideo(path.stem, path, partial(_refuse, error)))
     return videos
@@ -153,6 +160,14 @@ def _in_folder(folder: Path, pattern: str | None) -> list[ForeignVideo]:
 def _in_tar(path: Path) -> list[ForeignVideo]:
     tar = open_tar(path)
     return [ForeignVideo(tar.video_id(key), path, partial(tar.read, key), key) for key in tar.video_keys()]
+
+
+def _in_parquet(path: Path) -> list[ForeignVideo]:
+    opened = open_parquet(path)
+    return [
+        ForeignVideo(video_id, path, partial(opened.read, index), video_id)
+        for index, (video_id, _) in enumerate(opened.places)
+    ]
 
 
 def _refuse(error: UserError) -> NoReturn:

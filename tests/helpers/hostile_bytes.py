@@ -31,6 +31,7 @@ from vlalign.storage.care import look_through
 from vlalign.storage.common.errors import UserError
 from vlalign.storage.common.problems import Problems
 from vlalign.storage.describe import describe
+from vlalign.storage.exchange.exports import export_store
 from vlalign.storage.exchange.foreign import foreign_videos
 from vlalign.storage.exchange.stated import read_durations, read_profile
 from vlalign.storage.files import sha256_of
@@ -42,6 +43,7 @@ from vlalign.storage.thumbnails import Thumbnail, ThumbnailStore, write_thumbnai
 from vlalign.storage.word_vectors import read_word_vectors
 
 from helpers.clips_of_text import new_clip, save_clip, word_tokenizer
+from helpers.foreign_files import make_store
 from helpers.toy import make_toy
 
 MOST_SECONDS, MOST_BYTES = 10, 2 << 30
@@ -407,6 +409,9 @@ def make_originals(reader: str, folder: Path) -> Path:
         np.savez(folder / "a.npz", v0=rows, v1=rows[:2])
         with h5py.File(folder / "a.h5", "w") as file:
             file["v0"], file["g/features"] = rows, rows[:3]
+        pq.write_table(pa.table({"id": ["v0"] * 5, "embedding": list(rows)}), folder / "a.parquet")
+        store = make_store(folder.with_name("store"))
+        export_store(store, folder / "ours", "parquet", Problems(quiet=True))
         for protocol in (2, 4):
             (folder / f"a{protocol}.pkl").write_bytes(
                 pickle.dumps({"v0": rows, "v1": {"x": rows[:2]}, "v2": [rows[0]]}, protocol=protocol)

@@ -1,0 +1,259 @@
+"""Parquet files of features: a row for each window, with its video, its times and its embedding.
+
+vlalign's own files also have the profile, the weights and the stored type in their metadata, so that reading them in
+again gives the same store. Files of other programs need a column with ids and one with lists of numbers.
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ..common.errors import UserError
+from ..common.problems import Problems
+from ..files import check_regular, written_whole
+from ..records import VideoFeatures
+from ..store import Store
+from .tree import MAX_ARRAY_BYTES, ForeignFeatures, refuse_damaged
+
+SUFFIX = ".parquet"
+METADATA_KEY = b"vlalign"
+FILE_BYTES, GROUP_BYTES = 1_000_000_000, 64 << 20
+"""Size of the embeddings in a file, and of those that are written at once."""
+ID_COLUMNS, EMBEDDING_COLUMNS = ("video_id", "id"), ("embedding", "features", "vector")
+"""Names of columns in files of other programs, in the order in which they are tried."""
+
+
+def export_parquet(store: Store, target: Path, videos: Iterable[VideoFeatures], problems: Problems) -> int:
+    """Write ``part-00000.parquet`` and so on into a folder: ``video_id``, ``start_seconds``, ``end_seconds``,
+    ``valid_frames``, ``duration_seconds``, ``partial`` and ``embedding`` (float32, which all programs read).
+
+    Returns the number of videos, each of which lies in one file.
+    """
+    del problems  # any id can be a value
+    num_files = num_videos = 0
+    pending = _Pending(iter(videos))
+    while pending.video is not None:
+        with written_whole(target / f"part-{num_files:05d}{SUFFIX}") as partial_path:
+            num_videos += _write_file(partial_path, store, pending)
+        num_files += 1
+    return num_videos
+
+
+class _Pending:
+    """The videos that are not written yet."""
+
+    def __init__(self, videos: Iterator[VideoFeatures]) -> None:
+        self._videos = videos
+        self.video = next(videos, None)
+
+    def take_group(self, dtype: np.dtype[Any]) -> list[VideoFeatures]:
+        """Return the next videos whose rows have a type, as many as are written at once."""
+        taken: list[VideoFeatures] = []
+        num_bytes = 0
+        while self.video is not None and self.video.features.dtype == dtype and num_bytes < GROUP_BYTES:
+            taken.append(self.video)
+            num_bytes += 4 * self.video.features.size
+            self.video = next(self._videos, None)
+        return taken
+
+
+def _write_file(path: Path, store: Store, pending: _Pending) -> int:
+    """Write videos of one stored type, up to the size of a file; return how many."""
+    assert pending.video is not None
+    dtype, dimension = pending.video.features.dtype, store.profile.dimension
+    without_rows: list[dict[str, Any]] = []
+    num_videos = num_bytes = 0
+    with pq.ParquetWriter(path, _schema(dimension)) as writer:
+        while num_bytes < FILE_BYTES and (group := pending.take_group(dtype)):
+            without_rows += [_facts(video) for video in group if not len(video.features)]
+            if rows := [video for video in group if len(video.features)]:
+                writer.write_table(_table(rows, dimension))
+            num_videos += len(group)
+            num_bytes += sum(4 * video.features.size for video in group)
+        about = {
+            "profile": json.loads(store.profile.to_json()),
+            "weights": asdict(store.weights),
+            "dtype": dtype.name,
+            "without_rows": without_rows,
+        }
+        writer.add_key_value_metadata({METADATA_KEY: json.dumps(about).encode()})
+    return num_videos
+
+
+def _schema(dimension: int) -> pa.Schema:
+    return pa.schema(
+        [
+            ("video_id", pa.string()),
+            ("start_seconds", pa.float64()),
+            ("end_seconds", pa.float64()),
+            ("valid_frames", pa.int32()),
+            ("duration_seconds", pa.float64()),
+            ("partial", pa.string()),
+            ("embedding", pa.list_(pa.float32(), dimension)),
+        ]
+    )
+
+
+def _facts(video: VideoFeatures) -> dict[str, Any]:
+    return {"video_id": video.video_id, "duration_seconds": video.duration_seconds, "partial": video.partial}
+
+
+def _table(videos: Sequence[VideoFeatures], dimension: int) -> pa.Table:
+    counts = [len(video.features) for video in videos]
+    rows = np.concatenate([video.features for video in videos]).astype(np.float32, copy=False)
+    columns = {
+        "video_id": np.repeat(np.array([video.video_id for video in videos], dtype=object), counts),
+        "start_seconds": np.concatenate([video.start_seconds for video in videos]),
+        "end_seconds": np.concatenate([video.end_seconds for video in videos]),
+        "valid_frames": np.concatenate([video.valid_frames for video in videos]),
+        "duration_seconds": np.repeat([float(video.duration_seconds) for video in videos], counts),
+        "partial": np.repeat(np.array([video.partial for video in videos], dtype=object), counts),
+        "embedding": pa.FixedSizeListArray.from_arrays(pa.array(rows.reshape(-1)), dimension),
+    }
+    return pa.table(columns, schema=_schema(dimension))
+
+
+@dataclass(frozen=True)
+class _Place:
+    """The rows of a video in a file."""
+
+    group: int
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True)
+class ParquetVideos:
+    """The videos in a Parquet file."""
+
+    path: Path
+    id_column: str
+    embedding_column: str
+    places: Sequence[tuple[str, _Place | None]]
+    """(id, where its rows are) in order; None for a video of vlalign's without rows. An id may occur several times,
+    which the reader refuses."""
+    about: Mapping[str, Any] | None
+    """What vlalign wrote into the metadata; None for files of other programs."""
+
+    def read(self, index: int) -> ForeignFeatures:
+        """Read a video. Raises ``UserError`` or a format error if its rows are no lists of numbers of one length."""
+        video_id, place = self.places[index]
+        if place is None:
+            return self._without_rows(video_id)
+        names = [self.embedding_column]
+        if self.about is not None:
+            names += ["start_seconds", "end_seconds", "valid_frames", "duration_seconds", "partial"]
+        with _arrow_errors(), pq.ParquetFile(self.path) as file:
+            _check_size(file, place.group, self.path)
+            table = file.read_row_group(place.group, columns=names).slice(place.start, place.stop - place.start)
+            table.validate(full=True)
+            rows = _rows(table.column(self.embedding_column))
+            if self.about is None:
+                return ForeignFeatures(rows)
+            exported: dict[str, Any] = {
+                name: table.column(name).to_numpy() for name in ("start_seconds", "end_seconds", "valid_frames")
+            }
+            exported |= {name: table.column(name)[0].as_py() for name in ("duration_seconds", "partial")}
+        return ForeignFeatures(rows.astype(self._dtype(), copy=False), exported | self._made())
+
+    def _without_rows(self, video_id: str) -> ForeignFeatures:
+        assert self.about is not None
+        facts = next(of for of in self.about["without_rows"] if of["video_id"] == video_id)
+        nothing = np.zeros(0)
+        exported = {"start_seconds": nothing, "end_seconds": nothing, "valid_frames": np.zeros(0, dtype=np.int32)}
+        exported |= {name: facts[name] for name in ("duration_seconds", "partial")}
+        rows = np.zeros((0, int(self.about["profile"]["dimension"])), dtype=self._dtype())
+        return ForeignFeatures(rows, exported | self._made())
+
+    def _dtype(self) -> str:
+        assert self.about is not None
+        if self.about["dtype"] not in ("float16", "float32"):
+            raise ValueError(f"its metadata has the type {str(self.about['dtype'])[:40]!r}")
+        return self.about["dtype"]
+
+    def _made(self) -> dict[str, str]:
+        assert self.about is not None
+        return {name: json.dumps(self.about[name]) for name in ("profile", "weights")}
+
+
+class _arrow_errors:
+    """Turns Arrow's errors for damaged files into ``ValueError``, which readers of feature files expect."""
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, pa.ArrowException):
+            raise ValueError(str(error).splitlines()[0][:200]) from None
+
+
+def _check_size(file: pq.ParquetFile, group: int, path: Path) -> None:
+    if file.metadata.row_group(group).total_byte_size > MAX_ARRAY_BYTES:
+        raise UserError(f"{path}: a group of rows of more than {MAX_ARRAY_BYTES >> 30} GiB; write smaller groups")
+
+
+def _rows(column: pa.ChunkedArray) -> np.ndarray:
+    """Return lists of numbers as [T, D]. Raises ``ValueError`` for anything else."""
+    array = column.combine_chunks()
+    if isinstance(array, pa.ChunkedArray):
+        array = pa.concat_arrays(array.chunks)
+    is_list = any(test(array.type) for test in (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list))
+    if not is_list or not pa.types.is_floating(array.type.value_type) or array.null_count:
+        raise ValueError(f"its column of embeddings has the type {array.type} or gaps; expected lists of numbers")
+    flat = array.flatten()
+    if flat.null_count or not len(array) or len(flat) % len(array):
+        raise ValueError("its embeddings have gaps, or several lengths")
+    if not pa.types.is_fixed_size_list(array.type) and len(set(np.diff(array.offsets.to_numpy()).tolist())) > 1:
+        raise ValueError("its embeddings have several lengths")
+    values = flat.to_numpy(zero_copy_only=False).reshape(len(array), -1)
+    return values if values.dtype == np.float16 else values.astype(np.float32)
+
+
+def open_parquet(path: Path) -> ParquetVideos:
+    """Read which videos are in a Parquet file.
+
+    Raises:
+        UserError: It is damaged, or has no columns of ids and embeddings.
+    """
+    check_regular(path)
+    with refuse_damaged(path), _arrow_errors(), pq.ParquetFile(path) as file:
+        names = file.schema_arrow.names
+        columns = [next((name for name in known if name in names), None) for known in (ID_COLUMNS, EMBEDDING_COLUMNS)]
+        if None in columns:
+            raise UserError(
+                f"{path}: columns {', '.join(names)[:200]}; expected {' or '.join(ID_COLUMNS)}, and "
+                f"{' or '.join(EMBEDDING_COLUMNS)}"
+            )
+        id_column, embedding_column = map(str, columns)
+        about = _about(file)
+        places: list[tuple[str, _Place | None]] = []
+        for group in range(file.num_row_groups):
+            _check_size(file, group, path)
+            places += _places(group, file.read_row_group(group, columns=[id_column]).column(0).to_pylist())
+        if about is not None:
+            places += [(str(facts["video_id"]), None) for facts in about["without_rows"]]
+    return ParquetVideos(path, id_column, embedding_column, places, about)
+
+
+def _about(file: pq.ParquetFile) -> dict[str, Any] | None:
+    text = (file.metadata.metadata or {}).get(METADATA_KEY)
+    if text is None:
+        return None
+    about = json.loads(text)
+    if not isinstance(about, dict) or not {"profile", "weights", "dtype", "without_rows"} <= about.keys():
+        raise ValueError("its metadata is not what vlalign writes")
+    return about
+
+
+def _places(group: int, ids: list[Any]) -> Iterator[tuple[str, _Place]]:
+    start = 0
+    for stop in range(1, len(ids) + 1):
+        if stop == len(ids) or ids[stop] != ids[start]:
+            yield str(ids[start]), _Place(group, start, stop)
+            start = stop
