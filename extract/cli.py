@@ -11,6 +11,7 @@ from ..storage.common.command import command_parser, run_command
 from ..storage.common.errors import UserError
 from ..storage.common.exits import EXIT_DONE, EXIT_INCOMPLETE
 from ..storage.common.terminal import show
+from ..storage.hub_names import is_hub_name
 from ..storage.layout import DatasetFolder
 from ..storage.profiles import ALIASES, LOGMEL, PROFILES
 from .dataset import extract_dataset
@@ -29,7 +30,9 @@ def parse_weights(values: Sequence[str], features: Sequence[str]) -> dict[str, s
         UserError: A value is ambiguous, or names other features.
     """
     chosen = dict.fromkeys(features, PRETRAINED)
-    with_weights = [name for name in features if name in PROFILES and name != LOGMEL] or list(features)
+    with_weights = [name for name in features if name != LOGMEL] or list(features)
+    if values and not features:
+        raise UserError(f"--weights {values[0]}: encoders of a library bring their own; leave it out")
     for value in values:
         name, weights = match.groups() if (match := re.fullmatch(r"(\w+)=(.*)", value)) else ("", value)
         if not name and len(with_weights) > 1 and weights not in ("random", PRETRAINED):
@@ -54,11 +57,13 @@ def settings_of(args: argparse.Namespace) -> ExtractionSettings:
         raise UserError(
             f"--dataset is missing: the name of a data set under {args.root}, or a new one with --videos FOLDER"
         )
-    names = list(known_encoders(args.features, args.fps))
+    encoders = known_encoders(args.features, args.fps, trusted=args.trust)
+    names = [name for name, encoder in encoders.items() if not is_hub_name(encoder)]
     return ExtractionSettings(
         dataset=DatasetFolder(args.root, args.dataset),
         features=args.features,
         fps=args.fps,
+        trusted_modules=args.trust,
         videos=args.videos,
         weights=parse_weights(args.weights or [], names),
         device=args.device,
@@ -133,7 +138,8 @@ def extract_parser(prog: str, description: str, example: str) -> argparse.Argume
     """Return the parser of ``vlalign-extract`` and of the cluster job that does the same."""
     parser = command_parser(prog, description, example)
     known = ", ".join([*PROFILES, *(f"{alias} (= {name})" for alias, name in ALIASES.items())])
-    known += "; or a model of transformers or timm: hf:ORG/MODEL[@REVISION], timm:NAME or hf:/path/to/folder"
+    known += "; or a model of transformers or timm: hf:ORG/MODEL[@REVISION], timm:NAME or hf:/path/to/folder; "
+    known += "or the file of a profile of your own, with --trust"
     parser.add_argument(
         "--features", default="s3d", help=f"features to extract, separated by commas or +: {known} (default: s3d)"
     )
@@ -141,6 +147,13 @@ def extract_parser(prog: str, description: str, example: str) -> argparse.Argume
         "--fps",
         type=float,
         help="frames a second for hf: encoders (default: 1 for those of images; those of videos need it)",
+    )
+    parser.add_argument(
+        "--trust",
+        action="append",
+        default=[],
+        metavar="MODULE",
+        help="Python module that a profile of your own may run",
     )
     parser.add_argument(
         "--videos",

@@ -21,6 +21,7 @@ from .decoding.kernels import KERNELS, Kernel
 from .decoding.log_mel import log_mel_of_all
 from .decoding.windows import TAILS
 from .encoders import is_of_hub
+from .encoders.own import is_own_encoder, read_own_encoder
 from .models import MODELS
 from .models.network import Network
 from .weights import load_published, load_random, published_weights
@@ -150,6 +151,8 @@ def profile_of(name: str, weights: str) -> Profile:
     Raises:
         UserError: They name an encoder of a library that cannot be used.
     """
+    if is_own_encoder(weights):
+        return read_own_encoder(weights).profile
     if not is_hub_name(weights):
         return PROFILES[name]
     from .encoders.hub import HubEncoder  # transformers takes seconds to import
@@ -164,7 +167,8 @@ def load_extractor(
 
     Args:
         name: Such as "s3d"; see ``storage.profiles.PROFILES``. Or any model of transformers: "hf:ORG/MODEL" or
-            "hf:/path/to/folder", with @REVISION, :tokens, :mean, :first or :2fps at its end.
+            "hf:/path/to/folder", with @REVISION, :tokens, :mean, :first or :2fps at its end. Or the file of a profile
+            of one's own, whose module is then run.
         weights: A file, a folder that transformers' ``save_pretrained`` wrote, "pretrained" (the profile's own, from
             the cache or their authors) or "random".
         device: "cpu", "cuda" or "cuda:N".
@@ -179,6 +183,10 @@ def load_extractor(
     if precision not in PRECISIONS or (precision == "fp16" and torch_device.type == "cpu"):
         raise SettingError("precision", repr(precision), f"on {torch_device}, expected fp32, bf16 or, on a GPU, fp16")
     name = ALIASES.get(name, name)
+    if is_own_encoder(name):
+        own = read_own_encoder(name)
+        network, used = own.load()
+        return _on_device(replace(own.profile, precision=precision), used, network, torch_device)
     if is_hub_name(name):
         return _load_hub_encoder(name, torch_device, precision)
     profile = replace(find_profile(name), precision=precision)

@@ -15,6 +15,7 @@ from .decoding.errors import VideoError
 from .decoding.messages import Nonsense, PicturesProbed, SoundProbed, Unheard
 from .decoding.process import DecodeProcess
 from .decoding.sampling import num_windows
+from .encoders.own import is_own_encoder
 from .engine import extract_videos
 from .extractor import Extractor, load_extractor
 from .jobs import Job, wanted_of
@@ -132,7 +133,7 @@ def measure_speed_with(settings: ExtractionSettings, probed: Sequence[Probed], w
                 settings.dataset, name, chosen, device=settings.device, precision=settings.precision
             )
         except UserError as error:
-            if is_hub_name(chosen):
+            if is_hub_name(chosen) or is_own_encoder(chosen):
                 raise
             say(f"note: {error}")
             say(f"note: the speed of {name} is measured with random weights")

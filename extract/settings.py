@@ -1,6 +1,6 @@
 """Settings of an extraction. Imports nothing heavy."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -9,16 +9,22 @@ from ..storage.hub_names import is_hub_name, read_hub_name
 from ..storage.layout import DatasetFolder
 from ..storage.profiles import ALIASES, PROFILES, split_encoders
 from ..storage.remote.addresses import host_named
+from .encoders.own import find_own_encoder, is_own_encoder
 
 PRETRAINED = "pretrained"
 
 
-def known_encoders(text: str, fps: float | None = None) -> dict[str, str]:
+def known_encoders(
+    text: str, fps: float | None = None, weights: Mapping[str, str] | None = None, trusted: Collection[str] = ()
+) -> dict[str, str]:
     """Split a text such as "s3d,i3d,hf:ORG/MODEL" into encoders: {name of the store: encoder}, with aliases resolved.
 
     Args:
-        text: Names of profiles, or names of encoders that a library loads, separated by commas or +.
+        text: Names of profiles, names of encoders that a library loads, or files of profiles of one's own, separated by
+            commas or +.
         fps: Frames a second, for encoders of a library that do not say it in their names.
+        weights: {name: file of weights} for profiles of one's own.
+        trusted: Modules that profiles of one's own may run.
 
     Raises:
         SettingError: Some features are unknown, or two have the same store.
@@ -27,12 +33,19 @@ def known_encoders(text: str, fps: float | None = None) -> dict[str, str]:
     unknown = []
     for encoder in split_encoders(text):
         if is_hub_name(encoder):
-            name = read_hub_name(encoder)
-            name = replace(name, fps=fps) if name.fps is None else name
-            if name.store in found or name.store in PROFILES:
-                problem = f"its store would be called {name.store!r}, like another one's; extract it by itself"
+            hub = read_hub_name(encoder)
+            hub = replace(hub, fps=fps) if hub.fps is None else hub
+            if hub.store in found or hub.store in PROFILES:
+                problem = f"its store would be called {hub.store!r}, like another one's; extract it by itself"
                 raise SettingError("features", encoder, problem)
-            found[name.store] = name.text
+            found[hub.store] = hub.text
+        elif is_own_encoder(encoder) and encoder not in PROFILES:
+            own = find_own_encoder(encoder, None, trusted)
+            name = own.profile.name
+            if name in found or name in PROFILES:
+                raise SettingError("features", encoder, f"its name {name!r} is another one's; give it one of its own")
+            chosen = (weights or {}).get(name, PRETRAINED)
+            found[name] = find_own_encoder(encoder, None if chosen == PRETRAINED else chosen, trusted).text
         elif encoder in PROFILES:
             found[encoder] = encoder
         else:
@@ -80,12 +93,14 @@ class ExtractionSettings:
     verify_against: Path | None = None
     """Folder with features made by others. If given, only videos that it has features of are extracted."""
 
+    trusted_modules: Sequence[str] = ()
+    """Python modules that profiles of one's own (files) may run."""
     encoders: Mapping[str, str] = field(init=False, default_factory=dict)
     """{name of the store: encoder, such as "s3d" or "hf:ORG/MODEL"}."""
 
     def __post_init__(self) -> None:
         text = self.features if isinstance(self.features, str) else ",".join(self.features)
-        object.__setattr__(self, "encoders", known_encoders(text, self.fps))
+        object.__setattr__(self, "encoders", known_encoders(text, self.fps, self.weights, self.trusted_modules))
         object.__setattr__(self, "features", list(self.encoders))
         object.__setattr__(self, "allowed_hosts", [host_named(host) for host in self.allowed_hosts])
 
@@ -102,6 +117,8 @@ class ExtractionSettings:
             UserError: The files of such an encoder are missing.
         """
         encoder = self.encoders[name]
+        if is_own_encoder(encoder):
+            return encoder
         if not is_hub_name(encoder):
             return self.weights.get(name, PRETRAINED)
         from .encoders.files import pinned  # asks the hub

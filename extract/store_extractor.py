@@ -10,6 +10,7 @@ from ..storage.profiles import PROFILES
 from ..storage.shards import Shard, read_shard
 from ..storage.store_folder import shard_files
 from .encoders.files import find_files
+from .encoders.own import is_own_encoder
 from .extractor import NAMED, Extractor, load_extractor
 from .settings import PRETRAINED
 from .weights import published_weights
@@ -42,6 +43,10 @@ def make_extractor(
         UserError: The weights are missing or wrong, or the store was made with other weights.
     """
     shard = first_shard(dataset, name)
+    if is_own_encoder(weights):
+        extractor = load_extractor(weights, device=device, precision=precision)
+        _check_store(shard, extractor)
+        return extractor
     if is_hub_name(weights):
         extractor = load_extractor(weights, device=device, precision=precision)
         _check_store(shard, extractor)

@@ -5,6 +5,7 @@ import json
 import math
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 from ..common.errors import UserError, refuse_unreadable, unreadable
 from ..common.terminal import one_line
@@ -37,6 +38,11 @@ def read_profile(text: str) -> Profile:
         values = json.loads(path.read_bytes())
         if not isinstance(values, dict):
             raise ValueError(f"it holds a {type(values).__name__}")
+    return profile_in(values, path)
+
+
+def profile_in(values: dict[str, Any], path: Path) -> Profile:
+    """Return the profile whose fields a file has. Raises ``UserError`` if some are missing, unknown or wrong."""
     if faults := Profile.faults(values):
         raise UserError(f"{path}: {one_line('; '.join(faults))}")
     values |= {name: tuple(map(float, values[name])) for name in ("mean", "std")}

@@ -1,0 +1,130 @@
+"""Encoders of one's own: a profile in a file, and a network from a Python module that the user trusts by name.
+
+The file is JSON or TOML with all fields of ``Profile``, and ``network``: "MODULE:FUNCTION". The function takes the path
+of the weights, or None, and returns a ``torch.nn.Module`` that turns normalised frames [B, 3, (T,) H, W] into features
+[B, D]. The module may lie beside the file.
+"""
+
+import hashlib
+import importlib
+import json
+import sys
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ...storage.common.errors import SettingError, UserError, refuse_unreadable
+from ...storage.exchange.stated import profile_in
+from ...storage.files import check_regular
+from ...storage.records import Profile, Weights
+
+if TYPE_CHECKING:
+    from .own_network import OwnNetwork
+
+OWN = "own:"
+"""Begins the text by which other processes know such an encoder: its file, and its weights after ``|``."""
+SUFFIXES = (".json", ".toml")
+MAX_FILE_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class OwnEncoder:
+    """A profile of one's own."""
+
+    path: Path
+    profile: Profile
+    module: str
+    function: str
+    weights: Path | None = None
+
+    @property
+    def text(self) -> str:
+        """The text by which other processes know it."""
+        return f"{OWN}{self.path}" + ("" if self.weights is None else f"|{self.weights}")
+
+    def load(self) -> "tuple[OwnNetwork, Weights]":
+        """Run the module's function; return the network and its weights.
+
+        Raises:
+            UserError: The module or its function is missing, fails, or gives no network.
+        """
+        from .own_network import network_of  # torch takes seconds to import
+
+        if str(self.path.parent) not in sys.path:
+            sys.path.append(str(self.path.parent))
+        try:
+            module = importlib.import_module(self.module)
+            made = getattr(module, self.function)(self.weights)
+        except Exception as error:  # the user's own code may raise anything
+            reason = str(error).splitlines()[0][:200] if str(error) else ""
+            what = f"{self.module}:{self.function}"
+            raise UserError(f"{self.path}: {what} cannot be used ({type(error).__name__}: {reason})") from None
+        network = network_of(made, self.profile.dimension, f"{self.path}: {self.module}:{self.function}")
+        source = Path(module.__file__).read_bytes() if module.__file__ else b""
+        digest = hashlib.sha256(source)
+        for name, value in sorted(network.state_dict().items()):
+            digest.update(name.encode())
+            digest.update(value.detach().cpu().contiguous().numpy().tobytes())
+        name = f"{self.module}:{self.function}" + ("" if self.weights is None else f" with {self.weights.name}")
+        return network, Weights(name=name, sha256=digest.hexdigest())
+
+
+def is_own_encoder(text: str) -> bool:
+    """Return whether a text names an encoder of one's own."""
+    return text.startswith(OWN) or text.endswith(SUFFIXES)
+
+
+def find_own_encoder(text: str, weights: str | None = None, trusted: Collection[str] = ()) -> OwnEncoder:
+    """Read the file of an encoder that the command line names.
+
+    Args:
+        text: The path of the file.
+        weights: The path of a file of weights, if the network needs one.
+        trusted: Modules that may be run.
+
+    Raises:
+        UserError: The file is missing or wrong, or names a module that is not trusted.
+    """
+    encoder = read_own_encoder(text if weights is None else f"{text}|{Path(weights).absolute()}")
+    if encoder.module not in trusted:
+        problem = f"{encoder.path} runs code of the module {encoder.module}; if you trust it, name it here"
+        raise SettingError("trust", ",".join(trusted) or "is missing", problem)
+    return encoder
+
+
+def read_own_encoder(text: str) -> OwnEncoder:
+    """Read the file of an encoder that was trusted before (``OwnEncoder.text``).
+
+    Raises:
+        UserError: The file is missing or wrong.
+    """
+    name, _, weights = text.removeprefix(OWN).partition("|")
+    path = Path(name).absolute()
+    if not path.is_file():
+        raise UserError(f"features {name}: no such file; expected a profile of your own, or a name")
+    values = _read(path)
+    module, _, function = str(values.pop("network", "")).partition(":")
+    if not module or not function.isidentifier():
+        raise UserError(f"{path}: field 'network' is missing or has another form; expected MODULE:FUNCTION")
+    if weights and not Path(weights).is_file():
+        raise UserError(f"weights {weights}: no such file")
+    return OwnEncoder(path, profile_in(values, path), module, function, Path(weights) if weights else None)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    check_regular(path)
+    with refuse_unreadable(path, f"not a profile in {path.suffix[1:].upper()}"):
+        content = path.read_bytes()
+        if len(content) > MAX_FILE_BYTES:
+            raise ValueError(f"{len(content):,} bytes")
+        if path.suffix == ".toml":
+            if sys.version_info < (3, 11):
+                raise ValueError("TOML needs Python 3.11 or newer; write it as JSON")
+            import tomllib
+
+            return tomllib.loads(content.decode())
+        values = json.loads(content)
+        if not isinstance(values, dict):
+            raise ValueError(f"it holds a {type(values).__name__}")
+        return values
