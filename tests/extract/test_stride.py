@@ -155,7 +155,7 @@ def test_all_errors_of_a_profile_are_in_one_line():
 
 
 UNKNOWN = {
-    "fps": 2.5,
+    "fps": 29.97,
     "resize": "area",
     "value_range": "-1..1",
     "tail": "mirror",

@@ -22,6 +22,8 @@ from typing import Any
 
 import h5py
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 from PIL import Image
 from vlalign.extract.text_tower import load_text_tower
 from vlalign.preprocess.datasets import custom, subtitles
@@ -374,8 +376,6 @@ def make_originals(reader: str, folder: Path) -> Path:
                 [comma.join(lines[0]), *(comma.join(f'"{value}"' for value in line.values()) for line in lines)]
             )
             (folder / f"a{suffix}").write_text(text)
-        import pyarrow as pa
-        import pyarrow.parquet as pq
 
         pq.write_table(pa.Table.from_pylist(lines), folder / "a.parquet")
     elif reader == "subtitles":

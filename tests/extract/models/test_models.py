@@ -323,7 +323,7 @@ def test_state_dict_entries_have_the_published_names(name):
 
 
 def test_unknown_features_are_refused_with_those_there_are():
-    with pytest.raises(UserError, match=r"'c3d': unknown; expected resnet152, i3d_resnext101, .* or i3d$"):
+    with pytest.raises(UserError, match=r"'c3d': unknown; expected resnet152, i3d_resnext101, .* or i3d, .*siglip2"):
         load_extractor("c3d", weights="random")
 
 
