@@ -96,12 +96,13 @@ class _Unwritten:
     def _write_shard(self, name: str, videos: list[VideoFeatures]) -> None:
         extractor, folder = self.extractors[name], self._dataset.features(name)
         remote = remote_store(folder)
+        libraries = () if extractor.network is None else extractor.network.libraries
         shard = write_shard(
             remote.outgoing if remote else folder,
             extractor.profile,
             extractor.weights,
             videos,
-            made_with=self._made_with,
+            made_with=self._made_with | {library: version(library) for library in libraries},
         )
         if remote:
             remote.put(shard)

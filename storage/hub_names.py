@@ -9,9 +9,9 @@ from .values import DATASET_NAME
 
 HF, TIMM = "hf:", "timm:"
 POOLINGS = {
-    "tokens": "all tokens, one after another",
-    "mean": "the mean of all tokens",
-    "first": "the first token",
+    "tokens": "all tokens of its last layer, one after another",
+    "mean": "the mean of all tokens of its last layer",
+    "first": "the first token of its last layer",
 }
 """{option: what a feature is}; without one it is the vector that the model itself gives."""
 HUB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9._-]+")

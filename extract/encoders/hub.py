@@ -44,6 +44,8 @@ class HubNetwork(Network):
     def __init__(self, model: nn.Module, pooling: str | None, *, is_video: bool) -> None:
         """Take a model, and which of ``POOLINGS`` to use; None for the vector that it gives itself."""
         super().__init__()
+        is_of_timm = type(model).__name__.startswith("TimmWrapper")
+        self.libraries = ("transformers", "timm") if is_of_timm else ("transformers",)
         self.model, self._pooling, self._is_video = model, pooling, is_video
         self._method = next(name for name in METHODS if _picture_input(model, name))
         self._input = _picture_input(model, self._method)
@@ -53,7 +55,7 @@ class HubNetwork(Network):
     def told(self) -> str:
         """What a feature is, in words."""
         if self._pooling is not None:
-            return f"{self._method}, {POOLINGS[self._pooling]} of its last layer"
+            return f"{self._method}, {POOLINGS[self._pooling]}"
         return f"{self._method}, {OWN_VECTOR}"
 
     def forward(self, x: Tensor) -> Tensor:

@@ -36,6 +36,8 @@ class Network(nn.Module):
     """The layer that is as wide as the number of classes of a data set; None if there is none."""
     batch_sizes: ClassVar[dict[str, int]]
     """Number of windows that are best computed together, for "cpu" and "cuda"."""
+    libraries: tuple[str, ...] = ()
+    """Packages that define the network, whose versions a store records."""
     random_gain: float = 1.0
     """Factor of random weights (see ``weights.load_random``). 1 suits networks of residual branches, which add up."""
 

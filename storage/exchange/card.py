@@ -25,7 +25,8 @@ def export_hub(store: Store, target: Path, videos: Iterable[VideoFeatures], prob
 def card(store: Store, num_videos: int) -> str:
     """Return the card of a store: what hubs read, then what people read."""
     profile, weights = store.profile, store.weights
-    rate = "rows spread evenly over each video" if profile.fps is None else f"{profile.fps:g} frames a second"
+    plural = "" if profile.fps == 1 else "s"
+    rate = "rows spread evenly over each video" if profile.fps is None else f"{profile.fps:g} frame{plural} a second"
     window = f"{profile.window} frames, a new one every {profile.stride}" if profile.window > 1 else "1 frame"
     size = f"short side {profile.short_side_px} px ({profile.resize})" if profile.short_side_px else profile.resize
     cut = f", {profile.crop_px} px cut from the centre" if profile.crop_px else ""

@@ -3,16 +3,16 @@
 from dataclasses import replace
 
 import torch
-from torch import nn
 from vlalign.extract.decoding.errors import VideoError
 from vlalign.extract.engine import extract_videos
 from vlalign.extract.extractor import Extractor
 from vlalign.extract.jobs import Extracted, Job
+from vlalign.extract.models.network import Network
 from vlalign.storage import Weights
 from vlalign.storage.profiles import PROFILES
 
 
-class Means(nn.Module):
+class Means(Network):
     """A stub in place of a network: a window's mean and last frame's mean, so that rows tell which frames they are
     of."""
 

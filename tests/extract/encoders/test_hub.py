@@ -99,6 +99,7 @@ def test_the_command_extracts_with_a_folder_and_refuses_other_weights(folders, v
     store = FeatureStore(DatasetFolder(tmp_path, "own").features("mine"))
     assert store.get("x").features.shape == (3, 32)
     assert store.profile.weights == "mine" and store.profile.model == "mine (SiglipModel)"
+    assert store.shards[0].made_with["transformers"] == transformers.__version__
     save_model("siglip", tmp_path / "other", seed=1)
     shutil.copy(tmp_path / "other" / "siglip" / "model.safetensors", folder)
     shutil.copy(videos / "x.mp4", videos / "y.mp4")
