@@ -209,3 +209,27 @@ def test_a_plan_needs_no_weights(folders, video, tmp_path, capsys):
     call = ["--root", str(tmp_path), "--dataset", "own", "--videos", str(tmp_path / "videos"), "--plan"]
     assert extract_main([*call, "--features", f"hf:{folders['videomae']}:8fps"]) == 0
     assert "videomae--8fps           1      0.00             6" in capsys.readouterr().out
+
+
+def test_a_store_has_one_revision(folders, video, tmp_path, monkeypatch, capsys):
+    import huggingface_hub.constants as constants
+
+    cache = tmp_path / "cache" / "models--org--small"
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(cache.parent))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    commits = ["a" * 40, "b" * 40]
+    for commit in commits:
+        shutil.copytree(folders["vit"], cache / "snapshots" / commit)
+    (cache / "refs").mkdir()
+    (tmp_path / "videos").mkdir()
+    shutil.copy(video, tmp_path / "videos")
+    call = ["--root", str(tmp_path), "--dataset", "own", "--videos", str(tmp_path / "videos"), "--features"]
+    (cache / "refs" / "main").write_text(commits[0])
+    assert extract_main([*call, "hf:org/small"]) == 0
+    (cache / "refs" / "main").write_text(commits[1])
+    shutil.copy(video, tmp_path / "videos" / "y.mp4")
+    assert extract_main([*call, "hf:org/small"]) == 2
+    said = capsys.readouterr().err
+    assert f"weights org/small@{commits[0]}" in said and f"org/small@{commits[1]}" in said
+    assert extract_main([*call, f"hf:org/small@{commits[0]}"]) == 0
+    assert len(FeatureStore(DatasetFolder(tmp_path, "own").features("org--small"))) == 2
