@@ -40,12 +40,12 @@ def known_encoders(
                 raise SettingError("features", encoder, problem)
             found[hub.store] = hub.text
         elif is_own_encoder(encoder) and encoder not in PROFILES:
-            own = find_own_encoder(encoder, None, trusted)
+            own = find_own_encoder(encoder, trusted)
             name = own.profile.name
             if name in found or name in PROFILES:
                 raise SettingError("features", encoder, f"its name {name!r} is another one's; give it one of its own")
             chosen = (weights or {}).get(name, PRETRAINED)
-            found[name] = find_own_encoder(encoder, None if chosen == PRETRAINED else chosen, trusted).text
+            found[name] = own.text if chosen == PRETRAINED else replace(own, weights=Path(chosen).absolute()).text
         elif encoder in PROFILES:
             found[encoder] = encoder
         else:

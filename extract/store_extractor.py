@@ -43,14 +43,11 @@ def make_extractor(
         UserError: The weights are missing or wrong, or the store was made with other weights.
     """
     shard = first_shard(dataset, name)
-    if is_own_encoder(weights):
+    if is_own_encoder(weights) or is_hub_name(weights):
         extractor = load_extractor(weights, device=device, precision=precision)
         _check_store(shard, extractor)
-        return extractor
-    if is_hub_name(weights):
-        extractor = load_extractor(weights, device=device, precision=precision)
-        _check_store(shard, extractor)
-        remember_place(extractor.weights, find_files(read_hub_name(weights)).folder)
+        if is_hub_name(weights):
+            remember_place(extractor.weights, find_files(read_hub_name(weights)).folder)
         return extractor
     if weights == PRETRAINED and dataset.name == DEMO and PROFILES[name].modality == "pictures":
         if shard and shard.weights.is_random:

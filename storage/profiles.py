@@ -233,14 +233,18 @@ ALIASES = {
 """Other names that ``--features`` takes."""
 
 
-def split_encoders(text: str) -> list[str]:
+def split_encoders(text: str, known: Collection[str] = ()) -> list[str]:
     """Return the distinct encoders in ``text``, in order, with aliases resolved: names of profiles, or ``hf:...``.
 
     >>> split_encoders("i3d, hf:facebook/dinov2-base")
     ['i3d_resnext101', 'hf:facebook/dinov2-base']
+
+    Args:
+        text: Names separated by commas or +.
+        known: Names that are not aliases, such as those of existing stores.
     """
     names = (name.strip() for name in text.replace("+", ",").split(","))
-    return list(dict.fromkeys(ALIASES.get(name, name) for name in names))
+    return list(dict.fromkeys(name if name in known else ALIASES.get(name, name) for name in names))
 
 
 def split_features(text: str, known: Collection[str] = ()) -> list[str]:
@@ -256,8 +260,7 @@ def split_features(text: str, known: Collection[str] = ()) -> list[str]:
     Raises:
         SettingError: An ``hf:`` name has another form.
     """
-    names = [name.strip() for name in text.replace("+", ",").split(",")]
-    encoders = [name if name in known else ALIASES.get(name, name) for name in names]
+    encoders = split_encoders(text, known)
     return list(dict.fromkeys(read_hub_name(name).store if is_hub_name(name) else name for name in encoders))
 
 

@@ -144,8 +144,8 @@ class _Side:
         return torch.nn.functional.pad(self.vectors @ directions.to(self.vectors.dtype), (0, 1), value=1.0)
 
     def standardising(self, components: Tensor) -> Tensor:
-        """Those whose products with principal components are ``standardised`` already, so that no pass over all of them
-        is left."""
+        """Return the directions whose products with the vectors are ``standardised`` already, so that no pass over all
+        of them is left."""
         if not self.std:
             return torch.zeros_like(components)
         scaled = components / self.std

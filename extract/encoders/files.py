@@ -1,19 +1,20 @@
 """The files of a model: a folder on this machine, or what the hub's cache has or downloads."""
 
 import hashlib
-import json
 import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ...storage.common.errors import UserError, refuse_unreadable
+from safetensors import SafetensorError, safe_open
+
+from ...storage.common.errors import READ_ERRORS, UserError, reason_of, refuse_unreadable
 from ...storage.files import check_regular, read_object, sha256_of
 from ...storage.hub_names import HubName, read_hub_name
 
 CONFIG_FILE = "config.json"
 WANTED = ("*.json", "*.txt", "*.model", "*.safetensors", "README.md")
-MAX_CONFIG_BYTES, MAX_HEADER_BYTES = 4 << 20, 64 << 20
+MAX_CONFIG_BYTES, MAX_INDEX_BYTES = 4 << 20, 64 << 20
 FLOATS = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 OTHER_TYPES = {"I64", "I32", "BOOL"}
 """Types of entries that are no weights, such as positions."""
@@ -42,7 +43,7 @@ class ModelFiles:
         index = self.folder / "model.safetensors.index.json"
         if index.is_file():
             with refuse_unreadable(index, "not a list of files of weights"):
-                names = sorted(set(read_object(index, MAX_HEADER_BYTES)["weight_map"].values()))
+                names = sorted(set(read_object(index, MAX_INDEX_BYTES)["weight_map"].values()))
         else:
             names = ["model.safetensors"]
         if missing := [name for name in names if "/" in name or not (self.folder / name).is_file()]:
@@ -72,12 +73,11 @@ class ModelFiles:
         """Raise ``UserError`` for weights in types that are not computed with."""
         for path in self.weights:
             check_regular(path)
-            with refuse_unreadable(path, "not a safetensors file"), path.open("rb") as file:
-                length = int.from_bytes(file.read(8), "little")
-                if length > MAX_HEADER_BYTES:
-                    raise ValueError(f"a header of {length:,} bytes")
-                header = json.loads(file.read(length))
-                types = {entry["dtype"] for name, entry in header.items() if name != "__metadata__"}
+            with (
+                refuse_unreadable(path, "not a safetensors file", errors=(*READ_ERRORS, SafetensorError)),
+                safe_open(path, framework="numpy") as file,
+            ):
+                types = {file.get_slice(name).get_dtype() for name in file.keys()}  # noqa: SIM118 (no mapping)
             if wrong := sorted(types - FLOATS.keys() - OTHER_TYPES):
                 expected = ", ".join(FLOATS.values())
                 what = "float64" if wrong == ["F64"] else f"quantised ({', '.join(wrong)})"
@@ -139,7 +139,7 @@ def _downloaded(name: HubName) -> Path:
             "--features hf:/path/to/FOLDER"
         )
     except (HfHubHTTPError, OSError, ValueError) as error:
-        reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
+        reason = reason_of(error)
     raise UserError(f"features {name.text}: {reason}")
 
 

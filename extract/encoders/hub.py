@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ...storage.common.errors import UserError
+from ...storage.common.errors import UserError, reason_of
 from ...storage.hub_names import POOLINGS, HubName
 from ...storage.records import Profile, Weights
 from ..models.network import Network
@@ -53,7 +53,7 @@ class HubNetwork(Network):
 
     @property
     def told(self) -> str:
-        """What a feature is, in words."""
+        """Description of a feature, in words."""
         if self._pooling is not None:
             return f"{self._method}, {POOLINGS[self._pooling]}"
         return f"{self._method}, {OWN_VECTOR}"
@@ -262,11 +262,11 @@ class HubEncoder:
             try:
                 return loader.from_pretrained(self.files.folder, local_files_only=True)
             except LOAD_ERRORS as error:
-                reasons.append(_reason(error))
+                reasons.append(reason_of(error))
         raise ValueError(f"it has no processor of pictures ({reasons[-1]}), as text models have none")
 
     def _refused(self, error: Exception) -> UserError:
-        return UserError(f"features {self.name.text}: {self.files.model} cannot be used: {_reason(error)}")
+        return UserError(f"features {self.name.text}: {self.files.model} cannot be used: {reason_of(error)}")
 
 
 def _new_model(config: "PreTrainedConfig") -> nn.Module:
@@ -283,8 +283,3 @@ def _num_frames(config: "PreTrainedConfig") -> int | None:
             if isinstance(value, int) and value > 0:
                 return value
     return None
-
-
-def _reason(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0][:300] if lines else type(error).__name__

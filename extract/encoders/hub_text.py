@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ...storage.common.errors import UserError
+from ...storage.common.errors import UserError, reason_of
 from ...storage.records import Profile, Weights
 from .files import ModelFiles, quiet_transformers
 from .hub import LOAD_ERRORS
@@ -67,6 +67,6 @@ def load_hub_text_tower(profile: Profile, used: Weights, place: Path) -> HubText
         tower = HubTextTower(model.eval().requires_grad_(False), processor, place, most_tokens)
         tower.encode(["a word"])
     except LOAD_ERRORS as error:
-        reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
-        raise UserError(f"features {profile.name}: {profile.model} reads no texts from {place} ({reason})") from None
+        words = f"features {profile.name}: {profile.model} reads no texts from {place} ({reason_of(error)})"
+        raise UserError(words) from None
     return tower

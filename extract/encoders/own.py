@@ -7,16 +7,15 @@ of the weights, or None, and returns a ``torch.nn.Module`` that turns normalised
 
 import hashlib
 import importlib
-import json
 import sys
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...storage.common.errors import SettingError, UserError, refuse_unreadable
+from ...storage.common.errors import SettingError, UserError, reason_of, refuse_unreadable
 from ...storage.exchange.stated import profile_in
-from ...storage.files import check_regular
+from ...storage.files import check_regular, read_object
 from ...storage.records import Profile, Weights
 
 if TYPE_CHECKING:
@@ -38,6 +37,10 @@ class OwnEncoder:
     function: str
     weights: Path | None = None
 
+    def __post_init__(self) -> None:
+        if self.weights is not None and not self.weights.is_file():
+            raise UserError(f"weights {self.weights}: no such file")
+
     @property
     def text(self) -> str:
         """The text by which other processes know it."""
@@ -57,9 +60,8 @@ class OwnEncoder:
             module = importlib.import_module(self.module)
             made = getattr(module, self.function)(self.weights)
         except Exception as error:  # the user's own code may raise anything
-            reason = str(error).splitlines()[0][:200] if str(error) else ""
             what = f"{self.module}:{self.function}"
-            raise UserError(f"{self.path}: {what} cannot be used ({type(error).__name__}: {reason})") from None
+            raise UserError(f"{self.path}: {what} cannot be used ({reason_of(error)})") from None
         network = network_of(made, self.profile.dimension, f"{self.path}: {self.module}:{self.function}")
         source = Path(module.__file__).read_bytes() if module.__file__ else b""
         digest = hashlib.sha256(source)
@@ -75,18 +77,17 @@ def is_own_encoder(text: str) -> bool:
     return text.startswith(OWN) or text.endswith(SUFFIXES)
 
 
-def find_own_encoder(text: str, weights: str | None = None, trusted: Collection[str] = ()) -> OwnEncoder:
+def find_own_encoder(text: str, trusted: Collection[str]) -> OwnEncoder:
     """Read the file of an encoder that the command line names.
 
     Args:
         text: The path of the file.
-        weights: The path of a file of weights, if the network needs one.
         trusted: Modules that may be run.
 
     Raises:
         UserError: The file is missing or wrong, or names a module that is not trusted.
     """
-    encoder = read_own_encoder(text if weights is None else f"{text}|{Path(weights).absolute()}")
+    encoder = read_own_encoder(text)
     if encoder.module not in trusted:
         problem = f"{encoder.path} runs code of the module {encoder.module}; if you trust it, name it here"
         raise SettingError("trust", ",".join(trusted) or "is missing", problem)
@@ -107,24 +108,19 @@ def read_own_encoder(text: str) -> OwnEncoder:
     module, _, function = str(values.pop("network", "")).partition(":")
     if not module or not function.isidentifier():
         raise UserError(f"{path}: field 'network' is missing or has another form; expected MODULE:FUNCTION")
-    if weights and not Path(weights).is_file():
-        raise UserError(f"weights {weights}: no such file")
     return OwnEncoder(path, profile_in(values, path), module, function, Path(weights) if weights else None)
 
 
 def _read(path: Path) -> dict[str, Any]:
     check_regular(path)
     with refuse_unreadable(path, f"not a profile in {path.suffix[1:].upper()}"):
+        if path.suffix != ".toml":
+            return read_object(path, MAX_FILE_BYTES)
+        if sys.version_info < (3, 11):
+            raise ValueError("TOML needs Python 3.11 or newer; write it as JSON")
+        import tomllib
+
         content = path.read_bytes()
         if len(content) > MAX_FILE_BYTES:
             raise ValueError(f"{len(content):,} bytes")
-        if path.suffix == ".toml":
-            if sys.version_info < (3, 11):
-                raise ValueError("TOML needs Python 3.11 or newer; write it as JSON")
-            import tomllib
-
-            return tomllib.loads(content.decode())
-        values = json.loads(content)
-        if not isinstance(values, dict):
-            raise ValueError(f"it holds a {type(values).__name__}")
-        return values
+        return tomllib.loads(content.decode())

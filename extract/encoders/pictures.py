@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from ...storage.common.errors import reason_of
 from ..decoding.kernels import BY_PILLOW, BY_TORCHVISION, CUT_TO_EVEN, SQUARE, UNROUNDED, Kernel
 from ..decoding.sampling import centre_crop, scaled_size
 
@@ -63,7 +64,7 @@ def pictures_of(processor: Any, processed: Callable[[np.ndarray], np.ndarray]) -
     try:
         expected = [processed(frame) for frame in frames]
     except (ValueError, TypeError, KeyError, IndexError, RuntimeError, AttributeError) as error:
-        raise ValueError(f"{name} makes no picture of a frame ({str(error).splitlines()[0][:200]})") from None
+        raise ValueError(f"{name} makes no picture of a frame ({reason_of(error)})") from None
     if any(pixels.ndim != 3 or len(pixels) != 3 for pixels in expected):
         raise ValueError(f"{name} makes {list(expected[0].shape)} of a frame, not a picture [3, height, width]")
     nearest = np.inf

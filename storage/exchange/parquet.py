@@ -149,7 +149,7 @@ class ParquetVideos:
         names = [self.embedding_column]
         if self.about is not None:
             names += ["start_seconds", "end_seconds", "valid_frames", "duration_seconds", "partial"]
-        with _arrow_errors(), pq.ParquetFile(self.path) as file:
+        with pq.ParquetFile(self.path) as file:
             _check_size(file, place.group, self.path)
             table = file.read_row_group(place.group, columns=names).slice(place.start, place.stop - place.start)
             table.validate(full=True)
@@ -182,17 +182,6 @@ class ParquetVideos:
         return {name: json.dumps(self.about[name]) for name in ("profile", "weights")}
 
 
-class _arrow_errors:
-    """Turns Arrow's errors for damaged files into ``ValueError``, which readers of feature files expect."""
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, pa.ArrowException):
-            raise ValueError(str(error).splitlines()[0][:200]) from None
-
-
 def _check_size(file: pq.ParquetFile, group: int, path: Path) -> None:
     if file.metadata.row_group(group).total_byte_size > MAX_ARRAY_BYTES:
         raise UserError(f"{path}: a group of rows of more than {MAX_ARRAY_BYTES >> 30} GiB; write smaller groups")
@@ -222,7 +211,7 @@ def open_parquet(path: Path) -> ParquetVideos:
         UserError: It is damaged, or has no columns of ids and embeddings.
     """
     check_regular(path)
-    with refuse_damaged(path), _arrow_errors(), pq.ParquetFile(path) as file:
+    with refuse_damaged(path), pq.ParquetFile(path) as file:
         names = file.schema_arrow.names
         columns = [next((name for name in known if name in names), None) for known in (ID_COLUMNS, EMBEDDING_COLUMNS)]
         if None in columns:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from ..common.errors import READ_ERRORS, UserError, refuse_unreadable
 from ..common.terminal import one_line
@@ -21,6 +22,7 @@ FORMAT_ERRORS: tuple[type[Exception], ...] = (
     *READ_ERRORS,
     AssertionError,
     SyntaxError,
+    pa.ArrowException,
     pickle.PickleError,
     struct.error,
     tarfile.TarError,
@@ -28,7 +30,7 @@ FORMAT_ERRORS: tuple[type[Exception], ...] = (
     zipfile.BadZipFile,
     zlib.error,
 )
-"""Errors that NumPy, h5py, zipfile, tarfile and pickle raise for damaged files."""
+"""Errors that NumPy, h5py, Arrow, zipfile, tarfile and pickle raise for damaged files."""
 MAX_ARRAY_BYTES = 2 << 30
 """Limit of one video's array. A small file may claim, or unpack to, more than any memory holds."""
 Read = Callable[[], np.ndarray | None]
