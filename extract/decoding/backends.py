@@ -1,11 +1,11 @@
 """The decoders, in the order in which they are tried. All give the same pictures.
 
-PyAV comes first. If it fails, decord is tried on what it reads well, then the ffmpeg program. Each decodes frames in
-order and scales them with FFmpeg's ``scale`` filter, or with Pillow's bicubic kernel from the frame in RGB at its own
-size. Images are decoded by Pillow and scaled alike.
+PyAV comes first. If it fails, decord is tried on what it reads well, then the ffmpeg program, then torchcodec, which
+takes seconds to start and reports no damage. Each scales frames with FFmpeg's ``scale`` filter, or with another
+library's kernel from the frame in RGB at its own size. Images are decoded by Pillow and scaled alike.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import av
 import numpy as np
@@ -18,23 +18,36 @@ from .images import IMAGE, pillow_pictures
 from .probe import VideoInfo
 from .pyav_backend import pyav_pictures
 from .scaling import Size
+from .torchcodec_backend import torchcodec_pictures, torchcodec_reads_well, torchcodec_version
 
 BACKENDS: dict[str, Callable[[Decoding, np.ndarray], Iterator[tuple[int, Pictures]]]] = {
     "decord": decord_pictures,
     "PyAV": pyav_pictures,
     "ffmpeg": ffmpeg_pictures,
+    "torchcodec": torchcodec_pictures,
     "Pillow": pillow_pictures,
 }
-SILENT_BACKENDS = {"decord"}
+SILENT_BACKENDS = {"decord", "torchcodec"}
 """They paint over what they cannot decode and do not say so."""
 
 
-def choose_backends(info: VideoInfo, sizes: list[Size]) -> list[str]:
-    """Return the decoders to try, in order; for images, only Pillow."""
+def choose_backends(info: VideoInfo, sizes: list[Size], without: Sequence[str] = ()) -> list[str]:
+    """Return the decoders to try, in order; for images, only Pillow.
+
+    Args:
+        info: The probed video.
+        sizes: The sizes in which pictures are wanted.
+        without: Decoders not to use.
+    """
     if IMAGE in info.containers:
-        return ["Pillow"]
-    trusts_decord = decord_reads_well(info, sizes)
-    return ["PyAV", *(["decord"] if trusts_decord else []), *(["ffmpeg"] if ffmpeg_program() else [])]
+        return [name for name in ["Pillow"] if name not in without]
+    can_read = {
+        "PyAV": lambda: True,
+        "decord": lambda: decord_reads_well(info, sizes),
+        "ffmpeg": lambda: ffmpeg_program() is not None,
+        "torchcodec": lambda: torchcodec_reads_well(info, sizes),
+    }
+    return [name for name, can in can_read.items() if name not in without and can()]
 
 
 def version_of(backend: str) -> str:
@@ -43,4 +56,6 @@ def version_of(backend: str) -> str:
         return f"ffmpeg {ffmpeg_version()}"
     if backend == "Pillow":
         return f"Pillow {PIL.__version__}"
+    if backend == "torchcodec":
+        return f"torchcodec {torchcodec_version()}"
     return f"decord {decord.__version__}" if backend == "decord" else f"PyAV {av.__version__}"

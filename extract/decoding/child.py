@@ -29,7 +29,7 @@ from typing import NoReturn
 import av
 from PIL import Image
 
-from . import ffmpeg_backend, handed, sandbox
+from . import ffmpeg_backend, handed, sandbox, torchcodec_backend
 from .answer import Answers, LeftToOthers, answer
 from .errors import VideoError
 from .messages import Failed, Request
@@ -76,8 +76,20 @@ def decode_handed(answers: Answers, orders: socket.socket) -> None:
                 line.send_bytes(DONE)
 
 
+def can_use_torchcodec(request: Request) -> bool:
+    """Return whether torchcodec is there and exact for a request; if so, it is loaded."""
+    return (
+        "torchcodec" not in request.without
+        and torchcodec_backend.has_torchcodec()
+        and torchcodec_backend.can_scale(wanted.resize for wanted in request.wanted)
+        and torchcodec_backend.load(MEMORY_BYTES)
+    )
+
+
 def decode_by_path(answers: Answers, request: Request, failure: VideoError | None) -> None:
     """Answer one request with the decoders that open the file by its path."""
+    if not can_use_torchcodec(request):
+        request = replace(request, without=[*request.without, "torchcodec"])
     try:
         sandbox.confine(Path(request.path), ffmpeg_backend.ffmpeg_program())
     except OSError as error:

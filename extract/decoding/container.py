@@ -73,6 +73,19 @@ def video_stream(container: InputContainer) -> VideoStream:
     return stream
 
 
+def first_frame(path: Path) -> av.VideoFrame | None:
+    """Return the first frame of a video as FFmpeg's own decoder gives it; None if there is none.
+
+    Raises:
+        VideoError: The file cannot be opened.
+    """
+    with open_video(path) as container:
+        try:
+            return next(container.decode(video_stream(container)), None)
+        except (FFmpegError, ValueError):
+            return None
+
+
 def context_of(stream: Stream) -> CodecContext | None:
     """Return the decoder of a stream; None if this FFmpeg has none. (PyAV's annotations leave the None out.)"""
     return stream.codec_context

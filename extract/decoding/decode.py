@@ -11,10 +11,9 @@ import numpy as np
 from PIL import Image
 
 from .backends import BACKENDS, SILENT_BACKENDS, choose_backends, version_of
-from .decord_backend import NotTrusted
-from .errors import VideoError
+from .errors import NotTrusted, VideoError
 from .frames import Decoding
-from .kernels import LIBSWSCALE, Kernel
+from .kernels import LIBSWSCALE, PILLOW, Kernel
 from .probe import VideoInfo
 from .pyav_backend import STRICT_DECODERS
 from .sampling import sample_frames
@@ -97,9 +96,7 @@ def decode_video(
     """
     plan = _Plan(info, wanted)
     failures: list[VideoError] = []
-    for backend in choose_backends(info, plan.sizes):
-        if backend in without:
-            continue
+    for backend in choose_backends(info, plan.sizes, without):
         try:
             yield Started(backend)
             yield from _decode_with(backend, plan, beat)
@@ -124,7 +121,7 @@ class _Plan:
         self.indices = np.unique(np.concatenate(self.samples))
         self.sizes = sorted({w.size for w in wanted}, reverse=True)
         if not any(size.is_for_people for size in self.sizes):
-            self.sizes.append(Size(THUMBNAIL_HEIGHT_PX))
+            self.sizes.append(Size(THUMBNAIL_HEIGHT_PX, PILLOW))  # from RGB, as such kernels scale
         self.size_of_thumbnails = max(i for i, size in enumerate(self.sizes) if size.is_for_people)
         last = len(self.indices) - 1
         self.thumbnails = {int(self.indices[int(position * last + 0.5)]) for position in THUMBNAIL_POSITIONS}

@@ -5,10 +5,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
-from av.error import FFmpegError
 
-from .container import open_video, video_stream
-from .errors import short_reason
+from .container import first_frame
+from .errors import NotTrusted, short_reason
 from .frames import Decoding, Pictures
 from .kernels import LIBSWSCALE
 from .probe import VideoInfo
@@ -30,10 +29,6 @@ STILL_PACKET_SHARE, STILL_PACKET_BYTES = 0.1, 100
 """A frame that repeats the one before it is tiny once encoded: this share of the median packet, or this many bytes."""
 
 
-class NotTrusted(Exception):
-    """The decoder returned frames that the file cannot hold."""
-
-
 def has_decord() -> bool:
     """Return whether decord is installed."""
     return decord is not None
@@ -51,12 +46,8 @@ def decord_reads_well(info: VideoInfo, sizes: list[Size]) -> bool:
     steps = np.diff(info.pts)
     if len(steps) and steps.max() > 1.5 * np.median(steps):
         return False
-    with open_video(info.path) as container:
-        try:
-            first = next(container.decode(video_stream(container)), None)
-        except (FFmpegError, ValueError):
-            return False
-        return first is not None and first.rotation == 0 and first.format.name in ("yuv420p", "yuvj420p")
+    first = first_frame(info.path)
+    return first is not None and first.rotation == 0 and first.format.name in ("yuv420p", "yuvj420p")
 
 
 def decord_pictures(decoding: Decoding, wanted: np.ndarray) -> Iterator[tuple[int, Pictures]]:

@@ -18,6 +18,10 @@ class VideoError(VlalignError):
         return VideoError, (self.kind, str(self))
 
 
+class NotTrusted(Exception):
+    """A decoder read a file differently from its packets, or failed where others may not."""
+
+
 def short_reason(error: Exception) -> str:
     """Return the message of a library's error, in one line of at most 300 characters."""
     return " ".join(str(getattr(error, "strerror", None) or error).split())[:300] or type(error).__name__

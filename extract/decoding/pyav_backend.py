@@ -7,7 +7,7 @@ import numpy as np
 from av.error import FFmpegError
 from av.video.codeccontext import VideoCodecContext
 
-from .container import open_video, video_stream
+from .container import first_frame, open_video
 from .frames import Decoding, Pictures, frames_in_order
 from .probe import VideoInfo
 
@@ -44,12 +44,11 @@ def _strict_decoder(info: VideoInfo) -> tuple[VideoCodecContext | None, tuple[in
     """
     if info.codec not in STRICT_DECODERS:
         return None, None
-    with open_video(info.path) as container:
-        try:
-            first = next(container.decode(video_stream(container)), None)
-            strict = av.CodecContext.create(STRICT_DECODERS[info.codec], "r")
-        except (FFmpegError, ValueError):
-            return None, None
+    first = first_frame(info.path)
+    try:
+        strict = av.CodecContext.create(STRICT_DECODERS[info.codec], "r")
+    except (FFmpegError, ValueError):
+        return None, None
     if first is None or first.rotation or first.format.name != "yuv420p" or not isinstance(strict, VideoCodecContext):
         return None, None
     return strict, (int(first.colorspace), int(first.color_range))

@@ -24,6 +24,11 @@ class Size(NamedTuple):
         kernel = Kernel.of(self.resize)
         return kernel.is_rounded and not kernel.to_square
 
+    def shape(self, height: int, width: int) -> tuple[int, int]:
+        """Return (height, width) of the picture that an upright frame of this size gives."""
+        side = self.short_side_px
+        return (side, side) if Kernel.of(self.resize).to_square else scaled_size(height, width, side)
+
 
 class Scaler:
     """Scale a video's frames to one size.
@@ -42,9 +47,7 @@ class Scaler:
         """Return (height, width) of the pictures, which the first frame decides. Call it with every frame, wanted or
         not."""
         if self._shape is None:
-            side = self.size.short_side_px
-            turned = _turned(frame, upright_degrees)
-            self._shape = (side, side) if self._kernel.to_square else scaled_size(*turned, side)
+            self._shape = self.size.shape(*_turned(frame, upright_degrees))
         return self._shape
 
     def __call__(self, frame: av.VideoFrame, upright_degrees: int) -> np.ndarray:

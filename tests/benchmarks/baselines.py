@@ -139,6 +139,13 @@ class Transformer(Pair):
         )
 
     def text(self, words_TN: Tensor) -> Tensor:
+        lengths = (words_TN > 0).sum(dim=1)
+        order = lengths.argsort()
+        # Texts of like lengths together: paragraphs of 20 to 256 words would be mostly padding.
+        vectors = [self._encode(words_TN[of, : lengths[of].max()]) for of in order.split(16)]
+        return torch.cat(vectors)[order.argsort()]
+
+    def _encode(self, words_TN: Tensor) -> Tensor:
         x, mask = self.words(words_TN) + self.places[: words_TN.shape[1]], words_TN > 0
         for layer in list(self.layers)[:2]:
             x = layer(x, src_key_padding_mask=~mask)

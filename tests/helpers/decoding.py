@@ -5,6 +5,7 @@ import subprocess
 import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
+from ctypes.util import find_library
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import BinaryIO
 
 import numpy as np
 import pytest
-from vlalign.extract.decoding import backends
+from vlalign.extract.decoding import backends, torchcodec_backend
 from vlalign.extract.decoding.decode import Finished, Picture, Started, Wanted, decode_video
 from vlalign.extract.decoding.errors import VideoError
 from vlalign.extract.decoding.frames import Decoding
@@ -31,6 +32,12 @@ needs_decord = pytest.mark.skipif(backends.decord is None, reason="decord is not
 
 
 needs_program = pytest.mark.skipif(shutil.which("ffmpeg") is None, reason="the ffmpeg program is not installed")
+
+
+needs_torchcodec = pytest.mark.skipif(
+    not torchcodec_backend.has_torchcodec() or find_library("avcodec") is None,
+    reason="torchcodec (vlalign[torchcodec]) or FFmpeg's shared libraries are not installed",
+)
 
 
 BACKENDS = [pytest.param("decord", marks=needs_decord), "pyav", pytest.param("ffmpeg", marks=needs_program)]
@@ -161,13 +168,13 @@ REAL = {
 
 
 def pictures_by(
-    backend: str, info: VideoInfo, short_sides: list[int], wanted: np.ndarray
+    backend: str, info: VideoInfo, sizes: list[int] | list[Size], wanted: np.ndarray
 ) -> tuple[list[np.ndarray], Decoding]:
-    """The pictures of ``wanted``, in each size, and how the pass went."""
-    decoding = Decoding(info, [Size(side) for side in short_sides])
+    """The pictures of ``wanted``, in each size (short sides in pixels, by FFmpeg's kernel), and how the pass went."""
+    decoding = Decoding(info, [size if isinstance(size, Size) else Size(size) for size in sizes])
     indices, pictures = zip(*getattr(backends, f"{backend}_pictures")(decoding, wanted), strict=True)
     assert list(indices) == wanted.tolist()
-    return [np.stack([sizes[place] for sizes in pictures]) for place in range(len(short_sides))], decoding
+    return [np.stack([of_frame[place] for of_frame in pictures]) for place in range(len(sizes))], decoding
 
 
 def chosen(path: Path, fps: int) -> np.ndarray:
@@ -213,9 +220,11 @@ def listen(process: DecodeProcess) -> Ended:
     return ended
 
 
-def answers(process: DecodeProcess, path: Path, **asked: object) -> VideoError | list[Message]:
+def answers(
+    process: DecodeProcess, path: Path, resize: str = LIBSWSCALE, **asked: object
+) -> VideoError | list[Message]:
     """What comes of one frame a second of a video."""
-    process.start(path, [Wanted(fps=1, window=1, short_side_px=48, crop_px=None, tail="none")], **asked)
+    process.start(path, [want(1, resize=resize)], **asked)
     came = []
     try:
         while not came or not isinstance(came[-1], LAST):

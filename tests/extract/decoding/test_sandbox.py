@@ -9,14 +9,16 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from helpers.decoding import answers
+from helpers.decoding import answers, needs_torchcodec
 from helpers.mutations import MUTATIONS, mutate
 from helpers.shared import shared
 from helpers.videos import scene
 from vlalign.extract.decoding import process as decode_process
 from vlalign.extract.decoding import sandbox
+from vlalign.extract.decoding.backends import BACKENDS
 from vlalign.extract.decoding.decode import Finished
 from vlalign.extract.decoding.errors import VideoError
+from vlalign.extract.decoding.kernels import LIBSWSCALE, PILLOW
 from vlalign.extract.decoding.messages import RowFollows
 from vlalign.extract.decoding.process import DecodeProcess
 from vlalign.extract.render import render_video
@@ -62,11 +64,7 @@ def attack(decoding, wanted):
     found["environment"] = sorted(os.environ)
     raise VideoError("attacked", repr(found))
 
-def nothing(decoding, wanted):
-    raise VideoError("unreadable", "not tried")
-    yield
-
-decode.BACKENDS = {{name: attack if name == {backend!r} else nothing for name in decode.BACKENDS}}
+decode.BACKENDS[{backend!r}] = attack
 child.main()
 """
 
@@ -89,14 +87,18 @@ def attacked(hostile: Path, monkeypatch: pytest.MonkeyPatch, **how: object) -> d
     monkeypatch.setattr(decode_process, "COMMAND", ATTACK.format(port=9, **how))
     process = DecodeProcess()
     try:
-        error = answers(process, hostile, without=[] if how["backend"] == "PyAV" else ["PyAV"])
+        without = [name for name in BACKENDS if name != how["backend"]]
+        resize = PILLOW if how["backend"] == "torchcodec" else LIBSWSCALE
+        error = answers(process, hostile, resize, without=without)
     finally:
         process.close()
     return eval(str(error))  # what the test's own command wrote
 
 
 @linux
-@pytest.mark.parametrize("backend, programs", [("PyAV", True), ("decord", False)])
+@pytest.mark.parametrize(
+    "backend, programs", [("PyAV", True), ("decord", False), pytest.param("torchcodec", False, marks=needs_torchcodec)]
+)
 def test_a_decoder_that_was_taken_over_reaches_nothing(hostile, monkeypatch, backend, programs):
     found = attacked(hostile, monkeypatch, backend=backend, programs=programs)
     assert "AWS_SECRET_ACCESS_KEY" not in found.pop("environment")
@@ -131,7 +133,7 @@ def test_decoders_that_open_files_by_path_give_the_same_rows(video, monkeypatch)
     """Those that PyAV leaves a video to."""
     only = "from vlalign.extract.decoding import child, decode\ndef no(d, w):\n    raise decode.NotTrusted\n    yield\n"
     for backend in ("decord", "ffmpeg"):
-        without = [name for name in ("PyAV", "decord", "ffmpeg") if name != backend]
+        without = [name for name in BACKENDS if name != backend]
         lines = "".join(f"decode.BACKENDS[{name!r}] = no\n" for name in without)
         monkeypatch.setattr(decode_process, "COMMAND", f"{only}{lines}child.main()")
         process = DecodeProcess()

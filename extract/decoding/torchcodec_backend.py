@@ -1,0 +1,117 @@
+"""Pictures by torchcodec, for profiles that scale RGB frames themselves.
+
+torchcodec converts frames to RGB at their own size, as FFmpeg's ``scale`` filter does, but it also scales RGB, where
+the filter scales before the conversion. So it is exact for Pillow's and torchvision's kernels only. It imports torch,
+which takes seconds and gigabytes of addresses; the process that uses it ends with the video.
+"""
+
+import importlib
+import importlib.metadata
+import importlib.util
+import resource
+from array import array
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import numpy as np
+
+from . import sandbox
+from .container import first_frame, open_video, video_stream
+from .errors import NotTrusted, short_reason
+from .frames import Decoding, Pictures
+from .handed import HandedFile
+from .kernels import BY_FFMPEG, Kernel
+from .probe import VideoInfo
+from .scaling import Size
+
+FRAMES_AT_ONCE = 16
+PLAIN_FORMATS = {"yuv420p", "yuvj420p"}
+"""Formats in which its RGB equals the filter's. Some others differ: yuv420p10le by up to 36 of 255."""
+
+
+def has_torchcodec() -> bool:
+    """Return whether torchcodec is installed. Whether it finds FFmpeg's libraries, ``load`` says."""
+    return importlib.util.find_spec("torchcodec") is not None
+
+
+def can_scale(resizes: Iterable[str]) -> bool:
+    """Return whether all kernels, values of ``Profile.resize``, scale from RGB frames of the video's own size."""
+    return all(Kernel.of(resize).by != BY_FFMPEG for resize in resizes)
+
+
+def load(memory_bytes: int) -> bool:
+    """Import torchcodec and FFmpeg's libraries, before this process may open no more files.
+
+    Args:
+        memory_bytes: Address space that decoding may take, besides what the libraries take.
+
+    Returns:
+        False if FFmpeg's libraries are not found.
+    """
+    _, highest = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (highest, highest))
+    try:
+        importlib.import_module("torchcodec.decoders")
+    except (ImportError, OSError, RuntimeError):
+        return False
+    finally:
+        sandbox.limit(resource.RLIMIT_AS, _addresses_bytes() + memory_bytes)
+    return True
+
+
+def _addresses_bytes() -> int:
+    """Return the size of this process's address space; 0 where the system does not say (and does not limit it)."""
+    statm = Path("/proc/self/statm")
+    return int(statm.read_text().split()[0]) * resource.getpagesize() if statm.exists() else 0
+
+
+def torchcodec_reads_well(info: VideoInfo, sizes: list[Size]) -> bool:
+    """Return whether torchcodec can be trusted with a file, judged by its packets and first frame."""
+    if not has_torchcodec() or not can_scale(size.resize for size in sizes):
+        return False
+    if not info.timed or info.missing:
+        return False
+    first = first_frame(info.path)
+    return first is not None and first.format.name in PLAIN_FORMATS and not first.interlaced_frame
+
+
+def torchcodec_pictures(decoding: Decoding, wanted: np.ndarray) -> Iterator[tuple[int, Pictures]]:
+    """Yield (index, pictures) for each wanted frame, like ``pyav_pictures``.
+
+    Raises:
+        NotTrusted: torchcodec fails, or reads the file differently from its packets.
+    """
+    from torchcodec.decoders import VideoDecoder  # pyright: ignore[reportPrivateImportUsage]
+
+    info, kernels = decoding.info, [Kernel.of(size.resize) for size in decoding.sizes]
+    with open_video(info.path) as container:
+        stream_index = video_stream(container).index
+    try:
+        decoder = VideoDecoder(HandedFile(info.path), stream_index=stream_index, dimension_order="NHWC")
+        if len(decoder) != len(info.pts):
+            raise NotTrusted(f"torchcodec finds {len(decoder)} frames, the packets are {len(info.pts)}")
+        start_seconds = decoder.get_frame_at(0).pts_seconds
+        for first in range(0, len(wanted), FRAMES_AT_ONCE):
+            indices = wanted[first : first + FRAMES_AT_ONCE]
+            batch = decoder.get_frames_at(indices.tolist())
+            _compare_times(batch.pts_seconds.numpy() - start_seconds, info, indices)
+            for index, frame in zip(indices.tolist(), batch.data.numpy(), strict=True):
+                decoding.beat()
+                sides = [size.shape(*frame.shape[:2]) for size in decoding.sizes]
+                yield index, [kernel.scaled(frame, *side) for kernel, side in zip(kernels, sides, strict=True)]
+    except (RuntimeError, ValueError, IndexError, UnicodeError) as error:
+        raise NotTrusted(f"torchcodec: {short_reason(error)}") from None
+    decoding.delivered = array("q", info.pts.tolist())
+
+
+def torchcodec_version() -> str:
+    """Return the version of the installed package."""
+    return importlib.metadata.version("torchcodec")
+
+
+def _compare_times(seconds: np.ndarray, info: VideoInfo, indices: np.ndarray) -> None:
+    """Raise ``NotTrusted`` if frames' times, from the first frame on, are not those of the packets."""
+    expected = (info.pts[indices] - info.pts[0]) * float(info.time_base)
+    worst = np.abs(seconds - expected).max()
+    if worst > float(info.time_base):
+        raise NotTrusted(f"torchcodec's times are up to {worst:.2f} s off")
