@@ -1,6 +1,6 @@
 """How near extraction comes to what the machine can do: ratios, each within one warm run.
 
-    python tests/benchmarks/extraction.py FOLDER [overlap|together|network|skipping|memory|startup ...]
+    python tests/benchmarks/extraction.py FOLDER [overlap|hub|together|network|skipping|memory|startup ...]
 
 FOLDER: videos, of a few minutes in all. Results that were kept, with their machines, stand in README.md beside this
 file. Weights are random: they take as long as any.
@@ -12,6 +12,7 @@ import os
 import platform
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -19,6 +20,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+import transformers
 from vlalign.extract import load_extractor
 from vlalign.extract.decoding import backends, frames
 from vlalign.extract.decoding.decode import Finished
@@ -35,6 +37,16 @@ from vlalign.storage.common.processes import available_cores
 sys.path[:0] = [str(Path(__file__).resolve().parents[1] / part) for part in ("", "train")]
 
 PROFILES = ("resnet152", "i3d_resnext101", "i3d_resnet152", "s3d")
+HUB_MODELS = {
+    "SigLIP, ViT-B/16, 1fps": lambda: (
+        transformers.AutoModel.from_config(transformers.SiglipConfig()),
+        transformers.SiglipImageProcessor(size={"height": 224, "width": 224}),
+    ),
+    "VideoMAE, ViT-B, 4fps": lambda: (
+        transformers.AutoModel.from_config(transformers.VideoMAEConfig()),
+        transformers.VideoMAEImageProcessor(),
+    ),
+}
 SECONDS_OF_WORK = 90
 
 
@@ -102,21 +114,34 @@ def overlap(paths: list[Path]) -> None:
     """(a) wall x cores of an extraction against the CPU seconds of the model alone and of decoding alone, best of
     two."""
     for name in PROFILES:
-        extractor = load_extractor(name, weights="random")
-        videos = enough(paths, [extractor])
-        decodes, models, wholes = [], [], []
-        for _ in range(2):  # by turns: a shared machine is not as fast from one minute to the next
-            decode, (windows,) = drain(videos, [extractor])
-            decodes.append(decode)
-            models.append(model_cpu_seconds(extractor, windows))
-            wholes.append(extraction_seconds(videos, [extractor]) * available_cores())
-        decode, model, whole = min(decodes), min(models), min(wholes)
-        rate = len(windows) / whole * available_cores()
-        print(
-            f"a  {name:<16} {len(windows):5} windows: extraction {whole:6.1f} core s, model {model:6.1f} + decoding "
-            f"{decode:5.1f}: ratio {whole / (model + decode):.3f} (at most 1.08); {rate:.2f} windows/s",
-            flush=True,
-        )
+        overlap_of(name, load_extractor(name, weights="random"), paths)
+
+
+def hub(paths: list[Path]) -> None:
+    """(a) for an image and a video model of transformers in their usual size, with random weights."""
+    for name, make in HUB_MODELS.items():
+        with tempfile.TemporaryDirectory() as folder:
+            for part in make():
+                part.save_pretrained(folder)
+            overlap_of(name, load_extractor(f"hf:{folder}:{name.split(', ')[-1]}"), paths)
+
+
+def overlap_of(name: str, extractor: Extractor, paths: list[Path]) -> None:
+    """(a) for one network."""
+    videos = enough(paths, [extractor])
+    decodes, models, wholes = [], [], []
+    for _ in range(2):  # by turns: a shared machine is not as fast from one minute to the next
+        decode, (windows,) = drain(videos, [extractor])
+        decodes.append(decode)
+        models.append(model_cpu_seconds(extractor, windows))
+        wholes.append(extraction_seconds(videos, [extractor]) * available_cores())
+    decode, model, whole = min(decodes), min(models), min(wholes)
+    rate = len(windows) / whole * available_cores()
+    print(
+        f"a  {name:<16} {len(windows):5} windows: extraction {whole:6.1f} core s, model {model:6.1f} + decoding "
+        f"{decode:5.1f}: ratio {whole / (model + decode):.3f} (at most 1.08); {rate:.2f} windows/s",
+        flush=True,
+    )
 
 
 def together(paths: list[Path]) -> None:
@@ -261,7 +286,7 @@ def startup(paths: list[Path]) -> None:
     )
 
 
-BENCHMARKS = {f.__name__: f for f in (overlap, together, network, skipping, memory, startup)}
+BENCHMARKS = {f.__name__: f for f in (overlap, hub, together, network, skipping, memory, startup)}
 
 
 def main() -> None:
