@@ -2,7 +2,7 @@
 """Mutation testing: change one operator or constant of a module at a time and see whether its tests fail.
 
     python .ci/mutate.py                    all modules of the table below (hours on two cores)
-    python .ci/mutate.py train/metrics.py   some of them
+    python .ci/mutate.py train/metrics.py storage/shards/read.py   some of them
 
 mutmut does the work. It wants packages where Python finds them without an installation, so that the five folders and
 the tests are copied to a temporary folder first. It prints how many mutants the tests killed, and keeps the list of
@@ -16,6 +16,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from fnmatch import fnmatch
 from pathlib import Path
 
 TOP = Path(__file__).resolve().parents[1]
@@ -86,13 +87,16 @@ def mutate(module: str, tests: list[str]) -> tuple[int, int, list[str]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("modules", nargs="*", default=list(TESTS), help=f"some of {', '.join(TESTS)}")
+    parser.add_argument("modules", nargs="*", default=list(TESTS), help=f"such as {', '.join(TESTS)}")
     args = parser.parse_args()
     survivors: list[str] = []
     for module in args.modules:
-        total, killed, alive = mutate(module, TESTS[module])
+        tests = next((tests for known, tests in TESTS.items() if fnmatch(module, known)), None)
+        if tests is None:
+            sys.exit(f"{module}: no tests are named for it; expected a module of {', '.join(TESTS)}")
+        total, killed, alive = mutate(module, tests)
         survivors += alive
-        print(f"{module}: {killed} of {total} mutants killed ({100 * killed / max(total, 1):.1f} %)")
+        print(f"{module}: {killed} of {total} mutants killed ({100 * killed / max(total, 1):.1f} %)", flush=True)
     Path("mutants.txt").write_text("\n".join(survivors) + "\n", encoding="utf-8")
     sys.exit(0)
 
