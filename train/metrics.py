@@ -6,14 +6,14 @@ evaluators.
 """
 
 import math
-from collections.abc import Callable, Sequence
-from typing import NamedTuple, TypedDict
+from collections.abc import Sequence
+from typing import TypedDict
 
 import numpy as np
 
+from .ranking import Ranking, Rivals, mean_ranks
+
 RECALL_AT = (1, 5, 10, 50)
-CHUNK = 256
-"""Number of queries that are compared with all candidates at once."""
 TIES = {
     "average": "a tied candidate counts half (the mean rank over all orders of the tied ones)",
     "optimistic": "the right candidate comes first among the tied ones",
@@ -62,22 +62,6 @@ class RetrievalMetrics(TypedDict):
     video_to_text: DirectionMetrics
 
 
-class Rivals(NamedTuple):
-    """For each query, the number of wrong candidates before the right one, or tied with it. Each array is [Q]."""
-
-    above: np.ndarray
-    """Candidates with a higher score."""
-    before: np.ndarray
-    """Tied candidates with a lower index. For the policy "coot": those that numpy.argsort puts first."""
-    behind: np.ndarray
-    """All other tied candidates."""
-
-    @property
-    def tied(self) -> np.ndarray:
-        """Number of tied candidates [Q]."""
-        return self.before + self.behind
-
-
 def retrieval_metrics(
     similarity: np.ndarray, text_to_video: Sequence[int] | np.ndarray | None = None, ties: str = "average"
 ) -> RetrievalMetrics:
@@ -98,19 +82,39 @@ def retrieval_metrics(
         ValueError: The similarities contain NaN, shapes do not fit, or ``ties`` is unknown or cannot be used here.
     """
     similarity, video_of_text = _checked(similarity, text_to_video, ties)
-    num_texts, num_videos = similarity.shape
-    num_captions = np.bincount(video_of_text, minlength=num_videos)
-    ragged = bool((num_captions != 1).any())
-    if ties == "coot" and ragged:
+    ranking = Ranking(video_of_text, similarity.shape[1], ties)
+    if ties == "coot" and ranking.is_ragged:
         raise ValueError(
             "ties 'coot': needs exactly one caption for each video; pass another policy, such as 'average'"
         )
-    right_scores = similarity[np.arange(num_texts), video_of_text]
-    texts = count_rivals(lambda rows: similarity[rows], right_scores, video_of_text, ties)
     return {
-        "text_to_video": _summary(texts, ties, num_videos, np.ones(num_texts, dtype=int), ragged=ragged),
-        "video_to_text": _video_to_text(similarity, video_of_text, right_scores, num_captions, ties),
+        "text_to_video": text_metrics(ranking, ranking.of_texts(0, similarity)),
+        "video_to_text": video_metrics(ranking, ranking.of_videos(0, similarity)),
     }
+
+
+def text_metrics(ranking: Ranking, rivals: Rivals) -> DirectionMetrics:
+    """Return the metrics from text to video.
+
+    Args:
+        ranking: What was ranked.
+        rivals: Of all texts.
+    """
+    num_right = np.ones(len(ranking.video_of_text), dtype=int)
+    return _summary(rivals, ranking.ties, ranking.num_videos, num_right, ragged=ranking.is_ragged)
+
+
+def video_metrics(ranking: Ranking, rivals: Rivals) -> DirectionMetrics:
+    """Return the metrics from video to text.
+
+    Args:
+        ranking: What was ranked.
+        rivals: Of all videos that have a text.
+    """
+    num_captions = ranking.num_captions[ranking.num_captions > 0]
+    if ranking.ranks_by_best_caption:
+        return _summary(rivals, ranking.ties, len(num_captions), np.ones_like(num_captions), ragged=False)
+    return _summary(rivals, ranking.ties, len(ranking.video_of_text), num_captions, ragged=False)
 
 
 def _checked(
@@ -129,75 +133,14 @@ def _checked(
     video_of_text = np.arange(num_texts) if text_to_video is None else np.asarray(text_to_video)
     if video_of_text.shape != (num_texts,) or video_of_text.min() < 0 or video_of_text.max() >= num_videos:
         raise ValueError(f"text_to_video: expected {num_texts} indices in 0..{num_videos - 1}")
-    if np.isnan(similarity.min()):
-        raise ValueError(f"similarity: {int(np.isnan(similarity).sum())} values are NaN")
     return similarity, video_of_text
-
-
-def _video_to_text(
-    similarity: np.ndarray, video_of_text: np.ndarray, right_scores: np.ndarray, num_captions: np.ndarray, ties: str
-) -> DirectionMetrics:
-    num_texts, num_videos = similarity.shape
-    best_scores = np.full(num_videos, -np.inf, dtype=np.float32)
-    np.maximum.at(best_scores, video_of_text, right_scores)
-    queries = np.flatnonzero(num_captions)
-    if ties == "clip4clip" and (num_captions != 1).any():
-        best_of_videos = np.full((num_videos, num_videos), -np.inf, dtype=np.float32)  # [video of the texts, query]
-        np.maximum.at(best_of_videos, video_of_text, similarity)
-        rivals = count_rivals(lambda rows: best_of_videos[:, queries[rows]].T, best_scores[queries], queries, ties)
-        return _summary(rivals, ties, len(queries), np.ones(len(queries), dtype=int), ragged=False)
-    is_best = np.flatnonzero(right_scores == best_scores[video_of_text])
-    best_text = np.zeros(num_videos, dtype=int)
-    best_text[video_of_text[is_best[::-1]]] = is_best[::-1]  # of tied texts, the one with the lowest index
-    rivals = count_rivals(lambda rows: similarity[:, queries[rows]].T, best_scores[queries], best_text[queries], ties)
-    if ties != "ce":
-        # A video's other captions are no rivals. None has a higher score than the best; those that tie come behind it.
-        tied_captions = np.bincount(video_of_text[is_best], minlength=num_videos)[queries] - 1
-        rivals = rivals._replace(behind=rivals.behind - tied_captions)
-    return _summary(rivals, ties, num_texts, num_captions[queries], ragged=False)
-
-
-def count_rivals(
-    scores_of: Callable[[slice], np.ndarray], right_scores: np.ndarray, right_index: np.ndarray, ties: str
-) -> Rivals:
-    """Count the candidates that come before the right one, or tie with it.
-
-    Args:
-        scores_of: Returns the scores [q, num_candidates] of a slice of the queries.
-        right_scores: [Q], score of each query's right candidate.
-        right_index: [Q], index of each query's right candidate.
-        ties: A key of ``TIES``; "coot" orders tied candidates in its own way.
-    """
-    counts = []
-    for first in range(0, len(right_scores), CHUNK):
-        rows = slice(first, first + CHUNK)
-        scores, right, index = scores_of(rows), right_scores[rows, None], right_index[rows, None]
-        above, equal = (scores > right).sum(axis=1), scores == right
-        if ties == "coot":
-            before = np.argmax(np.argsort(scores, axis=1)[:, ::-1] == index, axis=1) - above
-        else:
-            before = (equal & (np.arange(scores.shape[1]) < index)).sum(axis=1)
-        counts.append((above, before, equal.sum(axis=1) - before - 1))
-    above, before, behind = (np.concatenate(column) for column in zip(*counts, strict=True))
-    return Rivals(above, before, behind)
-
-
-def right_ranks(scores: np.ndarray, right_index: np.ndarray) -> np.ndarray:
-    """Return the rank [Q] of each query's right candidate, from 1; a tie counts half.
-
-    Args:
-        scores: [Q, num_candidates]
-        right_index: [Q]
-    """
-    own = scores[np.arange(len(right_index)), right_index]
-    return _ranks(count_rivals(lambda rows: scores[rows], own, right_index, "average"), "average", ragged=False)
 
 
 def _ranks(rivals: Rivals, ties: str, *, ragged: bool) -> np.ndarray:
     """Return the rank of each query, from 1. "clip4clip" returns several for a query with ties."""
     first = 1 + rivals.above
     if ties in ("average", "ce"):
-        return first + rivals.tied / 2
+        return mean_ranks(rivals)
     if ties == "pessimistic":
         return first + rivals.tied
     if ties == "coot" or (ties == "clip4clip" and ragged):

@@ -15,7 +15,8 @@ from .data.examples import Examples, PairExamples
 from .data.pairs import Pairs, make_pairs
 from .data.segment_examples import SegmentExamples
 from .data.segments import label_frames
-from .metrics import retrieval_metrics, right_ranks
+from .metrics import retrieval_metrics
+from .ranking import right_ranks
 from .scores import StageScores
 from .scoring import Scorer, stage_scores
 from .tasks.ask_segmentation import frame_scores

@@ -112,7 +112,16 @@ def real_videos(folder: Path) -> list[Path]:
     return [beginning(path, 6.5, folder) for path in paths]
 
 
-NETWORKS = ["i3d_resnext101", "i3d_resnet152", "resnet152", "s3d", "s3d, random", "clip_vit_b32", "r2plus1d", "slowfast"]
+NETWORKS = [
+    "i3d_resnext101",
+    "i3d_resnet152",
+    "resnet152",
+    "s3d",
+    "s3d, random",
+    "clip_vit_b32",
+    "r2plus1d",
+    "slowfast",
+]
 """Profiles, with the golden weights where there are any, otherwise with random ones."""
 
 

@@ -6,7 +6,17 @@ from typing import get_type_hints
 import numpy as np
 import pytest
 from helpers.shared import shared
-from vlalign.train.metrics import TIES, Chance, DirectionMetrics, RetrievalMetrics, chance, retrieval_metrics
+from vlalign.train.metrics import (
+    TIES,
+    Chance,
+    DirectionMetrics,
+    RetrievalMetrics,
+    chance,
+    retrieval_metrics,
+    text_metrics,
+    video_metrics,
+)
+from vlalign.train.ranking import Ranking, Rivals
 
 
 def loop_ranks(similarity, right):
@@ -187,8 +197,29 @@ def test_many_queries_are_counted_in_chunks(monkeypatch):
     right = rng.permutation(np.repeat(np.arange(70), 3))
     similarity = rng.normal(size=(210, 70)).round(1).astype(np.float32)
     whole = [retrieval_metrics(similarity, right, ties) for ties in TIES if ties != "coot"]
-    monkeypatch.setattr("vlalign.train.metrics.CHUNK", 11)
+    monkeypatch.setattr("vlalign.train.ranking.CHUNK", 11)
     assert [retrieval_metrics(similarity, right, ties) for ties in TIES if ties != "coot"] == whole
+
+
+@pytest.mark.parametrize("ties", TIES)
+@pytest.mark.parametrize("num_captions", [1, 3, None], ids=["one caption", "three captions", "none to several"])
+def test_scores_in_parts_give_the_same_metrics(ties, num_captions):
+    """A part for ``Ranking`` is some texts with all videos, or all texts with some videos."""
+    rng = np.random.default_rng(0)
+    num_videos = 70
+    right = rng.permutation(np.repeat(np.arange(num_videos), num_captions or 1))
+    right = rng.integers(0, num_videos, 140) if num_captions is None else right
+    similarity = rng.normal(size=(len(right), num_videos)).round(1).astype(np.float32)
+    if ties == "coot" and num_captions != 1:
+        with pytest.raises(ValueError, match="exactly one caption"):
+            retrieval_metrics(similarity, right, ties)
+        return
+    ranking = Ranking(right, num_videos, ties)
+    texts = Rivals.join(ranking.of_texts(i, similarity[i : i + 32]) for i in range(0, len(right), 32))
+    videos = Rivals.join(ranking.of_videos(i, similarity[:, i : i + 16]) for i in range(0, num_videos, 16))
+    whole = retrieval_metrics(similarity, right, ties)
+    assert text_metrics(ranking, texts) == whole["text_to_video"]
+    assert video_metrics(ranking, videos) == whole["video_to_text"]
 
 
 def test_what_is_returned_has_the_fields_and_types_of_its_type():

@@ -13,7 +13,8 @@ from ...storage.store import Store
 from ..checkpoint import Run
 from ..data.coverage import measure, split_checksum
 from ..data.pairs import Pairs, of_split, read_pairs, why_none
-from ..metrics import RECALL_AT, RetrievalMetrics, retrieval_metrics, right_ranks
+from ..metrics import RECALL_AT, RetrievalMetrics, retrieval_metrics
+from ..ranking import right_ranks
 from ..scores import StageScores, TotalScores
 from ..scoring import stage_scores
 from .base import Question, TaskResult

@@ -10,7 +10,7 @@ import numpy as np
 from ..checkpoint import Run
 from ..data.clips import evenly
 from ..data.pairs import Pairs
-from ..metrics import right_ranks
+from ..ranking import right_ranks
 from ..scores import StageScores
 from ..word_fits import WordFits, word_fits
 

@@ -7,7 +7,8 @@ from vlalign.storage.common.problems import Problems
 from vlalign.train import train
 from vlalign.train.checkpoint import load_run
 from vlalign.train.data.pairs import read_pairs
-from vlalign.train.metrics import retrieval_metrics, right_ranks
+from vlalign.train.metrics import retrieval_metrics
+from vlalign.train.ranking import right_ranks
 from vlalign.train.scoring import stage_scores
 from vlalign.train.tasks import query_list
 from vlalign.train.tasks.query_list import DIGITS, list_queries, word_maps
