@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -30,6 +30,10 @@ class Shortlist(NamedTuple):
         """bool [num_captions, num_clips]: the pair is scored."""
         return self.clips_of_captions | self.captions_of_clips
 
+    def part(self, captions: slice, clips: slice) -> "Shortlist":
+        """Return the pairs of some captions and clips."""
+        return Shortlist(self.clips_of_captions[captions, clips], self.captions_of_clips[captions, clips])
+
 
 class TotalScores(NamedTuple):
     """Weighted sums of the stages. With a shortlist, both differ in what lies behind it."""
@@ -38,6 +42,23 @@ class TotalScores(NamedTuple):
     """float32 [num_captions, num_clips], for ranking clips by caption."""
     by_clip: np.ndarray
     """float32 [num_captions, num_clips], for ranking captions by clip."""
+
+
+class Scores(Protocol):
+    """Scores of all captions with all clips, held in memory or computed when they are asked for."""
+
+    @property
+    def stage_names(self) -> list[str]:
+        """The stages that the model was trained with."""
+        ...
+
+    def rows(self, captions: slice) -> "StageScores":
+        """Return the scores of some captions with all clips, for ranking clips by caption."""
+        ...
+
+    def columns(self, clips: slice) -> "StageScores":
+        """Return the scores of all captions with some clips, for ranking captions by clip."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -51,21 +72,52 @@ class StageScores:
     queries: QuerySimilarities | None = None
     """Set if the model keeps training queries."""
 
+    @property
+    def stage_names(self) -> list[str]:
+        """The stages."""
+        return list(self.stages)
+
+    def rows(self, captions: slice) -> "StageScores":
+        """Return the scores of some captions with all clips."""
+        return self._part(captions, slice(None))
+
+    def columns(self, clips: slice) -> "StageScores":
+        """Return the scores of all captions with some clips."""
+        return self._part(slice(None), clips)
+
+    def _part(self, captions: slice, clips: slice) -> "StageScores":
+        stages = {stage: scores[captions, clips] for stage, scores in self.stages.items()}
+        return StageScores(stages, self.shortlist and self.shortlist.part(captions, clips))
+
     def fused(self, weights: Mapping[str, float]) -> TotalScores:
-        """Return the weighted sum of the stages.
+        """Return the weighted sum of the stages, for both directions.
 
         Pairs outside the shortlist come behind it, in the order of the early stages.
 
         Args:
             weights: {stage: weight}; a stage that is missing weighs 0.
         """
+        by_caption = self.by_caption(weights)
+        return TotalScores(by_caption, self.by_clip(weights) if self._is_cut(weights) else by_caption)
+
+    def by_caption(self, weights: Mapping[str, float]) -> np.ndarray:
+        """Return the weighted sum of the stages, for ranking clips by caption. All clips must be there."""
         total = _weighted_sum(self.stages, weights)
+        if self.shortlist is None or not self._is_cut(weights):
+            return total
+        return _behind(total, self.guidance(weights), self.shortlist.clips_of_captions)
+
+    def by_clip(self, weights: Mapping[str, float]) -> np.ndarray:
+        """Return the weighted sum of the stages, for ranking captions by clip. All captions must be there."""
+        total = _weighted_sum(self.stages, weights)
+        if self.shortlist is None or not self._is_cut(weights):
+            return total
+        return _behind(total.T, self.guidance(weights).T, self.shortlist.captions_of_clips.T).T
+
+    def _is_cut(self, weights: Mapping[str, float]) -> bool:
+        """Return whether some pairs lack a part of the score."""
         has_late = any(weights.get(stage) for stage in self.stages if stage.startswith("fusion"))
-        if self.shortlist is None or not has_late:
-            return TotalScores(total, total)
-        early = self.guidance(weights)
-        by_caption = _behind(total, early, self.shortlist.clips_of_captions)
-        return TotalScores(by_caption, _behind(total.T, early.T, self.shortlist.captions_of_clips.T).T)
+        return self.shortlist is not None and has_late
 
     def guidance(self, weights: Mapping[str, float]) -> np.ndarray:
         """Return the weighted sum of the early stages, or their plain sum if all of them weigh 0 (ToCo)."""

@@ -26,7 +26,7 @@ from vlalign.train.models.tokens import TextTokens, VideoTokens
 from vlalign.train.models.transformer import VideoTextModel
 from vlalign.train.objectives.batch import Batch
 from vlalign.train.scoring import stage_scores
-from vlalign.train.tasks.ask_retrieval import rank_both_ways
+from vlalign.train.tasks.ranked import Weightings, rank_split
 from vlalign.train.workers import Workers
 
 K, NEGATIVES, MAX_TEXT, MAX_VIDEO = 128, 8, 30, 48  # TACo section 4.3
@@ -276,7 +276,8 @@ def rerank(folder: Path, annotations: Path) -> None:
             trainer.scorer, pairs.captions, pairs.clips, rerank=number, both_ways=True, show_progress=True
         )
         taken[name] = time.perf_counter() - start
-        recall[name] = rank_both_ways(scores.fused(config.score_weights), pairs.clip_of_caption, "average")
+        weightings = Weightings(config.score_weights, [])
+        recall[name] = rank_split(scores, pairs, weightings, "average", temperature=1.0).metrics
     print(f"rerank  {len(pairs.captions):,} captions, {len(pairs.clips):,} clips; 50 best of each query, and all pairs")
     for name, metrics in recall.items():
         recalls = [f"{metrics[way]['R@1']:.2f} {way.replace('_', ' ')}" for way in ("text_to_video", "video_to_text")]

@@ -13,15 +13,14 @@ from ...storage.store import Store
 from ..checkpoint import Run
 from ..data.coverage import measure, split_checksum
 from ..data.pairs import Pairs, of_split, read_pairs, why_none
-from ..metrics import RECALL_AT, RetrievalMetrics, retrieval_metrics
-from ..ranking import right_ranks
+from ..metrics import RECALL_AT, RetrievalMetrics
 from ..scores import StageScores, TotalScores
 from ..scoring import stage_scores
 from .base import Question, TaskResult
 from .codewords import Codeword, Sharing, read_codebook
-from .normalization import Normalized, normalization_errors, normalize
+from .normalization import Normalized, normalize
 from .query_list import list_queries
-from .retrieval_figures import overview_of
+from .ranked import Ranked, Weightings, rank_split
 from .retrieval_settings import NEEDS_QUERIES, RetrievalSettings
 
 
@@ -92,26 +91,28 @@ def retrieve(run: Run, question: Question[RetrievalSettings], problems: Problems
     scores = stage_scores(
         run.scorer, pairs.captions, pairs.clips, rerank=settings.rerank, both_ways=True, show_progress=True
     )
-    stage = run.config.objective.stage
-    normalized = normalized_scores(scores, pairs.clip_of_caption, stage, question)
-    total = TotalScores(normalized.by_caption, normalized.by_clip)
+    normalized = None
+    if settings.normalize != "none":
+        normalized = normalized_scores(scores, pairs.clip_of_caption, run.config.objective.stage, question)
+    weightings = Weightings(question.score_weights, _left_out(question), normalized)
+    ranked = rank_split(scores, pairs, weightings, settings.ties, _temperature(settings))
     listed = of_split(read_captions(run.dataset.captions), question.split)
-    figures = _figures(question, scores, normalized, total, pairs)
+    figures = _figures(question, ranked, normalized, pairs)
     codebook = None
     if run.scorer.model.codebook is not None and run.scorer.model.codebook.size:
         codebook = read_codebook(run.scorer, pairs)
         figures["codebook"] = {**codebook["sharing"], "table": codebook["table"]}
     page = {
         "recall_at": RECALL_AT,
-        "listed": list_queries(run, pairs, scores, total.by_caption),
-        "overview": overview_of(total.by_caption, pairs),
+        "listed": list_queries(run, pairs, ranked.ranks, ranked.stage_ranks, ranked.found),
+        "overview": ranked.overview,
         "codebook": codebook,
         "tried_weights": run.about["result"].get("stage_weights_tried", []),
     }
     return TaskResult(
         coverage=measure(listed, pairs.captions, run.features, recordings),
         figures=figures,
-        rows=_rows(total.by_caption, pairs),
+        rows=_rows(ranked, pairs),
         page=page,
     )
 
@@ -133,14 +134,9 @@ def _pairs_of_split(
 
 
 def _figures(
-    question: Question[RetrievalSettings],
-    scores: StageScores,
-    normalized: Normalized,
-    total: TotalScores,
-    pairs: Pairs,
+    question: Question[RetrievalSettings], ranked: Ranked, normalized: Normalized | None, pairs: Pairs
 ) -> RetrievalFigures:
-    settings, temperature = question.settings, _temperature(question.settings)
-    clip_of_caption = pairs.clip_of_caption
+    settings = question.settings
     return {
         "split_checksum": split_checksum(pairs.captions),
         "ties": settings.ties,
@@ -148,50 +144,26 @@ def _figures(
         "weights": dict(question.score_weights),
         "normalization": {
             "name": settings.normalize,
-            "temperature": temperature,
-            "error": normalization_errors(total.by_caption, total.by_clip, temperature, clip_of_caption),
-            "notes": normalized.notes,
+            "temperature": _temperature(settings),
+            "error": ranked.error,
+            "notes": normalized.notes if normalized else [],
         },
-        "metrics": rank_both_ways(total, clip_of_caption, settings.ties),
-        "stages": {
-            stage: rank_both_ways(scores.fused({stage: 1.0}), clip_of_caption, settings.ties) for stage in scores.stages
-        },
-        "without": _recall_without(scores, question, clip_of_caption),
+        "metrics": ranked.metrics,
+        "stages": ranked.stages,
+        "without": ranked.without,
     }
 
 
-def _recall_without(
-    scores: StageScores, question: Question[RetrievalSettings], clip_of_caption: np.ndarray
-) -> dict[str, float]:
-    weighted = {stage: weight for stage, weight in question.score_weights.items() if weight}
-    if len(weighted) < 2 or question.settings.normalize != "none":
-        return {}
-    without: dict[str, float] = {}
-    for stage in weighted:
-        total = scores.fused(weighted | {stage: 0.0})
-        metrics = retrieval_metrics(total.by_caption, clip_of_caption, question.settings.ties)
-        without[stage] = metrics["text_to_video"]["R@1"]
-    return without
+def _left_out(question: Question[RetrievalSettings]) -> list[str]:
+    """Return the stages without which the split is ranked, too."""
+    weighted = [stage for stage, weight in question.score_weights.items() if weight]
+    return weighted if len(weighted) > 1 and question.settings.normalize == "none" else []
 
 
 def _temperature(settings: RetrievalSettings) -> float:
     if settings.temperature is None:
         raise ValueError("settings without a temperature: pass what Retrieval.resolve returned")
     return settings.temperature
-
-
-def rank_both_ways(total: TotalScores, clip_of_caption: np.ndarray, ties: str) -> RetrievalMetrics:
-    """Return the metrics of both directions, each from its own scores.
-
-    Args:
-        total: Fused scores [num_captions, num_clips].
-        clip_of_caption: [num_captions], index of the right clip.
-        ties: A key of ``metrics.TIES``.
-    """
-    metrics = retrieval_metrics(total.by_caption, clip_of_caption, ties)
-    if total.by_clip is not total.by_caption:
-        metrics["video_to_text"] = retrieval_metrics(total.by_clip, clip_of_caption, ties)["video_to_text"]
-    return metrics
 
 
 def normalized_scores(
@@ -245,17 +217,15 @@ def _normalized_by_queries(
     )
 
 
-def _rows(scores: np.ndarray, pairs: Pairs) -> Iterator[QueryRow]:
+def _rows(ranked: Ranked, pairs: Pairs) -> Iterator[QueryRow]:
     """Yield each caption with its clip, that clip's rank (a tie counts half), and the clip that ranks first."""
-    right = pairs.clip_of_caption
-    right_scores, ranks = scores[np.arange(len(right)), right], right_ranks(scores, right)
+    first = ranked.first
     for index, caption in enumerate(pairs.captions):
-        best = int(scores[index].argmax())
         yield {
             "caption": caption.caption,
-            "clip": vars(pairs.clips[right[index]]),
-            "rank": ranks[index].item(),
-            "score": right_scores[index].item(),
-            "first": vars(pairs.clips[best]),
-            "first_score": scores[index, best].item(),
+            "clip": vars(pairs.clips[pairs.clip_of_caption[index]]),
+            "rank": ranked.ranks[index].item(),
+            "score": first.right_scores[index].item(),
+            "first": vars(pairs.clips[int(first.clips[index])]),
+            "first_score": first.scores[index].item(),
         }

@@ -16,6 +16,8 @@ from ..scores import QuerySimilarities
 ITERATIONS, TOLERANCE = 200, 1e-3
 """Limits of the oracle's iterations. For training queries the paper's 4 suffice: the error that they leave is below
 chance."""
+QUERIES_AT_ONCE = 256
+"""Number of queries whose probabilities are computed at once, in float64."""
 FOLDS = 5
 STRENGTHS = np.linspace(0, 1, 11)
 
@@ -32,46 +34,55 @@ class Normalized:
     """The normalisation that was done, or the reason why it was not."""
 
 
-def normalization_error(
-    scores: np.ndarray, temperature: float, counts: np.ndarray | None = None, expected: np.ndarray | None = None
-) -> float:
-    """Return how far the sums of retrieval probabilities are from what they should be.
+class SummedProbabilities:
+    """The sums of retrieval probabilities over queries, which come in parts, and how far they are from what they
+    should be.
 
-    The probabilities of each candidate are summed over the queries; the error is the mean absolute difference over the
-    candidates.
+    Source: NCL, Eq. 5.
+    """
+
+    def __init__(self, temperature: float, expected: np.ndarray) -> None:
+        """Begin with no query.
+
+        Args:
+            temperature: Turns scores into probabilities.
+            expected: [num_candidates], what the sums should be, up to a factor.
+        """
+        self._temperature, self._expected = temperature, expected
+        self._sums, self._num_queries = np.zeros(len(expected)), 0.0
+
+    def add(self, scores: np.ndarray, counts: np.ndarray | None = None) -> None:
+        """Add the probabilities of some queries.
+
+        Args:
+            scores: [Q, num_candidates]
+            counts: [Q], how often each query is asked; by default once.
+        """
+        counts = np.ones(len(scores)) if counts is None else counts
+        for first in range(0, len(scores), QUERIES_AT_ONCE):
+            rows = slice(first, first + QUERIES_AT_ONCE)
+            probabilities = (_tensor(scores[rows]) / self._temperature).softmax(dim=1).numpy()
+            self._sums += counts[rows] @ probabilities
+        self._num_queries += float(counts.sum())
+
+    def mean_difference(self) -> float:
+        """Return the mean absolute difference over the candidates."""
+        target = self._expected * (self._num_queries / self._expected.sum())
+        return float(np.abs(self._sums - target).mean())
+
+
+def normalization_error(scores: np.ndarray, temperature: float) -> float:
+    """Return how far the sums of retrieval probabilities are from being equal.
 
     Args:
         scores: [num_queries, num_candidates]
         temperature: Turns scores into probabilities.
-        counts: [num_queries], how often each query is asked; by default once.
-        expected: [num_candidates], what the sums should be; by default all equal.
 
     Source: NCL, Eq. 5.
     """
-    probabilities = (_tensor(scores) / temperature).softmax(dim=1).numpy()
-    counts = np.ones(len(scores)) if counts is None else counts
-    target = counts.sum() / scores.shape[1] if expected is None else expected
-    return float(np.abs(counts @ probabilities - target).mean())
-
-
-def normalization_errors(
-    by_caption: np.ndarray, by_clip: np.ndarray, temperature: float, clip_of_caption: np.ndarray
-) -> dict[str, float]:
-    """Return the errors "text_to_video" and "video_to_text".
-
-    A clip is the right answer for each of its captions, and is a query for each of them.
-
-    Args:
-        by_caption: [num_texts, num_videos], scores that rank videos by text.
-        by_clip: [num_texts, num_videos], scores that rank texts by video.
-        temperature: Turns scores into probabilities.
-        clip_of_caption: [num_texts], index of the right video.
-    """
-    num_captions = np.bincount(clip_of_caption, minlength=by_caption.shape[1])
-    return {
-        "text_to_video": normalization_error(by_caption, temperature, expected=num_captions),
-        "video_to_text": normalization_error(by_clip.T, temperature, counts=num_captions),
-    }
+    sums = SummedProbabilities(temperature, np.ones(scores.shape[1]))
+    sums.add(scores)
+    return sums.mean_difference()
 
 
 def normalize(

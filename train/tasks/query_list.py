@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TypedDict
 
 import numpy as np
@@ -10,8 +10,6 @@ import numpy as np
 from ..checkpoint import Run
 from ..data.clips import evenly
 from ..data.pairs import Pairs
-from ..ranking import right_ranks
-from ..scores import StageScores
 from ..word_fits import WordFits, word_fits
 
 SHOWN_RESULTS = 5
@@ -69,33 +67,59 @@ class QueryList(TypedDict):
     clips: list[ListedClip]
 
 
-def list_queries(run: Run, pairs: Pairs, scores: StageScores, by_caption: np.ndarray) -> QueryList:
+class FoundClips:
+    """The best clips of the captions that the list may show."""
+
+    def __init__(self, num_captions: int) -> None:
+        """Choose captions evenly."""
+        self.captions = evenly(num_captions, MOST_QUERIES)
+        """[at most ``MOST_QUERIES``] indices of captions, ascending."""
+        self.clips: list[list[tuple[int, float]]] = []
+        """The best clips of each of ``captions``, with their scores."""
+
+    def add(self, first: int, scores: np.ndarray) -> None:
+        """Take note of what captions ``first`` to ``first + R - 1`` found.
+
+        Args:
+            first: Index of the first caption.
+            scores: [R, num_clips], by which clips are ranked.
+        """
+        here = self.captions[(self.captions >= first) & (self.captions < first + len(scores))]
+        for row in scores[here - first]:
+            self.clips.append([(int(clip), round(float(row[clip]), 3)) for clip in best_of(row, SHOWN_RESULTS)])
+
+
+def best_of(scores: np.ndarray, count: int) -> np.ndarray:
+    """Return the indices of the ``count`` highest scores [N], the highest first, equal ones in order of index."""
+    least = np.partition(scores, -count)[-count] if count < len(scores) else -np.inf
+    candidates = np.flatnonzero(scores >= least)
+    return candidates[np.argsort(-scores[candidates], kind="stable")][:count]
+
+
+def list_queries(
+    run: Run, pairs: Pairs, ranks: np.ndarray, stage_ranks: Mapping[str, np.ndarray], found: FoundClips
+) -> QueryList:
     """Return the queries of a split, as many as fit into ``MOST_BYTES``, with what each found.
 
     Args:
         run: The run that was asked.
         pairs: Captions and clips of the split.
-        scores: Of all stages.
-        by_caption: The scores by which clips were ranked [num_captions, num_clips].
+        ranks: [num_captions], rank of each right clip.
+        stage_ranks: {stage: [num_captions], the same by its score alone}
+        found: The best clips.
     """
-    ranks = right_ranks(by_caption, pairs.clip_of_caption)
-    alone = {
-        stage: right_ranks(scores.fused({stage: 1.0}).by_caption, pairs.clip_of_caption) for stage in scores.stages
-    }
-    chosen = evenly(len(pairs.captions), MOST_QUERIES)
+    chosen = found.captions
     maps = word_maps(run, pairs, chosen)
     listed: list[ListedQuery] = []
-    for index, caption in zip(chosen.tolist(), pairs.captions.take(chosen), strict=True):
-        row = by_caption[index]
-        best = np.argsort(-row, kind="stable")[:SHOWN_RESULTS].tolist()
+    for index, caption, best in zip(chosen.tolist(), pairs.captions.take(chosen), found.clips, strict=True):
         listed.append(
             {
                 "text": caption.caption,
                 "tags": [(word.lower(), tag) for word, tag in zip(caption.words, caption.pos_tags, strict=True)],
                 "clip": int(pairs.clip_of_caption[index]),
                 "rank": float(ranks[index]),
-                "stages": [float(of_stage[index]) for of_stage in alone.values()],
-                "found": [(clip, round(float(row[clip]), 3)) for clip in best],
+                "stages": [float(of_stage[index]) for of_stage in stage_ranks.values()],
+                "found": best,
                 "map": next(maps, None),
             }
         )
@@ -106,7 +130,7 @@ def list_queries(run: Run, pairs: Pairs, scores: StageScores, by_caption: np.nda
         query["clip"] = number[query["clip"]]
         query["found"] = [(number[clip], score) for clip, score in query["found"]]
     return {
-        "stages": list(scores.stages),
+        "stages": list(stage_ranks),
         "num_queries": len(pairs.captions),
         "queries": kept,
         "clips": [_listed_clip(pairs, clip) for clip in used],

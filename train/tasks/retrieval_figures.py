@@ -7,12 +7,15 @@ import numpy as np
 
 from ..data.pairs import Pairs
 from .drawing import svg_of, with_plain_texts
+from .query_list import best_of
 
 MOST_CELLS = 160
 """Rows, and columns, of the picture of similarities. Of more captions or clips, each cell shows the mean of several."""
 NEAREST = 10
 """A clip is counted for each query that has it among this many first clips (NCL, section 1: hubs)."""
 SHOWN_HUBS = 5
+MOST_RANKS = 1000
+"""Clips behind these count as 0 in the picture of similarities: 1 / rank would hardly be seen."""
 
 
 class Hub(TypedDict):
@@ -39,45 +42,62 @@ class Overview(TypedDict):
     hubs: list[Hub]
 
 
-def overview_of(scores: np.ndarray, pairs: Pairs) -> Overview:
-    """Return what the figures show.
+class OverviewCounts:
+    """Counts what the figures show, from scores that come in parts."""
 
-    Args:
-        scores: [num_captions, num_clips]
-        pairs: Captions and clips of the split.
-    """
-    num_captions, num_clips = scores.shape
-    order = np.argsort(pairs.clip_of_caption, kind="stable")
-    rows = np.array_split(order, min(num_captions, MOST_CELLS))
-    first_columns = np.array([part[0] for part in np.array_split(np.arange(num_clips), min(num_clips, MOST_CELLS))])
-    widths = np.diff(first_columns, append=num_clips)
-    reciprocal_ranks = np.empty((len(rows), len(widths)), dtype=np.float32)
-    num_found = np.zeros(num_clips, dtype=np.int64)
-    first = np.zeros(num_clips, dtype=np.int64)
-    for index, captions in enumerate(rows):
-        by_rank = np.argsort(-scores[captions], axis=1, kind="stable")
-        reciprocal = np.empty(by_rank.shape, dtype=np.float32)
-        np.put_along_axis(reciprocal, by_rank, (1 / np.arange(1, num_clips + 1, dtype=np.float32))[None], axis=1)
-        reciprocal_ranks[index] = np.add.reduceat(reciprocal.mean(axis=0), first_columns) / widths
-        num_found += np.bincount(by_rank[:, :NEAREST].ravel(), minlength=num_clips)
-        first += np.bincount(by_rank[:, 0], minlength=num_clips)
-    times_right = np.bincount(pairs.clip_of_caption, minlength=num_clips)
-    most = np.argsort(-first, kind="stable")[:SHOWN_HUBS].tolist()
-    return {
-        "reciprocal_ranks": reciprocal_ranks,
-        "num_found": num_found / max(num_found.mean(), 1e-9),
-        "num_never": int((first == 0).sum()),
-        "hubs": [
-            {
-                "video_id": pairs.clips[clip].video_id,
-                "start_seconds": pairs.clips[clip].start_seconds,
-                "end_seconds": pairs.clips[clip].end_seconds,
-                "times_first": int(first[clip]),
-                "times_right": int(times_right[clip]),
-            }
-            for clip in most
-        ],
-    }
+    def __init__(self, pairs: Pairs) -> None:
+        """Begin with no caption of ``pairs``."""
+        self._pairs = pairs
+        num_captions, num_clips = len(pairs.captions), len(pairs.clips)
+        self._row_of_caption = np.empty(num_captions, dtype=np.int64)
+        order = np.argsort(pairs.clip_of_caption, kind="stable")
+        for row, captions in enumerate(np.array_split(order, min(num_captions, MOST_CELLS))):
+            self._row_of_caption[captions] = row
+        self._column_of_clip = np.repeat(
+            np.arange(min(num_clips, MOST_CELLS)),
+            [len(part) for part in np.array_split(np.arange(num_clips), min(num_clips, MOST_CELLS))],
+        )
+        self._sums = np.zeros((self._row_of_caption.max() + 1, self._column_of_clip.max() + 1))
+        self._num_found = np.zeros(num_clips, dtype=np.int64)
+        self._times_first = np.zeros(num_clips, dtype=np.int64)
+
+    def add(self, first: int, scores: np.ndarray) -> None:
+        """Count what captions ``first`` to ``first + R - 1`` found.
+
+        Args:
+            first: Index of the first caption.
+            scores: [R, num_clips]
+        """
+        reciprocal = 1 / np.arange(1, MOST_RANKS + 1)
+        for row, of_caption in zip(self._row_of_caption[first : first + len(scores)], scores, strict=True):
+            by_rank = best_of(of_caption, MOST_RANKS)
+            self._sums[row] += np.bincount(
+                self._column_of_clip[by_rank], reciprocal[: len(by_rank)], minlength=self._sums.shape[1]
+            )
+            self._num_found[by_rank[:NEAREST]] += 1
+            self._times_first[by_rank[0]] += 1
+
+    def overview(self) -> Overview:
+        """Return what the figures show."""
+        pairs, times_first = self._pairs, self._times_first
+        times_right = np.bincount(pairs.clip_of_caption, minlength=len(pairs.clips))
+        num_cells = np.outer(np.bincount(self._row_of_caption), np.bincount(self._column_of_clip))
+        most = np.argsort(-times_first, kind="stable")[:SHOWN_HUBS].tolist()
+        return {
+            "reciprocal_ranks": (self._sums / num_cells).astype(np.float32),
+            "num_found": self._num_found / max(self._num_found.mean(), 1e-9),
+            "num_never": int((times_first == 0).sum()),
+            "hubs": [
+                {
+                    "video_id": pairs.clips[clip].video_id,
+                    "start_seconds": pairs.clips[clip].start_seconds,
+                    "end_seconds": pairs.clips[clip].end_seconds,
+                    "times_first": int(times_first[clip]),
+                    "times_right": int(times_right[clip]),
+                }
+                for clip in most
+            ],
+        }
 
 
 @with_plain_texts

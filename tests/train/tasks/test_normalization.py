@@ -10,7 +10,7 @@ from helpers.shared import shared
 from vlalign.train.losses import sinkhorn_biases
 from vlalign.train.metrics import retrieval_metrics
 from vlalign.train.scores import QuerySimilarities
-from vlalign.train.tasks.normalization import biased, normalization_error, normalization_errors, normalize
+from vlalign.train.tasks.normalization import SummedProbabilities, biased, normalization_error, normalize
 from vlalign.train.tasks.retrieval_settings import NORMALIZATIONS
 
 OWN = np.arange(1000)
@@ -122,9 +122,15 @@ def test_captions_of_a_clip_have_their_share_in_the_oracle():
     clip_of_caption = np.repeat(np.arange(20), rng.integers(1, 6, 20))
     scores = rng.standard_normal((len(clip_of_caption), 20)).astype(np.float32)
     found = normalize("ncl-oracle", scores, 0.5, clip_of_caption)
-    errors = normalization_errors(found.by_caption, found.by_clip, 0.5, clip_of_caption)
-    before = normalization_errors(scores, scores, 0.5, clip_of_caption)
-    assert max(errors.values()) < 1e-3 < 0.05 < min(before.values())
+    counts = np.bincount(clip_of_caption)
+
+    def errors(by_caption: np.ndarray, by_clip: np.ndarray) -> list[float]:
+        clips, captions = SummedProbabilities(0.5, counts), SummedProbabilities(0.5, np.ones(len(scores)))
+        clips.add(by_caption)
+        captions.add(by_clip.T, counts)
+        return [clips.mean_difference(), captions.mean_difference()]
+
+    assert max(errors(found.by_caption, found.by_clip)) < 1e-3 < 0.05 < min(errors(scores, scores))
 
 
 def test_one_query_and_one_candidate():

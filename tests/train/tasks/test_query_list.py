@@ -11,8 +11,9 @@ from vlalign.train.metrics import retrieval_metrics
 from vlalign.train.ranking import right_ranks
 from vlalign.train.scoring import stage_scores
 from vlalign.train.tasks import query_list
-from vlalign.train.tasks.query_list import DIGITS, list_queries, word_maps
-from vlalign.train.tasks.retrieval_figures import NEAREST, overview_of
+from vlalign.train.tasks.query_list import DIGITS, QueryList, list_queries, word_maps
+from vlalign.train.tasks.ranked import Ranked, Weightings, rank_split
+from vlalign.train.tasks.retrieval_figures import NEAREST
 
 SETTINGS = {"features": "s3d", "batch_size": 6, "num_steps": 8, "validate_every": 3}
 
@@ -27,10 +28,19 @@ def asked(request, toy):
     return loaded, pairs, stage_scores(loaded.scorer, pairs.captions, pairs.clips)
 
 
+def ranked_by(run, pairs, scores) -> Ranked:
+    return rank_split(scores, pairs, Weightings(run.score_weights, []), "average", temperature=1.0)
+
+
+def listed(run, pairs, scores) -> QueryList:
+    ranked = ranked_by(run, pairs, scores)
+    return list_queries(run, pairs, ranked.ranks, ranked.stage_ranks, ranked.found)
+
+
 def test_ranks_and_clips_are_those_of_the_scores(asked):
     run, pairs, scores = asked
     total = scores.fused(run.score_weights).by_caption
-    found = list_queries(run, pairs, scores, total)
+    found = listed(run, pairs, scores)
     assert len(found["queries"]) == found["num_queries"] == len(pairs.captions)
     ranks = [query["rank"] for query in found["queries"]]
     metrics = retrieval_metrics(total, pairs.clip_of_caption)["text_to_video"]
@@ -75,9 +85,8 @@ def test_maps_have_the_words_of_the_caption_and_all_levels(asked):
 
 def test_of_too_many_queries_some_are_chosen_evenly(asked, monkeypatch):
     run, pairs, scores = asked
-    total = scores.fused(run.score_weights).by_caption
     monkeypatch.setattr(query_list, "MOST_BYTES", 3000)
-    found = list_queries(run, pairs, scores, total)
+    found = listed(run, pairs, scores)
     texts = [caption.caption for caption in pairs.captions]
     assert 0 < len(found["queries"]) < found["num_queries"] == len(texts)
     assert {query["text"] for query in found["queries"]} <= set(texts)
@@ -87,7 +96,7 @@ def test_of_too_many_queries_some_are_chosen_evenly(asked, monkeypatch):
 def test_overview_counts_as_one_would_by_hand(asked):
     run, pairs, scores = asked
     total = scores.fused(run.score_weights).by_caption
-    overview = overview_of(total, pairs)
+    overview = ranked_by(run, pairs, scores).overview
     first = [int(np.argmax(row)) for row in total]
     nearest = [np.argsort(-row, kind="stable")[:NEAREST] for row in total]
     found = [sum(clip in of_row for of_row in nearest) for clip in range(len(pairs.clips))]

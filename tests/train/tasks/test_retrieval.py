@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from vlalign.storage.common.errors import SettingError
 from vlalign.train.metrics import retrieval_metrics
-from vlalign.train.scores import QuerySimilarities, Shortlist, StageScores
+from vlalign.train.scores import QuerySimilarities, StageScores
 from vlalign.train.tasks import TASKS
-from vlalign.train.tasks.ask_retrieval import normalized_scores, rank_both_ways
+from vlalign.train.tasks.ask_retrieval import normalized_scores
 from vlalign.train.tasks.base import Question
 from vlalign.train.tasks.retrieval import metrics_table, stages_table
 from vlalign.train.tasks.retrieval_settings import RetrievalSettings
@@ -124,13 +124,3 @@ def test_biases_are_added_to_the_part_of_the_score_that_its_stage_has():
     # Alone, the stage's own scores are normalised without their weight: it changes no order.
     expected = 2 * alone.by_caption + 0.5 * scores.stages["token"]
     np.testing.assert_allclose(both.by_caption, expected, rtol=1e-5)
-
-
-def test_each_direction_is_ranked_by_its_own_scores():
-    early, late = np.eye(3, dtype=np.float32), np.eye(3, dtype=np.float32)[::-1].copy()
-    shortlist = Shortlist(np.ones((3, 3), dtype=bool), np.eye(3, dtype=bool))
-    total = StageScores({"sentence": early, "fusion": late}, shortlist).fused({"sentence": 1.0, "fusion": 9.0})
-    metrics = rank_both_ways(total, np.arange(3), "average")
-    assert metrics["text_to_video"] == retrieval_metrics(total.by_caption)["text_to_video"]
-    assert metrics["video_to_text"] == retrieval_metrics(total.by_clip)["video_to_text"]
-    assert metrics["text_to_video"]["R@1"] < metrics["video_to_text"]["R@1"] == 100
