@@ -1,10 +1,29 @@
 """Scores of captions and clips, by stage of the score, and how stages make one ranking."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 import numpy as np
+
+from ..storage.common.progress import progress
+
+PART = 1024
+"""Number of captions, or of clips, whose scores are looked at together."""
+
+
+def parts_of(count: int, what: str, unit: str) -> Iterator[slice]:
+    """Yield captions, or clips, in parts, and report progress if there are several.
+
+    Args:
+        count: Number of captions or clips.
+        what: Name of the work.
+        unit: "captions" or "clips".
+    """
+    parts = [slice(first, min(first + PART, count)) for first in range(0, count, PART)]
+    if len(parts) == 1:
+        return iter(parts)
+    return progress(parts, total=count, what=what, unit=unit, size=lambda part: part.stop - part.start)
 
 
 @dataclass(frozen=True)

@@ -105,9 +105,9 @@ def stage_scores(
     shortlist = None
     if rerank is not None and rerank < (max(len(captions), len(clips)) if both_ways else len(clips)):
         guidance = StageScores(early.stages, None).guidance(scorer.config.score_weights)
-        captions_of_clips = _best(guidance.T, rerank).T if both_ways else np.zeros(guidance.shape, dtype=bool)
-        shortlist = Shortlist(_best(guidance, rerank), captions_of_clips)
-    blocks = _score_late(scorer, texts, join_videos(early.videos), shortlist)
+        captions_of_clips = best_in_rows(guidance.T, rerank).T if both_ways else np.zeros(guidance.shape, dtype=bool)
+        shortlist = Shortlist(best_in_rows(guidance, rerank), captions_of_clips)
+    blocks = _score_late(scorer, texts, early.videos, shortlist)
     if show_progress:
         total = len(captions) * len(clips) if shortlist is None else int(shortlist.pairs.sum())
         blocks = progress(blocks, total=total, what="fusion", unit="pairs", size=lambda block: len(block.caption_of_P))
@@ -139,10 +139,10 @@ def _score_early(
         encoded = scorer.encode_videos(clips[first : first + CLIP_CHUNK])
         video_vectors.append(objective.video_vectors(model, encoded))
         for index, (text, vectors) in enumerate(zip(texts, text_vectors, strict=True)):
+            rows = slice(index * TEXT_CHUNK, index * TEXT_CHUNK + len(vectors))
             blocks = {objective.stage: vectors @ video_vectors[-1].T} | objective.early_scores(model, text, encoded)
             for stage, block in blocks.items():
                 if stage in stages:
-                    rows = slice(index * TEXT_CHUNK, index * TEXT_CHUNK + len(block))
                     stages[stage][rows, first : first + CLIP_CHUNK] = block.float().cpu().numpy()
         if scorer.has_late:
             videos.append(encoded)
@@ -166,7 +166,7 @@ def _query_similarities(
     )
 
 
-def _best(scores: np.ndarray, count: int) -> np.ndarray:
+def best_in_rows(scores: np.ndarray, count: int) -> np.ndarray:
     """Return a mask of the ``count`` highest scores in each row."""
     is_best = np.zeros(scores.shape, dtype=bool)
     if count >= scores.shape[1]:
@@ -197,7 +197,8 @@ def join_videos(chunks: Sequence[VideoTokens]) -> VideoTokens:
     )
 
 
-def _join_texts(chunks: Sequence[TextTokens]) -> TextTokens:
+def join_texts(chunks: Sequence[TextTokens]) -> TextTokens:
+    """Return texts in chunks as one batch, padded to the longest, with what the fusion layers need."""
     types = [chunk.types_BND for chunk in chunks if chunk.types_BND is not None]
     return TextTokens(
         _join([chunk.tokens_BND for chunk in chunks]),
@@ -207,7 +208,7 @@ def _join_texts(chunks: Sequence[TextTokens]) -> TextTokens:
     )
 
 
-class _LateScores(NamedTuple):
+class LateScores(NamedTuple):
     """Scores of P pairs by the fusion layers."""
 
     caption_of_P: np.ndarray
@@ -217,28 +218,47 @@ class _LateScores(NamedTuple):
 
 
 def _score_late(
-    scorer: Scorer, texts: Sequence[TextTokens], videos: VideoTokens, shortlist: Shortlist | None
-) -> Iterator[_LateScores]:
-    """Yield the scores of up to ``PAIR_CHUNK`` pairs at a time, short pairs first."""
+    scorer: Scorer, texts: Sequence[TextTokens], videos: Sequence[VideoTokens], shortlist: Shortlist | None
+) -> Iterator[LateScores]:
+    """Yield the scores of up to ``PAIR_CHUNK`` pairs at a time."""
+    video = join_videos(videos)
+    for first in range(0, len(texts), TEXT_CHUNKS_IN_BANK):
+        text = join_texts(texts[first : first + TEXT_CHUNKS_IN_BANK])
+        first_text, num_texts = first * TEXT_CHUNK, len(text.mask_BN)
+        if shortlist is None:
+            is_scored = np.ones((num_texts, len(video.mask_BM)), dtype=bool)
+        else:
+            is_scored = shortlist.pairs[first_text : first_text + num_texts]
+        for block in late_scores(scorer, text, video, *is_scored.nonzero()):
+            yield block._replace(caption_of_P=first_text + block.caption_of_P)
+
+
+def late_scores(
+    scorer: Scorer, text: TextTokens, videos: VideoTokens, texts_P: np.ndarray, clips_P: np.ndarray
+) -> Iterator[LateScores]:
+    """Yield the scores of pairs by the fusion layers, up to ``PAIR_CHUNK`` at a time, short pairs first.
+
+    Args:
+        scorer: The model.
+        text: Encoded texts.
+        videos: Encoded clips.
+        texts_P: Index of each pair's text.
+        clips_P: Index of each pair's clip.
+
+    Raises:
+        TypeError: The model has no fusion layers.
+    """
     objective, model = scorer.config.objective, scorer.model
     if model.fusion is None:
         raise TypeError(f"{type(model).__name__} has no fusion layers")
-    for first in range(0, len(texts), TEXT_CHUNKS_IN_BANK):
-        text = _join_texts(texts[first : first + TEXT_CHUNKS_IN_BANK])
-        first_text, num_texts = first * TEXT_CHUNK, len(text.mask_BN)
-        if shortlist is None:
-            is_scored = np.ones((num_texts, len(videos.mask_BM)), dtype=bool)
-        else:
-            is_scored = shortlist.pairs[first_text : first_text + num_texts]
-        bank = model.token_bank(text, videos, scorer.config.max_text_tokens)
-        texts_P, clips_P = (torch.from_numpy(indices) for indices in is_scored.nonzero())
-        order = (bank.text_lengths[texts_P] + bank.video_lengths[clips_P]).argsort(stable=True)
-        chunks = zip(texts_P[order].split(PAIR_CHUNK), clips_P[order].split(PAIR_CHUNK), strict=True)
-        for text_of_P, clip_of_P in chunks:
-            fused = model.fusion(bank, text_of_P, clip_of_P)
-            late = objective.late_scores(fused, text.weights_BN[text_of_P.to(text.weights_BN.device)])
-            yield _LateScores(
-                first_text + text_of_P.numpy(),
-                clip_of_P.numpy(),
-                {stage: scores_P.float().cpu().numpy() for stage, scores_P in late.items()},
-            )
+    bank = model.token_bank(text, videos, scorer.config.max_text_tokens)
+    text_of, clip_of = torch.from_numpy(texts_P), torch.from_numpy(clips_P)
+    order = (bank.text_lengths[text_of] + bank.video_lengths[clip_of]).argsort(stable=True)
+    for text_of_P, clip_of_P in zip(text_of[order].split(PAIR_CHUNK), clip_of[order].split(PAIR_CHUNK), strict=True):
+        fused = model.fusion(bank, text_of_P, clip_of_P)
+        late = objective.late_scores(fused, text.weights_BN[text_of_P.to(text.weights_BN.device)])
+        yield LateScores(
+            text_of_P.numpy(),
+            clip_of_P.numpy(),
+            {stage: scores_P.float().cpu().numpy() for stage, scores_P in late.items()},
+        )

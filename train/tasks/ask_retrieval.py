@@ -15,13 +15,13 @@ from ..data.coverage import measure, split_checksum
 from ..data.pairs import Pairs, of_split, read_pairs, why_none
 from ..metrics import RECALL_AT, RetrievalMetrics
 from ..scores import StageScores, TotalScores
-from ..scoring import stage_scores
 from .base import Question, TaskResult
 from .codewords import Codeword, Sharing, read_codebook
 from .normalization import Normalized, normalize
 from .query_list import list_queries
 from .ranked import Ranked, Weightings, rank_split
 from .retrieval_settings import NEEDS_QUERIES, RetrievalSettings
+from .split_scores import split_scores
 
 
 class NormalizationFigures(TypedDict):
@@ -88,11 +88,9 @@ def retrieve(run: Run, question: Question[RetrievalSettings], problems: Problems
         raise SettingError("rerank", settings.rerank, problem)
     recordings = run.stores.recordings
     pairs = _pairs_of_split(run, question, recordings, problems)
-    scores = stage_scores(
-        run.scorer, pairs.captions, pairs.clips, rerank=settings.rerank, both_ways=True, show_progress=True
-    )
+    scores = split_scores(run.scorer, pairs.captions, pairs.clips, rerank=settings.rerank, normalize=settings.normalize)
     normalized = None
-    if settings.normalize != "none":
+    if isinstance(scores, StageScores) and settings.normalize != "none":
         normalized = normalized_scores(scores, pairs.clip_of_caption, run.config.objective.stage, question)
     weightings = Weightings(question.score_weights, _left_out(question), normalized)
     ranked = rank_split(scores, pairs, weightings, settings.ties, _temperature(settings))

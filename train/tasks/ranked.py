@@ -1,22 +1,18 @@
 """A split that was ranked both ways, part by part: metrics, and what the report shows."""
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
-from ...storage.common.progress import progress
 from ..data.pairs import Pairs
 from ..metrics import RetrievalMetrics, text_metrics, video_metrics
 from ..ranking import Ranking, Rivals, mean_ranks
-from ..scores import Scores, StageScores
+from ..scores import Scores, StageScores, parts_of
 from .normalization import Normalized, SummedProbabilities
 from .query_list import FoundClips
 from .retrieval_figures import Overview, OverviewCounts
-
-PART = 1024
-"""Number of captions, or of clips, whose scores are ranked together."""
 
 
 @dataclass(frozen=True)
@@ -75,10 +71,10 @@ def rank_split(scores: Scores, pairs: Pairs, weightings: Weightings, ties: str, 
     """
     ranking = Ranking(pairs.clip_of_caption, len(pairs.clips), ties)
     captions = _Captions(pairs, temperature, ranking)
-    for part in _parts(len(pairs.captions), "ranking clips", "captions"):
+    for part in parts_of(len(pairs.captions), "ranking clips", "captions"):
         captions.add(part, scores.rows(part), weightings)
     clips = _Clips(pairs, temperature, ranking)
-    for part in _parts(len(pairs.clips), "ranking captions", "clips"):
+    for part in parts_of(len(pairs.clips), "ranking captions", "clips"):
         clips.add(part, scores.columns(part), weightings)
 
     def metrics(name: str) -> RetrievalMetrics:
@@ -102,13 +98,6 @@ def rank_split(scores: Scores, pairs: Pairs, weightings: Weightings, ties: str, 
         found=captions.found,
         overview=captions.overview.overview(),
     )
-
-
-def _parts(count: int, what: str, unit: str) -> Iterator[slice]:
-    parts = [slice(first, min(first + PART, count)) for first in range(0, count, PART)]
-    if len(parts) == 1:
-        return iter(parts)
-    return progress(parts, total=count, what=what, unit=unit, size=lambda part: part.stop - part.start)
 
 
 TOTAL = ""
