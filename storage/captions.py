@@ -187,6 +187,13 @@ class CaptionTable(Sequence[Caption]):
         """Return the captions at ``indices`` as a table that shares the columns."""
         return CaptionTable(self._batches, self._rows[np.asarray(indices, dtype=np.int64)])
 
+    def texts(self) -> Iterator[str]:
+        """Yield the text of each caption, in order. No records are made."""
+        column = CAPTION_SCHEMA.field("caption")
+        whole = pa.chunked_array([batch.column(column.name) for batch in self._batches], column.type)
+        for first in range(0, len(self), RECORDS_AT_ONCE):
+            yield from whole.take(pa.array(self._rows[first : first + RECORDS_AT_ONCE])).to_pylist()
+
     def numbers(self, column: str) -> np.ndarray:
         """Return a column of numbers: float64 [num_captions], NaN for None."""
         parts = [batch.column(column).to_numpy(zero_copy_only=False) for batch in self._batches]

@@ -35,6 +35,17 @@ def test_captions_are_read_as_written(tmp_path):
     assert clip_ids == [["v"], ["v#0.0-1.25"]]
 
 
+def test_texts_are_those_of_the_records_in_the_order_of_the_table(tmp_path, monkeypatch):
+    monkeypatch.setattr(captions, "RECORDS_AT_ONCE", 3)
+    for number in range(4):
+        made = [replace(CAPTIONS[0], caption=f"{number}-{i}") for i in range(5)]
+        captions.write_part(tmp_path, number, made, {})
+    captions.write_captions_about(tmp_path, {})
+    table = read_captions(tmp_path)
+    for of in (table, table.take([17, 2, 11, 11, 0, 19]), table.take([])):
+        assert list(of.texts()) == [caption.caption for caption in of]
+
+
 def test_a_caption_table_without_the_recording_column_is_read(tmp_path):
     captions.write_part(tmp_path, 0, CAPTIONS, {})
     captions.write_captions_about(tmp_path, {})

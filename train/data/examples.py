@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -113,8 +113,8 @@ class Examples:
     summary: str
     """How many examples there are, in words."""
 
-    def train_texts(self) -> list[str]:
-        """Return all texts that are trained on, for a tokenizer that is learned from them."""
+    def train_texts(self) -> Iterator[str]:
+        """Yield all texts that are trained on, for a vocabulary that is learned from them."""
         raise NotImplementedError
 
     def inputs(self, maker: InputMaker, step: int, share: slice) -> Inputs:
@@ -185,9 +185,9 @@ class PairExamples(Examples):
         """Return {split: pairs}."""
         return read_pairs(source.dataset, source.features, source.problems, source.recordings)
 
-    def train_texts(self) -> list[str]:
-        """Return all training captions."""
-        return [caption.caption for caption in self.pairs["train"].captions]
+    def train_texts(self) -> Iterator[str]:
+        """Yield all training captions."""
+        return self.pairs["train"].captions.texts()
 
     def inputs(self, maker: InputMaker, step: int, share: slice) -> Inputs:
         """Return a process's share of a step's batch. It depends on the seed and the step alone."""

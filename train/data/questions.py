@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
+from itertools import chain
 
 import torch
 
@@ -41,9 +43,9 @@ class QuestionExamples(PairExamples):
             say(f"{rare} are left out: their answers are not among the {NUM_ANSWERS:,} most frequent ones")
         return pairs | {"train": make_pairs(captions.take(kept))}
 
-    def train_texts(self) -> list[str]:
-        """Return all training questions and all answers."""
-        return super().train_texts() + self.labels
+    def train_texts(self) -> Iterator[str]:
+        """Yield all training questions and all answers."""
+        return chain(super().train_texts(), self.labels)
 
     def inputs(self, maker: InputMaker, step: int, share: slice) -> Inputs:
         """Return a process's share of a step's questions, followed by all answers."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 
 from ...storage.captions import read_captions
@@ -35,9 +37,9 @@ class SegmentExamples(Examples):
         self.batches = ClipBatches(len(self.clips), source.optimization.batch_size, source.optimization.seed)
         self.batch_size = self.batches.size
 
-    def train_texts(self) -> list[str]:
-        """Return the labels."""
-        return self.labels
+    def train_texts(self) -> Iterator[str]:
+        """Yield the labels."""
+        return iter(self.labels)
 
     def inputs(self, maker: InputMaker, step: int, share: slice) -> Inputs:
         """Return a process's share of a step's windows, and the labels of their rows."""

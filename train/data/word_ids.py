@@ -39,10 +39,13 @@ class WordIds:
     @classmethod
     def of_texts(cls, texts: Iterable[str], max_words: int) -> WordIds:
         """Return the vocabulary of training texts, with log(number of texts / number that have the word)."""
-        words_of_texts = [{word.lower() for word in split_words(text)} for text in texts]
-        counts = Counter(word for words in words_of_texts for word in words)
+        counts: Counter[str] = Counter()
+        num_texts = 0
+        for text in texts:
+            counts.update({word.lower() for word in split_words(text)})
+            num_texts += 1
         words = sorted(counts, key=lambda word: (-counts[word], word))[:MOST_WORDS] or [""]
-        idf = np.log(max(len(words_of_texts), 1) / np.array([counts[word] or 1 for word in words]))
+        idf = np.log(max(num_texts, 1) / np.array([counts[word] or 1 for word in words]))
         return cls(words, max_words, idf)
 
     @classmethod
