@@ -10,7 +10,8 @@ from ..storage.common.problems import Problems
 from ..storage.common.progress import Listener, report_progress_to
 from ..storage.common.terminal import say
 from ..storage.records import VideoRecord
-from ..storage.remote.store import link_store, remote_store
+from ..storage.remote.links import checked_address
+from ..storage.remote.store import RemoteStore, link_store, remote_store
 from .decoding import sandbox
 from .runner import LocalRunner, Runner
 from .selection import choose_videos, render_missing
@@ -79,6 +80,10 @@ def extract_dataset(
         selection = select_videos(settings, problems, dry_run=False)
         dataset, todo = settings.dataset, selection.todo
         if todo:
+            if not settings.stores:  # else it was checked before it was linked
+                for name in selection.weights:
+                    if remote := remote_store(dataset.features(name)):
+                        remote.check()
             for lacking in sandbox.lacks():
                 say(f"note: decoders are confined less than they could be: this system has {lacking}")
             (runner or LocalRunner()).extract(settings, selection.work, todo, selection.weights, problems)
@@ -107,6 +112,7 @@ def _link_stores(settings: ExtractionSettings, address: str, *, dry_run: bool) -
     for name in settings.names:
         folder, url = settings.dataset.features(name), f"{address}/{name}"
         if not dry_run:
+            RemoteStore(folder, checked_address(url, "--stores")).check()
             link_store(folder, url)
         elif remote_store(folder) is None:
             say(

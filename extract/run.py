@@ -12,7 +12,7 @@ from ..storage.common.signals import keeping, uninterrupted
 from ..storage.files import file_identity
 from ..storage.layout import DatasetFolder
 from ..storage.records import Failure, VideoFeatures, VideoRecord
-from ..storage.remote.store import remote_store
+from ..storage.remote.store import RemoteStore, remote_store
 from ..storage.shards import check_storable, write_shard
 from ..storage.thumbnails import Thumbnail, ThumbnailStore, write_thumbnails
 from .decoding.errors import VideoError
@@ -82,18 +82,23 @@ class _Unwritten:
         self.video_ids.append(video_id)
 
     def write(self) -> Kept:
+        """Write what was finished. If it cannot be sent to a remote store, it is on disk and the next call sends it."""
+        to_send = []
         for name, videos in self._features.items():
             if videos:
-                self._write_shard(name, videos)
+                to_send += self._write_shard(name, videos)
                 videos.clear()
         if self._thumbnails:
             write_thumbnails(self._dataset.thumbnails, self._thumbnails)
             self._thumbnails.clear()
+        for remote, shard in to_send:
+            remote.put(shard)
         kept = Kept(self.video_ids)
         self._begin()
         return kept
 
-    def _write_shard(self, name: str, videos: list[VideoFeatures]) -> None:
+    def _write_shard(self, name: str, videos: list[VideoFeatures]) -> list[tuple[RemoteStore, Path]]:
+        """Write a shard to disk; return it and where to send it, or nothing for a local store."""
         extractor, folder = self.extractors[name], self._dataset.features(name)
         remote = remote_store(folder)
         libraries = () if extractor.network is None else extractor.network.libraries
@@ -104,8 +109,7 @@ class _Unwritten:
             videos,
             made_with=self._made_with | {library: version(library) for library in libraries},
         )
-        if remote:
-            remote.put(shard)
+        return [(remote, shard)] if remote else []
 
 
 def job_of(dataset: DatasetFolder, video: VideoRecord, extractors: Sequence[Extractor]) -> Job:

@@ -237,7 +237,9 @@ class ClusterRun:
         self.status.num_ended += 1
         self._ends_in_a_row += 1
         self.status.say(f"note: a worker ended ({reason}); its videos go to other workers")
-        for number in self.dispatch.ended(worker.number, by_a_video=not getattr(error, "preempted", False)):
+        by_the_disk = isinstance(getattr(error, "cause", None), UserError | OSError)  # or by a remote store
+        by_a_video = not (by_the_disk or getattr(error, "preempted", False))
+        for number in self.dispatch.ended(worker.number, by_a_video=by_a_video):
             self._give_up(number, reason)
         num_places = 1 if isinstance(cause_of(error), UserError | OSError) else self.share.num_workers()
         if self._ends_in_a_row >= MOST_ENDS_IN_A_ROW * num_places:

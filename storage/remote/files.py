@@ -1,27 +1,38 @@
 """The files of one folder on another machine, through fsspec. Failed requests are repeated."""
 
+import asyncio
+import contextlib
 import errno
 import uuid
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from ..common.errors import UserError
 from ..common.retry import RetriesFailed, retry
-from .addresses import AddressRefused
+from ..common.signals import stopping
+from .addresses import HTTP, AddressRefused, scheme_of
 from .opening import file_system
 
 T = TypeVar("T")
 
 TRIES, PAUSE_SECONDS = 3, 2.0
+ANSWER_SECONDS, SLOWEST_BYTES_PER_SECOND = 60.0, 250_000
+"""A copy of a file may take ``ANSWER_SECONDS``, and longer the larger it is. No other limit ends a request whose server
+stops reading in the middle.
+"""
+
+
+class Refused(OSError):
+    """The server gave an answer that another try would not change: something is missing there, or a right is."""
 
 
 class RemoteFiles:
     """The files of one folder on another machine.
 
-    All methods repeat a failed request. They raise ``OSError`` if it fails ``TRIES`` times, and ``UserError`` if the
-    address leads to a machine that the user did not name.
+    All methods repeat a failed request. They raise ``OSError`` if it fails ``TRIES`` times, ``Refused`` if nothing is
+    there or a right is missing, and ``UserError`` if the address leads to a machine that the user did not name.
     """
 
     def __init__(self, url: str) -> None:
@@ -33,14 +44,43 @@ class RemoteFiles:
             reason = " ".join(str(error).split())
             raise UserError(f"{url}: cannot be reached from here ({reason}); install what it names") from None
 
+    def check(self) -> None:
+        """List the folder, write a small file, read it back and remove it.
+
+        Raises:
+            UserError: The bucket or a right is missing, or files cannot be written to such an address at all.
+            OSError: The server gives no valid answer.
+        """
+        if scheme_of(self.url) in HTTP:
+            raise UserError(f"{self.url}: files on a web server can only be read; expected an address such as s3://...")
+        name, step = f".check-{uuid.uuid4().hex[:8]}", "listed"
+        path = self._in_folder(name)
+        try:
+            self.names()
+            step = "written"
+            self._make_folder()
+            _retried(lambda: self._files.pipe_file(path, b"check"), self.url)
+            step = "read"
+            self.read(name, 0, 1)
+        except Refused as error:
+            raise UserError(f"{error}; nothing can be {step} there, check the address and your rights") from None
+        finally:
+            if step == "read":
+                with contextlib.suppress(OSError):  # nothing else needs the right to remove files
+                    _retried(lambda: self._files.rm_file(path), self.url)
+
     def names(self) -> list[str]:
-        """Return the names of all files in the folder; none if the folder is missing."""
+        """Return the names of all files in the folder; none if the folder is missing. A missing bucket is ``Refused``
+        if the server says so.
+        """
 
         def list_names() -> list[str]:
             self._files.invalidate_cache()
             try:
                 paths = self._files.ls(self._path, detail=False)
-            except FileNotFoundError:
+            except FileNotFoundError as error:
+                if error.__cause__:  # what the server said of the bucket
+                    raise
                 return []
             return [str(path).rstrip("/").rsplit("/", 1)[-1] for path in paths]
 
@@ -54,13 +94,16 @@ class RemoteFiles:
         return content[first:last] if len(content) > last - first else content  # a server without partial requests
 
     def fetch(self, name: str, path: Path, num_bytes: int) -> None:
-        """Copy a file to ``path``. Raises ``UserError`` if more than ``num_bytes`` are sent."""
+        """Copy a file of ``num_bytes`` to ``path``. Raises ``UserError`` if more are sent."""
         from .web import SizeLimit
 
-        _retried(
-            lambda: self._files.get_file(self._in_folder(name), str(path), callback=SizeLimit(num_bytes)),
-            f"{self.url}/{name}",
-        )
+        def get() -> None:
+            limit = {"callback": SizeLimit(num_bytes)} | self._time_limit(num_bytes)
+            self._files.get_file(self._in_folder(name), str(path), **limit)
+            if (num_sent := path.stat().st_size) != num_bytes:
+                raise OSError(f"{num_sent:,} bytes were sent, expected {num_bytes:,}")
+
+        _retried(get, f"{self.url}/{name}")
 
     def exists(self, name: str) -> bool:
         """Return True if there is a file of that name now."""
@@ -72,17 +115,33 @@ class RemoteFiles:
         return _retried(look, f"{self.url}/{name}")
 
     def send(self, path: Path) -> None:
-        """Copy a local file into the folder, under a temporary name first. Does nothing if it no longer exists."""
+        """Copy a local file into the folder, whole or not at all. Does nothing if it no longer exists."""
 
         def put() -> None:
             if not path.exists():
                 return
+            if not self._is_on_disk:  # an object appears when all of it has arrived
+                limit = self._time_limit(path.stat().st_size)
+                self._files.put_file(str(path), self._in_folder(path.name), **limit)
+                return
             partial = self._in_folder(f".{path.name}.{uuid.uuid4().hex[:8]}.partial")
-            self._files.makedirs(self._path, exist_ok=True)
+            self._make_folder()
             self._files.put_file(str(path), partial)
             self._files.mv(partial, self._in_folder(path.name))
 
         _retried(put, f"{self.url}/{path.name}")
+
+    @property
+    def _is_on_disk(self) -> bool:
+        return scheme_of(self.url) in ("", "file")
+
+    def _make_folder(self) -> None:
+        if self._is_on_disk:  # elsewhere it would make a missing bucket
+            self._files.makedirs(self._path, exist_ok=True)
+
+    def _time_limit(self, num_bytes: int) -> dict[str, Any]:
+        seconds = ANSWER_SECONDS + num_bytes / SLOWEST_BYTES_PER_SECOND
+        return {"timeout": seconds} if self._files.async_impl else {}
 
     def _in_folder(self, name: str) -> str:
         return f"{self._path}/{name}"
@@ -93,7 +152,7 @@ def _retried(call: Callable[[], T], what: str) -> T:
 
     def is_final(error: Exception) -> bool:
         is_full = isinstance(error, OSError) and error.errno == errno.ENOSPC
-        return is_full or isinstance(error, AddressRefused)
+        return is_full or stopping() or isinstance(error, AddressRefused | FileNotFoundError | PermissionError)
 
     try:
         return retry(call, num_tries=TRIES, pause_seconds=PAUSE_SECONDS, is_final=is_final)
@@ -101,7 +160,11 @@ def _retried(call: Callable[[], T], what: str) -> T:
         error = failed.error
         if isinstance(error, AddressRefused):
             raise UserError(f"{what}: leads to another machine: {error}") from None
-        if is_final(error):
+        if isinstance(error, OSError) and error.errno == errno.ENOSPC:
             raise error from None
-        reason = " ".join(str(error).split())[:300] or type(error).__name__
+        reason = " ".join(str(error).split())[:300]
+        if isinstance(error, FileNotFoundError | PermissionError):
+            kind = "not found" if isinstance(error, FileNotFoundError) else "refused"
+            raise Refused(f"{what}: {kind} ({reason})") from None
+        reason = reason or ("it takes too long" if isinstance(error, asyncio.TimeoutError) else type(error).__name__)
         raise OSError(f"{what}: no valid answer ({reason}); tried {failed.num_tries} times") from None

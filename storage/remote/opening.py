@@ -7,6 +7,9 @@ from urllib.parse import urlsplit
 
 from .addresses import HTTP, NAMES_A_HOST, refuse_private, scheme_of
 
+S3_CLIENT = {"connect_timeout": 10, "read_timeout": 20, "retries": {"total_max_attempts": 3, "mode": "standard"}}
+"""Time limits in seconds, and how often a request is sent, with pauses as Amazon recommends."""
+
 
 def file_system(url: str, allowed_hosts: Collection[str] = ()) -> tuple[Any, str]:
     """Return fsspec's file system for an address, and the path in it.
@@ -36,4 +39,10 @@ def file_system(url: str, allowed_hosts: Collection[str] = ()) -> tuple[Any, str
         except OSError:  # unknown host: connecting reports it
             numbers = set()
         refuse_private(host, numbers, allowed_hosts)
+    if scheme == "s3":
+        from fsspec.config import conf
+
+        files, path = url_to_fs(url, config_kwargs=S3_CLIENT | conf.get("s3", {}).get("config_kwargs", {}))
+        files.retries = 1  # s3fs would repeat all three attempts five times
+        return files, path
     return url_to_fs(url)

@@ -127,6 +127,10 @@ class RemoteStore:
             )
         return [name for name in names if PLAIN_NAME.fullmatch(name)]
 
+    def check(self) -> None:
+        """Raise ``UserError`` or ``OSError`` unless shards can be listed, written and read at the address now."""
+        self._files.check()
+
     def update(self) -> list[Path]:
         """Fetch stubs of new shards; return the local files of all remote shards, in order.
 
@@ -181,8 +185,8 @@ class RemoteStore:
     def put(self, path: Path) -> None:
         """Send a shard in ``outgoing``, whole or not at all, and leave a stub here.
 
-        A remote shard of the same name stays as it is. Raises ``OSError`` if the shard does not arrive; ``send`` tries
-        again.
+        A remote shard of the same name stays as it is. Raises ``OSError`` if the shard does not arrive; it stays in
+        ``outgoing``, and ``send`` tries again.
         """
         if not path.exists():  # another process was faster
             return

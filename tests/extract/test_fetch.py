@@ -157,11 +157,11 @@ def test_local_files_do_not_wait_for_downloads():
 
 
 def test_a_missing_file_system_package_is_reported_at_once():
-    if importlib.util.find_spec("s3fs"):
-        pytest.skip("s3fs is installed")
+    if importlib.util.find_spec("gcsfs"):
+        pytest.skip("gcsfs is installed")
     fetcher = Fetcher(allowed_hosts=HERE)
-    with pytest.raises(UserError, match=r"s3://bucket/a\.mp4: cannot be read without another package .*s3fs"):
-        next_job(fetcher.jobs([Job("x", Path(), [], url="s3://bucket/a.mp4")]))
+    with pytest.raises(UserError, match=r"gs://bucket/a\.mp4: cannot be read without another package .*gcsfs"):
+        next_job(fetcher.jobs([Job("x", Path(), [], url="gs://bucket/a.mp4")]))
     fetcher.close()
 
 

@@ -1,0 +1,298 @@
+"""Stores in a bucket of a real S3 server, which fails in all ways that servers do."""
+
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from helpers.s3_server import ROUGH, Fault, S3Server, running_server
+from helpers.store_life import make
+from helpers.stores import video, write
+from helpers.toy import make_toy
+from helpers.training import TWO_STEPS
+from s3fs import S3FileSystem
+from vlalign.extract import run
+from vlalign.extract.cli import main as extract_main
+from vlalign.storage import FeatureStore, VideoRecord, care
+from vlalign.storage.cli import main as store_main
+from vlalign.storage.files import read_jsonl
+from vlalign.storage.layout import DatasetFolder
+from vlalign.storage.remote import files, opening
+from vlalign.storage.remote import store as module
+from vlalign.storage.remote.store import RemoteStore, is_stub, link_store
+from vlalign.train.cli_train import main as train_main
+
+ADDRESS = "s3://films/all"
+LITTLE_AT_ONCE = (
+    "import sys; from vlalign.extract import cli, run; run.SHARD_VIDEOS = 2; sys.exit(cli.main(sys.argv[1:]))"
+)
+"""vlalign-extract, with a shard for every two videos."""
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[S3Server]:
+    with running_server() as server:
+        yield server
+
+
+@pytest.fixture
+def s3(server, monkeypatch) -> Iterator[S3Server]:
+    """A server with an empty bucket, which clients here find through the environment, and do not wait for long."""
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", server.url)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    monkeypatch.setattr(files, "PAUSE_SECONDS", 0.05)
+    monkeypatch.setattr(module, "FREE_SHARE", 0.0)  # however full the disk of this machine is
+    S3FileSystem.clear_instance_cache()
+    server.fail()
+    server.make_bucket("films")
+    yield server
+    server.fail()
+    server.delete_bucket("films")
+    S3FileSystem.clear_instance_cache()
+
+
+@pytest.fixture
+def hasty(monkeypatch) -> None:
+    """Clients that give up soon."""
+    monkeypatch.setattr(opening, "S3_CLIENT", {"read_timeout": 0.5, "retries": {"total_max_attempts": 1}})
+
+
+def films(root: Path, short_video: Path, num_videos: int) -> DatasetFolder:
+    dataset = DatasetFolder(root, "mine")
+    dataset.path.mkdir(parents=True)
+    for number in range(num_videos):
+        path = shutil.copy(short_video, dataset.path / f"{number}.mp4")
+        os.utime(path, (1e9, 1e9))
+    dataset.write_videos([VideoRecord(video_id=f"v{n}", path=f"{n}.mp4") for n in range(num_videos)])
+    return dataset
+
+
+def options(dataset: DatasetFolder, *more: str) -> list[str]:
+    call = ["--root", str(dataset.root), "--dataset", dataset.name, "--features", "s3d", "--weights", "random"]
+    return [*call, *more]
+
+
+def assert_same(folder: Path, expected: Path) -> None:
+    one, other = FeatureStore(folder, check_rows=True), FeatureStore(expected)
+    assert sorted(one.video_ids()) == sorted(other.video_ids())
+    for video_id in other.video_ids():
+        a, b = one.get(video_id), other.get(video_id)
+        assert a.features.tobytes() == b.features.tobytes() and a.start_seconds.tobytes() == b.start_seconds.tobytes()
+        assert (a.source, a.partial, a.duration_seconds) == (b.source, b.partial, b.duration_seconds)
+
+
+def local_store(folder: Path) -> Path:
+    for number in range(6):
+        write(folder, *(video(f"v{number}-{n}", 800, base=number * 10 + n) for n in range(4)))
+    return folder
+
+
+def error_of(capsys) -> str:
+    """The only error line of a command."""
+    [line] = [line for line in capsys.readouterr().err.splitlines() if "error:" in line or "Traceback" in line]
+    return line
+
+
+def test_a_store_in_a_bucket_is_sent_read_and_verified_though_requests_fail(tmp_path, s3, capsys):
+    expected, here, there = local_store(tmp_path / "expected"), tmp_path / "here", tmp_path / "there"
+    shutil.copytree(expected, here)
+    s3.fail(*ROUGH)
+    url = f"{ADDRESS}/s3d"
+    assert store_main(["link", str(here), url]) == store_main(["link", str(there), url]) == 0
+    assert all(is_stub(path) for folder in (here, there) for path in folder.glob("*.h5"))
+    assert_same(there, expected)
+    assert store_main(["verify", str(here)]) == 0
+    assert "6 shards, every byte as it was written" in capsys.readouterr().out
+    assert sorted(s3.keys("films")) == sorted(f"all/s3d/{path.name}" for path in expected.glob("*.h5"))
+
+
+@pytest.mark.slow
+def test_a_model_is_trained_from_a_bucket_as_from_a_disk(tmp_path, s3):
+    local = make_toy(tmp_path / "local")
+    shutil.copytree(local.root, tmp_path / "remote")
+    remote = DatasetFolder(tmp_path / "remote", local.name)
+    link_store(remote.features("s3d"), f"{ADDRESS}/s3d").send()
+    s3.fail(*ROUGH)
+    losses = []
+    for dataset in (local, remote):
+        assert train_main(["--root", str(dataset.root), "--dataset", dataset.name, *TWO_STEPS]) == 0
+        [log] = dataset.path.glob("runs/*/events.jsonl")
+        losses.append([event["loss"] for event in read_jsonl(log) if "loss" in event])
+    assert losses[0] == losses[1] and losses[0]
+
+
+REFUSALS = {
+    "missing bucket": ("s3://elsewhere/all", (), 2, "The specified bucket does not exist"),
+    "listing denied": (ADDRESS, [("AccessDenied", 403, "GET", "list-type")], 2, "nothing can be listed there"),
+    "writing denied": (ADDRESS, [("AccessDenied", 403, "PUT", "")], 2, "nothing can be written there"),
+    "reading denied": (ADDRESS, [("AccessDenied", 403, "GET", r"/\.check")], 2, "nothing can be read there"),
+    "key unknown": (ADDRESS, [("InvalidAccessKeyId", 403, "GET PUT", "")], 2, "nothing can be listed there"),
+    "hang": (ADDRESS, [("hang", 0, "GET", "")], 1, "Read timeout on endpoint URL"),
+    "reset": (ADDRESS, [("reset", 0, "GET", "")], 1, "Connection was closed"),
+    "web": ("https://127.0.0.1/all", (), 2, "can only be read"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSALS)
+def test_an_address_that_cannot_be_written_is_one_line_before_work_begins(
+    tmp_path, s3, hasty, short_video, capsys, case, monkeypatch
+):
+    address, faults, code, words = REFUSALS[case]
+    s3.fail(*(Fault(what=what, status=status, methods=m, path=path) for what, status, m, path in faults))
+    monkeypatch.setattr("vlalign.extract.dataset.choose_videos", pytest.fail)
+    dataset = films(tmp_path / "root", short_video, 1)
+    assert extract_main(options(dataset, "--stores", address)) == code
+    error = error_of(capsys)
+    assert words in error and f"{address}/s3d" in error
+    assert not dataset.features("s3d").exists(), "another address can be passed the next time"
+    assert s3.keys("films") == []
+
+
+def test_a_closed_port_is_one_line_before_work_begins(tmp_path, s3, hasty, short_video, capsys, monkeypatch):
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    dataset = films(tmp_path / "root", short_video, 1)
+    assert extract_main(options(dataset, "--stores", ADDRESS)) == 1
+    assert "Could not connect to the endpoint URL" in error_of(capsys)
+
+
+DISASTERS = {
+    "denies": ("AccessDenied", 403, "refused (AccessDenied as told)"),
+    "hangs": ("hang", 0, "no valid answer (Read timeout on endpoint URL"),
+    "vanishes": ("NoSuchBucket", 404, "not found"),
+    "is overloaded": ("SlowDown", 503, "no valid answer ([Errno 16] SlowDown as told)"),
+}
+
+
+@pytest.mark.parametrize(
+    "disaster", ["denies", *(pytest.param(name, marks=pytest.mark.slow) for name in DISASTERS if name != "denies")]
+)
+def test_what_was_extracted_is_kept_if_the_bucket_fails_in_the_middle(
+    tmp_path, s3, hasty, short_video, capsys, disaster, monkeypatch
+):
+    """Once it is back, the rest is sent, and no video is extracted twice."""
+    what, status, words = DISASTERS[disaster]
+    monkeypatch.setattr(run, "SHARD_VIDEOS", 2)
+    dataset = films(tmp_path / "root", short_video, 5)
+    send = RemoteStore.put
+
+    def put(store, path):
+        if s3.keys("films"):  # after the first shard
+            s3.fail(Fault(what=what, status=status, methods="PUT"))
+        send(store, path)
+
+    monkeypatch.setattr(RemoteStore, "put", put)
+    assert extract_main(options(dataset, "--stores", ADDRESS)) == 1
+    assert words in (error := error_of(capsys)) and f"{ADDRESS}/s3d/" in error
+    store = dataset.features("s3d")
+    assert len(s3.keys("films")) == 1 and not (store / "failures.jsonl").exists()
+    kept = sorted(path.name for path in (store / module.OUTGOING).glob("*.h5"))
+    assert kept, "the rows stay here until they can be sent"
+    monkeypatch.setattr(RemoteStore, "put", send)
+    s3.fail()
+    assert extract_main(options(dataset)) == 0
+    assert "5 of 5 videos are there" in capsys.readouterr().err
+    sent = [key.rpartition("/")[2] for key in s3.keys("films")]
+    assert set(kept) <= set(sent) and not list((store / module.OUTGOING).glob("*.h5"))
+    assert sum(len(shard.videos) for shard in FeatureStore(store).shards) == 5
+    assert care.verify(store) == []
+
+
+def test_a_missing_bucket_is_not_an_empty_store(tmp_path, s3, capsys):
+    here = local_store(tmp_path / "here")
+    link_store(here, f"{ADDRESS}/s3d").send()
+    s3.fail(Fault(what="NoSuchBucket", status=404))
+    for call in (["info", str(here)], ["verify", str(here)]):
+        assert store_main(call) == 1
+        assert "not found (NoSuchBucket as told)" in error_of(capsys)
+
+
+def test_an_upload_that_is_not_taken_ends(tmp_path, s3, monkeypatch):
+    path = tmp_path / "large.h5"
+    path.write_bytes(bytes(64 << 20))
+    monkeypatch.setattr(files, "ANSWER_SECONDS", 0.5)
+    monkeypatch.setattr(files, "SLOWEST_BYTES_PER_SECOND", 1e9)
+    s3.fail(Fault(what="hang", methods="PUT"))
+    with pytest.raises(OSError, match=r"large\.h5: no valid answer \(it takes too long\); tried 3 times"):
+        files.RemoteFiles(ADDRESS).send(path)
+    s3.fail()
+    monkeypatch.setattr(files, "ANSWER_SECONDS", 60.0)
+    files.RemoteFiles(ADDRESS).send(path)
+    assert s3.keys("films") == ["all/large.h5"]
+
+
+def test_a_writer_that_is_killed_loses_nothing(tmp_path, s3):
+    def command(folder: Path, address: str) -> list[str]:
+        return [sys.executable, "-m", "helpers.bucket_writer", str(folder), f"{address}/s3d", "6"]
+
+    write(tmp_path / "expected", *(make(f"v{number}") for number in range(6)))
+    survive(3, 30, s3, command, lambda number: tmp_path / f"round{number}", tmp_path / "expected")
+
+
+@pytest.mark.slow
+def test_an_extraction_into_a_bucket_that_is_killed_30_times_loses_nothing(tmp_path, s3, short_video):
+    def command(folder: Path, address: str) -> list[str]:
+        dataset = DatasetFolder(folder.parents[2], "mine")
+        return [sys.executable, "-c", LITTLE_AT_ONCE, *options(dataset, "--stores", address)]
+
+    expected = films(tmp_path / "expected", short_video, 24)
+    assert extract_main(options(expected)) == 0
+    survive(
+        30,
+        40,
+        s3,
+        command,
+        lambda number: films(tmp_path / f"round{number}", short_video, 24).features("s3d"),
+        expected.features("s3d"),
+    )
+
+
+def survive(
+    num_kills: int,
+    longest: int,
+    s3: S3Server,
+    command: Callable[[Path, str], list[str]],
+    new_folder: Callable[[int], Path],
+    expected: Path,
+) -> None:
+    """Run a command that fills a store, kill it at any of its first ``longest`` requests, which fail now and then, and
+    repeat it. If it comes to its end before, a new store is filled."""
+    s3.fail(*ROUGH)
+    rng, kills, rounds, unsent = random.Random(num_kills), 0, 0, 0
+    while kills < num_kills:
+        rounds += 1
+        address, folder, before = f"{ADDRESS}/{rounds}", new_folder(rounds), set()
+        ended = False
+        while not ended:
+            with subprocess.Popen(command(folder, address), stderr=subprocess.PIPE, text=True) as process:
+                ended = kills == num_kills or not killed_at(process, s3, rng.randint(1, longest))
+                _, messages = process.communicate()
+            kills += not ended
+            assert process.returncode == (0 if ended else -signal.SIGKILL), messages
+            now = {key for key in s3.keys("films") if key.startswith(f"all/{rounds}/s3d/") and key.endswith(".h5")}
+            assert before <= now
+            before, unsent = now, unsent + bool(list((folder / module.OUTGOING).glob("*.h5")))
+        assert_same(folder, expected)
+        assert care.verify(folder) == [] and not list((folder / module.OUTGOING).glob("*.h5"))
+        assert sum(len(shard.videos) for shard in FeatureStore(folder).shards) == len(FeatureStore(expected))
+    print(f"{kills} kills in {rounds} rounds; {unsent} of them left a shard that was not sent")
+
+
+def killed_at(process: subprocess.Popen, s3: S3Server, number: int) -> bool:
+    """Kill a process at its request of that number. False if it ended before."""
+    first = len(s3.seen())
+    while process.poll() is None:
+        if len(s3.seen()) - first >= number:
+            process.kill()
+            process.wait()
+            return process.returncode < 0
+        time.sleep(0.01)
+    return False
