@@ -8,6 +8,7 @@ import socket
 import struct
 import subprocess
 import sys
+import threading
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -83,7 +84,8 @@ class S3Server:
 def running_server() -> Iterator[S3Server]:
     """A server without buckets, until the block ends."""
     command = [sys.executable, "-m", "helpers.s3_server"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    with subprocess.Popen(command, **pipes, text=True) as process:
         try:
             assert process.stdout is not None
             yield S3Server(f"http://127.0.0.1:{int(process.stdout.readline())}")
@@ -159,7 +161,8 @@ def _serve() -> None:
     application = _Failing(DomainDispatcherApplication(create_backend_app))
     server = make_server("127.0.0.1", 0, application, threaded=True, request_handler=MotoRequestHandler)
     print(server.server_port, flush=True)
-    server.serve_forever()
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    sys.stdin.read()  # until the process that started this one is gone
 
 
 if __name__ == "__main__":

@@ -243,14 +243,14 @@ def test_an_extraction_into_a_bucket_that_is_killed_30_times_loses_nothing(tmp_p
         dataset = DatasetFolder(folder.parents[2], "mine")
         return [sys.executable, "-c", LITTLE_AT_ONCE, *options(dataset, "--stores", address)]
 
-    expected = films(tmp_path / "expected", short_video, 24)
+    expected = films(tmp_path / "expected", short_video, 12)
     assert extract_main(options(expected)) == 0
     survive(
         30,
         40,
         s3,
         command,
-        lambda number: films(tmp_path / f"round{number}", short_video, 24).features("s3d"),
+        lambda number: films(tmp_path / f"round{number}", short_video, 12).features("s3d"),
         expected.features("s3d"),
     )
 
