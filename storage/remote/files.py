@@ -17,6 +17,8 @@ from .opening import file_system
 
 T = TypeVar("T")
 
+OBJECT_STORES = {"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oss", "oci"}
+"""Schemes of servers without folders, on which an object is there whole or not at all."""
 TRIES, PAUSE_SECONDS = 3, 2.0
 ANSWER_SECONDS, SLOWEST_BYTES_PER_SECOND = 60.0, 250_000
 """A copy of a file may take ``ANSWER_SECONDS``, and longer the larger it is. No other limit ends a request whose server
@@ -120,7 +122,7 @@ class RemoteFiles:
         def put() -> None:
             if not path.exists():
                 return
-            if not self._is_on_disk:  # an object appears when all of it has arrived
+            if self._holds_objects:  # an object appears when all of it has arrived
                 limit = self._time_limit(path.stat().st_size)
                 self._files.put_file(str(path), self._in_folder(path.name), **limit)
                 return
@@ -132,11 +134,11 @@ class RemoteFiles:
         _retried(put, f"{self.url}/{path.name}")
 
     @property
-    def _is_on_disk(self) -> bool:
-        return scheme_of(self.url) in ("", "file")
+    def _holds_objects(self) -> bool:
+        return scheme_of(self.url) in OBJECT_STORES
 
     def _make_folder(self) -> None:
-        if self._is_on_disk:  # elsewhere it would make a missing bucket
+        if not self._holds_objects:  # there it would make a missing bucket
             self._files.makedirs(self._path, exist_ok=True)
 
     def _time_limit(self, num_bytes: int) -> dict[str, Any]:
