@@ -1,9 +1,9 @@
 """Word vectors in the file formats in which they are published: word2vec, GloVe and npz."""
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -11,13 +11,17 @@ import pyarrow.csv as pa_csv
 
 from ..storage.common.errors import UserError
 from ..storage.common.progress import progress
-from ..storage.common.terminal import say
+
+T = TypeVar("T")
 
 MOST_FREQUENT = 50_000
 """Number of words at the start of a file that are always kept. Files list frequent words first, and people search for
 them whether or not the captions contain them."""
 HEADER = re.compile(rb"(\d+) (\d+)\s*\n")
 BLOCK = 1 << 22
+MOST_NUMBERS, LONGEST_WORD = 1 << 16, 1 << 16
+"""Limits for the binary form: numbers of a vector, and bytes of a word. Beyond them a file is something else, and
+reading on would fill the memory."""
 EXPECTED = "expected word2vec's binary or text form, GloVe's text, or an npz with an array of words and one of vectors"
 
 
@@ -82,7 +86,7 @@ def _chunks(path: Path) -> Iterator[Chunk]:
         if dimension >= 1 and len(fields) == dimension + 1 and all(map(_is_number, fields[1:])):
             yield from _from_text(path, dimension, has_header=header is not None, ends_in_blank=first.endswith(b" "))
         elif header:
-            yield _from_binary(path)
+            yield from _from_binary(path, header)
         else:
             raise ValueError("its first line is not a word followed by numbers")
     except (OSError, EOFError, ValueError, KeyError, AssertionError, MemoryError) as error:  # includes pyarrow's errors
@@ -98,12 +102,35 @@ def _is_number(field: bytes) -> bool:
     return True
 
 
-def _from_binary(path: Path) -> Chunk:
-    from gensim.models import KeyedVectors  # takes seconds to import
+def _from_binary(path: Path, header: re.Match[bytes]) -> Iterator[Chunk]:
+    """Yield the words of a binary file in blocks. A word is followed by a blank and float32 numbers.
 
-    say(f"reading {path}: all of it is held in memory")
-    vectors = KeyedVectors.load_word2vec_format(str(path), binary=True, unicode_errors="replace")
-    return Chunk(vectors.index_to_key, vectors.vectors)
+    The file is never in memory as a whole: Google's vectors of news take 3.6 GB.
+    """
+    num_words, dimension = int(header[1]), int(header[2])
+    if not 1 <= dimension <= MOST_NUMBERS:
+        raise ValueError(f"vectors of {dimension:,} numbers")
+    size, left, rest = 4 * dimension, num_words, b""
+    with path.open("rb") as raw:
+        stream = _unpacked(path, raw)
+        stream.read(header.end())
+        blocks = iter(lambda: stream.read(BLOCK), b"")
+        for block in _shown(blocks, path, raw):
+            buffer, position = rest + block, 0
+            words, vectors = [], []
+            while len(words) < left and 0 <= (blank := buffer.find(b" ", position)) < len(buffer) - size:
+                words.append(buffer[position:blank].lstrip(b"\n").decode(errors="replace"))
+                vectors.append(np.frombuffer(buffer, "<f4", dimension, blank + 1))
+                position = blank + 1 + size
+            rest, left = buffer[position:], left - len(words)
+            if words:
+                yield Chunk(words, np.stack(vectors))
+            if not left:
+                return
+            if len(rest) > size + LONGEST_WORD:
+                raise ValueError(f"a word of more than {LONGEST_WORD:,} bytes")
+    if left:
+        raise ValueError(f"unexpected end: the last {left:,} of {num_words:,} words are missing")
 
 
 def _from_text(path: Path, dimension: int, *, has_header: bool, ends_in_blank: bool) -> Iterator[Chunk]:
@@ -118,7 +145,7 @@ def _from_text(path: Path, dimension: int, *, has_header: bool, ends_in_blank: b
         return "skip" if row.actual_columns > row.expected_columns else "error"
 
     with path.open("rb") as raw:
-        stream = pa.input_stream(raw, compression={".gz": "gzip", ".bz2": "bz2"}.get(path.suffix))
+        stream = _unpacked(path, raw)
         reader = pa_csv.open_csv(
             stream,
             pa_csv.ReadOptions(column_names=names, skip_rows=int(has_header), block_size=BLOCK),
@@ -131,11 +158,19 @@ def _from_text(path: Path, dimension: int, *, has_header: bool, ends_in_blank: b
                 null_values=[],
             ),
         )
-        total = path.stat().st_size
-        size = _bytes_since(raw.tell)
-        for batch in progress(reader, total=total, what="reading vectors", unit="bytes", size=size):
+        for batch in _shown(reader, path, raw):
             words = [word.decode(errors="replace") for word in batch.column(0).to_pylist()]
             yield Chunk(words, np.column_stack([column.to_numpy() for column in batch.columns[1:]]))
+
+
+def _unpacked(path: Path, raw: BinaryIO) -> pa.NativeFile:
+    return pa.input_stream(raw, compression={".gz": "gzip", ".bz2": "bz2"}.get(path.suffix))
+
+
+def _shown(blocks: Iterable[T], path: Path, raw: BinaryIO) -> Iterator[T]:
+    """Yield the blocks, and report how far the file is read."""
+    size = _bytes_since(raw.tell)
+    return progress(blocks, total=path.stat().st_size, what="reading vectors", unit="bytes", size=size)
 
 
 def _bytes_since(tell: Callable[[], int]) -> Callable[[Any], int]:

@@ -99,6 +99,23 @@ def test_text_is_read_in_blocks(tmp_path, monkeypatch):
     np.testing.assert_array_equal(rows, rows_by_gensim.vectors)
 
 
+@pytest.mark.parametrize("block", [16, 64, 1000])
+@pytest.mark.parametrize("ends_lines", [True, False])
+def test_the_binary_form_is_read_in_blocks(tmp_path, monkeypatch, block, ends_lines):
+    """The C program ends each vector with a line break, gensim does not. A blank or a line break can be in a number."""
+    monkeypatch.setattr(vector_files, "BLOCK", block)
+    words = [*WORDS, *(f"word{n}" for n in range(40))]
+    numbers = np.random.default_rng(2).choice([b" ", b"\n", b"a", b"?"], size=(len(words), 4 * DIMENSION))
+    end = b"\n" if ends_lines else b""
+    rows = (word.encode() + b" " + row.tobytes() + end for word, row in zip(words, numbers, strict=True))
+    path = tmp_path / "vectors.bin"
+    path.write_bytes(f"{len(words)} {DIMENSION}\n".encode() + b"".join(rows))
+    read, vectors, num_in_file = select_vectors(path, set())
+    by_gensim = KeyedVectors.load_word2vec_format(str(path), binary=True)
+    assert (read, num_in_file) == (by_gensim.index_to_key, len(words))
+    np.testing.assert_array_equal(vectors, by_gensim.vectors)
+
+
 def test_words_with_blanks_as_in_glove_840b_are_passed_over_and_a_word_keeps_its_first_vector(tmp_path):
     path = tmp_path / "glove.txt"
     path.write_text(glove(["the", ". . .", "at name@domain.com", "the", "onion"], VECTORS[:5]))
@@ -126,6 +143,8 @@ def refused(path) -> str:
         pytest.param(glove().replace(repr(float(VECTORS[3, 3])), "nan").encode(), "vector of 'for'", id="not finite"),
         pytest.param(bytes(range(256)) * 20, "not readable", id="noise"),
         pytest.param(b"3 4\nword " + bytes(16), "unexpected end", id="binary cut short"),
+        pytest.param(b"3 4\n" + b"x" * 200_000, "a word of more than 65,536 bytes", id="a word without an end"),
+        pytest.param(b"3 4000000000\nword " + bytes(64), "vectors of 4,000,000,000 numbers", id="long vectors"),
         pytest.param(b"99999999999 300\nword " + bytes(1200), "not readable", id="a header that lies"),
         pytest.param(b"\x1f\x8b\x08 broken", "not readable", id="gzip without its name"),
     ],
