@@ -1,7 +1,7 @@
 """Statistics of a data set by split, counted as captions pass by, without keeping them."""
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from itertools import combinations
 from typing import Any
@@ -78,12 +78,11 @@ class Census:
         self.num_clips: Counter[str] = Counter()
         self.tags: dict[str, Counter[str]] = defaultdict(Counter)
         """Counts of part-of-speech tags by split, added by the caller after tagging."""
-        self._videos: dict[str, set[str]] = defaultdict(set)
+        self.videos: dict[str, set[str]] = defaultdict(set)
+        """Ids of the videos of each split."""
         self._clips: set[tuple[str, float | None, float | None]] = set()
         self._video_id = ""
         """The video that the clips in ``_clips`` belong to."""
-        self._video_of_text: dict[str, dict[int, str | None]] = defaultdict(dict)
-        """By split and hash of a text, the video that has it; None if several do."""
 
     def add(self, caption: Caption) -> None:
         """Count a caption. All captions of a video must come together."""
@@ -92,36 +91,85 @@ class Census:
         clip = (caption.split, caption.start_seconds, caption.end_seconds)
         self.num_clips[caption.split] += clip not in self._clips
         self._clips.add(clip)
-        self._videos[caption.split].add(caption.video_id)
+        self.videos[caption.split].add(caption.video_id)
         self.num_captions[caption.split] += 1
-        texts = self._video_of_text[caption.split]
-        if len(texts) < MOST_TEXTS:
-            video_id = texts.setdefault(hash(caption.caption), caption.video_id)
-            if video_id != caption.video_id:
-                texts[hash(caption.caption)] = None
+
+    def add_all(self, other: "Census") -> None:
+        """Count what another census counted, of other videos."""
+        self.num_captions.update(other.num_captions)
+        self.num_clips.update(other.num_clips)
+        for split, video_ids in other.videos.items():
+            self.videos[split] |= video_ids
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the counts of captions and clips and the video ids, by split."""
+        return {
+            split: {"captions": count, "clips": self.num_clips[split], "videos": sorted(self.videos[split])}
+            for split, count in sorted(self.num_captions.items())
+        }
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> "Census":
+        """Return the census that ``to_json`` made these values of."""
+        census = cls()
+        for split, counts in values.items():
+            census.num_captions[split], census.num_clips[split] = counts["captions"], counts["clips"]
+            census.videos[split] = set(counts["videos"])
+        return census
 
     def video_ids(self) -> set[str]:
         """Return the ids of all videos that captions name."""
-        return set().union(*self._videos.values())
+        return set().union(*self.videos.values())
 
-    def statistics(self, *, changed: Mapping[str, int], left_out: LeftOut) -> CaptionStatistics:
+    def statistics(
+        self, *, shared_texts: Mapping[str, int | None], changed: Mapping[str, int], left_out: LeftOut
+    ) -> CaptionStatistics:
         """Return the statistics of everything counted so far."""
-        splits = {split: self._split_statistics(split) for split in SPLITS if self.num_captions[split]}
-        overlap = {f"{a}, {b}": len(self._videos[a] & self._videos[b]) for a, b in combinations(splits, 2)}
+        splits = {
+            split: self._split_statistics(split, shared_texts[split]) for split in SPLITS if self.num_captions[split]
+        }
+        overlap = {f"{a}, {b}": len(self.videos[a] & self.videos[b]) for a, b in combinations(splits, 2)}
         return CaptionStatistics(splits=splits, videos_in_both=overlap, changed=dict(changed), left_out=left_out)
 
-    def _split_statistics(self, split: str) -> SplitStatistics:
-        tags, texts = self.tags[split], self._video_of_text[split]
+    def _split_statistics(self, split: str, shared_texts: int | None) -> SplitStatistics:
+        tags = self.tags[split]
         return SplitStatistics(
-            videos=len(self._videos[split]),
+            videos=len(self.videos[split]),
             clips=self.num_clips[split],
             captions=self.num_captions[split],
-            shared_texts=sum(video is None for video in texts.values()) if len(texts) < MOST_TEXTS else None,
+            shared_texts=shared_texts,
             words=tags.total() - tags["PUNCT"],
             nouns=tags["NOUN"],
             verbs=tags["VERB"],
             adjectives=tags["ADJ"],
         )
+
+
+def count_shared_texts(rows: Iterable[tuple[str, str, str]], splits: Collection[str]) -> dict[str, int | None]:
+    """Return, for each split, how many different texts several videos have; None if there are too many texts.
+
+    Args:
+        rows: The split, the video and the text of each caption. Not read further once all splits have too many texts.
+        splits: Names of the splits.
+    """
+    video_of_text: dict[str, dict[int, str | None]] = {split: {} for split in splits}
+    """By split and hash of a text, the video that has it; None if several do."""
+    counted = set(splits)
+    for split, video_id, text in rows:
+        if split not in counted:
+            continue
+        texts, key = video_of_text[split], hash(text)
+        if texts.setdefault(key, video_id) != video_id:
+            texts[key] = None
+        if len(texts) >= MOST_TEXTS:
+            counted.remove(split)
+            texts.clear()
+            if not counted:
+                break
+    return {
+        split: sum(video is None for video in texts.values()) if split in counted else None
+        for split, texts in video_of_text.items()
+    }
 
 
 def format_statistics(statistics: CaptionStatistics) -> str:

@@ -2,20 +2,26 @@
 
 import hashlib
 import json
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, as_completed, wait
-from concurrent.futures.process import BrokenProcessPool
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain, islice
 from pathlib import Path
+from typing import Any, TypeVar
 
 from ..storage.captions import INPUT_FIELDS, part_path, read_part_about, write_part
 from ..storage.common.errors import UserError
-from ..storage.common.processes import worker_processes
+from ..storage.common.problems import Problems
+from ..storage.common.processes import in_processes
 from ..storage.idf import write_counts
 from ..storage.records import Caption
 from .idf import count_words
-from .tag import tag_captions
+from .pieces import ReadPiece, captions_among
+from .tag import Tagger, tag_captions
+
+T = TypeVar("T")
+
+AGAIN = "run the same command again"
 
 
 @dataclass(frozen=True)
@@ -25,10 +31,22 @@ class Part:
     folder: Path
     """Folder of the caption tables."""
     index: int
-    captions: list[Caption]
+    pieces: list[Any]
+    """Pieces that hold the captions, and others before and after them."""
+    read: ReadPiece
+    """Reads a piece."""
+    skip: int
+    """Number of captions in the pieces that belong to earlier parts."""
+    num_captions: int
     key: str
     """Identifies the captions and the tagger."""
-    spacy_model: str
+    tagger: Tagger
+
+    def captions(self) -> list[Caption]:
+        """Return the captions of the part."""
+        quiet = Problems(quiet=True)
+        records = chain.from_iterable(self.read(piece, quiet) for piece in self.pieces)
+        return list(islice(captions_among(records, quiet), self.skip, self.skip + self.num_captions))
 
 
 MakeParts = Callable[[Iterator[Part]], Iterator[int]]
@@ -39,8 +57,13 @@ def part_key(captions: Sequence[Caption], tagger: str) -> str:
     """Return a hash of the captions and the name of the tagger."""
     digest = hashlib.sha256(tagger.encode())
     for caption in captions:
-        digest.update(json.dumps([getattr(caption, name) for name in INPUT_FIELDS]).encode())
+        digest.update(input_bytes(caption))
     return digest.hexdigest()
+
+
+def input_bytes(caption: Caption) -> bytes:
+    """Return all fields of a caption that come from the annotations."""
+    return json.dumps([getattr(caption, name) for name in INPUT_FIELDS]).encode()
 
 
 def is_made(folder: Path, index: int, key: str) -> bool:
@@ -50,8 +73,15 @@ def is_made(folder: Path, index: int, key: str) -> bool:
 
 
 def make_part(part: Part) -> int:
-    """Tag a part and write it, whole or not at all. Return its number of captions."""
-    tagged = list(tag_captions(part.captions, part.spacy_model))
+    """Tag a part and write it, whole or not at all. Return its number of captions.
+
+    Raises:
+        UserError: The captions are not those that the key was made of.
+    """
+    captions = part.captions()
+    if part_key(captions, part.tagger.identity) != part.key:
+        raise UserError(f"{part_path(part.folder, part.index)}: the annotations changed meanwhile; {AGAIN}")
+    tagged = list(tag_captions(captions, part.tagger.spacy_model))
     tags: dict[str, Counter[str]] = {}
     for caption in tagged:
         tags.setdefault(caption.split, Counter()).update(caption.pos_tags)
@@ -60,28 +90,29 @@ def make_part(part: Part) -> int:
     return len(tagged)
 
 
-def make_parts_in_processes(parts: Iterator[Part], num_processes: int) -> Iterator[int]:
-    """Make parts in processes of this machine, and yield the number of captions of each as it is done.
+def parts_among(pieces: Iterable[T], sizes: Iterable[int], part_captions: int) -> Iterator[tuple[list[T], int]]:
+    """Yield the pieces that hold the captions of each part, and how many of their captions are in earlier parts.
 
-    At most two parts per process are read ahead. With one process, everything is done in this one.
-
-    Raises:
-        UserError: A process was killed.
+    Args:
+        pieces: Pieces, in order.
+        sizes: Number of captions of each.
+        part_captions: Number of captions of each part but the last.
     """
-    if num_processes == 1:
-        yield from map(make_part, parts)
-        return
-    waiting: set[Future[int]] = set()
-    try:
-        with worker_processes(num_processes) as pool:
-            for part in parts:
-                waiting.add(pool.submit(make_part, part))
-                if len(waiting) > 2 * num_processes:
-                    done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
-                    yield from (future.result() for future in done)
-            yield from (future.result() for future in as_completed(waiting))
-    except BrokenProcessPool:
-        raise UserError(
-            "a process that tagged captions was killed, perhaps because memory ran out; run the same command again to "
-            "continue, if necessary with --workers 1"
-        ) from None
+    held: deque[tuple[T, int]] = deque()
+    skip = num_held = 0
+    for piece, size in zip(pieces, sizes, strict=False):
+        held.append((piece, size))
+        num_held += size
+        while num_held - skip >= part_captions:
+            yield [piece for piece, _ in held], skip
+            skip += part_captions
+            while held and held[0][1] <= skip:
+                passed = held.popleft()[1]
+                skip, num_held = skip - passed, num_held - passed
+    if num_held > skip:
+        yield [piece for piece, _ in held], skip
+
+
+def make_parts_in_processes(parts: Iterator[Part], num_processes: int) -> Iterator[int]:
+    """Make parts in processes of this machine, and yield the number of captions of each."""
+    return in_processes(make_part, parts, num_processes, "tagged captions")

@@ -7,36 +7,32 @@ processes or on interruptions. A part that is on disk from the same captions and
 
 import hashlib
 import importlib.metadata
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ..storage.captions import ABOUT_NAME, part_path, read_captions_about, read_part_about, write_captions_about
 from ..storage.common.errors import SettingError, UserError
 from ..storage.common.problems import Problems
 from ..storage.common.processes import available_cores
-from ..storage.common.progress import Listener, progress, report_progress_to
-from ..storage.common.signals import keeping
+from ..storage.common.progress import Listener, report_progress_to
 from ..storage.common.terminal import say
-from ..storage.files import read_json, write_json
-from ..storage.idf import read_counts, write_idf
+from ..storage.files import sha256_of
+from ..storage.folder_lock import only_process_in
 from ..storage.layout import DatasetFolder
-from ..storage.records import SPLITS, Caption, VideoRecord
-from .census import CaptionStatistics, Census, LeftOut
-from .datasets.sources import Record
-from .idf import idf_table
-from .parts import MakeParts, Part, is_made, make_parts_in_processes, part_key
-from .plot import plot_idf
-from .readers import Origin, Read, Reader, choose_reader
-from .tag import batched, installed_model
+from .census import CaptionStatistics, Census
+from .parts import MakeParts, make_parts_in_processes
+from .pieces import Pieces, Read, in_one_process
+from .readers import Origin, Reader, choose_reader
+from .survey import BYTES_PER_PROCESS, Survey, survey
+from .survey_log import LOG_NAME, code_hash, survey_log
+from .tables import make_tables
+from .tag import Tagger, installed_model
 from .vectors import WordVectorSummary, prepare_word_vectors
 
 PART_CAPTIONS = 5000
 """About 20 seconds of work for a core. A stopped command repeats at most this much per process."""
-SUMMARY_NAME = "summary.json"
+LOCK_NAME = "preprocess.lock"
 SPACY_MODEL = "en_core_web_sm"
 
 
@@ -103,7 +99,7 @@ def prepare_captions(
         with Problems(strict=strict, file=reader.dataset.problems("preprocess")) as problems:
             statistics = prepare_records(
                 reader.dataset,
-                reader.read,
+                reader.pieces,
                 spacy_model=spacy_model,
                 problems=problems,
                 num_processes=num_processes,
@@ -137,21 +133,9 @@ def _as_path(path: Path | str | None) -> Path | None:
     return None if path is None else Path(path)
 
 
-@dataclass(frozen=True)
-class _Survey:
-    """The result of the first pass over the records."""
-
-    census: Census
-    videos: list[VideoRecord]
-    keys: list[str]
-    """Keys of all parts, in order."""
-    sizes: list[int]
-    """Number of captions of each part."""
-
-
 def prepare_records(
     dataset: DatasetFolder,
-    read: Read,
+    records: Read | Pieces,
     *,
     spacy_model: str,
     problems: Problems,
@@ -159,15 +143,15 @@ def prepare_records(
     make_parts: MakeParts | None = None,
     origin: Origin | None = None,
 ) -> CaptionStatistics | None:
-    """Tag the captions among the records that ``read`` yields, and write the tables of the data set.
+    """Tag the captions among some records, and write the tables of the data set.
 
     Args:
         dataset: Where to write.
-        read: Called once to look through all records, so that errors appear before any work is done, and again if
+        records: Read once to look through all of them, so that errors appear before any work is done, and again if
             anything is left to tag.
         spacy_model: Installed spaCy pipeline.
         problems: Receives inputs that are left out.
-        num_processes: Processes of this machine that tag.
+        num_processes: Processes of this machine that read and tag.
         make_parts: Tags the parts elsewhere.
         origin: What else decides the captions.
 
@@ -176,64 +160,58 @@ def prepare_records(
         set lists.
 
     Raises:
-        UserError: There is no caption, or the spaCy pipeline is not installed.
+        UserError: There is no caption, the spaCy pipeline is not installed, or another process prepares the captions.
     """
+    pieces = records if isinstance(records, Pieces) else in_one_process(records)
     model = installed_model(spacy_model)
-    tagger = f"{model.package} {model.version}, spaCy {importlib.metadata.version('spacy')}"
-    survey = _survey(read(problems), tagger, problems)
-    if not survey.keys:
-        raise UserError(f"{dataset.name}: no caption can be used; see the lines above")
-    if not _names_listed_videos(dataset, survey, problems):
-        return None
-    if survey.videos and dataset.read_videos() != survey.videos:
-        dataset.write_videos(survey.videos)
-    captions_sha256 = hashlib.sha256("".join(survey.keys).encode()).hexdigest()
-    about = {"tagger": tagger, "captions_sha256": captions_sha256, **(origin or Origin()).to_json()}
-    folder, summary_file = dataset.captions, dataset.captions / SUMMARY_NAME
-    left = {i: survey.sizes[i] for i, key in enumerate(survey.keys) if not is_made(folder, i, key)}
-    if not left and read_captions_about(folder) == about and dataset.idf.exists() and summary_file.exists():
-        say(f"{folder}: already made from the same captions; nothing to do")
-        statistics = CaptionStatistics.from_json(read_json(summary_file))
-    else:
-        (folder / ABOUT_NAME).unlink(missing_ok=True)  # marks the folder as incomplete until everything is written
-        if left:
-            quiet = Problems(quiet=True)
-            captions = _captions_among(read(quiet), quiet)
-            in_processes = partial(make_parts_in_processes, num_processes=min(num_processes, len(left)))
-            _tag(folder, captions, survey.keys, left, spacy_model, make_parts or in_processes)
-        statistics = _finish(dataset, survey, about, problems)
-    report_missing_videos(dataset, survey.census, problems)
+    tagger = Tagger(spacy_model, f"{model.package} {model.version}, spaCy {importlib.metadata.version('spacy')}")
+    decided = (origin or Origin()).to_json()
+    with only_process_in(dataset.captions / LOCK_NAME, "prepares captions"):
+        found = _survey(dataset, pieces, tagger, decided, problems, num_processes)
+        if not found.keys:
+            raise UserError(f"{dataset.name}: no caption can be used; see the lines above")
+        if not _names_listed_videos(dataset, found, problems):
+            return None
+        if found.videos and dataset.read_videos() != found.videos:
+            dataset.write_videos(found.videos)
+        captions_sha256 = hashlib.sha256("".join(found.keys).encode()).hexdigest()
+        about = {"tagger": tagger.identity, "captions_sha256": captions_sha256, **decided}
+        make_parts = make_parts or partial(make_parts_in_processes, num_processes=num_processes)
+        statistics = make_tables(dataset, pieces, found, tagger, about, problems, make_parts)
+    report_missing_videos(dataset, found.census, problems)
     return statistics
 
 
-def _survey(records: Iterable[Record], tagger: str, problems: Problems) -> _Survey:
-    survey = _Survey(Census(), [], [], [])
-    for captions in batched(_captions_among(records, problems, survey.videos), PART_CAPTIONS):
-        for caption in captions:
-            survey.census.add(caption)
-        survey.keys.append(part_key(captions, tagger))
-        survey.sizes.append(len(captions))
-    return survey
+def _survey(
+    dataset: DatasetFolder,
+    pieces: Pieces,
+    tagger: Tagger,
+    decided: dict[str, Any],
+    problems: Problems,
+    num_processes: int,
+) -> Survey:
+    """Look through all captions; continue what an earlier call found in the same file."""
+    if pieces.source is None:
+        return survey(pieces, tagger.identity, problems, part_captions=PART_CAPTIONS)
+    about = {
+        "file": sha256_of(pieces.source),
+        "name": str(pieces.source),
+        "code": code_hash(),
+        "tagger": tagger.identity,
+        "part_captions": PART_CAPTIONS,
+        **decided,
+    }
+    num_processes = min(num_processes, 1 + pieces.source.stat().st_size // BYTES_PER_PROCESS)
+    with survey_log(dataset.captions / LOG_NAME, about) as log:
+        return survey(
+            pieces, tagger.identity, problems, part_captions=PART_CAPTIONS, num_processes=num_processes, log=log
+        )
 
 
-def _captions_among(
-    records: Iterable[Record], problems: Problems, videos: list[VideoRecord] | None = None
-) -> Iterator[Caption]:
-    """Yield the captions that belong to a split; append the videos to the list, if there is one."""
-    for record in records:
-        if isinstance(record, VideoRecord):
-            if videos is not None:
-                videos.append(record)
-        elif record.split in SPLITS:
-            yield record
-        else:
-            problems.add(f"caption of video {record.video_id!r}: split {record.split!r}; expected {', '.join(SPLITS)}")
-
-
-def _names_listed_videos(dataset: DatasetFolder, survey: _Survey, problems: Problems) -> bool:
+def _names_listed_videos(dataset: DatasetFolder, found: Survey, problems: Problems) -> bool:
     """Return whether a caption names a listed video, or no videos are listed. Report it if not."""
-    listed = {video.video_id for video in survey.videos or dataset.read_videos()}
-    named = survey.census.video_ids()
+    listed = {video.video_id for video in found.videos or dataset.read_videos()}
+    named = found.census.video_ids()
     if not listed or listed & named:
         return True
     problems.add(
@@ -242,45 +220,6 @@ def _names_listed_videos(dataset: DatasetFolder, survey: _Survey, problems: Prob
         "assigned them"
     )
     return False
-
-
-def _tag(
-    folder: Path,
-    captions: Iterator[Caption],
-    keys: list[str],
-    left: Mapping[int, int],
-    spacy_model: str,
-    make_parts: MakeParts,
-) -> None:
-    """Tag the parts in ``left``, which maps the index of each to its number of captions."""
-    parts = ((index, part) for index, part in enumerate(batched(captions, PART_CAPTIONS)) if index in left)
-    made = make_parts(Part(folder, index, part, keys[index], spacy_model) for index, part in parts)
-    num_tagged = 0
-    with keeping(lambda: f"{num_tagged:,} captions tagged by this call are kept" if num_tagged else ""):
-        for count in progress(made, total=sum(left.values()), what="tagging", unit="captions", size=int):
-            num_tagged += count
-
-
-def _finish(dataset: DatasetFolder, survey: _Survey, about: dict[str, Any], problems: Problems) -> CaptionStatistics:
-    """Write what is made of all parts: the IDF table, the statistics and, last, the note that everything is
-    complete."""
-    folder, census, num_parts = dataset.captions, survey.census, len(survey.keys)
-    counts: Counter[tuple[str, str]] = Counter()
-    for index in range(num_parts):
-        counts.update(read_counts(part_path(folder / "counts", index)))
-        for split, tags in read_part_about(part_path(folder, index))["tags"].items():
-            census.tags[split].update(tags)
-    for path in (*folder.glob("part-*.parquet"), *(folder / "counts").glob("part-*.parquet")):
-        if path.name >= part_path(folder, num_parts).name:
-            path.unlink()  # from an earlier call with more captions
-    idf = idf_table(census.num_captions["train"], counts)
-    write_idf(dataset.idf, idf)
-    plot_idf(idf, dataset.idf.with_suffix(".png"))
-    left_out = LeftOut(count=problems.count, first=problems.messages)
-    statistics = census.statistics(changed=problems.changed, left_out=left_out)
-    write_json(folder / SUMMARY_NAME, statistics.to_json())
-    write_captions_about(folder, about)
-    return statistics
 
 
 def report_missing_videos(dataset: DatasetFolder, census: Census, problems: Problems) -> None:

@@ -1,6 +1,6 @@
 """Choice of the reader of a data set: official files, the demo, or a user's own table or subtitles."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -10,12 +10,10 @@ from ..storage.common.errors import SettingError, UserError
 from ..storage.common.problems import Problems
 from ..storage.layout import DatasetFolder
 from .datasets import DATASETS, custom, demo, subtitles
-from .datasets.sources import Annotations, Dataset, Record
+from .datasets.sources import Annotations, Dataset
+from .pieces import Pieces, in_one_process
 
 DEMO = "demo"
-
-Read = Callable[[Problems], Iterator[Record]]
-"""Yields the records of a data set, the same ones in each call."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +44,7 @@ class Reader:
     """The records of a data set, and the folder that they are prepared in."""
 
     dataset: DatasetFolder
-    read: Read
+    pieces: Pieces
     origin: Origin
 
 
@@ -79,7 +77,7 @@ def choose_reader(root: Path, name: str, *, annotations: Path | None, protocol: 
         return _official_reader(root, name, spec, annotations, protocol)
     dataset, origin = DatasetFolder(root, name), Origin(seed=seed)
     if name == DEMO:
-        return Reader(dataset, partial(demo.read, annotations, seed), origin)
+        return Reader(dataset, in_one_process(partial(demo.read, annotations, seed)), origin)
     if annotations is None:
         raise UserError(
             f"data set {name!r}: not one of {known_datasets()}; for your own captions pass --annotations FILE, "
@@ -89,7 +87,8 @@ def choose_reader(root: Path, name: str, *, annotations: Path | None, protocol: 
         raise SettingError("annotations", annotations, f"no such file; expected a {custom.SUFFIXES} with captions")
     if has_subtitles:
         return _subtitle_reader(dataset, annotations, protocol, seed)
-    return Reader(dataset, partial(custom.read, annotations, seed, videos=dataset.read_videos()), origin)
+    read = partial(custom.read, annotations, seed, videos=dataset.read_videos())
+    return Reader(dataset, in_one_process(read), origin)
 
 
 def _are_subtitles(annotations: Path) -> bool:
@@ -101,7 +100,7 @@ def _subtitle_reader(dataset: DatasetFolder, annotations: Path, protocol: str | 
     chosen = protocol or subtitles.PROTOCOLS[0]
     origin = Origin(seed=seed, protocol=chosen, speech=True)
     read = partial(subtitles.read, annotations, chosen, seed, videos=dataset.read_videos())
-    return Reader(replace(dataset, protocol=protocol or ""), read, origin)
+    return Reader(replace(dataset, protocol=protocol or ""), in_one_process(read), origin)
 
 
 def _official_reader(root: Path, name: str, spec: Dataset, annotations: Path | None, protocol: str | None) -> Reader:
@@ -120,4 +119,9 @@ def _official_reader(root: Path, name: str, spec: Dataset, annotations: Path | N
         steps=spec.steps(quiet) if spec.steps else None,
         speech=spec.speech,
     )
-    return Reader(dataset, lambda problems: spec.read(Annotations(folder, spec.published, problems), chosen), origin)
+    if spec.in_pieces is None:
+        read = in_one_process(lambda problems: spec.read(Annotations(folder, spec.published, problems), chosen))
+        return Reader(dataset, read, origin)
+    path = spec.in_pieces.find(quiet, chosen)
+    split, read_piece = partial(spec.in_pieces.split, path), partial(spec.in_pieces.read_piece, path, chosen)
+    return Reader(dataset, Pieces(lambda _: split(), read_piece, source=path), origin)

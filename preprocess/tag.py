@@ -35,6 +35,15 @@ class InstalledModel(NamedTuple):
     version: str
 
 
+class Tagger(NamedTuple):
+    """What tags captions."""
+
+    spacy_model: str
+    """Name of an installed spaCy pipeline, as the user gave it."""
+    identity: str
+    """Names and versions of everything that decides the tags."""
+
+
 def installed_model(name: str) -> InstalledModel:
     """Return the package of a spaCy pipeline.
 

@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from helpers.sessions import running_in_session
 from helpers.toy import make_toy
 from helpers.videos import scene
 from vlalign.extract.render import render_video
@@ -66,15 +67,7 @@ class Process:
 
     def left(self) -> list[int]:
         """Return the ids of the running processes of the session."""
-        found = []
-        for stat in Path("/proc").glob("[0-9]*/stat"):
-            try:
-                state, _, _, session = stat.read_text().rsplit(")", 1)[1].split()[:4]
-            except OSError:
-                continue
-            if int(session) == self.process.pid and state != "Z":
-                found.append(int(stat.parent.name))
-        return found
+        return running_in_session(self.process.pid)
 
 
 def script(lines: str, *arguments: object) -> list[object]:

@@ -15,19 +15,30 @@ import json
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple, TextIO
+from typing import NamedTuple, TextIO
 
 from ...storage.common.errors import UserError
+from ...storage.common.problems import Problems
 from ...storage.records import Caption
-from .sources import EXPECTED, Annotations, Dataset, Record, as_published, seconds, text
+from .sources import EXPECTED, Annotations, Dataset, InPieces, Record, as_published, seconds, text
 
 FILES = {"": "caption.json", "raw-": "raw_caption.json"}
 LEAST_SECONDS = 5.0
 LEAST_WORDS = 10
 CHUNK = 1 << 20
+PIECE = 1 << 17
+"""Characters after which a piece of the file ends with a video. They are about 2,500 captions."""
 LONGEST = 1 << 24
 """Characters that the captions of one video can have at most. Anything longer is not a file of captions; reading on
 would fill the memory."""
+
+
+class Entry(NamedTuple):
+    """A video of the file."""
+
+    video_id: str
+    content: str
+    """JSON text; empty if the video has an earlier entry."""
 
 
 class Clip(NamedTuple):
@@ -76,25 +87,54 @@ def _join(clips: list[Clip]) -> Clip:
     return Clip(clips[0].start_seconds, max(clip.end_seconds for clip in clips), " ".join(clip.text for clip in clips))
 
 
-def read(annotations: Annotations, protocol: str) -> Iterator[Record]:
-    """Yield the captions of one video after the other; the file is never in memory as a whole."""
+def find(annotations: Annotations, protocol: str) -> Path:
+    """Return the file of a protocol."""
     (path,) = annotations.find(FILES["raw-" if protocol.startswith("raw-") else ""])
-    shape = merge if protocol.endswith("merged") else extend
+    return path
+
+
+def split(path: Path) -> Iterator[list[Entry]]:
+    """Yield the videos of the file, some at a time; the file is never in memory as a whole."""
     seen = set()
-    for video_id, video in stream_object(path):
-        if video_id in seen:
+    piece: list[Entry] = []
+    size = 0
+    for video_id, content in stream_object(path):
+        is_second = video_id in seen
+        piece.append(Entry(video_id, "" if is_second else content))
+        seen.add(video_id)
+        size += len(content)
+        if size >= PIECE:
+            yield piece
+            piece, size = [], 0
+    if piece:
+        yield piece
+
+
+def read_piece(path: Path, protocol: str, piece: Iterable[Entry], problems: Problems) -> Iterator[Record]:
+    """Yield the captions of some videos of the file, which is not opened."""
+    annotations = Annotations(path.parent, {}, problems)
+    shape = merge if protocol.endswith("merged") else extend
+    for video_id, content in piece:
+        if not content:
             annotations.drop(path, f"video {video_id!r}", "its second entry")
             continue
-        seen.add(video_id)
-        for start, end, words in shape(_clips(annotations, path, video_id, video)):
+        for start, end, words in shape(_clips(annotations, path, video_id, content)):
             try:
                 yield Caption(video_id=video_id, caption=words, split="train", start_seconds=start, end_seconds=end)
             except ValueError as error:
                 annotations.drop(path, f"video {video_id!r}", str(error))
 
 
-def _clips(annotations: Annotations, path: Path, video_id: str, video: Any) -> list[Clip]:
+def read(annotations: Annotations, protocol: str) -> Iterator[Record]:
+    """Yield the captions of one video after the other."""
+    path = find(annotations, protocol)
+    for piece in split(path):
+        yield from read_piece(path, protocol, piece, annotations.problems)
+
+
+def _clips(annotations: Annotations, path: Path, video_id: str, content: str) -> list[Clip]:
     with as_published(path, f"video {video_id!r}"):
+        video = json.loads(content)
         rows = list(zip(video["start"], video["end"], video["text"], strict=True))
     clips = []
     for number, (start, end, words) in enumerate(rows, start=1):
@@ -108,8 +148,8 @@ def _clips(annotations: Annotations, path: Path, video_id: str, video: Any) -> l
     return clips
 
 
-def stream_object(path: Path) -> Iterator[tuple[str, Any]]:
-    """Yield (key, value) for each entry of a JSON object of any size, with one entry in memory at a time.
+def stream_object(path: Path) -> Iterator[tuple[str, str]]:
+    """Yield the key and the JSON text of each entry of a JSON object of any size, with one entry in memory at a time.
 
     Uses Python's parser, because the published files contain NaN, which ijson rejects.
 
@@ -120,7 +160,7 @@ def stream_object(path: Path) -> Iterator[tuple[str, Any]]:
     with path.open(encoding="utf-8-sig") as file:
         while True:
             try:
-                key, value, position = _next_entry(buffer, position, separator)
+                key, start, position = _next_entry(buffer, position, separator)
             except (ValueError, RecursionError) as error:  # not JSON, or the entry continues in the next chunk
                 buffer, position = buffer[position:], 0
                 more = _read(file, path, max(CHUNK, len(buffer))) if len(buffer) < LONGEST else ""
@@ -133,7 +173,7 @@ def stream_object(path: Path) -> Iterator[tuple[str, Any]]:
             if key is None:
                 break
             separator = ","
-            yield key, value
+            yield key, buffer[start:position]
         if (buffer[position:] + _read(file, path, CHUNK)).strip():
             raise UserError(f"{path}: text after the end of the JSON object; {EXPECTED}")
 
@@ -162,8 +202,8 @@ def _skip(character: str, buffer: str, position: int) -> int:
     return _skip_blanks(buffer, position + 1)
 
 
-def _next_entry(buffer: str, position: int, separator: str) -> tuple[str | None, Any, int]:
-    """Return the key, the value and the end of ``separator "key": value``; the key is None at the end of the object.
+def _next_entry(buffer: str, position: int, separator: str) -> tuple[str | None, int, int]:
+    """Return the key of ``separator "key": value``, and where the value starts and ends; None at the end of the object.
 
     Raises:
         ValueError: The buffer does not contain all of an entry here.
@@ -172,12 +212,12 @@ def _next_entry(buffer: str, position: int, separator: str) -> tuple[str | None,
     if separator == "{" or buffer[position : position + 1] != "}":
         position = _skip(separator, buffer, position)
     if buffer[position : position + 1] == "}":
-        return None, None, position + 1
+        return None, position, position + 1
     key, position = PARSE(buffer, position)
     if not isinstance(key, str):
         raise ValueError(f"{key!r} is not a key")
-    value, position = PARSE(buffer, _skip(":", buffer, position))
-    return key, value, position
+    start = _skip(":", buffer, position)
+    return key, start, PARSE(buffer, start)[1]
 
 
 DATASET = Dataset(
@@ -188,4 +228,5 @@ DATASET = Dataset(
     },
     protocols=("captions", "merged", "raw-captions", "raw-merged"),
     speech=True,
+    in_pieces=InPieces(find, split, read_piece),
 )

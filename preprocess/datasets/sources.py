@@ -3,11 +3,11 @@
 import csv
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ...storage.common.errors import UserError
 from ...storage.common.problems import Problems
@@ -103,6 +103,17 @@ class Annotations:
         self.problems.changed[change] += 1
 
 
+class InPieces(NamedTuple):
+    """How to read a file that is too large for one process."""
+
+    find: Callable[[Annotations, str], Path]
+    """Returns the file of a protocol. Nothing else decides the captions."""
+    split: Callable[[Path], Iterator[Any]]
+    """Yields the file in pieces of whole videos, in order, with little work."""
+    read_piece: Callable[[Path, str, Any, Problems], Iterable[Record]]
+    """Yields the records of a piece, given the file's name and the protocol. Any process on any machine can call it."""
+
+
 @dataclass(frozen=True)
 class Dataset:
     """The reader of a data set, and the files it reads: one row of ``DATASETS``."""
@@ -123,6 +134,8 @@ class Dataset:
     captions."""
     speech: bool | None = None
     """True if the captions are what is said in the videos."""
+    in_pieces: InPieces | None = None
+    """Reads the same records as ``read``, with several processes."""
 
 
 @contextmanager
@@ -135,7 +148,7 @@ def as_published(path: Path, row: str = "") -> Iterator[None]:
     """
     try:
         yield
-    except (KeyError, IndexError, TypeError, AttributeError, ValueError) as error:
+    except (KeyError, IndexError, TypeError, AttributeError, ValueError, RecursionError) as error:
         reason = f"no {error}" if isinstance(error, KeyError) else str(error)
         raise UserError(f"{path}{', ' if row else ''}{row}: {reason}; {EXPECTED}") from None
 

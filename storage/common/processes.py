@@ -3,13 +3,24 @@
 import contextlib
 import os
 import threading
-from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from itertools import chain, islice
 from multiprocessing import get_context, parent_process
 from multiprocessing.connection import wait
+from typing import TypeVar
 
+from .errors import UserError
 from .signals import leave_signals_to_the_parent, uninterrupted
 from .terminal import messages_are_shown, show_messages
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+ITEMS_AHEAD = 2
+"""Items for each process that are read ahead of the results."""
 
 
 def available_cores() -> int:
@@ -36,6 +47,42 @@ def worker_processes(num_processes: int) -> Iterator[ProcessPoolExecutor]:
         raise
     finally:
         pool.shutdown(cancel_futures=True)
+
+
+def in_processes(call: Callable[[T], R], items: Iterable[T], num_processes: int, doing: str) -> Iterator[R]:
+    """Call a function with each item in processes of this machine, and yield the results in order.
+
+    With one process or one item, everything is done in this one.
+
+    Args:
+        call: Function to run; it must be picklable.
+        items: Read lazily, ``ITEMS_AHEAD`` for each process.
+        num_processes: Number of processes.
+        doing: What the processes did, for messages, such as "tagged captions".
+
+    Raises:
+        UserError: A process was killed.
+    """
+    items = iter(items)
+    first = list(islice(items, 2))
+    items = chain(first, items)
+    if num_processes == 1 or len(first) == 1:
+        yield from map(call, items)
+        return
+    waiting: deque[Future[R]] = deque()
+    try:
+        with worker_processes(num_processes) as pool:
+            for item in items:
+                waiting.append(pool.submit(call, item))
+                if len(waiting) > ITEMS_AHEAD * num_processes:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+    except BrokenProcessPool:
+        raise UserError(
+            f"a process that {doing} was killed, perhaps because memory ran out; run the same command again to "
+            "continue, if necessary with --workers 1"
+        ) from None
 
 
 def _begin_process(shows_messages: bool) -> None:

@@ -1,6 +1,6 @@
-"""Tagging against plain spaCy, and the memory that a million captions take.
+"""Tagging against plain spaCy, the memory that a million captions take, and the first pass over a large file.
 
-    python tests/benchmarks/preprocessing.py CAPTIONS.json [speed|memory]
+    python tests/benchmarks/preprocessing.py CAPTIONS.json [speed|memory|first_pass]
 
 CAPTIONS.json is YouCook2's official annotation file. README.md beside this file has earlier results.
 """
@@ -19,8 +19,12 @@ from multiprocessing import get_context
 from pathlib import Path
 
 from vlalign.preprocess import prepare as preparing
+from vlalign.preprocess.datasets import howto100m
+from vlalign.preprocess.datasets.sources import Annotations
+from vlalign.preprocess.pieces import in_one_process
 from vlalign.preprocess.prepare import prepare_records
-from vlalign.preprocess.tag import load_pipeline
+from vlalign.preprocess.readers import choose_reader
+from vlalign.preprocess.tag import Tagger, load_pipeline
 from vlalign.storage.common.problems import Problems
 from vlalign.storage.common.processes import available_cores
 from vlalign.storage.layout import DatasetFolder
@@ -114,6 +118,39 @@ def memory(texts: list[str], count: int = 1_000_000) -> None:
     )
 
 
+def first_pass(texts: list[str], num_videos: int = 18_000) -> None:
+    """Compare the first pass over a file like HowTo100M's in one process, in two, and again, in processor seconds."""
+    words = " ".join(texts).split()
+    rng = random.Random(0)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        with (folder / "caption.json").open("w") as file:
+            for number in range(num_videos):
+                starts = [4.0 * n for n in range(rng.randint(60, 160))]
+                of_video = [" ".join(rng.choices(words, k=rng.randint(2, 8))) for _ in starts]
+                video = {"start": starts, "end": [start + 4.5 for start in starts], "text": of_video}
+                file.write(f"{', ' if number else '{'}{json.dumps(f'{number:011d}')}: {json.dumps(video)}")
+            file.write("}")
+        reader = choose_reader(folder, "howto100m", annotations=folder, protocol=None, seed=0)
+        read = in_one_process(lambda problems: howto100m.read(Annotations(folder, {}, problems), "captions"))
+        one, two = DatasetFolder(folder, "one"), DatasetFolder(folder, "two")
+        for what, dataset, pieces, processes in (
+            ("nothing kept", one, read, 1),
+            ("1 process", one, reader.pieces, 1),
+            ("2 processes", two, reader.pieces, 2),
+            ("again", two, reader.pieces, 2),
+        ):
+            before = os.times()
+            tagger = Tagger(MODEL, MODEL)
+            found = preparing._survey(dataset, pieces, tagger, {}, Problems(quiet=True), processes)
+            after = os.times()
+            own = after.user + after.system - before.user - before.system
+            others = after.children_user + after.children_system - before.children_user - before.children_system
+            print(
+                f"{what:<16}{found.num_captions:>12,} captions: {own:6.1f} s here, {others:6.1f} s in other processes"
+            )
+
+
 def children() -> list[int]:
     return [int(pid) for task in Path("/proc/self/task").iterdir() for pid in (task / "children").read_text().split()]
 
@@ -130,10 +167,10 @@ def proportional_gigabytes(pid: int) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("captions", type=Path)
-    parser.add_argument("part", nargs="?", choices=["speed", "memory"])
+    parser.add_argument("part", nargs="?", choices=["speed", "memory", "first_pass"])
     args = parser.parse_args()
     texts = read_texts(args.captions)
-    for part in (speed, memory):
+    for part in (speed, memory, first_pass):
         if args.part in (None, part.__name__):
             part(texts)
 

@@ -3,11 +3,8 @@
 import hashlib
 import json
 import math
-import os
-import signal
 import subprocess
 import sys
-import time
 from collections import Counter
 from dataclasses import replace
 
@@ -105,41 +102,6 @@ def test_only_changed_parts_are_tagged_again_and_surplus_parts_removed(tmp_path,
     assert sorted(p.name for p in (dataset.captions / "counts").iterdir()) == sorted(after)
     assert len(read_captions(dataset.captions)) == 60
     assert_idf_is(dataset, ten_line_idf(dataset.captions))
-
-
-KILLED = """
-import sys
-sys.path.insert(0, sys.argv[2])
-from pathlib import Path
-from helpers.captions import SMALL
-from test_prepare import preparing, read
-from vlalign.storage.common.problems import Problems
-from vlalign.storage.layout import DatasetFolder
-preparing.PART_CAPTIONS = 300
-dataset = DatasetFolder(Path(sys.argv[1]), "mine")
-preparing.prepare_records(dataset, read(6000), spacy_model=SMALL, problems=Problems(), num_processes=2)
-"""
-
-
-def test_a_killed_call_continues_with_the_next_part(tmp_path, monkeypatch):
-    monkeypatch.setattr(preparing, "PART_CAPTIONS", 300)
-    dataset = DatasetFolder(tmp_path, "mine")
-    run = subprocess.Popen(
-        [sys.executable, "-c", KILLED, str(tmp_path), os.path.dirname(__file__)], start_new_session=True
-    )
-    deadline = time.monotonic() + 120
-    while len(list(dataset.captions.glob("part-*.parquet"))) < 2 and time.monotonic() < deadline and run.poll() is None:
-        time.sleep(0.05)
-    os.killpg(run.pid, signal.SIGKILL)
-    run.wait()
-    before = {p.name: p.stat().st_mtime_ns for p in dataset.captions.glob("part-*.parquet")}
-    assert 2 <= len(before) < 20
-    with pytest.raises(UserError, match="run vlalign-preprocess"):
-        read_captions(dataset.captions)  # an incomplete data set is not read
-    prepare_records(dataset, read(6000), spacy_model=SMALL, problems=Problems())
-    after = {p.name: p.stat().st_mtime_ns for p in dataset.captions.glob("part-*.parquet")}
-    assert len(after) == 20 and all(after[name] == made for name, made in before.items())
-    assert [c.caption for c in read_captions(dataset.captions)] == [c.caption for c in captions(6000)]
 
 
 VIDEOS = [VideoRecord(video_id="v1", path="a.mp4"), VideoRecord(video_id="v2", path="b.mp4")]

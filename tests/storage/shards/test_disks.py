@@ -1,6 +1,5 @@
 """Full and read-only disks, and power cuts: real file systems that fill up or lose their power."""
 
-import contextlib
 import errno
 import fcntl
 import os
@@ -18,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.disks import mounted
 from helpers.store_life import (
     PAGE,
     SHARD_VIDEOS,
@@ -38,17 +38,6 @@ from vlalign.storage.shard_names import shard_path
 from vlalign.storage.shards.format import Provenance, checksum
 from vlalign.storage.shards.write import VideoRows, make_index, stored_columns, write_rows
 from vlalign.storage.store_folder import shard_files
-
-
-@contextlib.contextmanager
-def mounted(folder, *options):
-    folder.mkdir(exist_ok=True)
-    if os.geteuid() or subprocess.run(["mount", *options, folder], capture_output=True).returncode:
-        pytest.skip("needs root to mount a file system")
-    try:
-        yield folder
-    finally:
-        subprocess.run(["umount", "--lazy", folder], check=True)
 
 
 @pytest.fixture

@@ -1,0 +1,110 @@
+"""The tables of a data set, made of its captions in parts."""
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+from ..storage.captions import (
+    ABOUT_NAME,
+    part_path,
+    read_captions_about,
+    read_part_about,
+    read_table,
+    write_captions_about,
+)
+from ..storage.common.problems import Problems
+from ..storage.common.progress import progress
+from ..storage.common.signals import keeping
+from ..storage.common.terminal import say
+from ..storage.files import read_json, write_json
+from ..storage.idf import read_counts, write_idf
+from ..storage.layout import DatasetFolder
+from .census import CaptionStatistics, LeftOut, count_shared_texts
+from .idf import idf_table
+from .parts import MakeParts, Part, is_made, parts_among
+from .pieces import Pieces
+from .plot import plot_idf
+from .survey import Survey
+from .tag import Tagger
+
+SUMMARY_NAME = "summary.json"
+
+
+def make_tables(
+    dataset: DatasetFolder,
+    pieces: Pieces,
+    found: Survey,
+    tagger: Tagger,
+    about: dict[str, Any],
+    problems: Problems,
+    make_parts: MakeParts,
+) -> CaptionStatistics:
+    """Tag the parts that are not on disk, and write what is made of all parts.
+
+    Args:
+        dataset: Where to write.
+        pieces: The captions.
+        found: What the first pass over them found.
+        tagger: The tagger.
+        about: What decides the tables.
+        problems: What was left out.
+        make_parts: Tags the parts.
+
+    Returns:
+        The statistics that are also on disk.
+    """
+    folder, summary_file = dataset.captions, dataset.captions / SUMMARY_NAME
+    left = {index for index, key in enumerate(found.keys) if not is_made(folder, index, key)}
+    if not left and read_captions_about(folder) == about and dataset.idf.exists() and summary_file.exists():
+        say(f"{folder}: already made from the same captions; nothing to do")
+        return CaptionStatistics.from_json(read_json(summary_file))
+    (folder / ABOUT_NAME).unlink(missing_ok=True)  # marks the folder as incomplete until everything is written
+    if left:
+        located = parts_among(pieces.split(Problems(quiet=True)), found.piece_sizes, found.part_captions)
+        parts = (
+            Part(folder, index, held, pieces.read, skip, found.size_of(index), found.keys[index], tagger)
+            for index, (held, skip) in enumerate(located)
+            if index in left
+        )
+        _tag(make_parts(parts), sum(map(found.size_of, left)))
+    return _finish(dataset, found, about, problems)
+
+
+def _tag(made: Iterator[int], total: int) -> None:
+    num_tagged = 0
+    with keeping(lambda: f"{num_tagged:,} captions tagged by this call are kept" if num_tagged else ""):
+        for count in progress(made, total=total, what="tagging", unit="captions", size=int):
+            num_tagged += count
+
+
+def _finish(dataset: DatasetFolder, found: Survey, about: dict[str, Any], problems: Problems) -> CaptionStatistics:
+    """Write what is made of all parts: the IDF table, the statistics and, last, the note that everything is
+    complete."""
+    folder, census, num_parts = dataset.captions, found.census, len(found.keys)
+    counts: Counter[tuple[str, str]] = Counter()
+    for index in range(num_parts):
+        counts.update(read_counts(part_path(folder / "counts", index)))
+        for split, tags in read_part_about(part_path(folder, index))["tags"].items():
+            census.tags[split].update(tags)
+    for path in (*folder.glob("part-*.parquet"), *(folder / "counts").glob("part-*.parquet")):
+        if path.name >= part_path(folder, num_parts).name:
+            path.unlink()  # from an earlier call with more captions
+    for partial_file in (*folder.glob(".part-*.partial"), *(folder / "counts").glob(".part-*.partial")):
+        partial_file.unlink(missing_ok=True)  # of a call that was killed
+    idf = idf_table(census.num_captions["train"], counts)
+    write_idf(dataset.idf, idf)
+    plot_idf(idf, dataset.idf.with_suffix(".png"))
+    left_out = LeftOut(count=problems.count, first=problems.messages)
+    shared_texts = count_shared_texts(_texts(dataset, num_parts), list(census.num_captions))
+    statistics = census.statistics(shared_texts=shared_texts, changed=problems.changed, left_out=left_out)
+    write_json(folder / SUMMARY_NAME, statistics.to_json())
+    write_captions_about(folder, about)
+    return statistics
+
+
+def _texts(dataset: DatasetFolder, num_parts: int) -> Iterator[tuple[str, str, str]]:
+    """Yield the split, the video and the text of each caption."""
+    for index in range(num_parts):
+        columns = ["split", "video_id", "caption"]
+        table = read_table(part_path(dataset.captions, index), columns)
+        yield from zip(*(table[name].to_pylist() for name in columns), strict=True)

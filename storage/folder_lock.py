@@ -1,0 +1,74 @@
+"""One process at a time in a folder."""
+
+import contextlib
+import fcntl
+import json
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TextIO
+
+from .common.errors import UserError
+from .common.terminal import one_line, say
+
+
+@contextlib.contextmanager
+def only_process_in(path: Path, doing: str, todo: str = "") -> Iterator[None]:
+    """Create the folder of ``path`` and lock it for this process. A folder that is empty at the end is removed.
+
+    Args:
+        path: The file that names the process and its machine; it exists while they work. The lock itself is the
+            system's, which ends it with the process.
+        doing: What the process does there, for messages, such as "trains".
+        todo: What the user can do besides waiting, if another process has the lock.
+
+    Raises:
+        UserError: Another process has the lock; the message names it.
+    """
+    folder = path.parent
+    while (file := _lock(path, doing, todo)) is None:
+        pass
+    with file:
+        file.truncate(0)
+        file.write(json.dumps({"pid": os.getpid(), "host": socket.gethostname()}))
+        file.flush()
+        try:
+            yield
+        finally:
+            with contextlib.suppress(OSError):  # a folder with something in it stays
+                path.unlink()
+                folder.rmdir()
+
+
+def _lock(path: Path, doing: str, todo: str) -> TextIO | None:
+    """Return the locked file, or None if the process that had the lock has just removed it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        file = path.open("a+", encoding="utf-8")
+    except FileNotFoundError:  # with its folder
+        return None
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        with file:
+            wait = f"wait until it ends{', ' if todo else ''}{todo}"
+            raise UserError(f"{path.parent}: {_holder(file)} {doing} there; {wait}") from None
+    except OSError as error:
+        say(
+            f"note: {path}: this file system has no locks ({error.strerror}); make sure that no other process "
+            f"{doing} there"
+        )
+    if path.exists() and os.path.samestat(os.fstat(file.fileno()), path.stat()):
+        return file
+    file.close()
+    return None
+
+
+def _holder(file: TextIO) -> str:
+    file.seek(0)
+    try:
+        about = json.loads(file.read(1000))
+        return one_line(f"process {about['pid']} on {about['host']}")
+    except (ValueError, KeyError, TypeError, RecursionError):  # it has only just begun
+        return "another process"
