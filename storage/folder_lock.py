@@ -15,7 +15,8 @@ from .common.terminal import one_line, say
 
 @contextlib.contextmanager
 def only_process_in(path: Path, doing: str, todo: str = "") -> Iterator[None]:
-    """Create the folder of ``path`` and lock it for this process. A folder that is empty at the end is removed.
+    """Create the folder of ``path`` and lock it for this process. It, and folders made for it, are removed if they are
+    empty at the end.
 
     Args:
         path: The file that names the process and its machine; it exists while they work. The lock itself is the
@@ -26,7 +27,7 @@ def only_process_in(path: Path, doing: str, todo: str = "") -> Iterator[None]:
     Raises:
         UserError: Another process has the lock; the message names it.
     """
-    folder = path.parent
+    made = [folder for folder in path.parents if not folder.exists()]
     while (file := _lock(path, doing, todo)) is None:
         pass
     with file:
@@ -38,7 +39,8 @@ def only_process_in(path: Path, doing: str, todo: str = "") -> Iterator[None]:
         finally:
             with contextlib.suppress(OSError):  # a folder with something in it stays
                 path.unlink()
-                folder.rmdir()
+                for folder in made or [path.parent]:
+                    folder.rmdir()
 
 
 def _lock(path: Path, doing: str, todo: str) -> TextIO | None:
