@@ -3,6 +3,7 @@
 import math
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -50,12 +51,12 @@ def encode(model: PairModel, inputs: Inputs, micro_batch_size: int) -> tuple[Tex
     def encode_texts(texts: dict[str, Tensor]) -> dict[str, Tensor]:
         return present(model.encode_texts(texts))
 
-    def encode_videos(rows: Tensor, mask: Tensor) -> dict[str, Tensor]:
-        return present(model.encode_videos(rows, mask))
+    def encode_videos(rows: Tensor, mask: Tensor, lengths: Tensor | None) -> dict[str, Tensor]:
+        return present(model.encode_videos(rows, mask, lengths))
 
-    rows, mask = inputs.rows, inputs.mask
+    rows, mask, lengths = inputs.rows, inputs.mask, inputs.lengths
     if not micro_batch_size:
-        return model.encode_texts(inputs.texts) if inputs.texts else None, model.encode_videos(rows, mask)
+        return model.encode_texts(inputs.texts) if inputs.texts else None, model.encode_videos(rows, mask, lengths)
     num_texts = len(next(iter(inputs.texts.values()))) if inputs.texts else 0
     texts, videos = [], []
     # Tensors are positional arguments: PyTorch keeps the random state of the devices of those alone, and without it
@@ -64,8 +65,13 @@ def encode(model: PairModel, inputs: Inputs, micro_batch_size: int) -> tuple[Tex
         of_part = {name: value[part] for name, value in inputs.texts.items()}
         texts.append(checkpoint(encode_texts, of_part, use_reentrant=False))
     for part in parts_of(len(rows), micro_batch_size):
-        videos.append(checkpoint(encode_videos, rows[part], mask[part], use_reentrant=False))
-    return TextTokens(**_joined(texts)) if texts else None, VideoTokens(**_joined(videos))
+        of_part = None if lengths is None else lengths[part]
+        videos.append(checkpoint(encode_videos, rows[part], mask[part], of_part, use_reentrant=False))
+    encoded_videos = VideoTokens(**_joined(videos), lengths_B=lengths)
+    if not texts:
+        return None, encoded_videos
+    counts = inputs.texts.get("lengths_B"), inputs.texts.get("num_of_interest_B")
+    return replace(TextTokens(**_joined(texts)), lengths_B=counts[0], num_of_interest_B=counts[1]), encoded_videos
 
 
 def _joined(parts: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:

@@ -135,8 +135,8 @@ class Trainer:
         self.model.set_precision(self.config.precision)
         if self.config.compile:
             self.model.compile_layers()
-        # Decoupled weight decay: as a part of the gradient, Adam would scale it up to full steps for the rows of the
-        # vocabulary and of the positions that no batch has, and a pretrained model would forget them.
+        # Decoupled weight decay: as a part of the gradient, Adam would scale it up to full steps for rows of the
+        # vocabulary and positions that no batch has, and a pretrained model would forget them.
         # Fused, the optimiser takes a ninth of its time on a CPU: it was a quarter of a step of the audio encoder.
         self.optimizer = torch.optim.AdamW(
             self.model.parameters(), lr=self.config.learning_rate, weight_decay=self.config.weight_decay, fused=True
@@ -191,7 +191,8 @@ class Trainer:
 
     def make_inputs(self, step: int) -> Inputs:
         """Return this process's share of a step's batch, on the CPU. ``step`` counts from 0."""
-        return self.examples.inputs(self.scorer, step, self.share)
+        inputs = self.examples.inputs(self.scorer, step, self.share)
+        return inputs.pinned() if self.device.type == "cuda" else inputs
 
     def inputs_from(self, step: int) -> Iterator[Inputs]:
         """Yield the inputs of this and all later steps. Another thread makes them ahead of time."""
@@ -266,10 +267,8 @@ class Trainer:
                     self.kept_step = self.step
 
     def _shown(self, steps: range) -> Iterable[int]:
-        total, device = self.num_steps, self.device
-        return progress(
-            steps, total=total, what="training", unit="steps", done=self.step, note=lambda: memory_used(device)
-        )
+        note = lambda: memory_used(self.device)  # noqa: E731
+        return progress(steps, total=self.num_steps, what="training", unit="steps", done=self.step, note=note)
 
     def _keep_best(self, event: dict[str, Any]) -> None:
         figure, best = self.validation.figure, self.state.best  # less is better

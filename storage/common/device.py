@@ -34,6 +34,11 @@ def find_device(name: str, *, make_current: bool = False) -> torch.device:
     return device
 
 
+def on_device(x: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """Return a tensor of the CPU on a device. It goes to a GPU by pinned memory, so that the host need not wait."""
+    return x.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else x.to(device)
+
+
 @contextmanager
 def without_memory() -> Iterator[None]:
     """Make models whose tensors have a shape and nothing else, such as those that a file is compared with."""

@@ -17,7 +17,7 @@ from helpers.toy import make_toy
 from helpers.training import PAIR_CASES, QUESTIONS, SEGMENTS, SPOKEN, options
 from vlalign.train.cli_train import main as train_main
 
-CASES = {"taco": ("toy", {}), "toco": ("toy", {"objective": "toco"})}
+CASES = {"taco": ("toy", {"objective": "taco"}), "toco": ("toy", {"objective": "toco"})}
 CASES |= {f"{name} settings": ("toy", settings) for name, settings in PAIR_CASES.items()}
 CASES |= {"vqa": ("asked", QUESTIONS), "segmentation": ("segmented", SEGMENTS), "spoken": ("spoken", SPOKEN)}
 FEATURES = {"toy": "s3d"}

@@ -2,7 +2,8 @@
 
 Tensors on the pretended GPU say that they are on ``cuda`` and hold real values, which the CPU computes. As on a GPU,
 random numbers come of a generator of its own, operators refuse tensors of two devices, and nothing gets there or back
-but by ``to``, ``cpu`` and the like. What depends on time or on CUDA's own kernels cannot be seen on it.
+but by ``to``, ``cpu`` and the like. Operators and waits of the host are counted (``gpu_counts``). What depends on time
+or on CUDA's own kernels cannot be seen on it.
 """
 
 import contextlib
@@ -23,6 +24,8 @@ from torch._subclasses.fake_tensor import (
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map_only
 from torch.utils.checkpoint import DefaultDeviceType
+
+from helpers.gpu_counts import GpuCounts
 
 RANDOM = {
     "native_dropout",
@@ -46,6 +49,7 @@ class Gpu:
         self.generator = torch.Generator().manual_seed(0)
         self.touched: list[int] = []
         """Numbers of the GPUs that were used, in the order of their first use: each has a context of this process."""
+        self.counts = GpuCounts()
         self.devices_of_operators = FakeTensorMode(allow_non_fake_inputs=True)
 
     def touch(self, device: Any) -> None:
@@ -110,8 +114,10 @@ class OnGpu(Tensor):
             return 0  # plain attention: the CPU's fused operators are no GPU's
         given: list[Tensor] = []
         tree_map_only(Tensor, given.append, (args, kwargs))
-        if name != "copy_" and not all(isinstance(x, OnGpu) for x in given):
+        on_host = [x for x in given if not isinstance(x, OnGpu)]
+        if name != "copy_" and on_host:
             _refuse_two_devices(operator, args, kwargs)
+        _gpu.counts.operator(name, operator._overloadname, args, kwargs, on_host=on_host)
         bare_args, bare_kwargs = tree_map_only(OnGpu, lambda x: x.held, (args, kwargs))
         if name in RANDOM and kwargs.get("generator") is None:
             made = _gpu.draw(operator, *bare_args, **bare_kwargs)
@@ -170,15 +176,17 @@ class _Down(torch.autograd.Function):
         return OnGpu(gradient)
 
 
-def _up(x: Tensor) -> Tensor:
+def _up(x: Tensor, *, non_blocking: bool = False) -> Tensor:
     if isinstance(x, OnGpu):
         return x
+    _gpu.counts.copy_to_device(x, non_blocking=non_blocking)
     return _Up.apply(x) if x.requires_grad and torch.is_grad_enabled() else OnGpu(x.detach().clone())
 
 
 def _down(x: Tensor) -> Tensor:
     if not isinstance(x, OnGpu):
         return x
+    _gpu.counts.wait("copy to the host")
     return _Down.apply(x) if x.requires_grad and torch.is_grad_enabled() else x.held.clone()
 
 
@@ -198,25 +206,33 @@ class _Functions(TorchFunctionMode):
                     (first,), (torch.ones_like(first),), False, False, (), allow_unreachable=True, accumulate_grad=True
                 )
         if function is Tensor.to:
-            return self._to(first, [*args[1:], *kwargs.values()])
+            non_blocking = kwargs.pop("non_blocking", False) or True in [x for x in args[1:] if isinstance(x, bool)]
+            return self._to(first, [*args[1:], *kwargs.values()], non_blocking=non_blocking)
         if function is Tensor.cpu:
             return _down(first)
         if function is Tensor.pin_memory:
-            return first
+            return _gpu.counts.pin(first)
+        if function is Tensor.is_pinned:
+            return _gpu.counts.is_pinned(first)
         if isinstance(first, OnGpu):
             if function is Tensor.tolist:
+                _gpu.counts.wait("a value for the host")
                 return first.held.tolist()
             if function is Tensor.numpy:
                 raise TypeError("can't convert cuda:0 device type tensor to numpy")
             if function in (Tensor.untyped_storage, Tensor.data_ptr):
                 return function(first.held)
-        kwargs.pop("pin_memory", None)
+        is_pinned = kwargs.pop("pin_memory", False)
         if not _is_cuda(kwargs.get("device")):
-            return function(*args, **kwargs)
+            made = function(*args, **kwargs)
+            return _gpu.counts.pin(made) if is_pinned else made
         _gpu.touch(kwargs.pop("device"))
-        return _up(function(*args, **kwargs))
+        made = function(*args, **kwargs)
+        if function in (torch.tensor, torch.as_tensor, torch.asarray):
+            return _up(made)
+        return made if isinstance(made, OnGpu) else OnGpu(made)  # made on the device
 
-    def _to(self, x: Tensor, wanted: list[Any]) -> Tensor:
+    def _to(self, x: Tensor, wanted: list[Any], *, non_blocking: bool) -> Tensor:
         other = next((w for w in wanted if isinstance(w, Tensor)), None)
         device = next(
             (w for w in wanted if isinstance(w, (torch.device, str))), None if other is None else other.device
@@ -224,7 +240,7 @@ class _Functions(TorchFunctionMode):
         dtype = next((w for w in wanted if isinstance(w, torch.dtype)), x.dtype if other is None else other.dtype)
         if device is not None and _is_cuda(device):
             _gpu.touch(device)
-            x = _up(x)
+            x = _up(x, non_blocking=non_blocking)
         elif device is not None:
             x = _down(x)
         return x if dtype == x.dtype else x.to(dtype)

@@ -10,7 +10,7 @@ from helpers.training import TASK_CASES, gradient
 from vlalign.storage.layout import DatasetFolder
 from vlalign.train import step
 from vlalign.train.config import train_config
-from vlalign.train.models import fusion
+from vlalign.train.models import fusion, layers
 from vlalign.train.objectives import batch
 from vlalign.train.step import backward, learning_rate_factor
 from vlalign.train.trainer import Trainer
@@ -35,6 +35,15 @@ def test_micro_batches_have_the_loss_and_gradient_of_the_large_batch(datasets, t
     assert parts[0] == pytest.approx(whole[0], rel=1e-5)
     torch.testing.assert_close(parts[1], whole[1], atol=1e-6, rtol=1e-4)
     assert all(torch.isfinite(torch.tensor(value)) for value in whole[0].values())
+
+
+@pytest.mark.parametrize("objective", ["taco", "toco"])
+def test_groups_of_the_size_for_a_gpu_have_the_same_loss_and_gradient(datasets, tmp_path, monkeypatch, objective):
+    many = gradient(made(datasets, "taco", tmp_path / "many", objective=objective))
+    monkeypatch.setitem(layers.GROUP_SIZES, "cpu", layers.GROUP_SIZES["cuda"])
+    few = gradient(made(datasets, "taco", tmp_path / "few", objective=objective))
+    assert few[0] == pytest.approx(many[0], rel=1e-5)
+    torch.testing.assert_close(few[1], many[1], atol=1e-6, rtol=1e-4)
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])

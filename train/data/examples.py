@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import numpy as np
@@ -46,21 +46,30 @@ class Inputs:
     """Index of each clip's video [B]."""
     labels: Tensor | None = None
     """Indices of the questions' answers [B], or of the rows' labels [B, M]."""
+    lengths: Tensor | None = None
+    """Number of rows of each clip [B], on the CPU. None: only the mask says it."""
+
+    def pinned(self) -> Inputs:
+        """Return the same batch in memory from which a GPU copies while the host goes on."""
+        return self._each(Tensor.pin_memory)
 
     def to(self, device: torch.device) -> Inputs:
-        """Return the same batch on a device."""
+        """Return a batch of the CPU on a device. How long its texts and clips are is also kept on the CPU."""
+        moved = self._each(lambda x: x.to(device, non_blocking=True))
+        texts = dict(moved.texts)
+        if "attention_mask" in self.texts:
+            texts["lengths_B"] = self.texts["attention_mask"].sum(dim=1)
+        if "token_weights" in self.texts:
+            texts["num_of_interest_B"] = self.texts["token_weights"].count_nonzero(dim=1)
+        return replace(moved, texts=texts, lengths=self.mask.sum(dim=1))
 
-        def moved(x: Tensor | None) -> Tensor | None:
-            return None if x is None else x.to(device, non_blocking=True)
+    def _each(self, function: Callable[[Tensor], Tensor]) -> Inputs:
+        def of(x: Tensor | None) -> Tensor | None:
+            return None if x is None else function(x)
 
-        return Inputs(
-            {name: value.to(device, non_blocking=True) for name, value in self.texts.items()},
-            self.rows.to(device, non_blocking=True),
-            self.mask.to(device, non_blocking=True),
-            moved(self.weights),
-            moved(self.video_of),
-            moved(self.labels),
-        )
+        texts = {name: function(value) for name, value in self.texts.items()}
+        others = of(self.weights), of(self.video_of), of(self.labels), of(self.lengths)
+        return Inputs(texts, function(self.rows), function(self.mask), *others)
 
 
 class InputMaker(Protocol):

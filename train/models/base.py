@@ -72,7 +72,7 @@ class PairModel(MixedPrecision):
 
     def standardised(self, features: Tensor) -> Tensor:
         """Return features [..., F] less their mean and divided by their standard deviation."""
-        return (features - self.feature_mean) / self.feature_std
+        return (features.to(self.feature_mean.dtype) - self.feature_mean) / self.feature_std
 
     def set_precision(self, precision: str) -> None:
         """Set the precision of the layers while training, "fp32" or "bf16". Weights and losses stay float32."""
@@ -84,17 +84,22 @@ class PairModel(MixedPrecision):
         """Compile the layers with torch.compile, for sequences of any length."""
         raise NotImplementedError
 
-    def encode_videos(self, features_BMF: Tensor, mask_BM: Tensor) -> VideoTokens:
+    def encode_videos(self, features_BMF: Tensor, mask_BM: Tensor, lengths_B: Tensor | None = None) -> VideoTokens:
         """Encode clips.
 
         Args:
-            features_BMF: Rows of features, anything at padding.
+            features_BMF: Rows of features, anything at padding; float16 as in stores, or float32.
             mask_BM: True for a row, False for padding.
+            lengths_B: Number of rows of each, on the CPU; None: only the mask says it.
         """
         raise NotImplementedError
 
     def encode_texts(self, inputs: dict[str, Tensor]) -> TextTokens:
-        """Encode captions, given as the model's text inputs make them (``data.text_inputs``)."""
+        """Encode captions, given as the model's text inputs make them (``data.text_inputs``).
+
+        ``inputs`` may also have the texts' lengths, and the number of tokens of interest of each, on the CPU
+        (``TextTokens.lengths_B`` and ``num_of_interest_B``).
+        """
         raise NotImplementedError
 
     def token_bank(self, texts: TextTokens, videos: VideoTokens, max_text_tokens: int) -> TokenBank:

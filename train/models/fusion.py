@@ -10,9 +10,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from ...storage.common.device import on_device
 from ..settings import MAX_TOKENS
-from .layers import MixedPrecision, SelfAttentionLayer, length_groups, new_layers
-from .tokens import TextTokens, VideoTokens
+from .layers import GROUP_SIZES, MOST_RECOMPUTED, MixedPrecision, SelfAttentionLayer, length_groups, new_layers
+from .tokens import TextTokens, VideoTokens, lengths_of, nonzero
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -40,6 +41,7 @@ class TokenBank:
     queries_RD: Tensor
     keys_and_values_RE: Tensor
     text_starts: Tensor
+    """Index of each text's first row. This and the next three are on the CPU."""
     text_lengths: Tensor
     video_starts: Tensor
     video_lengths: Tensor
@@ -82,13 +84,12 @@ class Fusion(MixedPrecision):
             videos: Encoded videos, not scaled for dot products.
             max_text_tokens: Position of a video's first token, however long the text before it is.
         """
-        texts_RD, text_starts, text_lengths = self._rows(
-            texts.tokens_BND, texts.mask_BN, token_type=0, first_position=0
-        )
-        videos_RD, video_starts, video_lengths = self._rows(
-            videos.tokens_BMD, videos.mask_BM, token_type=1, first_position=max_text_tokens
-        )
-        types_RD = None if texts.types_BND is None else texts.types_BND[texts.mask_BN]
+        text_lengths = lengths_of(texts.mask_BN, texts.lengths_B)
+        video_lengths = lengths_of(videos.mask_BM, videos.lengths_B)
+        of_texts, of_videos = nonzero(texts.mask_BN, text_lengths), nonzero(videos.mask_BM, video_lengths)
+        texts_RD = self._rows(texts.tokens_BND, of_texts, token_type=0, first_position=0)
+        videos_RD = self._rows(videos.tokens_BMD, of_videos, token_type=1, first_position=max_text_tokens)
+        types_RD = None if texts.types_BND is None else texts.types_BND[of_texts]
         rows_RD = torch.cat([texts_RD, videos_RD])
         with self.autocast(rows_RD.device):
             first = _layers(self)[0]
@@ -97,20 +98,19 @@ class Fusion(MixedPrecision):
             rows_RD,
             queries_RD,
             keys_and_values_RE,
-            text_starts,
+            text_lengths.cumsum(0) - text_lengths,
             text_lengths,
-            len(texts_RD) + video_starts,
+            len(texts_RD) + video_lengths.cumsum(0) - video_lengths,
             video_lengths,
             types_RD,
         )
 
     def _rows(
-        self, tokens_BLD: Tensor, mask_BL: Tensor, *, token_type: int, first_position: int
-    ) -> tuple[Tensor, Tensor, Tensor]:
+        self, tokens_BLD: Tensor, index_R: tuple[Tensor, Tensor], *, token_type: int, first_position: int
+    ) -> Tensor:
         positions_LD = self.positions.weight[first_position : first_position + tokens_BLD.shape[1]]
-        rows_RD = (tokens_BLD + self.types.weight[token_type] + positions_LD)[mask_BL]
-        lengths = mask_BL.sum(dim=1).cpu()
-        return self.dropout(self.norm(rows_RD)), lengths.cumsum(0) - lengths, lengths
+        rows_RD = (tokens_BLD + self.types.weight[token_type] + positions_LD)[index_R]
+        return self.dropout(self.norm(rows_RD))
 
     def forward(
         self, bank: TokenBank, text_of_P: Tensor, video_of_P: Tensor, *, recompute: bool = False
@@ -123,29 +123,38 @@ class Fusion(MixedPrecision):
             video_of_P: Index of each pair's video, on the CPU.
             recompute: Do not keep the layers' results for the gradient; compute them again, a group at a time.
         """
-        text_lengths, video_lengths = bank.text_lengths[text_of_P], bank.video_lengths[video_of_P]
-        text_starts, video_starts = bank.text_starts[text_of_P], bank.video_starts[video_of_P]
-        groups = length_groups((text_lengths + video_lengths).tolist())
+        device = bank.rows_RD.device
+        text_lengths, lengths = (
+            bank.text_lengths[text_of_P],
+            bank.text_lengths[text_of_P] + bank.video_lengths[video_of_P],
+        )
+        size = GROUP_SIZES[device.type]
+        if recompute or not torch.is_grad_enabled():
+            size = size._replace(most=min(size.most, MOST_RECOMPUTED))
+        groups = length_groups(lengths.tolist(), size)
+        order_P = torch.tensor([index for group in groups for index in group])
+        pairs = torch.stack([bank.text_starts[text_of_P], bank.video_starts[video_of_P], text_lengths, lengths])
+        *pairs, order_of_P = on_device(torch.cat([pairs[:, order_P], order_P[None]]), device)
+        sizes = [len(group) for group in groups]
         pair_scores, token_scores = [], []
-        for group in groups:
-            text_length, length = text_lengths[group, None], (text_lengths + video_lengths)[group, None]
-            position_L = torch.arange(int(length[0]))
+        for group, *of_group in zip(groups, *(x.split(sizes) for x in pairs), strict=True):
+            text_start, video_start, text_length, length = (x[:, None] for x in of_group)
+            longest, shortest = int(lengths[group[0]]), int(lengths[group[-1]])
+            position_L = torch.arange(longest, device=device)
             row_PL = torch.where(
-                position_L < text_length,
-                text_starts[group, None] + position_L,
-                video_starts[group, None] + position_L - text_length,
+                position_L < text_length, text_start + position_L, video_start + position_L - text_length
             )
-            row_PL = row_PL.where(position_L < length, 0).to(bank.rows_RD.device)
-            mask_PL = None if length[-1] == length[0] else (position_L < length).to(bank.rows_RD.device)
-            arguments = bank, row_PL, mask_PL, text_length.to(row_PL.device), int(text_length.max())
+            row_PL = row_PL.where(position_L < length, 0)
+            mask_PL = None if shortest == longest else position_L < length
+            arguments = bank, row_PL, mask_PL, text_length, int(text_lengths[group].max())
             pair, token = (
                 checkpoint(self._group, *arguments, use_reentrant=False) if recompute else self._group(*arguments)
             )
             pair_scores.append(pair)
             if token is not None:
                 token_scores.append(F.pad(token, (0, int(bank.text_lengths.max()) - token.shape[1])))
-        order = torch.tensor([index for group in groups for index in group], device=bank.rows_RD.device).argsort()
-        return FusionScores(torch.cat(pair_scores)[order], torch.cat(token_scores)[order] if token_scores else None)
+        back = order_of_P.argsort()
+        return FusionScores(torch.cat(pair_scores)[back], torch.cat(token_scores)[back] if token_scores else None)
 
     def _group(
         self, bank: TokenBank, row_PL: Tensor, mask_PL: Tensor | None, text_length_P1: Tensor, longest_text: int

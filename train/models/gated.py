@@ -45,9 +45,9 @@ class GatedPair(PairModel):
         self.video.compile(dynamic=True)
         self.text.compile(dynamic=True)
 
-    def encode_videos(self, features_BMF: Tensor, mask_BM: Tensor) -> VideoTokens:
+    def encode_videos(self, features_BMF: Tensor, mask_BM: Tensor, lengths_B: Tensor | None = None) -> VideoTokens:
         """Encode clips of one row each (M = 1)."""
-        return VideoTokens(self._embed(self.video, features_BMF), mask_BM)
+        return VideoTokens(self._embed(self.video, features_BMF), mask_BM, lengths_B=lengths_B)
 
     def encode_texts(self, inputs: dict[str, Tensor]) -> TextTokens:
         """Encode captions from their averaged word ``vectors`` [B, W]."""

@@ -3,30 +3,46 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ...storage.common.device import on_device
+
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-GROUP_TOKENS = 16_384
-"""Upper limit of the tokens that go through the layers at once."""
 LEAST_FILLED = 0.85
 """A group's shortest sequence has at least this part of its longest one's length: padding costs as much as tokens
 do."""
 
 
-def length_groups(lengths: Sequence[int], max_tokens: int = GROUP_TOKENS) -> list[list[int]]:
+class GroupSize(NamedTuple):
+    """How large the groups are in which sequences go through the layers. Positions count with their padding."""
+
+    most: int
+    """Upper limit of a group's positions. A single longer sequence is a group."""
+    least: int
+    """Up to this many positions, a group may hold sequences of any lengths."""
+
+
+GROUP_SIZES = {"cpu": GroupSize(16_384, 0), "cuda": GroupSize(131_072, 32_768)}
+"""A CPU's time is that of the positions, and small groups stay in its caches. A GPU takes as long for a few positions
+as for thousands, so that launching the layers once more costs more than padding does."""
+MOST_RECOMPUTED = 32_768
+"""Upper limit of a group's positions if results are not kept for the gradient: the largest group sets the memory."""
+
+
+def length_groups(lengths: Sequence[int], size: GroupSize) -> list[list[int]]:
     """Sort sequences into groups of nearly the same length, so that few positions of a group are padding.
 
     [5, 9, 5, 10]  ->  [[3, 1], [0, 2]]
 
     Args:
         lengths: Number of tokens of each sequence.
-        max_tokens: Upper limit of a group's positions, padding included. A single longer sequence is a group.
+        size: How large groups are; see ``GROUP_SIZES``.
 
     Returns:
         The indices of the sequences, longest first.
@@ -34,35 +50,44 @@ def length_groups(lengths: Sequence[int], max_tokens: int = GROUP_TOKENS) -> lis
     groups: list[list[int]] = []
     longest = 0
     for index in sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)):
-        if not groups or lengths[index] < LEAST_FILLED * longest or (len(groups[-1]) + 1) * longest > max_tokens:
+        is_shorter = lengths[index] < LEAST_FILLED * longest
+        if (
+            not groups
+            or (is_shorter and len(groups[-1]) * longest >= size.least)
+            or (len(groups[-1]) + 1) * longest > size.most
+        ):
             groups.append([])
             longest = max(lengths[index], 1)
         groups[-1].append(index)
     return groups
 
 
-def by_length(mask_BL: Tensor, run: Callable[[Tensor, int, Tensor | None], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
+def by_length(
+    mask_BL: Tensor, lengths_B: Tensor, run: Callable[[Tensor, int, Tensor | None], tuple[Tensor, ...]]
+) -> tuple[Tensor, ...]:
     """Run a function on groups of sequences of like length and put the results together again.
 
     Args:
         mask_BL: True for a token, False for padding.
+        lengths_B: Number of tokens of each sequence, on the CPU.
         run: Gets the rows of a group's sequences, the length L of its longest one and their mask (None if all are
             equally long). Returns tensors [rows, L, D].
 
     Returns:
         Tensors [B, L, D], 0 at padding.
     """
-    lengths = mask_BL.sum(dim=1).tolist()
-    groups = length_groups(lengths)
+    lengths = lengths_B.tolist()
+    groups = length_groups(lengths, GROUP_SIZES[mask_BL.device.type])
+    order = on_device(torch.tensor([index for group in groups for index in group]), mask_BL.device)
     parts = []
-    for group in groups:
-        rows, length = torch.tensor(group, device=mask_BL.device), lengths[group[0]]
+    for group, rows in zip(groups, order.split([len(group) for group in groups]), strict=True):
+        length = lengths[group[0]]
         mask = None if lengths[group[-1]] == length else mask_BL[rows, :length]
         outputs = run(rows, length, mask)
         outputs = outputs if mask is None else [x * mask[:, :, None] for x in outputs]
         parts.append([F.pad(x, (0, 0, 0, mask_BL.shape[1] - length)) for x in outputs])
-    order = torch.tensor([index for group in groups for index in group], device=mask_BL.device).argsort()
-    return tuple(torch.cat(of_groups)[order] for of_groups in zip(*parts, strict=True))
+    back = order.argsort()
+    return tuple(torch.cat(of_groups)[back] for of_groups in zip(*parts, strict=True))
 
 
 class SelfAttentionLayer(nn.TransformerEncoderLayer):

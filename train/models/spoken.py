@@ -63,7 +63,7 @@ class SpokenPair(PairModel):
         """Compile the audio encoder with torch.compile."""
         self.audio.compile(dynamic=True)
 
-    def encode_videos(self, features_BMF: Tensor, mask_BM: Tensor) -> SeenTokens:
+    def encode_videos(self, features_BMF: Tensor, mask_BM: Tensor, lengths_B: Tensor | None = None) -> SeenTokens:
         """Encode clips; see ``PairModel.encode_videos``."""
         with self.autocast(mask_BM.device):
             tokens_BMD = self.project(self.standardised(features_BMF))
@@ -73,7 +73,10 @@ class SpokenPair(PairModel):
                 pooled_BD = tokens_BMD.masked_fill(~mask_BM[:, :, None], -torch.inf).amax(dim=1)
             summary_BD = self.seen_summary(pooled_BD)
         return SeenTokens(
-            tokens_BMD.to(self.feature_mean.dtype), mask_BM, summary_BD=summary_BD.to(self.feature_mean.dtype)
+            tokens_BMD.to(self.feature_mean.dtype),
+            mask_BM,
+            lengths_B=lengths_B,
+            summary_BD=summary_BD.to(self.feature_mean.dtype),
         )
 
     def encode_texts(self, inputs: dict[str, Tensor]) -> SpokenTokens:

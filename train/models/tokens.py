@@ -1,8 +1,15 @@
-"""The outputs of the encoders: tokens of videos and of texts."""
+"""The outputs of the encoders: tokens of videos and of texts.
+
+How many tokens there are is also kept on the CPU, where it is known before the tokens are made: the host would have to
+wait for a GPU to learn it.
+"""
 
 from dataclasses import dataclass, fields
 
 from torch import Tensor
+
+ON_CPU = {"lengths_B", "num_of_interest_B"}
+"""Fields that are on the CPU, wherever the tokens are."""
 
 
 @dataclass(frozen=True)
@@ -14,6 +21,8 @@ class VideoTokens:
     """True for a token, False for padding. Tokens come first in each row."""
     whole_BD: Tensor | None = None
     """A vector of each whole video. None if the encoder makes none."""
+    lengths_B: Tensor | None = None
+    """Number of tokens of each video, on the CPU. None: only the mask says it."""
 
     @property
     def whole(self) -> Tensor:
@@ -44,6 +53,10 @@ class TextTokens:
     them."""
     ids_BN: Tensor | None = None
     """The numbers of the words that the tokens are. None if the encoder has no vector for each word."""
+    lengths_B: Tensor | None = None
+    """Number of tokens of each text, on the CPU. None: only the mask says it."""
+    num_of_interest_B: Tensor | None = None
+    """Number of tokens of interest of each text, on the CPU. None: only the weights say it."""
 
     @property
     def sentence_BD(self) -> Tensor:
@@ -53,7 +66,7 @@ class TextTokens:
     @property
     def of_interest(self) -> tuple[Tensor, Tensor, Tensor]:
         """The tokens of interest: the rows of their texts [S], their weights [S] and the tokens [S, D]."""
-        text_of_S, position_S = self.weights_BN.nonzero(as_tuple=True)
+        text_of_S, position_S = nonzero(self.weights_BN, self.num_of_interest_B)
         return text_of_S, self.weights_BN[text_of_S, position_S], self.tokens_BND[text_of_S, position_S]
 
     @property
@@ -66,9 +79,33 @@ class TextTokens:
 
 
 def present(tokens: VideoTokens | TextTokens) -> dict[str, Tensor]:
-    """Return the tensors that an encoder made, by the names of their fields."""
-    values = {of.name: getattr(tokens, of.name) for of in fields(tokens)}
+    """Return the tensors that an encoder made, by the names of their fields, without those on the CPU."""
+    values = {of.name: getattr(tokens, of.name) for of in fields(tokens) if of.name not in ON_CPU}
     return {name: value for name, value in values.items() if value is not None}
+
+
+def lengths_of(mask_BL: Tensor, lengths_B: Tensor | None) -> Tensor:
+    """Return the number of tokens of each sequence [B], on the CPU.
+
+    Args:
+        mask_BL: True for a token, False for padding.
+        lengths_B: The same if it is known on the CPU. None: the host waits for the mask's device.
+    """
+    return mask_BL.sum(dim=1).cpu() if lengths_B is None else lengths_B
+
+
+def nonzero(x_BL: Tensor, numbers_B: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Return the rows and the columns of the values that are not 0, in their order.
+
+    Args:
+        x_BL: The values.
+        numbers_B: How many each row has, if it is known on the CPU. None: the host waits for the values' device.
+    """
+    if numbers_B is None:
+        row_S, column_S = x_BL.nonzero(as_tuple=True)
+    else:
+        row_S, column_S = x_BL.nonzero_static(size=int(numbers_B.sum())).unbind(1)
+    return row_S, column_S
 
 
 def masked_mean(tokens_BLD: Tensor, mask_BL: Tensor) -> Tensor:

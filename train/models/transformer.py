@@ -12,7 +12,7 @@ from ..settings import MAX_TOKENS
 from .base import MakeParts, PairModel, no_parts
 from .fusion import Fusion, TokenBank
 from .layers import by_length, new_layers
-from .tokens import TextTokens, VideoTokens
+from .tokens import TextTokens, VideoTokens, lengths_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -71,7 +71,7 @@ class VideoTextModel(PairModel):
         for layer in [*self.video_layers, *(self.fusion.layers if self.fusion else [])]:
             layer.compile(dynamic=True)
 
-    def encode_videos(self, features_BMF: Tensor, mask_BM: Tensor) -> VideoTokens:
+    def encode_videos(self, features_BMF: Tensor, mask_BM: Tensor, lengths_B: Tensor | None = None) -> VideoTokens:
         """Encode clips; see ``PairModel.encode_videos``. Values at padding have no influence."""
 
         def run(rows: Tensor, length: int, mask: Tensor | None) -> tuple[Tensor, ...]:
@@ -82,12 +82,13 @@ class VideoTextModel(PairModel):
                     x = layer(x, mask)
             return (x.to(self.feature_mean.dtype) * self.scale,)
 
-        [tokens_BMD] = by_length(mask_BM, run)
-        return VideoTokens(tokens_BMD, mask_BM)
+        lengths_B = lengths_of(mask_BM, lengths_B)
+        [tokens_BMD] = by_length(mask_BM, lengths_B, run)
+        return VideoTokens(tokens_BMD, mask_BM, lengths_B=lengths_B)
 
     def encode_texts(self, inputs: dict[str, Tensor]) -> TextTokens:
         """Encode captions from ``input_ids``, ``attention_mask`` and ``token_weights``, each [B, N]."""
-        input_ids, attention_mask = inputs["input_ids"], inputs["attention_mask"]
+        input_ids, mask_BN = inputs["input_ids"], inputs["attention_mask"].bool()
 
         def run(rows: Tensor, length: int, mask: Tensor | None) -> tuple[Tensor, ...]:
             ids = input_ids[rows, :length]
@@ -98,8 +99,16 @@ class VideoTextModel(PairModel):
             # ToCo 4.2: "outputs of the embedding layer"
             return (tokens, out.hidden_states[0].to(kind)) if self.token_head else (tokens,)
 
-        tokens_BND, *types = by_length(attention_mask.bool(), run)
-        return TextTokens(tokens_BND, attention_mask.bool(), inputs["token_weights"], *types)
+        lengths_B = lengths_of(mask_BN, inputs.get("lengths_B"))
+        tokens_BND, *types = by_length(mask_BN, lengths_B, run)
+        return TextTokens(
+            tokens_BND,
+            mask_BN,
+            inputs["token_weights"],
+            *types,
+            lengths_B=lengths_B,
+            num_of_interest_B=inputs.get("num_of_interest_B"),
+        )
 
     def token_bank(self, texts: TextTokens, videos: VideoTokens, max_text_tokens: int) -> TokenBank:
         """Return the tokens that the fusion layers take pairs from, as they were before scaling for dot products.

@@ -62,7 +62,7 @@ class WordPair(PairModel):
         self.rows.compile(dynamic=True)
         self.clip.compile(dynamic=True)
 
-    def encode_videos(self, features_BMF: Tensor, mask_BM: Tensor) -> VideoTokens:
+    def encode_videos(self, features_BMF: Tensor, mask_BM: Tensor, lengths_B: Tensor | None = None) -> VideoTokens:
         """Encode clips: a token for each row, and a vector of the mean and the maximum of all rows."""
         x_BMF = self.standardised(features_BMF)
         if self.training and self.dropout:
@@ -71,7 +71,7 @@ class WordPair(PairModel):
         most_BF = x_BMF.masked_fill(~mask_BM[:, :, None], float("-inf")).amax(dim=1)
         with self.autocast(features_BMF.device):
             rows_BMD, clip_BD = self.rows(x_BMF), self.clip(torch.cat([mean_BF, most_BF], dim=1))
-        return VideoTokens(rows_BMD.to(x_BMF.dtype), mask_BM, clip_BD.to(x_BMF.dtype))
+        return VideoTokens(rows_BMD.to(x_BMF.dtype), mask_BM, clip_BD.to(x_BMF.dtype), lengths_B)
 
     def encode_texts(self, inputs: dict[str, Tensor]) -> TextTokens:
         """Encode captions from the ids of their words ``input_ids`` [B, N] and ``attention_mask``."""

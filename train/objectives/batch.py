@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from ...storage.common.device import on_device
 from ..losses import hard_negatives, shares_of, sinkhorn_biases, token_similarity
 from ..models.base import PairModel
 from ..models.fusion import FusionScores, TokenBank
@@ -59,10 +60,14 @@ class Batch:
 
     def all_videos(self) -> VideoTokens:
         """Return the videos of the whole batch."""
+        if self.workers.size == 1:
+            return self.videos
         return VideoTokens(**self._all(present(self.videos), self.videos.mask_BM.shape[1]))
 
     def all_texts(self) -> TextTokens:
         """Return the texts of the whole batch."""
+        if self.workers.size == 1:
+            return self.texts
         return TextTokens(**self._all(present(self.texts), self.texts.mask_BN.shape[1]))
 
     def _all(self, tensors: Mapping[str, Tensor], length: int) -> dict[str, Tensor]:
@@ -171,7 +176,8 @@ def choose_negatives(
 def pair_matrix(scores_P: Tensor, text_of_P: Tensor, video_of_P: Tensor, like_BB: Tensor) -> Tensor:
     """Return pairs' scores by text and video, [B, B, ...]; 0 for pairs that were not scored."""
     empty = scores_P.new_zeros(*like_BB.shape, *scores_P.shape[1:])
-    return empty.index_put((text_of_P.to(empty.device), video_of_P.to(empty.device)), scores_P)
+    text_of_P, video_of_P = on_device(torch.stack([text_of_P, video_of_P]), empty.device)
+    return empty.index_put((text_of_P, video_of_P), scores_P)
 
 
 def best_matches(batch: Batch, videos: VideoTokens) -> tuple[Tensor, Tensor, Tensor]:

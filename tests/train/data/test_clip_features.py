@@ -56,7 +56,7 @@ def test_clips_of_one_store_are_its_rows_in_the_order_asked_for(clip_features):
         expected = fine.get(clip.video_id, start_seconds=clip.start_seconds, end_seconds=clip.end_seconds).features
         np.testing.assert_array_equal(found, expected)
     features, mask = ClipFeatures([fine]).batch(clips, max_rows=48)
-    assert features.shape == (3, 12, 1024) and features.dtype == torch.float32
+    assert features.shape == (3, 12, 1024) and features.dtype == torch.float16
     assert mask.sum(1).tolist() == [1, 12, 0] and (features[~mask] == 0).all()
 
 
