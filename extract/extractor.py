@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..storage.common.device import find_device
+from ..storage.common.device import find_device, on_device
 from ..storage.common.errors import SettingError
 from ..storage.hub_names import is_hub_name, read_hub_name
 from ..storage.profiles import ALIASES, PROFILES, find_profile
@@ -136,11 +136,11 @@ class Extractor:
             raise ValueError(
                 f"{profile.name}: frames must be {kind} [{', '.join(shape)}], got {frames.dtype} {list(frames.shape)}"
             )
-        values = frames.to(self.device, non_blocking=True).to(torch.float32, copy=True)
+        values = on_device(frames, self.device).to(torch.float32, copy=True)
         if (divisor := VALUE_RANGES[profile.value_range]) != 1:
             values /= divisor
         if any(profile.mean) or set(profile.std) != {1.0}:
-            mean, std = (torch.tensor(channels, device=self.device) for channels in (profile.mean, profile.std))
+            mean, std = (on_device(torch.tensor(channels), self.device) for channels in (profile.mean, profile.std))
             values = values.sub_(mean).div_(std)
         return self.network(values.to(PRECISIONS[profile.precision]).movedim(-1, 1)).float().cpu()
 

@@ -76,9 +76,17 @@ class Workers:
 
     def statistics(self, rows_TD: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return the number of rows of all processes, their mean [D] and their variance [D], with their gradients."""
-        num_rows = self.sum(torch.tensor(float(len(rows_TD)), device=rows_TD.device))
-        mean_D = self.sum(rows_TD.sum(dim=0)) / num_rows
-        return num_rows, mean_D, self.sum((rows_TD - mean_D).square().sum(dim=0)) / num_rows
+        num_rows = rows_TD.new_full((), float(len(rows_TD)))
+        mean_D = rows_TD.sum(dim=0) / num_rows.clamp(min=1)
+        squares_D = (rows_TD - mean_D).square().sum(dim=0)
+        if self.size == 1:
+            return num_rows, mean_D, squares_D / num_rows
+        # Each process's own, in one call; the variance is that within the processes and that between them.
+        of_all_SE = self.gather(torch.cat([num_rows[None], mean_D, squares_D])[None])
+        num_S1, mean_SD, squares_SD = of_all_SE.split([1, len(mean_D), len(mean_D)], dim=1)
+        total = num_S1.sum()
+        mean_D = (num_S1 * mean_SD).sum(dim=0) / total
+        return total, mean_D, (squares_SD + num_S1 * (mean_SD - mean_D).square()).sum(dim=0) / total
 
     def largest(self, number: int) -> int:
         """Return the largest of all processes' numbers."""

@@ -86,13 +86,9 @@ class OnGpu(Tensor):
 
     @staticmethod
     def __new__(cls, held: Tensor) -> "OnGpu":
-        alike = {
-            "strides": held.stride(),
-            "storage_offset": held.storage_offset(),
-            "dtype": held.dtype,
-            "layout": held.layout,
-        }
-        made = Tensor._make_wrapper_subclass(cls, held.size(), **alike, device=held.device, requires_grad=False)
+        alike = {"strides": held.stride(), "storage_offset": held.storage_offset()}
+        alike |= {"dtype": held.dtype, "layout": held.layout, "device": held.device}
+        made = Tensor._make_wrapper_subclass(cls, held.size(), **alike, requires_grad=False)
         made.held = held
         return made
 
@@ -123,9 +119,8 @@ class OnGpu(Tensor):
             made = _gpu.draw(operator, *bare_args, **bare_kwargs)
         else:
             made = operator(*bare_args, **bare_kwargs)
-        known = {
-            id(x.held): x for x in given if isinstance(x, OnGpu)
-        }  # what was changed in place stays the same tensor
+        # What was changed in place stays the same tensor.
+        known = {id(x.held): x for x in given if isinstance(x, OnGpu)}
         known |= {id(x): x for x in given if not isinstance(x, OnGpu)}
         # In inference mode, a view of an ordinary tensor is an ordinary one.
         is_view = any(

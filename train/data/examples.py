@@ -57,8 +57,8 @@ class Inputs:
         """Return a batch of the CPU on a device. How long its texts and clips are is also kept on the CPU."""
         moved = self._each(lambda x: x.to(device, non_blocking=True))
         texts = dict(moved.texts)
-        if "attention_mask" in self.texts:
-            texts["lengths_B"] = self.texts["attention_mask"].sum(dim=1)
+        for name in {"attention_mask", "mask_BT"} & set(self.texts):
+            texts["lengths_B"] = self.texts[name].sum(dim=1)
         if "token_weights" in self.texts:
             texts["num_of_interest_B"] = self.texts["token_weights"].count_nonzero(dim=1)
         return replace(moved, texts=texts, lengths=self.mask.sum(dim=1))

@@ -50,8 +50,8 @@ def sinkhorn_biases(
             f"num_iterations {num_iterations}: expected 1 or more; without biases, leave the similarities as they are"
         )
     logits_MN = similarity_MN / temperature
-    shares = [_log_shares(*given) for given in zip((text_marginals_M, video_marginals_N), logits_MN.shape, strict=True)]
-    log_r_M, log_c_N = (share.to(logits_MN) for share in shares)
+    given = zip((text_marginals_M, video_marginals_N), logits_MN.shape, strict=True)
+    log_r_M, log_c_N = (_log_shares(marginals, number, logits_MN.device).to(logits_MN) for marginals, number in given)
     log_a_M, log_b_N = torch.zeros_like(logits_MN[:, 0]), torch.zeros_like(logits_MN[0])
     residual = logits_MN.new_tensor(math.inf)
     log_sums_M = (logits_MN + log_b_N).logsumexp(dim=1)
@@ -66,8 +66,10 @@ def sinkhorn_biases(
     return Biases(text_M, video_N, residual)
 
 
-def _log_shares(marginals: Tensor | None, number: int) -> Tensor:
-    return torch.full((number,), -math.log(number), dtype=torch.float64) if marginals is None else marginals.log()
+def _log_shares(marginals: Tensor | None, number: int, device: torch.device) -> Tensor:
+    if marginals is not None:
+        return marginals.log()
+    return torch.full((number,), -math.log(number), dtype=torch.float64, device=device)
 
 
 def shares_of(weights_N: Tensor) -> Tensor:

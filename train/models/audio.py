@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from ..workers import current_workers
+from .tokens import lengths_of, nonzero
 
 KERNEL = 9
 WIDTHS = (128, 128, 256, 512, 1024)
@@ -38,14 +39,14 @@ class RowNorm(nn.BatchNorm1d):
     published.
     """
 
-    def forward(  # pyright: ignore[reportIncompatibleMethodOverride]: needs the mask
-        self, x_BCT: Tensor, mask_B1T: Tensor
+    def forward(  # pyright: ignore[reportIncompatibleMethodOverride]: needs to know the rows
+        self, x_BCT: Tensor, rows_R: tuple[Tensor, Tensor]
     ) -> Tensor:
-        """Normalise rows. ``mask_B1T``: 1 for a row, 0 for padding."""
+        """Normalise rows. ``rows_R``: clip and place of each row that is no padding."""
         if not self.training:
             return super().forward(x_BCT)
         x_float = x_BCT.float()
-        num_rows, mean_C, variance_C = current_workers().statistics(x_float.transpose(1, 2)[mask_B1T[:, 0].bool()])
+        num_rows, mean_C, variance_C = current_workers().statistics(x_float.transpose(1, 2)[rows_R])
         assert self.running_mean is not None and self.running_var is not None and self.num_batches_tracked is not None
         with torch.no_grad():
             self.running_mean.lerp_(mean_C, MOMENTUM)
@@ -66,13 +67,19 @@ class BasicBlock(nn.Module):
         if stride != 1 or inputs != outputs:
             self.downsample = nn.ModuleList([_conv(inputs, outputs, 1, stride), RowNorm(outputs)])
 
-    def forward(self, x_BCT: Tensor, mask_B1T: Tensor) -> Tensor:
-        """Apply the block. ``mask_B1T``: 1 for a row of the result, 0 for padding, which becomes 0."""
-        y_BCT = self.bn1(self.conv1(x_BCT), mask_B1T).relu() * mask_B1T
-        y_BCT = self.bn2(self.conv2(y_BCT), mask_B1T)
+    def forward(self, x_BCT: Tensor, mask_B1T: Tensor, rows_R: tuple[Tensor, Tensor]) -> Tensor:
+        """Apply the block.
+
+        Args:
+            x_BCT: Its input.
+            mask_B1T: 1 for a row of the result, 0 for padding, which becomes 0.
+            rows_R: Clip and place of each row of the result.
+        """
+        y_BCT = self.bn1(self.conv1(x_BCT), rows_R).relu() * mask_B1T
+        y_BCT = self.bn2(self.conv2(y_BCT), rows_R)
         if self.downsample is not None:
             conv, norm = self.downsample
-            x_BCT = norm(conv(x_BCT), mask_B1T)
+            x_BCT = norm(conv(x_BCT), rows_R)
         return (y_BCT + x_BCT).relu() * mask_B1T
 
 
@@ -96,12 +103,26 @@ class AudioEncoder(nn.Module):
         nn.init.normal_(self.conv1.weight, 0.0, math.sqrt(2 / (num_bands * WIDTHS[0])))
         self.layer1, self.layer2, self.layer3, self.layer4 = (_layer(*widths) for widths in pairwise(WIDTHS))
 
-    def forward(self, rows_BTD: Tensor, mask_BT: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the tokens and their mask [B, L]. ``mask_BT``: True for a row; rows come first."""
-        mask_B1T = mask_BT[:, None].to(rows_BTD.dtype)
-        x_BCT = self.bn1(self.conv1(rows_BTD.transpose(1, 2)), mask_B1T).relu() * mask_B1T
+    def forward(
+        self, rows_BTD: Tensor, mask_BT: Tensor, lengths_B: Tensor | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Encode clips.
+
+        Args:
+            rows_BTD: Log-mel rows, anything at padding.
+            mask_BT: True for a row; rows come first.
+            lengths_B: Number of rows of each clip, on the CPU; None: only the mask says it.
+
+        Returns:
+            The tokens, their mask [B, L], and the number of tokens of each clip [B], on the CPU.
+        """
+        mask_B1T, lengths_B = mask_BT[:, None].to(rows_BTD.dtype), lengths_of(mask_BT, lengths_B)
+        rows_R = nonzero(mask_BT, lengths_B)
+        x_BCT = self.bn1(self.conv1(rows_BTD.transpose(1, 2)), rows_R).relu() * mask_B1T
         for layer in (self.layer1, self.layer2, self.layer3, self.layer4):
             mask_B1T = mask_B1T[:, :, ::2]  # a token counts if the row in its middle does
+            lengths_B = (lengths_B + 1) // 2
+            rows_R = nonzero(mask_B1T[:, 0], lengths_B)
             for block in layer:
-                x_BCT = block(x_BCT, mask_B1T)
-        return x_BCT.transpose(1, 2), mask_B1T[:, 0].bool()
+                x_BCT = block(x_BCT, mask_B1T, rows_R)
+        return x_BCT.transpose(1, 2), mask_B1T[:, 0].bool(), lengths_B

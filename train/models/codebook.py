@@ -6,9 +6,10 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from ...storage.common.device import on_device
 from ..losses import code_distances
 from ..workers import Workers
-from .tokens import TextTokens, VideoTokens
+from .tokens import TextTokens, VideoTokens, lengths_of, nonzero
 
 DECAY = 0.99  # gamma of CMCM's appendix A
 IDLE_STEPS = 100
@@ -33,11 +34,11 @@ class TokenNorm(nn.Module):
         self.register_buffer("mean", torch.zeros(width))
         self.register_buffer("variance", torch.ones(width))
 
-    def forward(self, x_BLD: Tensor, mask_BL: Tensor, workers: Workers) -> Tensor:
-        """Normalise tokens. ``mask_BL``: True for a token, False for padding."""
+    def forward(self, x_BLD: Tensor, index_T: tuple[Tensor, Tensor], workers: Workers) -> Tensor:
+        """Normalise tokens. ``index_T``: rows and columns of those that are no padding."""
         if not self.training:
             return (x_BLD - self.mean) / (self.variance + 1e-5).sqrt()
-        _, mean, variance = workers.statistics(x_BLD[mask_BL])
+        _, mean, variance = workers.statistics(x_BLD[index_T])
         with torch.no_grad():
             self.mean.lerp_(mean, MOMENTUM)
             self.variance.lerp_(variance, MOMENTUM)
@@ -73,9 +74,9 @@ class SharedCodebook(nn.Module):
             self.register_buffer("counts", torch.ones(size))
             self.register_buffer("idle", torch.zeros(size, dtype=torch.int64))
 
-    def tokens(self, side: Side, tokens_BLD: Tensor, mask_BL: Tensor, workers: Workers) -> Tensor:
-        """Return f of a side's tokens, normalised."""
-        return self.norm[side](self.project[side](tokens_BLD), mask_BL, workers)
+    def tokens(self, side: Side, tokens_BLD: Tensor, index_T: tuple[Tensor, Tensor], workers: Workers) -> Tensor:
+        """Return f of a side's tokens, normalised. ``index_T``: rows and columns of those that are no padding."""
+        return self.norm[side](self.project[side](tokens_BLD), index_T, workers)
 
     def nearest(self, tokens_BLD: Tensor) -> Tensor:
         """Return the index of the codeword that replaces each token, [B, L]; the first of equally near ones."""
@@ -111,20 +112,23 @@ class SharedCodebook(nn.Module):
             How many codewords replaced a token in this step, also kept as ``in_use``.
         """
         nearest_T = self.nearest(tokens_TD)
-        counts = workers.sum(torch.bincount(nearest_T, minlength=self.size).to(self.counts))
+        ones_T = torch.ones_like(nearest_T, dtype=self.counts.dtype)
+        counts = workers.sum(torch.zeros_like(self.counts).index_add_(0, nearest_T, ones_T))
         sums = workers.sum(torch.zeros_like(self.sums).index_add_(0, nearest_T, tokens_TD.to(self.sums)))
         self.counts.mul_(DECAY).add_(counts, alpha=1 - DECAY)
         self.sums.mul_(DECAY).add_(sums, alpha=1 - DECAY)
         self.codewords = self.sums / self.counts[:, None]  # a new tensor: the gradient still needs the old one
         used = counts > 0
         self.idle.copy_(torch.where(used, 0, self.idle + 1))
-        dead, alive = (self.idle >= IDLE_STEPS).nonzero().flatten(), used.nonzero().flatten()
+        used_or_dead = torch.stack([used, self.idle >= IDLE_STEPS]).cpu()  # the only wait for the device
+        alive, dead = (which.nonzero().flatten() for which in used_or_dead)
         if len(dead):
-            chosen = alive[torch.randint(len(alive), (len(dead),), generator=generator).to(alive.device)]
+            chosen = alive[torch.randint(len(alive), (len(dead),), generator=generator)]
+            chosen, dead = on_device(torch.stack([chosen, dead]), used.device)
             # With the count and sum of a new codeword; with its old ones, it would move back at once.
             self.codewords[dead] = self.sums[dead] = self.codewords[chosen]
             self.counts[dead], self.idle[dead] = 1.0, 0
-        self.in_use = int(used.sum())
+        self.in_use = len(alive)
         return self.in_use
 
 
@@ -137,6 +141,8 @@ class Coded:
     """Tokens in the space of the codewords; None without codewords."""
     mask_BL: Tensor
     """True for a token, False for padding."""
+    index_T: tuple[Tensor, Tensor]
+    """Rows and columns of all tokens."""
 
     @property
     def tokens_BLD(self) -> Tensor:
@@ -144,19 +150,32 @@ class Coded:
         assert self.code_tokens_BLD is not None, "a codebook of size 0 has no codewords"
         return self.code_tokens_BLD
 
+    @property
+    def tokens_TD(self) -> Tensor:
+        """Tokens in the space of the codewords, without padding."""
+        return self.tokens_BLD[self.index_T]
+
 
 def coded_texts(codebook: SharedCodebook, texts: TextTokens, workers: Workers) -> Coded:
     """Return encoded texts in CMCM's space. ``workers``: the processes that share the batch."""
-    return _coded(codebook, "text", texts.sentence_BD, texts.tokens_BND, texts.mask_BN, workers)
+    index_T = nonzero(texts.mask_BN, lengths_of(texts.mask_BN, texts.lengths_B))
+    return _coded(codebook, "text", texts.sentence_BD, texts.tokens_BND, texts.mask_BN, index_T, workers)
 
 
 def coded_videos(codebook: SharedCodebook, videos: VideoTokens, workers: Workers) -> Coded:
     """Return encoded videos in CMCM's space. ``workers``: the processes that share the batch."""
-    return _coded(codebook, "video", videos.mean_BD, videos.tokens_BMD, videos.mask_BM, workers)
+    index_T = nonzero(videos.mask_BM, lengths_of(videos.mask_BM, videos.lengths_B))
+    return _coded(codebook, "video", videos.mean_BD, videos.tokens_BMD, videos.mask_BM, index_T, workers)
 
 
 def _coded(
-    codebook: SharedCodebook, side: Side, summary_BD: Tensor, tokens_BLD: Tensor, mask_BL: Tensor, workers: Workers
+    codebook: SharedCodebook,
+    side: Side,
+    summary_BD: Tensor,
+    tokens_BLD: Tensor,
+    mask_BL: Tensor,
+    index_T: tuple[Tensor, Tensor],
+    workers: Workers,
 ) -> Coded:
-    code_tokens_BLD = codebook.tokens(side, tokens_BLD, mask_BL, workers) if codebook.size else None
-    return Coded(codebook.vector(side, summary_BD, code_tokens_BLD, mask_BL), code_tokens_BLD, mask_BL)
+    code_tokens_BLD = codebook.tokens(side, tokens_BLD, index_T, workers) if codebook.size else None
+    return Coded(codebook.vector(side, summary_BD, code_tokens_BLD, mask_BL), code_tokens_BLD, mask_BL, index_T)

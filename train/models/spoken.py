@@ -81,10 +81,11 @@ class SpokenPair(PairModel):
 
     def encode_texts(self, inputs: dict[str, Tensor]) -> SpokenTokens:
         """Encode recordings from their log-mel rows ``rows_BTD`` [B, T, D] and ``mask_BT``, True for a row."""
-        rows_BTD, mask_BT = inputs["rows_BTD"], inputs["mask_BT"]
+        rows_BTD, mask_BT, kind = inputs["rows_BTD"], inputs["mask_BT"], self.feature_mean.dtype
         with self.autocast(mask_BT.device):
-            tokens_BLD, mask_BL = self.audio(rows_BTD, mask_BT)
+            tokens_BLD, mask_BL, lengths_B = self.audio(rows_BTD.to(kind), mask_BT, inputs.get("lengths_B"))
             summary_BD = self.spoken_summary(masked_mean(tokens_BLD, mask_BL))
-        kind = self.feature_mean.dtype
         nothing_BL = torch.zeros_like(mask_BL, dtype=kind)
-        return SpokenTokens(tokens_BLD.to(kind), mask_BL, nothing_BL, summary_BD=summary_BD.to(kind))
+        return SpokenTokens(
+            tokens_BLD.to(kind), mask_BL, nothing_BL, lengths_B=lengths_B, summary_BD=summary_BD.to(kind)
+        )

@@ -78,4 +78,4 @@ class WordPair(PairModel):
         ids_BN, mask_BN = inputs["input_ids"], inputs["attention_mask"].bool()
         # Not word_weights[ids_BN]: with several threads, the order in which its gradient is summed is left to chance.
         weights_BN = F.softplus(F.embedding(ids_BN, self.word_weights[:, None])[:, :, 0]) * mask_BN
-        return TextTokens(self.words(ids_BN), mask_BN, weights_BN, ids_BN=ids_BN)
+        return TextTokens(self.words(ids_BN), mask_BN, weights_BN, ids_BN=ids_BN, lengths_B=inputs.get("lengths_B"))

@@ -102,12 +102,14 @@ class Batch:
         similarity_RB = similarity_RB.detach()
         weights_R = similarity_RB.new_ones(len(similarity_RB)) if weights_R is None else weights_R.detach()
         text_of_R = torch.arange(len(similarity_RB), device=similarity_RB.device) if text_of_R is None else text_of_R
-        missing = self.workers.largest(len(weights_R)) - len(weights_R)  # each process has its own number of tokens
-        similarity_SB = self.workers.gather(F.pad(similarity_RB, (0, 0, 0, missing)))
-        weights_S = self.workers.gather(F.pad(weights_R, (0, missing)))
-        target_S = self.workers.gather(F.pad(self.first + text_of_R, (0, missing), value=-1))
-        is_row = target_S >= 0
-        similarity_SB, weights_S, target_S = similarity_SB[is_row], weights_S[is_row], target_S[is_row]
+        similarity_SB, weights_S, target_S = similarity_RB, weights_R, self.first + text_of_R
+        if self.workers.size > 1:  # each process has its own number of tokens
+            missing = self.workers.largest(len(weights_R)) - len(weights_R)
+            similarity_SB = self.workers.gather(F.pad(similarity_SB, (0, 0, 0, missing)))
+            weights_S = self.workers.gather(F.pad(weights_S, (0, missing)))
+            target_S = self.workers.gather(F.pad(target_S, (0, missing), value=-1))
+            is_row = target_S >= 0
+            similarity_SB, weights_S, target_S = similarity_SB[is_row], weights_S[is_row], target_S[is_row]
         if not len(similarity_SB):  # a batch without a token of interest
             return similarity_SB.new_zeros(similarity_SB.shape[1])
         of_videos_B = weights_S.new_zeros(similarity_SB.shape[1]).index_add(0, target_S, weights_S)
@@ -168,7 +170,7 @@ def choose_negatives(
         return everything, everything
     if negatives == "random":
         drawn = torch.rand(num_pairs, num_pairs, generator=batch.generator)
-        return hard_negatives(drawn.to(device), num_negatives)
+        return hard_negatives(on_device(drawn, device), num_negatives)
     assert guidance_RB is not None, "the cascade needs early scores"
     return hard_negatives(batch.workers.gather(guidance_RB.detach()), num_negatives)
 

@@ -115,5 +115,5 @@ def _codebook(model: PairModel) -> SharedCodebook:
 def _update(codebook: SharedCodebook, batch: Batch, text: Coded, video: Coded) -> None:
     import torch
 
-    tokens_TD = torch.cat([side.tokens_BLD[side.mask_BL] for side in (text, video)]).detach()
+    tokens_TD = torch.cat([side.tokens_TD for side in (text, video)]).detach()
     codebook.update(tokens_TD, batch.workers, batch.generator)

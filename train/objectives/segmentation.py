@@ -53,10 +53,13 @@ class Segmentation(Objective):
         """Return the cross entropy, the mean over the rows of all processes."""
         import torch.nn.functional as F
 
+        from ..models.tokens import lengths_of, nonzero
+
         assert batch.labels is not None, "rows come with labels"
         mask_BM = batch.videos.mask_BM
-        scores_SC = label_head(model)(batch.videos.tokens_BMD[mask_BM])
-        loss = F.cross_entropy(scores_SC, batch.labels[mask_BM], reduction="sum")
+        index_S = nonzero(mask_BM, lengths_of(mask_BM, batch.videos.lengths_B))
+        scores_SC = label_head(model)(batch.videos.tokens_BMD[index_S])
+        loss = F.cross_entropy(scores_SC, batch.labels[index_S], reduction="sum")
         num_rows = batch.workers.sum(mask_BM.sum().to(loss.dtype))
         return {"labels": loss * batch.workers.size / num_rows}  # the mean over processes is taken later
 

@@ -79,18 +79,20 @@ class Words(Objective):
         import torch
         import torch.nn.functional as F
 
+        from ..models.tokens import lengths_of, nonzero
+
         words = _words_of(model)
         assert texts.ids_BN is not None, "the encoder gives them"
         # Captions share words, so each word is compared with the rows once.
-        ids_S, word_of_P = texts.ids_BN[texts.mask_BN].unique(return_inverse=True)
+        text_of_P, column_of_P = nonzero(texts.mask_BN, lengths_of(texts.mask_BN, texts.lengths_B))
+        ids_S, word_of_P = texts.ids_BN[text_of_P, column_of_P].unique(return_inverse=True)
         tokens_SD = F.normalize(words.words(ids_S)[:, words.words.embedding_dim // 2 :], dim=1)
         rows_BMD = F.normalize(videos.tokens_BMD, dim=2)
         parts = tokens_SD.split(max(MOST_SIMILARITIES // videos.mask_BM.numel(), 1))
         fits_SB = torch.cat([soft_maximum(part, rows_BMD, videos.mask_BM, words.log_sharpness.exp()) for part in parts])
         weights_BN = words.log_word_scale.exp() * F.normalize(texts.weights_BN, dim=1)
-        text_of_P = texts.mask_BN.nonzero(as_tuple=True)[0]
         weights_TS = fits_SB.new_zeros(len(texts.mask_BN), len(ids_S))
-        weights_TS = weights_TS.index_put((text_of_P, word_of_P), weights_BN[texts.mask_BN])
+        weights_TS = weights_TS.index_put((text_of_P, word_of_P), weights_BN[text_of_P, column_of_P])
         return {"word": weights_TS @ fits_SB}
 
     def word_fits(self, texts: TextTokens, videos: VideoTokens) -> Tensor:

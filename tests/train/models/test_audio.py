@@ -30,7 +30,7 @@ def mask_of(lengths: list[int], longest: int) -> Tensor:
 @pytest.mark.parametrize("num_rows, num_tokens", [(1, 1), (15, 1), (16, 1), (17, 2), (160, 10), (1024, 64)])
 def test_sixteen_rows_are_one_token(encoder, num_rows, num_tokens):
     """CMCM, appendix B: every 16 consecutive frames are one codeword."""
-    tokens, mask = encoder(torch.randn(2, num_rows, 40), mask_of([num_rows, 1], num_rows))
+    tokens, mask, _ = encoder(torch.randn(2, num_rows, 40), mask_of([num_rows, 1], num_rows))
     assert tokens.shape == (2, num_tokens, 1024) and mask.dtype == torch.bool
     assert mask.sum(dim=1).tolist() == [num_tokens, 1]
     assert torch.isfinite(tokens).all() and (tokens[~mask] == 0).all()
@@ -40,9 +40,9 @@ def test_padding_changes_no_token(encoder):
     lengths = [200, 131, 16, 1]
     rows = torch.randn(4, 200, 40)
     rows[~mask_of(lengths, 200)] = torch.tensor(1e3)
-    together, mask = encoder(rows, mask_of(lengths, 200))
+    together, mask, _ = encoder(rows, mask_of(lengths, 200))
     for clip, length in enumerate(lengths):
-        alone, _ = encoder(rows[clip : clip + 1, :length], torch.ones(1, length, dtype=torch.bool))
+        alone, *_ = encoder(rows[clip : clip + 1, :length], torch.ones(1, length, dtype=torch.bool))
         torch.testing.assert_close(together[clip][mask[clip]], alone[0], rtol=1e-4, atol=1e-4)
 
 
@@ -71,7 +71,7 @@ def published(state: dict[str, Tensor], x: Tensor) -> Tensor:
 
 def test_a_clip_without_padding_is_encoded_as_published(encoder):
     rows = torch.randn(2, 173, 40)
-    tokens, _ = encoder(rows, torch.ones(2, 173, dtype=torch.bool))
+    tokens, *_ = encoder(rows, torch.ones(2, 173, dtype=torch.bool))
     torch.testing.assert_close(
         tokens, published(encoder.state_dict(), rows.transpose(1, 2)[:, None]).transpose(1, 2), rtol=1e-4, atol=1e-4
     )
@@ -84,21 +84,21 @@ def test_statistics_of_a_batch_are_those_of_its_rows_without_padding():
     rows = x.transpose(1, 2)[mask]
     x.requires_grad_(), rows.requires_grad_()
     for _ in range(2):
-        own, expected = norm(x, mask[:, None].float()).transpose(1, 2)[mask], plain(rows)
+        own, expected = norm(x, mask.nonzero(as_tuple=True)).transpose(1, 2)[mask], plain(rows)
     torch.testing.assert_close(own, expected)
     torch.testing.assert_close(norm.state_dict(), plain.state_dict())
     weight = torch.randn_like(rows)
     own.mul(weight).sum().backward(), expected.mul(weight).sum().backward()
     torch.testing.assert_close(x.grad.transpose(1, 2)[mask], rows.grad)
     torch.testing.assert_close(norm.weight.grad, plain.weight.grad)
-    torch.testing.assert_close(norm.eval()(x, mask[:, None]).transpose(1, 2)[mask], plain.eval()(rows))
+    torch.testing.assert_close(norm.eval()(x, mask.nonzero(as_tuple=True)).transpose(1, 2)[mask], plain.eval()(rows))
 
 
 def test_in_training_too_padding_changes_no_token():
     torch.manual_seed(0)
     encoder, lengths, rows = AudioEncoder(), [90, 33], torch.randn(2, 90, 40)
-    found, mask = encoder(rows, mask_of(lengths, 90))
-    padded, _ = encoder(torch.cat([rows, torch.randn(2, 38, 40)], dim=1), mask_of(lengths, 128))
+    found, mask, _ = encoder(rows, mask_of(lengths, 90))
+    padded, *_ = encoder(torch.cat([rows, torch.randn(2, 38, 40)], dim=1), mask_of(lengths, 128))
     torch.testing.assert_close(padded[:, :6][mask], found[mask], rtol=1e-4, atol=1e-4)
     assert (padded[:, 6:] == 0).all()
 
@@ -115,6 +115,6 @@ def test_as_many_parameters_as_published():
 
 def test_every_parameter_learns():
     encoder = AudioEncoder()
-    tokens, mask = encoder(torch.randn(2, 64, 40), mask_of([64, 30], 64))
+    tokens, mask, _ = encoder(torch.randn(2, 64, 40), mask_of([64, 30], 64))
     tokens[mask].square().sum().backward()
     assert all(value.grad is not None and value.grad.abs().sum() > 0 for value in encoder.parameters())

@@ -1,0 +1,155 @@
+"""The host waits for a GPU, or copies to it from memory that is not pinned, only where this file says that it must.
+
+Counted on a pretended GPU. A new wait makes a test fail: remove it, or add it here with its reason.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from helpers.fake_cuda import pretended
+from helpers.gpu_counts import GpuCounts
+from helpers.labelled import make_questions, make_segments
+from helpers.spoken import make_spoken
+from helpers.step_cases import WHOLE, made
+from helpers.toy import make_toy
+from helpers.training import SPOKEN
+from vlalign.extract import load_extractor
+from vlalign.storage.layout import DatasetFolder
+
+SLOW = pytest.mark.slow
+
+LOSS = "train/workers.py mean: a value for the host"
+TEXTS = "train/models/transformer.py run, transformers' _ignore_bidirectional_mask_sdpa: a value for the host"
+TACO_PAIRS = "train/objectives/taco.py _fusion_loss: copy to the host"
+TOCO_PAIRS = "train/objectives/toco.py loss_terms: copy to the host"
+TOCO_TOKENS = "train/losses/taco.py fusion_token_nce: size of nonzero"
+CODEWORDS = "train/models/codebook.py update: copy to the host"
+WORDS = "train/objectives/words.py early_scores: size of _unique2"
+REASONS = {
+    LOSS: "the loss is logged, and a run stops if it is not finite",
+    TEXTS: "transformers asks whether the mask of a group of texts has padding",
+    TACO_PAIRS: "the pairs for the fusion layers are put into groups by their length",
+    TOCO_PAIRS: "the same",
+    TOCO_TOKENS: "a pair whose weight is 0 leaves out its tokens of interest",
+    CODEWORDS: "codewords that are not used are drawn anew, and their number is logged",
+    WORDS: "each word of a batch is compared once",
+}
+
+MICRO = {"micro_batch_size": 5}
+TACO = {"objective": "taco"}
+CASES = {
+    "taco": (TACO, {TEXTS: 1, TACO_PAIRS: 1}),
+    "taco, random": (TACO | {"negatives": "random"}, {TEXTS: 1, TACO_PAIRS: 1}),
+    "taco, all": (TACO | {"negatives": "all"}, {TEXTS: 1, TACO_PAIRS: 1}),
+    "taco, micro-batches": (TACO | MICRO, {TEXTS: 2, TACO_PAIRS: 1}),
+    "taco-both": (WHOLE["taco-both"], {TEXTS: 1, TACO_PAIRS: 1}),
+    "toco": (WHOLE["toco"], {TEXTS: 1, TOCO_PAIRS: 1, TOCO_TOKENS: 1}),
+    "toco, micro-batches": (WHOLE["toco"] | MICRO, {TEXTS: 2, TOCO_PAIRS: 1, TOCO_TOKENS: 1}),
+    "ssml": (WHOLE["ssml"], {}),
+    "ssml, transformer": ({"objective": "ssml"}, {TEXTS: 1}),
+    "intra-video": (WHOLE["intra-video"], {}),
+    "mil-nce": (WHOLE["mil-nce"], {}),
+    "mil-nce, transformer": ({"objective": "mil-nce"}, {TEXTS: 1}),
+    "ncl": (WHOLE["ncl"], {TEXTS: 1}),
+    "ncl-gated": (WHOLE["ncl-gated"], {}),
+    "cmcm": (WHOLE["cmcm"], {TEXTS: 1, CODEWORDS: 1}),
+    "cmcm, micro-batches": (WHOLE["cmcm"] | MICRO, {TEXTS: 2, CODEWORDS: 1}),
+    "cmcm-both": (WHOLE["cmcm-both"], {TEXTS: 1, CODEWORDS: 1}),
+    "words": (WHOLE["words"], {WORDS: 1}),
+    "asked": (WHOLE["asked"], {}),
+    "asked, transformer": ({"objective": "vqa"}, {TEXTS: 1}),
+    "segmented": (WHOLE["segmented"], {}),
+    "segmented, micro-batches": (WHOLE["segmented"] | MICRO, {}),
+    "spoken": (SPOKEN, {CODEWORDS: 1}),
+}
+"""{objective, encoder, negatives, micro-batches: (settings, waits of a step besides that for the loss)}"""
+
+
+@pytest.fixture(scope="module")
+def datasets(tmp_path_factory) -> dict[str, DatasetFolder]:
+    toy = make_toy(tmp_path_factory.mktemp("toy"))
+    spoken = make_spoken(toy.root, num_clips=12)
+    return {"toy": toy, "spoken": spoken, "asked": make_questions(toy.root), "segmented": make_segments(toy.root)}
+
+
+def of_a_step(datasets: dict[str, DatasetFolder], case: str, settings: dict, folder) -> Counter[str]:
+    """Return the waits of the second step; the first one also makes the optimiser's state."""
+    with pretended() as gpu:
+        of = made(datasets, case.partition(",")[0], folder, "cuda", num_steps=2, **settings)
+        for inputs in of.inputs_from(0):
+            of.train_step(inputs)
+            counted = gpu.counts.waits.copy()
+            gpu.counts.clear()
+    return counted
+
+
+@pytest.mark.parametrize("case", [pytest.param(case, marks=SLOW if case == "spoken" else ()) for case in CASES])
+def test_in_a_step_the_host_waits_only_where_it_must(datasets, tmp_path, case):
+    settings, expected = CASES[case]
+    assert of_a_step(datasets, case, settings, tmp_path) == {LOSS: 1} | expected
+    assert set(expected) <= set(REASONS)
+
+
+def test_an_extractor_waits_once_a_batch_for_its_rows():
+    with pretended() as gpu:
+        extractor = load_extractor("resnet152", weights="random", device="cuda")
+        gpu.counts.clear()
+        extractor.features(np.zeros((2, 64, 64, 3), dtype=np.uint8))
+    assert gpu.counts.waits == {"extract/extractor.py features: copy to the host": 1}
+
+
+# The counting itself
+
+ON_CPU = torch.arange(6)
+WAITS: dict[str, tuple[Callable[[torch.Tensor], object], str]] = {
+    "item": (lambda x: x[0].item(), "a value for the host"),
+    "truth": (lambda x: bool(x[0] == 0), "a value for the host"),
+    "list": (lambda x: x.tolist(), "a value for the host"),
+    "equal": (lambda x: torch.equal(x, x), "a value for the host"),
+    "cpu": (lambda x: x.cpu(), "copy to the host"),
+    "copy_ to the host": (lambda x: torch.zeros(6).copy_(x), "copy to the host"),
+    "copy_ from the host": (lambda x: x.copy_(ON_CPU), "copy to the device"),
+    "blocking": (lambda x: ON_CPU.pin_memory().to(x.device), "copy to the device"),
+    "not pinned": (lambda x: ON_CPU.to(x.device, non_blocking=True), "copy from memory that is not pinned"),
+    "tensor": (lambda x: torch.tensor([1], device=x.device), "copy to the device"),
+    "nonzero": (lambda x: x.nonzero(), "size of nonzero"),
+    "unique": (lambda x: x.unique(), "size of _unique2"),
+    "repeats": (lambda x: x.repeat_interleave(x), "size of repeat_interleave"),
+    "mask": (lambda x: x[x > 2], "indices by a mask"),
+    "set by a mask": (lambda x: x.index_put((x > 2,), x[0]), "indices by a mask"),
+    "list of indices": (lambda x: x[[0, 1]], "indices on the host"),
+}
+NO_WAITS: dict[str, Callable[[torch.Tensor], object]] = {
+    "arithmetic": lambda x: (x + 1).sum().exp(),
+    "pinned": lambda x: ON_CPU.pin_memory().to(x.device, non_blocking=True),
+    "a part of pinned memory": lambda x: ON_CPU.pin_memory()[2:].to(x.device, non_blocking=True),
+    "made there": lambda x: torch.arange(3, device=x.device) + torch.zeros_like(x[:3]),
+    "indices": lambda x: x[x],
+    "known size": lambda x: x.nonzero_static(size=5),
+}
+
+
+def counts_of(call: Callable[[torch.Tensor], object]) -> GpuCounts:
+    with pretended() as gpu:
+        x = torch.arange(6, device="cuda")
+        gpu.counts.clear()
+        call(x)
+    return gpu.counts
+
+
+@pytest.mark.parametrize("what", WAITS)
+def test_a_wait_is_counted_with_its_place_and_kind(what):
+    call, kind = WAITS[what]
+    assert counts_of(call).waits == {f"the test: {kind}": 1}
+
+
+@pytest.mark.parametrize("what", NO_WAITS)
+def test_what_the_device_does_alone_is_no_wait(what):
+    assert not counts_of(NO_WAITS[what]).waits
+
+
+def test_operators_are_counted_without_views():
+    assert counts_of(lambda x: (x.view(2, 3).t() + 1).sum()).num_operators == 2
