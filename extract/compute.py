@@ -47,7 +47,7 @@ class Compute:
             shape: Shape of the window's frames: [(T,) H, W, 3].
         """
         batch = video.filling.get(index)
-        if batch is not None and batch.frames.shape[1:] != torch.Size(shape):  # the picture size changes in the video
+        if batch is not None and batch.windows.shape[1:] != tuple(shape):  # the picture size changes in the video
             self._start(batch)
             batch = None
         if batch is None:
@@ -56,7 +56,7 @@ class Compute:
                 (extractor.batch_size, *shape), extractor.picture_type, pinned=extractor.device.type == "cuda"
             )
             batch = video.filling[index] = Batch(video, index, frames, video.attempt, len(video.rows[index]))
-        return batch.frames[batch.num_rows].numpy()
+        return batch.windows[batch.num_rows]
 
     def _buffer(self, shape: tuple[int, ...], dtype: torch.dtype, *, pinned: bool) -> Tensor:
         """Return memory for a batch's frames, that of a finished batch if there is one.
@@ -74,7 +74,7 @@ class Compute:
         batch.num_rows += 1
         video.rows[index].append(PENDING_ROW)
         video.num_pending += 1
-        if batch.num_rows == len(batch.frames):
+        if batch.num_rows == len(batch.windows):
             self._start(batch)
 
     def start_rest(self, video: VideoInWork) -> None:

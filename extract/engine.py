@@ -7,21 +7,20 @@ computes it.
 """
 
 import contextlib
+import selectors
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from multiprocessing.connection import Connection
-from multiprocessing.connection import wait as wait_for
 
 from ..storage.common.processes import available_cores
 from ..storage.files import file_identity
 from .compute import Compute
 from .decoding.decode import Finished, Started
 from .decoding.errors import VideoError
-from .decoding.messages import Message, Nonsense, PictureFollows, RowFollows, SoundFollows, Unheard
+from .decoding.messages import Message, Nonsense, PictureFollows, RowReady, SoundFollows, Unheard
 from .decoding.process import SILENCE_SECONDS, DecodeProcess
 from .decoding.sound import Heard
 from .extractor import Extractor
-from .jobs import END, ClosableIterator, Extracted, Job, VideoInWork
+from .jobs import END, ClosableIterator, Extracted, Job, VideoInWork, wanted_of
 
 POLL_SECONDS = 0.02
 """How often a source of jobs that has none at the moment is asked again."""
@@ -79,10 +78,14 @@ class _Engine:
     def __init__(self, jobs: Iterable[Job | None], extractors: Sequence[Extractor], num_cores: int) -> None:
         self._jobs: Iterator[Job | None] | None = iter(jobs)
         self._compute = Compute(extractors)
+        self._wanted = [wanted_of(e.profile) for e in extractors if e.profile.modality == "pictures"]
         self._num_startable = num_decoders(extractors, num_cores)
         self._idle: list[DecodeProcess] = []
         self._decoding: dict[DecodeProcess, VideoInWork] = {}
         self._last_heard: dict[DecodeProcess, float] = {}
+        self._sources = selectors.DefaultSelector()
+        """What ``_listen`` waits for: decoders at work, and finished batches."""
+        self._sources.register(self._compute.done_pipe, selectors.EVENT_READ)
 
     def run(self) -> Iterator[Result | None]:
         while self._jobs or self._decoding or self._compute.has_work:
@@ -100,6 +103,7 @@ class _Engine:
     def close(self) -> None:
         for decoder in (*self._decoding, *self._idle):
             decoder.close()
+        self._sources.close()
         self._compute.close()
 
     def _start_next(self) -> bool:
@@ -121,6 +125,7 @@ class _Engine:
             video.sound.clear()
         decoder.start(video.job.path, video.wanted, sound=needs_sound, without=video.without, seconds=video.job.seconds)
         self._decoding[decoder], self._last_heard[decoder] = video, time.monotonic()
+        self._sources.register(decoder.connection, selectors.EVENT_READ, decoder)
 
     def _take_decoder(self) -> DecodeProcess:
         while self._idle:
@@ -130,13 +135,11 @@ class _Engine:
             decoder.close()
             self._num_startable += 1
         self._num_startable -= 1
-        return DecodeProcess()
+        return DecodeProcess(self._wanted)
 
     def _listen(self, seconds: float) -> Iterator[Result]:
         """Take what decoders send; wait up to ``seconds`` for them or for a finished batch."""
-        connections = {decoder.connection: decoder for decoder in self._decoding}
-        ready = wait_for([*connections, self._compute.done_pipe], timeout=seconds)
-        for decoder in [connections[c] for c in ready if isinstance(c, Connection) and c in connections]:
+        for decoder in [key.data for key, _ in self._sources.select(seconds) if key.data]:
             self._last_heard[decoder] = time.monotonic()
             video = self._decoding[decoder]
             try:
@@ -146,7 +149,7 @@ class _Engine:
             if video.complete:
                 yield video.job, video.result()
         for decoder in [d for d in self._decoding if time.monotonic() - self._last_heard[d] > SILENCE_SECONDS]:
-            decoder.close()
+            decoder.kill()
             error = VideoError("timeout", f"its decoder sent nothing for {SILENCE_SECONDS:.0f} s")
             yield from self._failed(decoder, error)
 
@@ -165,14 +168,14 @@ class _Engine:
         """
         if isinstance(message, Started):
             video.begin(message.decoder)
-        elif isinstance(message, RowFollows):
+        elif isinstance(message, RowReady):
             message.check(video.wanted[: len(video.rows)])  # nothing is wanted before ``Started``
-            decoder.receive_into(self._compute.next_window(video, message.wanted, message.shape))
+            decoder.take_frames(message, self._compute.next_window(video, message.wanted, message.shape))
             self._compute.add(video, message.wanted)
         elif isinstance(message, PictureFollows):
             video.add_thumbnail(message.seconds, decoder.receive_bytes())
         elif isinstance(message, SoundFollows):
-            decoder.receive_into(video.add_sound_block(message.num_rows))
+            video.add_sound_block(decoder.receive_bytes())
         elif isinstance(message, Unheard):
             video.sound_failure = VideoError(message.kind, message.words)
         elif isinstance(message, Heard):
@@ -202,4 +205,5 @@ class _Engine:
 
     def _release(self, decoder: DecodeProcess) -> None:
         del self._decoding[decoder], self._last_heard[decoder]
+        self._sources.unregister(decoder.connection)
         self._idle.append(decoder)

@@ -6,12 +6,11 @@ from collections.abc import Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-import numpy as np
-
 from . import sandbox
 from .clip import webm_clip
 from .decode import Part, Picture, cut, decode_video
 from .errors import VideoError
+from .frame_memory import FrameMemory
 from .images import is_image, probe_image
 from .messages import (
     Beat,
@@ -20,7 +19,7 @@ from .messages import (
     PictureFollows,
     PicturesProbed,
     Request,
-    RowFollows,
+    RowReady,
     SoundFollows,
     SoundProbed,
     Unheard,
@@ -53,11 +52,13 @@ class LeftToOthers(Exception):
 class Answers:
     """Sends answers to the parent."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, memory: FrameMemory) -> None:
         self._connection = connection
+        self.memory = memory
+        """The memory in which frames are handed to the parent."""
         self._last = 0.0
 
-    def send(self, message: Message, content: bytes | memoryview | None = None) -> None:
+    def send(self, message: Message, content: bytes | None = None) -> None:
         """Send a message, and the ``content`` that it announces."""
         self._last = time.monotonic()
         self._connection.send_bytes(encode(message))
@@ -119,7 +120,7 @@ def answer_sound(request: Request, answers: Answers) -> None:
         if isinstance(part, Heard):
             answers.send(part)
         else:
-            answers.send(SoundFollows(len(part)), part.tobytes())
+            answers.send(SoundFollows(), part.tobytes())
 
 
 def answer_pictures(request: Request, answers: Answers) -> None:
@@ -142,21 +143,25 @@ def answer_pictures(request: Request, answers: Answers) -> None:
             PicturesProbed(info.codec, info.width, info.height, info.duration_seconds, info.missing, num_frames)
         )
         return
-    for part in _decoded_parts(request, info, answers):
-        if isinstance(part, Row):
-            frames = np.ascontiguousarray(part.frames)
-            answers.send(RowFollows(part.wanted, list(frames.shape)), frames.data.cast("B"))
-        elif isinstance(part, Picture):
-            answers.send(PictureFollows(part.seconds), part.jpeg)
-        else:
-            answers.send(part)
+    answers.memory.divide(len(request.wanted))
+    try:
+        for part in _decoded_parts(request, info, answers):
+            if isinstance(part, Row):
+                answers.send(RowReady(part.wanted, list(part.frames.shape), answers.memory.hand_over(part.frames)))
+            elif isinstance(part, Picture):
+                answers.send(PictureFollows(part.seconds), part.jpeg)
+            else:
+                answers.send(part)
+    finally:
+        answers.memory.wait_until_read()
 
 
 def _decoded_parts(request: Request, info: VideoInfo, answers: Answers) -> Iterator[Part]:
     """Decode with the decoders of this process. Raise ``LeftToOthers`` if they fail and others may not."""
     without = (*request.without, *(BY_DESCRIPTOR if request.elsewhere else BY_PATH))
     try:
-        yield from decode_video(info, request.wanted, without=without, beat=answers.beat)
+        place = answers.memory.place
+        yield from decode_video(info, request.wanted, without=without, beat=answers.beat, place=place)
     except VideoError as error:
         if not request.elsewhere and not is_image(info.path):
             raise LeftToOthers(error if "PyAV" not in without else None) from None

@@ -5,8 +5,8 @@ forks one that gets each file as a descriptor and can open none itself (``sandbo
 decoders fail, those that open a file by its path are tried: for each such video in a process of its own, which sees no
 other file.
 
-Requests and answers are JSON over a socket; pictures are raw bytes after an announcement. Nothing that is sent from
-here can make the parent run code.
+Requests and answers are JSON over a socket, and frames lie in memory that is shared with the parent
+(``frame_memory.py``). Nothing that is sent from here can make the parent run code.
 """
 
 import importlib
@@ -32,6 +32,7 @@ from PIL import Image
 from . import ffmpeg_backend, handed, sandbox, torchcodec_backend
 from .answer import Answers, LeftToOthers, answer
 from .errors import VideoError
+from .frame_memory import FrameMemory
 from .messages import Failed, Request
 
 MEMORY_BYTES = 4 << 30
@@ -152,12 +153,16 @@ def load_all() -> None:
     Image.init()
 
 
-def serve(connection: Connection) -> None:
+def serve(connection: Connection, memory: FrameMemory) -> None:
     """Open the file of each request here, and have it read by another process.
+
+    Args:
+        connection: Where requests come from and answers go.
+        memory: Where frames are handed to the parent.
 
     Standard input is a pipe to which the parent never writes; it is closed when the parent ends.
     """
-    answers, helper = Answers(connection), None
+    answers, helper = Answers(connection, memory), None
     ours, theirs = socket.socketpair()
     orders = Connection(os.dup(ours.fileno()))
     while True:
@@ -180,7 +185,7 @@ def serve(connection: Connection) -> None:
 
 
 def main() -> None:
-    """Serve requests over the socket whose descriptor is the first argument."""
+    """Serve requests. The arguments are the descriptors of a socket, and those of ``FrameMemory``."""
     # Signals of a terminal or batch system reach the parent, too; the parent ends this process.
     for stop in (signal.SIGINT, signal.SIGTERM):
         signal.signal(stop, signal.SIG_IGN)
@@ -188,8 +193,9 @@ def main() -> None:
     sandbox.limit_files()
     sandbox.leave_network()
     load_all()
-    with Connection(int(sys.argv[1])) as connection:
+    answering, *of_memory = map(int, sys.argv[1:])
+    with Connection(answering) as connection:
         try:
-            serve(connection)
+            serve(connection, FrameMemory(*of_memory))
         except EOFError:
             return

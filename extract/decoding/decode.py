@@ -11,6 +11,7 @@ import numpy as np
 from PIL import Image
 
 from .backends import BACKENDS, SILENT_BACKENDS, choose_backends, version_of
+from .container import MAX_SIDE_RATIO
 from .errors import NotTrusted, VideoError
 from .frames import Decoding
 from .kernels import LIBSWSCALE, PILLOW, Kernel
@@ -18,7 +19,7 @@ from .probe import VideoInfo
 from .pyav_backend import STRICT_DECODERS
 from .sampling import sample_frames
 from .scaling import Size
-from .windows import TAILS, Row, Windows
+from .windows import TAILS, Place, Row, Windows, new_place
 
 THUMBNAIL_POSITIONS = (0.1, 0.5, 0.9)
 THUMBNAIL_HEIGHT_PX = 90
@@ -45,6 +46,14 @@ class Wanted:
     def size(self) -> Size:
         """The size to which frames are scaled."""
         return Size(self.short_side_px, self.resize)
+
+    @property
+    def max_window_bytes(self) -> int:
+        """Size of a window of the longest frames that are decoded."""
+        kernel = Kernel.of(self.resize)
+        long_side_px = self.short_side_px * (1 if kernel.to_square else MAX_SIDE_RATIO)
+        num_pixels = self.crop_px**2 if self.crop_px else self.short_side_px * long_side_px
+        return self.window * num_pixels * 3 * np.dtype(kernel.dtype).itemsize
 
 
 @dataclass(frozen=True)
@@ -79,7 +88,12 @@ Part = Row | Picture | Started | Finished
 
 
 def decode_video(
-    info: VideoInfo, wanted: list[Wanted], *, without: Sequence[str] = (), beat: Callable[[], None] = lambda: None
+    info: VideoInfo,
+    wanted: list[Wanted],
+    *,
+    without: Sequence[str] = (),
+    beat: Callable[[], None] = lambda: None,
+    place: Place = new_place,
 ) -> Iterator[Part]:
     """Yield the rows of each of ``wanted``, in order, a few thumbnails, and ``Finished``.
 
@@ -90,11 +104,12 @@ def decode_video(
         wanted: What each profile needs.
         without: Decoders not to use.
         beat: Called for each decoded frame.
+        place: Returns the memory for each row.
 
     Raises:
         VideoError: No decoder gets a picture out of the file.
     """
-    plan = _Plan(info, wanted)
+    plan = _Plan(info, wanted, place)
     failures: list[VideoError] = []
     for backend in choose_backends(info, plan.sizes, without):
         try:
@@ -111,10 +126,11 @@ def decode_video(
 
 
 class _Plan:
-    """The frames to take, for which profiles, and in which sizes."""
+    """The frames to take, for which profiles, in which sizes, and where to put them."""
 
-    def __init__(self, info: VideoInfo, wanted: list[Wanted], strict: bool = True) -> None:
+    def __init__(self, info: VideoInfo, wanted: list[Wanted], place: Place, strict: bool = True) -> None:
         self.info = info
+        self.place = place
         self.strict = strict
         self.wanted = wanted
         self.samples = [sample_frames(info.pts, info.end, info.time_base, w.fps) for w in wanted]
@@ -174,7 +190,7 @@ def _plan_for_delivered(backend: str, plan: _Plan, beat: Callable[[], None]) -> 
         missing.append(f"{len(pts):,} of {len(info.pts):,} frames could be decoded")
     later = info.pts[info.pts > pts[-1]]
     end = min(int(later[0]), int(pts[-1] + np.median(np.diff(info.pts)))) if len(later) else info.end
-    return _Plan(replace(info, pts=pts, end=end), plan.wanted, plan.strict), missing
+    return _Plan(replace(info, pts=pts, end=end), plan.wanted, plan.place, plan.strict), missing
 
 
 def _pass(backend: str, plan: _Plan, beat: Callable[[], None]) -> Generator[Part, None, tuple[Decoding, int]]:
@@ -190,6 +206,7 @@ def _pass(backend: str, plan: _Plan, beat: Callable[[], None]) -> Generator[Part
             tail=w.tail,
             fps=w.fps,
             cuts_to_even=Kernel.of(w.resize).cuts_to_even,
+            place=plan.place,
         )
         for index, (w, indices) in enumerate(zip(plan.wanted, plan.samples, strict=True))
     ]

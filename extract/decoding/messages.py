@@ -94,13 +94,15 @@ class PicturesProbed:
 
 
 @dataclass(frozen=True)
-class RowFollows:
-    """The next message holds the frames of a row, [window, H, W, 3], or [H, W, 3] if the window is one frame, in the
-    type of the profile's kernel."""
+class RowReady:
+    """The frames of a row lie in the shared memory (``frame_memory.py``): [window, H, W, 3], or [H, W, 3] if the window
+    is one frame, in the type of the profile's kernel."""
 
     wanted: int
     """Index into the request's ``wanted``."""
     shape: list[int]
+    offset: int
+    """The byte of the memory at which they begin."""
 
     def check(self, wanted: Sequence[Wanted]) -> None:
         """Raise ``Nonsense`` for a row that was not requested, or whose shape is wrong."""
@@ -127,9 +129,7 @@ class PictureFollows:
 
 @dataclass(frozen=True)
 class SoundFollows:
-    """The next message holds this many rows of sound (``log_mel.ROW``)."""
-
-    num_rows: int
+    """The next message holds rows of sound (``log_mel.ROW``)."""
 
 
 @dataclass(frozen=True)
@@ -144,7 +144,7 @@ Message = (
     | SoundProbed
     | PicturesProbed
     | Started
-    | RowFollows
+    | RowReady
     | PictureFollows
     | SoundFollows
     | ClipFollows

@@ -1,6 +1,7 @@
 """The parent's side of a decoder process."""
 
 import contextlib
+import mmap
 import os
 import signal
 import socket
@@ -8,46 +9,57 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
-from multiprocessing import BufferTooShort
 from multiprocessing.connection import Connection
 from pathlib import Path
 
 import numpy as np
 
-from . import sandbox
+from . import frame_memory, sandbox
 from .decode import Wanted
 from .errors import VideoError
-from .messages import Failed, Message, Nonsense, Request, parse
+from .messages import Failed, Message, Nonsense, Request, RowReady, parse
 
 SILENCE_SECONDS = 60.0
 """A decoder that sends nothing for this long hangs."""
 VIDEOS_OF_A_CHILD = 500
 """After this many videos a new process takes over: libraries that decode for days leak."""
 MAX_ANSWER_BYTES = 64 << 20
-"""Longest message, apart from frames, whose size is known."""
+"""Longest message."""
 COMMAND = "from vlalign.extract.decoding.child import main; main()"
 
 
 class DecodeProcess:
     """A child process that decodes one video after another."""
 
-    def __init__(self) -> None:
+    def __init__(self, wanted: Sequence[Wanted] = ()) -> None:
+        """Start the process.
+
+        Args:
+            wanted: What requests will want. There is room for windows of all of these, or else for small ones.
+        """
         ours, theirs = socket.socketpair()
+        memory = frame_memory.create(frame_memory.num_bytes_for(wanted))
+        self._memory = mmap.mmap(memory, 0, prot=mmap.PROT_READ)
+        taken, self._taken = os.pipe()
+        os.set_blocking(self._taken, False)
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 (lives as long as the child)
         environment = sandbox.environment(os.environ) | {
             "PYTHONSAFEPATH": "1",
             "OMP_NUM_THREADS": "1",
             "OPENBLAS_NUM_THREADS": "1",
         }
-        with theirs:
-            self._process = subprocess.Popen(
-                [sys.executable, "-c", COMMAND, str(theirs.fileno())],
-                stdin=subprocess.PIPE,
-                stdout=self._stderr,
-                stderr=self._stderr,
-                pass_fds=[theirs.fileno()],
-                env=environment,
-            )
+        passed = [theirs.fileno(), memory, taken]
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", COMMAND, *map(str, passed)],
+            stdin=subprocess.PIPE,
+            stdout=self._stderr,
+            stderr=self._stderr,
+            pass_fds=passed,
+            env=environment,
+        )
+        theirs.close()
+        os.close(memory)
+        os.close(taken)
         self.connection = Connection(ours.detach())
         """Becomes readable when the child has sent something, or has ended."""
         self.num_videos = 0
@@ -97,8 +109,7 @@ class DecodeProcess:
 
     def refused(self, error: Nonsense) -> VideoError:
         """Kill the child, which is no longer believed; return the error that stands in place of its answer."""
-        self._process.kill()
-        self._process.wait()
+        self.kill()
         return VideoError("crashed", f"its decoder answered what no decoder answers ({error})")
 
     def receive_bytes(self) -> bytes:
@@ -114,20 +125,25 @@ class DecodeProcess:
         except OSError:  # longer, and the connection is closed
             raise self.refused(Nonsense(f"more than {MAX_ANSWER_BYTES >> 20} MB at once")) from None
 
-    def receive_into(self, array: np.ndarray) -> None:
-        """Receive the content that an answer announced into ``array``, which it must fill.
+    def take_frames(self, row: RowReady, frames: np.ndarray) -> None:
+        """Copy the frames of a row, after which the child may write others in their place.
+
+        Args:
+            row: The message, whose other fields the caller has checked.
+            frames: Receives the frames.
 
         Raises:
-            VideoError: The child has ended, or sent another number of bytes.
+            VideoError: They lie outside the memory, or the child does not take back its places.
         """
+        if not 0 <= row.offset <= len(self._memory) - frames.nbytes:
+            raise self.refused(Nonsense(f"frames at byte {row.offset:,}"))
+        np.copyto(frames, np.ndarray(frames.shape, frames.dtype, self._memory, row.offset))
         try:
-            num_bytes = self.connection.recv_bytes_into(array.data.cast("B"))
-        except (EOFError, ConnectionError):
-            raise self._cause_of_end() from None
-        except BufferTooShort as error:
-            num_bytes = len(error.args[0])
-        if num_bytes != array.nbytes:
-            raise self.refused(Nonsense(f"{num_bytes:,} bytes in place of {array.nbytes:,}"))
+            os.write(self._taken, b".")
+        except BlockingIOError:
+            raise self.refused(Nonsense("rows without end")) from None
+        except BrokenPipeError:
+            pass  # the child has ended; ``receive`` will say how
 
     def _cause_of_end(self) -> VideoError:
         code = self._process.wait()
@@ -148,14 +164,16 @@ class DecodeProcess:
         return self._process.poll() is None and self.num_videos < VIDEOS_OF_A_CHILD
 
     def kill(self) -> None:
-        """End the process from another thread; who waits for an answer learns that there will be none."""
+        """End the process, perhaps from another thread; who waits for an answer learns that there will be none."""
         self._process.kill()
+        self._process.wait()
 
     def close(self) -> None:
         """Kill the process and free what it held."""
         self.connection.close()
-        self._process.kill()
-        self._process.wait()
+        self.kill()
         if self._process.stdin is not None:
             self._process.stdin.close()
         self._stderr.close()
+        self._memory.close()
+        os.close(self._taken)

@@ -7,6 +7,15 @@ import numpy as np
 
 from .sampling import centre_crop
 
+Place = Callable[[int, tuple[int, ...], np.dtype], np.ndarray]
+"""Returns the memory for the next window of a profile, from the profile's index, the shape and the type of the window.
+Its content is arbitrary. The profile's window before is still in its own memory."""
+
+
+def new_place(_: int, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    """Return new memory for a window."""
+    return np.empty(shape, dtype)
+
 
 def _last_second(num_frames: int, window: int, fps: float) -> np.ndarray:
     second = round(fps)
@@ -47,6 +56,7 @@ class Windows:
         tail: str,
         fps: float,
         cuts_to_even: bool = False,
+        place: Place = new_place,
     ) -> None:
         """Take a profile's window settings.
 
@@ -59,14 +69,16 @@ class Windows:
             tail: Rule for a last window that is not full: one of ``TAILS``, or any if the window is one frame.
             fps: Frames per second.
             cuts_to_even: As for ``centre_crop``.
+            place: Returns the memory for each window.
         """
+        self._place = place
         self._cuts_to_even = cuts_to_even
         self._wanted, self._indices, self._crop_px = wanted, indices, crop_px
         self._window, self._stride, self._tail, self._fps = window, stride, tail, fps
         self._next = 0
         """Index into ``indices`` of the next sampled frame."""
         self._frames = np.zeros(0, dtype=np.uint8)
-        """The window that is being filled; made when the first frame comes."""
+        """The window that is being filled, or else the one before; its memory is taken when its first frame comes."""
         self._num_frames = 0
         self._num_new = 0
         """Frames of the window that were in no window before."""
@@ -87,21 +99,25 @@ class Windows:
             if self._num_to_skip:
                 self._num_to_skip -= 1
             elif self._window == 1:
-                yield Row(self._wanted, np.ascontiguousarray(picture))
+                frames = self._place(self._wanted, picture.shape, picture.dtype)
+                frames[:] = picture
+                yield Row(self._wanted, frames)
                 self._num_to_skip = self._stride - 1
             else:
                 yield from self._append(picture)
 
     def _append(self, picture: np.ndarray) -> Iterator[Row]:
-        if not len(self._frames):
-            self._frames = np.zeros((self._window, *picture.shape), dtype=picture.dtype)
+        if self._num_new == 0:
+            before = self._frames
+            self._frames = self._place(self._wanted, (self._window, *picture.shape), picture.dtype)
+            if self._num_frames:  # windows overlap
+                self._frames[: self._num_frames] = before[-self._num_frames :]
         self._frames[self._num_frames] = picture
         self._num_frames += 1
         self._num_new += 1
         if self._num_frames == self._window:
             yield Row(self._wanted, self._frames)
             self._num_frames, self._num_new = max(self._window - self._stride, 0), 0
-            self._frames[: self._num_frames] = self._frames[self._window - self._num_frames :]
             self._num_to_skip = max(self._stride - self._window, 0)
 
     def finish(self) -> Iterator[Row]:

@@ -13,7 +13,7 @@ from ...storage.records import VideoFeatures
 from ..decoding.decode import Finished, Started, Wanted
 from ..decoding.errors import VideoError
 from ..decoding.kernels import LIBSWSCALE, LIBSWSCALE_BICUBIC, PILLOW, SQUARE, Kernel
-from ..decoding.messages import Nonsense, PictureFollows, RowFollows
+from ..decoding.messages import Nonsense, PictureFollows, RowReady
 from ..decoding.process import DecodeProcess
 from ..extractor import Extractor
 from ..jobs import wanted_of
@@ -71,7 +71,7 @@ def read_windows(
     Raises:
         VideoError: The video cannot be decoded.
     """
-    process = DecodeProcess()
+    process = DecodeProcess(wanted)
     windows: list[dict[int, np.ndarray]] = []
     counts: list[int] = []
     try:
@@ -80,10 +80,10 @@ def read_windows(
             message = process.receive()
             if isinstance(message, Started):
                 windows, counts = [{} for _ in wanted], [0] * len(wanted)
-            elif isinstance(message, RowFollows):
+            elif isinstance(message, RowReady):
                 message.check(wanted[: len(counts)])
                 frames, which = np.empty(message.shape, Kernel.of(wanted[message.wanted].resize).dtype), message.wanted
-                process.receive_into(frames)
+                process.take_frames(message, frames)
                 if counts[which] in indices:
                     windows[which][counts[which]] = frames
                 counts[which] += 1

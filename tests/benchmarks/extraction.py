@@ -24,7 +24,7 @@ import transformers
 from vlalign.extract import load_extractor
 from vlalign.extract.decoding import backends, frames
 from vlalign.extract.decoding.decode import Finished
-from vlalign.extract.decoding.messages import PictureFollows, RowFollows
+from vlalign.extract.decoding.messages import PictureFollows, RowReady
 from vlalign.extract.decoding.probe import probe_video
 from vlalign.extract.decoding.process import DecodeProcess
 from vlalign.extract.decoding.sampling import sample_frames
@@ -57,16 +57,16 @@ def cpu_seconds() -> float:
 def drain(paths: list[Path], extractors: list[Extractor]) -> tuple[float, list[list[np.ndarray]]]:
     """CPU seconds that decoding for ``extractors`` takes, in its own process and in ours, and the windows of each."""
     wanted, windows = [wanted_of(e.profile) for e in extractors], [[] for _ in extractors]
-    process = DecodeProcess()
+    process = DecodeProcess(wanted)
     process.start(paths[0], wanted, only_probe=True)  # start-up is paid once
     process.receive()
     before, child_before = cpu_seconds(), child_cpu_seconds(process)
     for path in paths:
         process.start(path, wanted)
         while not isinstance(message := process.receive(), Finished):
-            if isinstance(message, RowFollows):
+            if isinstance(message, RowReady):
                 frames = np.empty(message.shape, dtype=np.uint8)
-                process.receive_into(frames)
+                process.take_frames(message, frames)
                 windows[message.wanted].append(frames)
             elif isinstance(message, PictureFollows):
                 process.receive_bytes()

@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
 from ctypes.util import find_library
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import BinaryIO
@@ -18,7 +18,7 @@ from vlalign.extract.decoding.decode import Finished, Picture, Started, Wanted, 
 from vlalign.extract.decoding.errors import VideoError
 from vlalign.extract.decoding.frames import Decoding
 from vlalign.extract.decoding.kernels import LIBSWSCALE
-from vlalign.extract.decoding.messages import LAST, Message, PictureFollows, PicturesProbed, RowFollows
+from vlalign.extract.decoding.messages import LAST, Message, PictureFollows, PicturesProbed, RowReady
 from vlalign.extract.decoding.probe import VideoInfo, probe_video
 from vlalign.extract.decoding.process import DecodeProcess
 from vlalign.extract.decoding.sampling import sample_frames
@@ -54,8 +54,9 @@ def want(
     crop_px: int | None = None,
     tail: str = "none",
     resize: str = LIBSWSCALE,
+    stride: int | None = None,
 ) -> Wanted:
-    return Wanted(fps=fps, window=window, short_side_px=short_side_px, crop_px=crop_px, tail=tail, resize=resize)
+    return Wanted(fps, window, short_side_px, crop_px, tail, resize, stride)
 
 
 @dataclass
@@ -193,6 +194,8 @@ class Ended:
     begun: list[str]
     finished: Finished | PicturesProbed | None = None
     failure: VideoError | None = None
+    wanted: list[int] = field(default_factory=list)
+    """For each of ``rows``, which of the wanted pictures it has."""
 
 
 def ask(process: DecodeProcess, path: Path, *wanted: Wanted, **how) -> Ended:
@@ -207,10 +210,11 @@ def listen(process: DecodeProcess) -> Ended:
             assert process.connection.poll(120), "it hangs"
             message = process.receive()
             if isinstance(message, Started):
-                ended.rows, ended.begun = [], [*ended.begun, message.decoder]
-            elif isinstance(message, RowFollows):
+                ended.rows, ended.wanted, ended.begun = [], [], [*ended.begun, message.decoder]
+            elif isinstance(message, RowReady):
+                ended.wanted.append(message.wanted)
                 ended.rows.append(np.empty(message.shape, dtype=np.uint8))
-                process.receive_into(ended.rows[-1])
+                process.take_frames(message, ended.rows[-1])
             elif isinstance(message, PictureFollows):
                 assert process.receive_bytes()[:2] == b"\xff\xd8"
             elif isinstance(message, Finished | PicturesProbed):
@@ -229,11 +233,18 @@ def answers(
     try:
         while not came or not isinstance(came[-1], LAST):
             came.append(process.receive())
-            if isinstance(came[-1], RowFollows | PictureFollows):
+            if isinstance(came[-1], RowReady):
+                process.take_frames(came[-1], np.empty(came[-1].shape, dtype=np.uint8))
+            elif isinstance(came[-1], PictureFollows):
                 process.receive_bytes()
     except VideoError as error:
         return error
     return came
+
+
+def children_of(process_id: int) -> list[int]:
+    """The process ids of its children."""
+    return [int(child) for child in Path(f"/proc/{process_id}/task/{process_id}/children").read_text().split()]
 
 
 ZOO_SIDE = 32

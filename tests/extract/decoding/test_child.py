@@ -116,7 +116,8 @@ def alive(pid: int) -> bool:
 def run_parent(lines: str, *arguments: object) -> subprocess.Popen:
     """A Python process of its own that has a DecodeProcess."""
     start = (
-        "import os, signal, sys, time\nfrom pathlib import Path\nfrom vlalign.extract.decoding.decode import Wanted\n"
+        "import os, signal, sys, time\nfrom pathlib import Path\nimport numpy as np\n"
+        "from vlalign.extract.decoding.decode import Wanted\n"
         "from vlalign.extract.decoding.process import DecodeProcess\n"
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # where tests run in the background, it is ignored
         "def answer(process):\n"
@@ -178,10 +179,13 @@ def test_ctrl_c_does_not_disturb_the_child(with_sound):
                 time.sleep(0.01)
         except KeyboardInterrupt:
             print("interrupted", flush=True)
-        while (what := answer(process)) != "Finished":
-            process.receive_bytes()
+        while type(message := process.receive()).__name__ != "Finished":
+            if hasattr(message, "shape"):
+                process.take_frames(message, np.empty(message.shape, np.uint8))
+            elif hasattr(message, "seconds"):
+                process.receive_bytes()
         process._stderr.seek(0)
-        print(what, process._stderr.read())
+        print("Finished", process._stderr.read())
         process.close()
         """,
         with_sound,

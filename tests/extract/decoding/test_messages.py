@@ -9,10 +9,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from helpers.extractors import run, stub
-from vlalign.extract import load_extractor
+from vlalign.extract import jobs, load_extractor
 from vlalign.extract.decoding import process as decode_process
 from vlalign.extract.decoding.decode import Finished, Started, Wanted
 from vlalign.extract.decoding.errors import VideoError
+from vlalign.extract.decoding.frame_memory import num_bytes_for
+from vlalign.extract.decoding.log_mel import ROW as SOUND_ROW
 from vlalign.extract.decoding.messages import (
     Beat,
     ClipFollows,
@@ -22,15 +24,17 @@ from vlalign.extract.decoding.messages import (
     PictureFollows,
     PicturesProbed,
     Request,
-    RowFollows,
+    RowReady,
     SoundFollows,
     SoundProbed,
     Unheard,
     encode,
     parse,
 )
+from vlalign.extract.decoding.process import MAX_ANSWER_BYTES, DecodeProcess
 from vlalign.extract.decoding.sound import Heard
-from vlalign.extract.jobs import Job
+from vlalign.extract.jobs import Job, wanted_of
+from vlalign.storage.profiles import PROFILES
 
 MESSAGES: list[Message] = [
     Beat(),
@@ -39,9 +43,9 @@ MESSAGES: list[Message] = [
     SoundProbed(3, 1.5),
     PicturesProbed("h264", 4, 3, 1, "", [3, 0]),
     Started("PyAV"),
-    RowFollows(0, [16, 224, 224, 3]),
+    RowReady(0, [16, 224, 224, 3], 4096),
     PictureFollows(0.5),
-    SoundFollows(1000),
+    SoundFollows(),
     ClipFollows(),
     Heard("PyAV 18", -3, 1000, 10.0, ""),
     Finished("PyAV 18", 2.25, "cut", [54]),
@@ -86,56 +90,59 @@ def test_any_answer_is_parsed_or_refused():
 @pytest.mark.parametrize(
     "row",
     [
-        RowFollows(2, [48, 64, 3]),
-        RowFollows(-1, [48, 64, 3]),
-        RowFollows(0, [15, 224, 224, 3]),
-        RowFollows(0, [16, 224, 225, 3]),
-        RowFollows(0, [16, 224, 224, 4]),
-        RowFollows(0, []),
-        RowFollows(1, [48, 64]),
-        RowFollows(1, [47, 64, 3]),
-        RowFollows(1, [48, 481, 3]),
-        RowFollows(1, [-48, 64, 3]),
-        RowFollows(1, [1, 48, 64, 3]),
+        RowReady(2, [48, 64, 3], 0),
+        RowReady(-1, [48, 64, 3], 0),
+        RowReady(0, [15, 224, 224, 3], 0),
+        RowReady(0, [16, 224, 225, 3], 0),
+        RowReady(0, [16, 224, 224, 4], 0),
+        RowReady(0, [], 0),
+        RowReady(1, [48, 64], 0),
+        RowReady(1, [47, 64, 3], 0),
+        RowReady(1, [48, 481, 3], 0),
+        RowReady(1, [-48, 64, 3], 0),
+        RowReady(1, [1, 48, 64, 3], 0),
     ],
 )
 def test_a_row_that_was_not_requested_is_refused(row):
     with pytest.raises(Nonsense):
         row.check([CROPPED, WHOLE])
-    RowFollows(0, [16, 224, 224, 3]).check([CROPPED, WHOLE])
-    RowFollows(1, [480, 48, 3]).check([CROPPED, WHOLE])
+    RowReady(0, [16, 224, 224, 3], 0).check([CROPPED, WHOLE])
+    RowReady(1, [480, 48, 3], 0).check([CROPPED, WHOLE])
 
 
-ROW, LAST = RowFollows(0, [224, 224, 3]), Finished("PyAV 18", 1.0, "", [1])
-FRAMES = bytes(224 * 224 * 3)
+ROW, LAST = RowReady(0, [224, 224, 3], 0), Finished("PyAV 18", 1.0, "", [1])
+MOST_SOUND_ROWS = 10_000
 LIES: dict[str, list[bytes]] = {
     "no JSON": [b"\xff" * 100],
     "no message": [b"[1]"],
     "the same decoder again and again": [encode(Started("PyAV")), b""],
     "a decoder that nobody knows": [encode(Started("another"))],
-    "a row before it began": [encode(ROW), FRAMES],
+    "a row before it began": [encode(ROW)],
     "a row of other frames": [encode(Started("PyAV")), encode(replace(ROW, shape=[1 << 20, 1 << 20, 3]))],
-    "fewer bytes than announced": [encode(Started("PyAV")), encode(ROW), FRAMES[:-1]],
-    "more bytes than announced": [encode(Started("PyAV")), encode(ROW), FRAMES + b"x"],
+    "a row before the memory": [encode(Started("PyAV")), encode(replace(ROW, offset=-1))],
+    "a row that ends after the memory": [
+        encode(Started("PyAV")),
+        encode(replace(ROW, offset=num_bytes_for([wanted_of(PROFILES["resnet152"])]) - 224 * 224 * 3 + 1)),
+    ],
     "an end before it began": [encode(LAST)],
-    "an end of more rows": [encode(Started("PyAV")), encode(ROW), FRAMES, encode(replace(LAST, num_frames=[2]))],
+    "an end of more rows": [encode(Started("PyAV")), encode(ROW), encode(replace(LAST, num_frames=[2]))],
     "an end of very many rows": [encode(Started("PyAV")), encode(replace(LAST, num_frames=[1 << 50]))],
     "an end of other features": [
         encode(Started("PyAV")),
         encode(ROW),
-        FRAMES,
         encode(replace(LAST, num_frames=[1, 1])),
     ],
     "an end in a million years": [
         encode(Started("PyAV")),
         encode(ROW),
-        FRAMES,
         encode(replace(LAST, duration_seconds=3e13)),
     ],
     "an end without figures": [encode(LAST).replace(b"1.0", b"NaN")],
     "pictures without end": [encode(PictureFollows(0.0)), b"x"] * 20,
     "a picture of two megabytes": [encode(PictureFollows(0.0)), bytes(2 << 20)],
-    "sound without end": [encode(SoundFollows(1 << 40))],
+    "sound without end": [encode(SoundFollows()), bytes(SOUND_ROW.itemsize * MOST_SOUND_ROWS // 2)] * 3,
+    "half a row of sound": [encode(SoundFollows()), bytes(SOUND_ROW.itemsize // 2)],
+    "more sound than a message holds": [encode(SoundFollows()), bytes(MAX_ANSWER_BYTES + 1)],
     "sound that ends before it began": [encode(Heard("PyAV 18", 0, 0, 1.0, ""))],
 }
 
@@ -149,7 +156,7 @@ def test_a_lying_decoder_fails_only_its_own_video(short_video, tmp_path, monkeyp
         "from pathlib import Path\nfrom vlalign.extract.decoding import child\n"
         "from vlalign.extract.decoding.messages import Request\n"
         "whole = child.serve\n"
-        "def serve(line):\n"
+        "def serve(line, memory):\n"
         "    request = line.recv_bytes()\n"
         "    if 'bad' in Request.from_json(request).path:\n"
         f"        for each in Path({str(tmp_path)!r}, 'answers').read_bytes().split(b'|||'): line.send_bytes(each)\n"
@@ -158,11 +165,12 @@ def test_a_lying_decoder_fails_only_its_own_video(short_video, tmp_path, monkeyp
         "        first = [request]\n"
         "        def __getattr__(self, name): return getattr(line, name)\n"
         "        def recv_bytes(self, *most): return self.first.pop() if self.first else line.recv_bytes(*most)\n"
-        "    whole(Again())\n"
+        "    whole(Again(), memory)\n"
         "child.serve = serve\n"
         "child.main()\n"
     )
     monkeypatch.setattr(decode_process, "COMMAND", hostile)
+    monkeypatch.setattr(jobs, "MAX_SOUND_ROWS", MOST_SOUND_ROWS)
     features = [stub("resnet152"), load_extractor("logmel")] if "sound" in lie else [stub("resnet152")]
     made = run([Job(name, tmp_path / f"{name}.mp4", features) for name in ("bad", "good")], features)
     bad = made["bad"]
@@ -174,3 +182,14 @@ def test_a_lying_decoder_fails_only_its_own_video(short_video, tmp_path, monkeyp
     )
     good = made["good"].features["resnet152"]
     assert len(good.features) == 1 and np.isfinite(good.features).all()
+
+
+def test_a_decoder_that_reads_nothing_does_not_block_its_parent():
+    process, frames = DecodeProcess(), np.empty((1, 1, 3), dtype=np.uint8)
+    try:
+        with pytest.raises(VideoError, match="rows without end"):
+            for _ in range(1 << 20):
+                process.take_frames(RowReady(0, [1, 1, 3], 0), frames)
+        assert not process.usable
+    finally:
+        process.close()

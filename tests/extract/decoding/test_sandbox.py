@@ -19,7 +19,7 @@ from vlalign.extract.decoding.backends import BACKENDS
 from vlalign.extract.decoding.decode import Finished
 from vlalign.extract.decoding.errors import VideoError
 from vlalign.extract.decoding.kernels import LIBSWSCALE, PILLOW
-from vlalign.extract.decoding.messages import RowFollows
+from vlalign.extract.decoding.messages import RowReady
 from vlalign.extract.decoding.process import DecodeProcess
 from vlalign.extract.render import render_video
 
@@ -144,7 +144,7 @@ def test_decoders_that_open_files_by_path_give_the_same_rows(video, monkeypatch)
         if backend == "ffmpeg" and shutil.which("ffmpeg") is None:
             assert isinstance(came, VideoError)
         else:
-            num_rows = sum(isinstance(answer, RowFollows) for answer in came)
+            num_rows = sum(isinstance(answer, RowReady) for answer in came)
             assert came[-1].decoder.startswith(backend) and num_rows == came[-1].num_frames[0]
 
 

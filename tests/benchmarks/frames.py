@@ -1,0 +1,112 @@
+"""How fast frames get from a decoder to a batch: ``python tests/benchmarks/frames.py [ROUNDS]``.
+
+S3D's windows ([16, 224, 224, 3] bytes) come from a decoder that decodes nothing, go through the engine, and end at a
+network that computes nothing. By turns with that, the same windows go through a socket in the same way as messages.
+"""
+
+import multiprocessing
+import statistics
+import sys
+import time
+from dataclasses import replace
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from vlalign.extract.decoding import process as decode_process
+from vlalign.extract.engine import extract_videos
+from vlalign.extract.extractor import Extractor
+from vlalign.extract.jobs import Extracted, Job
+from vlalign.storage import Weights
+from vlalign.storage.profiles import PROFILES
+
+NUM_WINDOWS, BATCH_SIZE = 2000, 16
+WINDOW = (16, 224, 224, 3)
+STUB_DECODER = """
+from fractions import Fraction
+from pathlib import Path
+import numpy as np
+from vlalign.extract.decoding import answer, child, decode
+from vlalign.extract.decoding.probe import VideoInfo
+
+decoded = np.random.default_rng(0).integers(0, 256, (24, 224, 224, 3), dtype=np.uint8)
+
+def probe(path, beat):
+    num_frames = {num_windows} * 16
+    facts = dict(codec="h264", containers=frozenset(), offset=0, height=224, width=224, timed=True, plain=True)
+    facts |= dict(pts=np.arange(num_frames), packet_bytes=np.ones(num_frames), end=num_frames)
+    return VideoInfo(path=path, time_base=Fraction(1, 24), **facts)
+
+def pictures(decoding, wanted):
+    for index in wanted.tolist():
+        decoding.delivered.append(index)
+        yield index, [decoded[index % 24]]
+
+answer.probe_video = probe
+answer.is_image = lambda path: False
+decode.THUMBNAIL_POSITIONS = ()
+decode.BACKENDS["PyAV"] = pictures
+child.main()
+"""
+
+
+class NoNetwork(Extractor):
+    """An extractor that computes nothing."""
+
+    def features(self, frames: Tensor) -> Tensor:
+        return torch.zeros(len(frames), 2)
+
+
+def engine_windows_per_second(extractor: Extractor) -> float:
+    """Windows a second through the engine, once the decoder has started."""
+    started = 0.0
+    jobs = [Job(str(number), Path(__file__), [extractor]) for number in range(2)]
+    for _, result in extract_videos(jobs, [extractor], num_cores=1):
+        assert isinstance(result, Extracted), result
+        assert len(result.features["s3d"].features) == NUM_WINDOWS
+        seconds, started = time.perf_counter() - started, time.perf_counter()
+    return NUM_WINDOWS / seconds
+
+
+def send(connection: Connection) -> None:
+    window = torch.zeros(WINDOW, dtype=torch.uint8).numpy()
+    for _ in range(NUM_WINDOWS + 1):
+        connection.send_bytes(b'{"type": "RowFollows", "wanted": 0, "shape": [16, 224, 224, 3]}')
+        connection.send_bytes(window.data.cast("B"))
+
+
+def socket_windows_per_second() -> float:
+    """Windows a second as messages over a socket, into batches."""
+    ours, theirs = multiprocessing.Pipe()
+    sender = multiprocessing.Process(target=send, args=(theirs,))
+    sender.start()
+    batches = [torch.zeros(BATCH_SIZE, *WINDOW, dtype=torch.uint8) for _ in range(2)]
+    started = 0.0
+    for number in range(NUM_WINDOWS + 1):
+        ours.recv_bytes()
+        into = batches[number // BATCH_SIZE % 2][number % BATCH_SIZE]
+        ours.recv_bytes_into(into.numpy().data.cast("B"))
+        started = started or time.perf_counter()
+    seconds = time.perf_counter() - started
+    sender.join()
+    return NUM_WINDOWS / seconds
+
+
+def main(num_rounds: int) -> None:
+    decode_process.COMMAND = STUB_DECODER.format(num_windows=NUM_WINDOWS)
+    profile = replace(PROFILES["s3d"], dimension=2)
+    weights = Weights(name="stub", sha256="0" * 64)
+    extractor = NoNetwork(profile, weights, None, torch.device("cpu"), BATCH_SIZE)
+    measured: dict[str, list[float]] = {"engine": [], "socket": []}
+    for _ in range(num_rounds):
+        measured["socket"].append(socket_windows_per_second())
+        measured["engine"].append(engine_windows_per_second(extractor))
+    for what, figures in measured.items():
+        print(f"{what}: {statistics.median(figures):,.0f} windows/s ({min(figures):,.0f} to {max(figures):,.0f})")
+    ratios = [engine / socket for engine, socket in zip(measured["engine"], measured["socket"], strict=True)]
+    print(f"engine / socket: {statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})")
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 5)
