@@ -7,10 +7,11 @@ change while the parent copies them, if a file has taken over the decoder: that 
 
 import contextlib
 import fcntl
+import math
 import mmap
 import os
 import tempfile
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Sequence
 
 import numpy as np
@@ -18,19 +19,22 @@ import numpy as np
 from .decode import Wanted
 from .errors import VideoError
 
-AHEAD_BYTES = 8 << 20
-"""Windows of one profile that wait in the memory at once, if there is more than one."""
+PLACES = 2
+"""Windows of one profile that are in the memory at once: one is filled while the parent copies the other. More, filled
+in turn, would no longer fit into a processor's cache."""
 MAX_WINDOW_BYTES = 256 << 20
+SMALL_WINDOW_BYTES = 4 << 20
 TAKEN_AT_ONCE = 4096
 
 
 def num_bytes_for(wanted: Sequence[Wanted]) -> int:
-    """Return the size of the memory for the windows of ``wanted``, each of which gets an equal part.
+    """Return the size of the memory for the windows of ``wanted``; without any, for small windows.
 
-    Memory is used only where frames were written: at most ``AHEAD_BYTES`` of a part, or one window.
+    A place has room for the largest window that may come, but takes only as much memory as was written there.
     """
-    largest = max((min(w.max_window_bytes, MAX_WINDOW_BYTES) for w in wanted), default=0)
-    return max(len(wanted), 1) * _whole_pages(max(largest, AHEAD_BYTES))
+    largest = max((min(w.max_window_bytes, MAX_WINDOW_BYTES) for w in wanted), default=SMALL_WINDOW_BYTES)
+    whole_pages = -(-largest // mmap.PAGESIZE) * mmap.PAGESIZE
+    return max(len(wanted), 1) * PLACES * whole_pages
 
 
 def create(num_bytes: int) -> int:
@@ -53,8 +57,8 @@ def create(num_bytes: int) -> int:
 class FrameMemory:
     """The memory as the decoder's process sees it.
 
-    Each profile has a part of it, in which its windows follow each other in a ring. When all places are unread, the
-    next window waits until the parent has copied one.
+    Each profile has ``PLACES`` in it, which its windows take in turn. A window waits until the parent has copied the
+    one that was in its place.
     """
 
     def __init__(self, memory: int, taken: int) -> None:
@@ -70,14 +74,13 @@ class FrameMemory:
         self._taken = taken
         self._unread: deque[int] = deque()
         """Where the windows begin that the parent has been told of and has not copied, oldest first."""
-        self._part_bytes = len(self._memory)
-        self._rings: dict[int, tuple[int, int]] = {}
-        """(bytes of a place, number of the place in use) of each profile."""
+        self._place_bytes = 0
+        self._turns: Counter[int] = Counter()
+        """The number of windows that each profile has had."""
 
     def divide(self, num_wanted: int) -> None:
-        """Give each of ``num_wanted`` profiles a part of the memory. Nothing may be unread."""
-        self._part_bytes = len(self._memory) // num_wanted // mmap.PAGESIZE * mmap.PAGESIZE
-        self._rings.clear()
+        """Give each of ``num_wanted`` profiles its places. Nothing may be unread."""
+        self._place_bytes = len(self._memory) // (num_wanted * PLACES) // mmap.PAGESIZE * mmap.PAGESIZE
 
     def place(self, wanted: int, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
         """Return the memory for a profile's next window, whose content is arbitrary; wait until it is free.
@@ -92,15 +95,10 @@ class FrameMemory:
         Raises:
             VideoError: The window is too large.
         """
-        num_bytes = _whole_pages(int(np.prod(shape)) * dtype.itemsize)
-        if num_bytes > self._part_bytes:
+        if math.prod(shape) * dtype.itemsize > self._place_bytes:
             raise VideoError("out_of_memory", f"frames of {list(shape)} are more than {MAX_WINDOW_BYTES >> 20} MB")
-        bytes_before, number = self._rings.get(wanted, (num_bytes, -1))
-        if bytes_before != num_bytes:
-            self.wait_until_read()
-        number = (number + 1) % max(min(self._part_bytes, AHEAD_BYTES) // num_bytes, 1)
-        self._rings[wanted] = num_bytes, number
-        offset = wanted * self._part_bytes + number * num_bytes
+        self._turns[wanted] += 1
+        offset = (wanted * PLACES + self._turns[wanted] % PLACES) * self._place_bytes
         while offset in self._unread:
             self._wait()
         return np.ndarray(shape, dtype, self._memory, offset)
@@ -124,7 +122,3 @@ class FrameMemory:
             raise EOFError
         for _ in taken:
             self._unread.popleft()
-
-
-def _whole_pages(num_bytes: int) -> int:
-    return -(-num_bytes // mmap.PAGESIZE) * mmap.PAGESIZE
