@@ -147,6 +147,12 @@ def test_folders_are_installed_under_vlalign():
     assert Path(vlalign.extract.__file__).parent == TOP / "extract"
 
 
+def test_every_folder_with_code_is_installed():
+    """An editable installation finds the others, too."""
+    listed = set(re.findall(r'^    "vlalign\.([\w.]+)",$', (TOP / "pyproject.toml").read_text(encoding="utf-8"), re.M))
+    assert listed == {".".join(path.relative_to(TOP).parts[:-1]) for path in FILES}
+
+
 # Inside the folders
 
 
