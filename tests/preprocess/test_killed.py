@@ -147,8 +147,10 @@ def kill_and_continue(tmp_path, annotations, kills_in_first_pass, kills_later):
     for number in range(kills_in_first_pass + kills_later):
         if number < kills_in_first_pass:
             is_time, seconds = partial(has_more, lines_of, log, len(lines)), 0.0
-        else:
+        elif number % 3 == 1:
             is_time, seconds = partial(has_more, parts_in, folder, min(len(parts), NUM_PARTS - 1)), rng.uniform(0, 0.5)
+        else:
+            is_time, seconds = (lambda: True), rng.uniform(0, 6)  # while its processes start, too
         with running(tmp_path, root, annotations) as process:
             kill(process, is_time, seconds)
         if number < kills_in_first_pass:
