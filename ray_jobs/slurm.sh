@@ -1,0 +1,42 @@
+#!/bin/bash
+# A step of vlalign on a Ray cluster inside a Slurm allocation. Run from the top folder of a checkout that all nodes see:
+#
+#   make .venv/installed
+#   sbatch --nodes 4 --gpus-per-node 4 --time 24:00:00 ray_jobs/slurm.sh \
+#       ray_jobs/extract_howto100m.py --dataset howto100m --features s3d,resnet152 --device cuda
+#
+# Options before the file are sbatch's, such as --partition and --account; those after the script are the script's. The
+# data is in $VLALIGN_ROOT, or else in vlalign_data of this folder. If time runs out or a node fails, submit the same again.
+#SBATCH --job-name=vlalign
+#SBATCH --nodes=1
+#SBATCH --ntasks-per-node=1
+#SBATCH --exclusive
+#SBATCH --requeue
+#SBATCH --open-mode=append
+#SBATCH --output=%x-%j.log
+set -euo pipefail
+if [ "$#" -eq 0 ] || [ -z "${SLURM_JOB_ID:-}" ]; then
+    echo "usage: sbatch [--nodes 4 ...] ray_jobs/slurm.sh ray_jobs/extract_howto100m.py [OPTIONS OF THE SCRIPT]" >&2
+    exit 2
+fi
+export PATH="$PWD/.venv/bin:$PATH"
+export RAY_AUTH_MODE=token RAY_AUTH_TOKEN  # a secret of this job, because other users may reach Ray's ports
+RAY_AUTH_TOKEN=$(python -c "import secrets; print(secrets.token_hex(32))")
+ip=$(hostname --all-ip-addresses | cut --delimiter=" " --fields=1)  # this file runs on the first node
+
+start_ray() {  # more than once, because Ray gives up after 30 seconds, and packages on a shared file system load slowly
+    for _ in 1 2 3 4 5; do
+        ray start --num-cpus "$SLURM_CPUS_ON_NODE" --disable-usage-stats "$@" && return
+        ray stop
+    done
+    return 1
+}
+
+trap "ray stop" EXIT
+start_ray --head --node-ip-address "$ip" --port 6379 --include-dashboard=false
+others=$((SLURM_JOB_NUM_NODES - 1))
+if [ "$others" -gt 0 ]; then  # --cpus-per-task, because a step gets one core by default
+    srun --nodes="$others" --ntasks="$others" --relative=1 --cpus-per-task="$SLURM_CPUS_ON_NODE" \
+        bash -c "$(declare -f start_ray); start_ray --address $ip:6379 --block" &
+fi
+RAY_ADDRESS="$ip:6379" python "$@"  # the end of this file ends the other nodes' steps, too

@@ -1,0 +1,222 @@
+"""The files of docs/deploy.md, each against the schema of the program that reads it."""
+
+import copy
+import json
+import re
+import shlex
+import subprocess
+from pathlib import Path
+
+import jsonschema
+import pytest
+import ray.autoscaler
+import yaml
+from ray.autoscaler._private.kuberay.autoscaling_config import _derive_autoscaling_config_from_ray_cr
+from ray.autoscaler._private.util import prepare_config, validate_config
+from vlalign.ray_jobs.extraction import main as extract_main
+
+TOP = Path(__file__).resolve().parents[2]
+FILES = TOP / "ray_jobs"
+LAUNCHER_FILES = ("extract_howto100m.yaml", "own_machines.yaml", "one_machine.yaml")
+PAGE = (TOP / "docs" / "deploy.md").read_text(encoding="utf-8")
+GOOGLE_CLOUD, AZURE = (yaml.safe_load(block) for block in re.findall(r"^```yaml\n(.*?)^```", PAGE, re.M | re.S))
+
+
+def read(name: str) -> dict:
+    return yaml.safe_load((FILES / name).read_text(encoding="utf-8"))
+
+
+def prepared(config: dict) -> dict:
+    """Return a cluster file as ``ray up`` completes and checks it."""
+    config = prepare_config(copy.deepcopy(config))
+    validate_config(config)
+    return config
+
+
+# Ray's cluster launcher
+
+
+@pytest.mark.parametrize("name", LAUNCHER_FILES)
+def test_ray_accepts_the_cluster_file(name):
+    prepared(read(name))
+
+
+@pytest.mark.parametrize("variant", [GOOGLE_CLOUD, AZURE], ids=["gcp", "azure"])
+def test_ray_accepts_the_cluster_file_with_the_sections_of_another_cloud(variant):
+    config = prepared(read("extract_howto100m.yaml") | variant)
+    assert config["provider"]["type"] == variant["provider"]["type"]
+    assert config["available_node_types"].keys() == read("extract_howto100m.yaml")["available_node_types"].keys()
+
+
+def test_a_misspelt_key_of_a_cluster_file_is_noticed():
+    with pytest.raises(jsonschema.ValidationError, match="setup_comands"):
+        prepared(read("extract_howto100m.yaml") | {"setup_comands": []})
+
+
+def test_parameters_for_azure_are_those_of_rays_template():
+    folder = Path(ray.autoscaler.__file__).parent / "_private" / "_azure"
+    template = json.loads((folder / "azure-vm-template.json").read_text(encoding="utf-8"))
+    for node in AZURE["available_node_types"].values():
+        assert node["node_config"]["azure_arm_parameters"].keys() <= template["parameters"].keys()
+
+
+def test_all_cluster_files_install_the_same():
+    first, *others = (read(name) for name in LAUNCHER_FILES)
+    installing = [line for line in first["setup_commands"] if "constraints.txt" in line or "uv.txt" in line]
+    assert len(installing) == 3
+    for other in others:
+        assert other["file_mounts"] == first["file_mounts"]
+        lines = "\n".join(other["setup_commands"]).replace("vlalign[english]", "vlalign[english,s3]")
+        assert all(line in lines for line in installing)
+
+
+@pytest.mark.slow
+def test_rays_own_code_starts_both_machine_types_in_a_simulated_aws(monkeypatch, tmp_path):
+    moto = pytest.importorskip("moto", reason="moto simulates AWS")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "none")
+    (tmp_path / ".ssh").mkdir()
+    with moto.mock_aws():
+        import boto3
+        from ray.autoscaler._private.aws.config import bootstrap_aws
+        from ray.autoscaler._private.aws.node_provider import AWSNodeProvider
+
+        config = prepared(read("extract_howto100m.yaml"))
+        region = config["provider"]["region"]
+        for name in ("vlalign-head", "vlalign-worker"):
+            boto3.client("iam").create_instance_profile(InstanceProfileName=name)
+        config = bootstrap_aws(config)
+        assert "boto3" in config["head_setup_commands"][-1] and "vlalign_venv" in config["head_setup_commands"][-1]
+        provider = AWSNodeProvider(config["provider"], config["cluster_name"])
+        for kind, name in (("head", "vlalign-head"), ("gpu_worker", "vlalign-worker")):
+            node = config["available_node_types"][kind]["node_config"]
+            [machine] = provider.create_node(node, {"ray-node-type": kind}, 1).values()
+            assert machine.instance_type == node["InstanceType"]
+            [association] = boto3.client("ec2", region).describe_iam_instance_profile_associations(
+                Filters=[{"Name": "instance-id", "Values": [machine.id]}]
+            )["IamInstanceProfileAssociations"]
+            assert association["IamInstanceProfile"]["Arn"].endswith(f"/{name}")
+        assert machine.instance_lifecycle == "spot"
+
+
+# Kubernetes
+
+STRINGS = {"type": "object", "additionalProperties": {"type": "string"}}
+TEMPLATE = {"type": "object", "required": ["spec"], "properties": {"metadata": {}, "spec": {"type": "object"}}}
+COUNT = {"type": "integer", "minimum": 0}
+
+
+def record(required: list[str], **properties: dict) -> dict:
+    return {"type": "object", "required": required, "additionalProperties": False, "properties": properties}
+
+
+# The fields of KubeRay's API reference that the file uses. No package of an index that is installed here has KubeRay's
+# own schema.
+RAY_JOB = record(
+    ["apiVersion", "kind", "metadata", "spec"],
+    apiVersion={"const": "ray.io/v1"},
+    kind={"const": "RayJob"},
+    metadata={"type": "object"},
+    spec=record(
+        ["entrypoint", "rayClusterSpec"],
+        entrypoint={"type": "string"},
+        shutdownAfterJobFinishes={"type": "boolean"},
+        rayClusterSpec=record(
+            ["headGroupSpec"],
+            rayVersion={"type": "string"},
+            authOptions=record(["mode"], mode={"enum": ["disabled", "token"]}),
+            enableInTreeAutoscaling={"type": "boolean"},
+            autoscalerOptions=record([], idleTimeoutSeconds=COUNT),
+            headGroupSpec=record(["rayStartParams", "template"], rayStartParams=STRINGS, template=TEMPLATE),
+            workerGroupSpecs={
+                "type": "array",
+                "items": record(
+                    ["groupName", "minReplicas", "maxReplicas", "rayStartParams", "template"],
+                    groupName={"type": "string"},
+                    replicas=COUNT,
+                    minReplicas=COUNT,
+                    maxReplicas=COUNT,
+                    rayStartParams=STRINGS,
+                    template=TEMPLATE,
+                ),
+            },
+        ),
+    ),
+)
+CLAIM, JOB = yaml.safe_load_all((FILES / "kuberay.yaml").read_text(encoding="utf-8"))
+CLUSTER = JOB["spec"]["rayClusterSpec"]
+PODS = [CLUSTER["headGroupSpec"]["template"], *(group["template"] for group in CLUSTER["workerGroupSpecs"])]
+
+
+def test_the_job_has_only_fields_that_kuberay_documents():
+    jsonschema.validate(JOB, RAY_JOB)
+    broken = copy.deepcopy(JOB)
+    broken["spec"]["rayClusterSpec"]["workerGroupSpecs"][0]["maxReplica"] = 3
+    with pytest.raises(jsonschema.ValidationError, match="maxReplica"):
+        jsonschema.validate(broken, RAY_JOB)
+
+
+def test_pods_and_claim_follow_the_schema_of_kubernetes():
+    kubernetes_validate = pytest.importorskip("kubernetes_validate", reason="it contains Kubernetes' schemas")
+    for pod in PODS:
+        described = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "pod"}, **pod}
+        kubernetes_validate.validate(described, "1.34", strict=True)
+    kubernetes_validate.validate(CLAIM, "1.34", strict=True)
+
+
+def test_ray_can_grow_the_cluster_that_the_job_describes():
+    described = {"metadata": {"name": "vlalign", "namespace": "default"}, "spec": CLUSTER}
+    config = _derive_autoscaling_config_from_ray_cr(described)
+    head, worker = (config["available_node_types"][name] for name in ("headgroup", "gpu-worker"))
+    assert head["resources"]["CPU"] == 0
+    assert {name: worker["resources"][name] for name in ("CPU", "GPU")} == {"CPU": 14, "GPU": 1}
+    words = shlex.split(JOB["spec"]["entrypoint"])
+    assert float(words[words.index("--cpus-per-worker") + 1]) <= worker["resources"]["CPU"]
+    assert int(words[words.index("--workers") + 1]) == worker["max_workers"]
+
+
+def test_pods_share_the_image_the_user_and_the_claim():
+    for pod in PODS:
+        [container] = pod["spec"]["containers"]
+        assert container["image"] == PODS[0]["spec"]["containers"][0]["image"]
+        assert container["volumeMounts"] == [{"name": "data", "mountPath": "/mnt/vlalign"}]
+        assert pod["spec"]["volumes"][0]["persistentVolumeClaim"]["claimName"] == CLAIM["metadata"]["name"]
+        assert pod["spec"]["securityContext"]["runAsUser"] == 1000
+
+
+def test_the_job_runs_rays_pinned_version_and_options_that_exist(capsys):
+    pins = (TOP / "constraints.txt").read_text(encoding="utf-8")
+    assert re.search(rf"^ray=={re.escape(CLUSTER['rayVersion'])} ", pins, re.M)
+    python, flag, module, *options = shlex.split(JOB["spec"]["entrypoint"])
+    assert (python, flag, module) == ("python", "-m", "vlalign.ray_jobs.extract_howto100m")
+    with pytest.raises(SystemExit):
+        extract_main(["--help"])
+    known = set(re.findall(r"--[a-z][a-z-]*", capsys.readouterr().out))
+    assert {option for option in options if option.startswith("--")} <= known
+
+
+# The image
+
+
+def test_the_image_gets_every_package_and_nothing_else_of_the_checkout():
+    dockerfile = (FILES / "Dockerfile").read_text(encoding="utf-8")
+    copied = {name for line in re.findall(r"^COPY (.+) \S+$", dockerfile, re.M) for name in line.split()}
+    project = (TOP / "pyproject.toml").read_text(encoding="utf-8")
+    folders = set(re.findall(r'^"vlalign\.\w+" = "(\w+)"$', project, re.M))
+    assert len(folders) == 5
+    assert copied == folders | {"pyproject.toml", "constraints.txt", "README.md", "LICENSE"}
+    ignored = (FILES / "Dockerfile.dockerignore").read_text(encoding="utf-8").splitlines()
+    assert ignored[1] == "*" and {line[1:] for line in ignored if line.startswith("!")} == copied
+
+
+# Slurm
+
+
+@pytest.mark.parametrize("name", ["slurm.sh", "slurm_torchrun.sh"])
+def test_outside_an_allocation_the_scripts_say_how_they_are_called(name):
+    done = subprocess.run(
+        ["bash", str(FILES / name), "x.py"], env={"PATH": "/usr/bin:/bin"}, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("usage: sbatch") and done.stderr.count("\n") == 1
