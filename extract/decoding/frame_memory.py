@@ -20,8 +20,7 @@ from .decode import Wanted
 from .errors import VideoError
 
 PLACES = 2
-"""Windows of one profile that are in the memory at once: one is filled while the parent copies the other. More, filled
-in turn, would no longer fit into a processor's cache."""
+"""Windows of one profile that are in the memory at once: one is filled while the parent copies the other."""
 MAX_WINDOW_BYTES = 256 << 20
 SMALL_WINDOW_BYTES = 4 << 20
 TAKEN_AT_ONCE = 4096
