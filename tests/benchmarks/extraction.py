@@ -76,8 +76,14 @@ def drain(paths: list[Path], extractors: list[Extractor]) -> tuple[float, list[l
 
 
 def child_cpu_seconds(process: DecodeProcess) -> float:
-    fields = Path(f"/proc/{process._process.pid}/stat").read_text().rsplit(") ", 1)[1].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    """CPU seconds of a decoder's process and of those that it has forked, one of which decodes."""
+    pids, ticks = [process._process.pid], 0
+    while pids:
+        folder = Path(f"/proc/{pids.pop()}")
+        fields = folder.joinpath("stat").read_text().rsplit(") ", 1)[1].split()
+        ticks += sum(map(int, fields[11:15]))  # its own time, and that of children that have ended
+        pids += map(int, folder.joinpath(f"task/{folder.name}/children").read_text().split())
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def model_cpu_seconds(extractor: Extractor, windows: list[np.ndarray]) -> float:
