@@ -135,7 +135,7 @@ def hub(paths: list[Path]) -> None:
 def overlap_of(name: str, extractor: Extractor, paths: list[Path]) -> None:
     """(a) for one network."""
     videos = enough(paths, [extractor])
-    decodes, models, wholes = [], [], []
+    decodes, models, wholes, windows = [], [], [], []
     for _ in range(2):  # by turns: a shared machine is not as fast from one minute to the next
         decode, (windows,) = drain(videos, [extractor])
         decodes.append(decode)
