@@ -247,7 +247,7 @@ def test_an_extraction_into_a_bucket_that_is_killed_30_times_loses_nothing(tmp_p
     assert extract_main(options(expected)) == 0
     survive(
         30,
-        40,
+        20,
         s3,
         command,
         lambda number: films(tmp_path / f"round{number}", short_video, 12).features("s3d"),
