@@ -28,7 +28,7 @@ from vlalign.storage.common.problems import Problems
 from vlalign.storage.layout import DatasetFolder
 
 PART, PIECE, NUM_PARTS = 400, 1 << 12, 50
-WAIT_SECONDS = 300
+WAIT_SECONDS = 900
 LEFT_SECONDS = 30
 """Generous, because the machine may be busy. A quiet one needs less than a second."""
 PROGRAM = f"""
