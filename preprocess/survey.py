@@ -69,7 +69,7 @@ class Collected(Problems):
 
 @dataclass(frozen=True)
 class FoundInPiece:
-    """What a process found in a piece."""
+    """The captions and videos of a piece, as a process counted them."""
 
     counts: PieceCounts
     videos: list[VideoRecord]

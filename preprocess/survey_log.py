@@ -18,7 +18,7 @@ LOG_NAME = "survey.jsonl"
 
 @dataclass(frozen=True)
 class PieceCounts:
-    """What a piece of the captions holds."""
+    """The counts and problems of a piece of the captions."""
 
     census: Census
     messages: list[str]

@@ -36,7 +36,7 @@ class InstalledModel(NamedTuple):
 
 
 class Tagger(NamedTuple):
-    """What tags captions."""
+    """A spaCy pipeline that tags captions."""
 
     spacy_model: str
     """Name of an installed spaCy pipeline, as the user gave it."""

@@ -38,7 +38,7 @@ class FirstClips:
 
 @dataclass(frozen=True)
 class Ranked:
-    """What ranking a split gave."""
+    """The metrics of a ranked split, and the best clips of its captions."""
 
     metrics: RetrievalMetrics
     stages: dict[str, RetrievalMetrics]
