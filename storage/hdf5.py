@@ -44,7 +44,8 @@ def is_inside(group: h5py.Group, name: str) -> bool:
 
 def offset_of(group: h5py.Group, name: str) -> int:
     """Return where in the file an object lies, whatever its name."""
-    return h5py.h5o.get_info(group.id, name.encode("utf-8", "surrogateescape")).addr  # pyright: ignore[reportAttributeAccessIssue] - the stub lacks h5o
+    encoded = name.encode("utf-8", "surrogateescape")
+    return h5py.h5o.get_info(group.id, encoded).addr  # pyright: ignore[reportAttributeAccessIssue] - the stub lacks h5o
 
 
 def inner_dataset(group: h5py.Group, name: str) -> h5py.Dataset:

@@ -124,9 +124,8 @@ def test_every_dependency_is_imported():
     for folder, (_, libraries) in TABLE.items():
         assert libraries <= by_folder[folder] | {"decord"}, folder
     imported = set().union(*by_folder.values()) | {"tensorboard"}
-    packages = {
-        package.lower().replace("_", "-") for module in imported for package in packages_distributions().get(module, [])
-    }
+    packages_of = packages_distributions()
+    packages = {package.lower().replace("_", "-") for module in imported for package in packages_of.get(module, [])}
     _, _, listed = (TOP / "pyproject.toml").read_text(encoding="utf-8").partition("\ndependencies = [\n")
     names = re.findall(r'^    "([\w-]+)', listed.partition("\n]")[0], re.MULTILINE)
     assert {"torch", "pytorchvideo"} < set(names)

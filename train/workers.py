@@ -28,15 +28,20 @@ class _Gather(torch.autograd.Function):
     all_gather that returns only its own part's gradient gives a fraction of it.
     """
 
+    # The methods of torch's class take any arguments.
     @staticmethod
-    def forward(ctx: Any, x: Tensor, rank: int, size: int) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]: torch's takes any arguments
+    def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any, x: Tensor, rank: int, size: int
+    ) -> Tensor:
         ctx.rows = slice(rank * len(x), (rank + 1) * len(x))
         parts = [torch.empty_like(x) for _ in range(size)]
         dist.all_gather(parts, x.contiguous())
         return torch.cat(parts)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:  # pyright: ignore[reportIncompatibleMethodOverride]: torch's takes any arguments
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any, gradient: Tensor
+    ) -> tuple[Tensor, None, None]:
         gradient = gradient.contiguous()
         dist.all_reduce(gradient)
         return gradient[ctx.rows], None, None

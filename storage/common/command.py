@@ -35,7 +35,9 @@ class Parser(argparse.ArgumentParser):
     """True if options may stand between optional positional arguments."""
 
     # The stub has overloads for the type of ``namespace``, which nobody here uses.
-    def parse_args(self, args: Iterable[str] | None = None, namespace: Any = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def parse_args(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self, args: Iterable[str] | None = None, namespace: Any = None
+    ) -> Any:
         """Parse ``args``, by default those of the process. Exit with code 2 on a mistake."""
         parse = self.parse_known_intermixed_args if self.intermixed else self.parse_known_args
         parsed, unknown = parse(None if args is None else list(args), namespace)

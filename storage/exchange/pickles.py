@@ -112,7 +112,8 @@ class _PlainUnpickler(pickle._Unpickler):
             f"{self.path}: contains objects that are neither numpy arrays nor plain containers; only those are read"
         )
 
-    dispatch: ClassVar[dict[int, Callable[[Any], None]]] = (  # pyright: ignore[reportIncompatibleVariableOverride] - the stub asks for Unpickler alone
+    # The stub asks for functions of Unpickler alone.
+    dispatch: ClassVar[dict[int, Callable[[Any], None]]] = (  # pyright: ignore[reportIncompatibleVariableOverride]
         dict.fromkeys(pickle._Unpickler.dispatch, refuse)
         | {
             code[0]: pickle._Unpickler.dispatch[code[0]]
