@@ -7,9 +7,10 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..storage.common.command import command_parser, run_command
+from ..storage.common.command import run_command
 from ..storage.common.errors import UserError
 from ..storage.common.exits import EXIT_DONE, EXIT_INCOMPLETE
+from ..storage.common.parser import Parser, command_parser
 from ..storage.common.terminal import show
 from ..storage.hub_names import is_hub_name
 from ..storage.layout import DatasetFolder
@@ -134,62 +135,11 @@ class VerdictTable:
         )
 
 
-def extract_parser(prog: str, description: str, example: str) -> argparse.ArgumentParser:
+def extract_parser(prog: str, description: str, example: str) -> Parser:
     """Return the parser of ``vlalign-extract`` and of the cluster job that does the same."""
     parser = command_parser(prog, description, example)
-    known = ", ".join([*PROFILES, *(f"{alias} (= {name})" for alias, name in ALIASES.items())])
-    known += "; or a model of transformers or timm: hf:ORG/MODEL[@REVISION], timm:NAME or hf:/path/to/folder; "
-    known += "or the file of a profile of your own, with --trust"
-    parser.add_argument(
-        "--features", default="s3d", help=f"features to extract, separated by commas or +: {known} (default: s3d)"
-    )
-    parser.add_argument(
-        "--fps",
-        type=float,
-        help="frames a second for hf: encoders (default: 1 for those of images; those of videos need it)",
-    )
-    parser.add_argument(
-        "--trust",
-        action="append",
-        default=[],
-        metavar="MODULE",
-        help="Python module that a profile of your own may run",
-    )
-    parser.add_argument(
-        "--videos",
-        type=Path,
-        metavar="FOLDER",
-        help="folder with your own video files, or images; their names become the video ids",
-    )
-    parser.add_argument(
-        "--weights",
-        action="append",
-        metavar="[NAME=]WEIGHTS",
-        help="a checkpoint file, 'pretrained' (default: from the cache or the authors) or 'random'; with NAME=, for "
-        "one of several features",
-    )
-    parser.add_argument(
-        "--stores",
-        metavar="ADDRESS",
-        help="where the feature stores lie, each in a folder of its own, if not under --root: s3://bucket/folder, "
-        "gs://...; needed only once",
-    )
-    parser.add_argument(
-        "--allow-folder",
-        action="append",
-        default=[],
-        type=Path,
-        metavar="FOLDER",
-        help="folder outside --root in which videos listed in videos.jsonl may lie; needed only once, and not with "
-        "--videos",
-    )
-    parser.add_argument(
-        "--allow-host",
-        action="append",
-        default=[],
-        metavar="HOST",
-        help="host on this machine or in a private network that addresses of videos may name; others there are refused",
-    )
+    _add_features(parser)
+    _add_videos(parser)
     parser.add_argument("--device", default="cpu", help="cpu, cuda or cuda:N (default: cpu)")
     parser.add_argument(
         "--precision", default="fp32", choices=("fp32", "bf16", "fp16"), help="what networks compute in (default: fp32)"
@@ -206,15 +156,80 @@ def extract_parser(prog: str, description: str, example: str) -> argparse.Argume
         metavar="FOLDER",
         help="compare with features made by others (.npy, .npz or .h5 files, named by video id), row by row",
     )
+    parser.add_argument(
+        "--stores",
+        metavar="ADDRESS",
+        help="where the feature stores lie, each in a folder of its own, if not under --root: s3://bucket/folder, "
+        "gs://...; needed only once",
+    )
     return parser
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Run ``vlalign-extract``; return its exit code."""
-    parser = extract_parser(
+def _add_features(parser: Parser) -> None:
+    group = parser.add_argument_group("features")
+    known = ", ".join([*PROFILES, *(f"{alias} (= {name})" for alias, name in ALIASES.items())])
+    known += "; or a model of transformers or timm: hf:ORG/MODEL[@REVISION], timm:NAME or hf:/path/to/folder; "
+    known += "or the file of a profile of your own, with --trust"
+    group.add_argument(
+        "--features", default="s3d", help=f"features to extract, separated by commas or +: {known} (default: s3d)"
+    )
+    group.add_argument(
+        "--weights",
+        action="append",
+        metavar="[NAME=]WEIGHTS",
+        help="a checkpoint file, 'pretrained' (default: from the cache or the authors) or 'random'; with NAME=, for "
+        "one of several features",
+    )
+    group.add_argument(
+        "--fps",
+        type=float,
+        help="frames a second for hf: encoders (default: 1 for those of images; those of videos need it)",
+    )
+    group.add_argument(
+        "--trust",
+        action="append",
+        default=[],
+        metavar="MODULE",
+        help="Python module that a profile of your own may run",
+    )
+
+
+def _add_videos(parser: Parser) -> None:
+    group = parser.add_argument_group("videos")
+    group.add_argument(
+        "--videos",
+        type=Path,
+        metavar="FOLDER",
+        help="folder with your own video files, or images; their names become the video ids",
+    )
+    group.add_argument(
+        "--allow-folder",
+        action="append",
+        default=[],
+        type=Path,
+        metavar="FOLDER",
+        help="folder outside --root in which videos listed in videos.jsonl may lie; needed only once, and not with "
+        "--videos",
+    )
+    group.add_argument(
+        "--allow-host",
+        action="append",
+        default=[],
+        metavar="HOST",
+        help="host on this machine or in a private network that addresses of videos may name; others there are refused",
+    )
+
+
+def make_parser() -> Parser:
+    """Return the parser of ``vlalign-extract``."""
+    return extract_parser(
         "vlalign-extract",
         "Runs feature extractors over the videos of a data set, decoding each video once for all of them.",
         "vlalign-extract --dataset demo --features resnet152,s3d\n"
         "  vlalign-extract --dataset mine --videos FOLDER --features s3d",
     )
-    return run_command(run, parser, argv)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run ``vlalign-extract``; return its exit code."""
+    return run_command(run, make_parser(), argv)

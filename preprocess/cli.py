@@ -5,9 +5,10 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from ..storage.common.command import command_parser, run_command
+from ..storage.common.command import run_command
 from ..storage.common.errors import SettingError, UserError
 from ..storage.common.exits import EXIT_DONE, EXIT_INCOMPLETE
+from ..storage.common.parser import Parser, command_parser
 from ..storage.common.processes import available_cores
 from ..storage.common.terminal import show
 from .census import format_statistics
@@ -17,7 +18,7 @@ from .readers import known_datasets
 from .vectors import format_coverage
 
 
-def preprocess_parser(prog: str, description: str, example: str) -> argparse.ArgumentParser:
+def preprocess_parser(prog: str, description: str, example: str) -> Parser:
     """Return the parser of a command that prepares captions, here or on a cluster."""
     parser = command_parser(prog, description, example)
     protocols = [f"{name}: {', '.join(spec.protocols)}" for name, spec in DATASETS.items() if len(spec.protocols) > 1]
@@ -106,13 +107,17 @@ def _show_prepared(prepared: PreparedCaptions) -> int:
     return EXIT_INCOMPLETE if prepared.num_problems else EXIT_DONE
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Run vlalign-preprocess and return its exit code."""
-    parser = preprocess_parser(
+def make_parser() -> Parser:
+    """Return the parser of vlalign-preprocess."""
+    return preprocess_parser(
         "vlalign-preprocess",
         "Read the captions of a data set, tag their words with spaCy, and count in how many training captions each "
         "word occurs.",
         "vlalign-preprocess --dataset demo\n  vlalign-preprocess --dataset youcook2 --annotations DIR\n"
         "  vlalign-preprocess --dataset mine --annotations captions.csv",
     )
-    return run_command(preprocess, parser, argv)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run vlalign-preprocess and return its exit code."""
+    return run_command(preprocess, make_parser(), argv)

@@ -15,9 +15,10 @@ from ray.train import FailureConfig, RunConfig, ScalingConfig
 from ray.train.torch import TorchConfig, TorchTrainer
 from ray.train.v2.api.exceptions import TrainingFailedError
 
-from ..storage.common.command import command_parser, run_command
+from ..storage.common.command import run_command
 from ..storage.common.errors import SettingError, UserError, VlalignError
 from ..storage.common.exits import EXIT_INCOMPLETE, EXIT_MISTAKE
+from ..storage.common.parser import command_parser
 from ..storage.common.signals import Stopped
 from ..storage.common.terminal import say
 from ..storage.remote.links import trust, trusted_links

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from . import care
-from .common.command import add_dataset, formatted, new_parser, run_command
+from .common.command import run_command
 from .common.errors import UserError
 from .common.exits import EXIT_DONE, EXIT_INCOMPLETE
+from .common.parser import Parser, add_dataset, add_messages, formatted, new_parser
 from .common.problems import Problems
 from .common.terminal import harmless, say, show
 from .describe import describe
@@ -282,8 +283,8 @@ ACTIONS = {
 }
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Run vlalign-store and return its exit code."""
+def make_parser() -> Parser:
+    """Return the parser of vlalign-store."""
     parser = new_parser(
         "vlalign-store",
         "Look after feature stores.",
@@ -296,5 +297,11 @@ def main(argv: list[str] | None = None) -> int:
         for argument, settings in action.arguments.items():
             subparser.add_argument(argument, **settings)
         add_dataset(subparser)
+        add_messages(subparser)
         subparser.set_defaults(run=action.run)
-    return run_command(lambda args: args.run(args), parser, argv)
+    return parser
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run vlalign-store and return its exit code."""
+    return run_command(lambda args: args.run(args), make_parser(), argv)

@@ -13,7 +13,7 @@ import numpy as np
 from PIL import Image
 
 from .common.errors import refuse_unreadable
-from .common.terminal import say
+from .common.terminal import warn
 from .files import check_regular, written_whole
 from .hdf5 import MAX_HEAP_BYTES, VlenReader, check_size, inner_dataset, new_hdf5
 from .shard_names import in_order, shard_path
@@ -106,10 +106,9 @@ class ThumbnailStore:
         valid = [thumbnail for thumbnail in thumbnails if math.isfinite(thumbnail.seconds) and is_jpeg(thumbnail.jpeg)]
         if len(valid) < len(thumbnails) and path not in self._warned:
             self._warned.add(path)
-            say(
+            warn(
                 f"warning: {path}: pictures in it, such as of video {video_id!r}, are not JPEGs of the size of a "
-                "thumbnail; "
-                "they are skipped"
+                "thumbnail; they are skipped"
             )
         return sorted(valid, key=lambda thumbnail: thumbnail.seconds)
 

@@ -9,6 +9,7 @@ import shlex
 from pathlib import Path
 
 import pytest
+from vlalign.storage.common import all_commands
 
 TOP = Path(__file__).resolve().parents[1]
 PAGES = [
@@ -16,17 +17,7 @@ PAGES = [
     *sorted((TOP / "docs").glob("*.md")),
 ]
 MOST_BYTES_OF_README, MOST_LINES_OF_PAGE = 8_000, 250
-COMMANDS = {
-    "vlalign-extract": "vlalign.extract.cli",
-    "vlalign-preprocess": "vlalign.preprocess.cli",
-    "vlalign-train": "vlalign.train.cli_train",
-    "vlalign-evaluate": "vlalign.train.cli_evaluate",
-    "vlalign-runs": "vlalign.train.cli_runs",
-    "vlalign-search": "vlalign.train.cli_search",
-    "vlalign-serve": "vlalign.train.cli_serve",
-    "vlalign-index": "vlalign.train.cli_index",
-    "vlalign-store": "vlalign.storage.cli",
-}
+COMMANDS = {f"vlalign-{name}": module for name, (module, _) in all_commands.COMMANDS.items()}
 
 
 def each_page(function):
@@ -47,10 +38,10 @@ def table_names(page: str, heading: str) -> set[str]:
 
 
 def help_of(command: str, *action: str) -> str:
-    """Return what a command prints for ``--help``."""
+    """Return what a command prints for ``--help-all``."""
     shown = io.StringIO()
     with contextlib.redirect_stdout(shown), contextlib.suppress(SystemExit):
-        importlib.import_module(COMMANDS[command]).main([*action, "--help"])
+        importlib.import_module(COMMANDS[command]).main([*action, "--help-all"])
     return shown.getvalue()
 
 
@@ -58,8 +49,8 @@ def calls_in(text: str) -> list[list[str]]:
     """Return the calls of our commands in a page's blocks of code, as lists of words."""
     blocks = re.findall(r"^```[^\n]*\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL)
     lines = [line for block in blocks for line in block.replace("\\\n", " ").splitlines()]
-    found = [re.search(r"(?:^|\$ |--no-python )(?:\.venv/bin/)?(vlalign-[a-z]+ .*)", line) for line in lines]
-    return [shlex.split(match[1], comments=True) for match in found if match]
+    found = [re.search(r"(?:^|\$ |--no-python )(?:\.venv/bin/)?(vlalign[- ][a-z]+ .*)", line) for line in lines]
+    return [shlex.split(match[1].replace("vlalign ", "vlalign-"), comments=True) for match in found if match]
 
 
 def test_readme_is_short():
@@ -97,7 +88,10 @@ def test_calls_use_options_that_exist(page):
     for command, *words in calls_in(page.read_text(encoding="utf-8")):
         action = words[:1] if command == "vlalign-store" else []
         known = set(re.findall(r"--[a-z][a-z-]*", help_of(command, *action)))
-        assert {word.split("=")[0] for word in words if word.startswith("--")} <= known, (command, words)
+        assert {word.split("=")[0] for word in words if word.startswith("--") and word != "--"} <= known, (
+            command,
+            words,
+        )
 
 
 @each_page

@@ -78,7 +78,8 @@ def script(lines: str, *arguments: object) -> list[object]:
 
 COMMAND = """
     import sys, threading, time
-    from vlalign.storage.common.command import command_parser, run_command
+    from vlalign.storage.common.command import run_command
+    from vlalign.storage.common.parser import command_parser
     from vlalign.storage.common.signals import keeping, uninterrupted
     def command(args):
         {}

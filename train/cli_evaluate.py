@@ -3,8 +3,9 @@
 import argparse
 from dataclasses import MISSING, fields
 
-from ..storage.common.command import command_parser, run_command
+from ..storage.common.command import run_command
 from ..storage.common.exits import EXIT_DONE, EXIT_INCOMPLETE
+from ..storage.common.parser import Parser, command_parser
 from ..storage.common.terminal import show
 from ..storage.records import SPLITS
 from .evaluation import SCORES, EvaluationSettings, evaluate
@@ -54,16 +55,17 @@ def _task_settings(args: argparse.Namespace) -> object | None:
     return None
 
 
-def _add_task_options(parser: argparse.ArgumentParser) -> None:
+def _add_task_options(parser: Parser) -> None:
     for task in TASKS.values():
         group = parser.add_argument_group(f"options of --task {task.name}")
         for field in fields(task.settings_type):
             default = None if field.default is MISSING else field.default
-            group.add_argument(f"--{field.name.replace('_', '-')}", default=default, **field.metadata)
+            option = f"--{field.name.replace('_', '-')}"
+            parser.rarely([group.add_argument(option, default=default, **field.metadata)])
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Run the command; return its exit code."""
+def make_parser() -> Parser:
+    """Return the parser of vlalign-evaluate."""
     parser = command_parser(
         "vlalign-evaluate",
         "Ask a run for what its data set is about, such as finding videos by text and texts by video, and write "
@@ -81,13 +83,15 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--split", default="test", choices=SPLITS, help="(default: test)")
     tasks = "; ".join(f"{task.name}: {task.description}" for task in TASKS.values())
     parser.add_argument("--task", choices=TASKS, help=f"what to ask (default: what the data set is for). {tasks}")
+    weights = parser.add_argument_group("weights of the fused score", "default: the run's")
     for name, meaning in WEIGHT_HELP.items():
-        parser.add_argument(
-            f"--{name}-weight",
-            type=float,
-            metavar="W",
-            help=f"weight of {meaning} in the fused score (default: the run's)",
-        )
+        option = weights.add_argument(f"--{name}-weight", type=float, metavar="W", help=f"weight of {meaning}")
+        parser.rarely([option])
     parser.add_argument("--device", default="cpu", help="cpu, cuda or cuda:N (default: cpu)")
     _add_task_options(parser)
-    return run_command(_evaluate, parser, argv)
+    return parser
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the command; return its exit code."""
+    return run_command(_evaluate, make_parser(), argv)

@@ -4,11 +4,12 @@ import argparse
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from ..storage.common.command import command_parser, run_command
+from ..storage.common.command import run_command
 from ..storage.common.errors import UserError
 from ..storage.common.exits import EXIT_DONE
+from ..storage.common.parser import Parser, command_parser
 from ..storage.common.terminal import show
-from .cli_search import add_encoder, folder_of
+from .cli_search import add_encoder, folder_of, run_of
 
 if TYPE_CHECKING:
     from .search.build import BuiltIndex
@@ -17,10 +18,15 @@ EXAMPLES = """vlalign-index --dataset mine --features clip_vit_b32
   vlalign-index words-s3d-seed0 --duplicates 0.98"""
 
 
-def index_parser(prog: str, description: str, examples: str) -> argparse.ArgumentParser:
+def index_parser(prog: str, description: str, examples: str) -> Parser:
     """Return the parser of a command that makes an index, here or on a cluster."""
     parser = command_parser(prog, description, examples)
-    parser.add_argument("run", metavar="RUN", nargs="?", help="a run's folder or name")
+    parser.add_argument(
+        "run",
+        metavar="RUN",
+        nargs="?",
+        help="a run's folder or name (default: the last one finished; none with --features)",
+    )
     add_encoder(parser)
     parser.add_argument(
         "--duplicates", type=float, metavar="COSINE", help="also list videos that are nearly the same, such as 0.98"
@@ -38,8 +44,9 @@ def run_index(args: argparse.Namespace, build: Callable[..., "BuiltIndex"]) -> i
     Returns:
         The exit code.
     """
-    if (args.run is None) == (args.features is None):
-        raise UserError("vlalign-index: expected either RUN or --features")
+    if args.run is not None and args.features is not None:
+        raise UserError(f"--features {args.features}: the run {args.run} has its own; leave one of both out")
+    args.run = run_of(args)
     folder = folder_of(args)
     options = {"features": args.features, "run": args.run, "weights": args.weights, "root": args.root}
     built = build(folder, **options, device=args.device)
@@ -69,12 +76,16 @@ def _index(args: argparse.Namespace) -> int:
     return run_index(args, build_index)
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Run the command; return its exit code."""
-    parser = index_parser(
+def make_parser() -> Parser:
+    """Return the parser of vlalign-index."""
+    return index_parser(
         "vlalign-index",
         "Bring the search index of a data set up to date: encode windows of new and changed videos, and remove those "
         "that no longer count. A stopped call goes on where it was. Small data sets need no such call.",
         EXAMPLES,
     )
-    return run_command(_index, parser, argv)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the command; return its exit code."""
+    return run_command(_index, make_parser(), argv)

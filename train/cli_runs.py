@@ -3,9 +3,10 @@
 import argparse
 import sys
 
-from ..storage.common.command import command_parser, run_command
+from ..storage.common.command import run_command
 from ..storage.common.errors import UserError
 from ..storage.common.exits import EXIT_DONE, EXIT_INCOMPLETE
+from ..storage.common.parser import Parser, command_parser
 from ..storage.common.terminal import say, show
 from ..storage.layout import DatasetFolder, find_dataset
 from .comparison.manage import check_run_folder, delete_run, rename_run
@@ -53,8 +54,8 @@ def _delete(dataset: DatasetFolder, names: list[str], *, is_sure: bool) -> int:
     return EXIT_DONE
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Run the command; return its exit code."""
+def make_parser() -> Parser:
+    """Return the parser of vlalign-runs."""
     parser = command_parser(
         "vlalign-runs",
         "Show all runs of a data set in a table: the settings that differ from the recipe, the metrics with their "
@@ -82,4 +83,9 @@ def main(argv: list[str] | None = None) -> int:
     action.add_argument("--delete", nargs="+", metavar="RUN", help="delete runs; asks first")
     action.add_argument("--rename", nargs=2, metavar=("RUN", "NAME"), help="rename a run")
     parser.add_argument("--yes", action="store_true", help="do not ask before deleting")
-    return run_command(_runs, parser, argv)
+    return parser
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the command; return its exit code."""
+    return run_command(_runs, make_parser(), argv)

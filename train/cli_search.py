@@ -4,10 +4,11 @@ import argparse
 from pathlib import Path
 from typing import get_args
 
-from ..storage.common.command import command_parser, run_command
+from ..storage.common.command import run_command
 from ..storage.common.errors import UserError
 from ..storage.common.exits import EXIT_DONE
-from ..storage.common.terminal import show
+from ..storage.common.parser import Parser, command_parser
+from ..storage.common.terminal import say, show
 from ..storage.layout import find_dataset
 from .search.examples import parse_example
 from .search.limits import SearchBy, check_count, check_query
@@ -35,8 +36,29 @@ def folder_of(args: argparse.Namespace) -> Path | None:
     return None if args.dataset is None else args.root / args.dataset
 
 
+def run_of(args: argparse.Namespace) -> Path | str | None:
+    """Return the run that was named, or the last one finished if there are no features to do without."""
+    if args.run is not None or args.features is not None:
+        return args.run
+    from .runs import find_run
+
+    dataset = None if args.dataset is None or "," in args.dataset else args.dataset
+    folder = find_run(args.root, dataset, None)
+    say(f"note: with {folder.name}, the run that was finished last; another one is named first, or --features")
+    return folder
+
+
+def _names_a_run(args: argparse.Namespace) -> bool:
+    from .runs import find_run
+
+    try:
+        return bool(find_run(args.root, args.dataset, args.run))
+    except UserError:
+        return False
+
+
 def _search(args: argparse.Namespace) -> int:
-    if args.query is None and (args.features is not None or args.like is None):
+    if args.query is None and args.run is not None and (args.features is not None or not _names_a_run(args)):
         args.run, args.query = None, args.run
     query = args.query or ""
     if args.like is None or query.strip():
@@ -45,9 +67,7 @@ def _search(args: argparse.Namespace) -> int:
     check_count("rerank", args.rerank)
     if args.run is not None and args.features is not None:
         raise UserError(f"--features {args.features}: the run {args.run} has its own; leave one of both out")
-    if args.run is None and args.features is None:
-        raise UserError(f"{query!r}: search with what? Pass RUN before it, or --features (clip_vit_b32 needs no run)")
-
+    args.run = run_of(args)
     from .search.search import open_search  # numpy and torch take their time
 
     folder = folder_of(args)
@@ -72,8 +92,8 @@ def _search(args: argparse.Namespace) -> int:
     return EXIT_DONE
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Run the command; return its exit code."""
+def make_parser() -> Parser:
+    """Return the parser of vlalign-search."""
     parser = command_parser(
         "vlalign-search",
         "Find the moments of a data set's videos that fit a text best: without training, with the model that made "
@@ -82,7 +102,12 @@ def main(argv: list[str] | None = None) -> int:
         EXAMPLES,
     )
     parser.intermixed = True
-    parser.add_argument("run", metavar="RUN", nargs="?", help="a run's folder or name")
+    parser.add_argument(
+        "run",
+        metavar="RUN",
+        nargs="?",
+        help="a run's folder or name (default: the last one finished; none with --features)",
+    )
     parser.add_argument("query", metavar="TEXT", nargs="?", help="what to look for")
     add_encoder(parser)
     parser.add_argument("--like", metavar="WHAT", help="find what looks like VIDEO@START-END, VIDEO, or a picture")
@@ -103,4 +128,9 @@ def main(argv: list[str] | None = None) -> int:
         metavar="K",
         help="a run's fusion layers score the K best windows (default: 50)",
     )
-    return run_command(_search, parser, argv)
+    return parser
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the command; return its exit code."""
+    return run_command(_search, make_parser(), argv)

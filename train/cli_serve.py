@@ -3,16 +3,19 @@
 import argparse
 from pathlib import Path
 
-from ..storage.common.command import command_parser, run_command
+from ..storage.common.command import run_command
 from ..storage.common.errors import UserError
 from ..storage.common.exits import EXIT_DONE
+from ..storage.common.parser import Parser, command_parser
 from ..storage.common.terminal import say, show
 from ..storage.layout import find_dataset
+from .cli_search import run_of
 
 
 def _serve(args: argparse.Namespace) -> int:
-    if (args.run is None) == (args.features is None):
-        raise UserError("expected a run, or --features with features whose model reads texts")
+    if args.run is not None and args.features is not None:
+        raise UserError(f"--features {args.features}: the run {args.run} has its own; leave one of both out")
+    args.run = run_of(args)
     names = [None] if args.dataset is None else list(dict.fromkeys(args.dataset.split(",")))
     datasets = [find_dataset(args.root, name, having="features", hint="vlalign-extract") for name in names]
 
@@ -27,8 +30,8 @@ def _serve(args: argparse.Namespace) -> int:
     return EXIT_DONE
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Run the command; return its exit code."""
+def make_parser() -> Parser:
+    """Return the parser of vlalign-serve."""
     parser = command_parser(
         "vlalign-serve",
         "Show a page in the browser on which data sets are searched by words or by example. It can be reached from "
@@ -36,7 +39,12 @@ def main(argv: list[str] | None = None) -> int:
         "vlalign-serve words-s3d-seed0\n  vlalign-serve --dataset mine --features clip_vit_b32\n"
         "  vlalign-serve --dataset mine,msrvtt --features clip_vit_b32",
     )
-    parser.add_argument("run", metavar="RUN", nargs="?", help="a run's folder or name")
+    parser.add_argument(
+        "run",
+        metavar="RUN",
+        nargs="?",
+        help="a run's folder or name (default: the last one finished; none with --features)",
+    )
     parser.add_argument("--features", help="search without a run: features whose model reads texts")
     parser.add_argument("--weights", type=Path, help="with --features: file or folder of the model's weights")
     parser.add_argument(
@@ -46,4 +54,9 @@ def main(argv: list[str] | None = None) -> int:
     )
     parser.add_argument("--port", type=int, default=8377, help="port; 0 for any free one (default: 8377)")
     parser.add_argument("--device", default="cpu", help="cpu, cuda or cuda:N (default: cpu)")
-    return run_command(_serve, parser, argv)
+    return parser
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the command; return its exit code."""
+    return run_command(_serve, make_parser(), argv)

@@ -4,9 +4,10 @@ import argparse
 from dataclasses import Field, fields
 from typing import Any
 
-from ..storage.common.command import command_parser, run_command
+from ..storage.common.command import run_command
 from ..storage.common.errors import SettingError
 from ..storage.common.exits import EXIT_DONE, EXIT_INCOMPLETE
+from ..storage.common.parser import Parser, command_parser
 from ..storage.common.terminal import show
 from .comparison.seeds import SeedRuns, parse_seeds, train_seeds
 from .comparison.suites import list_suites, run_suite
@@ -19,6 +20,18 @@ from .training import is_first_process, train
 
 OWN_OPTIONS = ("dataset", "protocol", "features")
 """Settings whose options say more than the settings do."""
+USUAL_SETTINGS = (
+    "losses",
+    "encoder",
+    "text_encoder",
+    "precision",
+    "seed",
+    "num_steps",
+    "batch_size",
+    "learning_rate",
+    "validate_every",
+)
+"""Settings that the short help shows."""
 
 
 def train_command(args: argparse.Namespace) -> int:
@@ -66,28 +79,30 @@ def show_seeds(result: SeedRuns) -> int:
     return EXIT_DONE if result.is_complete else EXIT_INCOMPLETE
 
 
-def add_setting(group: argparse._ArgumentGroup, of: Field[Any], kind: type, help_text: str) -> None:
+def add_setting(parser: Parser, group: argparse._ArgumentGroup, of: Field[Any], kind: type, help_text: str) -> None:
     """Add the option of a setting. Without the option, its value is None."""
     option = f"--{of.name.replace('_', '-')}"
     told = help_text.replace("%", "%%")
     if kind is bool:
-        group.add_argument(option, action=argparse.BooleanOptionalAction, default=None, help=told)
+        action = group.add_argument(option, action=argparse.BooleanOptionalAction, default=None, help=told)
     else:
-        group.add_argument(option, type=kind, metavar=kind.__name__.upper(), help=told)
+        action = group.add_argument(option, type=kind, metavar=kind.__name__.upper(), help=told)
+    if of.name not in USUAL_SETTINGS:
+        parser.rarely([action])
 
 
-def add_part_settings(parser: argparse.ArgumentParser) -> None:
+def add_part_settings(parser: Parser) -> None:
     """Add a group of options for each part of the settings but the objective's."""
     for part, settings in PARTS.items():
         group, types = parser.add_argument_group(part), types_of(settings)
         for of in fields(settings):
             if of.name not in OWN_OPTIONS:
-                add_setting(group, of, types[of.name], f"{rule_of(of).told} (default: {of.default})")
+                add_setting(parser, group, of, types[of.name], f"{rule_of(of).told} (without a recipe: {of.default})")
 
 
-def add_objective_settings(parser: argparse.ArgumentParser) -> None:
+def add_objective_settings(parser: Parser) -> None:
     """Add the objective's option, and those of all objectives' settings with the objectives that use each."""
-    group = parser.add_argument_group("objective", "; ".join(f"{n}: {o.meaning}" for n, o in OBJECTIVES.items()))
+    group = parser.add_argument_group("objective", "\n".join(f"{n}: {o.meaning}" for n, o in OBJECTIVES.items()))
     group.add_argument(
         "--objective",
         metavar="STR",
@@ -99,13 +114,13 @@ def add_objective_settings(parser: argparse.ArgumentParser) -> None:
         [of] = [of for of in fields(first) if of.name == name]
         users = "" if len(having) == len(OBJECTIVES) else f"of {', '.join(having)}: "
         default = " or ".join(map(str, defaults))
-        help_text = f"{users}{rule_of(of).told} (default: {default})"
+        help_text = f"{users}{rule_of(of).told} (without a recipe: {default})"
         if name == "losses":
             help_text += ". " + "; ".join(f"{n}: {'+'.join(o.terms)}" for n, o in OBJECTIVES.items())
-        add_setting(group, of, types_of(first)[name], help_text)
+        add_setting(parser, group, of, types_of(first)[name], help_text)
 
 
-def make_parser() -> argparse.ArgumentParser:
+def make_parser() -> Parser:
     """Return the parser of vlalign-train."""
     parser = command_parser(
         "vlalign-train",

@@ -6,7 +6,7 @@ from typing import TextIO
 
 from .errors import UserError
 from .exits import EXIT_DONE, EXIT_INCOMPLETE
-from .terminal import harmless, say
+from .terminal import harmless, say, warn
 
 
 class Problems:
@@ -49,7 +49,7 @@ class Problems:
         if self.count > self.MAX_LINES and self.file is not None:
             lines = self._lines or self._begin_list(self.file)
         if lines is None:
-            say(f"warning: {message}")
+            warn(f"warning: {message}")
         else:
             _write_line(lines, message)
 
@@ -64,7 +64,7 @@ class Problems:
             return None
         for message in self.messages[: self.MAX_LINES]:
             _write_line(self._lines, message)
-        say(f"warning: more problems follow; they are only listed in {file}")
+        warn(f"warning: more problems follow; they are only listed in {file}")
         return self._lines
 
     @property
@@ -77,7 +77,7 @@ class Problems:
 
     def __exit__(self, *_: object) -> None:
         if self.count > self.MAX_LINES and not self.quiet:
-            say(f"{self.count:,} problems, {self.where}")
+            warn(f"{self.count:,} problems, {self.where}")
         if self._lines is not None:
             self._lines.close()
 

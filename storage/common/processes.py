@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from .errors import UserError
 from .signals import leave_signals_to_the_parent, uninterrupted
-from .terminal import messages_are_shown, show_messages
+from .terminal import Level, show_messages, shown_level
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -36,7 +36,7 @@ def worker_processes(num_processes: int) -> Iterator[ProcessPoolExecutor]:
     or not at all.
     """
     pool = ProcessPoolExecutor(
-        num_processes, mp_context=get_context("spawn"), initializer=_begin_process, initargs=(messages_are_shown(),)
+        num_processes, mp_context=get_context("spawn"), initializer=_begin_process, initargs=(shown_level(),)
     )
     try:
         yield pool
@@ -85,11 +85,11 @@ def in_processes(call: Callable[[T], R], items: Iterable[T], num_processes: int,
         ) from None
 
 
-def _begin_process(shows_messages: bool) -> None:
+def _begin_process(level: Level | None) -> None:
     leave_signals_to_the_parent()
     threading.Thread(target=_exit_with_parent, daemon=True).start()
-    if shows_messages:
-        show_messages()
+    if level is not None:
+        show_messages(level)
 
 
 def _exit_with_parent() -> None:

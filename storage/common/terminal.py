@@ -5,6 +5,7 @@ logging is set up. Results of commands go to standard output.
 """
 
 import contextlib
+import enum
 import logging
 import os
 import sys
@@ -45,6 +46,11 @@ def say(message: str) -> None:
     logger.info("%s", harmless(message))
 
 
+def warn(message: str) -> None:
+    """Log a warning or an error of one line, which a command shows even if it is asked to be quiet."""
+    logger.warning("%s", harmless(message))
+
+
 def show(result: str) -> None:
     """Print a result on standard output."""
     print(harmless(result))
@@ -70,9 +76,21 @@ if hasattr(os, "register_at_fork"):  # not on Windows; a thread of the parent ma
     os.register_at_fork(after_in_child=lambda: ProgressBar.set_lock(threading.RLock()))
 
 
+class Level(enum.IntEnum):
+    """How much a command says on standard error."""
+
+    QUIET = logging.WARNING
+    """Warnings and errors."""
+    USUAL = logging.INFO
+    """Notes, too."""
+    VERBOSE = logging.DEBUG
+    """With the time of each message, and where errors come from."""
+
+
 class _StandardError(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
-        ProgressBar.write(record.getMessage(), file=sys.stderr)  # keeps a progress bar whole
+        text = self.format(record) if logger.level == Level.VERBOSE else record.getMessage()
+        ProgressBar.write(text, file=sys.stderr)  # keeps a progress bar whole
 
 
 def messages_are_shown() -> bool:
@@ -80,25 +98,32 @@ def messages_are_shown() -> bool:
     return any(isinstance(each, _StandardError) for each in logger.handlers)
 
 
-def show_messages() -> None:
-    """Show all messages of this process on standard error from now on."""
+def shown_level() -> Level | None:
+    """Return how much this process says on standard error; None: nothing."""
+    return Level(logger.level) if messages_are_shown() else None
+
+
+def show_messages(level: Level = Level.USUAL) -> None:
+    """Show messages of this process on standard error from now on."""
     if not messages_are_shown():
-        logger.addHandler(_StandardError())
-        logger.setLevel(logging.INFO)
+        handler = _StandardError()
+        handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
+        logger.addHandler(handler)
+        logger.setLevel(level)
         logger.propagate = False
 
 
 @contextlib.contextmanager
-def messages_on_terminal() -> Iterator[None]:
+def messages_on_terminal(level: Level = Level.USUAL) -> Iterator[None]:
     """Show messages on standard error while the block runs."""
     if messages_are_shown():  # a command that runs another one
         yield
         return
-    level, propagate = logger.level, logger.propagate
-    show_messages()
+    level_before, propagate = logger.level, logger.propagate
+    show_messages(level)
     try:
         yield
     finally:
         logger.handlers[:] = [each for each in logger.handlers if not isinstance(each, _StandardError)]
-        logger.setLevel(level)
+        logger.setLevel(level_before)
         logger.propagate = propagate

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 from vlalign.storage import VideoRecord
-from vlalign.storage.common.command import command_parser
 from vlalign.storage.common.errors import UserError
+from vlalign.storage.common.parser import command_parser
 from vlalign.storage.files import (
     read_jsonl,
     write_text,

@@ -5,8 +5,9 @@ import sys
 
 import pytest
 from vlalign.storage.cli import main as store
-from vlalign.storage.common.command import command_parser, run_command
+from vlalign.storage.common.command import run_command
 from vlalign.storage.common.errors import UserError
+from vlalign.storage.common.parser import command_parser
 from vlalign.storage.files import (
     written_whole,
 )
@@ -108,7 +109,8 @@ def test_a_full_disk_is_named(tmp_path, capsys):
 def test_a_full_disk_behind_standard_output_is_named(tmp_path):
     program = """if True:
         import sys
-        from vlalign.storage.common.command import command_parser, run_command
+        from vlalign.storage.common.command import run_command
+        from vlalign.storage.common.parser import command_parser
         sys.exit(run_command(lambda _: print("x", flush=True), command_parser("t", "", ""), []))
     """
     with open("/dev/full", "w") as full:

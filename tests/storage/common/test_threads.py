@@ -8,7 +8,8 @@ import pytest
 
 COMMAND = """
 import os, sys
-from vlalign.storage.common.command import command_parser, run_command
+from vlalign.storage.common.command import run_command
+from vlalign.storage.common.parser import command_parser
 {before}
 def show(_):
     print(os.environ.get("GOMP_SPINCOUNT"))

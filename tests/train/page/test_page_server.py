@@ -329,5 +329,5 @@ def test_a_port_in_use_is_said(search):
 
 
 def test_the_command_wants_one_thing_to_search_with(toy, capsys):
-    assert serve_main(["--root", str(toy.root), "--dataset", "toy"]) == 2
-    assert "expected a run, or --features" in capsys.readouterr().err
+    assert serve_main(["r", "--root", str(toy.root), "--dataset", "toy", "--features", "s3d"]) == 2
+    assert "the run r has its own; leave one of both out" in capsys.readouterr().err

@@ -217,13 +217,17 @@ def test_the_command_prints_what_the_call_returns(toy, shown, clip, capsys):
     assert capsys.readouterr().out.startswith("like v0@2-7 among 6 videos of shown\n")
     assert search_main([*at_shown, "red ball", *clip_options, "--like", "v0@2-7", "--like-weight", "0"]) == 0
     assert capsys.readouterr().out.startswith("'red ball' and like v0@2-7 among 6 videos of shown\n")
+    assert search_main([*at_toy, "cut the onion", "--num-results", "3"]) == 0
+    out, err = capsys.readouterr()
+    assert out.splitlines() == lines and err.startswith("note: with r, the run that was finished last")
     for call, words in (
         ([*at_toy, "r", " "], "the query is empty"),
+        ([*at_toy, "r"], "the query is empty"),
+        ([*at_shown, "onion"], "no finished run"),
         ([*at_toy, "r", "x", "--num-results", "0"], "--num-results 0: expected 1 or more"),
         ([*at_toy, "r", "x", "--rerank", "0"], "--rerank 0: expected 1 or more"),
         ([*at_shown, "x", *clip_options, "--by", "words"], "--by words: shown has no captions"),
         ([*at_toy, "r", "x", "--device", "cuda:77"], "--device cuda:77: not available here"),
-        ([*at_toy, "onion"], "search with what?"),
         ([*at_toy, "r", "x", "--features", "s3d"], "the run r has its own"),
         ([*at_shown, *clip_options, "--like", "nobody"], "'nobody': not in the index"),
         ([*at_shown, "x", *clip_options, "--like", "v0", "--like-weight", "2"], "--like-weight 2.0: expected 0 to 1"),
