@@ -8,7 +8,7 @@ ROOT ?= vlalign_data
 RUN := words-resnet152+s3d-seed0
 AT := --root $(ROOT) --dataset demo
 
-.PHONY: demo test test-all check constraints audit clean
+.PHONY: demo test test-all check docs constraints audit clean
 
 demo: $(INSTALLED)
 	$(BIN)/vlalign-preprocess $(AT)
@@ -35,6 +35,11 @@ check: $(INSTALLED)
 	$(BIN)/basedpyright
 	$(BIN)/python .ci/audit.py
 
+# The site of the documentation, strict: a warning or a link that leads nowhere ends it.
+docs: $(INSTALLED)
+	$(BIN)/sphinx-build -c docs -b html -q -W --keep-going . docs/_build/html
+	@echo 'page:    docs/_build/html/README.html'
+
 # Editors and type checkers find vlalign.* through links, since the folders lie at the top level (see [tool.basedpyright]).
 # uv installs what constraints.txt pins, and refuses a file whose hash is not there; made again when either file changes.
 $(INSTALLED): pyproject.toml constraints.txt
@@ -58,4 +63,4 @@ audit: $(INSTALLED)
 	$(BIN)/python .ci/audit.py --refresh
 
 clean:
-	rm -rf $(VENV) vlalign_data
+	rm -rf $(VENV) vlalign_data docs/_build docs/reference

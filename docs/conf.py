@@ -1,0 +1,62 @@
+"""Settings of the documentation's site: ``make docs`` builds it with Sphinx.
+
+Sphinx, because it makes the Python reference from docstrings and refuses what leads nowhere; MyST reads the pages as
+the Markdown that a forge shows; Furo works on a phone and in the dark.
+
+The pages are those of the repository, and ``index.md`` is their order. What the code knows better is written when the
+site is built: the options of all commands, the profiles, and the Python reference (``reference.py``).
+"""
+
+import importlib.metadata
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE))
+
+import reference  # noqa: E402 - it lies beside this file
+
+project = "vlalign"
+author = "the authors of vlalign"
+copyright = author
+release = version = importlib.metadata.version("vlalign")
+root_doc = "README"
+# The source is the whole repository, so that links between pages are the same here and on a forge.
+include_patterns = ["*.md", "docs/**", "tests/benchmarks/README.md"]
+exclude_patterns = ["docs/_build/**"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.viewcode"]
+myst_heading_anchors = 4
+autodoc_member_order = "bysource"
+autodoc_typehints = "description"
+autodoc_typehints_format = "short"
+napoleon_google_docstring, napoleon_numpy_docstring = True, False
+html_theme = "furo"
+html_title = "vlalign"
+
+
+def tables_of_contents() -> str:
+    """Return the site's menu in MyST, made from the links and headings of ``index.md``."""
+    lines: list[str] = []
+    for line in (HERE / "index.md").read_text(encoding="utf-8").splitlines():
+        if heading := re.fullmatch(r"\*\*(.+)\*\*", line):
+            lines += ["```", "", "```{toctree}", ":hidden:", f":caption: {heading[1]}", ""]
+        elif link := re.search(r"^ *(?:\d+\.|-) \[(.+?)\]\(([\w./-]+)\.md\)", line):
+            page = str((HERE / link[2]).resolve().relative_to(HERE.parent))
+            lines.append(f"{link[1]} <{page}>")
+    pages = [f"{title} <docs/reference/{name}>" for name, title in reference.PAGES.items()]
+    lines += ["```", "", "```{toctree}", ":hidden:", ":caption: Reference", "", *pages, "```"]
+    return "\n".join(lines[2:])
+
+
+def add_menu(_: Any, page: str, source: list[str]) -> None:
+    """Add the menu to the first page, which a forge shows without it."""
+    if page == root_doc:
+        source[0] += f"\n\n```{{toctree}}\n:hidden:\n\ndocs/index\n```\n\n{tables_of_contents()}\n"
+
+
+def setup(app: Any) -> None:
+    """Write the reference, and add the menu when the first page is read."""
+    reference.write(HERE / "reference")
+    app.connect("source-read", add_menu)

@@ -1,0 +1,92 @@
+"""The pages of the reference, made from the code when the site is built."""
+
+import contextlib
+import importlib
+import io
+from pathlib import Path
+
+from vlalign.storage.common.all_commands import COMMANDS
+from vlalign.storage.common.parser import Parser
+from vlalign.storage.profiles import PROFILES
+
+PAGES = {"options": "Options of all commands", "profiles": "Profiles", "python": "Python"}
+"""{name of a page: its title}"""
+PACKAGES = {
+    "vlalign.extract": "Videos to features.",
+    "vlalign.preprocess": "Annotations to tagged captions.",
+    "vlalign.train": "Training, evaluation and search.",
+    "vlalign.storage": "Files on disk.",
+    "vlalign.ray_jobs": "The same steps on a Ray cluster.",
+}
+"""{package whose ``__all__`` is public: what it is for}"""
+MODULES = {
+    "vlalign.train.losses": "Losses of the papers, each as a function of tensors.",
+    "vlalign.train.metrics": "Ranks and recall.",
+    "vlalign.train.density": "Density of pairs (SSML).",
+}
+"""{module all of which is public: what it is for}"""
+
+
+def write(folder: Path) -> None:
+    """Write all pages into a folder."""
+    folder.mkdir(exist_ok=True)
+    for name, make in {"options": options_page, "profiles": profiles_page, "python": python_page}.items():
+        text = f"# {PAGES[name]}\n\n{make()}\n"
+        path = folder / f"{name}.md"
+        if not path.exists() or path.read_text(encoding="utf-8") != text:  # an unchanged page is not built again
+            path.write_text(text, encoding="utf-8")
+
+
+def options_page() -> str:
+    """Return the whole help of every command."""
+    parts = ["Each command is also there as `vlalign COMMAND`."]
+    for name, (module, meaning) in COMMANDS.items():
+        parser = importlib.import_module(module).make_parser()
+        parts.append(f"## vlalign-{name}\n\n{meaning[0].upper()}{meaning[1:]}.\n\n```text\n{help_of(parser)}```")
+        for action, of_action in actions_of(parser).items():
+            parts.append(f"### vlalign-{name} {action}\n\n```text\n{help_of(of_action)}```")
+    return "\n\n".join(parts)
+
+
+def help_of(parser: Parser) -> str:
+    """Return what ``--help-all`` prints."""
+    shown = io.StringIO()
+    with contextlib.redirect_stdout(shown):
+        parser.show_all()
+    return shown.getvalue()
+
+
+def actions_of(parser: Parser) -> dict[str, Parser]:
+    """Return the parsers of a command's actions by name."""
+    return dict(parser._subparsers._group_actions[0].choices) if parser._subparsers else {}  # pyright: ignore
+
+
+def profiles_page() -> str:
+    """Return the table of the shipped profiles."""
+    head = "| name | values | rate | window | every | picture | layer | weights |\n|---|---|---|---|---|---|---|---|\n"
+    rows = []
+    for name, of in PROFILES.items():
+        side = f"short side {of.short_side_px}" if of.short_side_px else "none: sound"
+        crop = f", crop {of.crop_px}" if of.crop_px else ""
+        rows.append(
+            f"| `{name}` | {of.dimension:,} | {of.fps:g} a second | {of.window} | {of.stride} | {side}{crop} | "
+            f"{of.layer} | {of.weights} |"
+        )
+    return (
+        "How each of the shipped features is made: frames (or samples) a second, frames in a window and from one to "
+        "the next, size of the pictures in pixels, and the published weights.\n\n" + head + "\n".join(rows)
+    )
+
+
+def python_page() -> str:
+    """Return the reference of all public names."""
+    parts = ["Everything on this page is public: it changes as semantic versioning says. All else may change."]
+    for name, meaning in PACKAGES.items():
+        parts.append(f"## {name}\n\n{meaning}")
+        for public in importlib.import_module(name).__all__:
+            kind = "autoclass" if isinstance(getattr(importlib.import_module(name), public), type) else "autofunction"
+            members = "\n   :members:" if kind == "autoclass" else ""
+            parts.append(f"```{{eval-rst}}\n.. {kind}:: {name}.{public}{members}\n```")
+    for name, meaning in MODULES.items():
+        parts.append(f"## {name}\n\n{meaning}\n\n```{{eval-rst}}\n.. automodule:: {name}\n   :members:\n```")
+    return "\n\n".join(parts)
