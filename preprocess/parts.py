@@ -3,18 +3,18 @@
 import hashlib
 import json
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from ..storage.captions import INPUT_FIELDS, part_path, read_part_about, write_part
 from ..storage.common.errors import UserError
 from ..storage.common.problems import Problems
-from ..storage.common.processes import in_processes
 from ..storage.idf import write_counts
 from ..storage.records import Caption
+from .datasets.sources import Piece
 from .idf import count_words
 from .pieces import ReadPiece, captions_among
 from .tag import Tagger, tag_captions
@@ -31,7 +31,7 @@ class Part:
     folder: Path
     """Folder of the caption tables."""
     index: int
-    pieces: list[Any]
+    pieces: list[Piece]
     """Pieces that hold the captions, and others before and after them."""
     read: ReadPiece
     """Reads a piece."""
@@ -45,12 +45,8 @@ class Part:
     def captions(self) -> list[Caption]:
         """Return the captions of the part."""
         quiet = Problems(quiet=True)
-        records = chain.from_iterable(self.read(piece, quiet) for piece in self.pieces)
+        records = chain.from_iterable(self.read(piece.content, quiet) for piece in self.pieces)
         return list(islice(captions_among(records, quiet), self.skip, self.skip + self.num_captions))
-
-
-MakeParts = Callable[[Iterator[Part]], Iterator[int]]
-"""Calls ``make_part`` for each part, in any order and on any machine, and yields what it returns."""
 
 
 def part_key(captions: Sequence[Caption], tagger: str) -> str:
@@ -111,8 +107,3 @@ def parts_among(pieces: Iterable[T], sizes: Iterable[int], part_captions: int) -
                 skip, num_held = skip - passed, num_held - passed
     if num_held > skip:
         yield [piece for piece, _ in held], skip
-
-
-def make_parts_in_processes(parts: Iterator[Part], num_processes: int) -> Iterator[int]:
-    """Make parts in processes of this machine, and yield the number of captions of each."""
-    return in_processes(make_part, parts, num_processes, "tagged captions")

@@ -8,7 +8,7 @@ from typing import Any
 
 from ..storage.common.problems import Problems
 from ..storage.records import SPLITS, Caption, VideoRecord
-from .datasets.sources import Record
+from .datasets.sources import Piece, Record
 
 PIECE_RECORDS = 500
 """Records after which a piece of records ends with a video."""
@@ -23,7 +23,7 @@ ReadPiece = Callable[[Any, Problems], Iterable[Record]]
 class Pieces:
     """The records of a data set in pieces of whole videos."""
 
-    split: Callable[[Problems], Iterator[Any]]
+    split: Callable[[Problems], Iterator[Piece]]
     """Yields the pieces, in order, the same ones in each call."""
     read: ReadPiece
     source: Path | None = None
@@ -36,15 +36,15 @@ def in_one_process(read: Read) -> Pieces:
     return Pieces(lambda problems: _whole_videos(read(problems)), _as_it_is)
 
 
-def _whole_videos(records: Iterable[Record]) -> Iterator[list[Record]]:
+def _whole_videos(records: Iterable[Record]) -> Iterator[Piece]:
     piece: list[Record] = []
     for _, of_video in groupby(records, key=lambda record: record.video_id):
         piece += of_video
         if len(piece) >= PIECE_RECORDS:
-            yield piece
+            yield Piece(piece)
             piece = []
     if piece:
-        yield piece
+        yield Piece(piece)
 
 
 def _as_it_is(piece: list[Record], _: Problems) -> list[Record]:

@@ -14,14 +14,13 @@ from typing import Any
 
 from ..storage.common.errors import SettingError, UserError
 from ..storage.common.problems import Problems
-from ..storage.common.processes import available_cores
+from ..storage.common.processes import InOrder, available_cores, in_processes
 from ..storage.common.progress import Listener, report_progress_to
 from ..storage.common.terminal import say
 from ..storage.files import sha256_of
 from ..storage.folder_lock import only_process_in
 from ..storage.layout import DatasetFolder
 from .census import CaptionStatistics, Census
-from .parts import MakeParts, make_parts_in_processes
 from .pieces import Pieces, Read, in_one_process
 from .readers import Origin, Reader, choose_reader
 from .survey import BYTES_PER_PROCESS, Survey, survey
@@ -65,7 +64,7 @@ def prepare_captions(
     seed: int = 0,
     strict: bool = False,
     num_processes: int | None = None,
-    make_parts: MakeParts | None = None,
+    in_order: InOrder | None = None,
     on_progress: Listener | None = None,
 ) -> PreparedCaptions:
     """Read and tag the captions of a data set, and write its caption and IDF tables.
@@ -83,8 +82,9 @@ def prepare_captions(
         word_vectors: word2vec (binary or text), GloVe or npz file; keeps the vectors of the captions' words.
         seed: Decides the demo's scenes, and the splits of your own captions if they have none.
         strict: Raise an error at the first row that cannot be used, instead of leaving it out.
-        num_processes: Processes that tag (default: one for each available core). The result does not depend on it.
-        make_parts: Tags parts elsewhere, such as on a cluster, instead of in ``num_processes`` processes.
+        num_processes: Processes that read and tag (default: one for each available core). The result does not depend
+            on it.
+        in_order: Reads and tags elsewhere, such as on a cluster, instead of in ``num_processes`` processes.
         on_progress: Called with the progress of each stage.
 
     Raises:
@@ -103,7 +103,7 @@ def prepare_captions(
                 spacy_model=spacy_model,
                 problems=problems,
                 num_processes=num_processes,
-                make_parts=make_parts,
+                in_order=in_order,
                 origin=reader.origin,
             )
             return _conclude(reader, statistics, _as_path(word_vectors), problems)
@@ -140,7 +140,7 @@ def prepare_records(
     spacy_model: str,
     problems: Problems,
     num_processes: int = 1,
-    make_parts: MakeParts | None = None,
+    in_order: InOrder | None = None,
     origin: Origin | None = None,
 ) -> CaptionStatistics | None:
     """Tag the captions among some records, and write the tables of the data set.
@@ -152,7 +152,7 @@ def prepare_records(
         spacy_model: Installed spaCy pipeline.
         problems: Receives inputs that are left out.
         num_processes: Processes of this machine that read and tag.
-        make_parts: Tags the parts elsewhere.
+        in_order: Reads and tags elsewhere.
         origin: What else decides the captions.
 
     Returns:
@@ -167,7 +167,7 @@ def prepare_records(
     tagger = Tagger(spacy_model, f"{model.package} {model.version}, spaCy {importlib.metadata.version('spacy')}")
     decided = (origin or Origin()).to_json()
     with only_process_in(dataset.captions / LOCK_NAME, "prepares captions"):
-        found = _survey(dataset, pieces, tagger, decided, problems, num_processes)
+        found = _survey(dataset, pieces, tagger, decided, problems, num_processes, in_order)
         if not found.keys:
             raise UserError(f"{dataset.name}: no caption can be used; see the lines above")
         if not _names_listed_videos(dataset, found, problems):
@@ -176,8 +176,8 @@ def prepare_records(
             dataset.write_videos(found.videos)
         captions_sha256 = hashlib.sha256("".join(found.keys).encode()).hexdigest()
         about = {"tagger": tagger.identity, "captions_sha256": captions_sha256, **decided}
-        make_parts = make_parts or partial(make_parts_in_processes, num_processes=num_processes)
-        statistics = make_tables(dataset, pieces, found, tagger, about, problems, make_parts)
+        in_order = in_order or partial(in_processes, num_processes=num_processes)
+        statistics = make_tables(dataset, pieces, found, tagger, about, problems, in_order)
     report_missing_videos(dataset, found.census, problems)
     return statistics
 
@@ -189,10 +189,12 @@ def _survey(
     decided: dict[str, Any],
     problems: Problems,
     num_processes: int,
+    in_order: InOrder | None = None,
 ) -> Survey:
     """Look through all captions; continue what an earlier call found in the same file."""
+    look = partial(survey, pieces, tagger.identity, problems, part_captions=PART_CAPTIONS)
     if pieces.source is None:
-        return survey(pieces, tagger.identity, problems, part_captions=PART_CAPTIONS)
+        return look(in_order=partial(in_processes, num_processes=1))
     about = {
         "file": sha256_of(pieces.source),
         "name": str(pieces.source),
@@ -202,10 +204,9 @@ def _survey(
         **decided,
     }
     num_processes = min(num_processes, 1 + pieces.source.stat().st_size // BYTES_PER_PROCESS)
+    in_order = in_order or partial(in_processes, num_processes=num_processes)
     with survey_log(dataset.captions / LOG_NAME, about) as log:
-        return survey(
-            pieces, tagger.identity, problems, part_captions=PART_CAPTIONS, num_processes=num_processes, log=log
-        )
+        return look(in_order=in_order, log=log)
 
 
 def _names_listed_videos(dataset: DatasetFolder, found: Survey, problems: Problems) -> bool:

@@ -9,12 +9,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
-from typing import Any
 
 from ..storage.common.problems import Problems
-from ..storage.common.processes import in_processes
+from ..storage.common.processes import InOrder
+from ..storage.common.progress import progress
 from ..storage.records import VideoRecord
 from .census import Census
+from .datasets.sources import Piece
 from .parts import input_bytes
 from .pieces import Pieces, ReadPiece, captions_among
 from .survey_log import PieceCounts, SurveyLine, SurveyLog
@@ -75,17 +76,19 @@ class FoundInPiece:
     videos: list[VideoRecord]
     inputs: list[bytes]
     """What decides each caption."""
+    num_bytes: int
+    """As of the piece."""
 
 
-def survey_piece(piece: Any, read: ReadPiece) -> FoundInPiece:
+def survey_piece(piece: Piece, read: ReadPiece) -> FoundInPiece:
     """Look through a piece."""
     problems, census = Collected(), Census()
     videos: list[VideoRecord] = []
     inputs = []
-    for caption in captions_among(read(piece, problems), problems, videos):
+    for caption in captions_among(read(piece.content, problems), problems, videos):
         census.add(caption)
         inputs.append(input_bytes(caption))
-    return FoundInPiece(PieceCounts(census, problems.messages, problems.changed), videos, inputs)
+    return FoundInPiece(PieceCounts(census, problems.messages, problems.changed), videos, inputs, piece.num_bytes)
 
 
 class PartKeys:
@@ -127,7 +130,7 @@ def survey(
     problems: Problems,
     *,
     part_captions: int,
-    num_processes: int = 1,
+    in_order: InOrder,
     log: SurveyLog | None = None,
 ) -> Survey:
     """Look through all captions.
@@ -137,7 +140,7 @@ def survey(
         tagger: Name of the tagger, which is a part of the keys.
         problems: Receives inputs that are left out.
         part_captions: Number of captions of each part but the last.
-        num_processes: Processes that read pieces.
+        in_order: Reads the pieces.
         log: What an earlier call found. It is extended.
 
     Raises:
@@ -151,8 +154,7 @@ def survey(
     num_logged = found.num_captions
     keys = PartKeys(tagger, part_captions, skip=len(found.keys) * part_captions - num_logged)
     unlogged: list[PieceCounts] = []
-    left = islice(pieces.split(problems), len(found.piece_sizes), None)
-    for result in in_processes(partial(survey_piece, read=pieces.read), left, num_processes, "read captions"):
+    for result in _read(pieces, problems, len(found.piece_sizes), in_order):
         found.add(result.counts, problems)
         found.videos += result.videos
         unlogged.append(result.counts)
@@ -170,3 +172,22 @@ def survey(
     if log:
         log.add(SurveyLine(new, unlogged, is_last=True))
     return found
+
+
+def _read(pieces: Pieces, problems: Problems, num_known: int, in_order: InOrder) -> Iterator[FoundInPiece]:
+    """Yield what the pieces after the first ``num_known`` hold. Show progress if they are those of a file."""
+    split, read = pieces.split(problems), partial(survey_piece, read=pieces.read)
+    if pieces.source is None:
+        return in_order(read, islice(split, num_known, None), doing="reading captions")
+    num_bytes = 0
+    if num_known:
+        known = progress(islice(split, num_known), total=num_known, what="passing what was read before", unit="pieces")
+        num_bytes = sum(piece.num_bytes for piece in known)
+    return progress(
+        in_order(read, split, doing="reading captions"),
+        total=pieces.source.stat().st_size,
+        what="reading captions",
+        unit="bytes",
+        size=lambda found: found.num_bytes,
+        done=num_bytes,
+    )

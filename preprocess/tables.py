@@ -13,6 +13,7 @@ from ..storage.captions import (
     write_captions_about,
 )
 from ..storage.common.problems import Problems
+from ..storage.common.processes import InOrder
 from ..storage.common.progress import progress
 from ..storage.common.signals import keeping
 from ..storage.common.terminal import say
@@ -21,7 +22,7 @@ from ..storage.idf import read_counts, write_idf
 from ..storage.layout import DatasetFolder
 from .census import CaptionStatistics, LeftOut, count_shared_texts
 from .idf import idf_table
-from .parts import MakeParts, Part, is_made, parts_among
+from .parts import Part, is_made, make_part, parts_among
 from .pieces import Pieces
 from .plot import plot_idf
 from .survey import Survey
@@ -37,7 +38,7 @@ def make_tables(
     tagger: Tagger,
     about: dict[str, Any],
     problems: Problems,
-    make_parts: MakeParts,
+    in_order: InOrder,
 ) -> CaptionStatistics:
     """Tag the parts that are not on disk, and write what is made of all parts.
 
@@ -48,7 +49,7 @@ def make_tables(
         tagger: The tagger.
         about: What decides the tables.
         problems: What was left out.
-        make_parts: Tags the parts.
+        in_order: Tags the parts.
 
     Returns:
         The statistics that are also on disk.
@@ -66,7 +67,7 @@ def make_tables(
             for index, (held, skip) in enumerate(located)
             if index in left
         )
-        _tag(make_parts(parts), sum(map(found.size_of, left)))
+        _tag(in_order(make_part, parts, doing="tagging captions"), sum(map(found.size_of, left)))
     return _finish(dataset, found, about, problems)
 
 

@@ -121,13 +121,14 @@ def share_of_worker(
     return Share(num_cpus if num_cpus < 1 else float(int(num_cpus)), num_gpus, workers)
 
 
-def spread(call: Callable[[T], R], items: Iterable[T], doing: str) -> Iterator[R]:
-    """Call a function with each item, on one core of the cluster each, and yield the results as they are done.
+def spread(call: Callable[[T], R], items: Iterable[T], *, doing: str, in_order: bool = False) -> Iterator[R]:
+    """Call a function with each item, on one core of the cluster each, and yield the results.
 
     Args:
         call: Function to run; it must be picklable.
         items: Read lazily, ``ITEMS_AHEAD`` per core.
-        doing: What the function does, for messages, such as "tagging".
+        doing: What the function does, for messages, such as "tagging captions".
+        in_order: Yield the results in the order of the items, instead of as they are done.
 
     Raises:
         UserError: A call raised it, or the cluster could not do the work.
@@ -139,15 +140,18 @@ def spread(call: Callable[[T], R], items: Iterable[T], doing: str) -> Iterator[R
         return call(item)
 
     waiting: list[ray.ObjectRef] = []
+
+    def next_results() -> list[R]:
+        done, waiting[:] = (waiting[:1], waiting[1:]) if in_order else ray.wait(waiting)
+        return ray.get(done)
+
     try:
         for item in items:
             waiting.append(remote.remote(item))
             if len(waiting) >= ITEMS_AHEAD * max(sum(node.get("CPU", 0) for node in nodes()), 1):
-                done, waiting = ray.wait(waiting)
-                yield from ray.get(done)
+                yield from next_results()
         while waiting:
-            done, waiting = ray.wait(waiting)
-            yield from ray.get(done)
+            yield from next_results()
     except RayError as error:
         cause = cause_of(error)
         if isinstance(cause, UserError | OSError):

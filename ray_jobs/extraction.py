@@ -104,7 +104,7 @@ class ClusterRunner:
     ) -> Iterator[tuple[str, Probed | VideoError]]:
         """Yield what is known of each video, in any order; see ``Runner``."""
         parts = (videos[first : first + PROBE_TOGETHER] for first in range(0, len(videos), PROBE_TOGETHER))
-        return chain.from_iterable(spread(lambda part: list(probe_videos(part, profiles, 1)), parts, "probing"))
+        return chain.from_iterable(spread(lambda part: list(probe_videos(part, profiles, 1)), parts, doing="probing"))
 
     def measure_speed(
         self, settings: ExtractionSettings, probed: Sequence[Probed], weights: Mapping[str, str]

@@ -9,7 +9,6 @@ from functools import partial
 from pathlib import Path
 
 from ..preprocess.cli import preprocess_parser, run_preprocess
-from ..preprocess.parts import make_part
 from ..preprocess.prepare import SPACY_MODEL, PreparedCaptions, prepare_captions
 from ..storage.common.command import run_command
 from ..storage.common.progress import Listener
@@ -29,7 +28,7 @@ def prepare_captions_on_cluster(
     address: str | None = None,
     on_progress: Listener | None = None,
 ) -> PreparedCaptions:
-    """Do what ``prepare_captions`` does, with one core of a Ray cluster for each part of the captions.
+    """Do what ``prepare_captions`` does; all cores of a Ray cluster read and tag the captions.
 
     Args:
         name: Name of a data set, as for ``prepare_captions``.
@@ -56,7 +55,7 @@ def prepare_captions_on_cluster(
         word_vectors=word_vectors,
         seed=seed,
         strict=strict,
-        make_parts=partial(spread, make_part, doing="tagging"),
+        in_order=partial(spread, in_order=True),
         on_progress=on_progress,
     )
 

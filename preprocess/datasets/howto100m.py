@@ -20,7 +20,7 @@ from typing import NamedTuple, TextIO
 from ...storage.common.errors import UserError
 from ...storage.common.problems import Problems
 from ...storage.records import Caption
-from .sources import EXPECTED, Annotations, Dataset, InPieces, Record, as_published, seconds, text
+from .sources import EXPECTED, Annotations, Dataset, InPieces, Piece, Record, as_published, seconds, text
 
 FILES = {"": "caption.json", "raw-": "raw_caption.json"}
 LEAST_SECONDS = 5.0
@@ -93,21 +93,22 @@ def find(annotations: Annotations, protocol: str) -> Path:
     return path
 
 
-def split(path: Path) -> Iterator[list[Entry]]:
+def split(path: Path) -> Iterator[Piece]:
     """Yield the videos of the file, some at a time; the file is never in memory as a whole."""
     seen = set()
-    piece: list[Entry] = []
-    size = 0
+    entries: list[Entry] = []
+    size, num_bytes_left = 0, path.stat().st_size
     for video_id, content in stream_object(path):
+        if size >= PIECE:
+            yield Piece(entries, size)
+            num_bytes_left -= size
+            entries, size = [], 0
         is_second = video_id in seen
-        piece.append(Entry(video_id, "" if is_second else content))
+        entries.append(Entry(video_id, "" if is_second else content))
         seen.add(video_id)
         size += len(content)
-        if size >= PIECE:
-            yield piece
-            piece, size = [], 0
-    if piece:
-        yield piece
+    if entries:
+        yield Piece(entries, num_bytes_left)  # with everything between the videos, too
 
 
 def read_piece(path: Path, protocol: str, piece: Iterable[Entry], problems: Problems) -> Iterator[Record]:
@@ -129,7 +130,7 @@ def read(annotations: Annotations, protocol: str) -> Iterator[Record]:
     """Yield the captions of one video after the other."""
     path = find(annotations, protocol)
     for piece in split(path):
-        yield from read_piece(path, protocol, piece, annotations.problems)
+        yield from read_piece(path, protocol, piece.content, annotations.problems)
 
 
 def _clips(annotations: Annotations, path: Path, video_id: str, content: str) -> list[Clip]:

@@ -103,15 +103,26 @@ class Annotations:
         self.problems.changed[change] += 1
 
 
+@dataclass(frozen=True)
+class Piece:
+    """Some videos of a data set, with their captions."""
+
+    content: Any
+    """What ``InPieces.read_piece`` takes."""
+    num_bytes: int = 0
+    """What they take of the file. Those of all pieces add up to its size."""
+
+
 class InPieces(NamedTuple):
     """How to read a file that is too large for one process."""
 
     find: Callable[[Annotations, str], Path]
     """Returns the file of a protocol. Nothing else decides the captions."""
-    split: Callable[[Path], Iterator[Any]]
+    split: Callable[[Path], Iterator[Piece]]
     """Yields the file in pieces of whole videos, in order, with little work."""
     read_piece: Callable[[Path, str, Any, Problems], Iterable[Record]]
-    """Yields the records of a piece, given the file's name and the protocol. Any process on any machine can call it."""
+    """Yields the records of a piece, given the file's name, the protocol and the piece's content. Any process on any
+    machine can call it."""
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from concurrent.futures.process import BrokenProcessPool
 from itertools import chain, islice
 from multiprocessing import get_context, parent_process
 from multiprocessing.connection import wait
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from .errors import UserError
 from .signals import leave_signals_to_the_parent, uninterrupted
@@ -21,6 +21,20 @@ R = TypeVar("R")
 
 ITEMS_AHEAD = 2
 """Items for each process that are read ahead of the results."""
+
+
+class InOrder(Protocol):
+    """Calls a function with each of some items, in other processes or on other machines."""
+
+    def __call__(self, call: Callable[[T], R], items: Iterable[T], *, doing: str) -> Iterator[R]:
+        """Yield the results in order.
+
+        Args:
+            call: Function to run; it must be picklable.
+            items: Read lazily, a few ahead of the results.
+            doing: What the function does, for messages, such as "tagging captions".
+        """
+        ...
 
 
 def available_cores() -> int:
@@ -49,7 +63,7 @@ def worker_processes(num_processes: int) -> Iterator[ProcessPoolExecutor]:
         pool.shutdown(cancel_futures=True)
 
 
-def in_processes(call: Callable[[T], R], items: Iterable[T], num_processes: int, doing: str) -> Iterator[R]:
+def in_processes(call: Callable[[T], R], items: Iterable[T], *, num_processes: int, doing: str) -> Iterator[R]:
     """Call a function with each item in processes of this machine, and yield the results in order.
 
     With one process or one item, everything is done in this one.
@@ -58,7 +72,7 @@ def in_processes(call: Callable[[T], R], items: Iterable[T], num_processes: int,
         call: Function to run; it must be picklable.
         items: Read lazily, ``ITEMS_AHEAD`` for each process.
         num_processes: Number of processes.
-        doing: What the processes did, for messages, such as "tagged captions".
+        doing: What the function does, for messages, such as "tagging captions".
 
     Raises:
         UserError: A process was killed.
@@ -80,8 +94,8 @@ def in_processes(call: Callable[[T], R], items: Iterable[T], num_processes: int,
                 yield waiting.popleft().result()
     except BrokenProcessPool:
         raise UserError(
-            f"a process that {doing} was killed, perhaps because memory ran out; run the same command again to "
-            "continue, if necessary with --workers 1"
+            f"{doing}: a process was killed, perhaps because memory ran out; run the same command again to continue, "
+            "if necessary with --workers 1"
         ) from None
 
 

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from .terminal import ProgressBar, harmless, say
 
@@ -26,7 +26,7 @@ class Progress:
     what: str
     """Name of the work, such as "extracting"."""
     unit: str
-    """The things that are counted, such as "videos"."""
+    """The things that are counted, such as "videos"; "bytes" are shown with k, M and G."""
     done: int
     """Units that are done, those of an earlier call included."""
     total: int
@@ -117,7 +117,7 @@ class TerminalProgress:
 
     def _draw(self, state: Progress) -> None:
         if self._bar is None:
-            options = {"desc": harmless(state.what), "unit": f" {state.unit}", "dynamic_ncols": True, "smoothing": 0.05}
+            options = _shown(state) | {"desc": harmless(state.what), "dynamic_ncols": True, "smoothing": 0.05}
             self._bar = ProgressBar(total=state.total, initial=state.earlier, **options)
         self._bar.set_postfix_str(state.note, refresh=False)
         self._bar.update(state.done - self._bar.n)
@@ -129,7 +129,12 @@ class TerminalProgress:
         whole = state.done == state.total and state.seconds >= 1
         if not state.ended and (state.seconds - self._last_seconds >= LOG_EVERY_SECONDS or whole):
             self._last_seconds = state.seconds
-            meter = {"prefix": state.what, "unit": f" {state.unit}", "ncols": 0, "postfix": state.note or None}
+            meter = _shown(state) | {"prefix": state.what, "ncols": 0, "postfix": state.note or None}
             say(ProgressBar.format_meter(state.done, state.total, state.seconds, initial=state.earlier, **meter))
         if state.ended:
             self._last_seconds = 0.0
+
+
+def _shown(state: Progress) -> dict[str, Any]:
+    """Return how the bar shows the unit."""
+    return {"unit": "B", "unit_scale": True} if state.unit == "bytes" else {"unit": f" {state.unit}"}

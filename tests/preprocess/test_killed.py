@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import pickle
 import random
 import signal
 import subprocess
@@ -20,7 +21,7 @@ from vlalign.preprocess.cli import main
 from vlalign.preprocess.datasets import howto100m
 from vlalign.preprocess.datasets.sources import Annotations
 from vlalign.preprocess.pieces import in_one_process
-from vlalign.preprocess.prepare import prepare_records
+from vlalign.preprocess.prepare import prepare_captions, prepare_records
 from vlalign.preprocess.readers import choose_reader
 from vlalign.preprocess.survey_log import LOG_NAME
 from vlalign.preprocess.tag import Tagger
@@ -192,6 +193,46 @@ def test_the_first_pass_is_not_repeated(tmp_path, annotations, expected, small, 
     again = capsys.readouterr().err.splitlines()
     assert [line for line in again if "warning" in line] == said and len(said) == 3
     assert any("nothing to do" in line for line in again)
+    assert tables(tmp_path / "howto100m") == expected
+
+
+def test_progress_of_the_first_pass_counts_all_bytes_and_continues(tmp_path, annotations, small):
+    """The second call goes on in the middle of the file."""
+    log, states = DatasetFolder(tmp_path, "howto100m").captions / LOG_NAME, []
+    num_bytes = (annotations / "caption.json").stat().st_size
+
+    def stop_in_the_middle(state):
+        states.append(state)
+        if state.what == "reading captions" and state.done > num_bytes / 2 and not state.earlier:
+            raise KeyboardInterrupt
+
+    options = {"root": tmp_path, "annotations": annotations, "num_processes": 1, "on_progress": stop_in_the_middle}
+    with pytest.raises(KeyboardInterrupt):
+        prepare_captions("howto100m", **options)
+    first = states.copy()
+    assert {state.what for state in first} == {"reading captions"}
+    known = sum(len(json.loads(line)["pieces"]) for line in lines_of(log)[1:])
+    states.clear()
+    prepare_captions("howto100m", **options)
+    passed = [state for state in states if state.what == "passing what was read before"]
+    assert passed[-1].done == passed[-1].total == known > 10
+    read = [state for state in states if state.what == "reading captions"]
+    assert 0 < read[0].earlier <= first[-1].done
+    for state in (*first, *read):
+        assert (state.unit, state.total) == ("bytes", num_bytes)
+    assert read[-1].done == num_bytes and read[-1].ended
+
+
+def test_captions_are_read_and_tagged_where_the_caller_wants_it(tmp_path, annotations, expected, small):
+    calls = []
+
+    def elsewhere(call, items, *, doing):
+        calls.append(doing)
+        for item in items:
+            yield pickle.loads(pickle.dumps(call))(pickle.loads(pickle.dumps(item)))
+
+    prepare_captions("howto100m", root=tmp_path, annotations=annotations, in_order=elsewhere)
+    assert calls == ["reading captions", "tagging captions"]
     assert tables(tmp_path / "howto100m") == expected
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.annotation_files import howto_video
 from helpers.clusters import (
     PORT,
     SCRIPTS,
@@ -252,6 +253,38 @@ def test_tagging_and_plans_equal_those_of_one_machine(small_demo, tmp_path, netw
     assert "\n".join(table) in log.read_text() and table[3] == "1 of 15 videos cannot be read"
     assert "on 2 workers of this cluster" in log.read_text()
     assert not dataset.features("s3d").exists()
+
+
+@pytest.mark.slow
+def test_a_large_file_of_captions_is_read_and_tagged_as_on_one_machine(tmp_path, network, environment, cluster):
+    """Ten pieces and five parts. A driver that is killed in the middle is followed by another one."""
+    videos = {
+        f"v{n:04d}": howto_video(*[(4.0 * m, 4.0 * m + 3, f"cut the onion in {m} pieces") for m in range(100)])
+        for n in range(220)
+    }
+    folder = tmp_path / "annotations"
+    folder.mkdir()
+    (folder / "caption.json").write_text(json.dumps(videos))
+    here, there, log = tmp_path / "here", tmp_path / "there", tmp_path / "log.txt"
+    call = ["--dataset", "howto100m", "--annotations", str(folder)]
+    assert preprocess_main(["--root", str(here), *call, "--workers", "2"]) == 0
+    cluster(2)
+    options = ["--address", f"127.0.0.1:{PORT}", "--root", str(there), *call]
+    killed = job(network, environment, "preprocess.py", *options, log=log)
+    parts = DatasetFolder(there, "howto100m").captions
+    while not list(parts.glob("part-*.parquet")):
+        assert killed.poll() is None, log.read_text()
+        time.sleep(0.05)
+    kill_all(descendants(killed.pid))
+    killed.wait()
+    made = {path.name: path.stat().st_mtime_ns for path in parts.glob("part-*.parquet")}
+    assert wait_for(job(network, environment, "preprocess.py", *options, log=log), log, 400) == 0, log.read_text()
+    names = sorted(path.relative_to(here) for path in here.rglob("*") if path.is_file())
+    assert sorted(path.relative_to(there) for path in there.rglob("*") if path.is_file()) == names
+    for name in names:
+        if name.suffix != ".png":  # contains the time of drawing
+            assert (here / name).read_bytes() == (there / name).read_bytes(), name
+    assert made.items() <= {path.name: path.stat().st_mtime_ns for path in parts.glob("part-*.parquet")}.items()
 
 
 @pytest.mark.slow
