@@ -98,13 +98,12 @@ def _verify(args: argparse.Namespace) -> int:
             if partials := care.unfinished(folder):
                 say(
                     f"note: {len(partials):,} unfinished files in {folder}, of writers that were stopped; "
-                    "vlalign-store "
-                    "repair removes them"
+                    "vlalign-store repair removes them"
                 )
             show(
                 f"{folder}: {len(findings):,} of {num_shards:,} shards are damaged; vlalign-store repair {folder} "
-                "drops the "
-                "damage, then run vlalign-extract again"
+                "drops the damage, "
+                "then run vlalign-extract again"
                 if findings
                 else f"{folder}: {num_shards:,} shards, every byte as it was written"
             )
@@ -132,9 +131,10 @@ def _compact(args: argparse.Namespace) -> int:
 
 def _link(args: argparse.Namespace) -> int:
     folder = _folder(args, args.store)
-    num_sent = link_store(folder, args.url).send()
-    sent = f"{num_sent:,} shards were sent there; " if num_sent else ""
-    show(f"{folder}: stands for {args.url}; {sent}{len(FeatureStore(folder)):,} videos there")
+    remote = link_store(folder, args.url)
+    told = f"{len(sent):,} shards were sent there; " if (sent := remote.send()) else ""
+    show(f"{folder}: stands for {args.url}; {told}{len(FeatureStore(folder)):,} videos there")
+    show(f"read back from there: {remote.read_back(sent)}")
     return EXIT_DONE
 
 

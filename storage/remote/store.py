@@ -16,7 +16,7 @@ import os
 import re
 import shlex
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -26,7 +26,7 @@ from ..common.terminal import note_once, say
 from ..files import write_json, written_whole
 from ..shard_names import SHARD_NAME, in_order
 from ..shards.format import BLOCK_BYTES, Shard
-from ..shards.read import ShardRows, read_layout, read_shard
+from ..shards.read import ShardRows, damaged_videos, read_layout, read_shard
 from .files import RemoteFiles
 from .links import LINK_FILE, checked_address, linked_address, trust, trusted_address
 
@@ -59,8 +59,7 @@ def link_store(folder: Path, url: str) -> "RemoteStore":
         if foreign := [path for path in shards if not _is_own(path)]:
             raise UserError(
                 f"{foreign[0]}: not a shard that was written here (a symlink, or another name); remove it, then link "
-                "the "
-                "folder again"
+                "the folder again"
             )
         remote.outgoing.mkdir(parents=True, exist_ok=True)
         for path in shards:
@@ -122,8 +121,7 @@ class RemoteStore:
         if odd := [name for name in names if not PLAIN_NAME.fullmatch(name)]:
             note_once(
                 f"note: {self.url}: {len(odd):,} files there, such as {odd[0][:100]!a}, do not have the name of a "
-                "shard; "
-                "they are ignored"
+                "shard; they are ignored"
             )
         return [name for name in names if PLAIN_NAME.fullmatch(name)]
 
@@ -155,15 +153,15 @@ class RemoteStore:
                     pass
         return [self.folder / name for name in in_order(remote_names)]
 
-    def send(self) -> int:
+    def send(self) -> list[str]:
         """Send what was written here, and remove local files of shards that are gone there.
 
         Only commands that write call this.
 
         Returns:
-            The number of shards that were sent.
+            The names of the shards that were sent.
         """
-        num_sent = 0
+        sent = []
         for path in (self.outgoing / name for name in _shard_names(self.outgoing)):
             try:
                 if not _is_own(path):
@@ -175,12 +173,33 @@ class RemoteStore:
                 say(f"note: {error}; it is not sent to {self.url}")
                 continue
             self.put(path)
-            num_sent += 1
+            sent.append(path.name)
         local_names, remote_names = set(_shard_names(self.folder)), set(self.names())
         for name in local_names - remote_names if remote_names else ():  # compacted there
             if _is_own(self.folder / name):
                 (self.folder / name).unlink(missing_ok=True)
-        return num_sent
+        return sent
+
+    def read_back(self, sent: Sequence[str]) -> str:
+        """Fetch the indexes of sent shards anew, and all rows of the smallest, and compare them with their checksums.
+
+        If none were sent, fetch index and rows of the smallest of all. Return what was compared, for people.
+
+        Raises:
+            UserError: Something cannot be read, or is damaged.
+        """
+        try:
+            smallest = min(sent or self.names(), key=lambda name: (self.folder / name).stat().st_size)
+            for name in sent or [smallest]:
+                self._fetch_stub(name)
+                read_shard(self.folder / name)
+            rows = self.rows(read_shard(self.folder / smallest))
+            if damaged := damaged_videos(rows):
+                message = f"the rows of {len(damaged):,} videos are damaged; remove it there, and extract them again"
+                raise UserError(f"{self.url}/{smallest}: {message}")
+        except (UserError, OSError) as error:
+            raise UserError(f"{self.folder}: stands for {self.url}, but cannot be read back: {error}") from None
+        return f"the index of {len(sent) or 1:,} shards, and {rows.shard.num_rows:,} rows of {smallest}"
 
     def put(self, path: Path) -> None:
         """Send a shard in ``outgoing``, whole or not at all, and leave a stub here.

@@ -18,6 +18,7 @@ from vlalign.storage.cli import main
 from vlalign.storage.common.errors import UserError
 from vlalign.storage.remote import files
 from vlalign.storage.remote.links import trust, trusted_links
+from vlalign.storage.shards.read import read_shard
 
 WINS = "9" * 20 + "-00000000.h5"
 """A shard's name, later than all others."""
@@ -119,6 +120,48 @@ def test_a_remote_shard_is_not_overwritten(tmp_path):
     write(tmp_path / "made", video("a", 3, base=500)).rename(store / "outgoing" / theirs.name)
     assert main(["link", str(store), there.as_uri()]) == 0
     assert theirs.read_bytes() == before and FeatureStore(store).get("a").features[0, 0] == 0
+
+
+def test_linking_reads_back_what_it_sent(tmp_path, capsys):
+    store, there = tmp_path / "mine", tmp_path / "there"
+    small = write(store, video("a", 3))
+    write(store, video("b", 300))
+    assert main(["link", str(store), there.as_uri()]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines == [
+        f"{store}: stands for {there.as_uri()}; 2 shards were sent there; 2 videos there",
+        f"read back from there: the index of 2 shards, and 3 rows of {small.name}",
+    ]
+    assert main(["link", str(store), there.as_uri()]) == 0
+    assert "the index of 1 shards, and 3 rows" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("what", ["gone", "short", "index", "rows"])
+def test_what_is_damaged_on_its_way_is_one_line(tmp_path, capsys, monkeypatch, what):
+    """Also if the link exists already, and the whole shard is here."""
+    store, there = tmp_path / "mine", tmp_path / "there"
+    shard = read_shard(write(store, video("a", 300)))
+    content = bytearray(shard.path.read_bytes())
+    content[shard.offsets["features"] if what == "rows" else content.rindex(b"a" + bytes(3))] ^= 1
+    send = files.RemoteFiles.send
+
+    def damage(remote, path):
+        send(remote, path)
+        sent = there / path.name
+        if what == "gone":
+            sent.unlink()
+        else:
+            sent.write_bytes(content[:4096] if what == "short" else content)
+
+    monkeypatch.setattr(files.RemoteFiles, "send", damage)
+    error = refused(["link", str(store), there.as_uri()], capsys)
+    if what == "gone":
+        assert "no shard is there now" in error
+        return
+    expected = {"short": "damaged", "index": "its index is damaged", "rows": "the rows of 1 videos are damaged"}[what]
+    assert f"{store}: stands for {there.as_uri()}, but cannot be read back: " in error and expected in error
+    if what == "rows":
+        assert "the rows of 1 videos are damaged" in refused(["link", str(store), there.as_uri()], capsys)
 
 
 def test_a_symlink_among_the_shards_is_not_uploaded(tmp_path, capsys):
