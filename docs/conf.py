@@ -59,4 +59,5 @@ def add_menu(_: Any, page: str, source: list[str]) -> None:
 def setup(app: Any) -> None:
     """Write the reference, and add the menu when the first page is read."""
     reference.write(HERE / "reference")
+    app.connect("env-get-outdated", lambda *_: [root_doc])  # the menu may have changed, though the page has not
     app.connect("source-read", add_menu)

@@ -5,11 +5,17 @@ import importlib
 import io
 from pathlib import Path
 
+from error_messages import GAP, error_messages
 from vlalign.storage.common.all_commands import COMMANDS
 from vlalign.storage.common.parser import Parser
 from vlalign.storage.profiles import PROFILES
 
-PAGES = {"options": "Options of all commands", "profiles": "Profiles", "python": "Python"}
+PAGES = {
+    "options": "Options of all commands",
+    "profiles": "Profiles",
+    "errors": "Error messages",
+    "python": "Python",
+}
 """{name of a page: its title}"""
 PACKAGES = {
     "vlalign.extract": "Videos to features.",
@@ -30,7 +36,8 @@ MODULES = {
 def write(folder: Path) -> None:
     """Write all pages into a folder."""
     folder.mkdir(exist_ok=True)
-    for name, make in {"options": options_page, "profiles": profiles_page, "python": python_page}.items():
+    pages = {"options": options_page, "profiles": profiles_page, "errors": errors_page, "python": python_page}
+    for name, make in pages.items():
         text = f"# {PAGES[name]}\n\n{make()}\n"
         path = folder / f"{name}.md"
         if not path.exists() or path.read_text(encoding="utf-8") != text:  # an unchanged page is not built again
@@ -76,6 +83,26 @@ def profiles_page() -> str:
         "How each of the shipped features is made: frames (or samples) a second, frames in a window and from one to "
         "the next, size of the pictures in pixels, and the published weights.\n\n" + head + "\n".join(rows)
     )
+
+
+def errors_page() -> str:
+    """Return all messages with which a command refuses to go on."""
+    parts = [
+        "A command that cannot go on says so in one line: where, what was expected, and what to do. These are all such "
+        f"lines, by the part of the package that raises them; {GAP} stands for a path, an id or a value. Search this "
+        "page for the words that you see. [More about the messages that people see most](../troubleshooting.md)"
+    ]
+    by_module: dict[tuple[Path, str], list[str]] = {}
+    for message in error_messages():
+        by_module.setdefault((message.module, message.about), []).append(message.text)
+    folder = ""
+    for (module, about), texts in by_module.items():
+        if module.parts[0] != folder:
+            folder = module.parts[0]
+            parts.append(f"## {folder}")
+        lines = "\n".join(f"- `` {text} ``" for text in dict.fromkeys(texts))
+        parts.append(f"### `{module}`\n\n{about}\n\n{lines}")
+    return "\n\n".join(parts)
 
 
 def python_page() -> str:

@@ -1,5 +1,6 @@
 """The documentation's site: it is built without a warning, has all pages, and names all that is public."""
 
+import html
 import importlib
 import re
 import subprocess
@@ -35,3 +36,23 @@ def test_every_public_name_has_an_entry(site):
     entries = set(re.findall(r'id="(vlalign\.[\w.]+)"', page))
     public = {f"vlalign.{of}.{name}" for of in PACKAGES for name in importlib.import_module(f"vlalign.{of}").__all__}
     assert len(public) > 30 and public - entries == set()
+
+
+@pytest.mark.slow
+def test_every_error_has_an_entry(site):
+    """As many as there are calls that make one; a text search of the source knows no syntax tree."""
+    calls = [
+        (path, line)
+        for folder in PACKAGES
+        for path in (TOP / folder).rglob("*.py")
+        for line in path.read_text(encoding="utf-8").splitlines()
+        if re.search(r"(?<!class )\b(UserError|SettingError)\((?!Vlalign|UserError\))", line)
+    ]
+    sys.path.insert(0, str(TOP / "docs"))
+    errors = importlib.import_module("error_messages")
+    sys.path.remove(str(TOP / "docs"))
+    raised = [message for message in errors.error_messages() if "unreadable(" not in message.text]
+    page = (site / "docs" / "reference" / "errors.html").read_text(encoding="utf-8")
+    shown = re.sub(r"\s+", " ", html.unescape(re.sub(r"<[^>]+>", "", page)))
+    assert len(raised) >= len(calls) > 300
+    assert [of.text for of in raised if re.sub(r"\s+", " ", of.text).strip() not in shown] == []
