@@ -140,7 +140,11 @@ def extract_parser(prog: str, description: str, example: str) -> Parser:
     parser = command_parser(prog, description, example)
     _add_features(parser)
     _add_videos(parser)
-    parser.add_argument("--device", default="cpu", help="cpu, cuda or cuda:N (default: cpu)")
+    parser.add_argument(
+        "--device",
+        default="auto",
+        help="cpu, cuda, cuda:N, mps, or several, separated by commas; auto: all GPUs, or the CPU (default: auto)",
+    )
     parser.add_argument(
         "--precision", default="fp32", choices=("fp32", "bf16", "fp16"), help="what networks compute in (default: fp32)"
     )

@@ -6,6 +6,8 @@ from dataclasses import dataclass, replace
 from multiprocessing.connection import wait
 from pathlib import Path
 
+import torch
+
 from ..storage.common.errors import UserError
 from ..storage.common.progress import progress
 from ..storage.common.terminal import say
@@ -120,36 +122,49 @@ class _Probing:
         )
 
 
-def measure_speed_with(settings: ExtractionSettings, probed: Sequence[Probed], weights: Mapping[str, str]) -> float:
-    """Measure the speed with ``weights``, by features, or with random weights for those that cannot be loaded.
+def measure_speed_with(
+    settings: ExtractionSettings, probed: Sequence[Probed], weights: Mapping[str, str], *, device: str, num_cores: int
+) -> float:
+    """Measure the speed of one device with ``weights``, by features, or with random weights where they cannot be
+    loaded.
+
+    Args:
+        settings: What to extract.
+        probed: Videos to measure with.
+        weights: {features: weights}
+        device: Name of the device.
+        num_cores: Cores for decoders and, on a CPU, networks.
 
     Returns:
         Seconds of video that are extracted in a second.
     """
+    if device == "cpu":
+        torch.set_num_threads(num_cores)
     extractors = []
     for name, chosen in weights.items():
         try:
-            extractor = make_extractor(
-                settings.dataset, name, chosen, device=settings.device, precision=settings.precision
-            )
+            extractor = make_extractor(settings.dataset, name, chosen, device=device, precision=settings.precision)
         except UserError as error:
             if is_hub_name(chosen) or is_own_encoder(chosen):
                 raise
             say(f"note: {error}")
             say(f"note: the speed of {name} is measured with random weights")
-            extractor = load_extractor(name, weights="random", device=settings.device, precision=settings.precision)
+            extractor = load_extractor(name, weights="random", device=device, precision=settings.precision)
         extractors.append(extractor)
-    return measure_speed(probed, extractors)
+    return measure_speed(probed, extractors, num_cores=num_cores)
 
 
-def measure_speed(videos: Sequence[Probed], extractors: Sequence[Extractor]) -> float:
+def measure_speed(videos: Sequence[Probed], extractors: Sequence[Extractor], *, num_cores: int | None = None) -> float:
     """Return the seconds of video that are extracted in a second, measured on the beginnings of a few videos."""
     indices = sorted({len(videos) // 2, 0, len(videos) - 1})[:SAMPLE_VIDEOS]
     warm_up = Job("warm-up", videos[0].path, extractors, WARM_UP_SECONDS)
     jobs = [Job(videos[index].video_id, videos[index].path, extractors, SAMPLE_SECONDS) for index in indices]
     started, seconds = None, 0.0
     for job, result in progress(
-        extract_videos([warm_up, *jobs], extractors), total=1 + len(jobs), what="measuring", unit="videos"
+        extract_videos([warm_up, *jobs], extractors, num_cores=num_cores),
+        total=1 + len(jobs),
+        what="measuring",
+        unit="videos",
     ):
         if job is warm_up:
             started = time.monotonic()

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 
+from ..storage.common.device import title_of
 from ..storage.common.problems import Problems
 from ..storage.common.progress import progress
 from ..storage.common.signals import keeping, uninterrupted
@@ -20,7 +21,7 @@ from .engine import Result, extract_with_pauses
 from .extractor import Extractor
 from .fetch import Fetcher
 from .jobs import ClosableIterator, Extracted, Job
-from .work import Todo, WorkList
+from .work import WorkList
 
 SHARD_VIDEOS = 64
 SHARD_SECONDS = 120.0
@@ -102,12 +103,13 @@ class _Unwritten:
         extractor, folder = self.extractors[name], self._dataset.features(name)
         remote = remote_store(folder)
         libraries = () if extractor.network is None else extractor.network.libraries
+        versions = self._made_with | {library: version(library) for library in libraries}
         shard = write_shard(
             remote.outgoing if remote else folder,
             extractor.profile,
             extractor.weights,
             videos,
-            made_with=self._made_with | {library: version(library) for library in libraries},
+            made_with=versions | {"device": title_of(extractor.device)},
         )
         return [(remote, shard)] if remote else []
 
@@ -198,24 +200,16 @@ def _failure(job: Job, path: str, source: str, error: VideoError | ValueError) -
 
 
 def run_extraction(
-    work: WorkList,
-    todo: Todo,
-    extractors: dict[str, Extractor],
-    problems: Problems,
-    *,
-    allowed_hosts: Collection[str] = (),
+    events: ClosableIterator[Outcome | Kept], work: WorkList, num_videos: int, problems: Problems
 ) -> None:
-    """Extract each video's missing features in this process. A video that fails is recorded, and the others go on.
+    """Carry out an extraction and show its progress. A video that fails is recorded, and the others go on.
 
     Args:
+        events: The extraction, such as that of ``extract_into_stores``.
         work: Receives the failures.
-        todo: The videos and the features that they need.
-        extractors: By name of the features.
+        num_videos: Videos to extract.
         problems: Receives videos that failed or are damaged.
-        allowed_hosts: See ``Fetcher``.
     """
-    jobs = (job_of(work.dataset, video, [extractors[f] for f in left]) for video, left in todo)
-    events = extract_into_stores(work.dataset, jobs, list(extractors.values()), allowed_hosts=allowed_hosts)
 
     def outcomes() -> Iterator[Outcome]:
         for event in events:
@@ -227,7 +221,7 @@ def run_extraction(
     num_made = 0
     with keeping(lambda: f"{num_made:,} videos of this call are kept" if num_made else ""):
         try:
-            for outcome in progress(outcomes(), total=len(todo), what="extracting", unit="videos"):
+            for outcome in progress(outcomes(), total=num_videos, what="extracting", unit="videos"):
                 num_made += outcome.failure is None
                 note_outcome(outcome, work, problems)
         finally:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from ..storage.common.problems import Problems
 from ..storage.common.processes import available_cores
+from ..storage.common.terminal import say
 from ..storage.records import Profile
 from .settings import ExtractionSettings
 from .work import Todo, WorkList
@@ -56,20 +57,27 @@ class Runner(Protocol):
 
 
 class LocalRunner:
-    """Runs an extraction in this process and its decoders."""
+    """Runs an extraction on this machine: in this process and its decoders, or in a process for each device."""
 
     def extract(
         self, settings: ExtractionSettings, work: WorkList, todo: Todo, weights: Mapping[str, str], problems: Problems
     ) -> None:
         """Extract each video's missing features; see ``Runner``."""
-        from .run import run_extraction
-        from .store_extractor import make_extractor
+        from ..storage.common.device import describe_devices  # imports torch
+        from .device_workers import extract_on_devices
+        from .run import extract_into_stores, job_of, run_extraction
+        from .store_extractor import choose_devices, make_extractors
 
-        extractors = {
-            name: make_extractor(work.dataset, name, chosen, device=settings.device, precision=settings.precision)
-            for name, chosen in weights.items()
-        }
-        run_extraction(work, todo, extractors, problems, allowed_hosts=settings.allowed_hosts)
+        dataset, precision, hosts = work.dataset, settings.precision, list(settings.allowed_hosts)
+        devices = choose_devices(dataset, weights, settings.device, precision)[: len(todo)]
+        if len(devices) == 1:
+            made = make_extractors(dataset, weights, device=devices[0], precision=precision)
+            jobs = (job_of(dataset, video, [made[name] for name in left]) for video, left in todo)
+            events = extract_into_stores(dataset, jobs, list(made.values()), allowed_hosts=hosts)
+        else:
+            events = extract_on_devices(dataset, todo, weights, devices, precision=precision, allowed_hosts=hosts)
+        say(f"{dataset.path}: computes on {describe_devices(devices)}")
+        run_extraction(events, work, len(todo), problems)
 
     def probe(
         self, videos: Sequence[tuple[str, Path]], profiles: Sequence[Profile]
@@ -83,6 +91,11 @@ class LocalRunner:
         self, settings: ExtractionSettings, probed: "Sequence[Probed]", weights: Mapping[str, str]
     ) -> Speed:
         """Measure the speed of this machine; see ``Runner``."""
+        from ..storage.common.device import describe_devices
         from .probing import measure_speed_with
+        from .store_extractor import choose_devices
 
-        return Speed(measure_speed_with(settings, probed, weights), f"this machine's {settings.device}")
+        devices = choose_devices(settings.dataset, weights, settings.device, settings.precision)
+        num_cores = max(available_cores() // len(devices), 1)
+        speed = measure_speed_with(settings, probed, weights, device=devices[0], num_cores=num_cores)
+        return Speed(len(devices) * speed, f"this machine's {describe_devices(devices)}")

@@ -78,8 +78,9 @@ class ExtractionSettings:
     weights: Mapping[str, str] = field(default_factory=dict)
     """{features: a checkpoint file, "pretrained" or "random"}; "pretrained" for features that are not named. Encoders
     of a library bring their own."""
-    device: str = "cpu"
-    """"cpu", "cuda" or "cuda:N"."""
+    device: str = "auto"
+    """"auto" (all GPUs of this machine, or its CPU), "cpu", "cuda", "cuda:N" or "mps"; or several, with commas between
+    them. A process extracts on each."""
     precision: str = "fp32"
     """The number format of the networks: "fp32", "bf16" or, on a GPU, "fp16"."""
     stores: str | None = None

@@ -1,7 +1,11 @@
 """The extractor for a store: its weights must be those that the store was made with so far."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
+import torch
+
+from ..storage.common.device import AUTO, devices_named
 from ..storage.common.errors import UserError
 from ..storage.common.terminal import say
 from ..storage.hub_names import is_hub_name, read_hub_name
@@ -18,6 +22,9 @@ from .weights_place import remember_place
 
 DEMO = "demo"
 """The one data set that falls back to random weights if the published ones cannot be downloaded."""
+
+MOST_DIFFERENCE = {"fp32": 1e-3, "bf16": 5e-2, "fp16": 1e-2}
+"""Of the features of two devices, as a part of their length."""
 
 
 def first_shard(dataset: DatasetFolder, features: str) -> Shard | None:
@@ -36,7 +43,7 @@ def make_extractor(
         dataset: The data set.
         name: Name of the features.
         weights: A file, "pretrained" or "random"; or an encoder of a library, such as "hf:ORG/MODEL".
-        device: "cpu", "cuda" or "cuda:N".
+        device: As for ``find_device``.
         precision: "fp32", "bf16" or, on a GPU, "fp16".
 
     Raises:
@@ -67,6 +74,52 @@ def make_extractor(
     if weights not in NAMED:
         remember_place(extractor.weights, Path(weights))
     return extractor
+
+
+def make_extractors(
+    dataset: DatasetFolder, weights: Mapping[str, str], *, device: str, precision: str
+) -> dict[str, Extractor]:
+    """Load the extractors for several stores, {features: weights} -> {features: extractor}; see ``make_extractor``."""
+    return {
+        name: make_extractor(dataset, name, chosen, device=device, precision=precision)
+        for name, chosen in weights.items()
+    }
+
+
+def choose_devices(dataset: DatasetFolder, weights: Mapping[str, str], names: str, precision: str) -> list[str]:
+    """Return the names of the devices that extract; ``names`` as for ``devices_named``.
+
+    Apple's GPU is chosen only if it computes what the CPU does.
+    """
+    devices = devices_named(names, apple=True)
+    if names != AUTO or devices != ["mps"]:
+        return devices
+    there = make_extractors(dataset, weights, device="mps", precision=precision)
+    here = make_extractors(dataset, weights, device="cpu", precision="bf16" if precision == "bf16" else "fp32")
+    other = [name for name in weights if not has_features_of(there[name], here[name])]
+    if other:
+        say(f"note: Apple's GPU computes other features than the CPU for {', '.join(other)}, and is not used")
+    return ["cpu"] if other else devices
+
+
+def has_features_of(extractor: Extractor, other: Extractor) -> bool:
+    """Return whether an extractor computes the same features as one on another device, but for rounding.
+
+    Compared for one window of noise. An operator that a device lacks counts as a difference.
+    """
+    profile = extractor.profile
+    if extractor.network is None:
+        return True
+    side = profile.crop_px or profile.short_side_px
+    shape = (1, *([] if profile.window == 1 else [profile.window]), side, side, 3)
+    frames = torch.randint(0, 256, shape, generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
+    frames = frames.to(extractor.picture_type)
+    try:
+        found = extractor.features(frames)
+    except (RuntimeError, NotImplementedError, TypeError):
+        return False
+    expected = other.features(frames)
+    return bool((found - expected).norm() <= MOST_DIFFERENCE[profile.precision] * expected.norm())
 
 
 def _check_store(shard: Shard | None, extractor: Extractor) -> None:

@@ -83,6 +83,19 @@ def nodes() -> list[dict[str, float]]:
     return [node["Resources"] for node in ray.nodes() if node["Alive"]]
 
 
+def device_of_workers(name: str) -> str:
+    """Return the device of a cluster's workers: for "auto", "cuda" if any machine that is up has a GPU, else "cpu".
+
+    Raises:
+        SettingError: Several devices are named, but a worker has one.
+    """
+    if "," in name:
+        raise SettingError("device", name, "each worker of a cluster has one device; expected auto, cpu or cuda")
+    if name != "auto":
+        return name
+    return "cuda" if any(node.get("GPU", 0) > 0 for node in nodes()) else "cpu"
+
+
 def share_of_worker(
     *,
     device: str,

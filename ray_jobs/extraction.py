@@ -10,7 +10,6 @@ from itertools import chain
 from pathlib import Path
 
 import ray
-import torch
 from ray.exceptions import RayError
 
 from ..extract.cli import extract_parser, run
@@ -29,7 +28,7 @@ from ..storage.common.signals import keeping
 from ..storage.common.terminal import say
 from ..storage.records import Profile
 from ..storage.remote.store import remote_store
-from .cluster import Share, add_address, connect, reason_of, share_of_worker, spread
+from .cluster import Share, add_address, connect, device_of_workers, reason_of, share_of_worker, spread
 from .cluster_run import ClusterRun
 from .worker import WorkerSettings
 
@@ -60,7 +59,7 @@ class ClusterRunner:
 
     def _share(self, settings: ExtractionSettings) -> Share:
         return share_of_worker(
-            device=settings.device,
+            device=device_of_workers(settings.device),
             workers=self.options.workers,
             cpus_per_worker=self.options.cpus_per_worker,
             gpus_per_worker=self.options.gpus_per_worker,
@@ -70,22 +69,22 @@ class ClusterRunner:
         self, settings: ExtractionSettings, work: WorkList, todo: Todo, weights: Mapping[str, str], problems: Problems
     ) -> None:
         """Extract the videos in ``todo``; see ``Runner``."""
-        share = self._share(settings)
+        share, device = self._share(settings), device_of_workers(settings.device)
         stores = {name: remote_store(work.dataset.features(name)) for name in weights}
         hosts = list(settings.allowed_hosts)
         worker_settings = WorkerSettings(
             weights=dict(weights),
-            device=settings.device,
+            device=device,
             precision=settings.precision,
             allowed_hosts=hosts,
             store_urls={name: store.url for name, store in stores.items() if store},
         )
         chosen = [(name, settings.weights_of(name)) for name in settings.names]
-        identity = repr([chosen, settings.device, settings.precision, hosts])
+        identity = repr([chosen, device, settings.precision, hosts])
         job = ClusterRun(
             work, todo, worker_settings, problems, share, self.options.shard_seconds, identity, self._on_progress
         )
-        resources = f"each worker has {share.num_cpus:g} cores and {share.num_gpus:g} GPUs"
+        resources = f"each worker has {share.num_cpus:g} cores and {share.num_gpus:g} GPUs, and computes on {device}"
         say(f"{work.dataset.path}: {len(todo):,} videos to do; {resources}")
 
         def kept() -> str:
@@ -110,12 +109,10 @@ class ClusterRunner:
         self, settings: ExtractionSettings, probed: Sequence[Probed], weights: Mapping[str, str]
     ) -> Speed:
         """Estimate the speed of all workers from that of one; see ``Runner``."""
-        share = self._share(settings)
+        share, device = self._share(settings), device_of_workers(settings.device)
 
         def measured() -> float:
-            if settings.device == "cpu":
-                torch.set_num_threads(share.num_cores)
-            return measure_speed_with(settings, probed, weights)
+            return measure_speed_with(settings, probed, weights, device=device, num_cores=share.num_cores)
 
         num_workers = share.num_workers()
         remote = ray.remote(measured).options(num_cpus=share.num_cpus, num_gpus=share.num_gpus)
@@ -183,9 +180,7 @@ def main(argv: list[str] | None = None) -> int:
         type=float,
         help="cores of each worker (default: a machine's cores, divided among its GPUs if there are any)",
     )
-    group.add_argument(
-        "--gpus-per-worker", type=float, help="GPUs of each worker, such as 0.5 (default: 1; 0 with --device cpu)"
-    )
+    group.add_argument("--gpus-per-worker", type=float, help="GPUs of each worker, such as 0.5 (default: 1; 0 on CPUs)")
     group.add_argument(
         "--shard-seconds",
         type=float,

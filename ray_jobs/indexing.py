@@ -23,7 +23,7 @@ def build_index_on_cluster(
     run: Path | str | None = None,
     weights: Path | str | None = None,
     root: Path | str = "vlalign_data",
-    device: str = "cpu",
+    device: str = "auto",
     address: str | None = None,
     on_progress: Listener | None = None,
 ) -> BuiltIndex:
@@ -35,14 +35,14 @@ def build_index_on_cluster(
         run: Folder of a run, or its name.
         weights: File or folder of the weights that made the store; all machines must see it.
         root: Where a run is looked up if ``folder`` is None.
-        device: "cpu".
+        device: "auto" or "cpu": windows are encoded on CPUs.
         address: Address of the cluster, as for ``connect``.
         on_progress: Called with the progress.
 
     Raises:
         UserError: As for ``build_index``; or no cluster answers, or it could not do the work.
     """
-    if device != "cpu":
+    if device not in ("auto", "cpu"):
         raise SettingError("device", device, "windows are encoded on the cores of a cluster; expected cpu")
     connect(address)
     return build_index(
@@ -51,6 +51,7 @@ def build_index_on_cluster(
         run=run,
         weights=weights,
         root=root,
+        device="cpu",
         spread=partial(spread, doing="indexing"),
         on_progress=on_progress,
     )

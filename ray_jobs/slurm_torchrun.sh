@@ -4,7 +4,7 @@
 #
 #   make .venv/installed
 #   sbatch --nodes 4 --gpus-per-node 8 --time 48:00:00 ray_jobs/slurm_torchrun.sh \
-#       --dataset howto100m --recipe taco-howto100m --device cuda
+#       --dataset howto100m --recipe taco-howto100m
 #
 # Options before the file are sbatch's, those after it vlalign-train's. Without GPUs, there is one process for each node.
 # If time runs out or a node fails, submit the same again: training continues from the run's last state.

@@ -24,7 +24,7 @@ from ..storage.common.terminal import say
 from ..storage.remote.links import trust, trusted_links
 from ..train.cli_train import main as train
 from ..train.workers import PATIENCE
-from .cluster import add_address, connect
+from .cluster import add_address, connect, device_of_workers
 
 
 class TrainingJobError(VlalignError):
@@ -36,7 +36,7 @@ def train_on_cluster(
     options: Sequence[str] = (),
     *,
     root: Path | str = "vlalign_data",
-    device: str = "cpu",
+    device: str = "auto",
     num_processes: int = 1,
     cpus_per_process: float = 1.0,
     most_restarts: int = 10,
@@ -48,7 +48,7 @@ def train_on_cluster(
         name: Name of a data set.
         options: More options of vlalign-train, such as ``["--recipe", "taco-howto100m"]``.
         root: Folder of all data sets; all machines must see it.
-        device: "cpu", or "cuda" for one GPU per process.
+        device: "cpu", "cuda" for one GPU per process, or "auto": "cuda" if a machine of the cluster has a GPU.
         num_processes: Processes that train one model together.
         cpus_per_process: Cores of each process.
         most_restarts: How often to restart after a process or machine was lost.
@@ -64,6 +64,7 @@ def train_on_cluster(
     if num_processes < 1:
         raise SettingError("num_processes", num_processes, "expected 1 or more")
     connect(address)
+    device = device_of_workers(device)
     folder = Path(root).absolute() / name  # workers run in other folders
     argv = ["--root", str(folder.parent), "--dataset", name, "--device", device, *options]
     trainer = TorchTrainer(
@@ -131,7 +132,11 @@ def main(argv: list[str] | None = None) -> int:
         "besides these. --root is a folder that all machines see.",
         "ray submit ray_jobs/extract_howto100m.yaml ray_jobs/train.py --workers 8 --device cuda --dataset howto100m",
     )
-    parser.add_argument("--device", default="cpu", help="cpu, or cuda for one GPU per process (default: cpu)")
+    parser.add_argument(
+        "--device",
+        default="auto",
+        help="cpu, or cuda for one GPU per process; auto: cuda if a machine has a GPU (default: auto)",
+    )
     parser.add_argument("--workers", type=int, default=1, help="processes that train one model together (default: 1)")
     parser.add_argument("--cpus-per-worker", type=float, default=1.0, help="cores of each process (default: 1)")
     parser.add_argument(

@@ -225,7 +225,7 @@ def test_a_process_without_its_own_gpu_is_refused(toy, monkeypatch, capsys):
         assert train_main([*at(toy), "--features", "s3d", *TRAIN, "--device", "cuda"]) == 2
     said = capsys.readouterr().err
     assert said.splitlines()[-1].endswith(
-        "--device cuda:1: not available here (CUDA error: invalid device ordinal); expected cpu, cuda or cuda:N"
+        "--device cuda:1: not available here (CUDA error: invalid device ordinal); expected auto, cpu, cuda or cuda:N"
     )
     assert "Traceback" not in said
 

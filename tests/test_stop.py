@@ -216,6 +216,74 @@ def test_extraction_without_a_finished_video_keeps_nothing(tmp_path, videos):
     assert not list(tmp_path.rglob("*.h5"))
 
 
+def children_of(process: Process) -> list[int]:
+    """Return the ids of a command's own children, the oldest first."""
+    pid = process.process.pid
+    return list(map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()))
+
+
+def on_two_devices(root: Path, videos: Path) -> list[object]:
+    options = ["--root", root, "--dataset", "mine", "--videos", videos, "--features", "logmel", "--device", "cpu,cpu"]
+    return script(EXTRACT, *options)
+
+
+def lines_besides_progress(process: Process) -> list[str]:
+    """Return what a command said, but for its progress and the devices."""
+    progress = ("extracting: ", "training: ")
+    return [
+        line for line in process.said.splitlines() if ": computes on 2 " not in line and not line.startswith(progress)
+    ]
+
+
+@pytest.fixture(scope="module")
+def many_videos(tmp_path_factory, videos) -> Path:
+    """Enough for a shard of 64 videos while most are still to do."""
+    folder = tmp_path_factory.mktemp("many")
+    for number in range(1500):
+        (folder / f"v{number:04d}.mp4").symlink_to(videos / f"v{number % NUM_VIDEOS:02d}.mp4")
+    return folder
+
+
+@pytest.mark.parametrize(
+    "numbers, group",
+    [pytest.param([signal.SIGTERM], False, marks=pytest.mark.slow), ([signal.SIGINT], True)],
+)
+def test_extraction_on_two_devices_stops_with_one_line(tmp_path, many_videos, numbers, group):
+    dataset = DatasetFolder(tmp_path, "mine")
+    process = Process(tmp_path, on_two_devices(tmp_path, many_videos))
+    process.wait_for(lambda: any(dataset.features("logmel").glob("*.h5")))
+    assert process.stop(*numbers, group=group) == 128 + numbers[0]
+    [stopped] = lines_besides_progress(process)
+    kept = re.fullmatch(
+        r"vlalign-extract: stopped; ([\d,]+) videos of this call are kept, and the same command goes on from there",
+        stopped,
+    )
+    num_kept = int(kept[1].replace(",", ""))
+    assert 64 <= num_kept <= len(FeatureStore(dataset.features("logmel"))) < 1500  # what was not yet told is kept, too
+    assert not list(tmp_path.rglob("failures.jsonl")) and not list(tmp_path.rglob("*.partial"))
+
+
+@pytest.mark.parametrize("whose", ["a device's", pytest.param("the command's", marks=pytest.mark.slow)])
+def test_extraction_on_two_devices_loses_nothing_when_a_process_is_killed(tmp_path, many_videos, whose):
+    dataset = DatasetFolder(tmp_path, "mine")
+    process = Process(tmp_path, on_two_devices(tmp_path, many_videos))
+    process.wait_for(lambda: any(dataset.features("logmel").glob("*.h5")))
+    _, second = children_of(process)
+    before = len(FeatureStore(dataset.features("logmel")))
+    if whose == "a device's":
+        os.kill(second, signal.SIGKILL)
+        assert process.process.wait(LOOSELY) == 2
+        [error] = lines_besides_progress(process)
+        assert error == (
+            "vlalign-extract: error: the process on cpu was killed (SIGKILL), perhaps because memory ran out; what is "
+            "finished is kept, and the same command goes on from there"
+        )
+    else:
+        os.kill(process.process.pid, signal.SIGKILL)
+    process.stop(*[])  # no process is left
+    assert len(FeatureStore(dataset.features("logmel"))) >= before and not list(tmp_path.rglob("*.partial"))
+
+
 def training(root: Path) -> list[object]:
     call = [
         "--root",
@@ -276,6 +344,41 @@ def test_processes_of_torchrun_stop_together(tmp_path, group):
         process.said.count("vlalign-train: stopped; the state of step") == 1
         and process.said.count("vlalign-train: stopped") == 2
     )
+
+
+def on_two_cpus(root: Path) -> list[object]:
+    return [sys.executable, "-c", TRAIN, *training(root)[3:], "--device", "cpu,cpu"]
+
+
+def test_training_on_two_devices_stops_with_one_line(tmp_path):
+    dataset = make_toy(tmp_path)
+    process = Process(tmp_path, on_two_cpus(tmp_path))
+    process.wait_for((dataset.runs / "run" / "state.safetensors").exists)
+    assert process.stop(signal.SIGINT, group=True) == 130
+    kept = re.fullmatch(
+        r"vlalign-train: stopped; the state of step ([\d,]+) is kept, and the same command goes on from there",
+        process.said.splitlines()[-1],
+    )
+    assert kept and int(kept[1].replace(",", "")) % 4 == 0
+    assert "Traceback" not in process.said and process.said.count("stopped") == 1
+
+
+@pytest.mark.parametrize("whose", [pytest.param("the first", marks=pytest.mark.slow), "the second", "the command's"])
+def test_training_on_two_devices_ends_when_a_process_is_killed(tmp_path, whose):
+    dataset = make_toy(tmp_path)
+    process = Process(tmp_path, on_two_cpus(tmp_path))
+    process.wait_for((dataset.runs / "run" / "state.safetensors").exists)
+    if whose == "the command's":
+        os.kill(process.process.pid, signal.SIGKILL)
+    else:
+        os.kill(children_of(process)[whose == "the second"], signal.SIGKILL)
+        assert process.process.wait(LOOSELY) == 2
+        assert process.said.splitlines()[-1] == (
+            "vlalign-train: error: the process on cpu was killed (SIGKILL), perhaps because memory ran out; what is "
+            "finished is kept, and the same command goes on from there"
+        )
+    process.stop(*[])  # no process is left
+    assert "Traceback" not in process.said and (dataset.runs / "run" / "state.safetensors").exists()
 
 
 PREPROCESS = """

@@ -190,14 +190,14 @@ def _read_model(folder: Path) -> dict[str, torch.Tensor]:
 
 
 def load_run(
-    folder: Path, on: DatasetFolder | None = None, device_name: str = "cpu", *, stores: Stores | None = None
+    folder: Path, on: DatasetFolder | None = None, device_name: str = "auto", *, stores: Stores | None = None
 ) -> Run:
     """Load a finished run.
 
     Args:
         folder: The run's folder.
         on: The data set that the run is asked about; None: its own.
-        device_name: "cpu", "cuda" or "cuda:N".
+        device_name: As for ``find_device``.
         stores: The stores of that data set if they are open already.
 
     Raises:

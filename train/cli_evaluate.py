@@ -5,7 +5,7 @@ from dataclasses import MISSING, fields
 
 from ..storage.common.command import run_command
 from ..storage.common.exits import EXIT_DONE, EXIT_INCOMPLETE
-from ..storage.common.parser import Parser, command_parser
+from ..storage.common.parser import DEVICE_HELP, Parser, command_parser
 from ..storage.common.terminal import show
 from ..storage.records import SPLITS
 from .evaluation import SCORES, EvaluationSettings, evaluate
@@ -87,7 +87,7 @@ def make_parser() -> Parser:
     for name, meaning in WEIGHT_HELP.items():
         option = weights.add_argument(f"--{name}-weight", type=float, metavar="W", help=f"weight of {meaning}")
         parser.rarely([option])
-    parser.add_argument("--device", default="cpu", help="cpu, cuda or cuda:N (default: cpu)")
+    parser.add_argument("--device", default="auto", help=DEVICE_HELP)
     _add_task_options(parser)
     return parser
 

@@ -7,7 +7,7 @@ from typing import get_args
 from ..storage.common.command import run_command
 from ..storage.common.errors import UserError
 from ..storage.common.exits import EXIT_DONE
-from ..storage.common.parser import Parser, command_parser
+from ..storage.common.parser import DEVICE_HELP, Parser, command_parser
 from ..storage.common.terminal import say, show
 from ..storage.layout import find_dataset
 from .search.examples import parse_example
@@ -26,7 +26,7 @@ def add_encoder(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--weights", type=Path, metavar="PATH", help="file or folder of the weights that made these features"
     )
-    parser.add_argument("--device", default="cpu", help="what a run computes on: cpu, cuda or cuda:N (default: cpu)")
+    parser.add_argument("--device", default="auto", help=f"what a run computes on: {DEVICE_HELP}")
 
 
 def folder_of(args: argparse.Namespace) -> Path | None:

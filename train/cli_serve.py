@@ -6,7 +6,7 @@ from pathlib import Path
 from ..storage.common.command import run_command
 from ..storage.common.errors import UserError
 from ..storage.common.exits import EXIT_DONE
-from ..storage.common.parser import Parser, command_parser
+from ..storage.common.parser import DEVICE_HELP, Parser, command_parser
 from ..storage.common.terminal import say, show
 from ..storage.layout import find_dataset
 from .cli_search import run_of
@@ -53,7 +53,7 @@ def make_parser() -> Parser:
         help="address to listen on (default: 127.0.0.1); others need the token that is printed",
     )
     parser.add_argument("--port", type=int, default=8377, help="port; 0 for any free one (default: 8377)")
-    parser.add_argument("--device", default="cpu", help="cpu, cuda or cuda:N (default: cpu)")
+    parser.add_argument("--device", default="auto", help=DEVICE_HELP)
     return parser
 
 

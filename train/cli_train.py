@@ -129,9 +129,9 @@ def make_parser() -> Parser:
         "stopped. All settings are optional; those that are not given are the recipe's. A run keeps them in run.json.",
         "vlalign-train --dataset demo --features s3d\n"
         "  vlalign-train --dataset demo --features s3d --seeds 0-4\n"
-        "  vlalign-train --dataset youcook2 --suite taco-table3 --seeds 0-2 --device cuda\n"
-        "  vlalign-train --recipe taco-youcook2 --num-video-layers 4 --device cuda\n"
-        "  torchrun --nproc-per-node 8 --no-python vlalign-train --recipe taco-howto100m --device cuda",
+        "  vlalign-train --dataset youcook2 --suite taco-table3 --seeds 0-2\n"
+        "  vlalign-train --recipe taco-youcook2 --num-video-layers 4 --device cuda:0,cuda:1\n"
+        "  torchrun --nnodes 4 --nproc-per-node 8 --no-python vlalign-train --recipe taco-howto100m",
     )
     parser.add_argument(
         "--recipe",
@@ -167,8 +167,9 @@ def make_parser() -> Parser:
     )
     parser.add_argument(
         "--device",
-        default="cpu",
-        help="cpu, cuda or cuda:N (default: cpu); under torchrun, cuda is each process's own GPU",
+        default="auto",
+        help="cpu, cuda or cuda:N, or several, separated by commas, which share each batch; auto: all GPUs, or the CPU "
+        "(default: auto); under torchrun, each process has its own GPU",
     )
     add_objective_settings(parser)
     add_part_settings(parser)

@@ -53,8 +53,8 @@ class EvaluationSettings:
     """Weights of "sentence", "token" and "fusion" in the fused score, in place of the run's."""
     task_settings: object | None = None
     """The task's own settings, such as ``RetrievalSettings(ties="ce")``. None: its defaults."""
-    device: str = "cpu"
-    """Name of the device: "cpu", "cuda" or "cuda:N"."""
+    device: str = "auto"
+    """Name of the device; see ``find_device``."""
 
     def __post_init__(self) -> None:
         if self.task is not None and self.task not in TASKS:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..storage.common.device import memory_used
+from ..storage.common.device import memory_used, title_of
 from ..storage.common.errors import UserError
 from ..storage.common.problems import Problems
 from ..storage.common.progress import progress
@@ -287,7 +287,8 @@ class Trainer:
             "best": self.state.best,
             "seconds": round(seconds, 1),
             "left_out": self.problems.count,
-            "device": self.device.type,
+            "device": title_of(self.device),
+            "num_processes": self.workers.size,
             "num_threads": torch.get_num_threads(),  # the last digits of sums depend on it
         }
         save_model(self.folder, self.kept_model, last=True)

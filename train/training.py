@@ -1,6 +1,5 @@
 """Training as one Python call, which vlalign-train wraps."""
 
-import contextlib
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -8,24 +7,18 @@ from pathlib import Path
 from typing import Any
 
 from ..storage.captions import choose_protocol, read_captions_about
-from ..storage.common.errors import UserError
+from ..storage.common.errors import SettingError
 from ..storage.common.problems import Problems
 from ..storage.common.progress import Listener, report_progress_to
 from ..storage.common.terminal import say
-from ..storage.files import remove_unfinished
 from ..storage.layout import DatasetFolder, find_dataset
 from .config import TrainConfig, foreign_settings
 from .data.stores import Stores, choose_features
 from .objectives import objective_for
 from .recipes import RECIPES, describe, make_config, usual_recipe
 from .run_files import read_config
-from .run_layout import EVENTS_FILE, LABELS_FILE, LAST_MODEL_FILE, MODEL_FILE, RUN_FILE, STATE_FILE
-from .run_lock import training_in
 from .run_names import name_of_run
-from .runs import describe_inputs, features_note, find_run, open_run_stores, read_run, trained_before
-
-WRITTEN = (STATE_FILE, MODEL_FILE, LAST_MODEL_FILE, EVENTS_FILE, LABELS_FILE, RUN_FILE)
-"""Files of a run that a training writes whole or not at all."""
+from .runs import describe_inputs, find_run, open_run_stores, read_run, trained_before
 
 
 @dataclass(frozen=True)
@@ -51,7 +44,7 @@ def train(
     protocol: str | None = None,
     init: str | None = None,
     run_name: str | None = None,
-    device: str = "cpu",
+    device: str = "auto",
     settings: Mapping[str, Any] | None = None,
     on_progress: Listener | None = None,
 ) -> TrainedRun:
@@ -66,7 +59,9 @@ def train(
         protocol: Splits and captions of the data set, as for vlalign-preprocess; None: the recipe's or the usual ones.
         init: Folder or name of a run whose model training starts from.
         run_name: Name of the run's folder; None: see ``run_names``.
-        device: "cpu", "cuda" or "cuda:N"; under torchrun, each process uses its own GPU with "cuda".
+        device: "auto" (all GPUs of this machine, or its CPU), "cpu", "cuda" or "cuda:N"; or several, with commas
+            between them. Each has a process, and they share every batch. Under torchrun, each process uses its own
+            GPU.
         settings: Settings by name, such as ``{"features": "s3d", "num_steps": 1000}``; see ``config.TrainConfig``.
         on_progress: Called after each step.
 
@@ -149,7 +144,7 @@ def train_run(
         config: The run's settings.
         folder: The run's folder.
         stores: The stores of the run's features.
-        device: "cpu", "cuda" or "cuda:N".
+        device: As for ``train``.
         init: Folder of the run whose model training starts from.
         problems: Gets what is left out.
 
@@ -157,34 +152,23 @@ def train_run(
         UserError: There is nothing to train on, the folder holds a run of other settings, another process trains there,
             or the loss is not finite.
     """
-    from .trainer import RunSource, Trainer  # imports torch
-    from .workers import join_workers
+    from ..storage.common.device import AUTO, describe_devices  # imports torch
+    from .one_process import train_here
+    from .processes import TrainingJob, devices_sharing, train_on_devices
+    from .workers import is_alone
 
-    with (
-        join_workers(device) as (workers, own_device),
-        training_in(folder) if workers.first else contextlib.nullcontext(),
-    ):
-        if workers.first:
-            clean(folder)
-        trainer = Trainer(RunSource(dataset, config, folder, stores, init), workers, own_device, problems)
-        if workers.first:
-            say(f"{folder}: {trainer.examples.summary}")
-            if trainer.examples.labels:
-                say(f"{folder}: {len(trainer.examples.labels):,} answers or labels to choose from")
-            if trainer.step:
-                say(f"{folder}: resumes after step {trainer.step:,}")
-            if note := features_note(trainer.state.inputs["features"]):
-                say(f"note: {note}")
-        trainer.run()
-
-
-def clean(folder: Path) -> None:
-    """Remove files that a killed training left half written.
-
-    Raises:
-        UserError: A training has finished in this folder meanwhile.
-    """
-    if (folder / RUN_FILE).exists():
-        raise UserError(f"{folder}: a training has just finished there; pass another --run-name NAME")
-    if num_removed := sum(remove_unfinished(folder / name) for name in WRITTEN):
-        say(f"{folder}: removed {num_removed} half-written files of a killed training")
+    if not is_alone():
+        train_here(dataset, config, folder, stores, device=device, init=init, problems=problems)
+        return
+    devices = devices_sharing(device, config.batch_size)
+    say(f"{folder}: computes on {describe_devices(devices)}")
+    if len(devices) > 1:
+        job = TrainingJob(dataset, config, folder, init, ",".join(devices))
+        try:
+            train_on_devices(job, len(devices), problems)
+            return
+        except SettingError as error:  # fewer clips than a batch has
+            if device != AUTO or error.setting != "batch_size":
+                raise
+            say(f"note: --batch-size {error.value} {error.problem}; one process trains alone")
+    train_here(dataset, config, folder, stores, device=devices[0], init=init, problems=problems)

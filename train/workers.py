@@ -1,6 +1,6 @@
 """The processes that train one model together, each with its share of every batch.
 
-torchrun or Ray Train starts them, one for each GPU.
+``processes``, torchrun or Ray Train starts them, one for each GPU.
 """
 
 import contextlib
@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from ..storage.common.device import find_device
+from ..storage.common.device import AUTO, devices_named, find_device
 from ..storage.common.errors import SettingError, UserError
 
 PATIENCE = timedelta(hours=6)
@@ -134,6 +134,28 @@ def _device() -> torch.device:
     return torch.device("cuda", torch.cuda.current_device()) if dist.get_backend() == "nccl" else torch.device("cpu")
 
 
+def is_alone() -> bool:
+    """Return whether this process trains by itself: nothing has started others to train with it."""
+    return int(os.environ.get("WORLD_SIZE", "1")) == 1
+
+
+def _own_device(names: str) -> str:
+    """Return the name of this process's device among those of several processes."""
+    number, devices = int(os.environ["LOCAL_RANK"]), devices_named(names)
+    if names != AUTO and len(devices) > 1:
+        if number >= len(devices):
+            raise SettingError("device", names, f"names {len(devices)} devices; this is process {number + 1} here")
+        return devices[number]
+    return f"cuda:{number}" if devices[0].partition(":")[0] == "cuda" else devices[0]
+
+
+@contextlib.contextmanager
+def meet_workers(device_name: str) -> Iterator[None]:
+    """Let processes of torchrun meet once for several trainings, each of which joins them (``join_workers``)."""
+    with contextlib.nullcontext() if is_alone() else join_workers(device_name):
+        yield
+
+
 @contextlib.contextmanager
 def join_workers(device_name: str) -> Iterator[tuple[Workers, torch.device]]:
     """Yield this process's place among those of torchrun or Ray Train, and its device. Without either it is alone.
@@ -142,12 +164,13 @@ def join_workers(device_name: str) -> Iterator[tuple[Workers, torch.device]]:
     would wait for each other forever the second time.
 
     Args:
-        device_name: "cpu", "cuda" or "cuda:N". Of several processes with "cuda", each has the GPU of its local rank.
+        device_name: As for ``find_device``. Of several processes with "cuda" or "auto", each has the GPU of its local
+            rank; of several devices, separated by commas, the one at that place.
 
     Raises:
         UserError: The device does not exist, or several processes were not started by torchrun or Ray Train.
     """
-    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+    if is_alone():
         yield Workers(), find_device(device_name)
         return
     missing = [name for name in ("RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
@@ -155,9 +178,7 @@ def join_workers(device_name: str) -> Iterator[tuple[Workers, torch.device]]:
         raise UserError(
             f"WORLD_SIZE is set without {', '.join(missing)}; start the processes with torchrun, or unset it"
         )
-    if device_name.partition(":")[0] == "cuda":
-        device_name = f"cuda:{os.environ['LOCAL_RANK']}"
-    device = find_device(device_name, make_current=True)
+    device = find_device(_own_device(device_name), make_current=True)
     if dist.is_initialized():  # by Ray, or for several trainings; who did that also ends it
         yield current_workers(), device
         return

@@ -18,7 +18,7 @@ from ..decoding.errors import VideoError
 from ..extractor import Extractor
 from ..runner import Runner
 from ..settings import ExtractionSettings
-from ..store_extractor import make_extractor
+from ..store_extractor import choose_devices, make_extractor
 from .compare import Alternatives, Comparison, compare
 from .recipes import Recipes
 
@@ -82,9 +82,9 @@ def verify_dataset(
         raise SettingError("verify_against", None, "expected a folder with features made by others")
     extraction = extract_dataset(settings, runner=runner, on_progress=on_progress)
     (name,) = settings.names
-    extractor = make_extractor(
-        settings.dataset, name, settings.weights_of(name), device=settings.device, precision=settings.precision
-    )
+    weights, precision = settings.weights_of(name), settings.precision
+    device = choose_devices(settings.dataset, {name: weights}, settings.device, precision)[0]
+    extractor = make_extractor(settings.dataset, name, weights, device=device, precision=precision)
     verifier = _Verifier(settings.dataset, extractor, feature_files(settings.verify_against))
     verdicts = []
     for video in extraction.videos:

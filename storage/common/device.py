@@ -8,20 +8,71 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from .errors import UserError
+from .errors import SettingError, UserError
+
+AUTO = "auto"
+"""The device of commands and calls that name none."""
+
+
+def devices_named(names: str, *, apple: bool = False) -> list[str]:
+    """Return the names of one or more devices.
+
+    Args:
+        names: "auto" means all GPUs of this machine, or its CPU if there are none. Otherwise names, separated by
+            commas.
+        apple: For "auto", Apple's GPU ("mps") counts, too. Only for work whose result is then compared with the CPU's.
+    """
+    if names != AUTO:
+        return [name.strip() for name in names.split(",")]
+    if torch.cuda.is_available():
+        return [f"cuda:{number}" for number in range(torch.cuda.device_count())]
+    return ["mps" if apple and torch.backends.mps.is_available() else "cpu"]
+
+
+def first_device(names: str) -> str:
+    """Return the first of the devices that are named (``devices_named``): that of work which uses one.
+
+    Raises:
+        UserError: Several devices are named one by one.
+    """
+    first, *others = devices_named(names)
+    if others and names != AUTO:
+        raise SettingError("device", names, "this work uses one device; expected one name")
+    return first
+
+
+def title_of(device: torch.device) -> str:
+    """Return the name of a device for people and records, such as "NVIDIA L4" or "cpu"."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+
+
+def describe_devices(names: Sequence[str]) -> str:
+    """Return in words what computes, such as "2 devices: cuda:0 (NVIDIA L4), cuda:1 (NVIDIA L4)"."""
+    each = [_described(name) for name in names]
+    return each[0] if len(each) == 1 else f"{len(each)} devices: {', '.join(each)}"
+
+
+def _described(name: str) -> str:
+    if name.partition(":")[0] != "cuda":
+        return name
+    try:
+        return f"{name} ({torch.cuda.get_device_name(name)})"
+    except (RuntimeError, AssertionError):  # what uses it will say why
+        return name
 
 
 def find_device(name: str, *, make_current: bool = False) -> torch.device:
     """Return the device called ``name``.
 
     Args:
-        name: ``cpu``, ``cuda`` or ``cuda:N``.
+        name: ``auto`` (the first GPU, or the CPU), ``cpu``, ``cuda``, ``cuda:N`` or ``mps``.
         make_current: Make a CUDA device the current one, before anything else touches CUDA. The first use of CUDA
             creates a context of hundreds of MiB on the current GPU, which is number 0 by default in every process.
 
     Raises:
         UserError: This machine has no such device.
     """
+    name = first_device(name)
     try:
         device = torch.device(name)
         if make_current and device.type == "cuda":
@@ -29,7 +80,7 @@ def find_device(name: str, *, make_current: bool = False) -> torch.device:
         torch.empty(1, device=device)
     except (RuntimeError, AssertionError) as error:
         raise UserError(
-            f"--device {name}: not available here ({str(error).splitlines()[0]}); expected cpu, cuda or cuda:N"
+            f"--device {name}: not available here ({str(error).splitlines()[0]}); expected auto, cpu, cuda or cuda:N"
         ) from None
     return device
 

@@ -102,6 +102,12 @@ def progress(
         report(ended=True)
 
 
+def tell(state: Progress) -> None:
+    """Report the progress of work that another process does."""
+    if (listener := _listener.get()) is not None:
+        listener(state)
+
+
 class TerminalProgress:
     """Show progress on standard error: a bar on a terminal, elsewhere a line every 15 seconds and one at the end."""
 

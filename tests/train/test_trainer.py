@@ -11,7 +11,17 @@ from dataclasses import replace
 import pytest
 import torch
 from helpers.toy import make_toy
-from helpers.training import TRAIN, TRAIN_COMMAND, at, check_processes, losses_of, torchrun, trainer
+from helpers.training import (
+    PAIR_CASES,
+    TRAIN,
+    TRAIN_COMMAND,
+    at,
+    check_processes,
+    losses_of,
+    options,
+    torchrun,
+    trainer,
+)
 from vlalign.storage import FeatureStore, write_shard
 from vlalign.storage.captions import write_part
 from vlalign.storage.files import read_json, read_jsonl
@@ -19,6 +29,7 @@ from vlalign.storage.layout import DatasetFolder
 from vlalign.train.checkpoint import load_run
 from vlalign.train.cli_evaluate import main as evaluate_main
 from vlalign.train.cli_train import main as train_main
+from vlalign.train.processes import devices_sharing
 from vlalign.train.search.with_run import RunEncoder
 
 SLOW = pytest.mark.slow
@@ -43,8 +54,40 @@ def test_the_command_runs_under_torchrun_and_makes_one_run(toy, capsys):
     assert done.stdout.count("trained") == 1
     assert [event["step"] for event in read_jsonl(toy.runs / "two" / "events.jsonl")] == list(range(1, 9))
     assert evaluate_main([*at(toy), "two"]) == 0
+    assert train_main([*at(toy), *TRAIN, "--run-name", "devices", "--device", "cpu,cpu"]) == 0
+    assert losses_of(toy.runs / "devices") == losses_of(toy.runs / "two")
     done = torchrun(2, "--no-python", TRAIN_COMMAND, *at(toy), *TRAIN, "--run-name", "odd", "--batch-size", "5")
     assert "--batch-size 5: cannot be shared evenly by 2 processes" in done.stderr
+
+
+def test_two_devices_train_one_model_with_the_losses_of_one(toy, capsys):
+    """Two processes on the CPU stand in for two GPUs. The objective's model has no dropout."""
+    settings = PAIR_CASES["mil-nce"] | {"features": "s3d", "batch_size": 6, "num_steps": 4, "validate_every": 2}
+    for name, device in (("one", "cpu"), ("devices", "cpu,cpu")):
+        assert train_main([*at(toy), *options(settings), "--run-name", name, "--device", device]) == 0
+    printed = capsys.readouterr()
+    one, two = toy.runs / "one", toy.runs / "devices"
+    assert printed.out.count(f"trained {two}; now: ") == 1 and "Traceback" not in printed.err
+    assert printed.err.count(f"{one}: computes on cpu\n") == printed.err.count(f"{two}: computes on 2 devices: ") == 1
+    expected, losses = ([event["loss"] for event in read_jsonl(run / "events.jsonl")] for run in (one, two))
+    assert len(losses) == 4 and losses == pytest.approx(expected, rel=1e-5)
+    assert [read_json(run / "run.json")["result"]["num_processes"] for run in (one, two)] == [1, 2]
+
+
+def test_a_batch_that_two_devices_cannot_share_is_one_line(toy, capsys):
+    call = [*at(toy), *TRAIN, "--batch-size", "5", "--device"]
+    assert train_main([*call, "cpu,cpu", "--run-name", "odd"]) == 2
+    error = "vlalign-train: error: --batch-size 5: cannot be shared evenly by 2 processes"
+    assert capsys.readouterr().err.splitlines()[-1] == error
+    assert train_main([*call, "cpu,cuda", "--run-name", "odd"]) == 2
+    assert "--device cpu,cuda: devices that train together are of one kind" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("batch_size", "expected"), [(96, 3), (128, 2), (64, 2), (7, 1)])
+def test_as_many_gpus_train_as_share_a_batch_evenly(monkeypatch, batch_size, expected):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
+    assert devices_sharing("auto", batch_size) == [f"cuda:{number}" for number in range(expected)]
 
 
 @SLOW

@@ -67,7 +67,7 @@ def train_seeds(
     protocol: str | None = None,
     init: str | None = None,
     run_name: str | None = None,
-    device: str = "cpu",
+    device: str = "auto",
     settings: Mapping[str, Any] | None = None,
     on_progress: Listener | None = None,
 ) -> SeedRuns:
@@ -96,9 +96,9 @@ def train_seeds(
         raise SettingError("seeds", "()", "expected one seed or more")
     if (settings or {}).get("seed") is not None:
         raise SettingError("seed", (settings or {})["seed"], "the seeds are those of --seeds; leave one of both out")
-    from ..workers import join_workers  # torch takes seconds to import
+    from ..workers import meet_workers  # torch takes seconds to import
 
-    with join_workers(device):
+    with meet_workers(device):
         runs = [
             train(
                 root,

@@ -68,7 +68,7 @@ def run_suite(
     suite_name: str,
     *,
     seeds: Sequence[int] = (0,),
-    device: str = "cpu",
+    device: str = "auto",
     settings: Mapping[str, Any] | None = None,
     on_progress: Listener | None = None,
 ) -> SuiteResult:
@@ -82,7 +82,7 @@ def run_suite(
         dataset: One of the data sets of the table; None: the one prepared data set under ``root``.
         suite_name: One of ``suite_files.suite_names()``.
         seeds: Each row has a run for each of them.
-        device: "cpu", "cuda" or "cuda:N".
+        device: As for ``train``.
         settings: Settings for all rows, such as a lower number of steps; the runs then differ from the paper's.
         on_progress: Called with the progress of each training and evaluation.
 
@@ -99,13 +99,13 @@ def run_suite(
     rows = suite.rows_for(folder.name)
     for row in rows:  # all mistakes in settings are found before the first training
         row_config(suite, row, folder.name, given)
-    from ..workers import join_workers  # torch takes seconds to import
+    from ..workers import meet_workers  # torch takes seconds to import
 
     problems = Problems(quiet=not is_first_process(), file=folder.problems("suite"))
     call = {"device": device, "on_progress": on_progress}
     trained = _Trained()
     with problems:
-        with join_workers(device):
+        with meet_workers(device):
             for row in rows:
                 _train_row(trained, root, folder, suite, row, seeds, given, problems, call)
         if not is_first_process():

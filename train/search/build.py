@@ -47,7 +47,7 @@ def build_index(
     run: Path | str | None = None,
     weights: Path | str | None = None,
     root: Path | str = "vlalign_data",
-    device: str = "cpu",
+    device: str = "auto",
     spread: Spread | None = None,
     on_progress: Listener | None = None,
 ) -> BuiltIndex:

@@ -68,7 +68,7 @@ def open_encoder(
     run: Path | str | None,
     weights: Path | str | None = None,
     root: Path | str = "vlalign_data",
-    device: str = "cpu",
+    device: str = "auto",
 ) -> Encoder:
     """Open what encodes windows and queries; the arguments are those of ``open_search``.
 

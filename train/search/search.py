@@ -276,7 +276,7 @@ def open_search(
     run: Path | str | None = None,
     weights: Path | str | None = None,
     root: Path | str = "vlalign_data",
-    device: str = "cpu",
+    device: str = "auto",
 ) -> Search:
     """Open a data set for search, without training (``features``) or with a trained ``run``.
 
@@ -287,7 +287,7 @@ def open_search(
         weights: With ``features``: file or folder of the weights that made the store. None: where the extraction found
             them.
         root: Where a run is looked up if ``folder`` is None.
-        device: What a run computes on: "cpu", "cuda" or "cuda:N".
+        device: What a run computes on; see ``find_device``.
 
     Raises:
         UserError: Neither or both of ``features`` and ``run`` are given, one cannot be used, or the index is missing

@@ -1,0 +1,212 @@
+"""Processes of this machine that do a command's work and end with it, each on a device of its own.
+
+They show nothing themselves: messages go to the command by the same connection as results.
+"""
+
+import contextlib
+import logging
+import os
+import pickle
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from typing import Any
+
+from .errors import UserError
+from .signals import CommandSignals, command_signals, stopping, uninterrupted, what_is_kept
+from .terminal import logger, say, warn
+
+STOP_SECONDS = 60.0
+"""Time that a process has to write what it has finished, once it is asked to end."""
+ORPHAN_SECONDS = 10.0
+"""Time after which a process that writes nothing follows a command that was killed: others may still need it."""
+
+
+@dataclass(frozen=True)
+class _Saying:
+    text: str
+    is_warning: bool
+
+
+@dataclass(frozen=True)
+class Ended:
+    """The last message of a process."""
+
+    kept: str = ""
+    """What it keeps of its work, if it was stopped (see ``signals.keeping``)."""
+
+
+@dataclass(frozen=True)
+class _Crashed:
+    text: str
+
+
+class _Link(Connection):
+    """The process's side of the connection: messages of all threads are sent whole."""
+
+    def __init__(self, descriptor: int) -> None:
+        super().__init__(descriptor)
+        self._lock = threading.Lock()
+
+    def send(self, obj: Any) -> None:
+        is_main = threading.current_thread() is threading.main_thread()
+        with uninterrupted() if is_main else contextlib.nullcontext(), self._lock:
+            super().send(obj)
+
+
+class ChildCrashed(RuntimeError):
+    """A process ended with an error that is no mistake of the user's. It has that error's traceback as text."""
+
+
+class Child:
+    """The command's side of a process."""
+
+    def __init__(self, name: str, module: str, environment: Mapping[str, str] | None = None) -> None:
+        """Start a process that runs ``main()`` of a module, which calls ``run_child``. Send it what it shall do.
+
+        Args:
+            name: What messages call it, such as "the process on cuda:1".
+            module: Dotted name of the module.
+            environment: Variables to add to this process's own.
+        """
+        ours, theirs = socket.socketpair()
+        # A terminal sends Ctrl-C to all processes: this one ends when the command asks it to.
+        ignore = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)"
+        self.name = name
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", f"{ignore}; from {module} import main; main()", str(theirs.fileno())],
+            stdin=subprocess.PIPE,  # closed when this process is gone, whatever ended it
+            pass_fds=[theirs.fileno()],
+            env={**os.environ, **(environment or {})},
+        )
+        theirs.close()
+        self.connection = Connection(ours.detach())
+
+    def send(self, message: object) -> None:
+        """Send a message, unless the process has ended: ``receive`` says how."""
+        with contextlib.suppress(BrokenPipeError):
+            self.connection.send(message)
+
+    def receive(self) -> Any:
+        """Return the next message, or None for one that was only to be shown.
+
+        Raises:
+            UserError: The process has ended before its time, or says why it ends.
+            OSError: It could not write its files.
+            ChildCrashed: It ended with an unexpected error.
+        """
+        try:
+            message = self.connection.recv()
+        except (EOFError, ConnectionError):
+            raise self.gone() from None
+        if isinstance(message, _Saying):
+            (warn if message.is_warning else say)(message.text)
+            return None
+        if isinstance(message, _Crashed):
+            raise ChildCrashed(f"{self.name} failed:\n{message.text}")
+        if isinstance(message, Exception):
+            raise message
+        return message
+
+    def gone(self) -> UserError:
+        """Wait until the process has ended, and return the error that says how."""
+        code = self.process.wait()
+        how = f"was killed ({signal.Signals(-code).name}), perhaps because memory ran out" if code < 0 else "ended"
+        return UserError(f"{self.name} {how}; what is finished is kept, and the same command goes on from there")
+
+    def stop(self, deadline: float) -> str:
+        """Wait until the process has ended, and kill it at the deadline (of ``time.monotonic``); return what it keeps.
+
+        ``process.terminate()`` before this asks it to end early.
+        """
+        kept = ""
+        with contextlib.suppress(EOFError, ConnectionError):
+            while self.connection.poll(max(deadline - time.monotonic(), 0)):
+                message = self.connection.recv()
+                kept = message.kept if isinstance(message, Ended) else kept
+        try:
+            self.process.wait(max(deadline - time.monotonic(), 0.1))
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        self.connection.close()
+        if self.process.stdin is not None:
+            self.process.stdin.close()
+        return kept
+
+
+def ready_of(children: Sequence[Child]) -> list[Child]:
+    """Wait until some processes have sent something, or have ended; return these."""
+    ready = wait([child.connection for child in children])
+    return [child for child in children if child.connection in ready]
+
+
+class _ToCommand(logging.Handler):
+    def __init__(self, connection: Connection) -> None:
+        super().__init__()
+        self._connection = connection
+
+    def emit(self, record: logging.LogRecord) -> None:
+        with contextlib.suppress(OSError):  # the command is gone
+            self._connection.send(_Saying(record.getMessage(), record.levelno >= logging.WARNING))
+
+
+def run_child(work: Callable[[Connection, Any], None], *, writes: bool = True) -> None:
+    """Run a process that was started as ``Child``, and end it.
+
+    Args:
+        work: Does the work, with the connection to the command and the first message from it. It runs in the main
+            thread and is stopped as a command is.
+        writes: Whether the process writes files. One that does not is killed when the others no longer need it.
+    """
+    connection = _Link(int(sys.argv[1]))
+    os.set_inheritable(connection.fileno(), False)  # else it would stay open in processes that outlive this one
+    logger.addHandler(_ToCommand(connection))
+    logger.setLevel(logging.INFO)
+    with command_signals.taken():
+        if not writes:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        threading.Thread(target=_end_with_the_command, args=(writes,), daemon=True).start()
+        last = _last_message(work, connection)
+        for number in CommandSignals.NUMBERS:
+            signal.signal(number, signal.SIG_IGN)
+        with contextlib.suppress(OSError):
+            connection.send(last)
+    sys.stderr.flush()
+    os._exit(0)  # all is written; threads that still compute are not waited for
+
+
+def _last_message(work: Callable[[Connection, Any], None], connection: Connection) -> object:
+    try:
+        work(connection, connection.recv())
+    except BaseException as error:  # whatever it is, the command must hear of it
+        if stopping() or isinstance(error, KeyboardInterrupt):
+            return Ended(what_is_kept(error))
+        return _picklable(error) if isinstance(error, UserError | OSError) else _Crashed(traceback.format_exc())
+    return Ended()
+
+
+def _picklable(error: UserError | OSError) -> Exception:
+    try:
+        pickle.loads(pickle.dumps(error))
+    except (TypeError, AttributeError, pickle.PickleError):  # its constructor takes other arguments than its message
+        return UserError(str(error))
+    return error
+
+
+def _end_with_the_command(is_writer: bool) -> None:
+    """End this process once the command is gone, even if it was killed: in order, if it writes files."""
+    sys.stdin.buffer.read()
+    if is_writer:
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(STOP_SECONDS)
+    else:
+        time.sleep(ORPHAN_SECONDS)
+    os._exit(1)
