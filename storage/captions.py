@@ -1,18 +1,22 @@
 """The caption table, in Parquet."""
 
+import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any, NamedTuple, overload
+from typing import Any, NamedTuple
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from .caption_rows import in_memory, write_rows
+from .caption_table import RECORDS_AT_ONCE, TYPES, CaptionTable
 from .common.errors import READ_ERRORS, UserError, refuse_unreadable
+from .common.progress import progress
 from .files import check_regular, read_json, write_json, written_whole
 from .layout import DatasetFolder
+from .mapped import SUFFIX, KeptTensors, TensorWriter
 from .records import Caption
 
 _COLUMN_TYPES = {
@@ -35,8 +39,13 @@ OPTIONAL_COLUMNS = {name for name, field in _FIELDS.items() if field.metadata.ge
 INPUT_FIELDS = tuple(name for name, field in _FIELDS.items() if not field.metadata.get("tagged"))
 """Fields that come from the annotations rather than from tagging."""
 ABOUT_NAME = "about.json"
-RECORDS_AT_ONCE = 4096
-"""Captions that iteration makes at a time."""
+MAPPED_NAME = f"captions{SUFFIX}"
+"""The content of all parts, to be mapped."""
+MAPPED_FORMAT = 1
+MOST_CAPTIONS = 1 << 31
+"""Their numbers are kept in four bytes."""
+ROWS_AT_ONCE = 1 << 16
+"""Captions that are encoded at a time."""
 
 
 def write_table(path: Path, table: pa.Table) -> None:
@@ -48,6 +57,11 @@ def write_table(path: Path, table: pa.Table) -> None:
 def _table(captions: Iterable[Caption]) -> pa.Table:
     rows = [{name: getattr(caption, name) for name in CAPTION_SCHEMA.names} for caption in captions]
     return pa.Table.from_pylist(rows, schema=CAPTION_SCHEMA)
+
+
+def caption_table(captions: Iterable[Caption]) -> CaptionTable:
+    """Return records as a table in memory."""
+    return in_memory(_table(captions))
 
 
 def part_path(folder: Path, number: int) -> Path:
@@ -69,7 +83,7 @@ def write_part(folder: Path, number: int, captions: Sequence[Caption], about: Ma
 
 def read_part_about(path: Path) -> dict[str, Any]:
     """Return the ``about`` of ``write_part``; empty if the file is missing or has none."""
-    return json.loads((_read_schema(path).metadata or {}).get(b"vlalign", b"{}")) if path.exists() else {}
+    return json.loads((_read_metadata(path).metadata or {}).get(b"vlalign", b"{}")) if path.exists() else {}
 
 
 def read_captions_about(folder: Path) -> dict[str, Any] | None:
@@ -108,9 +122,9 @@ def _refuse_damaged(path: Path) -> Any:
     return refuse_unreadable(path, "not a readable Parquet file", "run vlalign-preprocess again", errors)
 
 
-def _read_schema(path: Path) -> pa.Schema:
+def _read_metadata(path: Path) -> pq.FileMetaData:
     with _refuse_damaged(path):
-        return pq.read_schema(path)
+        return pq.read_metadata(path)
 
 
 def read_table(path: Path, columns: Sequence[str]) -> pa.Table:
@@ -124,122 +138,41 @@ def read_table(path: Path, columns: Sequence[str]) -> pa.Table:
         return table
 
 
-def by_appearance(codes: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Number codes again in the order in which they first appear.
-
-    Args:
-        codes: [N], integers from 0 to ``count`` - 1; -1 for none.
-        count: Number of codes.
-
-    Returns:
-        The new codes [N], and the index at which each new code first appears.
-    """
-    first = np.full(count + 1, len(codes))  # the last entry belongs to code -1
-    first[codes[::-1]] = np.arange(len(codes))[::-1]  # if an index occurs twice, the last assignment counts
-    first[-1] = len(codes)
-    order = np.argsort(first)[: np.count_nonzero(first < len(codes))]
-    new_codes = np.full(count + 1, -1, dtype=np.int32)
-    new_codes[order] = np.arange(len(order))
-    return new_codes[codes], first[order]
-
-
-class CaptionTable(Sequence[Caption]):
-    """Captions in columns; a ``Caption`` is made when it is asked for.
-
-    It needs a quarter of the memory of a list of records, which matters for a hundred million captions.
-    """
-
-    def __init__(self, batches: Sequence[pa.RecordBatch], rows: np.ndarray | None = None) -> None:
-        """Make a table.
-
-        Args:
-            batches: Columns of ``RECORD_SCHEMA``.
-            rows: Rows of the batches that the table shows, in order; all by default.
-        """
-        self._batches = list(batches)
-        self._ends = np.cumsum([len(batch) for batch in self._batches], dtype=np.int64)
-        self._rows = np.arange(self._ends[-1] if self._batches else 0) if rows is None else rows
-
-    @classmethod
-    def of(cls, captions: Iterable[Caption]) -> "CaptionTable":
-        """Make a table of records."""
-        return cls(_table(captions).select(RECORD_SCHEMA.names).to_batches())
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    @overload
-    def __getitem__(self, index: int) -> Caption: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> list[Caption]: ...
-
-    def __getitem__(self, index: int | slice) -> Caption | list[Caption]:
-        if isinstance(index, slice):
-            return self._records(self._rows[index])
-        return self._records(self._rows[[index]])[0]
-
-    def __iter__(self) -> Iterator[Caption]:
-        for first in range(0, len(self), RECORDS_AT_ONCE):
-            yield from self[first : first + RECORDS_AT_ONCE]
-
-    def take(self, indices: Sequence[int] | np.ndarray) -> "CaptionTable":
-        """Return the captions at ``indices`` as a table that shares the columns."""
-        return CaptionTable(self._batches, self._rows[np.asarray(indices, dtype=np.int64)])
-
-    def texts(self) -> Iterator[str]:
-        """Yield the text of each caption, in order. No records are made."""
-        column = CAPTION_SCHEMA.field("caption")
-        whole = pa.chunked_array([batch.column(column.name) for batch in self._batches], column.type)
-        for first in range(0, len(self), RECORDS_AT_ONCE):
-            yield from whole.take(pa.array(self._rows[first : first + RECORDS_AT_ONCE])).to_pylist()
-
-    def numbers(self, column: str) -> np.ndarray:
-        """Return a column of numbers: float64 [num_captions], NaN for None."""
-        parts = [batch.column(column).to_numpy(zero_copy_only=False) for batch in self._batches]
-        return np.concatenate([np.zeros(0), *parts]).astype(np.float64, copy=False)[self._rows]
-
-    def codes(self, column: str) -> tuple[list[str], np.ndarray]:
-        """Return a column of texts as codes.
-
-        Returns:
-            The distinct texts in the order of their first appearance, and for each caption the index of its text, or -1
-            for None: int32 [num_captions].
-        """
-        whole = pa.chunked_array([batch.column(column) for batch in self._batches], CAPTION_SCHEMA.field(column).type)
-        parts = whole.dictionary_encode().unify_dictionaries().chunks
-        texts = parts[0].dictionary.to_pylist() if parts else []
-        per_row = [np.zeros(0, np.int32), *(part.indices.fill_null(-1).to_numpy() for part in parts)]
-        codes = np.concatenate(per_row)[self._rows]
-        new_codes, firsts = by_appearance(codes, len(texts))
-        return [texts[code] for code in codes[firsts]], new_codes
-
-    def _records(self, rows: np.ndarray) -> list[Caption]:
-        records: dict[int, Caption] = {}
-        batch_of_row = np.searchsorted(self._ends, rows, side="right")
-        for number in np.unique(batch_of_row):
-            indices = np.flatnonzero(batch_of_row == number)
-            batch = self._batches[number]
-            in_batch = pa.array(rows[indices] - (self._ends[number] - len(batch)))
-            for index, values in zip(indices.tolist(), batch.take(in_batch).to_pylist(), strict=True):
-                records[index] = Caption(**values)
-        return [records[index] for index in range(len(rows))]
-
-
 def read_captions(folder: Path) -> CaptionTable:
-    """Read all parts of a caption table, in order. Raises ``UserError`` if it is missing, not complete or damaged."""
-    if read_captions_about(folder) is None:
+    """Return the captions of all parts, in order.
+
+    Their content is mapped from one file beside the parts, which is written at the first call and when parts have
+    changed. All processes of a machine share its memory.
+
+    Raises:
+        UserError: The table is missing, not complete or damaged.
+    """
+    about = read_captions_about(folder)
+    if about is None:
         raise UserError(f"{folder / ABOUT_NAME}: not found; run vlalign-preprocess first")
-    batches = []
-    for path in sorted(folder.glob("part-*.parquet")):
-        columns = _read_schema(path).names
-        missing = set(CAPTION_SCHEMA.names) - set(columns) - OPTIONAL_COLUMNS
-        if missing:
-            raise UserError(f"{path}: columns missing: {', '.join(sorted(missing))}; run vlalign-preprocess again")
-        table = read_table(path, [name for name in RECORD_SCHEMA.names if name in columns])
-        with _refuse_damaged(path):  # columns of other types
-            batches += pa.concat_tables([RECORD_SCHEMA.empty_table(), table], promote_options="default").to_batches()
-    return CaptionTable(batches)
+    paths = sorted(folder.glob("part-*.parquet"))
+    facts = [(path.name, stat.st_size, stat.st_mtime_ns) for path in paths for stat in (path.stat(),)]
+    key = hashlib.sha256(json.dumps([about, facts], sort_keys=True).encode()).hexdigest()
+    path = folder / MAPPED_NAME
+    kept = KeptTensors(path, TYPES, MAPPED_FORMAT, key, lambda writer: _write_mapped(writer, paths))
+    return CaptionTable(kept.open(), str(path), key)
+
+
+def _write_mapped(writer: TensorWriter, paths: Sequence[Path]) -> None:
+    num_captions = sum(_read_metadata(path).num_rows for path in paths)
+    if num_captions >= MOST_CAPTIONS:
+        raise UserError(f"{paths[0].parent}: {num_captions:,} captions; expected fewer than {MOST_CAPTIONS:,}")
+    read = progress(map(_read_part, paths), total=num_captions, what="captions", unit="captions", size=len)
+    write_rows(writer, (batch for part in read for batch in part.to_batches(ROWS_AT_ONCE)), num_captions)
+
+
+def _read_part(path: Path) -> pa.Table:
+    columns = _read_metadata(path).schema.to_arrow_schema().names
+    if missing := set(CAPTION_SCHEMA.names) - set(columns) - OPTIONAL_COLUMNS:
+        raise UserError(f"{path}: columns missing: {', '.join(sorted(missing))}; run vlalign-preprocess again")
+    table = read_table(path, [name for name in RECORD_SCHEMA.names if name in columns])
+    with _refuse_damaged(path):  # columns of other types
+        return pa.concat_tables([RECORD_SCHEMA.empty_table(), table], promote_options="default")
 
 
 class CaptionTime(NamedTuple):

@@ -61,6 +61,11 @@ class DatasetFolder:
         return self.idf.with_name("word_vectors.npz")
 
     @property
+    def pairs(self) -> Path:
+        """Folder of the clips that captions are about, as training maps them."""
+        return self.path / "pairs" / self.protocol
+
+    @property
     def runs(self) -> Path:
         """Folder of the runs."""
         return self.path / "runs"

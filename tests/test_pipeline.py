@@ -101,14 +101,14 @@ def test_the_same_seed_trains_the_same_model(trained):
 def test_metrics_equal_a_count_over_search_results(trained, capsys):
     """Search for each test caption as a user would; the position of the right video is the rank."""
     from vlalign.storage import read_captions
-    from vlalign.storage.captions import CaptionTable
+    from vlalign.storage.captions import caption_table
     from vlalign.train.checkpoint import load_run
     from vlalign.train.data.pairs import make_pairs
     from vlalign.train.scoring import stage_scores
 
     metrics = read_json(run_folder(trained) / "metrics.json")["metrics"]["text_to_video"]
     run = load_run(run_folder(trained))
-    pairs = make_pairs(CaptionTable.of(c for c in read_captions(trained.captions) if c.split == "test"))
+    pairs = make_pairs(caption_table(c for c in read_captions(trained.captions) if c.split == "test"))
     ranks = []
     for caption, right in zip(pairs.captions, pairs.clip_of_caption, strict=True):
         scores = stage_scores(run.scorer, [caption], pairs.clips).fused(run.score_weights)[0][0]

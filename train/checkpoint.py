@@ -16,6 +16,7 @@ from ..storage.idf import read_idf
 from ..storage.layout import DatasetFolder
 from .config import TrainConfig
 from .data.clip_features import ClipFeatures
+from .data.order import ORDERS, KeyedOrder, StoredOrder
 from .data.stores import StoreFacts, Stores, origin_of
 from .data.text import TokenWeights
 from .data.text_inputs import TextInputs, TextSource, saved_text_inputs
@@ -87,6 +88,8 @@ class RunState:
     """Steps of the whole training."""
     average: PairModel | None = None
     """The running average of the model's weights, if there is one."""
+    order: int = KeyedOrder.version
+    """Version of the order of the batches."""
     step: int = 0
     """Steps that are done."""
     best: dict[str, Any] | None = None
@@ -100,12 +103,13 @@ def save_state(folder: Path, state: RunState) -> None:
         tensors |= {f"average.{name}": value for name, value in state.average.state_dict().items()}
     for index, of_parameter in state.optimizer.state_dict()["state"].items():
         tensors |= {f"optimizer.{index}.{name}": value for name, value in of_parameter.items()}
-    about = {"config": state.config.flat(), "inputs": state.inputs, "step": state.step, "best": state.best}
+    about = {"config": state.config.flat(), "inputs": state.inputs, "order": state.order}
+    about |= {"step": state.step, "best": state.best}
     _write(folder / STATE_FILE, tensors, {"run": json.dumps(about)})
 
 
 def load_state(folder: Path, state: RunState) -> None:
-    """Restore what ``save_state`` wrote: model, optimizer, step and best validation.
+    """Restore what ``save_state`` wrote: model, optimizer, step, best validation and order.
 
     Raises:
         UserError: The file is of a run with other settings or data, or is damaged.
@@ -119,6 +123,7 @@ def _load_state(path: Path, state: RunState) -> None:
     with safe_open(path, framework="pt") as file:
         about = json.loads(file.metadata()["run"])
     step, best, saved = about["step"], about["best"], read_config(about)
+    order = about.get("order", StoredOrder.version)  # states of older versions do not say it
     if saved != state.config or about["inputs"] != json.loads(json.dumps(state.inputs)):
         old = saved.flat()
         changed = [name for name, value in state.config.flat().items() if old.get(name) != value]
@@ -129,6 +134,8 @@ def _load_state(path: Path, state: RunState) -> None:
     is_step = isinstance(step, int) and 0 <= step <= state.num_steps
     if not is_step or not (best is None or isinstance(best, dict)):
         raise ValueError("its step is not one of this run")
+    if order not in ORDERS:
+        raise ValueError(f"order {str(order)[:20]} of its batches, this version has {' and '.join(map(str, ORDERS))}")
     tensors = load_file(path)
     state.model.load_state_dict(_below(tensors, "model."))
     if state.average is not None:
@@ -140,7 +147,7 @@ def _load_state(path: Path, state: RunState) -> None:
             of_parameters.setdefault(int(index), {})[what] = value
     groups = state.optimizer.state_dict()["param_groups"]
     state.optimizer.load_state_dict({"state": of_parameters, "param_groups": groups})
-    state.step, state.best = step, best
+    state.step, state.best, state.order = step, best, order
 
 
 def _below(tensors: dict[str, torch.Tensor], prefix: str) -> dict[str, torch.Tensor]:

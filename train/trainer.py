@@ -121,7 +121,7 @@ class Trainer:
         features = ClipFeatures(source.stores.features, self.config.grid)
         inputs = describe_inputs(source.dataset, source.stores, source.init)
         self.examples = read_examples(source, features, workers, problems)
-        self.share = workers.share(self.examples.batch_size)
+        self.share = workers.share(self.examples.batches.size)
         weights = TokenWeights(read_idf(source.dataset.idf), self.config.pos_tags)
 
         torch.manual_seed(self.config.seed)
@@ -148,6 +148,7 @@ class Trainer:
         self.kept_step = 0
         if self._resumes:
             load_state(self.folder, self.state)
+            self.examples.batches.follow(self.state.order)
             self.kept_step = self.step if workers.first else 0
         elif workers.first:
             self._start_folder(text_inputs)

@@ -44,7 +44,7 @@ def measure_retrieval(scorer: Scorer, examples: Examples) -> dict[str, float]:
     """Rank the validation clips for one caption of each, or of as many as the fusion layers should see."""
     assert isinstance(examples, PairExamples)
     valid = examples.pairs["validation"]
-    captions_of = valid.captions_of_clips()
+    captions_of = valid.captions_of_clips
     chosen = [captions_of[clip][0] for clip in evenly(len(valid.clips), _most_captions(scorer))]
     if not chosen:
         return {}

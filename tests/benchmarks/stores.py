@@ -1,6 +1,6 @@
 """Feature stores against plain files, each pair in one run: ``python tests/benchmarks/stores.py FOLDER``, where FOLDER
 is on the disk to be measured and has 4 GB free. ``python tests/benchmarks/stores.py FOLDER index`` runs one part: rows,
-writing, index, captions."""
+writing, index."""
 
 import argparse
 import os
@@ -15,17 +15,12 @@ from pathlib import Path
 
 import h5py
 import numpy as np
-from vlalign.preprocess.prepare import PART_CAPTIONS
-from vlalign.storage import Caption, FeatureStore, VideoFeatures, Weights, read_captions, write_shard
-from vlalign.storage.captions import write_captions_about, write_part
+from vlalign.storage import FeatureStore, VideoFeatures, Weights, write_shard
 from vlalign.storage.profiles import PROFILES
-from vlalign.train.data.batches import Batches
-from vlalign.train.data.pairs import make_pairs
 
 PROFILE, WEIGHTS = PROFILES["s3d"], Weights(name="none", sha256="0" * 64)
 NUM_VIDEOS, NUM_ROWS, WINDOW, BATCH = 5000, 60, 48, 128
 SHARD_VIDEOS = 64
-NUM_CAPTIONS = 1_000_000
 TURNS = 7
 
 
@@ -254,72 +249,15 @@ def open_store(folder: Path) -> None:
     )
 
 
-def captions(folder: Path) -> None:
-    """Memory of what training holds of captions, 110 a video as in HowTo100M, and of as many records in a list, each in
-    a process of its own; seconds until training can begin, and for the captions of a batch."""
-    if not folder.exists():
-        for number, first in enumerate(range(0, NUM_CAPTIONS, PART_CAPTIONS)):
-            write_part(folder, number, make_captions(range(first, first + PART_CAPTIONS)), {})
-        write_captions_about(folder, {})
-    for held in ("columns", "records"):
-        ran = subprocess.run([sys.executable, __file__, str(folder), held], check=True, capture_output=True, text=True)
-        print(f"{held:<10}{ran.stdout.strip()}", flush=True)
-
-
-def make_captions(numbers: range) -> list[Caption]:
-    rng = np.random.default_rng(numbers.start)
-    vocabulary = np.array([f"w{n:05d}"[: 2 + n % 7] for n in range(100_000)])
-    return [make_caption(number, vocabulary, rng) for number in numbers]
-
-
-def make_caption(number: int, vocabulary: np.ndarray, rng: np.random.Generator) -> Caption:
-    words = vocabulary[rng.zipf(1.3, size=rng.integers(2, 14)) % len(vocabulary)].tolist()
-    starts = np.cumsum([0, *(len(word) + 1 for word in words[:-1])]).tolist()
-    start = 4.0 * (number % 110)
-    times = {"start_seconds": start, "end_seconds": start + 4.0}
-    tagged = {
-        "words": words,
-        "word_starts": starts,
-        "pos_tags": rng.choice(["NOUN", "VERB", "DET", "ADP"], len(words)).tolist(),
-    }
-    return Caption(video_id=f"v{number // 110:010d}", caption=" ".join(words), split="train", **times, **tagged)
-
-
-def hold_captions(folder: Path, held: str) -> None:
-    def megabytes() -> float:
-        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE") / 1e6
-
-    before, start = megabytes(), time.perf_counter()
-    if held == "records":
-        listed = make_captions(range(NUM_CAPTIONS))
-        print(f"{len(listed):,} captions: {1e6 * (megabytes() - before) / len(listed):,.0f} bytes each")
-        return
-    there = read_captions(folder)
-    batches = Batches(make_pairs(there), 4096, seed=0)
-    batches.at(0)
-    size, took = megabytes() - before, time.perf_counter() - start
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3 - before
-    start = time.perf_counter()
-    for step in range(10):
-        list(there.take([caption for of_clip in batches.at(step)[1] for caption in of_clip]))
-    batch = (time.perf_counter() - start) / 10
-    each = f"{1e6 * size / len(there):,.0f} bytes each (at most {1e6 * peak / len(there):,.0f})"
-    print(f"{len(there):,} captions, their pairs and batches: {took:.1f} s, {each}; a batch of 4,096: {batch:.2f} s")
-
-
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", type=Path)
-    parser.add_argument(
-        "part", nargs="?", choices=["rows", "writing", "index", "captions", "open", "columns", "records"]
-    )
+    parser.add_argument("part", nargs="?", choices=["rows", "writing", "index", "open"])
     args = parser.parse_args()
     if args.part == "open":
         return open_store(args.folder)
-    if args.part in ("columns", "records"):
-        return hold_captions(args.folder, args.part)
     folder = args.folder / "vlalign_benchmark"
-    for name, part in (("rows", rows), ("writing", writing), ("index", index), ("captions", captions)):
+    for name, part in (("rows", rows), ("writing", writing), ("index", index)):
         if args.part in (None, name):
             part(folder / name)
     if args.part is None:

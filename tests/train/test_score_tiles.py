@@ -6,7 +6,7 @@ from helpers.training import PAIR_CASES
 from vlalign.storage.common.problems import Problems
 from vlalign.train import score_tiles, scores, scoring, train
 from vlalign.train.checkpoint import load_run
-from vlalign.train.data.pairs import read_pairs
+from vlalign.train.data.kept_pairs import read_pairs
 from vlalign.train.score_tiles import TiledScores
 from vlalign.train.scores import parts_of
 from vlalign.train.scoring import stage_scores

@@ -1,15 +1,14 @@
 """The clips and captions of each training step. They depend on the seed and the step alone."""
 
 import random
-from collections.abc import Sequence
 
 import numpy as np
 
-from .clips import Groups
+from .order import ORDERS, KeyedOrder, Order
 from .pairs import Pairs
 
 Drawn = tuple[list[int], list[list[int]]]
-"""Indices of clips, and for each clip those of one or more of its captions."""
+"""Indices of clips, and for each clip those of its captions that are drawn."""
 
 
 class ClipBatches:
@@ -21,24 +20,26 @@ class ClipBatches:
 
     def __init__(self, num_clips: int, batch_size: int, seed: int) -> None:
         self.seed = seed
+        self._order: Order = KeyedOrder(seed)
         self.size = min(batch_size, num_clips)
         """Clips in a batch."""
         self._num_clips = num_clips
-        self._epoch, self._order = -1, np.zeros(0, dtype=np.int64)
 
-    def clips_at(self, step: int) -> list[int]:
-        """Return the indices of a step's clips. ``step`` counts from 0."""
-        return self._next(step, self._num_clips, self.size)
+    def at(self, step: int) -> Drawn:
+        """Return the indices of a step's clips and of their captions, here none. ``step`` counts from 0."""
+        clips = self._next(step, self._num_clips, self.size)
+        return clips, [[] for _ in clips]
+
+    def follow(self, order: int) -> None:
+        """Go on with the order of a run that was begun with this version of it."""
+        self._order = ORDERS[order](self.seed)
 
     def _rng(self, step: int) -> random.Random:
         return random.Random(f"{self.seed} step {step}")
 
     def _next(self, step: int, num_items: int, at_once: int) -> list[int]:
         epoch, index = divmod(step, num_items // at_once)
-        if epoch != self._epoch:
-            self._order = np.array(random.Random(f"{self.seed} epoch {epoch}").sample(range(num_items), num_items))
-            self._epoch = epoch
-        return self._order[index * at_once : (index + 1) * at_once].tolist()
+        return self._order.items(epoch, index * at_once, (index + 1) * at_once, num_items)
 
 
 class Batches(ClipBatches):
@@ -46,12 +47,12 @@ class Batches(ClipBatches):
 
     def __init__(self, pairs: Pairs, batch_size: int, seed: int) -> None:
         super().__init__(len(pairs.clips), batch_size, seed)
-        self._captions_of = pairs.captions_of_clips()
+        self._captions_of = pairs.captions_of_clips
 
     def at(self, step: int) -> Drawn:
         """Return the indices of a step's clips and of their captions. ``step`` counts from 0."""
-        clips, rng = self.clips_at(step), self._rng(step)
-        return clips, self._one_caption_of(clips, rng)
+        clips, _ = super().at(step)
+        return clips, self._one_caption_of(clips, self._rng(step))
 
     def _one_caption_of(self, clips: list[int], rng: random.Random) -> list[list[int]]:
         return [[rng.choice(self._captions_of[clip])] for clip in clips]
@@ -66,7 +67,7 @@ class VideoBatches(Batches):
 
     def __init__(self, pairs: Pairs, batch_size: int, seed: int, clips_per_video: int) -> None:
         super().__init__(pairs, batch_size, seed)
-        self._clips_of, self._num_each = Groups(pairs.clips.video, len(pairs.clips.video_ids)), clips_per_video
+        self._clips_of, self._num_each = pairs.clips_of_videos, clips_per_video
         self._num_videos = min(batch_size // clips_per_video, len(self._clips_of))
         self.size = self._num_videos * clips_per_video
 
@@ -91,20 +92,23 @@ class CandidateBatches(Batches):
     def __init__(self, pairs: Pairs, batch_size: int, seed: int, captions_per_clip: int) -> None:
         super().__init__(pairs, batch_size, seed)
         self._num_each = captions_per_clip
-        starts, ends = pairs.captions.numbers("start_seconds"), pairs.captions.numbers("end_seconds")
-        self._middles = np.nan_to_num((starts + ends) / 2)
-        """In seconds; 0 for a caption of a whole video."""
-        self._video_of = pairs.clips.video[pairs.clip_of_caption]
-        self._of_video = Groups(self._video_of, len(pairs.clips.video_ids))
+        self._pairs = pairs
 
     def at(self, step: int) -> Drawn:
         """Return the indices of a step's clips and of their candidates. ``step`` counts from 0."""
         clips, captions = super().at(step)
-        return clips, [self._around(caption) for (caption,) in captions]
+        return clips, [self._around(clip, caption) for clip, (caption,) in zip(clips, captions, strict=True)]
 
-    def _around(self, caption: int) -> list[int]:
-        others = self._of_video[self._video_of[caption]]
-        distances = np.abs(self._middles[others] - self._middles[caption])
-        distances[others.index(caption)] = -1.0
-        nearest: Sequence[int] = [others[i] for i in np.argsort(distances, kind="stable")[: self._num_each]]
+    def _around(self, clip: int, caption: int) -> list[int]:
+        clips = self._pairs.clips_of_videos[int(self._pairs.clips.video[clip])]
+        others = np.array(sorted(caption for of_clip in clips for caption in self._captions_of[of_clip]))
+        middles = self._middles(self._pairs.clip_of_caption[others])
+        distances = np.abs(middles - self._middles(np.array([clip])))
+        distances[others == caption] = -1.0
+        nearest = others[np.argsort(distances, kind="stable")[: self._num_each]].tolist()
         return [nearest[i % len(nearest)] for i in range(self._num_each)]
+
+    def _middles(self, clips: np.ndarray) -> np.ndarray:
+        """Return the middles of clips in seconds; 0 for a whole video."""
+        starts, ends = self._pairs.clips.start_seconds[clips], self._pairs.clips.end_seconds[clips]
+        return np.nan_to_num((starts + ends) / 2)

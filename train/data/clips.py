@@ -25,13 +25,24 @@ def evenly(length: int, most: int) -> np.ndarray:
 class Groups(Sequence[list[int]]):
     """The members of each group, in order."""
 
-    def __init__(self, group_of_member: np.ndarray, num_groups: int) -> None:
+    def __init__(self, members: np.ndarray, starts: np.ndarray) -> None:
+        """Make groups of arrays.
+
+        Args:
+            members: The members of the first group, then those of the second, and so on.
+            starts: Where in ``members`` each group begins, and where the last one ends: [num_groups + 1].
+        """
+        self.members, self.starts = members, starts
+
+    @classmethod
+    def of(cls, group_of_member: np.ndarray, num_groups: int) -> "Groups":
         """Group the indices of ``group_of_member``, which holds each member's group."""
-        self._members = np.argsort(group_of_member, kind="stable")
-        self._starts = np.searchsorted(group_of_member[self._members], np.arange(num_groups + 1))
+        members = np.argsort(group_of_member, kind="stable").astype(np.int32)
+        sizes = np.bincount(group_of_member, minlength=num_groups)
+        return cls(members, np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32))
 
     def __len__(self) -> int:
-        return len(self._starts) - 1
+        return len(self.starts) - 1
 
     @overload
     def __getitem__(self, index: int) -> list[int]: ...
@@ -43,7 +54,7 @@ class Groups(Sequence[list[int]]):
         return self._group(range(len(self))[index])
 
     def _group(self, group: int) -> list[int]:
-        return self._members[self._starts[group] : self._starts[group + 1]].tolist()
+        return self.members[self.starts[group] : self.starts[group + 1]].tolist()
 
 
 class Clips(Sequence[Clip]):
@@ -61,7 +72,7 @@ class Clips(Sequence[Clip]):
             end_seconds: When each clip ends; NaN for a clip that is a whole video.
         """
         self.video_ids, self.video = video_ids, video
-        self._start_seconds, self._end_seconds = start_seconds, end_seconds
+        self.start_seconds, self.end_seconds = start_seconds, end_seconds
 
     @classmethod
     def of(cls, clips: Iterable[Clip]) -> "Clips":
@@ -85,7 +96,7 @@ class Clips(Sequence[Clip]):
         return self._clip(index)
 
     def _clip(self, index: int) -> Clip:
-        video_id, start = self.video_ids[int(self.video[index])], self._start_seconds[index].item()
+        video_id, start = self.video_ids[int(self.video[index])], self.start_seconds[index].item()
         if math.isnan(start):
             return Clip(video_id, None, None)
-        return Clip(video_id, start, self._end_seconds[index].item())
+        return Clip(video_id, start, self.end_seconds[index].item())

@@ -8,11 +8,12 @@ from typing import TypedDict
 
 import numpy as np
 
-from ...storage.captions import CaptionTable
+from ...storage.caption_table import CaptionTable
 from ...storage.records import Caption
 from ...storage.store import Store
 from .clip_features import ClipFeatures
-from .pairs import find_faults, make_pairs
+from .pairs import make_pairs
+from .usable import find_faults
 
 MIN_COMPARABLE = 100
 """Number of clips or videos. With fewer, a single one moves recall by more than a point."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 import torch
@@ -19,12 +19,14 @@ from ...storage.records import Caption
 from ...storage.store import Store
 from ..settings import DataSettings, OptimizationSettings
 from ..workers import Workers
-from .batches import Batches
+from .batches import ClipBatches
 from .clip_features import ClipFeatures
 from .clips import Clip, Clips
+from .kept_pairs import Found, PairSource, read_pairs
 from .pair_weights import density_weights
-from .pairs import Pairs, make_pairs, read_pairs, why_none
+from .pairs import Pairs, make_pairs
 from .text import TokenWeights
+from .usable import why_none
 
 MOST_HELD_OUT = 1000
 """Videos."""
@@ -99,7 +101,7 @@ class Source:
     """Log-mel rows of spoken captions, if the run's captions are recordings."""
     data: DataSettings
     optimization: OptimizationSettings
-    make_batches: Callable[[Pairs], Batches]
+    make_batches: Callable[[Pairs], ClipBatches]
     """Decides which clips and captions each batch has."""
     held_out: float = 0.0
     """Share of the training videos to validate on if there is no validation split."""
@@ -117,8 +119,8 @@ class Examples:
     """The possible answers or labels, if they are a fixed list; else empty."""
     clips: Clips
     """All training clips."""
-    batch_size: int
-    """Clips in a batch, in all processes together."""
+    batches: ClipBatches
+    """Decides which clips and captions each batch has."""
     summary: str
     """How many examples there are, in words."""
 
@@ -140,33 +142,44 @@ def check_clips(source: Source, clips: Clips) -> None:
         )
 
 
-def hold_out(pairs: dict[str, Pairs], source: Source) -> dict[str, Pairs]:
+def hold_out(pairs: dict[str, Pairs], source: Source, name: str) -> dict[str, Pairs]:
     """Return the pairs with a share of the training videos for validation, if there is no validation split.
 
     The videos depend on the seed alone.
+
+    Args:
+        pairs: {split: pairs}
+        source: Says how many videos.
+        name: What the pairs are, such as "questions", to tell them from others of the data set.
     """
-    train = pairs["train"]
-    videos = sorted(train.captions.codes("video_id")[0])
-    num_held = min(max(round(source.held_out * len(videos)), 1), MOST_HELD_OUT)
-    if not source.held_out or len(pairs["validation"].clips) or len(videos) - num_held < 2:
+    train, seed = pairs["train"], source.optimization.seed
+    num_videos = len(train.clips.video_ids)
+    num_held = min(max(round(source.held_out * num_videos), 1), MOST_HELD_OUT)
+    if not source.held_out or len(pairs["validation"].clips) or num_videos - num_held < 2:
         return pairs
-    held = set(random.Random(f"{source.optimization.seed} validation").sample(videos, num_held))
     if source.workers.first:
         say(
-            f"{source.dataset.captions}: no validation split: {num_held:,} of {len(videos):,} training videos are "
+            f"{source.dataset.captions}: no validation split: {num_held:,} of {num_videos:,} training videos are "
             "held out to validate on"
         )
-    ids, codes = train.captions.codes("video_id")
-    is_held = np.array([video_id in held for video_id in ids], dtype=bool)[codes]
-    return {
-        **pairs,
-        "train": make_pairs(train.captions.take(np.flatnonzero(~is_held))),
-        "validation": make_pairs(train.captions.take(np.flatnonzero(is_held))),
-    }
+
+    def make() -> Found:
+        held = set(random.Random(f"{seed} validation").sample(sorted(train.clips.video_ids), num_held))
+        held_videos = np.array([video_id in held for video_id in train.clips.video_ids], dtype=bool)
+        is_held = held_videos[train.clips.video][train.clip_of_caption]
+        parts = {"train": ~is_held, "validation": is_held}
+        return Found({**pairs, **{n: make_pairs(train.captions.take(np.flatnonzero(p))) for n, p in parts.items()}})
+
+    kept = PairSource(source.dataset, source.features, source.recordings)
+    file_name = f"{name}-held{num_held}-seed{seed}"
+    return dict(kept.keep(file_name, train.captions.whole, make, held=num_held, seed=seed).pairs)
 
 
 class PairExamples(Examples):
     """Clips with their captions."""
+
+    name: ClassVar[str] = "pairs"
+    """What is learned from, in the names of files."""
 
     def __init__(self, source: Source) -> None:
         """Read the pairs of all splits.
@@ -175,14 +188,13 @@ class PairExamples(Examples):
             UserError: There are too few training clips, or pairs cannot be weighted.
         """
         self.source, self.labels = source, []
-        self.pairs = hold_out(self.read(source), source)
+        self.pairs = hold_out(self.read(source), source, self.name)
         """{split: pairs}"""
         train = self.pairs["train"]
         check_clips(source, train.clips)
         self.clips = train.clips
         self.summary = f"{len(train.captions):,} captions of {len(train.clips):,} clips"
         self.batches = source.make_batches(train)
-        self.batch_size = self.batches.size
         self.pair_weights = None
         """float32 [num_captions], or None if all pairs weigh the same."""
         if source.density_neighbors is not None:

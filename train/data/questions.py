@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from itertools import chain
+from typing import ClassVar
 
 import torch
 
 from ...storage.common.errors import UserError
 from ...storage.common.terminal import say
 from .examples import InputMaker, Inputs, PairExamples, Source
-from .pairs import Pairs, make_pairs, read_pairs
+from .kept_pairs import read_pairs
+from .pairs import Pairs, make_pairs
 
 NUM_ANSWERS = 1500
 """The most frequent answers of the training questions can be given, as in HQGA and ClipBERT; SSML: "the set of
@@ -20,6 +22,8 @@ predetermined answers"."""
 
 class QuestionExamples(PairExamples):
     """Questions about videos. ``labels`` are the answers that the run can give."""
+
+    name: ClassVar[str] = "questions"
 
     def read(self, source: Source) -> dict[str, Pairs]:
         """Return {split: pairs of a video and a question}, and keep the most frequent answers.

@@ -35,7 +35,6 @@ class SegmentExamples(Examples):
         check_clips(source, self.clips)
         self.summary = f"{len(self.clips):,} windows of {len(self.videos['train']):,} videos"
         self.batches = ClipBatches(len(self.clips), source.optimization.batch_size, source.optimization.seed)
-        self.batch_size = self.batches.size
 
     def train_texts(self) -> Iterator[str]:
         """Yield the labels."""
@@ -43,7 +42,8 @@ class SegmentExamples(Examples):
 
     def inputs(self, maker: InputMaker, step: int, share: slice) -> Inputs:
         """Return a process's share of a step's windows, and the labels of their rows."""
-        clips = [self.clips[index] for index in self.batches.clips_at(step)[share]]
+        drawn, _ = self.batches.at(step)
+        clips = [self.clips[index] for index in drawn[share]]
         timed = self.source.features.timed_rows(clips, self.source.data.max_video_tokens)
         rows, mask = pad_rows([rows for rows, _ in timed], self.source.features.dim)
         labels = torch.zeros(mask.shape, dtype=torch.int64)

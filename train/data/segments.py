@@ -16,7 +16,7 @@ from ...storage.common.problems import Problems
 from ...storage.records import Caption
 from .clip_features import ClipFeatures
 from .clips import Clip
-from .pairs import without_features
+from .usable import without_features
 
 BACKGROUND = 0
 """Label of seconds that show no step."""

@@ -15,9 +15,9 @@ import numpy as np
 
 from ...storage.common.errors import refuse_unreadable
 from ...storage.common.progress import progress
+from ...storage.mapped import SUFFIX, TensorFile, release, write_tensors
 from .codebook import NUM_CODES, VALUES_OF_CODE, Codebook, PartCodes, encode, has_faiss, learn_codebook, padded_width
 from .index import Part, WindowIndex, read_part
-from .mapped import SUFFIX, TensorFile, release, write_tensors
 from .scan import Scan, best_of, exact_scores, half_product, percent_below
 
 EXACT_WINDOWS = 1 << 20

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from ...storage.common.errors import UserError, refuse_unreadable
-from .mapped import SUFFIX, TensorFile, release, write_tensors
+from ...storage.mapped import SUFFIX, TensorFile, release, write_tensors
 
 FORMAT = 1
 TYPES = {

@@ -12,7 +12,9 @@ from ...storage.common.problems import Problems
 from ...storage.store import Store
 from ..checkpoint import Run
 from ..data.coverage import measure, split_checksum
-from ..data.pairs import Pairs, of_split, read_pairs, why_none
+from ..data.kept_pairs import read_pairs
+from ..data.pairs import Pairs
+from ..data.usable import of_split, why_none
 from ..metrics import RECALL_AT, RetrievalMetrics
 from ..scores import StageScores, TotalScores
 from .base import Question, TaskResult

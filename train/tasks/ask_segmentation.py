@@ -10,7 +10,8 @@ from typing import TypedDict
 import numpy as np
 import torch
 
-from ...storage.captions import CaptionTable, read_captions
+from ...storage.caption_table import CaptionTable
+from ...storage.captions import read_captions
 from ...storage.common.errors import UserError
 from ...storage.common.problems import Problems
 from ...storage.common.progress import progress
@@ -18,8 +19,8 @@ from ..checkpoint import Run
 from ..data.clip_features import pad_rows
 from ..data.clips import evenly
 from ..data.coverage import Coverage, measure, split_checksum
-from ..data.pairs import of_split, why_none
 from ..data.segments import LabelledVideo, label_frames, label_names, read_labelled, step_labels, windows
+from ..data.usable import of_split, why_none
 from ..scoring import CLIP_CHUNK, Scorer
 from .base import NoSettings, Question, TaskResult
 from .segment_metrics import Stretch, segmentation_metrics, stretches_of

@@ -12,7 +12,8 @@ from typing import Any, TypedDict
 import numpy as np
 import torch
 
-from ...storage.captions import CaptionTable, read_captions, read_captions_about
+from ...storage.caption_table import CaptionTable
+from ...storage.captions import read_captions, read_captions_about
 from ...storage.common.errors import UserError
 from ...storage.common.problems import Problems
 from ...storage.common.progress import progress
@@ -20,7 +21,7 @@ from ...storage.records import Caption
 from ..checkpoint import Run
 from ..data.clips import Clip, evenly
 from ..data.coverage import Coverage, measure, split_checksum
-from ..data.pairs import of_split, why_none, without_features
+from ..data.usable import of_split, why_none, without_features
 from ..scoring import Scorer, stage_scores
 from .base import NoSettings, Question, TaskResult
 from .step_order import Ordered, found_steps, order_steps

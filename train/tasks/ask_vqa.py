@@ -17,7 +17,9 @@ from ...storage.records import Caption
 from ..checkpoint import Run
 from ..data.clips import evenly
 from ..data.coverage import measure, split_checksum
-from ..data.pairs import Pairs, of_split, read_pairs, why_none
+from ..data.kept_pairs import read_pairs
+from ..data.pairs import Pairs
+from ..data.usable import of_split, why_none
 from ..models.heads import AnswerHead
 from ..scoring import CLIP_CHUNK, TEXT_CHUNK, Scorer
 from .base import NoSettings, Question, TaskResult
@@ -106,7 +108,7 @@ def answer_scores(scorer: Scorer, pairs: Pairs, answers: Sequence[str], *, show_
     answer_AD, blind_answer_AD = head.answers(vectors_AD), head.blind_answers(vectors_AD)
     shape = len(pairs.captions), len(answers)
     asked, blind = np.zeros(shape, dtype=np.float32), np.zeros(shape, dtype=np.float32)
-    captions_of = pairs.captions_of_clips()
+    captions_of = pairs.captions_of_clips
     chunks = range(0, len(pairs.clips), CLIP_CHUNK)
     steps = (
         progress(chunks, total=len(pairs.clips), what="answers", unit="videos", size=lambda _: CLIP_CHUNK)

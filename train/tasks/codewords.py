@@ -116,7 +116,7 @@ def read_codebook(scorer: Scorer, pairs: Pairs) -> Codebook:
     uses = find_uses(scorer, pairs.captions, pairs.clips)
     verbs = [verbs_of(caption) for caption in pairs.captions]
     labels_of_clip = [
-        sorted({verb for caption in captions for verb in verbs[caption]}) for captions in pairs.captions_of_clips()
+        sorted({verb for caption in captions for verb in verbs[caption]}) for captions in pairs.captions_of_clips
     ]
     rows = table(uses, labels_of_clip, size)
     shown = places(uses, pairs, rows)
@@ -243,7 +243,7 @@ def places(uses: Uses, pairs: Pairs, rows: Sequence[Codeword]) -> list[ShownCode
         pairs: Clips and captions of the split.
         rows: What ``table`` returned.
     """
-    captions_of = pairs.captions_of_clips()
+    captions_of = pairs.captions_of_clips
     named = sorted((row for row in rows if row["words"]), key=lambda row: -row["words"][0][1])[:SHOWN_CODEWORDS]
     named = named or [row for row in rows if row["verbs"]][:SHOWN_CODEWORDS]  # recordings have no words
     shown: list[ShownCodeword] = []

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 from vlalign.storage import Caption, FeatureStore, VideoFeatures, Weights, write_shard
-from vlalign.storage.captions import CaptionTable
+from vlalign.storage.captions import caption_table
 from vlalign.storage.profiles import PROFILES
 from vlalign.train.data.clip_features import ClipFeatures
 from vlalign.train.data.clips import Clip
@@ -109,7 +109,7 @@ def test_pooled_maps_are_the_largest_value_of_any_place(maps):
 
 def test_features_are_standardised_over_the_training_clips(clip_features):
     model = VideoTextModel(3072, small_bert(50), num_video_layers=1, num_fusion_layers=None, dropout=0.1)
-    pairs = make_pairs(CaptionTable.of(Caption(video_id=v, caption="x", split="train") for v in ("a", "b")))
+    pairs = make_pairs(caption_table(Caption(video_id=v, caption="x", split="train") for v in ("a", "b")))
     set_feature_statistics(model, clip_features, pairs.clips, max_rows=48, seed=0)
     rows = np.concatenate(clip_features.rows(pairs.clips, 48))
     standardised = (torch.from_numpy(rows) - model.feature_mean) / model.feature_std

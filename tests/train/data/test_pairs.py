@@ -6,13 +6,16 @@ from helpers.stores import video, write
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from vlalign.storage import Caption, FeatureStore, read_captions
-from vlalign.storage.captions import CaptionTable, write_captions_about, write_part
+from vlalign.storage.caption_table import CaptionTable
+from vlalign.storage.captions import caption_table, write_captions_about, write_part
 from vlalign.storage.common.errors import UserError
 from vlalign.storage.common.problems import Problems
 from vlalign.storage.layout import DatasetFolder
 from vlalign.train.data.clip_features import ClipFeatures
 from vlalign.train.data.clips import Clip, Clips, Groups
-from vlalign.train.data.pairs import make_pairs, read_pairs, why_none
+from vlalign.train.data.kept_pairs import read_pairs
+from vlalign.train.data.pairs import make_pairs
+from vlalign.train.data.usable import why_none
 
 
 def caption(video: str, times: tuple[float, float] | None, split: str, words: list[str], answer: str | None) -> Caption:
@@ -64,9 +67,10 @@ def test_a_caption_table_equals_its_records(stored, captions, size, data):
         np.testing.assert_array_equal(found.numbers("start_seconds"), np.array(starts, dtype=float))
         for name in ("video_id", "answer"):
             texts, codes = found.codes(name)
-            assert texts == list(dict.fromkeys(getattr(c, name) for c in expected if getattr(c, name) is not None))
-            assert [texts[code] if code >= 0 else None for code in codes] == [getattr(c, name) for c in expected]
-    assert list(CaptionTable.of(captions)) == captions
+            values = [getattr(c, name) for c in expected]
+            assert list(texts) == list(dict.fromkeys(value for value in values if value is not None))
+            assert [texts[code] if code >= 0 else None for code in codes] == values
+    assert list(caption_table(captions)) == captions
     with pytest.raises(IndexError):
         table[len(captions)]
 
@@ -75,17 +79,17 @@ def test_a_caption_table_equals_its_records(stored, captions, size, data):
 def test_pairs_are_clips_in_the_order_of_their_first_captions(captions):
     clips: dict[Clip, int] = {}
     numbers = [clips.setdefault(Clip(c.video_id, c.start_seconds, c.end_seconds), len(clips)) for c in captions]
-    pairs = make_pairs(CaptionTable.of(captions))
+    pairs = make_pairs(caption_table(captions))
     assert list(pairs.clips) == list(clips) == pairs.clips[:] and pairs.clip_of_caption.tolist() == numbers
     assert [pairs.clips.video_ids[number] for number in pairs.clips.video] == [clip.video_id for clip in clips]
     assert list(Clips.of(clips)) == list(clips)
-    assert list(pairs.captions_of_clips()) == [
+    assert list(pairs.captions_of_clips) == [
         [n for n, of in enumerate(numbers) if of == clip] for clip in range(len(clips))
     ]
 
 
 def test_groups_may_be_empty():
-    groups = Groups(np.array([2, 0, 2]), 4)
+    groups = Groups.of(np.array([2, 0, 2]), 4)
     assert list(groups) == [[1], [], [0, 2], []] and groups[1:3] == [[], [0, 2]] and groups[-2] == [0, 2]
 
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from vlalign.storage.captions import read_captions
 from vlalign.train.data.coverage import measure
-from vlalign.train.data.pairs import of_split
+from vlalign.train.data.usable import of_split
 from vlalign.train.tasks.base import Task, TaskResult, counted, option
 
 

@@ -6,12 +6,13 @@ import pytest
 from helpers.toy import make_toy
 from helpers.training import CODEBOOK, at
 from vlalign.storage import Caption
-from vlalign.storage.captions import CaptionTable
+from vlalign.storage.captions import caption_table
 from vlalign.storage.files import read_json
 from vlalign.train.checkpoint import load_run
 from vlalign.train.cli_evaluate import main as evaluate_main
 from vlalign.train.cli_train import main as train_main
-from vlalign.train.data.pairs import make_pairs, read_pairs
+from vlalign.train.data.kept_pairs import read_pairs
+from vlalign.train.data.pairs import make_pairs
 from vlalign.train.models.codebook import coded_videos
 from vlalign.train.tasks.codeword_uses import Uses, find_uses
 from vlalign.train.tasks.codewords import conditional_matrices, places, sharing, table
@@ -29,7 +30,7 @@ CAPTIONS = [
     caption("b", "Fry onion", "VERB NOUN"),
     caption("b", "stir", "VERB"),
 ]
-PAIRS = make_pairs(CaptionTable.of(CAPTIONS))
+PAIRS = make_pairs(caption_table(CAPTIONS))
 VERBS = [["cut"], ["fry", "stir"]]
 USES = Uses(
     clips=[np.array([0, 0, 1, 1]), np.array([1, 2])],

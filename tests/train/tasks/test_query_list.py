@@ -6,7 +6,7 @@ import torch
 from vlalign.storage.common.problems import Problems
 from vlalign.train import train
 from vlalign.train.checkpoint import load_run
-from vlalign.train.data.pairs import read_pairs
+from vlalign.train.data.kept_pairs import read_pairs
 from vlalign.train.metrics import retrieval_metrics
 from vlalign.train.ranking import right_ranks
 from vlalign.train.scoring import stage_scores

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from vlalign.storage.captions import CaptionTable
+from vlalign.storage.captions import caption_table
 from vlalign.storage.records import Caption
 from vlalign.train import scores as scores_module
 from vlalign.train.data.pairs import Pairs, make_pairs
@@ -21,7 +21,7 @@ def made_pairs(num_clips: int, captions_of_a_clip: int, rng: np.random.Generator
     records = [
         Caption(video_id=f"v{video}", caption=f"caption {number}", split="test") for number, video in enumerate(videos)
     ]
-    return make_pairs(CaptionTable.of(records))
+    return make_pairs(caption_table(records))
 
 
 def made_scores(pairs: Pairs, rng: np.random.Generator, *, cut: bool) -> StageScores:
