@@ -1,0 +1,168 @@
+"""A Ray of the rehearsal's own on this machine, and the processes that belong to it."""
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from ...storage.common.errors import UserError
+
+SECRET = "RAY_AUTH_TOKEN"
+START_SECONDS = 300
+OBJECT_STORE_BYTES = 200_000_000
+SAMPLE_SECONDS = 2.0
+NOT_AT_WORK = "ray::IDLE", "ray::DashboardAgent", "ray::RuntimeEnvAgent"
+"""Other processes of Ray. The agents end with the whole machine."""
+STARTS = 8
+"""How often Ray is started again: on a busy machine it gives up after 30 seconds."""
+
+
+@dataclass(frozen=True)
+class Process:
+    """A running process."""
+
+    pid: int
+    parent: int
+    command: str
+
+
+def processes() -> dict[int, Process]:
+    """Return all running processes, by id."""
+    found = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            state, parent = (folder / "stat").read_text().rsplit(")", 1)[1].split()[:2]
+            command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+            if state != "Z":
+                found[int(folder.name)] = Process(int(folder.name), int(parent), command)
+    return found
+
+
+def below(roots: set[int], known: Mapping[int, Process]) -> set[int]:
+    """Return processes with everything that they started."""
+    found = roots & known.keys()
+    while more := {pid for pid, process in known.items() if process.parent in found} - found:
+        found |= more
+    return found
+
+
+class LocalRay:
+    """Ray on the loopback interface, with a secret of its own. Its processes outlive the drivers that use it."""
+
+    def __init__(self, num_cores: int, environment: Mapping[str, str]) -> None:
+        """Choose a port and a secret.
+
+        Args:
+            num_cores: Cores that Ray may use.
+            environment: Of all processes.
+        """
+        self.num_cores = num_cores
+        own = {SECRET: uuid.uuid4().hex, "RAY_AUTH_MODE": "token", "RAY_USAGE_STATS_ENABLED": "0"}
+        self.environment = {**environment, **own}
+        self._folder = tempfile.mkdtemp(prefix="ray", dir="/tmp")  # Ray's sockets allow no long path
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.address = f"127.0.0.1:{free.getsockname()[1]}"
+
+    def start(self) -> None:
+        """Start it. Raises ``UserError`` if it does not start."""
+        program = str(Path(sys.executable).with_name("ray"))
+        options = ["--head", f"--port={self.address.partition(':')[2]}", "--node-ip-address=127.0.0.1"]
+        options += [f"--num-cpus={self.num_cores}", f"--object-store-memory={OBJECT_STORE_BYTES}"]
+        options += [f"--temp-dir={self._folder}", "--include-dashboard=false", "--disable-usage-stats"]
+        problem = ""
+        for _ in range(STARTS):
+            try:
+                command = [program, "start", *options]
+                started = subprocess.run(
+                    command, env=self.environment, capture_output=True, text=True, timeout=START_SECONDS, check=False
+                )
+            except subprocess.TimeoutExpired:
+                problem = f"not within {START_SECONDS} s"
+            else:
+                if started.returncode == 0:
+                    return
+                problem = (started.stderr.strip().splitlines() or ["no reason given"])[-1][:300]
+            self.kill_all()
+        raise UserError(f"Ray did not start: {problem}")
+
+    def stop(self) -> None:
+        """Kill all of its processes and remove its files."""
+        for _ in range(2):  # some start others as they end
+            self.kill_all()
+            time.sleep(0.5)
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def kill_all(self) -> None:
+        """Kill everything that has the secret."""
+        for pid in self.pids():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    def pids(self) -> set[int]:
+        """Return all processes with the secret in their environment, and those that they started."""
+        secret, found, known = f"{SECRET}={self.environment[SECRET]}\0".encode(), set(), processes()
+        for pid in known:
+            with contextlib.suppress(OSError):
+                if secret in Path(f"/proc/{pid}/environ").read_bytes():
+                    found.add(pid)
+        return below(found, known)
+
+    def workers(self) -> list[int]:
+        """Return Ray's workers that are at work: actors and tasks."""
+        known = processes()
+        own = [known[pid] for pid in sorted(self.pids()) if pid in known]
+        return [p.pid for p in own if p.command.startswith("ray::") and not p.command.startswith(NOT_AT_WORK)]
+
+
+class PeakMemory:
+    """The largest memory of some processes together, sampled while a block runs."""
+
+    def __init__(self, ray: LocalRay) -> None:
+        """Watch the processes of ``ray``."""
+        self._ray, self._over = ray, threading.Event()
+        self.num_bytes = 0
+
+    @contextlib.contextmanager
+    def watched(self) -> Iterator[None]:
+        """Watch until the block ends."""
+        watching = threading.Thread(target=self._watch, daemon=True)
+        watching.start()
+        try:
+            yield
+        finally:
+            self._over.set()
+            watching.join()
+
+    def _watch(self) -> None:
+        while not self._over.wait(SAMPLE_SECONDS):
+            self.num_bytes = max(self.num_bytes, sum(map(proportional_bytes, self._ray.pids())))
+
+
+def proportional_bytes(pid: int) -> int:
+    """Return a process's memory, with its share of what it has in common with others; 0 if it has ended."""
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    except OSError:
+        return 0
+    return sum(1024 * int(line.split()[1]) for line in lines if line.startswith("Pss:"))
+
+
+def disk_bytes(folder: Path) -> int:
+    """Return the size of all files in a folder on the disk."""
+    total = 0
+    for at, _, names in os.walk(folder):
+        for name in names:
+            with contextlib.suppress(OSError):
+                total += 512 * os.lstat(os.path.join(at, name)).st_blocks
+    return total

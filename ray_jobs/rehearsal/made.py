@@ -1,0 +1,165 @@
+"""A synthetic HowTo100M of any size. What its files hold is computed again from the seed, without reading them.
+
+Of the real one it has the form of the JSON, the captions per video, the words per caption, and the lengths of clips
+and videos: 1.22 million videos of 6.5 minutes with 110 captions each, of 4 seconds and 4 words that are no stop words
+(Miech et al. 2019, section 3). Its pictures are flat colours, and its words have no meaning.
+"""
+
+import json
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+
+from ...storage.layout import DatasetFolder
+from ...storage.records import VideoRecord
+
+FRAME_SECONDS = 64
+FEWEST_FRAMES, MOST_FRAMES = 3, 9
+CAPTIONS_PER_FRAME = 19
+"""Six frames of 64 s with 19 captions each: 384 s and 114 captions a video."""
+CLIP_SECONDS = 2.0, 6.0
+MOST_WORDS = 12
+NUM_WORDS = 20_000
+WIDTH = 8
+"""Of a picture, in pixels."""
+TAGS = {"b": "NOUN", "m": "VERB", "s": "ADJ"}
+"""{first letter of a word: its part of speech}"""
+SYLLABLES = [consonant + vowel for consonant in "dfgklnprtv" for vowel in "aou"]
+HELD_OUT_NAME, MOST_HELD_OUT = "held_out", 200
+"""The data set of the evaluation, with one caption of each of the first videos."""
+
+
+@cache
+def vocabulary() -> list[str]:
+    """Return all words; three syllables tell them apart, and keep them from being English."""
+    base = len(SYLLABLES)
+    tails = (SYLLABLES[n % base] + SYLLABLES[n // base % base] + SYLLABLES[n // base**2] for n in range(NUM_WORDS))
+    return ["bbbmms"[number % 6] + "a" + tail for number, tail in enumerate(tails)]
+
+
+@dataclass(frozen=True)
+class Clip:
+    """A caption as the file has it."""
+
+    start_seconds: float
+    end_seconds: float
+    text: str
+
+
+@dataclass(frozen=True)
+class MadeVideo:
+    """A video, and what is said in it."""
+
+    video_id: str
+    colours: np.ndarray
+    """uint8 [frames, 3]"""
+    clips: list[Clip]
+
+    @property
+    def record(self) -> VideoRecord:
+        """The line of ``videos.jsonl``."""
+        return VideoRecord(video_id=self.video_id, path=f"videos/{self.video_id[:8]}/{self.video_id}.avi")
+
+
+@dataclass(frozen=True)
+class MadeDataset:
+    """The videos of a rehearsal."""
+
+    num_videos: int
+    seed: int
+
+    def __iter__(self) -> Iterator[MadeVideo]:
+        return map(self.video, range(self.num_videos))
+
+    def video(self, number: int) -> MadeVideo:
+        """Return a video. Another call returns the same."""
+        rng = np.random.default_rng([self.seed, number])
+        num_frames = int(rng.integers(FEWEST_FRAMES, MOST_FRAMES + 1))
+        num_clips = CAPTIONS_PER_FRAME * num_frames
+        starts = (np.arange(num_clips) + rng.random(num_clips)) * (FRAME_SECONDS / CAPTIONS_PER_FRAME)
+        ends = starts + rng.uniform(*CLIP_SECONDS, num_clips)
+        counts = np.minimum(1 + rng.poisson(3.0, num_clips), MOST_WORDS)
+        words = (NUM_WORDS * rng.random(counts.sum()) ** 3).astype(int).tolist()  # some words are frequent
+        known, texts, first = vocabulary(), [], 0
+        for count in counts.tolist():
+            texts.append(" ".join(known[word] for word in words[first : first + count]))
+            first += count
+        times = zip(starts.round(2).tolist(), ends.round(2).tolist(), texts, strict=True)
+        colours = rng.integers(0, 256, (num_frames, 3), dtype=np.uint8)
+        return MadeVideo(f"v{number:010d}", colours, [Clip(*clip) for clip in times])
+
+    @property
+    def num_held_out(self) -> int:
+        """Number of videos of the evaluation."""
+        return min(self.num_videos, MOST_HELD_OUT)
+
+    def write(self, dataset: DatasetFolder) -> int:
+        """Write videos, their list, and the file of captions into the data set's folder.
+
+        Returns:
+            The number of captions.
+        """
+        annotations, num_captions = dataset.path / "annotations", 0
+        annotations.mkdir(parents=True)
+        with (annotations / "caption.json").open("w") as file:
+            for number, video in enumerate(self):
+                path = dataset.path / video.record.path
+                if number % 1000 == 0:
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(film(video.colours))
+                columns = {
+                    "start": [clip.start_seconds for clip in video.clips],
+                    "end": [clip.end_seconds for clip in video.clips],
+                    "text": [clip.text for clip in video.clips],
+                }
+                file.write(f'{", " if number else "{"}"{video.video_id}": {json.dumps(columns)}')
+                num_captions += len(video.clips)
+            file.write("}")
+        dataset.write_videos([video.record for video in self])
+        return num_captions
+
+    def write_held_out(self, dataset: DatasetFolder) -> Path:
+        """Write a table with the first caption of some videos, and let their features be those of ``dataset``.
+
+        Returns:
+            The table.
+        """
+        held_out = DatasetFolder(dataset.root, HELD_OUT_NAME)
+        held_out.path.mkdir(exist_ok=True)
+        (held_out.path / "features").symlink_to(dataset.path / "features")
+        lines = ["video_id,start_seconds,end_seconds,split,caption"]
+        for video in map(self.video, range(self.num_held_out)):
+            clip = video.clips[0]
+            lines.append(f"{video.video_id},{clip.start_seconds},{clip.end_seconds},test,{clip.text}")
+        table = held_out.path / "captions.csv"
+        table.write_text("\n".join(lines) + "\n")
+        return table
+
+
+def film(colours: np.ndarray) -> bytes:
+    """Return an AVI file, not compressed, with a picture of one colour every ``FRAME_SECONDS``.
+
+    Args:
+        colours: uint8 [frames, 3]
+    """
+    count, size = len(colours), 3 * WIDTH**2
+    pictures = [bytes(reversed(colour)) * WIDTH**2 for colour in colours.tolist()]
+    main = struct.pack("<10I16x", FRAME_SECONDS * 10**6, size, 0, 0x10, count, 0, 1, size, WIDTH, WIDTH)
+    stream = struct.pack("<4s3IHH4I", b"vids", 0, 0, 0, 0, 0, FRAME_SECONDS, 1, 0, count)
+    stream += struct.pack("<IiI4H", size, -1, 0, 0, 0, WIDTH, WIDTH)
+    bitmap = struct.pack("<IiiHHII16x", 40, WIDTH, WIDTH, 1, 24, 0, size)
+    header = b"hdrl" + _chunk(b"avih", main)
+    header += _chunk(b"LIST", b"strl" + _chunk(b"strh", stream) + _chunk(b"strf", bitmap))
+    movie = b"movi" + b"".join(_chunk(b"00db", picture) for picture in pictures)
+    places = (struct.pack("<4s3I", b"00db", 0x10, 4 + number * (8 + size), size) for number in range(count))
+    return _chunk(
+        b"RIFF", b"AVI " + _chunk(b"LIST", header) + _chunk(b"LIST", movie) + _chunk(b"idx1", b"".join(places))
+    )
+
+
+def _chunk(name: bytes, content: bytes) -> bytes:
+    return name + struct.pack("<I", len(content)) + content

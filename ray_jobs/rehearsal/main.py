@@ -1,0 +1,171 @@
+"""The rehearsal as one call: make the data set, run all stages, check what they wrote, and print one table."""
+
+import argparse
+import os
+import random
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from ...storage.common.command import new_parser, run_command
+from ...storage.common.errors import SettingError
+from ...storage.common.exits import EXIT_DONE
+from ...storage.common.processes import available_cores
+from ...storage.common.terminal import say, show
+from ...storage.layout import DatasetFolder
+from .checks import check_captions, check_features, check_index, check_run
+from .machine import LocalRay, disk_bytes
+from .made import HELD_OUT_NAME, MadeDataset
+from .real import NUM_MACHINES, SOURCES, worked_out
+from .stages import Killer, Measured, Stage, run_stage
+from .stubs import FEATURES, MODULE, STUBBED, TAGGER, write_stubs
+
+DATASET, RUN = "howto100m", "rehearsal"
+NUM_STEPS, BATCH_SIZE = 20, 64
+START_SECONDS = 10.0
+VIDEOS_A_SECOND = {"plan": 100.0, "extract": 50.0, "preprocess": 50.0, "train": 500.0, "index": 200.0}
+"""About what two cores do, to choose when to kill."""
+HEADER = (
+    "stage",
+    "time",
+    "memory",
+    "disk",
+    "rate",
+    "kills survived",
+    "real: time",
+    "memory",
+    "disk",
+    "GPU hours",
+    "dollars",
+    "sources",
+)
+
+
+def plan_stages(root: Path, made: MadeDataset, num_captions: int, profile: Path, num_cores: int) -> list[Stage]:
+    """Return the stages, in order."""
+    extracting = ["--features", str(profile), "--trust", MODULE, "--workers", str(num_cores), "--cpus-per-worker", "1"]
+    training = ["--features", FEATURES, "--recipe", "default", "--run-name", RUN, "--workers", "1"]
+    training += ["--num-steps", str(NUM_STEPS), "--batch-size", str(BATCH_SIZE), "--validate-every", "5"]
+    calls = {
+        "plan": ("ray_jobs.extraction", [*extracting, "--plan"], made.num_videos, "videos"),
+        "extract": ("ray_jobs.extraction", extracting, made.num_videos, "videos"),
+        "preprocess": ("ray_jobs.preprocessing", ["--spacy-model", TAGGER], num_captions, "captions"),
+        "train": ("ray_jobs.training", training, NUM_STEPS, "steps"),
+        "index": ("ray_jobs.indexing", [RUN], made.num_videos, "videos"),
+        "evaluate": ("train.cli_evaluate", [RUN, "--on", HELD_OUT_NAME], made.num_held_out, "captions"),
+    }
+    at = ["--root", str(root), "--dataset", DATASET]
+    return [
+        Stage(
+            name,
+            module,
+            [*at, *options],
+            count,
+            unit,
+            START_SECONDS + (made.num_videos / VIDEOS_A_SECOND[name] if name in VIDEOS_A_SECOND else 0.0),
+            on_ray=module.startswith("ray_jobs"),
+        )
+        for name, (module, options, count, unit) in calls.items()
+    ]
+
+
+def environment(folder: Path) -> dict[str, str]:
+    """Return the environment of all stages: it finds the stubs, and keeps nothing outside of ``folder``."""
+    found = [str(folder / "stubs"), *filter(None, [os.environ.get("PYTHONPATH")])]
+    own = {"PYTHONPATH": os.pathsep.join(found), "XDG_STATE_HOME": str(folder / "state"), "OMP_NUM_THREADS": "1"}
+    return {**os.environ, **own}
+
+
+def rehearse(folder: Path, num_videos: int, num_kills: int, seed: int, num_cores: int) -> list[Measured]:
+    """Make the data set in ``folder``, run all stages, and check what they wrote.
+
+    Raises:
+        UserError: A stage failed, or something is lost, twice or wrong.
+    """
+    root, log = folder / "data", folder / "log.txt"
+    dataset, made = DatasetFolder(root, DATASET), MadeDataset(num_videos, seed)
+    folder.mkdir(parents=True, exist_ok=True)
+    profile = write_stubs(folder / "stubs")
+    num_captions = made.write(dataset)
+    table = made.write_held_out(dataset)
+    say(f"rehearsal: {num_videos:,} videos and {num_captions:,} captions made, {disk_bytes(root) / 1e6:,.0f} MB")
+    stages = plan_stages(root, made, num_captions, profile, num_cores)
+    ray = LocalRay(num_cores, environment(folder))
+    killer, measured = Killer(num_kills, stages, random.Random(seed)), []
+    at = ["--root", str(root), "--dataset", HELD_OUT_NAME]
+    options = [*at, "--annotations", str(table), "--spacy-model", TAGGER]
+    try:
+        ray.start()
+        for stage in stages:
+            if stage.name == "evaluate":
+                captions = Stage("captions to evaluate on", "ray_jobs.preprocessing", options, 1, "table", 1.0)
+                run_stage(captions, ray, Killer(0, [captions], random.Random(seed)), root, log)
+            measured.append(run_stage(stage, ray, killer, root, log))
+    finally:
+        ray.stop()
+    if killer.num_left_over:
+        say(f"note: {killer.num_left_over:,} of {num_kills:,} kills were not made; the stages ended sooner")
+    show(check_features(dataset, made))
+    show(check_captions(dataset, made))
+    show(check_index(dataset, made, RUN))
+    show(check_run(dataset.runs / RUN, NUM_STEPS, made.num_held_out))
+    return measured
+
+
+def table_of(measured: Sequence[Measured], num_captions: int) -> str:
+    """Return the table in Markdown, and where the numbers of the real thing come from."""
+    taken = {each.stage.name: each.disk_bytes for each in measured}
+    real = worked_out(taken["preprocess"] / num_captions)
+    lines = [_row(HEADER), _row(["---"] * len(HEADER))]
+    for each in measured:
+        its = real[each.stage.name]
+        kills = ", ".join(f"{each.kills.count(what)} {what}s" for what in ("driver", "worker") if what in each.kills)
+        figures = [f"{each.seconds:,.0f} s", f"{each.memory_bytes / 1e9:.1f} GB", f"{each.disk_bytes / 1e6:,.0f} MB"]
+        figures += [f"{each.rate:,.1f} {each.stage.unit}/s", kills or "0"]
+        worked = [its.time, its.memory, its.disk, its.gpu_hours, its.dollars, ", ".join(map(str, its.sources))]
+        lines.append(_row([each.stage.name, *figures, *worked]))
+    lines += ["", f"Real: 1.2 million videos, 136 million captions; {NUM_MACHINES} machines with 16 cores and an L4."]
+    return "\n".join(lines + [f"{number}. {source}" for number, source in enumerate(SOURCES, start=1)])
+
+
+def _row(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def rehearse_command(args: argparse.Namespace) -> int:
+    """Run the command."""
+    for name, value, least in (("videos", args.videos, 2), ("kills", args.kills, 0), ("cores", args.cores, 1)):
+        if value < least:
+            raise SettingError(name, value, f"expected {least} or more")
+    folder: Path = args.folder.absolute()
+    if folder.exists() and any(folder.iterdir()):
+        raise SettingError("folder", folder, "not empty; expected a new folder, which is removed in the end")
+    show(f"stubbed: {STUBBED}; everything else is the real program")
+    measured = rehearse(folder, args.videos, args.kills, args.seed, args.cores)
+    num_captions = next(each.stage.count for each in measured if each.stage.name == "preprocess")
+    show(table_of(measured, num_captions))
+    shutil.rmtree(folder)
+    return EXIT_DONE
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the command ``rehearse.py`` and return its exit code."""
+    parser = new_parser(
+        "rehearse",
+        "Rehearse HowTo100M on this machine: make videos and captions with its statistics, run plan, extraction, "
+        "preprocessing, training, indexing and evaluation on a Ray of its own, kill drivers and workers meanwhile, "
+        "check that nothing is lost or twice, and print what it took beside what the real thing takes.",
+        "python ray_jobs/rehearse.py --videos 2000 --kills 4",
+    )
+    parser.add_argument("--videos", type=int, default=2000, help="number of videos (default: 2000)")
+    parser.add_argument("--kills", type=int, default=4, help="SIGKILLs at random moments of random stages (default: 4)")
+    parser.add_argument("--seed", type=int, default=0, help="decides the data set and the kills (default: 0)")
+    parser.add_argument("--cores", type=int, default=available_cores(), help="cores that Ray may use (default: all)")
+    parser.add_argument(
+        "--folder",
+        type=Path,
+        default=Path("vlalign_rehearsal"),
+        help="new folder for everything, removed if all went well (default: ./vlalign_rehearsal). For each video it "
+        "takes about 0.25 MB",
+    )
+    return run_command(rehearse_command, parser, argv)

@@ -1,0 +1,97 @@
+"""What the stages take for the real HowTo100M, worked out from rates that were measured elsewhere.
+
+The machines are those of ``extract_howto100m.yaml``: 64 with 16 cores and one L4 each. ``SOURCES`` says where each
+number comes from; "not measured" stands where none is known.
+"""
+
+from dataclasses import dataclass
+
+from ...train.search.windows import WINDOW_SECONDS
+
+NUM_VIDEOS, NUM_CAPTIONS, SECONDS = 1_200_000, 136_000_000, 134_000 * 3600
+WINDOWS_A_SECOND = sum(2 / length for length in WINDOW_SECONDS)
+NUM_WINDOWS = NUM_VIDEOS + SECONDS * WINDOWS_A_SECOND
+NUM_MACHINES, CORES, DECODING_CORES = 64, 16, 12
+DECODING_CORE_HOURS, NETWORK_HOURS = 3_929, 73
+DOLLARS_AN_HOUR = 1.32
+TAGGED_A_SECOND = 3_358 / 2
+FIRST_PASS_SECONDS = 120 + 19 * 60 / 10
+ENCODED_A_SECOND = 10_000_000 / 224
+CODED = 136_000_000
+CODES_CORE_HOURS, INDEX_MEMORY_GIB, INDEX_DISK_GB = 2.4, 23, 148
+"""What ``CODED`` windows take."""
+NOT_MEASURED = "not measured"
+SOURCES = (
+    "s3d needs 3,929 core hours of decoding and 73 hours of a GPU at 100 TFLOP/s: docs/clusters.md, extrapolated. With "
+    "12 of 16 cores for decoding, decoding decides.",
+    "1.32 dollars an hour for a g6.4xlarge is assumed and was not looked up; it is about AWS's price on demand in "
+    "us-east-1. Spot machines cost less.",
+    "3,358 captions a second on two cores, 1.34 GB for both, first pass 2 minutes and 19 core minutes for ten cores: "
+    "tests/benchmarks/README.md, Preprocessing. The disk is this rehearsal's, per caption.",
+    "507 bytes a caption in each process, 5.4 s for a million: tests/benchmarks/README.md, Captions in memory. How "
+    "long a step takes on a GPU was not measured.",
+    f"{NUM_WINDOWS / 1e6:.0f} million windows (train/search/windows.py). On one core, 10 million are encoded in 224 s. "
+    "For 136 million, codes take 2.4 core hours and 23 GiB, and the disk 148 GB: tests/benchmarks/README.md, Index.",
+    "100,000 captions and clips: 1,600 s of processor time and 2.7 GiB: tests/benchmarks/README.md, Evaluation of many "
+    "captions and clips.",
+)
+
+
+@dataclass(frozen=True)
+class Real:
+    """What a stage takes, in words."""
+
+    time: str
+    memory: str
+    disk: str
+    gpu_hours: str = "0"
+    dollars: str = "0"
+    sources: tuple[int, ...] = ()
+    """Numbers of ``SOURCES``, from 1."""
+
+
+def worked_out(caption_bytes: float) -> dict[str, Real]:
+    """Return what each stage takes.
+
+    Args:
+        caption_bytes: What a caption takes on disk.
+    """
+    extraction = DECODING_CORE_HOURS / (NUM_MACHINES * DECODING_CORES)
+    gpu_hours = max(extraction * NUM_MACHINES, NETWORK_HOURS)
+    tagging = NUM_CAPTIONS / TAGGED_A_SECOND / 3600 / CORES + FIRST_PASS_SECONDS / 3600
+    times = NUM_WINDOWS / CODED
+    indexing = (NUM_WINDOWS / ENCODED_A_SECOND / 3600 + times * CODES_CORE_HOURS) / CORES
+    return {
+        "plan": Real(NOT_MEASURED, NOT_MEASURED, "0"),
+        "extract": Real(
+            f"{extraction:.1f} h on {NUM_MACHINES} machines",
+            "0.2 GB in the driver",
+            "1.5 TB",
+            f"{gpu_hours:,.0f}",
+            f"{gpu_hours * DOLLARS_AN_HOUR:,.0f}",
+            (1, 2),
+        ),
+        "preprocess": Real(
+            f"{tagging:.1f} h on one machine",
+            f"{1.34 / 2 * CORES:.0f} GB",
+            f"{NUM_CAPTIONS * caption_bytes / 1e9:,.0f} GB",
+            dollars=f"{tagging * DOLLARS_AN_HOUR:,.0f}",
+            sources=(2, 3),
+        ),
+        "train": Real(
+            f"{5.4 * NUM_CAPTIONS / 1e6 / 60:.0f} min to read the captions; steps {NOT_MEASURED}",
+            f"{507 * NUM_CAPTIONS / 1e9:.0f} GB in each process",
+            "below 1 GB",
+            NOT_MEASURED,
+            NOT_MEASURED,
+            (4,),
+        ),
+        "index": Real(
+            f"{indexing:.1f} h on one machine",
+            f"{times * INDEX_MEMORY_GIB:.0f} GiB",
+            f"{times * INDEX_DISK_GB:.0f} GB",
+            dollars=f"{max(indexing * DOLLARS_AN_HOUR, 1):,.0f}",
+            sources=(2, 5),
+        ),
+        "evaluate": Real("27 min of a core", "2.7 GiB", "below 1 GB", sources=(6,)),
+    }
