@@ -7,9 +7,10 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from ...storage.common.command import new_parser, run_command
+from ...storage.common.command import run_command
 from ...storage.common.errors import SettingError
 from ...storage.common.exits import EXIT_DONE
+from ...storage.common.parser import new_parser
 from ...storage.common.processes import available_cores
 from ...storage.common.terminal import say, show
 from ...storage.layout import DatasetFolder
