@@ -73,6 +73,7 @@ class LocalRay:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.address = f"127.0.0.1:{free.getsockname()[1]}"
+        self.environment["RAY_ADDRESS"] = self.address  # Ray Train's own processes look for it where others run, too
 
     def start(self) -> None:
         """Start it. Raises ``UserError`` if it does not start."""
