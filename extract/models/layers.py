@@ -70,7 +70,7 @@ class FoldedConv(nn.Module):
 
     def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
         """Return [B, C', (T',) H', W']."""
-        if x.device.type == "cpu" and ONE_CALL_TYPES.get(x.dtype, False):
+        if x.device.type == "cpu" and ONE_CALL_TYPES.get(x.dtype, False) and not torch.compiler.is_compiling():
             return self._in_one_call(x, residual)
         conv = F.conv2d if self.weight.ndim == 4 else F.conv3d
         y = conv(x, self.weight, self.bias, self.stride, self.padding, 1, self.groups)
@@ -105,4 +105,6 @@ def folded(conv: nn.Module, norm: nn.Module, *, relu: bool = True) -> FoldedConv
     """Return a convolution and its batch norm as one layer."""
     weight, bias = fold(conv, norm)
     assert isinstance(conv, _ConvNd) and not isinstance(conv.padding, str)
-    return FoldedConv(weight, bias, stride=conv.stride, padding=conv.padding, groups=conv.groups, relu=relu)
+    # pytorchvideo's strides are of numpy, which torch.compile cannot guard.
+    stride, padding = tuple(map(int, conv.stride)), tuple(map(int, conv.padding))
+    return FoldedConv(weight, bias, stride=stride, padding=padding, groups=conv.groups, relu=relu)

@@ -10,6 +10,7 @@ Letters: B clips, T rows, D values of a row, C channels, L tokens.
 """
 
 import math
+from collections.abc import Callable
 from itertools import pairwise
 
 import torch
@@ -96,12 +97,18 @@ class AudioEncoder(nn.Module):
     does not count in batch normalisation.
     """
 
+    compiled: Callable[..., Tensor] | None = None
+
     def __init__(self, num_bands: int = 40) -> None:
         super().__init__()
         self.conv1, self.bn1 = _conv(num_bands, WIDTHS[0], 1), RowNorm(WIDTHS[0])
         # In the published code, the bands are the kernel's height.
         nn.init.normal_(self.conv1.weight, 0.0, math.sqrt(2 / (num_bands * WIDTHS[0])))
         self.layer1, self.layer2, self.layer3, self.layer4 = (_layer(*widths) for widths in pairwise(WIDTHS))
+
+    def compile_layers(self) -> None:
+        """Compile the layers. How many rows there are is found without it, since it depends on values."""
+        self.compiled = torch.compile(self._layers, dynamic=True)
 
     def forward(
         self, rows_BTD: Tensor, mask_BT: Tensor, lengths_B: Tensor | None = None
@@ -116,13 +123,21 @@ class AudioEncoder(nn.Module):
         Returns:
             The tokens, their mask [B, L], and the number of tokens of each clip [B], on the CPU.
         """
-        mask_B1T, lengths_B = mask_BT[:, None].to(rows_BTD.dtype), lengths_of(mask_BT, lengths_B)
-        rows_R = nonzero(mask_BT, lengths_B)
-        x_BCT = self.bn1(self.conv1(rows_BTD.transpose(1, 2)), rows_R).relu() * mask_B1T
-        for layer in (self.layer1, self.layer2, self.layer3, self.layer4):
-            mask_B1T = mask_B1T[:, :, ::2]  # a token counts if the row in its middle does
-            lengths_B = (lengths_B + 1) // 2
-            rows_R = nonzero(mask_B1T[:, 0], lengths_B)
+        masks, lengths = [mask_BT], [lengths_of(mask_BT, lengths_B)]
+        for _ in range(len(WIDTHS) - 1):
+            masks.append(masks[-1][:, ::2].contiguous())  # a token counts if the row in its middle does
+            lengths.append((lengths[-1] + 1) // 2)
+        places = [nonzero(mask, of_mask) for mask, of_mask in zip(masks, lengths, strict=True)]
+        run = self._layers if self.compiled is None else self.compiled
+        return run(rows_BTD, masks, places), masks[-1], lengths[-1]
+
+    def _layers(self, rows_BTD: Tensor, masks: list[Tensor], places: list[tuple[Tensor, Tensor]]) -> Tensor:
+        """Return the tokens, given the mask of each layer's rows and their places (``RowNorm``)."""
+        mask_B1T = masks[0][:, None].to(rows_BTD.dtype)
+        x_BCT = self.bn1(self.conv1(rows_BTD.transpose(1, 2)), places[0]).relu() * mask_B1T
+        layers = (self.layer1, self.layer2, self.layer3, self.layer4)
+        for layer, mask_BT, rows_R in zip(layers, masks[1:], places[1:], strict=True):
+            mask_B1T = mask_BT[:, None].to(rows_BTD.dtype)
             for block in layer:
                 x_BCT = block(x_BCT, mask_B1T, rows_R)
-        return x_BCT.transpose(1, 2), mask_B1T[:, 0].bool(), lengths_B
+        return x_BCT.transpose(1, 2)

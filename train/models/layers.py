@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -90,12 +90,38 @@ def by_length(
     return tuple(torch.cat(of_groups)[back] for of_groups in zip(*parts, strict=True))
 
 
+class Compiled:
+    """A function of sequences [P, L, ...] and their mask, compiled once for all numbers and lengths of sequences.
+
+    torch.compile makes another program where a size is 1 and where there is no mask. So a group of one, or of
+    sequences of one token, is computed without it, and there is always a mask.
+    """
+
+    def __init__(self, call: Callable[..., Any]) -> None:
+        """Take a function whose first argument is a tensor [P, L, ...], and whose second is the mask [P, L] or None."""
+        self._plain, self._compiled = call, torch.compile(call, dynamic=True)
+
+    def __call__(self, x: Tensor, mask_PL: Tensor | None, *more: Any) -> Any:
+        """Call the function."""
+        if 1 in x.shape[:2]:
+            return self._plain(x, mask_PL, *more)
+        if mask_PL is None:
+            mask_PL = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device)
+        return self._compiled(x, mask_PL, *more)
+
+
 class SelfAttentionLayer(nn.TransformerEncoderLayer):
     """A transformer layer as BERT's, whose steps can be shared or skipped.
 
     Queries, keys and values depend on a token alone, whatever sequence it is in, so they can be computed once for all
     sequences. If only the first tokens' outputs are needed, the other tokens need keys and values only.
     """
+
+    compiled: Compiled | None = None
+
+    def compile_steps(self) -> None:
+        """Compile ``forward``."""
+        self.compiled = Compiled(self._output)
 
     def queries(self, x: Tensor) -> Tensor:
         """Return the queries of tokens, [..., D] -> [..., D]."""
@@ -133,6 +159,9 @@ class SelfAttentionLayer(nn.TransformerEncoderLayer):
         self, x_PLD: Tensor, mask_PL: Tensor | None, num_queries: int | None = None
     ) -> Tensor:
         """Return the layer's output [P, L, D], or [P, Q, D] for the first Q = ``num_queries`` tokens."""
+        return (self.compiled or self._output)(x_PLD, mask_PL, num_queries)
+
+    def _output(self, x_PLD: Tensor, mask_PL: Tensor | None, num_queries: int | None) -> Tensor:
         asked = x_PLD if num_queries is None else x_PLD[:, :num_queries]
         return self.attend(asked, self.queries(asked), self.keys_and_values(x_PLD), mask_PL)
 

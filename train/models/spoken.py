@@ -61,7 +61,7 @@ class SpokenPair(PairModel):
 
     def compile_layers(self) -> None:
         """Compile the audio encoder with torch.compile."""
-        self.audio.compile(dynamic=True)
+        self.audio.compile_layers()
 
     def encode_videos(self, features_BMF: Tensor, mask_BM: Tensor, lengths_B: Tensor | None = None) -> SeenTokens:
         """Encode clips; see ``PairModel.encode_videos``."""

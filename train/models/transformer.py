@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from ..settings import MAX_TOKENS
 from .base import MakeParts, PairModel, no_parts
 from .fusion import Fusion, TokenBank
-from .layers import by_length, new_layers
+from .layers import Compiled, SelfAttentionLayer, by_length, new_layers
 from .tokens import TextTokens, VideoTokens, lengths_of
 
 if TYPE_CHECKING:
@@ -24,6 +24,8 @@ class VideoTextModel(PairModel):
     Features are standardised with the training clips' mean and standard deviation before the linear projection. Both
     together are one affine map, which starts out well scaled whatever extractor made the features.
     """
+
+    compiled_texts: Compiled | None = None
 
     def __init__(
         self,
@@ -66,10 +68,16 @@ class VideoTextModel(PairModel):
             self.text_encoder.requires_grad_(False)
 
     def compile_layers(self) -> None:
-        """Compile the text encoder and all self-attention layers with torch.compile, for any length."""
-        self.text_encoder.compile(dynamic=True)
-        for layer in [*self.video_layers, *(self.fusion.layers if self.fusion else [])]:
-            layer.compile(dynamic=True)
+        """Compile the text encoder and all self-attention layers with torch.compile, for any length.
+
+        With a token head, the text encoder stays as it is: transformers takes a lock to return the first hidden states,
+        which torch.compile cannot.
+        """
+        if not self.token_head:
+            self.compiled_texts = Compiled(self._hidden_states)
+        for layer in self.modules():
+            if isinstance(layer, SelfAttentionLayer):
+                layer.compile_steps()
 
     def encode_videos(self, features_BMF: Tensor, mask_BM: Tensor, lengths_B: Tensor | None = None) -> VideoTokens:
         """Encode clips; see ``PairModel.encode_videos``. Values at padding have no influence."""
@@ -93,11 +101,9 @@ class VideoTextModel(PairModel):
         def run(rows: Tensor, length: int, mask: Tensor | None) -> tuple[Tensor, ...]:
             ids = input_ids[rows, :length]
             with self.autocast(ids.device):
-                out = self.text_encoder(input_ids=ids, attention_mask=mask, output_hidden_states=self.token_head)
+                last, *first = (self.compiled_texts or self._hidden_states)(ids, mask)
             kind = self.feature_mean.dtype
-            tokens = out.last_hidden_state.to(kind) * self.scale
-            # ToCo 4.2: "outputs of the embedding layer"
-            return (tokens, out.hidden_states[0].to(kind)) if self.token_head else (tokens,)
+            return (last.to(kind) * self.scale, *(x.to(kind) for x in first))
 
         lengths_B = lengths_of(mask_BN, inputs.get("lengths_B"))
         tokens_BND, *types = by_length(mask_BN, lengths_B, run)
@@ -109,6 +115,12 @@ class VideoTextModel(PairModel):
             lengths_B=lengths_B,
             num_of_interest_B=inputs.get("num_of_interest_B"),
         )
+
+    def _hidden_states(self, ids_PL: Tensor, mask_PL: Tensor | None) -> tuple[Tensor, ...]:
+        """Return the text encoder's output [P, L, D] and, for a token head, what goes into its first layer."""
+        out = self.text_encoder(input_ids=ids_PL, attention_mask=mask_PL, output_hidden_states=self.token_head)
+        # ToCo 4.2: "outputs of the embedding layer"
+        return (out.last_hidden_state, out.hidden_states[0]) if self.token_head else (out.last_hidden_state,)
 
     def token_bank(self, texts: TextTokens, videos: VideoTokens, max_text_tokens: int) -> TokenBank:
         """Return the tokens that the fusion layers take pairs from, as they were before scaling for dot products.

@@ -1,0 +1,35 @@
+"""torch.compile takes each network whole, once, for all numbers and sizes of windows.
+
+Counted by PyTorch's own compiler front end, on tensors that have a shape and no memory. Networks take the same path on
+them as on a GPU.
+"""
+
+import pytest
+import torch
+from torch._dynamo.utils import counters
+from vlalign.extract.models import MODELS
+from vlalign.storage.common.device import without_memory
+from vlalign.storage.profiles import PROFILES
+
+FAST = ("s3d", "slowfast")
+NAMES = [pytest.param(name, marks=() if name in FAST else pytest.mark.slow) for name in PROFILES if name in MODELS]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_network_is_compiled_once_and_in_one_piece(name):
+    profile = PROFILES[name]
+    sizes = [(224, 224), (224, 224)] if profile.crop_px else [(224, 298), (398, 224)]
+    with without_memory():
+        network = MODELS[name]().eval().requires_grad_(False)
+    network.fold()
+    torch._dynamo.reset()
+    counters.clear()
+    compiled = torch.compile(network, backend="eager", dynamic=True)
+    with torch.inference_mode():
+        for num_windows, size in zip((4, 3), sizes, strict=True):
+            window = () if profile.window == 1 else (profile.window,)
+            x = torch.empty(num_windows, 3, *window, *size, device="meta")
+            assert compiled(x).shape == (num_windows, profile.dimension)
+    torch._dynamo.reset()
+    assert not counters["graph_break"]
+    assert counters["stats"]["unique_graphs"] == 1
