@@ -69,6 +69,7 @@ def settings_of(args: argparse.Namespace) -> ExtractionSettings:
         weights=parse_weights(args.weights or [], names),
         device=args.device,
         precision=args.precision,
+        tf32=args.tf32,
         stores=args.stores,
         allowed_folders=args.allow_folder,
         allowed_hosts=args.allow_host,
@@ -147,6 +148,12 @@ def extract_parser(prog: str, description: str, example: str) -> Parser:
     )
     parser.add_argument(
         "--precision", default="fp32", choices=("fp32", "bf16", "fp16"), help="what networks compute in (default: fp32)"
+    )
+    parser.add_argument(
+        "--tf32",
+        default="convolutions",
+        choices=("none", "convolutions", "all"),
+        help="where NVIDIA GPUs round fp32 to TF32, which is faster (default: convolutions)",
     )
     parser.add_argument("--retry-failed", action="store_true", help="extract only the videos that failed before")
     parser.add_argument(

@@ -14,12 +14,13 @@ from multiprocessing.connection import Connection
 import torch
 
 from ..storage.common.children import STOP_SECONDS, Child, Ended, ready_of, run_child
-from ..storage.common.device import find_device
+from ..storage.common.device import find_device, use_tf32
 from ..storage.common.processes import available_cores
 from ..storage.common.signals import uninterrupted
 from ..storage.layout import DatasetFolder
 from .jobs import Job
 from .run import Kept, Outcome, extract_into_stores, job_of
+from .settings import ExtractionSettings
 from .store_extractor import make_extractors
 from .work import Todo
 
@@ -41,29 +42,22 @@ class WorkerSetup:
     """{features: weights}"""
     device: str
     precision: str
+    tf32: str
     num_cores: int
     """Cores for decoders and, on a CPU, networks."""
     allowed_hosts: Sequence[str]
 
 
 def extract_on_devices(
-    dataset: DatasetFolder,
-    todo: Todo,
-    weights: Mapping[str, str],
-    devices: Sequence[str],
-    *,
-    precision: str,
-    allowed_hosts: Sequence[str],
+    settings: ExtractionSettings, todo: Todo, weights: Mapping[str, str], devices: Sequence[str]
 ) -> Generator[Outcome | Kept, None, None]:
     """Yield what ``extract_into_stores`` yields, from a process for each device.
 
     Args:
-        dataset: Its stores receive the features.
+        settings: What to extract, and how.
         todo: The videos and the features that they need.
         weights: {features: weights} of all features that are needed.
         devices: Names of the devices; one may come several times.
-        precision: What networks compute in.
-        allowed_hosts: See ``Fetcher``.
 
     Raises:
         UserError: Weights cannot be used, or a process has ended before its time.
@@ -71,12 +65,13 @@ def extract_on_devices(
     """
     setups = [
         WorkerSetup(
-            dataset=dataset,
+            dataset=settings.dataset,
             weights=weights,
             device=device,
-            precision=precision,
+            precision=settings.precision,
+            tf32=settings.tf32,
             num_cores=max(available_cores() // len(devices), 1),
-            allowed_hosts=allowed_hosts,
+            allowed_hosts=list(settings.allowed_hosts),
         )
         for device in devices
     ]
@@ -114,6 +109,7 @@ def main() -> None:
 
 def _work(connection: Connection, setup: WorkerSetup) -> None:
     """Extract the videos that the command gives."""
+    use_tf32(setup.tf32)
     if find_device(setup.device, make_current=True).type == "cpu":
         torch.set_num_threads(setup.num_cores)
     extractors = make_extractors(setup.dataset, setup.weights, device=setup.device, precision=setup.precision)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 
-from ..storage.common.device import title_of
+from ..storage.common.device import tf32_in_use, title_of
 from ..storage.common.problems import Problems
 from ..storage.common.progress import progress
 from ..storage.common.signals import keeping, uninterrupted
@@ -109,9 +109,16 @@ class _Unwritten:
             extractor.profile,
             extractor.weights,
             videos,
-            made_with=versions | {"device": title_of(extractor.device)},
+            made_with=versions | _computed_on(extractor),
         )
         return [(remote, shard)] if remote else []
+
+
+def _computed_on(extractor: Extractor) -> dict[str, str]:
+    """Return what shards record of the device."""
+    device = extractor.device
+    rounds = device.type == "cuda" and extractor.profile.precision == "fp32"
+    return {"device": title_of(device)} | ({"tf32": tf32_in_use()} if rounds else {})
 
 
 def job_of(dataset: DatasetFolder, video: VideoRecord, extractors: Sequence[Extractor]) -> Job:

@@ -63,11 +63,12 @@ class LocalRunner:
         self, settings: ExtractionSettings, work: WorkList, todo: Todo, weights: Mapping[str, str], problems: Problems
     ) -> None:
         """Extract each video's missing features; see ``Runner``."""
-        from ..storage.common.device import describe_devices  # imports torch
+        from ..storage.common.device import describe_devices, use_tf32  # imports torch
         from .device_workers import extract_on_devices
         from .run import extract_into_stores, job_of, run_extraction
         from .store_extractor import choose_devices, make_extractors
 
+        use_tf32(settings.tf32)
         dataset, precision, hosts = work.dataset, settings.precision, list(settings.allowed_hosts)
         devices = choose_devices(dataset, weights, settings.device, precision)[: len(todo)]
         if len(devices) == 1:
@@ -75,7 +76,7 @@ class LocalRunner:
             jobs = (job_of(dataset, video, [made[name] for name in left]) for video, left in todo)
             events = extract_into_stores(dataset, jobs, list(made.values()), allowed_hosts=hosts)
         else:
-            events = extract_on_devices(dataset, todo, weights, devices, precision=precision, allowed_hosts=hosts)
+            events = extract_on_devices(settings, todo, weights, devices)
         say(f"{dataset.path}: computes on {describe_devices(devices)}")
         run_extraction(events, work, len(todo), problems)
 
@@ -91,10 +92,11 @@ class LocalRunner:
         self, settings: ExtractionSettings, probed: "Sequence[Probed]", weights: Mapping[str, str]
     ) -> Speed:
         """Measure the speed of this machine; see ``Runner``."""
-        from ..storage.common.device import describe_devices
+        from ..storage.common.device import describe_devices, use_tf32
         from .probing import measure_speed_with
         from .store_extractor import choose_devices
 
+        use_tf32(settings.tf32)
         devices = choose_devices(settings.dataset, weights, settings.device, settings.precision)
         num_cores = max(available_cores() // len(devices), 1)
         speed = measure_speed_with(settings, probed, weights, device=devices[0], num_cores=num_cores)

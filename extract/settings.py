@@ -83,6 +83,8 @@ class ExtractionSettings:
     them. A process extracts on each."""
     precision: str = "fp32"
     """The number format of the networks: "fp32", "bf16" or, on a GPU, "fp16"."""
+    tf32: str = "convolutions"
+    """Where NVIDIA GPUs compute fp32 in TF32: "none", "convolutions" or "all"."""
     stores: str | None = None
     """Address under which the feature stores lie, each in a folder of its own, if not in the data set's folder."""
     allowed_folders: Sequence[Path] = ()

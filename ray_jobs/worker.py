@@ -19,6 +19,7 @@ from ..extract.extractor import Extractor
 from ..extract.jobs import Job
 from ..extract.run import Kept, Outcome, extract_into_stores, job_of
 from ..extract.store_extractor import make_extractor
+from ..storage.common.device import use_tf32
 from ..storage.common.terminal import show_messages
 from ..storage.layout import DatasetFolder
 from ..storage.records import Profile, VideoRecord, Weights
@@ -44,6 +45,7 @@ class WorkerSettings:
     """For each features name, the requested weights."""
     device: str = "cpu"
     precision: str = "fp32"
+    tf32: str = "convolutions"
     allowed_hosts: Sequence[str] = ()
     """Hosts in private networks that videos may be fetched from."""
     store_urls: Mapping[str, str] | None = None
@@ -137,6 +139,7 @@ class ExtractionWorker:
             UserError: Weights cannot be loaded, or differ from those of an existing store.
         """
         if not self._extractors:
+            use_tf32(settings.tf32)
             self._loading, self._allowed_hosts = True, settings.allowed_hosts
             for name, url in (settings.store_urls or {}).items():
                 link_store(self._dataset.features(name), url).send()

@@ -6,7 +6,6 @@ Counted on a pretended GPU. A new wait makes a test fail: remove it, or add it h
 from collections import Counter
 from collections.abc import Callable
 
-import numpy as np
 import pytest
 import torch
 from helpers.fake_cuda import pretended
@@ -17,6 +16,7 @@ from helpers.step_cases import WHOLE, made
 from helpers.toy import make_toy
 from helpers.training import SPOKEN
 from vlalign.extract import load_extractor
+from vlalign.extract.models import MODELS
 from vlalign.storage.layout import DatasetFolder
 
 SLOW = pytest.mark.slow
@@ -93,11 +93,25 @@ def test_in_a_step_the_host_waits_only_where_it_must(datasets, tmp_path, case):
     assert set(expected) <= set(REASONS)
 
 
-def test_an_extractor_waits_once_a_batch_for_its_rows():
+@pytest.mark.parametrize(
+    ("name", "precision"),
+    [
+        ("resnet152", "fp32"),
+        *(
+            pytest.param(name, precision, marks=SLOW)
+            for name in MODELS
+            for precision in ("fp32", "fp16", "bf16")
+            if (name, precision) != ("resnet152", "fp32")
+        ),
+    ],
+)
+def test_an_extractor_waits_once_a_batch_for_its_rows(name, precision):
     with pretended() as gpu:
-        extractor = load_extractor("resnet152", weights="random", device="cuda")
+        extractor = load_extractor(name, weights="random", device="cuda", precision=precision)
+        side, window = 224 if name.startswith(("clip", "slowfast")) else 64, extractor.profile.window
+        frames = torch.zeros(2, *([window] if window > 1 else []), side, side, 3, dtype=extractor.picture_type)
         gpu.counts.clear()
-        extractor.features(np.zeros((2, 64, 64, 3), dtype=np.uint8))
+        extractor.features(frames)
     assert gpu.counts.waits == {"extract/extractor.py features: copy to the host": 1}
 
 

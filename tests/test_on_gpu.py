@@ -23,9 +23,12 @@ from helpers.toy import make_toy
 from helpers.training import SPOKEN, at, torchrun
 from helpers.videos import scene
 from vlalign.extract import load_extractor
+from vlalign.extract.cli import main as extract_main
 from vlalign.extract.jobs import Job
 from vlalign.extract.models import MODELS
 from vlalign.extract.render import render_video
+from vlalign.storage import FeatureStore
+from vlalign.storage.common.device import tf32_in_use, use_tf32
 from vlalign.storage.files import read_json, read_jsonl
 from vlalign.storage.layout import DatasetFolder
 from vlalign.train.cli_evaluate import main as evaluate_main
@@ -69,9 +72,12 @@ def datasets(toy) -> dict[str, DatasetFolder]:
     ("name", "precision"),
     [
         ("s3d", "fp32"),
-        *(pytest.param(name, "fp32", marks=SLOW) for name in MODELS if not name.startswith("s3d")),
-        *(pytest.param(name, "fp16", marks=SLOW) for name in ("resnet152", "clip_vit_b32")),
-        pytest.param("s3d", "bf16", marks=SLOW),
+        *(
+            pytest.param(name, precision, marks=SLOW)
+            for name in MODELS
+            for precision in ("fp32", "fp16", "bf16")
+            if (name, precision) != ("s3d", "fp32")
+        ),
     ],
 )
 def test_an_extractor_gives_the_rows_of_the_cpu(name, precision):
@@ -98,6 +104,36 @@ def test_batches_of_two_videos_give_the_rows_of_the_cpu(tmp_path):
     for path in paths:
         rows, rows_of_cpu = (results[path.stem].features["s3d"].features for results in (found, expected))
         np.testing.assert_allclose(rows, rows_of_cpu, rtol=1e-5)
+
+
+@pytest.fixture
+def tf32_as_before(request):
+    before = tf32_in_use()
+    request.addfinalizer(lambda: use_tf32(before))
+
+
+@pytest.mark.parametrize(
+    ("options", "recorded"),
+    [
+        pytest.param([], {"device": "pretended GPU", "tf32": "convolutions"}, marks=SLOW),
+        (["--tf32", "none"], {"device": "pretended GPU", "tf32": "none"}),
+        pytest.param(["--tf32", "all"], {"device": "pretended GPU", "tf32": "all"}, marks=SLOW),
+        pytest.param(["--precision", "bf16"], {"device": "pretended GPU"}, marks=SLOW),
+        pytest.param(["--device", "cpu"], {"device": "cpu"}, marks=SLOW),
+    ],
+)
+def test_a_store_says_what_computed_it_and_where_in_tf32(tmp_path, tf32_as_before, capsys, options, recorded):
+    (tmp_path / "videos").mkdir()
+    render_video(scene(0.8), tmp_path / "videos" / "a.mp4")
+    call = ["--root", str(tmp_path), "--dataset", "mine", "--videos", str(tmp_path / "videos")]
+    with pretended():
+        assert (
+            extract_main([*call, "--features", "resnet152", "--weights", "random", "--device", "cuda", *options]) == 0
+        )
+    [shard] = FeatureStore(DatasetFolder(tmp_path, "mine").features("resnet152")).shards
+    assert {name: shard.made_with.get(name) for name in ("device", "tf32")} == {"tf32": None} | recorded
+    device = "cpu" if recorded["device"] == "cpu" else "cuda (pretended GPU)"
+    assert f": computes on {device}\n" in capsys.readouterr().err
 
 
 # Training

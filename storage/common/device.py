@@ -13,6 +13,9 @@ from .errors import SettingError, UserError
 AUTO = "auto"
 """The device of commands and calls that name none."""
 
+TF32 = {"none": (False, False), "convolutions": (True, False), "all": (True, True)}
+"""{where: (in convolutions, in products of matrices)}; "convolutions" is PyTorch's own choice."""
+
 
 def devices_named(names: str, *, apple: bool = False) -> list[str]:
     """Return the names of one or more devices.
@@ -59,6 +62,17 @@ def _described(name: str) -> str:
         return f"{name} ({torch.cuda.get_device_name(name)})"
     except (RuntimeError, AssertionError):  # what uses it will say why
         return name
+
+
+def use_tf32(where: str) -> None:
+    """Set where NVIDIA GPUs compute fp32 in TF32, with a mantissa of 10 bits, in this process: a key of ``TF32``."""
+    torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32 = TF32[where]
+
+
+def tf32_in_use() -> str:
+    """Return what ``use_tf32`` was called with last; before that, PyTorch's own choice."""
+    now = torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32
+    return next((where for where, flags in TF32.items() if flags == now), "products")
 
 
 def find_device(name: str, *, make_current: bool = False) -> torch.device:

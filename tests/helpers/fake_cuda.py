@@ -267,6 +267,7 @@ def pretended(num_gpus: int = 1) -> Iterator[Gpu]:
         "current_device": lambda: _gpu.current,
         "set_device": _gpu.set_device,
         "device_count": lambda: num_gpus,
+        "get_device_name": lambda *_: "pretended GPU",
         "max_memory_allocated": lambda *_: 0,
         "manual_seed_all": _gpu.generator.manual_seed,
         "get_rng_state": lambda *_: _gpu.generator.get_state(),
