@@ -168,5 +168,7 @@ def _retried(call: Callable[[], T], what: str) -> T:
         if isinstance(error, FileNotFoundError | PermissionError):
             kind = "not found" if isinstance(error, FileNotFoundError) else "refused"
             raise Refused(f"{what}: {kind} ({reason})") from None
-        reason = reason or ("it takes too long" if isinstance(error, asyncio.TimeoutError) else type(error).__name__)
+        if isinstance(error, asyncio.TimeoutError) or "timeout" in reason.casefold():  # ours, or the client's own limit
+            reason = "it takes too long"
+        reason = reason or type(error).__name__
         raise OSError(f"{what}: no valid answer ({reason}); tried {failed.num_tries} times") from None

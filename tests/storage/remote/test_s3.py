@@ -136,7 +136,7 @@ REFUSALS = {
     "writing denied": (ADDRESS, [("AccessDenied", 403, "PUT", "")], 2, "nothing can be written there"),
     "reading denied": (ADDRESS, [("AccessDenied", 403, "GET", r"/\.check")], 2, "nothing can be read there"),
     "key unknown": (ADDRESS, [("InvalidAccessKeyId", 403, "GET PUT", "")], 2, "nothing can be listed there"),
-    "hang": (ADDRESS, [("hang", 0, "GET", "")], 1, "Read timeout on endpoint URL"),
+    "hang": (ADDRESS, [("hang", 0, "GET", "")], 1, "no valid answer (it takes too long)"),
     "reset": (ADDRESS, [("reset", 0, "GET", "")], 1, "Connection was closed"),
     "web": ("https://127.0.0.1/all", (), 2, "can only be read"),
 }
@@ -166,7 +166,7 @@ def test_a_closed_port_is_one_line_before_work_begins(tmp_path, s3, hasty, short
 
 DISASTERS = {
     "denies": ("AccessDenied", 403, "refused (AccessDenied as told)"),
-    "hangs": ("hang", 0, "no valid answer (Read timeout on endpoint URL"),
+    "hangs": ("hang", 0, "no valid answer (it takes too long)"),
     "vanishes": ("NoSuchBucket", 404, "not found"),
     "is overloaded": ("SlowDown", 503, "no valid answer ([Errno 16] SlowDown as told)"),
 }
