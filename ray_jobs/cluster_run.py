@@ -42,6 +42,8 @@ ANSWER_WITHIN_SECONDS = 300.0
 """A worker that does not answer for this long is killed. Workers normally answer within seconds."""
 DRIVER_AT_WORK_SECONDS = 5.0
 """A worker that was called more recently than this has a driver."""
+LOOKS_FOR_DRIVER = 4
+"""How often it is looked for: a busy worker still answers calls of a driver that was killed."""
 IDLE_SECONDS = 0.5
 """Time between offers of work to an idle worker."""
 
@@ -132,7 +134,7 @@ class ClusterRun:
         except ValueError:  # it has ended since it was listed
             return None
         try:
-            for _ in range(2):
+            for _ in range(LOOKS_FOR_DRIVER):
                 greeting: Greeting = await asyncio.wait_for(worker.actor.greet.remote(), 2 * DRIVER_AT_WORK_SECONDS)
                 if greeting.since_driver_seconds > DRIVER_AT_WORK_SECONDS:
                     break
