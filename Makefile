@@ -8,7 +8,10 @@ ROOT ?= vlalign_data
 RUN := words-resnet152+s3d-seed0
 AT := --root $(ROOT) --dataset demo
 
-.PHONY: demo test test-all check docs constraints audit clean
+# Most tests start processes. Each would compile all that it imports where the environment forbids keeping what was compiled.
+export PYTHONDONTWRITEBYTECODE =
+
+.PHONY: demo test test-all fast-tests check style types docs constraints audit clean
 
 demo: $(INSTALLED)
 	$(BIN)/vlalign-preprocess $(AT)
@@ -23,17 +26,27 @@ $(ROOT)/demo/search.txt: $(ROOT)/demo/runs/$(RUN)/run.json
 	@cat $@
 
 # A process for each core, each with one thread: processes share the cores better than threads.
-test: check
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --maxprocesses 8 --dist worksteal -m "not slow"
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --maxprocesses 8 --dist worksteal
+
+# The types, which take a minute of one core, are checked beside the tests.
+test: style
+	@$(MAKE) --no-print-directory --jobs=2 types fast-tests
 
 test-all: check
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --maxprocesses 8 --dist worksteal
+	$(PYTEST)
 
-check: $(INSTALLED)
+fast-tests: $(INSTALLED)
+	$(PYTEST) -m "not slow"
+
+check: style types
+
+style: $(INSTALLED)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/basedpyright
 	$(BIN)/python .ci/audit.py
+
+types: $(INSTALLED)
+	$(BIN)/basedpyright
 
 # The site of the documentation, strict: a warning or a link that leads nowhere ends it.
 docs: $(INSTALLED)

@@ -42,6 +42,12 @@ def pytest_collection_modifyitems(items):
     items.sort(key=lambda item: item.path.name not in FORKING)
 
 
+def pytest_collection_finish():
+    """Garbage is looked for among what tests make, not among a million objects of libraries and collected tests."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture(autouse=True, scope="module")
 def _return_freed_memory():
     """Give freed memory back to the system after each module, as far as glibc can."""
