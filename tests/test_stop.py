@@ -385,17 +385,18 @@ PREPROCESS = """
     import sys
     from vlalign.preprocess import prepare
     from vlalign.preprocess.cli import main
-    prepare.PART_CAPTIONS = 100
+    prepare.PART_CAPTIONS = 50
     if __name__ == "__main__":
         sys.exit(main(sys.argv[1:]))
 """
+NUM_CAPTIONS = 1000
 
 
 @pytest.mark.parametrize("num_workers", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_preprocessing_keeps_finished_parts_and_continues(tmp_path, num_workers):
     rows = [
         f"v{n % 40},a person {['cuts', 'fries', 'stirs', 'peels'][n % 4]} the onion number {n} in a small pan"
-        for n in range(2000)
+        for n in range(NUM_CAPTIONS)
     ]
     (tmp_path / "captions.csv").write_text("video_id,caption\n" + "\n".join(rows))
     call = [
@@ -418,7 +419,7 @@ def test_preprocessing_keeps_finished_parts_and_continues(tmp_path, num_workers)
         process.said,
     )
     made = len(list(captions.glob("part-*.parquet")))
-    assert kept and 0 < int(kept[1].replace(",", "")) <= 100 * made < 2000
+    assert kept and 0 < int(kept[1].replace(",", "")) <= 50 * made < NUM_CAPTIONS
     assert "Traceback" not in process.said
     again = Process(tmp_path, script(PREPROCESS, *call))
-    assert again.process.wait(WAIT_SECONDS) == 0 and len(read_captions(captions)) == 2000
+    assert again.process.wait(WAIT_SECONDS) == 0 and len(read_captions(captions)) == NUM_CAPTIONS

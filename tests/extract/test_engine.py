@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 from helpers.extractors import Means, run, stub
+from helpers.networks import CLIPS
 from helpers.shared import shared
 from helpers.videos import scene
 from torch import nn
@@ -185,8 +186,7 @@ def test_broken_videos_fail_and_others_are_unchanged(videos, tmp_path):
     "name",
     [
         "resnet152",
-        "clip_vit_b32",
-        *(pytest.param(n, marks=pytest.mark.slow) for n in ("i3d_resnext101", "s3d", "r2plus1d")),
+        *(pytest.param(n, marks=pytest.mark.slow) for n in ("clip_vit_b32", "i3d_resnext101", "s3d", "r2plus1d")),
     ],
 )
 def test_real_videos_have_the_same_bytes_alone_and_beside_others(name):
@@ -198,7 +198,14 @@ def test_real_videos_have_the_same_bytes_alone_and_beside_others(name):
         assert alone.features[name].features.tobytes() == together[path.stem].features[name].features.tobytes()
 
 
-@pytest.mark.parametrize("name", ["resnet152", "i3d_resnext101", "s3d", "clip_vit_b32", "clip_vit_b32_map", "r2plus1d"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "resnet152",
+        "s3d",
+        *(pytest.param(n, marks=pytest.mark.slow) for n in ("i3d_resnext101", *CLIPS, "r2plus1d")),
+    ],
+)
 def test_real_videos_in_bf16(name, monkeypatch):
     # At the gain that the demo uses, S3D's random gates saturate, and any rounding grows from block to block (cosine
     # 0.96 to 0.998); those of a trained network do not, nor do these.

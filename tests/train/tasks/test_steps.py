@@ -75,7 +75,7 @@ def real_tasks(split: str) -> list[StepTask]:
 def test_perfect_scores_on_the_real_annotations_give_what_the_order_allows_and_others_chance():
     tasks = real_tasks("test")
     assert sum(len(task.videos) for task in tasks) == 1850 and sum(len(task.steps) for task in tasks) == 133
-    listed = [(task, video) for task in tasks for video in task.videos]
+    listed = [(task, video) for task in tasks for video in task.videos[::8]]  # some of each: all take long
     perfect, _ = localize_steps(((t, v, 50.0 * v.shown_TK) for t, v in listed), Problems(quiet=True))
     print(
         f"perfect scores {perfect['recall']:.2f}, in the order of the task at most {perfect['ceiling']:.2f}, chance "
