@@ -27,7 +27,10 @@ def datasets(tmp_path_factory) -> dict[str, DatasetFolder]:
 
 
 @pytest.mark.parametrize(
-    ("case", "size"), [(case, 5) for case in WHOLE] + [(case, size) for case in ("taco", "toco") for size in (1, 12)]
+    ("case", "size"),
+    [(case, 5) for case in WHOLE]
+    + [("taco", 1), ("taco", 12)]
+    + [pytest.param("toco", size, marks=SLOW) for size in (1, 12)],
 )
 def test_micro_batches_have_the_loss_and_gradient_of_the_large_batch(datasets, tmp_path, case, size):
     whole = gradient(made(datasets, case, tmp_path / "whole", **WHOLE[case]))

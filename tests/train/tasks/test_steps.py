@@ -87,7 +87,7 @@ def test_perfect_scores_on_the_real_annotations_give_what_the_order_allows_and_o
     assert 10 < perfect["chance"] < 15
 
 
-@pytest.mark.parametrize("objective", ["taco", "ncl"])
+@pytest.mark.parametrize("objective", ["taco", pytest.param("ncl", marks=pytest.mark.slow)])
 def test_a_run_is_asked_for_steps_where_the_data_set_has_them(tmp_path, objective, capsys):
     dataset = make_steps(tmp_path)
     call = ["--root", str(tmp_path), "--dataset", "made"]
