@@ -48,6 +48,11 @@ def pytest_collection_finish():
     gc.freeze()
 
 
+def pytest_unconfigure():
+    """Python's end collects everything; libraries in C++ print what it leaves."""
+    gc.unfreeze()
+
+
 @pytest.fixture(autouse=True, scope="module")
 def _return_freed_memory():
     """Give freed memory back to the system after each module, as far as glibc can."""
