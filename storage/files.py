@@ -76,7 +76,7 @@ def written_whole(path: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def one_at_a_time(path: Path, seconds: float = TURN_SECONDS) -> Iterator[None]:
+def one_at_a_time(path: Path, seconds: float | None = None) -> Iterator[None]:
     """Let one process at a time read, change and write ``path``.
 
     A file beside it is locked; the lock ends with the process at the latest. On a file system without locks, processes
@@ -84,11 +84,11 @@ def one_at_a_time(path: Path, seconds: float = TURN_SECONDS) -> Iterator[None]:
 
     Args:
         path: The file.
-        seconds: How long to wait for the others at most.
+        seconds: How long to wait for the others at most (default: ``TURN_SECONDS``).
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.with_name(f".{path.name}.lock").open("a") as lock:
-        deadline = time.monotonic() + seconds
+        deadline = time.monotonic() + (TURN_SECONDS if seconds is None else seconds)
         while time.monotonic() < deadline:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

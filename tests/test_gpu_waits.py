@@ -22,7 +22,9 @@ from vlalign.storage.layout import DatasetFolder
 SLOW = pytest.mark.slow
 
 LOSS = "train/workers.py mean: a value for the host"
-TEXTS = "train/models/transformer.py run, transformers' _ignore_bidirectional_mask_sdpa: a value for the host"
+TEXTS = (
+    "train/models/transformer.py _hidden_states, transformers' _ignore_bidirectional_mask_sdpa: a value for the host"
+)
 TACO_PAIRS = "train/objectives/taco.py _fusion_loss: copy to the host"
 TOCO_PAIRS = "train/objectives/toco.py loss_terms: copy to the host"
 TOCO_TOKENS = "train/losses/taco.py fusion_token_nce: size of nonzero"
@@ -44,10 +46,10 @@ CASES = {
     "taco": (TACO, {TEXTS: 1, TACO_PAIRS: 1}),
     "taco, random": (TACO | {"negatives": "random"}, {TEXTS: 1, TACO_PAIRS: 1}),
     "taco, all": (TACO | {"negatives": "all"}, {TEXTS: 1, TACO_PAIRS: 1}),
-    "taco, micro-batches": (TACO | MICRO, {TEXTS: 2, TACO_PAIRS: 1}),
+    "taco, micro-batches": (TACO | MICRO, {TEXTS: 6, TACO_PAIRS: 1}),
     "taco-both": (WHOLE["taco-both"], {TEXTS: 1, TACO_PAIRS: 1}),
     "toco": (WHOLE["toco"], {TEXTS: 1, TOCO_PAIRS: 1, TOCO_TOKENS: 1}),
-    "toco, micro-batches": (WHOLE["toco"] | MICRO, {TEXTS: 2, TOCO_PAIRS: 1, TOCO_TOKENS: 1}),
+    "toco, micro-batches": (WHOLE["toco"] | MICRO, {TEXTS: 6, TOCO_PAIRS: 1, TOCO_TOKENS: 1}),
     "ssml": (WHOLE["ssml"], {}),
     "ssml, transformer": ({"objective": "ssml"}, {TEXTS: 1}),
     "intra-video": (WHOLE["intra-video"], {}),
@@ -56,7 +58,7 @@ CASES = {
     "ncl": (WHOLE["ncl"], {TEXTS: 1}),
     "ncl-gated": (WHOLE["ncl-gated"], {}),
     "cmcm": (WHOLE["cmcm"], {TEXTS: 1, CODEWORDS: 1}),
-    "cmcm, micro-batches": (WHOLE["cmcm"] | MICRO, {TEXTS: 2, CODEWORDS: 1}),
+    "cmcm, micro-batches": (WHOLE["cmcm"] | MICRO, {TEXTS: 6, CODEWORDS: 1}),
     "cmcm-both": (WHOLE["cmcm-both"], {TEXTS: 1, CODEWORDS: 1}),
     "words": (WHOLE["words"], {WORDS: 1}),
     "asked": (WHOLE["asked"], {}),

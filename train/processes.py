@@ -153,7 +153,12 @@ def main() -> None:
 def _work(connection: Connection, job: TrainingJob) -> None:
     is_first = os.environ["RANK"] == "0"
     problems = _ToldProblems(connection) if is_first else Problems(quiet=True)
-    shown: Any = report_progress_to(connection.send) if is_first else contextlib.nullcontext()
+
+    def show(progress: Progress) -> None:
+        with contextlib.suppress(OSError):  # the command is gone, and this process ends soon
+            connection.send(progress)
+
+    shown: Any = report_progress_to(show) if is_first else contextlib.nullcontext()
     with shown:
         stores = open_run_stores(job.dataset, job.config)
         train_here(job.dataset, job.config, job.folder, stores, device=job.device, init=job.init, problems=problems)

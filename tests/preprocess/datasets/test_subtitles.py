@@ -283,7 +283,7 @@ def test_subtitles_asked_for_by_protocol_stand_beside_other_captions(tmp_path):
     alone = choose_reader(tmp_path, "mine", annotations=folder, protocol=None, seed=0)
     assert alone.dataset == DatasetFolder(tmp_path, "mine")
     assert alone.origin.to_json() == {"seed": 0, "protocol": "cues", "speech": True}
-    first = next(alone.pieces.split(Problems()))[0]
+    first = next(alone.pieces.split(Problems())).content[0]
     assert first == Caption(
         video_id="v", caption=CUES[0][2], split="train", start_seconds=CUES[0][0], end_seconds=CUES[0][1]
     )

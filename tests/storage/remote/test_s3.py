@@ -108,7 +108,8 @@ def test_a_store_in_a_bucket_is_sent_read_and_verified_though_requests_fail(tmp_
     s3.fail(*ROUGH)
     url = f"{ADDRESS}/s3d"
     assert store_main(["link", str(here), url]) == store_main(["link", str(there), url]) == 0
-    assert all(is_stub(path) for folder in (here, there) for path in folder.glob("*.h5"))
+    fetched = [sum(not is_stub(path) for path in folder.glob("*.h5")) for folder in (here, there)]
+    assert max(fetched) <= 1  # the one that was read back
     assert_same(there, expected)
     assert store_main(["verify", str(here)]) == 0
     assert "6 shards, every byte as it was written" in capsys.readouterr().out
