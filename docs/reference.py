@@ -110,8 +110,9 @@ def python_page() -> str:
     parts = ["Everything on this page is public: it changes as semantic versioning says. All else may change."]
     for name, meaning in PACKAGES.items():
         parts.append(f"## {name}\n\n{meaning}")
-        for public in importlib.import_module(name).__all__:
-            kind = "autoclass" if isinstance(getattr(importlib.import_module(name), public), type) else "autofunction"
+        package = importlib.import_module(name)
+        for public in package.__all__:
+            kind = "autoclass" if isinstance(getattr(package, public), type) else "autofunction"
             members = "\n   :members:" if kind == "autoclass" else ""
             parts.append(f"```{{eval-rst}}\n.. {kind}:: {name}.{public}{members}\n```")
     for name, meaning in MODULES.items():

@@ -26,7 +26,7 @@ from .work import Todo
 
 
 class _Said(Enum):
-    """What a process says besides its outcomes."""
+    """Messages of a process besides its outcomes."""
 
     LOADED = "loaded"
     NEXT = "next"
@@ -35,7 +35,7 @@ class _Said(Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerSetup:
-    """What a process is told when it begins."""
+    """The first message to a process: its share of the work."""
 
     dataset: DatasetFolder
     weights: Mapping[str, str]

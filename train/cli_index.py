@@ -5,7 +5,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ..storage.common.command import run_command
-from ..storage.common.errors import UserError
 from ..storage.common.exits import EXIT_DONE
 from ..storage.common.parser import Parser, command_parser
 from ..storage.common.terminal import show
@@ -44,8 +43,6 @@ def run_index(args: argparse.Namespace, build: Callable[..., "BuiltIndex"]) -> i
     Returns:
         The exit code.
     """
-    if args.run is not None and args.features is not None:
-        raise UserError(f"--features {args.features}: the run {args.run} has its own; leave one of both out")
     args.run = run_of(args)
     folder = folder_of(args)
     options = {"features": args.features, "run": args.run, "weights": args.weights, "root": args.root}

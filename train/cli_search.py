@@ -37,7 +37,13 @@ def folder_of(args: argparse.Namespace) -> Path | None:
 
 
 def run_of(args: argparse.Namespace) -> Path | str | None:
-    """Return the run that was named, or the last one finished if there are no features to do without."""
+    """Return the run that was named, or the last one finished if there are no features to do without.
+
+    Raises:
+        UserError: A run and features are named, or there is no run.
+    """
+    if args.run is not None and args.features is not None:
+        raise UserError(f"--features {args.features}: the run {args.run} has its own; leave one of both out")
     if args.run is not None or args.features is not None:
         return args.run
     from .runs import find_run
@@ -65,8 +71,6 @@ def _search(args: argparse.Namespace) -> int:
         check_query(query)
     check_count("num_results", args.num_results)
     check_count("rerank", args.rerank)
-    if args.run is not None and args.features is not None:
-        raise UserError(f"--features {args.features}: the run {args.run} has its own; leave one of both out")
     args.run = run_of(args)
     from .search.search import open_search  # numpy and torch take their time
 

@@ -4,7 +4,6 @@ import argparse
 from pathlib import Path
 
 from ..storage.common.command import run_command
-from ..storage.common.errors import UserError
 from ..storage.common.exits import EXIT_DONE
 from ..storage.common.parser import DEVICE_HELP, Parser, command_parser
 from ..storage.common.terminal import say, show
@@ -13,8 +12,6 @@ from .cli_search import run_of
 
 
 def _serve(args: argparse.Namespace) -> int:
-    if args.run is not None and args.features is not None:
-        raise UserError(f"--features {args.features}: the run {args.run} has its own; leave one of both out")
     args.run = run_of(args)
     names = [None] if args.dataset is None else list(dict.fromkeys(args.dataset.split(",")))
     datasets = [find_dataset(args.root, name, having="features", hint="vlalign-extract") for name in names]

@@ -45,7 +45,7 @@ class Stage:
 
 @dataclass(frozen=True)
 class Measured:
-    """What a stage took, kills and repetitions included."""
+    """Time, memory and disk that a stage took, kills and repetitions included."""
 
     stage: Stage
     seconds: float
