@@ -100,13 +100,11 @@ def _verify(args: argparse.Namespace) -> int:
                     f"note: {len(partials):,} unfinished files in {folder}, of writers that were stopped; "
                     "vlalign-store repair removes them"
                 )
-            show(
-                f"{folder}: {len(findings):,} of {num_shards:,} shards are damaged; vlalign-store repair {folder} "
-                "drops the damage, "
-                "then run vlalign-extract again"
-                if findings
-                else f"{folder}: {num_shards:,} shards, every byte as it was written"
+            damaged = (
+                f"{len(findings):,} of {num_shards:,} shards are damaged; vlalign-store repair {folder} drops the "
             )
+            damaged += "damage, then run vlalign-extract again"
+            show(f"{folder}: {damaged if findings else f'{num_shards:,} shards, every byte as it was written'}")
     return problems.exit_code()
 
 
@@ -187,13 +185,8 @@ class _Action:
     """Settings of ``add_argument``, by name or flag."""
 
 
-_STORES = {
-    "stores": {
-        "nargs": "*",
-        "metavar": "STORE",
-        "help": "folder of a store; with --dataset the name of its features (none: all)",
-    }
-}
+_NAMED = "folder of a store; with --dataset the name of its features (none: all)"
+_STORES = {"stores": {"nargs": "*", "metavar": "STORE", "help": _NAMED}}
 _STORE = {"store": {"metavar": "STORE", "help": "folder of the store; with --dataset the name of its features"}}
 _INTO = {"required": True, "metavar": "STORE", "help": "the store that takes them; created if missing"}
 _URL = {"metavar": "ADDRESS", "help": "of the remote store: anything fsspec reads, such as s3://, gs:// or https://"}

@@ -166,7 +166,7 @@ def two_steps(of: Trainer) -> list[dict]:
     for module in of.model.modules():
         if isinstance(module, torch.nn.Dropout):
             module.p = 0.0
-    stream = of.inputs_from(0)
+    stream = iter(of.inputs_from(0))
     events = [of.train_step(inputs) for inputs in islice(stream, 2)]
     stream.close()
     return events

@@ -3,10 +3,8 @@
 import copy
 import random
 import time
-from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +20,7 @@ from ..storage.common.terminal import say
 from ..storage.files import write_json
 from ..storage.idf import read_idf
 from ..storage.layout import DatasetFolder
+from .ahead import InputsAhead
 from .checkpoint import RunState, load_init, load_model, load_state, plan_model, save_model, save_state
 from .config import TrainConfig
 from .data.clip_features import ClipFeatures
@@ -46,8 +45,6 @@ COLLAPSED = 2
 """With this many codewords in use or fewer, a codebook tells nothing apart."""
 AVERAGED_FROM = 9
 """The first steps weigh less in an average than its decay says: step n has decay n / (n + 9) at most."""
-AHEAD = 2
-"""Batches that are made while the model computes."""
 
 
 @dataclass(frozen=True)
@@ -195,15 +192,14 @@ class Trainer:
         inputs = self.examples.inputs(self.scorer, step, self.share)
         return inputs.pinned() if self.device.type == "cuda" else inputs
 
-    def inputs_from(self, step: int) -> Iterator[Inputs]:
-        """Yield the inputs of this and all later steps. Another thread makes them ahead of time."""
-        with ThreadPoolExecutor(1) as pool:  # threads do: the stores are memory-mapped, the tokenizer releases the GIL
-            steps = iter(range(step, self.num_steps))
-            pending = [pool.submit(self.make_inputs, later) for later in islice(steps, AHEAD)]
-            while pending:
-                inputs = pending.pop(0).result()
-                pending += [pool.submit(self.make_inputs, later) for later in islice(steps, 1)]
-                yield inputs.to(self.device)
+    def inputs_from(self, step: int) -> InputsAhead:
+        """Return the inputs of this and all later steps, on the device."""
+        return InputsAhead(
+            range(step, self.num_steps),
+            read=lambda later: self.examples.read_ahead(later, self.share),
+            make=self.make_inputs,
+            device=self.device,
+        )
 
     def train_step(self, inputs: Inputs) -> dict[str, float]:
         """Do one step.
@@ -241,13 +237,12 @@ class Trainer:
         with keeping(lambda: f"the state of step {self.kept_step:,} is kept" if self.kept_step else ""):
             started = time.monotonic()
             log = EventLog(self.folder, self.step) if self.workers.first else None
-            stream = self.inputs_from(self.step)
-            steps = range(self.step, self.num_steps)
-            for _ in self._shown(steps) if log else steps:
-                self._do_step(next(stream), log)
+            ahead = self.inputs_from(self.step)
+            for inputs in self._shown(ahead) if log else ahead:
+                self._do_step(inputs, log)
             if log:
                 log.close()
-                self._finish(time.monotonic() - started)
+                self._finish(time.monotonic() - started, ahead.waited_share)
 
     def _do_step(self, inputs: Inputs, log: EventLog | None) -> None:
         event = self.train_step(inputs)
@@ -267,9 +262,12 @@ class Trainer:
                     save_state(self.folder, self.state)
                     self.kept_step = self.step
 
-    def _shown(self, steps: range) -> Iterable[int]:
-        note = lambda: memory_used(self.device)  # noqa: E731
-        return progress(steps, total=self.num_steps, what="training", unit="steps", done=self.step, note=note)
+    def _shown(self, ahead: InputsAhead) -> Iterable[Inputs]:
+        def note() -> str:
+            waited = f"{ahead.waited_share:.0%} waiting for features"
+            return ", ".join(filter(None, (memory_used(self.device), waited)))
+
+        return progress(ahead, total=self.num_steps, what="training", unit="steps", done=self.step, note=note)
 
     def _keep_best(self, event: dict[str, Any]) -> None:
         figure, best = self.validation.figure, self.state.best  # less is better
@@ -283,10 +281,11 @@ class Trainer:
             in_use = f"{event['codewords_in_use']} of {codebook.size:,} codewords"
             say(f"note: step {self.step:,}: the codebook collapsed: {in_use} are in use")
 
-    def _finish(self, seconds: float) -> None:
+    def _finish(self, seconds: float, waited_share: float) -> None:
         result = {
             "best": self.state.best,
             "seconds": round(seconds, 1),
+            "waited_share": round(waited_share, 3),
             "left_out": self.problems.count,
             "device": title_of(self.device),
             "num_processes": self.workers.size,

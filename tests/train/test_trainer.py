@@ -63,10 +63,10 @@ def test_the_command_runs_under_torchrun_and_makes_one_run(toy, capsys):
 def test_two_devices_train_one_model_with_the_losses_of_one(toy, capsys):
     """Two processes on the CPU stand in for two GPUs. The objective's model has no dropout."""
     settings = PAIR_CASES["mil-nce"] | {"features": "s3d", "batch_size": 6, "num_steps": 4, "validate_every": 2}
-    for name, device in (("one", "cpu"), ("devices", "cpu,cpu")):
+    for name, device in (("one-device", "cpu"), ("two-devices", "cpu,cpu")):
         assert train_main([*at(toy), *options(settings), "--run-name", name, "--device", device]) == 0
     printed = capsys.readouterr()
-    one, two = toy.runs / "one", toy.runs / "devices"
+    one, two = toy.runs / "one-device", toy.runs / "two-devices"
     assert printed.out.count(f"trained {two}; now: ") == 1 and "Traceback" not in printed.err
     assert printed.err.count(f"{one}: computes on cpu\n") == printed.err.count(f"{two}: computes on 2 devices: ") == 1
     expected, losses = ([event["loss"] for event in read_jsonl(run / "events.jsonl")] for run in (one, two))
@@ -152,7 +152,7 @@ def test_every_metric_is_in_tensorboard_too(whole):
 
 def test_an_unfinished_run_of_other_settings_is_refused(toy, tmp_path, capsys):
     made = trainer(toy, toy.runs / "half", num_steps=8, validate_every=3)
-    stream = made.inputs_from(0)
+    stream = iter(made.inputs_from(0))
     from vlalign.train.checkpoint import save_state
 
     made.train_step(next(stream))

@@ -115,6 +115,8 @@ class Source:
 class Examples:
     """The training examples of a run."""
 
+    source: Source
+    """The origin of the examples."""
     labels: list[str]
     """The possible answers or labels, if they are a fixed list; else empty."""
     clips: Clips
@@ -127,6 +129,11 @@ class Examples:
     def train_texts(self) -> Iterator[str]:
         """Yield all texts that are trained on, for a vocabulary that is learned from them."""
         raise NotImplementedError
+
+    def read_ahead(self, step: int, share: slice) -> None:
+        """Ask for the rows of a process's share of a step's batch, which ``inputs`` will need."""
+        clips, _ = self.batches.at(step)
+        self.source.features.read_ahead([self.clips[clip] for clip in clips[share]])
 
     def inputs(self, maker: InputMaker, step: int, share: slice) -> Inputs:
         """Return a process's share of a step's batch. It depends on the seed and the step alone."""

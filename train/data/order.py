@@ -74,14 +74,16 @@ class StoredOrder:
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
-        self._epoch, self._order = -1, np.zeros(0, dtype=np.int64)
+        self._drawn = -1, np.zeros(0, dtype=np.int64)
+        """An epoch and its order, replaced together, since several threads ask."""
 
     def items(self, epoch: int, first: int, last: int, num_items: int) -> list[int]:
         """Return the items at some places of an epoch."""
-        if epoch != self._epoch:
-            self._order = np.array(random.Random(f"{self.seed} epoch {epoch}").sample(range(num_items), num_items))
-            self._epoch = epoch
-        return self._order[first:last].tolist()
+        drawn_epoch, order = self._drawn
+        if epoch != drawn_epoch:
+            order = np.array(random.Random(f"{self.seed} epoch {epoch}").sample(range(num_items), num_items))
+            self._drawn = epoch, order
+        return order[first:last].tolist()
 
 
 ORDERS: dict[int, type[KeyedOrder] | type[StoredOrder]] = {of.version: of for of in (StoredOrder, KeyedOrder)}

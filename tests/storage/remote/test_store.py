@@ -19,6 +19,8 @@ from vlalign.storage.layout import DatasetFolder
 from vlalign.storage.remote import files, web
 from vlalign.storage.remote import store as module
 from vlalign.storage.remote.store import is_stub, link_store
+from vlalign.train.data.clip_features import ClipFeatures
+from vlalign.train.data.clips import Clip
 
 
 @pytest.fixture(autouse=True)
@@ -65,6 +67,14 @@ def assert_same(one: FeatureStore, other: FeatureStore) -> None:
         np.testing.assert_array_equal(a.features, b.features)
         np.testing.assert_array_equal(a.start_seconds, b.start_seconds)
         assert (a.source, a.partial, a.duration_seconds) == (b.source, b.partial, b.duration_seconds)
+
+
+def test_rows_of_clips_are_fetched_before_training_needs_them(tmp_path, there):
+    here = tmp_path / "here"
+    link_store(here, there.as_uri())
+    features = ClipFeatures([FeatureStore(here)])
+    features.read_ahead([Clip("video0", None, None), Clip("video5", 0.0, 2.0)])
+    assert whole(here) == 2, "the shards of these two videos, and no other"
 
 
 @pytest.mark.parametrize("by", ["http", "file"])
