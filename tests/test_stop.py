@@ -93,7 +93,7 @@ CASES = {
         "ready\nvlalign-test: stopped; 3 videos are kept, and the same command goes on from there\n",
     ),
     "in the midst of writing": (
-        "with uninterrupted(): print('ready', flush=True); time.sleep(2); print('written', flush=True)",
+        "with uninterrupted(): print('ready', flush=True); time.sleep(1.2); print('written', flush=True)",
         "ready\nwritten\nvlalign-test: stopped\n",
     ),
     "an error on the way out": (
@@ -102,7 +102,7 @@ CASES = {
     ),
     "a place where Python drops what is raised": (
         "\n        class Held:"
-        "\n            def __del__(self): print('ready', flush=True); time.sleep(2)"
+        "\n            def __del__(self): print('ready', flush=True); time.sleep(1.2)"
         "\n        held = Held(); del held; time.sleep(1000)",
         "ready\nvlalign-test: stopped\n",
     ),
@@ -263,7 +263,7 @@ def test_extraction_on_two_devices_stops_with_one_line(tmp_path, many_videos, nu
     assert not list(tmp_path.rglob("failures.jsonl")) and not list(tmp_path.rglob("*.partial"))
 
 
-@pytest.mark.parametrize("whose", ["a device's", pytest.param("the command's", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("whose", [pytest.param("a device's", marks=pytest.mark.slow), "the command's"])
 def test_extraction_on_two_devices_loses_nothing_when_a_process_is_killed(tmp_path, many_videos, whose):
     dataset = DatasetFolder(tmp_path, "mine")
     process = Process(tmp_path, on_two_devices(tmp_path, many_videos))
@@ -363,7 +363,14 @@ def test_training_on_two_devices_stops_with_one_line(tmp_path):
     assert "Traceback" not in process.said and process.said.count("stopped") == 1
 
 
-@pytest.mark.parametrize("whose", [pytest.param("the first", marks=pytest.mark.slow), "the second", "the command's"])
+@pytest.mark.parametrize(
+    "whose",
+    [
+        pytest.param("the first", marks=pytest.mark.slow),
+        "the second",
+        pytest.param("the command's", marks=pytest.mark.slow),
+    ],
+)
 def test_training_on_two_devices_ends_when_a_process_is_killed(tmp_path, whose):
     dataset = make_toy(tmp_path)
     process = Process(tmp_path, on_two_cpus(tmp_path))
@@ -389,7 +396,7 @@ PREPROCESS = """
     if __name__ == "__main__":
         sys.exit(main(sys.argv[1:]))
 """
-NUM_CAPTIONS = 1000
+NUM_CAPTIONS = 600
 
 
 @pytest.mark.parametrize("num_workers", [pytest.param(1, marks=pytest.mark.slow), 2])

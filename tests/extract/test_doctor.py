@@ -24,8 +24,10 @@ def test_what_is_there_is_listed_with_its_version(tmp_path, capsys):
 
 def test_json_has_the_same_findings(tmp_path, capsys):
     assert main(["--root", str(tmp_path), "--json"]) == 0
-    findings = json.loads(capsys.readouterr().out)
-    assert findings == [vars(finding) for finding in doctor.examine(tmp_path)]
+    findings, expected = json.loads(capsys.readouterr().out), [vars(of) for of in doctor.examine(tmp_path)]
+    assert [of["what"] for of in findings] == [of["what"] for of in expected]
+    # What is free on the disk changes from call to call.
+    assert [of for of in findings if of["what"] != "disk"] == [of for of in expected if of["what"] != "disk"]
 
 
 def test_what_is_missing_is_named_with_the_command_that_installs_it(tmp_path, monkeypatch, capsys):

@@ -1,6 +1,7 @@
 """vlalign-extract, from the command line."""
 
 import json
+import os
 import shutil
 
 import pytest
@@ -114,7 +115,7 @@ def test_unreachable_weights_exit_with_2_and_name_the_path_for_the_file(tmp_path
     assert printed.count("\n") == 1
     for part in (
         "s3d_howto100m.pth",
-        str(tmp_path / "cache" / "weights"),
+        os.path.join(os.environ["VLALIGN_CACHE"], "weights"),
         "put the file there",
         "--weights FILE",
         "--weights random",

@@ -5,6 +5,7 @@ import hashlib
 import http.server
 import io
 import json
+import os
 import re
 import socket
 import threading
@@ -99,8 +100,8 @@ def serve(monkeypatch):
 
 
 @pytest.fixture
-def cache(tmp_path) -> Path:
-    return tmp_path / "cache" / "weights"
+def cache() -> Path:
+    return Path(os.environ["VLALIGN_CACHE"]) / "weights"
 
 
 def register(*sources: str, **about) -> None:

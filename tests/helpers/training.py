@@ -1,6 +1,6 @@
 """Trainings of small data sets: trainers, gradients, several processes, and the settings that tests share."""
 
-import json
+import multiprocessing
 import os
 import subprocess
 import sys
@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.distributed import TCPStore
 from vlalign.storage.common.problems import Problems
 from vlalign.storage.files import read_jsonl
 from vlalign.storage.layout import DatasetFolder
@@ -118,14 +119,6 @@ def torchrun(num_processes: int, *call: str) -> subprocess.CompletedProcess:
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
 
 
-SCRIPT = """
-import json, sys
-sys.path[:0] = [sys.argv[1]]
-from helpers.training import save_gradients
-save_gradients(json.loads(sys.argv[2]), sys.argv[3])
-"""
-
-
 def save_gradients(cases: dict[str, tuple[str, dict[str, Any]]], out: str) -> None:
     """In each of several processes: save the loss, the gradient and the state of each case.
 
@@ -143,23 +136,42 @@ def save_gradients(cases: dict[str, tuple[str, dict[str, Any]]], out: str) -> No
             torch.save((mean, found, kept_state(made)), f"{out}/{case}.{workers.rank}")
 
 
+def _share(rank: int, size: int, port: int, *call: Any) -> None:
+    """Save the gradients of one process; it meets the others as under torchrun."""
+    torch.set_num_threads(1)  # a forked process has no other threads
+    os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    os.environ |= {"LOCAL_RANK": str(rank), "TORCHELASTIC_USE_AGENT_STORE": "True", "GLOO_SOCKET_IFNAME": "lo"}
+    save_gradients(*call)
+
+
 def check_processes(
     cases: dict[str, tuple[DatasetFolder, dict[str, Any]]], folder: Path, num_processes: int, *, atol: float = 1e-6
 ) -> None:
     """Check that several processes have the loss, the gradient and the state of one.
 
+    They are forked: importing torch in each would take longer than all else.
+
     Args:
         cases: {case: (data set, settings)}
-        folder: For scripts and results; exists.
+        folder: For results; exists.
         num_processes: Processes that share each batch.
         atol: Absolute tolerance of the gradient.
     """
-    script, out = folder / "processes.py", folder / "out"
-    script.write_text(SCRIPT)
+    out = folder / "out"
     out.mkdir()
     full = {case: (str(d.root), settings_of(dataset=d.name, **settings)) for case, (d, settings) in cases.items()}
-    done = torchrun(num_processes, str(script), str(Path(__file__).parents[1]), json.dumps(full), str(out))
-    assert done.returncode == 0, done.stderr[-3000:]
+    meeting = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    processes = [
+        multiprocessing.get_context("fork").Process(
+            target=_share, args=(rank, num_processes, meeting.port, full, str(out))
+        )
+        for rank in range(num_processes)
+    ]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(300)
+        assert process.exitcode == 0
     for case, (dataset, settings) in cases.items():
         single = trainer(dataset, folder / "single" / case, dataset=dataset.name, **settings)
         terms, expected = gradient(single)
