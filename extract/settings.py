@@ -105,6 +105,10 @@ class ExtractionSettings:
         text = self.features if isinstance(self.features, str) else ",".join(self.features)
         object.__setattr__(self, "encoders", known_encoders(text, self.fps, self.weights, self.trusted_modules))
         object.__setattr__(self, "features", list(self.encoders))
+        for name in ("videos", "verify_against"):  # callers from Python may pass a text
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, Path(getattr(self, name)))
+        object.__setattr__(self, "allowed_folders", [Path(folder) for folder in self.allowed_folders])
         object.__setattr__(self, "allowed_hosts", [host_named(host) for host in self.allowed_hosts])
 
     @property

@@ -138,7 +138,7 @@ def read_table(path: Path, columns: Sequence[str]) -> pa.Table:
         return table
 
 
-def read_captions(folder: Path) -> CaptionTable:
+def read_captions(folder: Path | str) -> CaptionTable:
     """Return the captions of all parts, in order.
 
     Their content is mapped from one file beside the parts, which is written at the first call and when parts have
@@ -147,6 +147,7 @@ def read_captions(folder: Path) -> CaptionTable:
     Raises:
         UserError: The table is missing, not complete or damaged.
     """
+    folder = Path(folder)
     about = read_captions_about(folder)
     if about is None:
         raise UserError(f"{folder / ABOUT_NAME}: not found; run vlalign-preprocess first")

@@ -27,13 +27,14 @@ class IdfEntry:
     idf: float
 
 
-def write_idf(path: Path, entries: list[IdfEntry]) -> None:
+def write_idf(path: Path | str, entries: list[IdfEntry]) -> None:
     """Write the IDF table."""
-    write_table(path, pa.Table.from_pylist([asdict(entry) for entry in entries], schema=IDF_SCHEMA))
+    write_table(Path(path), pa.Table.from_pylist([asdict(entry) for entry in entries], schema=IDF_SCHEMA))
 
 
-def read_idf(path: Path) -> list[IdfEntry]:
+def read_idf(path: Path | str) -> list[IdfEntry]:
     """Read the IDF table. Raises ``UserError`` if it is missing or damaged."""
+    path = Path(path)
     if not path.exists():
         raise UserError(f"{path}: not found; run vlalign-preprocess first")
     return [IdfEntry(**row) for row in read_table(path, IDF_SCHEMA.names).to_pylist()]

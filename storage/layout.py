@@ -21,6 +21,7 @@ class DatasetFolder:
     """The choice of splits and captions; empty for the usual one. All protocols of a data set share its features."""
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "root", Path(self.root))  # callers from Python may pass a text
         if not DATASET_NAME.fullmatch(self.name):
             raise UserError(
                 f"data set name {self.name!r}: expected letters, digits, '.', '_' and '-'; pass another --dataset"

@@ -37,7 +37,7 @@ class TrainedRun:
 
 
 def train(
-    root: Path,
+    root: Path | str,
     dataset: str | None = None,
     *,
     recipe: str | None = None,
@@ -73,6 +73,7 @@ def train(
         UserError: Captions, features or the run's folder cannot be used, or the loss is not finite.
     """
     given = {name: value for name, value in (settings or {}).items() if value is not None}
+    root = Path(root)
     folder = find_dataset(root, dataset, having="captions", hint="vlalign-preprocess")
     init_folder = find_run(root, None, init) if init else None
     folder, config = _choose_config(folder, given, recipe, protocol, init or "", init_folder)

@@ -68,7 +68,7 @@ def check_storable(video: VideoFeatures, profile: Profile, dtype: DTypeLike = "f
 
 
 def write_shard(
-    folder: Path,
+    folder: Path | str,
     profile: Profile,
     weights: Weights,
     videos: Sequence[VideoFeatures],
@@ -104,7 +104,9 @@ def write_shard(
         return VideoRows(columns, checksum(columns))
 
     provenance = Provenance(profile=profile, weights=weights, origin=origin, made_with=made_with)
-    return write_rows(shard_path(folder), provenance, dtype, make_index([video.about for video in videos]), rows_of)
+    return write_rows(
+        shard_path(Path(folder)), provenance, dtype, make_index([video.about for video in videos]), rows_of
+    )
 
 
 def stored_columns(video: VideoFeatures, dtype: DTypeLike) -> list[np.ndarray]:

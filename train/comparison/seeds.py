@@ -59,7 +59,7 @@ def parse_seeds(text: str) -> tuple[int, ...]:
 
 
 def train_seeds(
-    root: Path,
+    root: Path | str,
     dataset: str | None = None,
     *,
     seeds: Sequence[int],
@@ -117,7 +117,7 @@ def train_seeds(
         return SeedRuns(tuple(runs), (), Table((), ()), ())
     asked = EvaluationSettings(device=device)
     evaluations = tuple(evaluate(run.folder, root=root, settings=asked, on_progress=on_progress) for run in runs)
-    return _compared(root, runs, evaluations, seeds, _table_name(runs[0], seeds, run_name))
+    return _compared(Path(root), runs, evaluations, seeds, _table_name(runs[0], seeds, run_name))
 
 
 def _compared(

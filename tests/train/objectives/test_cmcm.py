@@ -1,13 +1,26 @@
 """CMCM: starting from its baseline, a collapsing codebook, and spoken captions from the stores to the report."""
 
 import re
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from helpers.spoken import make_spoken
-from helpers.training import CODEBOOK, SPOKEN, at, check_processes, check_stopped_run, losses_of, options
+from helpers.training import (
+    CODEBOOK,
+    SPOKEN,
+    at,
+    check_processes,
+    check_stopped_run,
+    gradient,
+    losses_of,
+    options,
+    trainer,
+)
 from vlalign.storage.files import read_json
+from vlalign.storage.layout import DatasetFolder
 from vlalign.train.checkpoint import load_run
 from vlalign.train.cli_evaluate import main as evaluate_main
 from vlalign.train.cli_search import main as search_main
@@ -90,10 +103,26 @@ def test_spoken_captions_retrieve_their_clips(tmp_path):
     assert mean_rank < 0.6 * found["text_to_video"]["chance"]["mean_rank"]
 
 
+def is_steady(dataset: DatasetFolder, folder: Path, settings: dict[str, Any]) -> bool:
+    """Return whether weights that differ by a millionth have the same gradient.
+
+    A gate of ReLU that is within rounding of 0 is open in one order of adding, and closed in another.
+    """
+    gradients = []
+    for change in (0.0, 1e-6):
+        made = trainer(dataset, folder / str(change), dataset=dataset.name, **settings)
+        torch.manual_seed(0)
+        for parameter in made.model.parameters():
+            parameter.data.mul_(1 + change * torch.randn_like(parameter))
+        gradients.append(gradient(made)[1])
+    return torch.allclose(*gradients, atol=1e-3, rtol=1e-2)
+
+
 @pytest.mark.slow
 def test_two_processes_have_the_loss_and_gradient_of_one(spoken, tmp_path):
     """However long the recordings are that each has, and so its padding."""
-    settings = SPOKEN | {"features": "resnet152", "batch_size": 6}
+    every = [SPOKEN | {"features": "resnet152", "batch_size": 6, "seed": seed} for seed in range(6)]
+    settings = next(of for of in every if is_steady(spoken, tmp_path / str(of["seed"]), of))
     check_processes({"spoken": (spoken, settings)}, tmp_path, 2, atol=1e-4)  # sums of twenty layers, in another order
 
 

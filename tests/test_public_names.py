@@ -1,0 +1,37 @@
+"""What the packages name as public may be called as Python's users call things."""
+
+import importlib
+import inspect
+import typing
+from pathlib import Path
+
+import pytest
+from vlalign.extract import ExtractionSettings
+from vlalign.storage.layout import DatasetFolder
+
+PACKAGES = ("extract", "preprocess", "train", "storage", "ray_jobs")
+FUNCTIONS = [
+    (f"{package}.{name}", function)
+    for package in PACKAGES
+    for module in [importlib.import_module(f"vlalign.{package}")]
+    for name in module.__all__
+    if inspect.isfunction(function := getattr(module, name))
+]
+
+
+@pytest.mark.parametrize(("name", "function"), FUNCTIONS, ids=[name for name, _ in FUNCTIONS])
+def test_a_path_may_be_a_text(name, function):
+    for parameter, annotation in typing.get_type_hints(function).items():
+        kinds = typing.get_args(annotation) or (annotation,)
+        assert parameter == "return" or Path not in kinds or str in kinds, parameter
+
+
+def test_folders_and_settings_take_texts(tmp_path):
+    dataset = DatasetFolder(str(tmp_path), "mine")  # pyright: ignore[reportArgumentType]: a user without type checks
+    settings = ExtractionSettings(
+        dataset=dataset,
+        features="s3d",
+        videos="videos",  # pyright: ignore[reportArgumentType]
+        allowed_folders=["a"],  # pyright: ignore[reportArgumentType]
+    )
+    assert (dataset.path, settings.videos, settings.allowed_folders) == (tmp_path / "mine", Path("videos"), [Path("a")])
