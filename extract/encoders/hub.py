@@ -66,6 +66,8 @@ class HubNetwork(Network):
 
     def _vectors(self, output: Any) -> Tensor:
         own = output if isinstance(output, Tensor) else getattr(output, "pooler_output", None)
+        if own is None:
+            own = getattr(output, "summary", None)  # RADIO's name for it
         if self._pooling is None:
             if own is None or own.ndim != 2:
                 raise ValueError("it gives tokens, not a vector; add :mean, :first or :tokens to its name")

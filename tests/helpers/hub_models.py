@@ -61,6 +61,7 @@ IMAGE_MODELS: dict[str, Callable[[], tuple[Any, Any]]] = {
         "ViTImageProcessor",
         size=SQUARE,
     ),
+    "radio": _image("RadioConfig", SMALL, "CLIPImageProcessor", **CROPPED),
     "aimv2": _image("Aimv2VisionConfig", SMALL, "CLIPImageProcessor", **CROPPED),
 }
 """{name: its configuration and its processor}. Published SigLIP 2 of one size is a SigLIP; its kernel is bilinear."""
@@ -156,6 +157,8 @@ def own_features(folder: Path, pixels: torch.Tensor) -> torch.Tensor:
     if name == "videoprism":
         return model(pixel_values_videos=pixels).last_hidden_state.mean(dim=1)
     output = model(pixel_values=pixels)
+    if name == "radio":
+        return output.summary
     if name == "videomae":
         return output.last_hidden_state.mean(dim=1)
     return output.last_hidden_state[:, 0] if name == "timesformer" else output.pooler_output
