@@ -93,6 +93,7 @@ def render_report(
         result=figures,
         counted=partial(counted, figures),
         curve=loss_curve(events),
+        num_steps=f"{events[-1]['step']:,}",  # the setting may be 0: as many as fit the data
         pictures=partial(pictures_of, thumbnails),
         shown_clips=partial(shown_clips, dataset, thumbnails, folder),
         **task.page_functions(),

@@ -46,6 +46,20 @@ def test_numbers_are_those_of_metrics_json(report):
         assert [float(cell) for cell in row[1:]] == [pytest.approx(values[name], abs=0.051) for name in names]
 
 
+def test_the_steps_are_those_that_were_done(report, tmp_path):
+    """Also where the setting is 0, which means as many as fit the data."""
+    run = tmp_path / "demo" / "runs" / "run"
+    shutil.copytree(report.parents[2], tmp_path / "demo", ignore=shutil.ignore_patterns("videos"))
+    about = read_json(run / "run.json")
+    about["config"]["num_steps"] = 0
+    (run / "run.json").write_text(json.dumps(about))
+    assert evaluate_main(["--root", str(tmp_path), "--dataset", "demo"]) == 0
+    said = re.search(
+        r"The run kept the model of step (\d+) of (\d+),", (run / "report.html").read_text(encoding="utf-8")
+    )
+    assert said and said.groups() == (str(about["result"]["best"]["step"]), "6")
+
+
 def listed(report):
     """Return the data of the page's list of queries."""
     text = report.read_text(encoding="utf-8")
