@@ -13,7 +13,7 @@ from ..storage.common.progress import Listener, report_progress_to
 from ..storage.common.terminal import say
 from ..storage.layout import DatasetFolder, find_dataset
 from .config import TrainConfig, foreign_settings
-from .data.stores import Stores, choose_features
+from .data.stores import Stores, choose_features, only_features
 from .objectives import objective_for
 from .recipes import RECIPES, describe, make_config, usual_recipe
 from .run_files import read_config
@@ -73,6 +73,7 @@ def train(
         UserError: Captions, features or the run's folder cannot be used, or the loss is not finite.
     """
     given = {name: value for name, value in (settings or {}).items() if value is not None}
+    asked = given.copy()
     root = Path(root)
     folder = find_dataset(root, dataset, having="captions", hint="vlalign-preprocess")
     init_folder = find_run(root, None, init) if init else None
@@ -85,7 +86,9 @@ def train(
     is_first = is_first_process()
     if is_first:
         named = [name for name, v in (("dataset", dataset), ("protocol", protocol), ("init", init)) if v is not None]
-        _say_settings(config, given, named)
+        _say_settings(config, asked, named)
+        if "features" in given.keys() - asked.keys():
+            say(f"note: --features {config.features}: {folder.name} has no other")
     problems = Problems(quiet=not is_first, file=folder.problems("train"))
     with report_progress_to(on_progress), problems:
         train_run(folder, config, run_folder, stores, device=device, init=init_folder, problems=problems)
@@ -100,7 +103,7 @@ def _choose_config(
     init: str,
     init_folder: Path | None,
 ) -> tuple[DatasetFolder, TrainConfig]:
-    """Return the folder with its protocol, and the complete settings. Spell out the features in ``given``."""
+    """Return the folder with its protocol, and the complete settings. Put the full names of features into ``given``."""
     about = read_captions_about(choose_protocol(folder, protocol or "").captions) or {}
     objective = given.get("objective") or objective_for(about.get("task", ""))
     if objective is None and init_folder is not None:
@@ -109,6 +112,8 @@ def _choose_config(
     folder = choose_protocol(folder, protocol or RECIPES.get(recipe or "", {}).get("protocol", ""))
     if "features" in given:
         given["features"] = choose_features(folder, given["features"])
+    elif not RECIPES.get(recipe or "", {}).get("features"):
+        given["features"] = only_features(folder)
     names = {"dataset": folder.name, "protocol": folder.protocol} | ({"init": init} if init else {})
     if recipe is None and objective is not None:
         names["objective"] = objective

@@ -1,5 +1,6 @@
 """Every recipe runs from end to end: trained for two steps, small, on a data set of its kind, and evaluated."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -184,10 +185,27 @@ def test_a_recipe_prints_itself_and_a_typo_is_refused(toy, capsys):
     assert "  num_steps              1                              given" in said
     assert train_main([*at(toy), "--recipe", "taco-youcok2"]) == 2
     assert "--recipe taco-youcok2: expected one of default, taco-small, taco-youcook2" in capsys.readouterr().err
-    assert train_main([*at(toy), "--recipe", "taco-small"]) == 2
-    assert "--features is missing: the recipe names none" in capsys.readouterr().err
     assert train_main([*at(toy), "--recipe", "taco-youcook2-finetune", "--features", "s3d"]) == 2
     assert "starts from a trained run; pass --init RUN" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         train_main([*at(toy), "--features", "s3d", "--num-step", "3"])
     assert "nearest: --num-steps" in capsys.readouterr().err
+
+
+def test_the_only_features_of_a_data_set_need_no_name(toy, tmp_path, capsys):
+    alone = DatasetFolder(tmp_path, "toy")
+    shutil.copytree(toy.path, alone.path, ignore=shutil.ignore_patterns("runs", "features"))
+    call = [*at(alone), "--num-steps", "2", "--batch-size", "4", "--run-name", "run"]
+    assert train_main(call) == 2
+    error = f"--features is missing: no store in {alone.path / 'features'}; run vlalign-extract first"
+    assert error in capsys.readouterr().err
+    shutil.copytree(toy.features("s3d"), alone.features("s3d"))
+    assert train_main(call) == 0
+    assert "note: --features s3d: toy has no other\n" in capsys.readouterr().err
+    (alone.features("i3d_resnext101")).mkdir()
+    shutil.copy(next(toy.features("s3d").glob("*.h5")), alone.features("i3d_resnext101"))
+    assert train_main(call) == 2
+    error = "--features is missing: expected one of i3d_resnext101, s3d, or several joined by +"
+    assert error in capsys.readouterr().err
+    assert train_main([*call, "--features", "s3d"]) == 0
+    assert "trained before with the same settings" in capsys.readouterr().err

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,7 @@ from ...storage.common.errors import SettingError, UserError
 from ...storage.common.problems import Problems
 from ...storage.layout import DatasetFolder
 from ..config import TrainConfig
-from ..run_files import read_config
+from ..run_files import read_config, score_weights
 from ..run_layout import RUN_FILE, STATE_FILE
 from ..runs import read_run
 from .measures import Measured, read_measured
@@ -85,6 +85,9 @@ def _read(folder: Path, asked: list[Path], dataset: DatasetFolder, problems: Pro
         config = read_config(about)
         for answers in asked:
             measured = read_measured(answers)
+            if measured is not None and measured.question.get("weights") == score_weights(about, config):
+                # Those that validation chose are a result, which differs between seeds.
+                measured = replace(measured, question={**measured.question, "weights": None})
             if measured is None or measured.test.dataset == dataset.name:
                 yield RunRecord(folder, config, about["inputs"], answers, measured)
             elif answers == folder:

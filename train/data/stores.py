@@ -71,6 +71,21 @@ def choose_features(dataset: DatasetFolder, text: str) -> str:
     return "+".join(names)
 
 
+def only_features(dataset: DatasetFolder) -> str:
+    """Return the features of a data set that has one store of them, besides the sound of recordings.
+
+    Raises:
+        SettingError: There is none, or more than one.
+    """
+    folder = dataset.path / "features"
+    existing = [name for name in stores_in(folder) if name != LOGMEL]
+    if not existing:
+        raise SettingError("features", "is missing", f"no store in {folder}; run vlalign-extract first")
+    if len(existing) > 1:
+        raise SettingError("features", "is missing", f"expected one of {', '.join(existing)}, or several joined by +")
+    return existing[0]
+
+
 def origin_of(store: Store) -> StoreOrigin:
     """Return the origin of a store's features."""
     return {"features": store.profile.name, "weights": store.weights.name, "origin": store.origin}

@@ -56,6 +56,21 @@ def test_runs_are_grouped_over_seeds_with_settings_and_test_set(toy, capsys):
     assert rows[0]["used"] == "whole: 6 captions and 6 clips"
 
 
+def test_weights_that_validation_chose_do_not_part_seeds(toy, capsys):
+    for seed, chosen in ((0, {"token": 0.0}), (1, {"token": 0.5})):
+        path = toy.runs / f"a-seed{seed}" / "run.json"
+        about = read_json(path)
+        write_json(path, about | {"result": about["result"] | {"stage_weights": chosen}})
+        assert evaluate_main([*at(toy), f"a-seed{seed}"]) == 0
+    assert read_json(toy.runs / "a-seed1" / "metrics.json")["fingerprint"]["weights"]["token"] == 0.5
+    rows = table(toy, capsys, "--sort", "run")[1]
+    assert [(row["run"], "weights" in row["settings"]) for row in rows] == [("a-seeds0,1", False), ("b", False)]
+    assert evaluate_main([*at(toy), "a-seed1", "--token-weight", "0.25"]) == 0
+    rows = table(toy, capsys, "--sort", "run")[1]
+    assert [row["run"] for row in rows] == ["a-seed0", "a-seed1", "b"]
+    assert "token:0.25" in rows[1]["settings"] and "weights" not in rows[0]["settings"]
+
+
 def test_the_best_comes_first_and_conditions_choose(toy, capsys):
     for name, best in (("R@5", max), ("mean rank", min)):
         _, rows, _ = table(toy, capsys, "--sort", name)
