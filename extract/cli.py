@@ -102,9 +102,10 @@ def show_plan(settings: ExtractionSettings, plan: "ExtractionPlan") -> None:
     if not plan.num_probed:
         show(f"{settings.dataset.path}: nothing is left to extract of {','.join(settings.names)}")
         return
-    show(f"{'features':<16}{'videos':>10}{'hours':>10}{'rows':>14}{'MB':>12}")
+    width = max([16, *(len(row.name) for row in plan.features)])
+    show(f"{'features':<{width}}{'videos':>10}{'hours':>10}{'rows':>14}{'MB':>12}")
     for row in plan.features:
-        show(f"{row.name:<16}{row.num_videos:>10,}{row.hours:>10,.2f}{row.num_rows:>14,}{row.megabytes:>12,.1f}")
+        show(f"{row.name:<{width}}{row.num_videos:>10,}{row.hours:>10,.2f}{row.num_rows:>14,}{row.megabytes:>12,.1f}")
     show(f"{plan.num_unreadable:,} of {plan.num_probed:,} videos cannot be read")
     if plan.speed is not None:
         rate = plan.speed.video_seconds_per_second

@@ -63,7 +63,8 @@ rows = load_dataset("parquet", data_files="{DATA_FOLDER}/*.parquet", split="trai
 print(rows[0]["video_id"], rows[0]["start_seconds"], len(rows[0]["embedding"]))
 ```
 
-As a store of vlalign: `vlalign-store import {DATA_FOLDER} --profile {PROFILE_FILE} --into STORE`.
+As a store of vlalign, in a data set of any name:
+`vlalign-store import {DATA_FOLDER} --profile {PROFILE_FILE} --dataset NAME`.
 
 ## How they were made
 

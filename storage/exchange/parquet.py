@@ -6,7 +6,7 @@ again gives the same store. Files of other programs need a column with ids and o
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -140,6 +140,8 @@ class ParquetVideos:
     which the reader refuses."""
     about: Mapping[str, Any] | None
     """What vlalign wrote into the metadata; None for files of other programs."""
+    _last: dict[int, pa.Table] = field(default_factory=dict, compare=False, repr=False)
+    """The group of rows that was read last: the videos after it are mostly in the same."""
 
     def read(self, index: int) -> ForeignFeatures:
         """Read a video. Raises ``UserError`` or a format error if its rows are no lists of numbers of one length."""
@@ -149,18 +151,26 @@ class ParquetVideos:
         names = [self.embedding_column]
         if self.about is not None:
             names += ["start_seconds", "end_seconds", "valid_frames", "duration_seconds", "partial"]
-        with pq.ParquetFile(self.path) as file:
-            _check_size(file, place.group, self.path)
-            table = file.read_row_group(place.group, columns=names).slice(place.start, place.stop - place.start)
-            table.validate(full=True)
-            rows = _rows(table.column(self.embedding_column))
-            if self.about is None:
-                return ForeignFeatures(rows)
-            exported: dict[str, Any] = {
-                name: table.column(name).to_numpy() for name in ("start_seconds", "end_seconds", "valid_frames")
-            }
-            exported |= {name: table.column(name)[0].as_py() for name in ("duration_seconds", "partial")}
+        table = self._group(place.group, names).slice(place.start, place.stop - place.start)
+        rows = _rows(table.column(self.embedding_column))
+        if self.about is None:
+            return ForeignFeatures(rows)
+        exported: dict[str, Any] = {
+            name: table.column(name).to_numpy() for name in ("start_seconds", "end_seconds", "valid_frames")
+        }
+        exported |= {name: table.column(name)[0].as_py() for name in ("duration_seconds", "partial")}
         return ForeignFeatures(rows.astype(self._dtype(), copy=False), exported | self._made())
+
+    def _group(self, group: int, columns: list[str]) -> pa.Table:
+        table = self._last.get(group)
+        if table is None:
+            self._last.clear()  # first, so that memory holds one group
+            with pq.ParquetFile(self.path) as file:
+                _check_size(file, group, self.path)
+                table = file.read_row_group(group, columns=columns)
+            table.validate(full=True)
+            self._last[group] = table
+        return table
 
     def _without_rows(self, video_id: str) -> ForeignFeatures:
         assert self.about is not None

@@ -1,6 +1,8 @@
 """Parquet files of features: vlalign's own, read by other programs, and those of other programs."""
 
 import re
+import shlex
+from pathlib import Path
 
 import numpy as np
 import pandas
@@ -9,11 +11,13 @@ import pyarrow.parquet as pq
 import pytest
 from helpers.foreign_files import IDS, PROFILE, assert_same, imported, make_store, read_all
 from vlalign.storage import FeatureStore, VideoFeatures, Weights, write_shard
+from vlalign.storage.cli import main as store_main
 from vlalign.storage.common.problems import Problems
 from vlalign.storage.exchange import parquet
 from vlalign.storage.exchange.card import card
 from vlalign.storage.exchange.exports import export_store
 from vlalign.storage.exchange.stated import read_profile
+from vlalign.storage.layout import DatasetFolder
 
 
 def test_other_programs_read_a_row_for_each_window(tmp_path):
@@ -92,7 +96,7 @@ def test_a_damaged_file_is_refused_in_one_line(tmp_path):
         assert "\n" not in str(refused.value)
 
 
-def test_a_folder_for_hubs_has_a_card_and_comes_back(tmp_path):
+def test_a_folder_for_hubs_has_a_card_and_comes_back_by_its_command(tmp_path, monkeypatch):
     store = make_store(tmp_path / "store", IDS)
     export_store(store, tmp_path / "out", "hub", Problems())
     text = (tmp_path / "out" / "README.md").read_text()
@@ -101,8 +105,10 @@ def test_a_folder_for_hubs_has_a_card_and_comes_back(tmp_path):
     assert read_profile(str(tmp_path / "out" / "profile.json")) == store.profile
     (files,) = re.findall(r"data_files: (.*)", text)
     assert [str(p.relative_to(tmp_path / "out")) for p in (tmp_path / "out").glob(files)] == ["data/part-00000.parquet"]
-    assert imported(tmp_path / "out" / "data", tmp_path / "again")[0] == len(IDS)
-    assert_same(store, FeatureStore(tmp_path / "again"))
+    (command,) = re.findall(r"`vlalign-store (.*)`", text)
+    monkeypatch.chdir(tmp_path / "out")
+    assert store_main(shlex.split(command)) == 0
+    assert_same(store, FeatureStore(DatasetFolder(Path("vlalign_data"), "NAME").features(PROFILE.name)))
 
 
 def test_videos_without_rows_come_back(tmp_path):
