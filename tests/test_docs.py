@@ -15,6 +15,7 @@ TOP = Path(__file__).resolve().parents[1]
 PAGES = [
     *(TOP / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "tests/benchmarks/README.md")),
     *sorted((TOP / "docs").glob("*.md")),
+    *sorted((TOP / "docs" / "tutorials").glob("*.md")),
 ]
 MOST_BYTES_OF_README, MOST_LINES_OF_PAGE = 8_000, 250
 COMMANDS = {f"vlalign-{name}": module for name, (module, _) in all_commands.COMMANDS.items()}

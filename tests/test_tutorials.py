@@ -1,0 +1,124 @@
+"""Slow: every command of the tutorials runs, and prints what the page shows, figures apart."""
+
+import importlib.util
+import shutil
+from pathlib import Path
+
+import pytest
+from helpers.small_clip import train_clip
+from timm import create_model
+from timm.models import save_for_hf
+from transformers import AutoTokenizer, CLIPImageProcessor, CLIPProcessor
+from vlalign.extract.cli import main as extract_main
+from vlalign.preprocess.cli import main as preprocess_main
+from vlalign.train.cli_train import main as train_main
+
+TOP = Path(__file__).resolve().parents[1]
+TUTORIALS = TOP / "docs" / "tutorials"
+FOUND_IN_SEARCH = ("demo0003", "demo0080", "demo0101", "demo0210", "demo0250")
+"""The videos that stand for the reader's in the tutorial about search."""
+
+
+def load_runner():
+    spec = importlib.util.spec_from_file_location("run_tutorial", TOP / "docs" / "run_tutorial.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+runner = load_runner()
+
+
+def put_into_cache(home: Path, repository: str, folder: Path) -> None:
+    """Lay out a folder as the hub's cache would after a download."""
+    cache, commit = home / "hub" / f"models--{repository.replace('/', '--')}", "0" * 40
+    shutil.copytree(folder, cache / "snapshots" / commit)
+    (cache / "refs").mkdir()
+    (cache / "refs" / "main").write_text(commit)
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    """The hub's cache with the models that the tutorials name: small or random ones of the same kind."""
+    home = tmp_path_factory.mktemp("hub")
+    save_for_hf(create_model("efficientnet_lite0", pretrained=False), home / "lite0", safe_serialization=True)
+    put_into_cache(home, "timm/tf_efficientnet_lite0.in1k", home / "lite0")
+    clip = train_clip(home / "clip")
+    tokenizer = AutoTokenizer.from_pretrained(clip)
+    CLIPProcessor(image_processor=CLIPImageProcessor(), tokenizer=tokenizer).save_pretrained(clip)
+    put_into_cache(home, "openai/clip-vit-large-patch14", clip)
+    return home
+
+
+@pytest.fixture(scope="module")
+def made_demo(tmp_path_factory):
+    """What ``make demo`` makes, but for the evaluation."""
+    root = tmp_path_factory.mktemp("demo")
+    call = ["--root", str(root), "--dataset", "demo"]
+    assert preprocess_main(call) == 0
+    assert extract_main([*call, "--features", "resnet152,s3d"]) == 0
+    assert train_main([*call, "--features", "resnet152+s3d"]) == 0
+    return root / "demo"
+
+
+def check(page: str, folder: Path, home: Path, monkeypatch) -> None:
+    monkeypatch.setenv("HF_HOME", str(home))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    wrong = runner.differences(TUTORIALS / page, folder)
+    assert wrong == [], "\n\n".join(wrong)
+
+
+def with_demo(folder: Path, made_demo: Path) -> Path:
+    shutil.copytree(made_demo, folder / "vlalign_data" / "demo")
+    return folder
+
+
+@pytest.mark.slow
+def test_search(tmp_path, home, made_demo, monkeypatch):
+    with_demo(tmp_path, made_demo)
+    (tmp_path / "videos").mkdir()
+    for name in FOUND_IN_SEARCH:
+        (video,) = (made_demo / "videos").glob(f"{name}-*.mp4")
+        shutil.copy(video, tmp_path / "videos" / f"{name}.mp4")
+    check("search.md", tmp_path, home, monkeypatch)
+
+
+@pytest.mark.slow
+def test_train_and_then_paper(tmp_path, home, made_demo, monkeypatch):
+    """The second tutorial goes on with the videos of the first."""
+    with_demo(tmp_path, made_demo)
+    check("train.md", tmp_path, home, monkeypatch)
+    check("paper.md", tmp_path, home, monkeypatch)
+
+
+def test_every_tutorial_is_run():
+    text = Path(__file__).read_text(encoding="utf-8")
+    assert [page.name for page in TUTORIALS.glob("*.md") if f'"{page.name}"' not in text] == []
+
+
+PAGE = """
+```console
+$ printf 'one 1\\nleft out\\ntwo "x" 2.5\\n'
+one 7
+...
+two "y" 3
+$ cat > file <<END
+> a line
+> END
+$ cat file; (exit 3)
+a line
+$ echo never
+```
+"""
+
+
+def test_lines_are_compared_without_figures_and_a_failure_ends_it(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text(PAGE)
+    (ended,) = runner.differences(page, tmp_path)
+    assert ended == "$ cat file; (exit 3)\nended with an error, and nothing after it was run"
+    page.write_text(PAGE.replace("; (exit 3)", "").replace("left out", "one 2").replace("...\n", ""))
+    found = runner.differences(page, tmp_path, write=True)
+    assert [of.splitlines()[0] for of in found] == ["$ printf 'one 1\\none 2\\ntwo \"x\" 2.5\\n'", "$ echo never"]
+    assert "\na line\n" in page.read_text() and (tmp_path / "file").read_text() == "a line\n"
