@@ -25,7 +25,7 @@ $(ROOT)/demo/search.txt: $(ROOT)/demo/runs/$(RUN)/run.json
 	$(BIN)/vlalign-search $(AT) $(RUN) "a red circle falls" --by picture > $@
 	@cat $@
 
-# Processes with one thread each (tests/conftest.py says how many): they share the cores better than threads.
+# A process for each core, each with one thread: processes share the cores better than threads.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --maxprocesses 8 --dist worksteal
 
 # The types, which take a minute of one core, are checked beside the tests.

@@ -21,7 +21,6 @@ from vlalign.extract.render import render_video
 from vlalign.preprocess.datasets import demo
 from vlalign.preprocess.prepare import prepare_records
 from vlalign.storage.common.problems import Problems
-from vlalign.storage.common.processes import available_cores
 from vlalign.storage.common.progress import TerminalProgress, report_progress_to
 from vlalign.storage.common.terminal import messages_on_terminal
 from vlalign.storage.layout import DatasetFolder
@@ -37,11 +36,6 @@ os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, IMPORT_PATH))
 
 
 FORKING = ("test_killed_writers.py", "test_disks.py", "test_damaged_shards.py", "test_care.py")
-
-
-def pytest_xdist_auto_num_workers(config):
-    """A process more than there are cores, because many tests wait; slow tests need the memory."""
-    return available_cores() + (config.option.markexpr == "not slow")
 
 
 def pytest_collection_modifyitems(items):

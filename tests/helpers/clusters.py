@@ -99,12 +99,9 @@ def environment(tmp_path) -> dict[str, str]:
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN": uuid.uuid4().hex,
         "RAY_USAGE_STATS_ENABLED": "0",
+        "OMP_NUM_THREADS": "1",
     }
-    return (
-        os.environ
-        | settings
-        | {"OMP_NUM_THREADS": "1", "VLALIGN_CACHE": str(tmp_path / "cache"), "XDG_STATE_HOME": str(tmp_path / "state")}
-    )
+    return os.environ | settings
 
 
 def starts(tmp_path: Path) -> Counter[str]:

@@ -102,13 +102,12 @@ class Slurm:
 
 
 @pytest.fixture
-def slurm(tmp_path) -> Iterator[Slurm]:
+def slurm() -> Iterator[Slurm]:
     """Return a Slurm; skip the test where it is not installed or cannot run."""
     path = f"{os.environ['PATH']}:{SBIN}"
     missing = [name for name in NEEDED if shutil.which(name, path=path) is None]
     if missing or os.geteuid() != 0:
         pytest.skip(f"needs root and Debian's slurm-wlm, munge and iproute2 (missing: {', '.join(missing) or 'root'})")
     folder = Path(tempfile.mkdtemp(prefix="slurm", dir="/tmp"))  # sockets allow no long path
-    settings = {"PATH": path, "OMP_NUM_THREADS": "1", "VLALIGN_CACHE": str(tmp_path / "cache")}
-    yield Slurm(folder, os.environ | settings | {"XDG_STATE_HOME": str(tmp_path / "state")})
+    yield Slurm(folder, os.environ | {"PATH": path, "OMP_NUM_THREADS": "1"})
     shutil.rmtree(folder)
