@@ -59,20 +59,22 @@ def outline(line: str) -> str:
 def matched(shown: list[str], printed: list[str]) -> list[str] | None:
     """Return the shown lines with the figures that were printed; None if other lines were printed."""
     printed = [line.rstrip() for line in printed if not UNFINISHED.match(line)]
-    result: list[str] = []
-    position, may_skip = 0, False
+    outlines = [outline(line) for line in printed]
+    parts: list[list[str]] = [[]]
     for line in shown:
-        if line == SKIPPED:
-            result.append(line)
-            may_skip = True
-            continue
-        while may_skip and position < len(printed) and outline(printed[position]) != outline(line):
-            position += 1
-        if position == len(printed) or outline(printed[position]) != outline(line):
+        parts.append([]) if line == SKIPPED else parts[-1].append(outline(line))
+    result: list[str] = []
+    position = 0
+    for number, part in enumerate(parts):
+        is_last = number == len(parts) - 1
+        ends = [len(printed) - len(part)] if is_last else range(position, len(printed) - len(part) + 1)
+        starts = [position] if number == 0 and not is_last else ends
+        start = next((at for at in starts if at >= position and outlines[at : at + len(part)] == part), None)
+        if start is None or (number == 0 and start != 0):
             return None
-        result.append(printed[position])
-        position, may_skip = position + 1, False
-    return result if may_skip or position == len(printed) else None
+        position = start + len(part)
+        result += printed[start:position] + [SKIPPED] * (not is_last)
+    return result
 
 
 def run(steps: list[Step], folder: Path) -> tuple[list[list[str]], bool]:
