@@ -182,6 +182,7 @@ def read(root: Path, name: str, features: str, seed: int) -> Data:
         if not len(of_split.clips):
             continue
         rows, mask = pad_rows(clips.rows(of_split.clips, MOST_ROWS), clips.dim)
+        rows = rows.float()
         if split == "train":
             center, scale = rows[mask].mean(dim=0), rows[mask].std(dim=0).clamp(min=1e-6)
         words = [[index[w.lower()] for w in c.words if w.lower() in index][:256] for c in of_split.captions]
