@@ -20,8 +20,8 @@ from pathlib import Path
 SKIPPED = "..."
 FIGURE = re.compile(r"-?\d[\d,.:]*")
 QUOTED = re.compile(r'"[^"]*"')
-UNFINISHED = re.compile(r"^[^%]+: +\d\d?%")
-"""Progress before its end: how often it is shown depends on the machine."""
+PROGRESS = re.compile(r"^[^%]+: +\d+%")
+"""Whether and how often it is shown depends on the machine, so that it is not compared."""
 
 
 @dataclass
@@ -58,23 +58,30 @@ def outline(line: str) -> str:
 
 def matched(shown: list[str], printed: list[str]) -> list[str] | None:
     """Return the shown lines with the figures that were printed; None if other lines were printed."""
-    printed = [line.rstrip() for line in printed if not UNFINISHED.match(line)]
+    printed = [line.rstrip() for line in printed if not PROGRESS.match(line)]
     outlines = [outline(line) for line in printed]
     parts: list[list[str]] = [[]]
     for line in shown:
-        parts.append([]) if line == SKIPPED else parts[-1].append(outline(line))
-    result: list[str] = []
+        if line == SKIPPED:
+            parts.append([])
+        elif not PROGRESS.match(line):
+            parts[-1].append(outline(line))
+    found: list[str] = []
     position = 0
     for number, part in enumerate(parts):
-        is_last = number == len(parts) - 1
-        ends = [len(printed) - len(part)] if is_last else range(position, len(printed) - len(part) + 1)
-        starts = [position] if number == 0 and not is_last else ends
-        start = next((at for at in starts if at >= position and outlines[at : at + len(part)] == part), None)
-        if start is None or (number == 0 and start != 0):
+        first, last = position, len(printed) - len(part)
+        if number == 0:
+            last = min(last, 0)
+        if number == len(parts) - 1:
+            first = max(first, last)
+        start = next((at for at in range(first, last + 1) if outlines[at : at + len(part)] == part), None)
+        if start is None:
             return None
         position = start + len(part)
-        result += printed[start:position] + [SKIPPED] * (not is_last)
-    return result
+        found += printed[start:position]
+    lines = iter(found)
+    result = [line if line == SKIPPED or PROGRESS.match(line) else next(lines) for line in shown]
+    return result if position == len(printed) else None
 
 
 def run(steps: list[Step], folder: Path) -> tuple[list[list[str]], bool]:

@@ -113,6 +113,29 @@ $ echo never
 """
 
 
+@pytest.mark.parametrize(
+    ("shown", "printed", "same"),
+    [
+        ([], [], True),
+        ([], ["a"], False),
+        (["a 1"], ["a 2"], True),
+        (["a"], ["a", "a"], False),
+        (["..."], ["a", "b"], True),
+        (["a", "..."], ["a"], True),
+        (["a", "..."], ["b", "a"], False),
+        (["...", "a"], ["a", "b"], False),
+        (["...", "a 1", "b"], ["a 1", "a 2", "a 3", "b"], True),
+        (["a", "...", "b", "...", "c"], ["a", "x", "b", "y", "c"], True),
+        (["a", "...", "b", "...", "c"], ["a", "x", "c"], False),
+        (["work: 100% 3/3", "a"], ["a"], True),
+        (["a"], ["work:  50% 1/2", "a"], True),
+        (['a "x y"'], ['a "z"'], True),
+    ],
+)
+def test_lines_may_be_left_out_and_progress_is_not_compared(shown, printed, same):
+    assert (runner.matched(shown, printed) is not None) == same
+
+
 def test_lines_are_compared_without_figures_and_a_failure_ends_it(tmp_path):
     page = tmp_path / "page.md"
     page.write_text(PAGE)
