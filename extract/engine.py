@@ -84,7 +84,7 @@ class _Engine:
         self._decoding: dict[DecodeProcess, VideoInWork] = {}
         self._last_heard: dict[DecodeProcess, float] = {}
         self._sources = selectors.DefaultSelector()
-        """What ``_listen`` waits for: decoders at work, and finished batches."""
+        """The sources of messages for ``_listen``: decoders at work, and finished batches."""
         self._sources.register(self._compute.done_pipe, selectors.EVENT_READ)
 
     def run(self) -> Iterator[Result | None]:

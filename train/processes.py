@@ -90,7 +90,7 @@ def train_on_devices(job: TrainingJob, num_processes: int, problems: Problems) -
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     devices = job.device.split(",")
     children = [
-        Child(f"the process on {devices[rank]}", __name__, _environment(rank, num_processes, store.port))
+        Child(f"the process on {devices[rank]}", __name__, meeting_environment(rank, num_processes, store.port))
         for rank in range(num_processes)
     ]
     for child in children:
@@ -104,7 +104,7 @@ def train_on_devices(job: TrainingJob, num_processes: int, problems: Problems) -
                 kept = _end(children)
 
 
-def _environment(rank: int, size: int, port: int) -> dict[str, str]:
+def meeting_environment(rank: int, size: int, port: int) -> dict[str, str]:
     """Return the variables by which processes find each other: those of torchrun."""
     own = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": size, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     own["TORCHELASTIC_USE_AGENT_STORE"] = True  # the store is the command's: no process makes one

@@ -1,4 +1,4 @@
-"""What the stages take for the real HowTo100M, worked out from rates that were measured elsewhere.
+"""Time, memory and disk of the stages for the real HowTo100M, from rates that were measured elsewhere.
 
 The machines are those of ``extract_howto100m.yaml``: 64 with 16 cores and one L4 each. ``SOURCES`` says where each
 number comes from; "not measured" stands where none is known.

@@ -1,4 +1,4 @@
-"""What stands for the expensive parts: a network and a tagger, which the steps load like anybody else's.
+"""Stand-ins for the expensive parts: a network and a tagger, which the steps load like any other.
 
 Both are in a folder on PYTHONPATH. The network is an encoder of one's own (docs/encoders.md); the tagger is an
 installed spaCy pipeline, whose tokens are those of spaCy's English.

@@ -77,7 +77,7 @@ if hasattr(os, "register_at_fork"):  # not on Windows; a thread of the parent ma
 
 
 class Level(enum.IntEnum):
-    """How much a command says on standard error."""
+    """The amount of messages on standard error."""
 
     QUIET = logging.WARNING
     """Warnings and errors."""

@@ -17,6 +17,7 @@ from vlalign.storage.layout import DatasetFolder
 from vlalign.train.cli_train import main as train_main
 from vlalign.train.config import TrainConfig, train_config
 from vlalign.train.data.examples import Inputs
+from vlalign.train.processes import meeting_environment
 from vlalign.train.runs import open_run_stores
 from vlalign.train.step import backward
 from vlalign.train.trainer import RunSource, Trainer
@@ -139,8 +140,7 @@ def save_gradients(cases: dict[str, tuple[str, dict[str, Any]]], out: str) -> No
 def _share(rank: int, size: int, port: int, *call: Any) -> None:
     """Save the gradients of one process; it meets the others as under torchrun."""
     torch.set_num_threads(1)  # a forked process has no other threads
-    os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    os.environ |= {"LOCAL_RANK": str(rank), "TORCHELASTIC_USE_AGENT_STORE": "True", "GLOO_SOCKET_IFNAME": "lo"}
+    os.environ |= meeting_environment(rank, size, port)
     save_gradients(*call)
 
 

@@ -208,8 +208,8 @@ def test_unusable_captions_are_reported_and_left_out(tmp_path, capsys):
     assert read_json(dataset.runs / "run" / "metrics.json")["left_out"] == 2
 
 
-def test_bfloat16_trains_and_is_evaluated_in_float32(toy):
+def test_bfloat16_trains_and_is_evaluated_in_float32(toy, whole):
     assert train_main([*at(toy), *TRAIN, "--precision", "bf16", "--run-name", "half-precision"]) == 0
-    full, half = (read_jsonl(toy.runs / name / "events.jsonl") for name in ("whole", "half-precision"))
+    full, half = (read_jsonl(run / "events.jsonl") for run in (whole, toy.runs / "half-precision"))
     assert [e["loss"] for e in half] == pytest.approx([e["loss"] for e in full], rel=0.05)
     assert [e["loss"] for e in half] != [e["loss"] for e in full]
