@@ -1,13 +1,20 @@
-"""The files on disk: records, feature stores, caption tables."""
+"""The files on disk: records, feature stores, caption tables.
 
-from .captions import read_captions
-from .common.errors import UserError, VlalignError
-from .feature_store import FeatureStore
-from .idf import IdfEntry, read_idf, write_idf
-from .memory_store import MemoryStore
-from .records import Caption, Failure, Profile, StoredVideo, VideoFeatures, VideoRecord, Weights
-from .shards import write_shard
-from .store import Store
+Public names are imported at their first use: each decoding process imports this package, but neither HDF5 nor Parquet.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .captions import read_captions
+    from .common.errors import UserError, VlalignError
+    from .feature_store import FeatureStore
+    from .idf import IdfEntry, read_idf, write_idf
+    from .memory_store import MemoryStore
+    from .records import Caption, Failure, Profile, StoredVideo, VideoFeatures, VideoRecord, Weights
+    from .shards import write_shard
+    from .store import Store
 
 __all__ = [
     "Caption",
@@ -28,3 +35,30 @@ __all__ = [
     "write_idf",
     "write_shard",
 ]
+
+_MODULES = {
+    "Caption": "records",
+    "Failure": "records",
+    "FeatureStore": "feature_store",
+    "IdfEntry": "idf",
+    "MemoryStore": "memory_store",
+    "Profile": "records",
+    "Store": "store",
+    "StoredVideo": "records",
+    "UserError": "common.errors",
+    "VideoFeatures": "records",
+    "VideoRecord": "records",
+    "VlalignError": "common.errors",
+    "Weights": "records",
+    "read_captions": "captions",
+    "read_idf": "idf",
+    "write_idf": "idf",
+    "write_shard": "shards",
+}
+"""{public name: its module}"""
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return getattr(import_module(f".{_MODULES[name]}", __name__), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

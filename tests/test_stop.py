@@ -15,7 +15,10 @@ import pytest
 from helpers.sessions import running_in_session
 from helpers.toy import make_toy
 from helpers.videos import scene
+from vlalign.extract.cli import main as extract_main
 from vlalign.extract.render import render_video
+from vlalign.preprocess import prepare
+from vlalign.preprocess.cli import main as preprocess_main
 from vlalign.storage import FeatureStore
 from vlalign.storage.captions import read_captions
 from vlalign.storage.layout import DatasetFolder
@@ -156,7 +159,7 @@ NUM_VIDEOS = 16
 def videos(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("videos")
     for number in range(NUM_VIDEOS):
-        render_video(scene(1.2), folder / f"v{number:02d}.mp4")
+        render_video(scene(0.8), folder / f"v{number:02d}.mp4")
     return folder
 
 
@@ -184,7 +187,7 @@ def extraction(root: Path, videos: Path) -> list[object]:
         ([signal.SIGTERM, signal.SIGTERM], True),
     ],
 )
-def test_extraction_keeps_finished_videos_and_continues(tmp_path, videos, numbers, group):
+def test_extraction_keeps_finished_videos_and_continues(tmp_path, videos, numbers, group, capsys):
     dataset = DatasetFolder(tmp_path, "mine")
     process = Process(tmp_path, extraction(tmp_path, videos))
     process.wait_for(lambda: any(dataset.features("resnet152").glob("*.h5")))
@@ -197,11 +200,10 @@ def test_extraction_keeps_finished_videos_and_continues(tmp_path, videos, number
     assert "Traceback" not in process.said and "warning" not in process.said  # no video is reported as the cause
     assert not list(tmp_path.rglob("failures.jsonl")) and not list(tmp_path.rglob("*.partial"))
     before = {path.name for path in dataset.features("resnet152").glob("*.h5")}
-    again = Process(tmp_path, extraction(tmp_path, videos))
-    assert again.process.wait(WAIT_SECONDS) == 0
+    assert extract_main([str(argument) for argument in extraction(tmp_path, videos)[3:]]) == 0
     assert len(FeatureStore(dataset.features("resnet152"))) == NUM_VIDEOS
     assert before < {path.name for path in dataset.features("resnet152").glob("*.h5")}
-    assert f"{NUM_VIDEOS - len(stores[0])} videos tried, 0 problems" in again.said
+    assert f"{NUM_VIDEOS - len(stores[0])} videos tried, 0 problems" in capsys.readouterr().err
 
 
 def test_extraction_without_a_finished_video_keeps_nothing(tmp_path, videos):
@@ -363,12 +365,13 @@ def test_training_on_two_devices_stops_with_one_line(tmp_path):
     assert "Traceback" not in process.said and process.said.count("stopped") == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "whose",
     [
-        pytest.param("the first", marks=pytest.mark.slow),
+        "the first",
         "the second",
-        pytest.param("the command's", marks=pytest.mark.slow),
+        "the command's",
     ],
 )
 def test_training_on_two_devices_ends_when_a_process_is_killed(tmp_path, whose):
@@ -399,8 +402,8 @@ PREPROCESS = """
 NUM_CAPTIONS = 600
 
 
-@pytest.mark.parametrize("num_workers", [pytest.param(1, marks=pytest.mark.slow), 2])
-def test_preprocessing_keeps_finished_parts_and_continues(tmp_path, num_workers):
+@pytest.mark.parametrize("num_workers", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_preprocessing_keeps_finished_parts_and_continues(tmp_path, num_workers, monkeypatch):
     rows = [
         f"v{n % 40},a person {['cuts', 'fries', 'stirs', 'peels'][n % 4]} the onion number {n} in a small pan"
         for n in range(NUM_CAPTIONS)
@@ -428,5 +431,6 @@ def test_preprocessing_keeps_finished_parts_and_continues(tmp_path, num_workers)
     made = len(list(captions.glob("part-*.parquet")))
     assert kept and 0 < int(kept[1].replace(",", "")) <= 50 * made < NUM_CAPTIONS
     assert "Traceback" not in process.said
-    again = Process(tmp_path, script(PREPROCESS, *call))
-    assert again.process.wait(WAIT_SECONDS) == 0 and len(read_captions(captions)) == NUM_CAPTIONS
+    monkeypatch.setattr(prepare, "PART_CAPTIONS", 50)
+    assert preprocess_main([str(argument) for argument in call]) == 0
+    assert len(read_captions(captions)) == NUM_CAPTIONS

@@ -32,7 +32,13 @@ def numbered(path: Path, container: str, codec: str, **options) -> Path:
 
 @pytest.mark.parametrize(
     "container, codec",
-    [("avi", "mpeg4"), ("matroska", "libx264"), ("mpegts", "libx264"), ("mpeg", "mpeg2video"), ("mp4", "libx265")],
+    [
+        ("avi", "mpeg4"),
+        ("matroska", "libx264"),
+        pytest.param("mpegts", "libx264", marks=pytest.mark.slow),
+        pytest.param("mpeg", "mpeg2video", marks=pytest.mark.slow),
+        ("mp4", "libx265"),
+    ],
 )
 def test_a_clip_has_the_frames_between_its_times(tmp_path, container, codec):
     path = numbered(tmp_path / f"v.{container}", container, codec)

@@ -88,7 +88,15 @@ def rows_alone(videos, small_s3d) -> dict[str, bytes]:
     return rows
 
 
-@pytest.mark.parametrize("num_threads, num_cores, turned", [(1, 1, True), (2, 1, False), (3, 12, True), (16, 4, False)])
+@pytest.mark.parametrize(
+    "num_threads, num_cores, turned",
+    [
+        pytest.param(1, 1, True, marks=pytest.mark.slow),
+        (2, 1, False),
+        (3, 12, True),
+        pytest.param(16, 4, False, marks=pytest.mark.slow),
+    ],
+)
 def test_rows_are_the_same_bytes_on_any_number_of_cores_and_in_any_order(
     videos, small_s3d, rows_alone, num_threads, num_cores, turned, request
 ):
@@ -201,9 +209,8 @@ def test_real_videos_have_the_same_bytes_alone_and_beside_others(name):
 @pytest.mark.parametrize(
     "name",
     [
-        "resnet152",
         "s3d",
-        *(pytest.param(n, marks=pytest.mark.slow) for n in ("i3d_resnext101", *CLIPS, "r2plus1d")),
+        *(pytest.param(n, marks=pytest.mark.slow) for n in ("resnet152", "i3d_resnext101", *CLIPS, "r2plus1d")),
     ],
 )
 def test_real_videos_in_bf16(name, monkeypatch):
@@ -260,7 +267,12 @@ def failing_decoders(monkeypatch):
 
 @pytest.mark.parametrize(
     "what, kind",
-    [("crash", "crashed"), ("hang", "timeout"), ("killed", "out_of_memory"), ("out of memory", "out_of_memory")],
+    [
+        ("crash", "crashed"),
+        pytest.param("hang", "timeout", marks=pytest.mark.slow),
+        pytest.param("killed", "out_of_memory", marks=pytest.mark.slow),
+        pytest.param("out of memory", "out_of_memory", marks=pytest.mark.slow),
+    ],
 )
 def test_a_video_that_kills_every_decoder_fails_and_others_continue(videos, tmp_path, failing_decoders, what, kind):
     failing_decoders(what, {"decord", "PyAV", "ffmpeg"})

@@ -282,7 +282,7 @@ def test_a_second_call_at_the_same_time_is_refused(tmp_path, annotations, small,
         assert lines_of(folder / LOG_NAME)[: len(before)] == before
 
 
-@pytest.mark.parametrize("kilobytes", [12, 400])
+@pytest.mark.parametrize("kilobytes", [pytest.param(12, marks=pytest.mark.slow), 400])
 def test_a_disk_that_fills_up_is_named_and_the_call_is_continued_when_there_is_room(
     tmp_path, annotations, expected, small, capsys, kilobytes
 ):

@@ -66,6 +66,7 @@ def assert_idf_is(dataset, expected):
         assert made[pair] == (count, pytest.approx(idf, abs=1e-12))
 
 
+@pytest.mark.slow
 def test_the_number_of_processes_changes_no_byte(tmp_path, monkeypatch):
     monkeypatch.setattr(preparing, "PART_CAPTIONS", 40)
     made = {}

@@ -184,7 +184,7 @@ CARE = {
 """What makes a store, and what is done to it until it is killed."""
 
 
-@pytest.mark.parametrize("num_kills", [12, pytest.param(40, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("num_kills", [6, pytest.param(40, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("what", CARE)
 def test_maintenance_killed_many_times_loses_nothing_and_continues(tmp_path, what, num_kills):
     """At any moment each video is as it was or as it shall be; never as an older copy, never gone but where it shall

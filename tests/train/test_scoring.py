@@ -7,7 +7,7 @@ from vlalign.train.cli_evaluate import main as evaluate_main
 from vlalign.train.cli_train import main as train_main
 
 
-@pytest.mark.parametrize("objective", ["taco", "toco"])
+@pytest.mark.parametrize("objective", ["taco", pytest.param("toco", marks=pytest.mark.slow)])
 def test_every_stage_is_reported_alone_and_fused(toy, objective, capsys):
     name = f"stages-{objective}"
     assert train_main([*at(toy), *TRAIN, "--objective", objective, "--run-name", name]) == 0

@@ -93,8 +93,8 @@ child.main()
     "what, kind",
     [
         ("signal.raise_signal(signal.SIGSEGV)", "crashed"),
-        ("raise MemoryError", "out_of_memory"),
-        ("time.sleep(1000)", "timeout"),
+        pytest.param("raise MemoryError", "out_of_memory", marks=pytest.mark.slow),
+        pytest.param("time.sleep(1000)", "timeout", marks=pytest.mark.slow),
     ],
 )
 def test_a_decoder_that_dies_of_the_sound_still_gives_the_pictures(clips, logmel, monkeypatch, what, kind):
@@ -198,6 +198,7 @@ def test_audio_files_are_accepted_if_only_sound_is_requested(tmp_path, capsys):
     assert "no video files in it" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_plan_includes_sound(clips, tmp_path, capsys):
     assert (
         call(clips["both"].parent, tmp_path / "root", "--weights", "random", "--plan", features="resnet152,logmel") == 1

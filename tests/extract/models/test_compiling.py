@@ -11,7 +11,7 @@ from vlalign.extract.models import MODELS
 from vlalign.storage.common.device import without_memory
 from vlalign.storage.profiles import PROFILES
 
-FAST = ("s3d", "slowfast")
+FAST = ("slowfast",)
 NAMES = [pytest.param(name, marks=() if name in FAST else pytest.mark.slow) for name in PROFILES if name in MODELS]
 
 

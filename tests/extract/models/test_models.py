@@ -146,6 +146,7 @@ def test_3d_resnets_are_the_published_networks(shape, plain_and_our_resnet3d, re
     torch.testing.assert_close(ours(video), expected, rtol=0, atol=1e-4 * expected.abs().max().item())
 
 
+@pytest.mark.slow
 @torch.inference_mode()
 def test_r2plus1d_is_torchvisions_up_to_its_pooling(checkpoint):
     """From a published file of another number of classes (the one finetuned on Kinetics), batch norms folded away."""
@@ -175,10 +176,11 @@ SLOW_FRAMES = [0, 4, 8, 13, 17, 22, 26, 31]
 """Of the 32 that the fast pathway sees."""
 
 
+@pytest.mark.slow
 @torch.inference_mode()
 @pytest.mark.parametrize(
     "name, num_frames, side, millions",
-    [("slowfast", 60, 224, 34.57), pytest.param("slowfast_r101", 32, 256, 62.83, marks=pytest.mark.slow)],
+    [("slowfast", 60, 224, 34.57), ("slowfast_r101", 32, 256, 62.83)],
 )
 def test_slowfast_is_pytorchvideos_own_up_to_its_classifier(name, num_frames, side, millions, checkpoint):
     """From a file as it is published, under ``model_state``; the parameters are those of pytorchvideo's model zoo."""
@@ -200,6 +202,7 @@ def test_slowfast_is_pytorchvideos_own_up_to_its_classifier(name, num_frames, si
     )
 
 
+@pytest.mark.slow
 @torch.inference_mode()
 def test_clip_is_transformers_own_from_pixels_to_embeddings(plain_clip, checkpoint):
     """From a file as it is published, with the half for texts in it, and through transformers' own normalisation."""
@@ -272,7 +275,7 @@ def fast_but(*slow: str) -> list[Any]:
 
 
 @torch.inference_mode()
-@pytest.mark.parametrize("extractor", fast_but("i3d_resnet152", "slowfast_r101"), indirect=True)
+@pytest.mark.parametrize("extractor", fast_but("i3d_resnet152", "r2plus1d", "slowfast", "slowfast_r101"), indirect=True)
 def test_bfloat16_loses_little(extractor):
     name, network = extractor.profile.name, extractor.network
     if name == "s3d":
@@ -403,7 +406,7 @@ BATCHES = {
 """{network: shape of the frames of a few windows}"""
 
 
-@pytest.mark.parametrize("extractor", fast_but("slowfast", "slowfast_r101"), indirect=True)
+@pytest.mark.parametrize("extractor", fast_but("r2plus1d", "slowfast", "slowfast_r101"), indirect=True)
 def test_a_window_alone_and_in_a_batch_in_any_order_gives_the_same_row(extractor):
     frames = torch.randint(0, 256, BATCHES[extractor.profile.name], dtype=torch.uint8)
     together = extractor.features(frames)

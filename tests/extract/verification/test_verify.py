@@ -118,9 +118,8 @@ def i3d_of_two(tmp_path_factory) -> tuple[Extractor, Path, VideoFeatures, np.nda
     return extractor, path, mine, others.features, remembered(recipes.alternatives(path, mine), len(mine.features))
 
 
-@pytest.mark.parametrize(
-    "how", [pytest.param(how, marks=[pytest.mark.slow] * (how == "in bf16")) for how in [*CHANGED, *MADE_BY]]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("how", [*CHANGED, *MADE_BY])
 def test_how_rows_of_a_real_video_were_made_is_told(i3d_of_two, how):
     extractor, path, mine, others, alternatives = i3d_of_two
     assert len(mine.features) >= 4 and mine.valid_frames[-1] < 16

@@ -232,7 +232,7 @@ def test_reported_writes_survive_a_power_cut(tmp_path):
         assert in_forked_child(partial(read, folder)) == contents(videos)
 
 
-@pytest.mark.parametrize("num_rows", [1, 10, 100, 120, 1000])
+@pytest.mark.parametrize("num_rows", [1, 120, *(pytest.param(n, marks=pytest.mark.slow) for n in (10, 100, 1000))])
 def test_a_full_disk_inside_hdf5_is_reported_and_the_process_ends_cleanly(disk, num_rows):
     """Says what is needed and free, gives the room back, and the process ends as it should."""
     folder = disk / "s3d"

@@ -56,6 +56,7 @@ def test_self_attention_is_compiled_once_for_all_lengths(name):
     assert num_programs() == 2 * expected
 
 
+@pytest.mark.slow
 def test_the_audio_encoder_is_compiled_once_for_all_lengths():
     model = SpokenPair(5)
     model.compile_layers()
