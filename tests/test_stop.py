@@ -122,7 +122,12 @@ CASES = {
 
 
 @pytest.mark.parametrize(
-    "numbers", [[signal.SIGINT], [signal.SIGTERM], [signal.SIGTERM, signal.SIGINT, signal.SIGTERM]]
+    "numbers",
+    [
+        pytest.param([signal.SIGINT], marks=pytest.mark.slow),
+        [signal.SIGTERM],
+        [signal.SIGTERM, signal.SIGINT, signal.SIGTERM],
+    ],
 )
 @pytest.mark.parametrize("case", CASES)
 def test_a_stopped_command_reports_what_is_kept_and_exits_with_the_first_signal(tmp_path, case, numbers):
@@ -307,6 +312,7 @@ def training(root: Path) -> list[object]:
 TRAIN = "import sys; from vlalign.train.cli_train import main; sys.exit(main(sys.argv[1:]))"
 
 
+@pytest.mark.slow
 def test_training_reports_the_kept_step_and_continues_there(tmp_path):
     dataset = make_toy(tmp_path)
     call = [sys.executable, "-c", TRAIN, *training(tmp_path)[3:]]

@@ -95,6 +95,7 @@ def test_rows_times_and_tail_of_a_short_video(recordings, s3d):
     assert_close(made.features, s3d.features(windows).numpy())
 
 
+@pytest.mark.slow
 def test_a_looping_tail_repeats_the_windows_own_frames(recordings):
     extractor = load_extractor("i3d_resnet152", weights="random")
     path = recordings["25"]

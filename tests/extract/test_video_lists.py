@@ -89,6 +89,7 @@ def test_a_scene_that_is_too_large_is_refused_in_one_line(dataset, capsys, chang
     assert words in err and len(err.splitlines()) == 1
 
 
+@pytest.mark.slow
 def test_a_pipe_in_a_list_does_not_block(dataset, recordings):
     dataset.path.mkdir(parents=True)
     os.mkfifo(dataset.path / "pipe.mp4")

@@ -186,6 +186,7 @@ def test_youcook2_does_not_depend_on_the_number_of_processes(tmp_path):
     assert_idf_is(dataset, ten_line_idf(dataset.captions))
 
 
+@pytest.mark.slow
 def test_the_python_call_prints_nothing_and_reports_progress(tmp_path, capfd):
     rows = [{"video_id": f"v{n}", "caption": "a man cooks rice", "split": "train"} for n in range(4)]
     path = caption_file(tmp_path, [*rows, rows[0] | {"caption": ""}])

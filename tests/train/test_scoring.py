@@ -45,6 +45,7 @@ def test_reranking_looks_at_few_pairs_and_all_of_them_where_k_is_large(toy, whol
     assert evaluate_main([*call, "--rerank", "0"]) == 2
 
 
+@pytest.mark.slow
 def test_only_the_fusion_layers_are_trained_without_a_shortlist(toy, capsys):
     assert train_main([*at(toy), *TRAIN, "--losses", "fusion", "--negatives", "random", "--run-name", "late"]) == 0
     assert evaluate_main([*at(toy), "late"]) == 0

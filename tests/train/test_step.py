@@ -49,7 +49,7 @@ def test_groups_of_the_size_for_a_gpu_have_the_same_loss_and_gradient(datasets, 
     torch.testing.assert_close(few[1], many[1], atol=1e-6, rtol=1e-4)
 
 
-@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=SLOW)])
 def test_with_dropout_the_gradient_is_the_slope_of_the_loss(datasets, tmp_path, device):
     """What is computed again for the gradient must drop what was dropped before."""
     settings = {"dropout": 0.3, "micro_batch_size": 5, "negatives": "all", "losses": "sentence+fusion"}  # smooth

@@ -74,6 +74,7 @@ def test_two_devices_train_one_model_with_the_losses_of_one(toy, capsys):
     assert [read_json(run / "run.json")["result"]["num_processes"] for run in (one, two)] == [1, 2]
 
 
+@pytest.mark.slow
 def test_a_batch_that_two_devices_cannot_share_is_one_line(toy, capsys):
     call = [*at(toy), *TRAIN, "--batch-size", "5", "--device"]
     assert train_main([*call, "cpu,cpu", "--run-name", "odd"]) == 2

@@ -178,7 +178,7 @@ def test_an_npz_with_overlapping_members_is_refused(tmp_path):
     assert not found and refused == [f"{path}: not a readable feature file (a zip whose members overlap)"]
 
 
-@pytest.mark.parametrize("how", [zipfile.ZIP_LZMA, zipfile.ZIP_BZIP2])
+@pytest.mark.parametrize("how", [pytest.param(zipfile.ZIP_LZMA, marks=pytest.mark.slow), zipfile.ZIP_BZIP2])
 def test_an_npz_with_another_compression_is_refused(tmp_path, how):
     """A kilobyte of others may hold gigabytes."""
     path = tmp_path / "f.npz"

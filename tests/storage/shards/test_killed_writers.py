@@ -25,7 +25,7 @@ from helpers.store_life import (
 from vlalign.storage import FeatureStore, care
 
 
-@pytest.mark.parametrize("num_kills", [40, pytest.param(200, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("num_kills", [20, pytest.param(200, marks=pytest.mark.slow)])
 def test_a_writer_killed_many_times_loses_nothing_and_makes_nothing_twice(tmp_path, num_kills):
     rng, videos = np.random.default_rng(0), [make(f"v{n}") for n in range(72)]
     two_shards = min(

@@ -34,6 +34,7 @@ def num_programs() -> int:
 CASES = {"taco": Taco(num_negatives=2), "toco": Toco(num_negatives=2)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["taco", pytest.param("toco", marks=pytest.mark.slow)])
 def test_self_attention_is_compiled_once_for_all_lengths(name):
     model = make_model(name)

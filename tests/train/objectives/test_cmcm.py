@@ -126,6 +126,7 @@ def test_two_processes_have_the_loss_and_gradient_of_one(spoken, tmp_path):
     check_processes({"spoken": (spoken, settings)}, tmp_path, 2, atol=1e-4)  # sums of twenty layers, in another order
 
 
+@pytest.mark.slow
 def test_the_report_of_images_shows_where_codewords_are(tmp_path):
     dataset = make_spoken(tmp_path, num_clips=16, features="clip_vit_b32_map")
     call = [

@@ -4,6 +4,7 @@ import subprocess
 import sys
 
 import numpy as np
+import pytest
 from helpers.clips_of_text import new_clip, save_clip, word_tokenizer
 from helpers.toy import make_toy
 from vlalign.storage import VideoFeatures, Weights, write_shard
@@ -43,6 +44,7 @@ def heavy_modules(call):
     return done.stdout.splitlines()[-1].removeprefix("imported:").split()
 
 
+@pytest.mark.slow
 def test_a_search_with_a_run_imports_nothing_heavy(tmp_path):
     toy = make_toy(tmp_path)
     at = ["--root", str(toy.root), "--dataset", "toy"]

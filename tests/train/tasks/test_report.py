@@ -98,7 +98,7 @@ def test_each_clip_has_pictures_and_a_link_that_leads_to_its_video(report):
 
 
 @needs_browser
-@pytest.mark.parametrize("width, colours", [(1280, "light"), (360, "dark")])
+@pytest.mark.parametrize("width, colours", [pytest.param(1280, "light", marks=pytest.mark.slow), (360, "dark")])
 def test_in_a_real_browser_queries_are_filtered_and_clips_play(report, width, colours):
     with open_browser() as browser:
         page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=colours)

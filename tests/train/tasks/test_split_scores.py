@@ -42,6 +42,7 @@ def test_what_needs_all_scores_at_once_is_refused_with_what_to_do(toy, whole, mo
     assert read_json(whole / "metrics.json")["metrics"] == tiled["metrics"]
 
 
+@pytest.mark.slow
 def test_the_time_is_said_if_fusing_all_pairs_takes_long(toy, monkeypatch, capsys):
     assert train_main([*at(toy), *TRAIN, "--run-name", "long"]) == 0
     call = [*at(toy), "long", "--split", "train"]
