@@ -11,7 +11,7 @@ AT := --root $(ROOT) --dataset demo
 # Most tests start processes. Each would compile all that it imports where the environment forbids keeping what was compiled.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: demo test test-all fast-tests check style types docs constraints audit clean
+.PHONY: demo test test-all fast-tests coverage check style types docs constraints audit clean
 
 demo: $(INSTALLED)
 	$(BIN)/vlalign-preprocess $(AT)
@@ -37,6 +37,13 @@ test-all: check
 
 fast-tests: $(INSTALLED)
 	$(PYTEST) -m "not slow"
+
+# What share of the lines the fast tests run, those of the processes that they start included.
+coverage: $(INSTALLED)
+	$(BIN)/coverage erase
+	OMP_NUM_THREADS=1 $(BIN)/coverage run -m pytest --numprocesses auto --maxprocesses 8 --dist worksteal -m "not slow"
+	$(BIN)/coverage combine --quiet
+	$(BIN)/coverage report --skip-covered --sort cover
 
 check: style types
 
