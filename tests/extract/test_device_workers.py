@@ -54,7 +54,8 @@ def test_two_devices_make_one_store_with_the_rows_of_one(tmp_path, videos, featu
     (videos / "broken.mp4").unlink()
 
 
-@pytest.mark.parametrize("device", ["cuda:77", pytest.param("gpu", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("device", ["cuda:77", "gpu"])
 def test_a_mistake_that_a_process_finds_is_one_line(tmp_path, videos, device, capsys):
     assert main(call(tmp_path, videos, "resnet152,logmel", "--device", f"cpu,{device}")) == 2
     last = capsys.readouterr().err.splitlines()[-1]

@@ -151,6 +151,7 @@ def test_msrvtt_unusable_sentences_are_left_out_and_located(tmp_path, capsys):
     assert places == [*(f"{data}, sentence {n}" for n in range(900, 904)), f"{pairs}, line 3", f"{pairs}, line 4"]
 
 
+@pytest.mark.slow
 def test_msrvtt_real_lists_and_captions():
     folder = shared("data/msrvtt")
     sizes = {
