@@ -1,6 +1,8 @@
-"""The host waits for a GPU, or copies to it from memory that is not pinned, only where this file says that it must.
+"""The host waits for a GPU, or copies to it from memory that is not pinned, only where this file says that it must; and
+a step launches no more kernels than this file says.
 
-Counted on a pretended GPU. A new wait makes a test fail: remove it, or add it here with its reason.
+Counted on a pretended GPU. A new wait makes a test fail: remove it, or add it here with its reason. So does a new
+kernel: do without it, or write the new number here.
 """
 
 from collections import Counter
@@ -11,6 +13,7 @@ import torch
 from helpers.fake_cuda import pretended
 from helpers.gpu_counts import GpuCounts
 from helpers.labelled import make_questions, make_segments
+from helpers.paper_step import count
 from helpers.spoken import make_spoken
 from helpers.step_cases import WHOLE, made
 from helpers.toy import make_toy
@@ -43,31 +46,31 @@ REASONS = {
 MICRO = {"micro_batch_size": 5}
 TACO = {"objective": "taco"}
 CASES = {
-    "taco": (TACO, {TEXTS: 1, TACO_PAIRS: 1}),
-    "taco, random": (TACO | {"negatives": "random"}, {TEXTS: 1, TACO_PAIRS: 1}),
-    "taco, all": (TACO | {"negatives": "all"}, {TEXTS: 1, TACO_PAIRS: 1}),
-    "taco, micro-batches": (TACO | MICRO, {TEXTS: 6, TACO_PAIRS: 1}),
-    "taco-both": (WHOLE["taco-both"], {TEXTS: 1, TACO_PAIRS: 1}),
-    "toco": (WHOLE["toco"], {TEXTS: 1, TOCO_PAIRS: 1, TOCO_TOKENS: 1}),
-    "toco, micro-batches": (WHOLE["toco"] | MICRO, {TEXTS: 6, TOCO_PAIRS: 1, TOCO_TOKENS: 1}),
-    "ssml": (WHOLE["ssml"], {}),
-    "ssml, transformer": ({"objective": "ssml"}, {TEXTS: 1}),
-    "intra-video": (WHOLE["intra-video"], {}),
-    "mil-nce": (WHOLE["mil-nce"], {}),
-    "mil-nce, transformer": ({"objective": "mil-nce"}, {TEXTS: 1}),
-    "ncl": (WHOLE["ncl"], {TEXTS: 1}),
-    "ncl-gated": (WHOLE["ncl-gated"], {}),
-    "cmcm": (WHOLE["cmcm"], {TEXTS: 1, CODEWORDS: 1}),
-    "cmcm, micro-batches": (WHOLE["cmcm"] | MICRO, {TEXTS: 6, CODEWORDS: 1}),
-    "cmcm-both": (WHOLE["cmcm-both"], {TEXTS: 1, CODEWORDS: 1}),
-    "words": (WHOLE["words"], {WORDS: 1}),
-    "asked": (WHOLE["asked"], {}),
-    "asked, transformer": ({"objective": "vqa"}, {TEXTS: 1}),
-    "segmented": (WHOLE["segmented"], {}),
-    "segmented, micro-batches": (WHOLE["segmented"] | MICRO, {}),
-    "spoken": (SPOKEN, {CODEWORDS: 1}),
+    "taco": (TACO, {TEXTS: 1, TACO_PAIRS: 1}, 460),
+    "taco, random": (TACO | {"negatives": "random"}, {TEXTS: 1, TACO_PAIRS: 1}, 460),
+    "taco, all": (TACO | {"negatives": "all"}, {TEXTS: 1, TACO_PAIRS: 1}, 455),
+    "taco, micro-batches": (TACO | MICRO, {TEXTS: 6, TACO_PAIRS: 1}, 1450),
+    "taco-both": (WHOLE["taco-both"], {TEXTS: 1, TACO_PAIRS: 1}, 754),
+    "toco": (WHOLE["toco"], {TEXTS: 1, TOCO_PAIRS: 1, TOCO_TOKENS: 1}, 489),
+    "toco, micro-batches": (WHOLE["toco"] | MICRO, {TEXTS: 6, TOCO_PAIRS: 1, TOCO_TOKENS: 1}, 1419),
+    "ssml": (WHOLE["ssml"], {}, 104),
+    "ssml, transformer": ({"objective": "ssml"}, {TEXTS: 1}, 306),
+    "intra-video": (WHOLE["intra-video"], {}, 120),
+    "mil-nce": (WHOLE["mil-nce"], {}, 66),
+    "mil-nce, transformer": ({"objective": "mil-nce"}, {TEXTS: 1}, 267),
+    "ncl": (WHOLE["ncl"], {TEXTS: 1}, 322),
+    "ncl-gated": (WHOLE["ncl-gated"], {}, 162),
+    "cmcm": (WHOLE["cmcm"], {TEXTS: 1, CODEWORDS: 1}, 541),
+    "cmcm, micro-batches": (WHOLE["cmcm"] | MICRO, {TEXTS: 6, CODEWORDS: 1}, 1403),
+    "cmcm-both": (WHOLE["cmcm-both"], {TEXTS: 1, CODEWORDS: 1}, 694),
+    "words": (WHOLE["words"], {WORDS: 1}, 216),
+    "asked": (WHOLE["asked"], {}, 255),
+    "asked, transformer": ({"objective": "vqa"}, {TEXTS: 1}, 452),
+    "segmented": (WHOLE["segmented"], {}, 90),
+    "segmented, micro-batches": (WHOLE["segmented"] | MICRO, {}, 313),
+    "spoken": (SPOKEN, {CODEWORDS: 1}, 1442),
 }
-"""{objective, encoder, negatives, micro-batches: (settings, waits of a step besides that for the loss)}"""
+"""{objective, encoder, negatives, micro-batches: (settings, waits of a step besides that for the loss, kernels)}"""
 
 
 @pytest.fixture(scope="module")
@@ -77,22 +80,32 @@ def datasets(tmp_path_factory) -> dict[str, DatasetFolder]:
     return {"toy": toy, "spoken": spoken, "asked": make_questions(toy.root), "segmented": make_segments(toy.root)}
 
 
-def of_a_step(datasets: dict[str, DatasetFolder], case: str, settings: dict, folder) -> Counter[str]:
-    """Return the waits of the second step; the first one also makes the optimiser's state."""
+def of_a_step(datasets: dict[str, DatasetFolder], case: str, settings: dict, folder) -> tuple[Counter[str], int]:
+    """Return waits and kernels of the second step; the first one also makes the optimiser's state."""
     with pretended() as gpu:
         of = made(datasets, case.partition(",")[0], folder, "cuda", num_steps=2, **settings)
         for inputs in of.inputs_from(0):
             of.train_step(inputs)
-            counted = gpu.counts.waits.copy()
+            waits, kernels = gpu.counts.waits.copy(), gpu.counts.num_operators
             gpu.counts.clear()
-    return counted
+    return waits, kernels
 
 
 @pytest.mark.parametrize("case", [pytest.param(case, marks=SLOW if case == "spoken" else ()) for case in CASES])
-def test_in_a_step_the_host_waits_only_where_it_must(datasets, tmp_path, case):
-    settings, expected = CASES[case]
-    assert of_a_step(datasets, case, settings, tmp_path) == {LOSS: 1} | expected
+def test_in_a_step_the_host_waits_only_where_it_must_and_no_kernel_is_new(datasets, tmp_path, case):
+    settings, expected, most_kernels = CASES[case]
+    waits, kernels = of_a_step(datasets, case, settings, tmp_path)
+    assert waits == {LOSS: 1} | expected
     assert set(expected) <= set(REASONS)
+    assert kernels <= most_kernels
+
+
+@SLOW
+@pytest.mark.parametrize(("negatives", "most_kernels"), [("cascade", 1_647), ("all", 2_432)])
+def test_a_step_of_the_papers_size_has_few_kernels_and_waits(negatives, most_kernels):
+    _, counts = count(negatives, 0)
+    assert counts.waits == {LOSS: 1, TEXTS: 1, TACO_PAIRS: 1}
+    assert counts.num_operators <= most_kernels
 
 
 @pytest.mark.parametrize(
@@ -167,5 +180,6 @@ def test_what_the_device_does_alone_is_no_wait(what):
     assert not counts_of(NO_WAITS[what]).waits
 
 
-def test_operators_are_counted_without_views():
+def test_kernels_are_operators_without_views_and_dropout_is_one():
     assert counts_of(lambda x: (x.view(2, 3).t() + 1).sum()).num_operators == 2
+    assert counts_of(lambda x: torch.nn.functional.dropout(x.float())).num_operators == 2

@@ -26,6 +26,8 @@ VIEWS = {"view", "t", "transpose", "permute", "expand", "select", "slice", "unsq
 VIEWS |= {"unbind", "split", "narrow", "_unsafe_view", "split_with_sizes", "chunk", "flatten", "unflatten", "diagonal"}
 VIEWS |= {"as_strided", "_reshape_alias", "movedim", "empty_like"}
 """Operators that launch no kernel."""
+OF_DROPOUT = {"bernoulli_", "div_"}
+"""Dropout is one kernel of CUDA. A CPU draws, divides and multiplies: what multiplies is counted."""
 
 
 class GpuCounts:
@@ -35,7 +37,7 @@ class GpuCounts:
         self.waits: Counter[str] = Counter()
         """{"place: why": times}; a place is a file, a function of it, and what of PyTorch or transformers was on."""
         self.num_operators = 0
-        """Kernels that were launched, more or less: operators that are no views."""
+        """Kernels that were launched, more or less: operators that are no views, and dropout as one."""
         self._pinned: dict[int, Tensor] = {}  # kept: the address of a freed tensor would become another's
         self._lock = threading.Lock()
 
@@ -74,7 +76,7 @@ class GpuCounts:
             kwargs: Its arguments by name.
             on_host: Those of its tensors that are not on the device.
         """
-        self.num_operators += name not in VIEWS
+        self.num_operators += name not in VIEWS | OF_DROPOUT
         if name == "copy_":
             target, source = args[:2]
             if any(source is x for x in on_host):

@@ -133,19 +133,21 @@ class Fusion(MixedPrecision):
             size = size._replace(most=min(size.most, MOST_RECOMPUTED))
         groups = length_groups(lengths.tolist(), size)
         order_P = torch.tensor([index for group in groups for index in group])
-        pairs = torch.stack([bank.text_starts[text_of_P], bank.video_starts[video_of_P], text_lengths, lengths])
+        # A video's rows begin behind the text's: position + shift is the row of a video's token.
+        shifts = bank.video_starts[video_of_P] - text_lengths
+        pairs = torch.stack([bank.text_starts[text_of_P], shifts, text_lengths, lengths])
         *pairs, order_of_P = on_device(torch.cat([pairs[:, order_P], order_P[None]]), device)
         sizes = [len(group) for group in groups]
+        positions = torch.arange(int(lengths.max()), device=device)
         pair_scores, token_scores = [], []
         for group, *of_group in zip(groups, *(x.split(sizes) for x in pairs), strict=True):
-            text_start, video_start, text_length, length = (x[:, None] for x in of_group)
+            text_start, shift, text_length, length = (x[:, None] for x in of_group)
             longest, shortest = int(lengths[group[0]]), int(lengths[group[-1]])
-            position_L = torch.arange(longest, device=device)
-            row_PL = torch.where(
-                position_L < text_length, text_start + position_L, video_start + position_L - text_length
-            )
-            row_PL = row_PL.where(position_L < length, 0)
-            mask_PL = None if shortest == longest else position_L < length
+            position_L, mask_PL = positions[:longest], None
+            row_PL = position_L + torch.where(position_L < text_length, text_start, shift)
+            if shortest < longest:
+                mask_PL = position_L < length
+                row_PL = row_PL.where(mask_PL, 0)
             arguments = bank, row_PL, mask_PL, text_length, int(text_lengths[group].max())
             pair, token = (
                 checkpoint(self._group, *arguments, use_reentrant=False) if recompute else self._group(*arguments)
