@@ -20,7 +20,7 @@ from helpers.labelled import make_questions, make_segments
 from helpers.spoken import make_spoken
 from helpers.step_cases import WHOLE, made
 from helpers.toy import make_toy
-from helpers.training import SPOKEN, at, torchrun
+from helpers.training import SPOKEN, at, check_processes, options, torchrun
 from helpers.videos import scene
 from vlalign.extract import load_extractor
 from vlalign.extract.cli import main as extract_main
@@ -213,7 +213,58 @@ def test_a_stopped_run_goes_on_and_is_evaluated_and_searched(datasets, case, mon
     assert hits == hits_of_cpu
 
 
+BOTH_ALONE = ["--token-weight", "0", "--fusion-weight", "0"]
+ASKED = {
+    "taco": [["--rerank", "2", "--normalize", "ncl-oracle"]],
+    "toco": [["--rerank", "2"]],
+    "taco-both": [
+        ["--rerank", "2"],
+        ["--normalize", "dsl"],
+        ["--normalize", "ncl-oracle"],
+        ["--normalize", "ncl"],
+        ["--normalize", "qbnorm", *BOTH_ALONE],
+    ],
+    "ncl-gated": [["--normalize", name] for name in ("dsl", "ncl-oracle", "ncl", "qbnorm")],
+    "ncl": [["--normalize", name] for name in ("dsl", "ncl-oracle", "ncl", "qbnorm")],
+    "cmcm-both": [["--normalize", name] for name in ("dsl", "ncl-oracle", "ncl", "qbnorm")],
+}
+"""{case: options of evaluations}"""
+
+
+@pytest.mark.parametrize("case", [pytest.param(case, marks=SLOW if case != "taco" else ()) for case in ASKED])
+def test_reranked_and_normalised_ranks_are_those_of_the_cpu(toy, case):
+    name = f"asked-{case}"
+    assert train_main([*at(toy), "--features", "s3d", *TRAIN, *options(CASES[case]), "--run-name", name]) == 0
+    for asked in ASKED[case]:
+        figures = []
+        for device in ("cuda", "cpu"):
+            with gpu():
+                assert evaluate_main([*at(toy), name, "--device", device, *asked]) == 0
+            figures.append(read_json(toy.runs / name / "metrics.json"))
+        (found, expected), errors = figures, [of.pop("normalization").pop("error") for of in figures]
+        assert found == expected
+        assert errors[0] == {way: pytest.approx(error, rel=1e-4) for way, error in errors[1].items()}
+
+
 # Several processes
+
+
+def test_two_processes_with_a_gpu_each_have_the_loss_and_gradient_of_one_on_a_cpu(toy, tmp_path):
+    settings = {"objective": "taco", "micro_batch_size": 4}
+    check_processes({"taco": (toy, settings)}, tmp_path, 2, kind="cuda")
+
+
+@SLOW
+def test_every_way_to_train_is_the_same_with_two_gpus(datasets, tmp_path):
+    cases = {}
+    for case, settings in WHOLE.items():
+        dataset, features = datasets.get(case, datasets["toy"]), "resnet152" if case in datasets else "s3d"
+        for size in (0, 4):
+            cases[f"{case}-{size}"] = (dataset, settings | {"features": features, "micro_batch_size": size})
+    for negatives in ("random", "all"):
+        cases[negatives] = (datasets["toy"], {"objective": "taco", "negatives": negatives})
+    check_processes(cases, tmp_path, 2, kind="cuda")
+
 
 ONE_OF_TWO = """
 import json, os, sys

@@ -1,10 +1,11 @@
 """Trainings of small data sets: trainers, gradients, several processes, and the settings that tests share."""
 
+import contextlib
 import multiprocessing
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,8 @@ from vlalign.train.runs import open_run_stores
 from vlalign.train.step import backward
 from vlalign.train.trainer import RunSource, Trainer
 from vlalign.train.workers import Workers, join_workers
+
+from helpers.fake_cuda import pretended
 
 Gradient = tuple[dict[str, float], torch.Tensor]
 """The terms of a loss, and the gradient of all parameters."""
@@ -99,7 +102,7 @@ def gradient(of: Trainer) -> Gradient:
     for module in of.model.modules():  # BERT's own, too
         if isinstance(module, torch.nn.Dropout):
             module.p = 0.0
-    terms = backward(of.model, of.make_inputs(0), of.config, 0, of.workers)
+    terms = backward(of.model, of.make_inputs(0).to(of.device), of.config, 0, of.workers)
     parts = [p.grad.flatten() for p in of.model.parameters() if p.requires_grad and p.grad is not None]
     return {name: term.item() for name, term in terms.items()}, torch.cat(parts)
 
@@ -120,50 +123,41 @@ def torchrun(num_processes: int, *call: str) -> subprocess.CompletedProcess:
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
 
 
-def save_gradients(cases: dict[str, tuple[str, dict[str, Any]]], out: str) -> None:
+def save_gradients(cases: dict[str, tuple[str, dict[str, Any]]], out: str, kind: str) -> None:
     """In each of several processes: save the loss, the gradient and the state of each case.
 
     Args:
         cases: {case: (root of its data set, settings)}
         out: Folder for the results.
+        kind: "cpu", or "cuda" for a pretended GPU.
     """
-    with join_workers("cpu") as (workers, device):
+    with pretended(num_gpus=8) if kind == "cuda" else contextlib.nullcontext(), join_workers(kind) as joined:
+        workers, device = joined
         for case, (root, settings) in cases.items():
             config = train_config(**settings)
             dataset = DatasetFolder(Path(root), config.dataset)
             made = make_trainer(dataset, config, Path(out) / f"run-{case}", workers, device)
             terms, found = gradient(made)
             mean = workers.mean({name: torch.tensor(term) for name, term in terms.items()})
-            torch.save((mean, found, kept_state(made)), f"{out}/{case}.{workers.rank}")
+            state = {name: value.cpu() for name, value in kept_state(made).items()}
+            torch.save((mean, found.cpu(), state), f"{out}/{case}.{workers.rank}")
 
 
-def _share(rank: int, size: int, port: int, *call: Any) -> None:
-    """Save the gradients of one process; it meets the others as under torchrun."""
+def _one_process(rank: int, size: int, port: int, call: Callable[..., object], *arguments: Any) -> None:
     torch.set_num_threads(1)  # a forked process has no other threads
     os.environ |= meeting_environment(rank, size, port)
-    save_gradients(*call)
+    call(*arguments)
 
 
-def check_processes(
-    cases: dict[str, tuple[DatasetFolder, dict[str, Any]]], folder: Path, num_processes: int, *, atol: float = 1e-6
-) -> None:
-    """Check that several processes have the loss, the gradient and the state of one.
+def in_processes(num_processes: int, call: Callable[..., object], *arguments: Any) -> None:
+    """Make a call in several processes, which can meet as under torchrun.
 
     They are forked: importing torch in each would take longer than all else.
-
-    Args:
-        cases: {case: (data set, settings)}
-        folder: For results; exists.
-        num_processes: Processes that share each batch.
-        atol: Absolute tolerance of the gradient.
     """
-    out = folder / "out"
-    out.mkdir()
-    full = {case: (str(d.root), settings_of(dataset=d.name, **settings)) for case, (d, settings) in cases.items()}
     meeting = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     processes = [
         multiprocessing.get_context("fork").Process(
-            target=_share, args=(rank, num_processes, meeting.port, full, str(out))
+            target=_one_process, args=(rank, num_processes, meeting.port, call, *arguments)
         )
         for rank in range(num_processes)
     ]
@@ -172,6 +166,29 @@ def check_processes(
     for process in processes:
         process.join(300)
         assert process.exitcode == 0
+
+
+def check_processes(
+    cases: dict[str, tuple[DatasetFolder, dict[str, Any]]],
+    folder: Path,
+    num_processes: int,
+    *,
+    atol: float = 1e-6,
+    kind: str = "cpu",
+) -> None:
+    """Check that several processes have the loss, the gradient and the state of one on a CPU.
+
+    Args:
+        cases: {case: (data set, settings)}
+        folder: For results; exists.
+        num_processes: Processes that share each batch.
+        atol: Absolute tolerance of the gradient.
+        kind: "cpu", or "cuda": each process has a pretended GPU.
+    """
+    out = folder / "out"
+    out.mkdir()
+    full = {case: (str(d.root), settings_of(dataset=d.name, **settings)) for case, (d, settings) in cases.items()}
+    in_processes(num_processes, save_gradients, full, str(out), kind)
     for case, (dataset, settings) in cases.items():
         single = trainer(dataset, folder / "single" / case, dataset=dataset.name, **settings)
         terms, expected = gradient(single)
