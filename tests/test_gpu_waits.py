@@ -7,6 +7,7 @@ kernel: do without it, or write the new number here.
 
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
@@ -17,10 +18,13 @@ from helpers.paper_step import count
 from helpers.spoken import make_spoken
 from helpers.step_cases import WHOLE, made
 from helpers.toy import make_toy
-from helpers.training import SPOKEN
+from helpers.training import SPOKEN, in_processes, make_trainer, settings_of
 from vlalign.extract import load_extractor
 from vlalign.extract.models import MODELS
+from vlalign.storage.files import read_json, write_json
 from vlalign.storage.layout import DatasetFolder
+from vlalign.train.config import TrainConfig, train_config
+from vlalign.train.workers import join_workers
 
 SLOW = pytest.mark.slow
 
@@ -72,6 +76,26 @@ CASES = {
 }
 """{objective, encoder, negatives, micro-batches: (settings, waits of a step besides that for the loss, kernels)}"""
 
+LENGTHS = {
+    "train/workers.py largest: copy to the device": 2,
+    "train/workers.py largest: a value for the host": 2,
+    "train/models/tokens.py lengths_of: copy to the host": 2,
+}
+"""The tokens of all processes are padded to the longest text and clip, and fused in groups by their length."""
+TOGETHER: dict[str, dict[str, int]] = {
+    "taco": LENGTHS,
+    "taco, random": LENGTHS,
+    "taco, all": LENGTHS,
+    "toco": LENGTHS,
+    "taco-both": {
+        **dict.fromkeys(LENGTHS, 4),
+        "train/models/tokens.py lengths_of: copy to the host": 2,
+        "train/objectives/batch.py video_biases: indices by a mask": 6,
+    },
+    "words": LENGTHS | {"train/models/tokens.py lengths_of: copy to the host": 1},
+}
+"""{case: waits more of each of two processes}; others have none."""
+
 
 @pytest.fixture(scope="module")
 def datasets(tmp_path_factory) -> dict[str, DatasetFolder]:
@@ -98,6 +122,33 @@ def test_in_a_step_the_host_waits_only_where_it_must_and_no_kernel_is_new(datase
     assert waits == {LOSS: 1} | expected
     assert set(expected) <= set(REASONS)
     assert kernels <= most_kernels
+
+
+def save_waits(cases: dict[str, tuple[DatasetFolder, TrainConfig]], out: Path) -> None:
+    """In each of two processes: save the waits of the second step of each case."""
+    found = {}
+    with pretended(num_gpus=2) as gpu, join_workers("cuda") as (workers, device):
+        for case, (dataset, config) in cases.items():
+            of = make_trainer(dataset, config, out / case, workers, device)
+            for inputs in of.inputs_from(0):
+                of.train_step(inputs)
+                found[case] = dict(gpu.counts.waits)
+                gpu.counts.clear()
+    write_json(out / f"{workers.rank}.json", found)
+
+
+@pytest.mark.parametrize("cases", [["taco"], pytest.param([c for c in CASES if "micro" not in c], marks=SLOW)])
+def test_each_of_two_processes_waits_only_where_it_must(datasets, tmp_path, cases):
+    made_of, expected = {}, {}
+    for case in cases:
+        kind, (settings, waits, _) = case.partition(",")[0], CASES[case]
+        dataset, features = datasets.get(kind, datasets["toy"]), "resnet152" if kind in datasets else "s3d"
+        config = train_config(**settings_of(dataset=dataset.name, features=features, num_steps=2, **settings))
+        made_of[case] = dataset, config
+        expected[case] = {LOSS: 1} | waits | TOGETHER.get(case, {})
+    in_processes(2, save_waits, made_of, tmp_path)
+    for rank in range(2):
+        assert read_json(tmp_path / f"{rank}.json") == expected
 
 
 @SLOW
