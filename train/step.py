@@ -11,6 +11,7 @@ from torch.utils.checkpoint import checkpoint
 
 from .config import TrainConfig
 from .data.examples import Inputs
+from .gradients import summed_gradients
 from .models.base import PairModel
 from .models.tokens import TextTokens, VideoTokens, present
 from .objectives.batch import Batch
@@ -114,8 +115,8 @@ def backward(model: PairModel, inputs: Inputs, config: TrainConfig, step: int, w
     terms = config.objective.loss_terms(model, batch)
     model.zero_grad(set_to_none=True)
     total = sum(terms.values(), start=torch.zeros((), device=videos.mask_BM.device))
-    (total / workers.size).backward()
-    workers.sum_gradients(model)
+    with summed_gradients(model, workers):
+        (total / workers.size).backward()
     return terms
 
 

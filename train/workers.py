@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..storage.common.device import AUTO, devices_named, find_device
 from ..storage.common.errors import SettingError, UserError
@@ -107,17 +107,6 @@ class Workers:
         if self.size > 1:
             dist.all_reduce(total)
         return dict(zip(values, (total / self.size).tolist(), strict=True))
-
-    def sum_gradients(self, model: nn.Module) -> None:
-        """Replace each gradient of a model by its sum over all processes, in one call."""
-        if self.size == 1:
-            return
-        with_gradient = [p for p in model.parameters() if p.requires_grad]
-        gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in with_gradient]
-        flat = torch.cat([gradient.flatten() for gradient in gradients])
-        dist.all_reduce(flat)
-        for parameter, gradient in zip(with_gradient, flat.split([p.numel() for p in with_gradient]), strict=True):
-            parameter.grad = gradient.view_as(parameter)
 
     def wait(self) -> None:
         """Wait until all processes come here."""
