@@ -231,7 +231,8 @@ ASKED = {
 """{case: options of evaluations}"""
 
 
-@pytest.mark.parametrize("case", [pytest.param(case, marks=SLOW if case != "taco" else ()) for case in ASKED])
+@SLOW
+@pytest.mark.parametrize("case", ASKED)
 def test_reranked_and_normalised_ranks_are_those_of_the_cpu(toy, case):
     name = f"asked-{case}"
     assert train_main([*at(toy), "--features", "s3d", *TRAIN, *options(CASES[case]), "--run-name", name]) == 0
@@ -249,13 +250,8 @@ def test_reranked_and_normalised_ranks_are_those_of_the_cpu(toy, case):
 # Several processes
 
 
-def test_two_processes_with_a_gpu_each_have_the_loss_and_gradient_of_one_on_a_cpu(toy, tmp_path):
-    settings = {"objective": "taco", "micro_batch_size": 4}
-    check_processes({"taco": (toy, settings)}, tmp_path, 2, kind="cuda")
-
-
 @SLOW
-def test_every_way_to_train_is_the_same_with_two_gpus(datasets, tmp_path):
+def test_two_processes_with_a_gpu_each_have_the_loss_and_gradient_of_one_on_a_cpu(datasets, tmp_path):
     cases = {}
     for case, settings in WHOLE.items():
         dataset, features = datasets.get(case, datasets["toy"]), "resnet152" if case in datasets else "s3d"
