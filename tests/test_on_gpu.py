@@ -13,6 +13,7 @@ from helpers.extractors import run as extract
 from helpers.extractors import stub
 from helpers.fake_cuda import gpu, pretended
 from helpers.labelled import make_questions, make_segments
+from helpers.networks import GOLDEN, assert_golden, golden_script, golden_state
 from helpers.spoken import make_spoken
 from helpers.step_cases import WHOLE, made
 from helpers.toy import make_toy
@@ -64,6 +65,25 @@ def datasets(toy) -> dict[str, DatasetFolder]:
 # Extraction
 
 
+@pytest.fixture
+def tf32_as_before(request):
+    before = tf32_in_use()
+    request.addfinalizer(lambda: use_tf32(before))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", GOLDEN)
+def test_an_extractor_gives_golden_values(name, tf32_as_before, tmp_path):
+    entry, _, shape = GOLDEN[name]
+    weights = tmp_path / "weights.pth"
+    torch.save(golden_state(name), weights)
+    use_tf32("none")
+    with gpu():
+        rows = load_extractor(name, weights=weights, device="cuda").features(golden_script().pixels(shape, 0))
+    weights.unlink()  # large
+    assert_golden(rows, entry)
+
+
 @pytest.mark.parametrize(
     ("name", "precision"),
     [
@@ -100,12 +120,6 @@ def test_batches_of_two_videos_give_the_rows_of_the_cpu(tmp_path):
     for path in paths:
         rows, rows_of_cpu = (results[path.stem].features["s3d"].features for results in (found, expected))
         np.testing.assert_allclose(rows, rows_of_cpu, rtol=1e-5)
-
-
-@pytest.fixture
-def tf32_as_before(request):
-    before = tf32_in_use()
-    request.addfinalizer(lambda: use_tf32(before))
 
 
 @pytest.mark.parametrize(

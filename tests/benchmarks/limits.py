@@ -26,10 +26,12 @@ from vlalign.storage.profiles import PROFILES
 
 GPUS = {  # dense TFLOP/s in TF32 and bf16, GB/s
     "H200": (494.5, 989.5, 4800),
+    "H100 80GB HBM3": (494.5, 989.5, 3350),
     "A100 80GB": (156.0, 312.0, 2039),
     "L4": (60.0, 121.0, 300),
 }
-"""NVIDIA's data sheets, which state twice as much for H200 and L4: with sparsity, which these networks have not."""
+"""NVIDIA's data sheets, which state twice as much for H200, H100 (SXM) and L4: with sparsity, which these networks have
+not."""
 WHOLE_FRAME = (224, 298)
 """Size of a frame of 4:3 for profiles that do not crop."""
 
@@ -65,6 +67,26 @@ def measure(name: str, dtype: torch.dtype) -> tuple[float, float, int]:
     return flops.get_total_flops() / batch, traffic.num_bytes / batch, traffic.num_operators
 
 
+def gpu_of(title: str) -> str | None:
+    """Return the key of ``GPUS`` for what a device calls itself, such as "NVIDIA A100-SXM4-80GB"; None: it has none."""
+    words = set(title.replace("-", " ").split())
+    return next((gpu for gpu in GPUS if words.issuperset(gpu.split())), None)
+
+
+def limit(gpu: str, dtype: torch.dtype, flops: float, traffic: float) -> tuple[float, str]:
+    """Return the most windows a second, and what limits them: "FLOPs" or "bytes".
+
+    Args:
+        gpu: A key of ``GPUS``.
+        dtype: What the network computes in; float32 means TF32.
+        flops: Of a window.
+        traffic: Bytes of a window.
+    """
+    tf32, bf16, bandwidth = GPUS[gpu]
+    peak = tf32 if dtype == torch.float32 else bf16
+    return min((1e12 * peak / flops, "FLOPs"), (1e9 * bandwidth / traffic, "bytes"))
+
+
 def main(names: list[str]) -> None:
     columns = "".join(f" {gpu}: TF32 | {gpu}: bf16 |" for gpu in GPUS)
     print(f"| features | frames, kB | GFLOP | MB in fp32 | operators a batch |{columns}")
@@ -75,10 +97,10 @@ def main(names: list[str]) -> None:
         flops, traffic, operators = measure(name, torch.float32)
         _, traffic_16, _ = measure(name, torch.bfloat16)
         cells = []
-        for tf32, bf16, bandwidth in GPUS.values():
-            for peak, moved in ((tf32, traffic), (bf16, traffic_16)):
-                by_flops, by_bytes = 1e12 * peak / flops, 1e9 * bandwidth / moved
-                cells.append(f"{min(by_flops, by_bytes):,.0f} ({'FLOPs' if by_flops < by_bytes else 'bytes'})")
+        for gpu in GPUS:
+            for dtype, moved in ((torch.float32, traffic), (torch.bfloat16, traffic_16)):
+                most, limited_by = limit(gpu, dtype, flops, moved)
+                cells.append(f"{most:,.0f} ({limited_by})")
         kilobytes = 3 * math.prod(side) * profile.window / 1e3
         print(
             f"| `{name}` | {kilobytes:,.0f} | {flops / 1e9:,.1f} | {traffic / 1e6:,.0f} | {operators:,} | "
