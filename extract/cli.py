@@ -15,6 +15,7 @@ from ..storage.common.terminal import show
 from ..storage.hub_names import is_hub_name
 from ..storage.layout import DatasetFolder
 from ..storage.profiles import ALIASES, LOGMEL, PROFILES
+from ..storage.records import EXACT, NVDEC
 from .dataset import extract_dataset
 from .runner import Runner
 from .settings import PRETRAINED, ExtractionSettings, known_encoders
@@ -69,6 +70,7 @@ def settings_of(args: argparse.Namespace) -> ExtractionSettings:
         weights=parse_weights(args.weights or [], names),
         device=args.device,
         precision=args.precision,
+        decoding=args.decoding,
         tf32=args.tf32,
         stores=args.stores,
         allowed_folders=args.allow_folder,
@@ -149,6 +151,13 @@ def extract_parser(prog: str, description: str, example: str) -> Parser:
     )
     parser.add_argument(
         "--precision", default="fp32", choices=("fp32", "bf16", "fp16"), help="what networks compute in (default: fp32)"
+    )
+    parser.add_argument(
+        "--decoding",
+        default=EXACT,
+        choices=(EXACT, NVDEC),
+        help="what decodes videos: exact, or NVIDIA's video engine, whose pictures are only nearly the same, without a "
+        "sandbox; makes another profile (default: exact)",
     )
     parser.add_argument(
         "--tf32",

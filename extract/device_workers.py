@@ -42,6 +42,7 @@ class WorkerSetup:
     """{features: weights}"""
     device: str
     precision: str
+    decoding: str
     tf32: str
     num_cores: int
     """Cores for decoders and, on a CPU, networks."""
@@ -69,6 +70,7 @@ def extract_on_devices(
             weights=weights,
             device=device,
             precision=settings.precision,
+            decoding=settings.decoding,
             tf32=settings.tf32,
             num_cores=max(available_cores() // len(devices), 1),
             allowed_hosts=list(settings.allowed_hosts),
@@ -112,7 +114,9 @@ def _work(connection: Connection, setup: WorkerSetup) -> None:
     use_tf32(setup.tf32)
     if find_device(setup.device, make_current=True).type == "cpu":
         torch.set_num_threads(setup.num_cores)
-    extractors = make_extractors(setup.dataset, setup.weights, device=setup.device, precision=setup.precision)
+    extractors = make_extractors(
+        setup.dataset, setup.weights, device=setup.device, precision=setup.precision, decoding=setup.decoding
+    )
     connection.send(_Said.LOADED)
 
     def jobs() -> Iterator[Job]:

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from ..storage.common.processes import available_cores
 from ..storage.files import file_identity
+from ..storage.records import NVDEC
 from .compute import Compute
 from .decoding.decode import Finished, Started
 from .decoding.errors import VideoError
@@ -41,6 +42,20 @@ def num_decoders(extractors: Sequence[Extractor], num_cores: int) -> int:
     if all(e.device.type == "cpu" for e in extractors):
         return max(num_cores // 4, 1)
     return max(num_cores - 1, 1)
+
+
+def video_engine(extractors: Sequence[Extractor]) -> str:
+    """Return the GPU whose video engine decodes, such as "cuda:0"; empty if the profiles ask for none.
+
+    On a CPU there is none, and pictures are exact.
+
+    Raises:
+        ValueError: One profile asks for it and another does not.
+    """
+    of_pictures = [e for e in extractors if e.profile.modality == "pictures"]
+    if len({e.profile.decoding for e in of_pictures}) > 1:
+        raise ValueError("some profiles are decoded exactly and some by nvdec; extract them one after the other")
+    return next((str(e.device) for e in of_pictures if e.profile.decoding == NVDEC and e.device.type == "cuda"), "")
 
 
 def extract_videos(
@@ -80,6 +95,7 @@ class _Engine:
         self._compute = Compute(extractors)
         self._wanted = [wanted_of(e.profile) for e in extractors if e.profile.modality == "pictures"]
         self._num_startable = num_decoders(extractors, num_cores)
+        self._gpu = video_engine(extractors)
         self._idle: list[DecodeProcess] = []
         self._decoding: dict[DecodeProcess, VideoInWork] = {}
         self._last_heard: dict[DecodeProcess, float] = {}
@@ -135,7 +151,7 @@ class _Engine:
             decoder.close()
             self._num_startable += 1
         self._num_startable -= 1
-        return DecodeProcess(self._wanted)
+        return DecodeProcess(self._wanted, gpu=self._gpu)
 
     def _listen(self, seconds: float) -> Iterator[Result]:
         """Take what decoders send; wait up to ``seconds`` for them or for a finished batch."""

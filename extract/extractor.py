@@ -16,7 +16,7 @@ from ..storage.common.device import find_device, on_device
 from ..storage.common.errors import SettingError
 from ..storage.hub_names import is_hub_name, read_hub_name
 from ..storage.profiles import ALIASES, PROFILES, find_profile
-from ..storage.records import Profile, Weights
+from ..storage.records import EXACT, NVDEC, Profile, Weights
 from .decoding.kernels import KERNELS, Kernel
 from .decoding.log_mel import log_mel_of_all
 from .decoding.windows import TAILS
@@ -27,6 +27,7 @@ from .models.network import Network
 from .weights import load_published, load_random, published_weights
 
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+DECODINGS = (EXACT, NVDEC)
 VALUE_RANGES = {"0..1": 255, "0..255": 1}
 """{value range: divisor of a picture's bytes}"""
 NAMED = ("pretrained", "random")
@@ -72,6 +73,7 @@ def check_extractable(profile: Profile) -> None:
             "std": (all(profile.std), "no 0 in it"),
             "tail": (profile.tail in tails, " or ".join(map(repr, tails))),
             "precision": (profile.precision in PRECISIONS, " or ".join(PRECISIONS)),
+            "decoding": (profile.decoding in DECODINGS, " or ".join(DECODINGS)),
         }
         wrong = [
             f"{name} is {getattr(profile, name)!r}, expected {expected}"
@@ -161,7 +163,13 @@ def profile_of(name: str, weights: str) -> Profile:
 
 
 def load_extractor(
-    name: str, *, weights: str | Path = "pretrained", device: str = "cpu", precision: str = "fp32", seed: int = 0
+    name: str,
+    *,
+    weights: str | Path = "pretrained",
+    device: str = "cpu",
+    precision: str = "fp32",
+    decoding: str = EXACT,
+    seed: int = 0,
 ) -> Extractor:
     """Load an extractor by the name of its features.
 
@@ -174,6 +182,7 @@ def load_extractor(
         device: "cpu", "cuda" or "cuda:N".
         precision: What the network computes in: "fp32", "bf16" or, on a GPU, "fp16". Another precision makes another
             profile. Log-mel features, which have no network, do not depend on it.
+        decoding: "exact" or, on a GPU, "nvdec": see ``Profile.decoding``. The other one makes another profile.
         seed: Seed of random weights.
 
     Raises:
@@ -182,14 +191,16 @@ def load_extractor(
     torch_device = find_device(device)
     if precision not in PRECISIONS or (precision == "fp16" and torch_device.type == "cpu"):
         raise SettingError("precision", repr(precision), f"on {torch_device}, expected fp32, bf16 or, on a GPU, fp16")
+    if decoding not in DECODINGS or (decoding == NVDEC and torch_device.type != "cuda"):
+        raise SettingError("decoding", decoding, f"on {torch_device}, expected exact or, on an NVIDIA GPU, nvdec")
     name = ALIASES.get(name, name)
     if is_own_encoder(name):
         own = read_own_encoder(name)
         network, used = own.load()
-        return _on_device(replace(own.profile, precision=precision), used, network, torch_device)
+        return _on_device(replace(own.profile, precision=precision, decoding=decoding), used, network, torch_device)
     if is_hub_name(name):
-        return _load_hub_encoder(name, torch_device, precision)
-    profile = replace(find_profile(name), precision=precision)
+        return _load_hub_encoder(name, torch_device, precision, decoding)
+    profile = replace(find_profile(name), precision=precision, decoding=decoding)
     if profile.modality == "sound":
         if weights not in NAMED:
             raise SettingError("weights", weights, f"{name} uses no network and has none; leave --weights out")
@@ -205,11 +216,11 @@ def load_extractor(
     return _on_device(profile, used, network.fold(), torch_device)
 
 
-def _load_hub_encoder(name: str, device: torch.device, precision: str) -> Extractor:
+def _load_hub_encoder(name: str, device: torch.device, precision: str, decoding: str) -> Extractor:
     from .encoders.hub import HubEncoder  # transformers takes seconds to import
 
     encoder = HubEncoder.find(read_hub_name(name))
-    profile = replace(encoder.profile, precision=precision)
+    profile = replace(encoder.profile, precision=precision, decoding=decoding)
     network, used = encoder.load()
     return _on_device(profile, used, network, device)
 
@@ -225,12 +236,14 @@ def load_for_store(profile: Profile, weights: Path) -> Extractor:
         UserError: The weights are missing or those of another model.
     """
     if not is_of_hub(profile):
-        return load_extractor(profile.name, weights=weights, precision=profile.precision)
+        extractor = load_extractor(profile.name, weights=weights, precision=profile.precision)
+        return replace(extractor, profile=replace(extractor.profile, decoding=profile.decoding))
     from .encoders.hub import HubEncoder
 
     encoder = HubEncoder.of_store(profile, weights)
     network, used = encoder.load()
-    return _on_device(replace(encoder.profile, precision=profile.precision), used, network, torch.device("cpu"))
+    made = replace(encoder.profile, precision=profile.precision, decoding=profile.decoding)
+    return _on_device(made, used, network, torch.device("cpu"))
 
 
 def _on_device(profile: Profile, used: Weights, network: Network, device: torch.device) -> Extractor:

@@ -79,6 +79,8 @@ class Extracted:
     thumbnails: list[Thumbnail]
     failures: dict[str, VideoError] = field(default_factory=dict)
     """Why some features are missing although others exist: the file has no sound, or no pictures."""
+    remark: str = ""
+    """Why another decoder was used than the profiles ask for; empty if it was not."""
 
 
 def wanted_of(profile: Profile) -> Wanted:
@@ -254,7 +256,9 @@ class VideoInWork:
             features |= self._features_of_pictures(self.finished)
         elif self.failure:
             failures |= {e.profile.name: self.failure for e in self.picture_extractors}
-        return Extracted(features, self.thumbnails if self.finished else [], failures)
+        if self.finished is None:
+            return Extracted(features, [], failures)
+        return Extracted(features, self.thumbnails, failures, self.finished.remark)
 
     def _features_of_sound(self, heard: Heard) -> VideoFeatures:
         rows = np.concatenate(self.sound)

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from multiprocessing.connection import wait
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -141,15 +142,16 @@ def measure_speed_with(
     if device == "cpu":
         torch.set_num_threads(num_cores)
     extractors = []
+    how: Mapping[str, Any] = {"device": device, "precision": settings.precision, "decoding": settings.decoding}
     for name, chosen in weights.items():
         try:
-            extractor = make_extractor(settings.dataset, name, chosen, device=device, precision=settings.precision)
+            extractor = make_extractor(settings.dataset, name, chosen, **how)
         except UserError as error:
             if is_hub_name(chosen) or is_own_encoder(chosen):
                 raise
             say(f"note: {error}")
             say(f"note: the speed of {name} is measured with random weights")
-            extractor = load_extractor(name, weights="random", device=device, precision=settings.precision)
+            extractor = load_extractor(name, weights="random", **how)
         extractors.append(extractor)
     return measure_speed(probed, extractors, num_cores=num_cores)
 

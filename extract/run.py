@@ -10,6 +10,7 @@ from ..storage.common.device import tf32_in_use, title_of
 from ..storage.common.problems import Problems
 from ..storage.common.progress import progress
 from ..storage.common.signals import keeping, uninterrupted
+from ..storage.common.terminal import one_line, say
 from ..storage.files import file_identity
 from ..storage.layout import DatasetFolder
 from ..storage.records import Failure, VideoFeatures, VideoRecord
@@ -29,6 +30,8 @@ SHARD_SECONDS = 120.0
 SHARD_BYTES = 256 << 20
 """Size of the features that wait to be written. An hour of sound takes 58 MB until it is converted to float16."""
 
+ON_CPU = "decoded on the CPU, not by NVIDIA's video engine"
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -47,6 +50,8 @@ class Outcome:
     num_bytes: int = 0
     failures: dict[str, Failure] = field(default_factory=dict)
     """Why some features are missing although others exist, by name."""
+    remark: str = ""
+    """Why another decoder was used than was asked for."""
 
 
 @dataclass(frozen=True)
@@ -198,6 +203,7 @@ def _take(result: Result, unwritten: _Unwritten, fetcher: Fetcher) -> Outcome:
         num_rows=sum(len(video.features) for video in features),
         num_bytes=sum(2 * video.features.size for video in features),
         failures={name: _failure(job, path, source, error) for name, error in extracted.failures.items()},
+        remark=extracted.remark,
     )
 
 
@@ -250,5 +256,11 @@ def note_outcome(outcome: Outcome, work: WorkList, problems: Problems) -> None:
         )
     if outcome.partial:
         problems.add(f"{where}: partial: {outcome.partial}; its features are those of what is left of it")
+    if outcome.remark:
+        problems.changed[ON_CPU] += 1
+        if problems.changed[ON_CPU] <= problems.MAX_LINES:
+            say(f"note: {where}: {ON_CPU}: {one_line(outcome.remark)}")
+        elif problems.changed[ON_CPU] == problems.MAX_LINES + 1:
+            say("note: more videos are decoded on the CPU; vlalign-store info says how many")
     for name in outcome.features:
         work.note(name, outcome.video_id, failure or outcome.failures.get(name))

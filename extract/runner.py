@@ -72,7 +72,7 @@ class LocalRunner:
         dataset, precision, hosts = work.dataset, settings.precision, list(settings.allowed_hosts)
         devices = choose_devices(dataset, weights, settings.device, precision)[: len(todo)]
         if len(devices) == 1:
-            made = make_extractors(dataset, weights, device=devices[0], precision=precision)
+            made = make_extractors(dataset, weights, device=devices[0], precision=precision, decoding=settings.decoding)
             jobs = (job_of(dataset, video, [made[name] for name in left]) for video, left in todo)
             events = extract_into_stores(dataset, jobs, list(made.values()), allowed_hosts=hosts)
         else:

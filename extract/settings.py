@@ -8,6 +8,7 @@ from ..storage.common.errors import SettingError
 from ..storage.hub_names import is_hub_name, read_hub_name
 from ..storage.layout import DatasetFolder
 from ..storage.profiles import ALIASES, PROFILES, split_encoders
+from ..storage.records import EXACT
 from ..storage.remote.addresses import host_named
 from .encoders.own import find_own_encoder, is_own_encoder
 
@@ -83,6 +84,9 @@ class ExtractionSettings:
     them. A process extracts on each."""
     precision: str = "fp32"
     """The number format of the networks: "fp32", "bf16" or, on a GPU, "fp16"."""
+    decoding: str = EXACT
+    """What decodes videos: "exact" (any decoder, all give the same pictures) or, on a GPU, "nvdec" (NVIDIA's video
+    engine, whose pictures are nearly the same; it makes another profile)."""
     tf32: str = "convolutions"
     """Where NVIDIA GPUs compute fp32 in TF32: "none", "convolutions" or "all"."""
     stores: str | None = None

@@ -11,6 +11,7 @@ from ..storage.common.terminal import say
 from ..storage.hub_names import is_hub_name, read_hub_name
 from ..storage.layout import DatasetFolder
 from ..storage.profiles import PROFILES
+from ..storage.records import EXACT
 from ..storage.shards import Shard, read_shard
 from ..storage.store_folder import shard_files
 from .encoders.files import find_files
@@ -33,7 +34,13 @@ def first_shard(dataset: DatasetFolder, features: str) -> Shard | None:
 
 
 def make_extractor(
-    dataset: DatasetFolder, name: str, weights: str, *, device: str = "cpu", precision: str = "fp32"
+    dataset: DatasetFolder,
+    name: str,
+    weights: str,
+    *,
+    device: str = "cpu",
+    precision: str = "fp32",
+    decoding: str = EXACT,
 ) -> Extractor:
     """Load the extractor for a data set's store.
 
@@ -45,13 +52,14 @@ def make_extractor(
         weights: A file, "pretrained" or "random"; or an encoder of a library, such as "hf:ORG/MODEL".
         device: As for ``find_device``.
         precision: "fp32", "bf16" or, on a GPU, "fp16".
+        decoding: "exact" or, on a GPU, "nvdec".
 
     Raises:
         UserError: The weights are missing or wrong, or the store was made with other weights.
     """
     shard = first_shard(dataset, name)
     if is_own_encoder(weights) or is_hub_name(weights):
-        extractor = load_extractor(weights, device=device, precision=precision)
+        extractor = load_extractor(weights, device=device, precision=precision, decoding=decoding)
         _check_store(shard, extractor)
         if is_hub_name(weights):
             remember_place(extractor.weights, find_files(read_hub_name(weights)).folder)
@@ -69,7 +77,7 @@ def make_extractor(
                     "work, no more"
                 )
                 weights = "random"
-    extractor = load_extractor(name, weights=weights, device=device, precision=precision)
+    extractor = load_extractor(name, weights=weights, device=device, precision=precision, decoding=decoding)
     _check_store(shard, extractor)
     if weights not in NAMED:
         remember_place(extractor.weights, Path(weights))
@@ -77,11 +85,11 @@ def make_extractor(
 
 
 def make_extractors(
-    dataset: DatasetFolder, weights: Mapping[str, str], *, device: str, precision: str
+    dataset: DatasetFolder, weights: Mapping[str, str], *, device: str, precision: str, decoding: str = EXACT
 ) -> dict[str, Extractor]:
     """Load the extractors for several stores, {features: weights} -> {features: extractor}; see ``make_extractor``."""
     return {
-        name: make_extractor(dataset, name, chosen, device=device, precision=precision)
+        name: make_extractor(dataset, name, chosen, device=device, precision=precision, decoding=decoding)
         for name, chosen in weights.items()
     }
 

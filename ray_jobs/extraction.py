@@ -76,12 +76,13 @@ class ClusterRunner:
             weights=dict(weights),
             device=device,
             precision=settings.precision,
+            decoding=settings.decoding,
             tf32=settings.tf32,
             allowed_hosts=hosts,
             store_urls={name: store.url for name, store in stores.items() if store},
         )
         chosen = [(name, settings.weights_of(name)) for name in settings.names]
-        identity = repr([chosen, device, settings.precision, settings.tf32, hosts])
+        identity = repr([chosen, device, settings.precision, settings.decoding, settings.tf32, hosts])
         job = ClusterRun(
             work, todo, worker_settings, problems, share, self.options.shard_seconds, identity, self._on_progress
         )

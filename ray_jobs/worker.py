@@ -45,6 +45,7 @@ class WorkerSettings:
     """For each features name, the requested weights."""
     device: str = "cpu"
     precision: str = "fp32"
+    decoding: str = "exact"
     tf32: str = "convolutions"
     allowed_hosts: Sequence[str] = ()
     """Hosts in private networks that videos may be fetched from."""
@@ -147,7 +148,12 @@ class ExtractionWorker:
                 torch.set_num_threads(self._num_cores)
             for name, weights in settings.weights.items():
                 extractor = make_extractor(
-                    self._dataset, name, weights, device=settings.device, precision=settings.precision
+                    self._dataset,
+                    name,
+                    weights,
+                    device=settings.device,
+                    precision=settings.precision,
+                    decoding=settings.decoding,
                 )
                 self._extractors[name] = _Timed(**vars(extractor), stopwatch=self._stopwatch)
             self._last_call, self._loading = time.monotonic(), False

@@ -11,6 +11,9 @@ import numpy as np
 
 from .values import PROFILE_RULES, TEXT, check_text
 
+EXACT, NVDEC = "exact", "nvdec"
+"""Values of ``Profile.decoding``."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Profile:
@@ -49,6 +52,9 @@ class Profile:
     """Number of values of a feature."""
     precision: str = "fp32"
     """Type that the network computes in: fp32, bf16 or fp16. The store has a type of its own."""
+    decoding: str = EXACT
+    """"exact": the pictures that all decoders give. "nvdec": those of NVIDIA's video engine, which are nearly these; a
+    store says of each video which decoder it was. JSON leaves out "exact", so that older profiles keep their hash."""
 
     def __post_init__(self) -> None:
         if faults := self.faults(vars(self)):
@@ -65,6 +71,8 @@ class Profile:
         faults = [f"field {name!r} is unknown; expected {', '.join(names)}" for name in values if name not in names]
         for name in names:
             rule = PROFILE_RULES.get(name, TEXT)
+            if name == "decoding" and name not in values:
+                continue
             if name not in values:
                 faults.append(f"field {name!r} is missing; expected {rule.expected}")
             elif not rule.allows(values[name]):
@@ -84,7 +92,10 @@ class Profile:
 
     def to_json(self) -> str:
         """Return all fields as a JSON object with sorted keys."""
-        return json.dumps(asdict(self), sort_keys=True)
+        values = asdict(self)
+        if self.decoding == EXACT:
+            del values["decoding"]
+        return json.dumps(values, sort_keys=True)
 
     @classmethod
     def from_json(cls, text: str) -> "Profile":

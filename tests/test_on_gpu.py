@@ -9,6 +9,7 @@ from itertools import islice
 import numpy as np
 import pytest
 import torch
+from helpers.decoding import ask, differences, want
 from helpers.extractors import run as extract
 from helpers.extractors import stub
 from helpers.fake_cuda import gpu, pretended
@@ -21,6 +22,7 @@ from helpers.training import SPOKEN, at, options
 from helpers.videos import scene
 from vlalign.extract import load_extractor
 from vlalign.extract.cli import main as extract_main
+from vlalign.extract.decoding.process import DecodeProcess
 from vlalign.extract.jobs import Job
 from vlalign.extract.models import MODELS
 from vlalign.extract.render import render_video
@@ -63,6 +65,21 @@ def datasets(toy) -> dict[str, DatasetFolder]:
 
 
 # Extraction
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="a pretended GPU has no video engine")
+def test_the_video_engine_gives_nearly_the_pictures_of_the_cpu(tmp_path):
+    render_video(scene(1.6, width=320, height=240), tmp_path / "a.mp4")
+    wanted = want(25, 112)
+    on_gpu, on_cpu = DecodeProcess([wanted], gpu="cuda:0"), DecodeProcess([wanted])
+    try:
+        found, again, expected = (ask(of, tmp_path / "a.mp4", wanted) for of in (on_gpu, on_gpu, on_cpu))
+    finally:
+        on_gpu.close()
+        on_cpu.close()
+    assert (found.begun, again.begun, expected.begun) == (["NVDEC"], ["NVDEC"], ["PyAV"]), found.finished
+    assert differences(np.stack(found.rows), np.stack(expected.rows)).max() < 2.5
+    np.testing.assert_array_equal(np.stack(found.rows), np.stack(again.rows))
 
 
 @pytest.fixture

@@ -30,7 +30,7 @@ from .sampling import sample_frames
 from .sound import Heard, declared_seconds, planned_sound, sound_rows
 from .windows import Row
 
-BY_DESCRIPTOR, BY_PATH = ("PyAV", "Pillow"), ("decord", "ffmpeg", "torchcodec")
+BY_DESCRIPTOR, BY_PATH = ("NVDEC", "PyAV", "Pillow"), ("decord", "ffmpeg", "torchcodec")
 """Decoders that read a handed descriptor, and those that open the file by its path, which run in another process."""
 CPU_SECONDS = 120
 CPU_SECONDS_PER_SECOND = 5

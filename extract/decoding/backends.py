@@ -3,6 +3,8 @@
 PyAV comes first. If it fails, decord is tried on what it reads well, then the ffmpeg program, then torchcodec, which
 takes seconds to start and reports no damage. Each scales frames with FFmpeg's ``scale`` filter, or with another
 library's kernel from the frame in RGB at its own size. Images are decoded by Pillow and scaled alike.
+
+NVIDIA's video engine, whose pictures are nearly these, comes before all where a profile asks for it.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -15,6 +17,7 @@ from .decord_backend import decord, decord_pictures, decord_reads_well
 from .ffmpeg_backend import ffmpeg_pictures, ffmpeg_program, ffmpeg_version
 from .frames import Decoding, Pictures
 from .images import IMAGE, pillow_pictures
+from .nvdec_backend import is_in_use, nvdec_pictures, nvdec_version
 from .probe import VideoInfo
 from .pyav_backend import pyav_pictures
 from .scaling import Size
@@ -25,6 +28,7 @@ BACKENDS: dict[str, Callable[[Decoding, np.ndarray], Iterator[tuple[int, Picture
     "PyAV": pyav_pictures,
     "ffmpeg": ffmpeg_pictures,
     "torchcodec": torchcodec_pictures,
+    "NVDEC": nvdec_pictures,
     "Pillow": pillow_pictures,
 }
 SILENT_BACKENDS = {"decord", "torchcodec"}
@@ -42,6 +46,7 @@ def choose_backends(info: VideoInfo, sizes: list[Size], without: Sequence[str] =
     if IMAGE in info.containers:
         return [name for name in ["Pillow"] if name not in without]
     can_read = {
+        "NVDEC": is_in_use,
         "PyAV": lambda: True,
         "decord": lambda: decord_reads_well(info, sizes),
         "ffmpeg": lambda: ffmpeg_program() is not None,
@@ -56,6 +61,8 @@ def version_of(backend: str) -> str:
         return f"ffmpeg {ffmpeg_version()}"
     if backend == "Pillow":
         return f"Pillow {PIL.__version__}"
+    if backend == "NVDEC":
+        return nvdec_version()
     if backend == "torchcodec":
         return f"torchcodec {torchcodec_version()}"
     return f"decord {decord.__version__}" if backend == "decord" else f"PyAV {av.__version__}"

@@ -3,7 +3,7 @@
 There are three processes. This one loads the libraries, takes requests and opens files, but reads nothing of them. It
 forks one that gets each file as a descriptor and can open none itself (``sandbox.py``); that one decodes. If its
 decoders fail, those that open a file by its path are tried: for each such video in a process of its own, which sees no
-other file.
+other file. Only a process that decodes on a GPU is not confined (``nvdec_backend.py``).
 
 Requests and answers are JSON over a socket, and frames lie in memory that is shared with the parent
 (``frame_memory.py``). Nothing that is sent from here can make the parent run code.
@@ -29,7 +29,7 @@ from typing import NoReturn
 import av
 from PIL import Image
 
-from . import ffmpeg_backend, handed, sandbox, torchcodec_backend
+from . import ffmpeg_backend, handed, nvdec_backend, sandbox, torchcodec_backend
 from .answer import Answers, LeftToOthers, answer
 from .errors import VideoError
 from .frame_memory import FrameMemory
@@ -60,9 +60,16 @@ def respond(request: Request, answers: Answers, failure: VideoError | None = Non
         answers.send(Failed("out_of_memory", f"it needs more than {MEMORY_BYTES >> 30} GB to be decoded"))
 
 
-def decode_handed(answers: Answers, orders: socket.socket) -> None:
-    """Answer one request after another, each with the file's descriptor."""
-    sandbox.confine()
+def decode_handed(answers: Answers, orders: socket.socket, gpu: str) -> None:
+    """Answer one request after another, each with the file's descriptor.
+
+    Args:
+        answers: The way to the parent.
+        orders: Where requests come from.
+        gpu: The GPU whose video engine decodes, such as "cuda:0", without a sandbox; empty: none.
+    """
+    if not gpu or not nvdec_backend.use(gpu, MEMORY_BYTES):
+        sandbox.confine()
     with Connection(orders.fileno()) as line:
         while True:
             request = Request.from_json(line.recv_bytes())
@@ -153,12 +160,13 @@ def load_all() -> None:
     Image.init()
 
 
-def serve(connection: Connection, memory: FrameMemory) -> None:
+def serve(connection: Connection, memory: FrameMemory, gpu: str) -> None:
     """Open the file of each request here, and have it read by another process.
 
     Args:
         connection: Where requests come from and answers go.
         memory: Where frames are handed to the parent.
+        gpu: As for ``decode_handed``.
 
     Standard input is a pipe to which the parent never writes; it is closed when the parent ends.
     """
@@ -173,7 +181,7 @@ def serve(connection: Connection, memory: FrameMemory) -> None:
             missing = isinstance(error, FileNotFoundError)
             answers.send(Failed("missing", "no such file") if missing else Failed("unreadable", error.strerror or ""))
             continue
-        helper = helper or Helper(partial(decode_handed, answers, theirs))
+        helper = helper or Helper(partial(decode_handed, answers, theirs, gpu))
         orders.send_bytes(request.to_json())
         socket.send_fds(ours, [b"."], [descriptor])
         os.close(descriptor)
@@ -185,7 +193,8 @@ def serve(connection: Connection, memory: FrameMemory) -> None:
 
 
 def main() -> None:
-    """Serve requests. The arguments are the descriptors of a socket, and those of ``FrameMemory``."""
+    """Serve requests. The arguments are the descriptors of a socket, and those of ``FrameMemory``; then the GPU
+    (``decode_handed``), if any."""
     # Signals of a terminal or batch system reach the parent, too; the parent ends this process.
     for stop in (signal.SIGINT, signal.SIGTERM):
         signal.signal(stop, signal.SIG_IGN)
@@ -193,9 +202,10 @@ def main() -> None:
     sandbox.limit_files()
     sandbox.leave_network()
     load_all()
-    answering, *of_memory = map(int, sys.argv[1:])
+    answering, *of_memory = map(int, sys.argv[1:4])
+    gpu = "".join(sys.argv[4:])
     with Connection(answering) as connection:
         try:
-            serve(connection, FrameMemory(*of_memory))
+            serve(connection, FrameMemory(*of_memory), gpu)
         except EOFError:
             return

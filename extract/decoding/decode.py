@@ -15,6 +15,7 @@ from .container import MAX_SIDE_RATIO
 from .errors import NotTrusted, VideoError
 from .frames import Decoding
 from .kernels import LIBSWSCALE, PILLOW, Kernel
+from .nvdec_backend import is_in_use
 from .probe import VideoInfo
 from .pyav_backend import STRICT_DECODERS
 from .sampling import sample_frames
@@ -82,6 +83,8 @@ class Finished:
     """The parts that are missing or damaged, with numbers; empty if none are."""
     num_frames: list[int]
     """Number of sampled frames, for each profile."""
+    remark: str = ""
+    """Why another decoder was used than the profile asks for; empty if it was not."""
 
 
 Part = Row | Picture | Started | Finished
@@ -111,13 +114,15 @@ def decode_video(
     """
     plan = _Plan(info, wanted, place)
     failures: list[VideoError] = []
+    remark = "it did not survive the file" if "NVDEC" in without and is_in_use() else ""
     for backend in choose_backends(info, plan.sizes, without):
         try:
             yield Started(backend)
-            yield from _decode_with(backend, plan, beat)
+            yield from _decode_with(backend, plan, beat, remark)
             return
-        except NotTrusted:
-            continue
+        except NotTrusted as error:
+            if backend == "NVDEC":
+                remark = str(error)
         except VideoError as error:
             failures.append(error)
     if failures:
@@ -143,7 +148,7 @@ class _Plan:
         self.thumbnails = {int(self.indices[int(position * last + 0.5)]) for position in THUMBNAIL_POSITIONS}
 
 
-def _decode_with(backend: str, plan: _Plan, beat: Callable[[], None]) -> Iterator[Part]:
+def _decode_with(backend: str, plan: _Plan, beat: Callable[[], None], remark: str) -> Iterator[Part]:
     partial = [plan.info.missing] if plan.info.missing else []
     decoding, num_absent = yield from _pass(backend, plan, beat)
     num_damaged = decoding.num_damaged
@@ -168,6 +173,7 @@ def _decode_with(backend: str, plan: _Plan, beat: Callable[[], None]) -> Iterato
         duration_seconds=plan.info.duration_seconds,
         partial="; ".join(partial),
         num_frames=[len(indices) for indices in plan.samples],
+        remark=remark,
     )
 
 

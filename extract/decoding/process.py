@@ -25,17 +25,20 @@ VIDEOS_OF_A_CHILD = 500
 """After this many videos a new process takes over: libraries that decode for days leak."""
 MAX_ANSWER_BYTES = 64 << 20
 """Longest message."""
+CUDA_VARIABLES = "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"
+"""They decide which GPU "cuda:0" is."""
 COMMAND = "from vlalign.extract.decoding.child import main; main()"
 
 
 class DecodeProcess:
     """A child process that decodes one video after another."""
 
-    def __init__(self, wanted: Sequence[Wanted] = ()) -> None:
+    def __init__(self, wanted: Sequence[Wanted] = (), *, gpu: str = "") -> None:
         """Start the process.
 
         Args:
             wanted: What requests will want. There is room for windows of all of these, or else for small ones.
+            gpu: The GPU whose video engine decodes, such as "cuda:0"; empty: none.
         """
         ours, theirs = socket.socketpair()
         memory = frame_memory.create(frame_memory.num_bytes_for(wanted))
@@ -48,9 +51,11 @@ class DecodeProcess:
             "OMP_NUM_THREADS": "1",
             "OPENBLAS_NUM_THREADS": "1",
         }
+        if gpu:
+            environment |= {name: os.environ[name] for name in CUDA_VARIABLES if name in os.environ}
         passed = [theirs.fileno(), memory, taken]
         self._process = subprocess.Popen(
-            [sys.executable, "-c", COMMAND, *map(str, passed)],
+            [sys.executable, "-c", COMMAND, *map(str, passed), *([gpu] if gpu else [])],
             stdin=subprocess.PIPE,
             stdout=self._stderr,
             stderr=self._stderr,

@@ -11,7 +11,9 @@ import importlib.util
 import resource
 from array import array
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -23,6 +25,9 @@ from .handed import HandedFile
 from .kernels import BY_FFMPEG, Kernel
 from .probe import VideoInfo
 from .scaling import Size
+
+if TYPE_CHECKING:
+    from torchcodec.decoders import VideoDecoder  # pyright: ignore[reportPrivateImportUsage]
 
 FRAMES_AT_ONCE = 16
 PLAIN_FORMATS = {"yuv420p", "yuvj420p"}
@@ -55,11 +60,11 @@ def load(memory_bytes: int) -> bool:
     except (ImportError, OSError, RuntimeError):
         return False
     finally:
-        sandbox.limit(resource.RLIMIT_AS, _addresses_bytes() + memory_bytes)
+        sandbox.limit(resource.RLIMIT_AS, addresses_bytes() + memory_bytes)
     return True
 
 
-def _addresses_bytes() -> int:
+def addresses_bytes() -> int:
     """Return the size of this process's address space; 0 where the system does not say (and does not limit it)."""
     statm = Path("/proc/self/statm")
     return int(statm.read_text().split()[0]) * resource.getpagesize() if statm.exists() else 0
@@ -81,27 +86,57 @@ def torchcodec_pictures(decoding: Decoding, wanted: np.ndarray) -> Iterator[tupl
     Raises:
         NotTrusted: torchcodec fails, or reads the file differently from its packets.
     """
-    from torchcodec.decoders import VideoDecoder  # pyright: ignore[reportPrivateImportUsage]
+    kernels = [Kernel.of(size.resize) for size in decoding.sizes]
+    with failures_as_distrust():
+        for index, frame in rgb_frames(open_decoder(decoding.info), decoding, wanted):
+            sides = [size.shape(*frame.shape[:2]) for size in decoding.sizes]
+            yield index, [kernel.scaled(frame, *side) for kernel, side in zip(kernels, sides, strict=True)]
+    decoding.delivered = array("q", decoding.info.pts.tolist())
 
-    info, kernels = decoding.info, [Kernel.of(size.resize) for size in decoding.sizes]
-    with open_video(info.path) as container:
-        stream_index = video_stream(container).index
+
+@contextmanager
+def failures_as_distrust() -> Iterator[None]:
+    """Raise ``NotTrusted`` for an error of torchcodec."""
     try:
-        decoder = VideoDecoder(HandedFile(info.path), stream_index=stream_index, dimension_order="NHWC")
-        if len(decoder) != len(info.pts):
-            raise NotTrusted(f"torchcodec finds {len(decoder)} frames, the packets are {len(info.pts)}")
-        start_seconds = decoder.get_frame_at(0).pts_seconds
-        for first in range(0, len(wanted), FRAMES_AT_ONCE):
-            indices = wanted[first : first + FRAMES_AT_ONCE]
-            batch = decoder.get_frames_at(indices.tolist())
-            _compare_times(batch.pts_seconds.numpy() - start_seconds, info, indices)
-            for index, frame in zip(indices.tolist(), batch.data.numpy(), strict=True):
-                decoding.beat()
-                sides = [size.shape(*frame.shape[:2]) for size in decoding.sizes]
-                yield index, [kernel.scaled(frame, *side) for kernel, side in zip(kernels, sides, strict=True)]
+        yield
     except (RuntimeError, ValueError, IndexError, UnicodeError) as error:
         raise NotTrusted(f"torchcodec: {short_reason(error)}") from None
-    decoding.delivered = array("q", info.pts.tolist())
+
+
+def open_decoder(info: VideoInfo, device: str = "cpu") -> "VideoDecoder":
+    """Open a file.
+
+    Args:
+        info: The probed video.
+        device: What decodes: "cpu", "cuda" or "cuda:N".
+
+    Raises:
+        NotTrusted: It has another number of frames than packets.
+    """
+    from torchcodec.decoders import VideoDecoder  # pyright: ignore[reportPrivateImportUsage]
+
+    with open_video(info.path) as container:
+        stream_index = video_stream(container).index
+    decoder = VideoDecoder(HandedFile(info.path), stream_index=stream_index, dimension_order="NHWC", device=device)
+    if len(decoder) != len(info.pts):
+        raise NotTrusted(f"torchcodec finds {len(decoder)} frames, the packets are {len(info.pts)}")
+    return decoder
+
+
+def rgb_frames(decoder: "VideoDecoder", decoding: Decoding, wanted: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
+    """Yield (index, frame), [H, W, 3] RGB of the video's own size, for each wanted frame.
+
+    Raises:
+        NotTrusted: The frames have other times than the packets.
+    """
+    start_seconds = decoder.get_frame_at(0).pts_seconds
+    for first in range(0, len(wanted), FRAMES_AT_ONCE):
+        indices = wanted[first : first + FRAMES_AT_ONCE]
+        batch = decoder.get_frames_at(indices.tolist())
+        _compare_times(batch.pts_seconds.cpu().numpy() - start_seconds, decoding.info, indices)
+        for index, frame in zip(indices.tolist(), batch.data.cpu().numpy(), strict=True):
+            decoding.beat()
+            yield index, frame
 
 
 def torchcodec_version() -> str:

@@ -156,7 +156,7 @@ def test_a_lying_decoder_fails_only_its_own_video(short_video, tmp_path, monkeyp
         "from pathlib import Path\nfrom vlalign.extract.decoding import child\n"
         "from vlalign.extract.decoding.messages import Request\n"
         "whole = child.serve\n"
-        "def serve(line, memory):\n"
+        "def serve(line, memory, gpu):\n"
         "    request = line.recv_bytes()\n"
         "    if 'bad' in Request.from_json(request).path:\n"
         f"        for each in Path({str(tmp_path)!r}, 'answers').read_bytes().split(b'|||'): line.send_bytes(each)\n"
@@ -165,7 +165,7 @@ def test_a_lying_decoder_fails_only_its_own_video(short_video, tmp_path, monkeyp
         "        first = [request]\n"
         "        def __getattr__(self, name): return getattr(line, name)\n"
         "        def recv_bytes(self, *most): return self.first.pop() if self.first else line.recv_bytes(*most)\n"
-        "    whole(Again(), memory)\n"
+        "    whole(Again(), memory, gpu)\n"
         "child.serve = serve\n"
         "child.main()\n"
     )

@@ -1,0 +1,160 @@
+"""Pictures by NVIDIA's video engine (NVDEC), through torchcodec, for profiles whose ``decoding`` is "nvdec".
+
+A GPU converts frames to RGB with other roundings, and they are scaled from RGB here, where other decoders scale before
+the conversion if the kernel is FFmpeg's. So pictures are nearly those of the other decoders. A file is trusted to it
+only if a few of its first frames are. Like torchcodec on a CPU, it does not say what is damaged.
+
+CUDA opens devices and libraries while it decodes, and reserves any number of addresses: the process that uses it is not
+confined, unlike all other decoders.
+"""
+
+import resource
+from array import array
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import av
+import numpy as np
+
+from . import sandbox
+from .container import first_frame
+from .errors import NotTrusted, short_reason
+from .frames import Decoding, Pictures
+from .kernels import PILLOW
+from .probe import VideoInfo
+from .pyav_backend import pyav_pictures
+from .scaling import Scaler, Size
+from .torchcodec_backend import (
+    PLAIN_FORMATS,
+    addresses_bytes,
+    failures_as_distrust,
+    load,
+    open_decoder,
+    rgb_frames,
+    torchcodec_version,
+)
+
+MOST_DIFFERENCE = 1.0
+"""Mean absolute difference, of 255, between a frame and the CPU's, both in RGB of the video's own size. The matrix of
+another standard changes saturated frames by more, and full in place of limited range changes all by 5 to 20."""
+MOST_COMPARED, COMPARED_SECONDS = 4, 2.0
+"""Frames that are compared at most, and the part of the video that they are from."""
+
+
+class Engine(NamedTuple):
+    """What this process decodes on."""
+
+    device: str
+    refusal: str
+    """Why it cannot; empty if it can."""
+
+
+_engine: Engine | None = None
+
+
+def use(device: str, memory_bytes: int) -> bool:
+    """Load what decoding on a GPU needs, in the process that decodes. No other is to use CUDA before.
+
+    Args:
+        device: "cuda" or "cuda:N".
+        memory_bytes: Address space that decoding may take if the GPU cannot be used.
+
+    Returns:
+        Whether it can be used. If not, each video's ``NotTrusted`` says why.
+    """
+    global _engine
+    refusal = _load(device, memory_bytes)
+    _engine = Engine(device, refusal)
+    return not refusal
+
+
+def _load(device: str, memory_bytes: int) -> str:
+    if not load(memory_bytes):
+        return "torchcodec or FFmpeg's shared libraries are not installed"
+    _, highest = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (highest, highest))
+    import torch
+
+    try:
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        sandbox.limit(resource.RLIMIT_AS, addresses_bytes() + memory_bytes)
+        return f"{device} is not available ({str(error).splitlines()[0]})"
+    return ""
+
+
+def is_in_use() -> bool:
+    """Return whether this process was asked to decode on a GPU, whether it can or not."""
+    return _engine is not None
+
+
+def nvdec_version() -> str:
+    """Return the name of this decoder with torchcodec's version."""
+    return f"NVDEC, torchcodec {torchcodec_version()}"
+
+
+def nvdec_pictures(decoding: Decoding, wanted: np.ndarray) -> Iterator[tuple[int, Pictures]]:
+    """Yield (index, pictures) for each wanted frame, like ``pyav_pictures``.
+
+    Raises:
+        NotTrusted: The engine cannot be used for the file, or its frames are not nearly those of the CPU.
+    """
+    info = decoding.info
+    if refusal := refusal_of(info):
+        raise NotTrusted(refusal)
+    assert _engine is not None  # else there is a refusal
+    scalers = [Scaler(size) for size in decoding.sizes]
+    with failures_as_distrust():
+        decoder = open_decoder(info, _engine.device)
+        if decoder.cpu_fallback:  # torchcodec would decode on the CPU, and scale what comes on the GPU
+            raise NotTrusted(short_reason(RuntimeError(str(decoder.cpu_fallback))))
+        compared = frames_to_compare(info, wanted)
+        check_near([frame for _, frame in rgb_frames(decoder, decoding, compared)], frames_of_cpu(decoding, compared))
+        for index, rgb in rgb_frames(decoder, decoding, wanted):
+            frame = av.VideoFrame.from_ndarray(np.ascontiguousarray(rgb), format="rgb24")
+            yield index, [scaler(frame, 0) for scaler in scalers]
+    decoding.delivered = array("q", info.pts.tolist())
+
+
+def refusal_of(info: VideoInfo) -> str:
+    """Return why a file is not tried; empty if it is. Judged by its packets and first frame."""
+    if _engine is None or _engine.refusal:
+        return "no GPU was asked for" if _engine is None else _engine.refusal
+    if not info.timed or info.missing:
+        return "parts of it are missing" if info.missing else "its frames have no times"
+    first = first_frame(info.path)
+    if first is None or first.format.name not in PLAIN_FORMATS:
+        return (
+            f"its frames are {first.format.name if first else 'damaged'}; expected {' or '.join(sorted(PLAIN_FORMATS))}"
+        )
+    return "it is interlaced" if first.interlaced_frame else ""
+
+
+def frames_to_compare(info: VideoInfo, wanted: np.ndarray) -> np.ndarray:
+    """Return the indices of the frames that decide whether a file is trusted: of ``wanted``, spread over its start."""
+    seconds = (info.pts[wanted] - info.pts[wanted[0]]) * float(info.time_base)
+    early = wanted[seconds <= COMPARED_SECONDS]
+    return early[np.unique(np.linspace(0, len(early) - 1, MOST_COMPARED).astype(int))]
+
+
+def frames_of_cpu(decoding: Decoding, indices: np.ndarray) -> list[np.ndarray]:
+    """Return frames by PyAV, in RGB of the video's own size."""
+    info = decoding.info
+    own_size = Size(min(info.height, info.width), PILLOW)
+    return [pictures[0] for _, pictures in pyav_pictures(Decoding(info, [own_size], beat=decoding.beat), indices)]
+
+
+def check_near(frames: Sequence[np.ndarray], frames_of_cpu: Sequence[np.ndarray]) -> None:
+    """Compare frames with those of the CPU.
+
+    Raises:
+        NotTrusted: There are others, or one differs by more than ``MOST_DIFFERENCE``.
+    """
+    if [frame.shape for frame in frames] != [frame.shape for frame in frames_of_cpu]:
+        raise NotTrusted("its first frames have other sizes than on the CPU, or are others")
+    for frame, expected in zip(frames, frames_of_cpu, strict=True):
+        difference = np.abs(frame.astype(np.int16) - expected).mean()
+        if difference > MOST_DIFFERENCE:
+            raise NotTrusted(
+                f"a frame is {difference:.1f} of 255 from the CPU's on average; expected at most {MOST_DIFFERENCE:g}"
+            )

@@ -1,0 +1,250 @@
+"""NVIDIA's video engine: when it is used, what it is compared with, and what happens where it cannot be.
+
+No test here needs a GPU. That of the real engine is in ``tests/test_on_gpu.py``.
+"""
+
+from dataclasses import asdict, replace
+from fractions import Fraction
+
+import av
+import numpy as np
+import pytest
+import torch
+from helpers.decoding import REAL, ask, differences, needs_torchcodec, pictures_by, take, want
+from helpers.extractors import stub
+from helpers.fake_cuda import pretended
+from helpers.shared import shared
+from vlalign.extract import load_extractor
+from vlalign.extract.cli import main as extract_main
+from vlalign.extract.decoding import nvdec_backend
+from vlalign.extract.decoding.backends import choose_backends
+from vlalign.extract.decoding.errors import NotTrusted
+from vlalign.extract.decoding.frames import Decoding
+from vlalign.extract.decoding.kernels import LIBSWSCALE, PILLOW
+from vlalign.extract.decoding.nvdec_backend import (
+    MOST_DIFFERENCE,
+    Engine,
+    check_near,
+    frames_of_cpu,
+    frames_to_compare,
+    nvdec_pictures,
+    refusal_of,
+)
+from vlalign.extract.decoding.probe import probe_video
+from vlalign.extract.decoding.process import DecodeProcess
+from vlalign.extract.decoding.scaling import Size
+from vlalign.extract.engine import video_engine
+from vlalign.storage import FeatureStore
+from vlalign.storage.common.errors import UserError
+from vlalign.storage.describe import describe
+from vlalign.storage.layout import DatasetFolder
+from vlalign.storage.profiles import PROFILES
+from vlalign.storage.records import Profile
+
+NO_GPU = pytest.mark.skipif(torch.cuda.is_available(), reason="here is a GPU, so CUDA does not refuse")
+SATURATED = list(REAL)[4]
+"""A real video on which the matrix of another standard shows."""
+
+
+@pytest.fixture
+def engine(monkeypatch):
+    """Return a function that lets this process decode on a device."""
+    return lambda device="cuda:0", refusal="": monkeypatch.setattr(nvdec_backend, "_engine", Engine(device, refusal))
+
+
+# What it is compared with
+
+
+def real_frames(name: str = SATURATED) -> list[np.ndarray]:
+    info = probe_video(shared(REAL[name]))
+    return frames_of_cpu(Decoding(info, []), frames_to_compare(info, np.arange(0, len(info.pts), 10)))
+
+
+def by_matrix_of_709(rgb: np.ndarray) -> np.ndarray:
+    """What comes of taking YCbCr of BT.601 for that of BT.709."""
+    r, g, b = np.moveaxis(rgb.astype(float), -1, 0)
+    y = 0.299 * r + 0.587 * g + 0.114 * b
+    cb, cr = (b - y) / 1.772, (r - y) / 1.402
+    return np.stack([y + 1.5748 * cr, y - 0.1873 * cb - 0.4681 * cr, y + 1.8556 * cb], axis=-1)
+
+
+def rounded(frames: list[np.ndarray]) -> list[np.ndarray]:
+    return [np.clip(np.rint(frame), 0, 255).astype(np.uint8) for frame in frames]
+
+
+def test_the_same_frames_and_other_roundings_are_near():
+    frames, rng = real_frames(), np.random.default_rng(0)
+    check_near(frames, frames)
+    check_near(rounded([frame + rng.integers(-1, 2, frame.shape) for frame in frames]), frames)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda frames: rounded([by_matrix_of_709(frame) for frame in frames]), "of 255 from the CPU's on average"),
+        (lambda frames: rounded([(frame - 16.0) * 255 / 219 for frame in frames]), "of 255 from the CPU's on average"),
+        (lambda frames: [frame[..., ::-1] for frame in frames], "of 255 from the CPU's on average"),
+        (lambda frames: [frame[1:] for frame in frames], "its first frames have other sizes"),
+        (lambda frames: frames[1:], "its first frames have other sizes than on the CPU, or are others"),
+    ],
+    ids=["another matrix", "another range", "blue for red", "another size", "a frame fewer"],
+)
+def test_frames_of_another_meaning_are_not_near(change, words):
+    frames = real_frames()
+    with pytest.raises(NotTrusted, match=words):
+        check_near(change(frames), frames)
+
+
+def test_another_frame_is_not_near():
+    frames = real_frames()
+    with pytest.raises(NotTrusted):
+        check_near([*frames[1:], frames[0]], frames)
+
+
+def test_one_frame_too_far_is_enough():
+    frames = [np.full((4, 4, 3), 100, np.uint8)] * 3
+    wrong = [*frames[:2], frames[2] + np.uint8(MOST_DIFFERENCE + 1)]
+    with pytest.raises(NotTrusted, match=r"a frame is 2\.0 of 255"):
+        check_near(wrong, frames)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "compared"),
+    [(range(0, 250, 25), [0, 25, 50]), (range(10, 250), [10, 26, 43, 60]), ([7], [7]), ([7, 200], [7])],
+)
+def test_up_to_four_frames_of_two_seconds_are_compared(with_sound, wanted, compared):
+    info = replace(probe_video(with_sound), pts=np.arange(250), time_base=Fraction(1, 25))
+    assert frames_to_compare(info, np.array(wanted)).tolist() == compared
+
+
+# The path of the frames, with torchcodec's CPU decoder in place of the GPU's
+
+
+@needs_torchcodec
+@pytest.mark.parametrize("name", [SATURATED, list(REAL)[-1]])
+def test_frames_are_scaled_from_rgb_to_nearly_the_same_pictures(engine, name):
+    engine("cpu")
+    info, sizes = probe_video(shared(REAL[name])), [Size(224, LIBSWSCALE), Size(112, PILLOW)]
+    wanted = np.arange(0, min(len(info.pts), 100), 25)
+    expected, _ = pictures_by("pyav", info, sizes, wanted)
+    decoding = Decoding(info, sizes)
+    indices, found = zip(*nvdec_pictures(decoding, wanted), strict=True)
+    assert list(indices) == wanted.tolist() and list(decoding.delivered) == info.pts.tolist()
+    scaled_by_ffmpeg, scaled_by_pillow = (np.stack([pictures[i] for pictures in found]) for i in range(2))
+    np.testing.assert_array_equal(scaled_by_pillow, expected[1])
+    assert 0 < differences(scaled_by_ffmpeg, expected[0]).max() < 2.5
+
+
+@needs_torchcodec
+def test_a_file_that_it_reads_has_its_name(engine, with_sound):
+    engine("cpu")
+    taken = take(with_sound, want(2, 64))
+    assert taken.begun == ["NVDEC"] and taken.finished.decoder.startswith("NVDEC, torchcodec ")
+    assert not taken.finished.remark and not taken.finished.partial
+
+
+# What it cannot read
+
+
+@needs_torchcodec
+@NO_GPU
+def test_what_cuda_refuses_is_decoded_as_always_and_said(engine, with_sound):
+    engine("cuda:0")
+    taken, expected = take(with_sound, want(2, 64)), take(with_sound, want(2, 64), without=("NVDEC",))
+    assert (taken.begun, expected.begun) == (["NVDEC", "PyAV"], ["PyAV"])
+    np.testing.assert_array_equal(taken.frames, expected.frames)
+    assert taken.finished.decoder == expected.finished.decoder
+    assert "NVIDIA" in taken.finished.remark and "\n" not in taken.finished.remark
+    assert expected.finished.remark == "it did not survive the file"
+
+
+def test_files_that_it_is_not_trusted_with_are_left_with_the_reason(engine, with_sound, tmp_path):
+    info, path = probe_video(with_sound), tmp_path / "full-chroma.mp4"
+    with av.open(str(path), "w") as written:
+        stream = written.add_stream("libx264", rate=25)
+        stream.width, stream.height, stream.pix_fmt = 64, 48, "yuv444p"
+        for number in range(3):
+            frame = av.VideoFrame.from_ndarray(np.full((48, 64, 3), 40 * number, np.uint8), format="rgb24")
+            frame.pts, frame.time_base = number, Fraction(1, 25)
+            written.mux(stream.encode(frame))
+        written.mux(stream.encode(None))
+    engine()
+    assert refusal_of(info) == ""
+    assert refusal_of(replace(info, timed=False)) == "its frames have no times"
+    assert refusal_of(replace(info, missing="half of it")) == "parts of it are missing"
+    assert refusal_of(probe_video(path)) == "its frames are yuv444p; expected yuv420p or yuvj420p"
+    taken = take(path, want(25, 48))
+    assert taken.begun == ["NVDEC", "PyAV"] and taken.finished.remark.startswith("its frames are yuv444p")
+
+
+def test_it_is_tried_only_where_it_was_asked_for(engine, with_sound):
+    info = probe_video(with_sound)
+    assert choose_backends(info, [Size(64)])[0] == "PyAV"
+    engine()
+    assert choose_backends(info, [Size(64)])[:2] == ["NVDEC", "PyAV"]
+    assert choose_backends(info, [Size(64)], ["NVDEC"])[0] == "PyAV"
+
+
+@needs_torchcodec
+@NO_GPU
+@pytest.mark.slow
+def test_a_process_without_a_gpu_is_confined_and_decodes_as_always(with_sound):
+    process, plain = DecodeProcess(gpu="cuda:0"), DecodeProcess()
+    try:
+        ended, again, expected = (ask(of, with_sound, want(2, 64)) for of in (process, process, plain))
+    finally:
+        process.close()
+        plain.close()
+    assert (ended.begun, expected.begun) == (["NVDEC", "PyAV"], ["PyAV"])
+    assert ended.finished.remark == again.finished.remark
+    assert ended.finished.remark.startswith("cuda:0 is not available (")
+    np.testing.assert_array_equal(np.stack(ended.rows), np.stack(expected.rows))
+
+
+# The profile
+
+
+def test_exact_profiles_keep_their_json_and_hash():
+    profile = PROFILES["s3d"]
+    other = replace(profile, decoding="nvdec")
+    assert "decoding" not in profile.to_json() and '"decoding": "nvdec"' in other.to_json()
+    assert profile.hash != other.hash
+    for each in (profile, other):
+        assert Profile.from_json(each.to_json()) == each
+    without = {name: value for name, value in asdict(profile).items() if name != "decoding"}
+    assert not Profile.faults(without) and Profile.faults(without | {"decoding": 1})
+
+
+def test_profiles_of_both_kinds_are_not_decoded_together():
+    exact = stub()
+    other = replace(exact, profile=replace(exact.profile, decoding="nvdec"), device=torch.device("cuda:1"))
+    assert (video_engine([exact]), video_engine([other])) == ("", "cuda:1")
+    assert video_engine([replace(other, device=torch.device("cpu"))]) == ""
+    with pytest.raises(ValueError, match="extract them one after the other"):
+        video_engine([exact, other])
+
+
+def test_it_needs_a_gpu():
+    with pytest.raises(UserError, match="on cpu, expected exact or, on an NVIDIA GPU, nvdec"):
+        load_extractor("resnet152", weights="random", decoding="nvdec")
+
+
+@needs_torchcodec
+@NO_GPU
+@pytest.mark.slow
+def test_a_store_says_so_and_refuses_other_rows(with_sound, tmp_path, capsys):
+    (tmp_path / "videos").mkdir()
+    (tmp_path / "videos" / "a.mp4").write_bytes(with_sound.read_bytes())
+    call = ["--root", str(tmp_path), "--dataset", "mine", "--videos", str(tmp_path / "videos")]
+    call += ["--features", "resnet152", "--weights", "random"]
+    with pretended():
+        assert extract_main([*call, "--device", "cuda", "--decoding", "nvdec"]) == 0
+    said = capsys.readouterr().err
+    assert ": decoded on the CPU, not by NVIDIA's video engine: cuda is not available (" in said
+    store = FeatureStore(DatasetFolder(tmp_path, "mine").features("resnet152"))
+    assert store.profile == replace(PROFILES["resnet152"], decoding="nvdec")
+    [decoder] = describe(store).decoders
+    assert decoder.startswith("PyAV ")
+    (tmp_path / "videos" / "b.mp4").write_bytes(with_sound.read_bytes())
+    assert extract_main([*call, "--device", "cpu"]) == 2
+    assert "was made with profile" in capsys.readouterr().err
