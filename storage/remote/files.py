@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import errno
+import hashlib
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -24,6 +25,10 @@ ANSWER_SECONDS, SLOWEST_BYTES_PER_SECOND = 60.0, 250_000
 """A copy of a file may take ``ANSWER_SECONDS``, and longer the larger it is. No other limit ends a request whose server
 stops reading in the middle.
 """
+
+
+CHECKED_BYTES = 8 << 20
+"""So many at once of a file that is compared with one there."""
 
 
 class Refused(OSError):
@@ -115,6 +120,31 @@ class RemoteFiles:
             return self._files.exists(self._in_folder(name))
 
         return _retried(look, f"{self.url}/{name}")
+
+    def holds(self, path: Path) -> bool:
+        """Return True if the file of the same name there has the same bytes as a local file.
+
+        The MD5 that S3 tells of an object says so. A file without one, or with another, is read.
+        """
+        num_bytes, name = path.stat().st_size, path.name
+
+        def look() -> dict[str, Any]:
+            self._files.invalidate_cache()
+            return self._files.info(self._in_folder(name))
+
+        known = _retried(look, f"{self.url}/{name}")
+        if known["size"] != num_bytes:
+            return False
+        with path.open("rb") as file:
+            if "ETag" in known:
+                digest = hashlib.md5(usedforsecurity=False)
+                for block in iter(lambda: file.read(CHECKED_BYTES), b""):
+                    digest.update(block)
+                if digest.hexdigest() == str(known["ETag"]).strip('"'):
+                    return True
+                file.seek(0)
+            firsts = range(0, num_bytes, CHECKED_BYTES)
+            return all(file.read(CHECKED_BYTES) == self.read(name, n, n + CHECKED_BYTES) for n in firsts)
 
     def send(self, path: Path) -> None:
         """Copy a local file into the folder, whole or not at all. Does nothing if it no longer exists."""

@@ -202,20 +202,19 @@ class RemoteStore:
         return f"the index of {len(sent) or 1:,} shards, and {rows.shard.num_rows:,} rows of {smallest}"
 
     def put(self, path: Path) -> None:
-        """Send a shard in ``outgoing``, whole or not at all, and leave a stub here.
+        """Send a shard in ``outgoing``, whole or not at all, check that it arrived, and leave a stub here.
 
-        A remote shard of the same name stays as it is. Raises ``OSError`` if the shard does not arrive; it stays in
-        ``outgoing``, and ``send`` tries again.
+        A remote shard of the same name stays as it is. Raises ``OSError`` if what is there then has other bytes; the
+        shard stays in ``outgoing``, and ``send`` tries again.
         """
-        if not path.exists():  # another process was faster
-            return
-        if self._files.exists(path.name):
-            self._fetch_stub(path.name)
-        else:
-            self._files.send(path)
-            with contextlib.suppress(FileNotFoundError):  # another process was faster
-                self._make_stub(path)
-        path.unlink(missing_ok=True)
+        with contextlib.suppress(FileNotFoundError):  # another process was faster
+            if path.exists() and not self._files.exists(path.name):
+                self._files.send(path)
+            if not self._files.holds(path):
+                problem = f"has other bytes than {path}, which is kept; remove it there, then repeat the command"
+                raise OSError(f"{self.url}/{path.name}: {problem}")
+            self._make_stub(path)
+            path.unlink()
 
     def _fetch_stub(self, name: str) -> None:
         block = self._files.read(name, 0, BLOCK_BYTES)

@@ -1,6 +1,7 @@
 """An S3 server in a process of its own on loopback (moto's), which fails as told."""
 
 import contextlib
+import io
 import json
 import random
 import re
@@ -25,7 +26,8 @@ class Fault:
 
     what: str
     """The code of an error answer, such as ``SlowDown``; or ``reset`` (the connection), ``half`` (the connection, after
-    half of the answer), ``slow`` or ``hang``."""
+    half of the answer), ``slow``, ``hang``, or ``damage`` (a wrong byte is stored, whatever the
+    client's checksum says)."""
     status: int = 503
     """Status of an error answer."""
     methods: str = "GET HEAD PUT POST DELETE"
@@ -125,6 +127,11 @@ class _Failing:
         if fault.what == "slow":
             time.sleep(fault.seconds)
             return self._application(environ, start_response)
+        if fault.what == "damage":
+            content = bytearray(get_input_stream(environ).read())
+            content[len(content) // 2] ^= 1
+            kept = {name: value for name, value in environ.items() if "CHECKSUM" not in name}
+            return self._application({**kept, "wsgi.input": io.BytesIO(content)}, start_response)
         if fault.what == "reset":
             return _reset(environ)
         if fault.what == "half":

@@ -18,6 +18,7 @@ from vlalign.storage.cli import main
 from vlalign.storage.common.errors import UserError
 from vlalign.storage.remote import files
 from vlalign.storage.remote.links import trust, trusted_links
+from vlalign.storage.remote.store import RemoteStore
 from vlalign.storage.shards.read import read_shard
 
 WINS = "9" * 20 + "-00000000.h5"
@@ -111,14 +112,14 @@ def test_only_valid_shards_of_the_outgoing_folder_are_uploaded(tmp_path, capsys)
     assert [path.name for path in (tmp_path / "there").glob("*.h5")] == [good.name]
 
 
-def test_a_remote_shard_is_not_overwritten(tmp_path):
+def test_a_remote_shard_is_not_overwritten(tmp_path, capsys):
     there = tmp_path / "there"
     theirs = write(there, video("a", 3))
     before = theirs.read_bytes()
     store = given(tmp_path / "given", there.as_uri())
     (store / "outgoing").mkdir()
-    write(tmp_path / "made", video("a", 3, base=500)).rename(store / "outgoing" / theirs.name)
-    assert main(["link", str(store), there.as_uri()]) == 0
+    mine = write(tmp_path / "made", video("a", 3, base=500)).rename(store / "outgoing" / theirs.name)
+    assert "has other bytes than" in refused(["link", str(store), there.as_uri()], capsys, 1) and mine.exists()
     assert theirs.read_bytes() == before and FeatureStore(store).get("a").features[0, 0] == 0
 
 
@@ -137,23 +138,23 @@ def test_linking_reads_back_what_it_sent(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("what", ["gone", "short", "index", "rows"])
-def test_what_is_damaged_on_its_way_is_one_line(tmp_path, capsys, monkeypatch, what):
+def test_what_is_damaged_after_it_was_sent_is_one_line(tmp_path, capsys, monkeypatch, what):
     """Also if the link exists already, and the whole shard is here."""
     store, there = tmp_path / "mine", tmp_path / "there"
     shard = read_shard(write(store, video("a", 300)))
     content = bytearray(shard.path.read_bytes())
     content[shard.offsets["features"] if what == "rows" else content.rindex(b"a" + bytes(3))] ^= 1
-    send = files.RemoteFiles.send
+    put = RemoteStore.put
 
     def damage(remote, path):
-        send(remote, path)
+        put(remote, path)
         sent = there / path.name
         if what == "gone":
             sent.unlink()
         else:
             sent.write_bytes(content[:4096] if what == "short" else content)
 
-    monkeypatch.setattr(files.RemoteFiles, "send", damage)
+    monkeypatch.setattr(RemoteStore, "put", damage)
     error = refused(["link", str(store), there.as_uri()], capsys)
     if what == "gone":
         assert "no shard is there now" in error

@@ -207,6 +207,42 @@ def test_what_was_extracted_is_kept_if_the_bucket_fails_in_the_middle(
     assert care.verify(store) == []
 
 
+def test_a_shard_is_kept_here_until_the_bucket_has_the_same_bytes(tmp_path, s3, capsys):
+    store = tmp_path / "here"
+    shard = write(store, video("v", 800))
+    content, call = shard.read_bytes(), ["link", str(store), f"{ADDRESS}/s3d"]
+    s3.fail(Fault(what="damage", methods="PUT", path=r"\.h5"))
+    assert store_main(call) == 1
+    s3.fail()
+    kept = store / module.OUTGOING / shard.name
+    assert f"{ADDRESS}/s3d/{shard.name}: has other bytes than {kept}, which is kept; remove" in error_of(capsys)
+    assert kept.read_bytes() == content and not shard.exists()
+    assert store_main(call) == 1 and kept.read_bytes() == content, "what is there is not replaced"
+    S3FileSystem().rm_file(f"films/all/s3d/{shard.name}")
+    assert store_main(call) == 0 and not kept.exists()
+    assert shard.read_bytes() == content and care.verify(store) == []
+
+
+@pytest.mark.parametrize("has_checksum", [True, False])
+def test_a_file_is_read_back_if_the_server_does_not_tell_its_checksum(tmp_path, s3, monkeypatch, has_checksum):
+    info = S3FileSystem._info
+
+    async def in_parts(*args, **options):
+        return await info(*args, **options) | ({} if has_checksum else {"ETag": f'"{"0" * 32}-2"'})
+
+    monkeypatch.setattr(S3FileSystem, "_info", in_parts)
+    monkeypatch.setattr(files, "CHECKED_BYTES", 1000)
+    path, remote = tmp_path / "a.h5", files.RemoteFiles(ADDRESS)
+    path.write_bytes(bytes(2500))
+    remote.send(path)
+    num_before = len(s3.seen())
+    assert remote.holds(path)
+    assert sum(seen.startswith("GET /films/all/a.h5") for seen in s3.seen()[num_before:]) == (0 if has_checksum else 3)
+    for other in (bytes(2499), bytes(2501), bytes(2499) + b"1"):
+        path.write_bytes(other)
+        assert not remote.holds(path)
+
+
 def test_a_missing_bucket_is_not_an_empty_store(tmp_path, s3, capsys):
     here = local_store(tmp_path / "here")
     link_store(here, f"{ADDRESS}/s3d").send()
