@@ -60,14 +60,13 @@ def pair_association_probability(video: np.ndarray, text: np.ndarray, k: int, *,
     Raises:
         ValueError: There are fewer than ``k`` other pairs, or vectors contain non-finite values.
     """
-    return probability(nearest_pairs(video, text, k, seed=seed).similarity_NK)
+    return probability(nearest_pairs(video, text, k, seed=seed).similarity_NK.mean(axis=1))
 
 
-def probability(similarity_NK: np.ndarray) -> np.ndarray:
-    """Return p-hat of Eq. 2 and 3 from S of Eq. 1 with the nearest pairs of each, [N, K] -> [N]."""
-    density = similarity_NK.mean(axis=1)
-    least, most = density.min(), density.max()
-    return np.ones_like(density) if least == most else (density - least) / (most - least)
+def probability(density_N: np.ndarray) -> np.ndarray:
+    """Return p-hat of Eq. 2 from the density of Eq. 3: the mean of S of Eq. 1 with the nearest pairs, [N] -> [N]."""
+    least, most = density_N.min(), density_N.max()
+    return np.ones_like(density_N) if least == most else (density_N - least) / (most - least)
 
 
 def nearest_pairs(

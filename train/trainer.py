@@ -171,7 +171,7 @@ class Trainer:
             return saved_text_inputs(source, self.folder / STATE_FILE)
         if init is not None:
             return saved_text_inputs(source, init / MODEL_FILE)
-        return new_text_inputs(source, config.text_encoder, self.source.dataset, self.examples.train_texts())
+        return new_text_inputs(source, config.text_encoder, self.examples)
 
     def _start_model(self, features: ClipFeatures) -> None:
         config = self.config

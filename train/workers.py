@@ -5,10 +5,10 @@
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import torch
 import torch.distributed as dist
@@ -17,6 +17,7 @@ from torch import Tensor
 from ..storage.common.device import AUTO, devices_named, find_device
 from ..storage.common.errors import SettingError, UserError
 
+T = TypeVar("T")
 PATIENCE = timedelta(hours=6)
 """How long the others wait while the first process validates."""
 
@@ -92,6 +93,13 @@ class Workers:
         total = num_S1.sum()
         mean_D = (num_S1 * mean_SD).sum(dim=0) / total
         return total, mean_D, (squares_SD + num_S1 * (mean_SD - mean_D).square()).sum(dim=0) / total
+
+    def from_first(self, make: Callable[[], T]) -> T:
+        """Return what the first process makes, in all processes; the others wait for it."""
+        made = [make() if self.first else None]
+        if self.size > 1:
+            dist.broadcast_object_list(made, src=0, device=_device())
+        return cast("T", made[0])
 
     def largest(self, number: int) -> int:
         """Return the largest of all processes' numbers."""

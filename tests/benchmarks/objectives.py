@@ -33,6 +33,7 @@ from planted import (
     unit,
     visible_words,
 )
+from safetensors.numpy import load_file
 from vlalign.storage import read_captions, write_shard
 from vlalign.storage.common.progress import progress
 from vlalign.storage.files import read_json
@@ -145,9 +146,9 @@ def shuffled(folder: Path, annotations: Path | None) -> None:
             call("train.cli_evaluate", [*at(dataset), name], log)
             recalls.append(read_json(dataset.runs / name / "metrics.json")["metrics"]["text_to_video"]["R@10"])
             print(f"shuffled  seed {seed}, pair weights {weights:<8} R@10 {recalls[-1]:5.2f}", flush=True)
-    (kept,) = (dataset.path / "pair_weights").glob(f"{SHUFFLED_NAME}-*.npz")
-    with np.load(kept) as arrays:
-        print(f"shuffled  AUC of right against shuffled {auc(arrays['probability'], right):.3f}")
+    (kept,) = (dataset.path / "pair_weights").glob(f"{SHUFFLED_NAME}-*.safetensors")
+    probability = load_file(kept)["probability"]
+    print(f"shuffled  AUC of right against shuffled {auc(probability, right):.3f}")
     soft, plain = (np.array(found[weights]) for weights in found)
     more = soft - plain
     print(

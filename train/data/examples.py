@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import ClassVar, Protocol
 
 import numpy as np
@@ -13,6 +14,7 @@ from torch import Tensor
 
 from ...storage.common.errors import UserError
 from ...storage.common.problems import Problems
+from ...storage.common.progress import progress
 from ...storage.common.terminal import say
 from ...storage.layout import DatasetFolder
 from ...storage.records import Caption
@@ -30,6 +32,8 @@ from .usable import why_none
 
 MOST_HELD_OUT = 1000
 """Videos."""
+TEXTS_AT_ONCE = 4096
+"""Training texts between two reports of progress, which would take as long as counting the words of each."""
 
 
 @dataclass(frozen=True)
@@ -214,8 +218,12 @@ class PairExamples(Examples):
         return read_pairs(source.dataset, source.features, source.problems, source.recordings)
 
     def train_texts(self) -> Iterator[str]:
-        """Yield all training captions."""
-        return self.pairs["train"].captions.texts()
+        """Yield all training captions, and show progress."""
+        captions = self.pairs["train"].captions
+        texts = captions.texts()
+        parts = iter(lambda: list(islice(texts, TEXTS_AT_ONCE)), [])
+        for part in progress(parts, total=len(captions), what="counting words", unit="captions", size=len):
+            yield from part
 
     def inputs(self, maker: InputMaker, step: int, share: slice) -> Inputs:
         """Return a process's share of a step's batch. It depends on the seed and the step alone."""

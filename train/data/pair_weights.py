@@ -6,8 +6,6 @@ They are computed once and kept beside the data set.
 import hashlib
 import json
 from collections.abc import Iterable
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -15,8 +13,8 @@ from ...storage.captions import read_captions_about
 from ...storage.common.errors import SettingError
 from ...storage.common.progress import progress
 from ...storage.common.terminal import say
-from ...storage.files import written_whole
 from ...storage.layout import DatasetFolder
+from ...storage.mapped import SUFFIX, KeptTensors, TensorWriter
 from ...storage.word_vectors import WordVectors, read_word_vectors
 from ..density import nearest_pairs, probability
 from ..workers import Workers
@@ -25,6 +23,7 @@ from .pairs import Pairs
 from .stores import facts_of
 from .text import average_words
 
+NAME, FORMAT = "probability", 1
 CLIPS = 4096
 PART_NUMBERS = 1 << 30
 """Upper limit of the numbers in the vectors of the pairs among which neighbours are searched, about 12 GB. If all pairs
@@ -36,7 +35,7 @@ PARTS_SEED = 0
 def density_weights(
     dataset: DatasetFolder, features: ClipFeatures, pairs: Pairs, num_neighbors: int, workers: Workers
 ) -> np.ndarray:
-    """Return p-hat of SSML's Eq. 2 for each caption and its clip, float32 [num_captions].
+    """Return p-hat of SSML's Eq. 2 for each caption and its clip, float32 [num_captions], mapped.
 
     The first process computes it once and keeps it under ``<dataset>/pair_weights``.
 
@@ -66,28 +65,36 @@ def density_weights(
         "vectors": "less their mean",
         "parts": num_parts,
     }
-    digits = hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:16]
+    key = hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()
     names = "+".join(store.name for store in features.stores)
-    path = dataset.path / "pair_weights" / f"{names}-k{num_neighbors}-{digits}.npz"
-    if workers.first and not path.exists():
+    path = dataset.path / "pair_weights" / f"{names}-k{num_neighbors}-{key[:16]}{SUFFIX}"
+
+    def make(writer: TensorWriter) -> None:
+        if (earlier := path.with_suffix(".npz")).exists():  # of a version that did not map them
+            with np.load(earlier) as arrays:
+                return writer.append(NAME, arrays[NAME])
         among = f", neighbours among {num_pairs // num_parts:,} each" if num_parts > 1 else ""
         say(f"{path}: computing how probable it is that clips and captions belong together, {num_pairs:,} pairs{among}")
-        _write(path, _probability(features, vectors, pairs, num_neighbors, num_parts), about)
+        writer.append(NAME, _probability(features, vectors, pairs, num_neighbors, num_parts))
+        return None
+
+    kept = KeptTensors(path, {NAME: ("F32", 1)}, FORMAT, key, make)
+    if workers.first:
+        kept.open()
     workers.wait()
-    with np.load(path) as arrays:
-        return arrays["probability"]
+    return kept.open()[NAME]
 
 
 def _probability(
     features: ClipFeatures, vectors: WordVectors, pairs: Pairs, num_neighbors: int, num_parts: int
 ) -> np.ndarray:
     num_pairs = len(pairs.captions)
-    similarity, done = np.empty((num_pairs, num_neighbors), dtype=np.float32), 0
+    density, done = np.empty(num_pairs, dtype=np.float32), 0
     for part in np.array_split(np.random.default_rng(PARTS_SEED).permutation(num_pairs), num_parts):
         part.sort()  # stores are read in their order
-        similarity[part] = _similarity_to_nearest(features, vectors, pairs, part, num_neighbors, done)
+        density[part] = _similarity_to_nearest(features, vectors, pairs, part, num_neighbors, done).mean(axis=1)
         done += len(part)
-    return probability(similarity)
+    return probability(density)
 
 
 def _similarity_to_nearest(
@@ -116,9 +123,3 @@ def _less_their_mean(vectors: np.ndarray) -> np.ndarray:
     known = vectors.any(axis=1, keepdims=True)
     mean = vectors.sum(axis=0, dtype=np.float64) / max(known.sum(), 1)
     return np.subtract(vectors, mean.astype(vectors.dtype), out=vectors, where=known)
-
-
-def _write(path: Path, values: np.ndarray, about: dict[str, Any]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with written_whole(path) as partial, partial.open("wb") as file:
-        np.savez(file, probability=values, about=np.array(json.dumps(about)))

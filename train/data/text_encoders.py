@@ -22,6 +22,7 @@ from transformers import (
 
 from ...storage.common.errors import UserError
 from ..models.saved_encoder import plain_config, read_encoder, without_pooler
+from ..workers import Workers
 from .saved_tokenizer import SPECIAL as SPECIAL_NAMES
 from .saved_tokenizer import plain_tokenizer, read_tokenizer
 
@@ -69,18 +70,21 @@ def small_bert(vocabulary_size: int) -> PreTrainedModel:
     return without_pooler(BertModel(config))
 
 
-def new_text_encoder(name: str, train_captions: Iterable[str]) -> tuple[PreTrainedTokenizerFast, PreTrainedModel]:
+def new_text_encoder(
+    name: str, train_captions: Iterable[str], workers: Workers
+) -> tuple[PreTrainedTokenizerFast, PreTrainedModel]:
     """Return the tokenizer and the text encoder of a new run. No file of them is executed.
 
     Args:
         name: "small" for one that is learned from the captions, or a BERT-like model by folder or hub name.
-        train_captions: Texts for the tokenizer of "small".
+        train_captions: Texts for the tokenizer of "small". Only the first process reads them.
+        workers: The processes that train together.
 
     Raises:
         UserError: The model cannot be loaded.
     """
     if name == SMALL:
-        tokenizer = small_tokenizer(train_captions)
+        tokenizer = workers.from_first(lambda: small_tokenizer(train_captions))
         return tokenizer, small_bert(len(tokenizer))
     try:
         with contextlib.redirect_stderr(io.StringIO()):  # transformers' progress bars and messages

@@ -1,15 +1,14 @@
 """Conversion of a run's captions to its encoder's input: word pieces, averaged word vectors, or recordings."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from ...storage.layout import DatasetFolder
 from ...storage.store import Store
 from ...storage.word_vectors import read_word_vectors
 from ..outside import BEGIN_ANEW, read_shapes
 from ..run_layout import STATE_FILE, TEXT_FOLDER
 from ..settings import Encoder
+from .examples import Examples
 from .recordings import Recordings
 from .text import WORDS_FILE, Pieces, TokenWeights, Words
 from .word_ids import WordIds
@@ -33,14 +32,13 @@ class TextSource:
         return Recordings(self.recordings, self.max_text_tokens)
 
 
-def new_text_inputs(source: TextSource, text_encoder: str, dataset: DatasetFolder, texts: Iterable[str]) -> TextInputs:
+def new_text_inputs(source: TextSource, text_encoder: str, examples: Examples) -> TextInputs:
     """Return the text inputs of a new run.
 
     Args:
         source: The run's encoder and token weights.
         text_encoder: "small", or a folder or hub name.
-        dataset: Has the word vectors.
-        texts: The training texts, for a tokenizer that is learned from them.
+        examples: What is trained on. A vocabulary that is learned from its texts is counted in the first process only.
 
     Raises:
         UserError: The encoder or the word vectors cannot be read.
@@ -48,12 +46,13 @@ def new_text_inputs(source: TextSource, text_encoder: str, dataset: DatasetFolde
     if not source.encoder.reads_words:
         return source.make_recordings()
     if not source.encoder.gives_tokens:
-        return Words(read_word_vectors(dataset.word_vectors))
+        return Words(read_word_vectors(examples.source.dataset.word_vectors))
+    texts, workers = examples.train_texts(), examples.source.workers
     if source.encoder.gives_word_vectors:
-        return WordIds.of_texts(texts, source.max_text_tokens)
+        return workers.from_first(lambda: WordIds.of_texts(texts, source.max_text_tokens))
     from .text_encoders import new_text_encoder  # transformers takes seconds to import
 
-    return Pieces(*new_text_encoder(text_encoder, texts), source.weights, source.max_text_tokens)
+    return Pieces(*new_text_encoder(text_encoder, texts, workers), source.weights, source.max_text_tokens)
 
 
 def saved_text_inputs(source: TextSource, tensors: Path) -> TextInputs:

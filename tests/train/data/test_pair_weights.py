@@ -1,6 +1,6 @@
 """Weights of training pairs by SSML's density: equal to the definition, and stored for the next run."""
 
-import json
+import mmap
 
 import numpy as np
 from helpers.training import PAIR_CASES, trainer
@@ -23,13 +23,20 @@ def test_pair_weights_equal_the_density_and_are_cached(toy, tmp_path, capsys):
         (clips - clips.mean(axis=0))[pairs.clip_of_caption], texts - texts.mean(axis=0), 2
     )
     np.testing.assert_allclose(made.examples.pair_weights, expected, atol=1e-5)
-    (kept,) = (toy.path / "pair_weights").glob("*-k2-*.npz")
-    with np.load(kept) as arrays:
-        about = json.loads(arrays["about"].item())
-    assert about["k"] == 2 and about["word_vectors"] == {"file": "toy"} and about["inputs"]["features"]
     capsys.readouterr()
-    trainer(toy, tmp_path / "two", **PAIR_CASES["ssml"])
+    again = trainer(toy, tmp_path / "two", **PAIR_CASES["ssml"]).examples.pair_weights
     assert "belong together" not in capsys.readouterr().err, "once is enough"
+    assert isinstance(again.base, np.memmap | mmap.mmap) and again.tobytes() == made.examples.pair_weights.tobytes()
+
+
+def test_weights_that_an_earlier_version_kept_are_not_computed_again(toy, tmp_path, capsys):
+    made = trainer(toy, tmp_path / "one", **PAIR_CASES["ssml"]).examples.pair_weights
+    (kept,) = (toy.path / "pair_weights").glob("*-k2-*.safetensors")
+    np.savez(kept.with_suffix(".npz"), probability=made[::-1], about=np.array("{}"))
+    kept.unlink()
+    capsys.readouterr()
+    found = trainer(toy, tmp_path / "two", **PAIR_CASES["ssml"]).examples.pair_weights
+    assert found.tolist() == made[::-1].tolist() and "belong together" not in capsys.readouterr().err
 
 
 def test_neighbours_of_too_many_pairs_are_searched_in_random_parts(toy, tmp_path, capsys, monkeypatch):

@@ -5,6 +5,7 @@ from vlalign.storage import Caption, IdfEntry
 from vlalign.storage.common.errors import UserError
 from vlalign.train.data.text import TokenWeights, tokenize
 from vlalign.train.data.text_encoders import new_text_encoder, small_tokenizer
+from vlalign.train.workers import Workers
 
 IDF = [
     IdfEntry(word="circle", part_of_speech="NOUN", document_count=9, idf=1.0),
@@ -75,4 +76,4 @@ def test_a_query_gets_the_usual_tags_of_its_words():
 
 def test_a_missing_text_encoder_is_one_line():
     with pytest.raises(UserError, match=r"text encoder '/no/such': not loadable .* expected 'small'"):
-        new_text_encoder("/no/such", [])
+        new_text_encoder("/no/such", [], Workers())

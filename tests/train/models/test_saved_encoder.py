@@ -9,6 +9,7 @@ from helpers.runs import change, refused, search
 from vlalign.storage.common.errors import UserError
 from vlalign.train.checkpoint import load_run
 from vlalign.train.data.text_encoders import new_text_encoder
+from vlalign.train.workers import Workers
 
 CODE = """
 import pathlib
@@ -60,7 +61,7 @@ def test_code_beside_a_users_encoder_is_not_executed(run, tmp_path, monkeypatch,
     answers.write_text("y\n" * 9)
     with answers.open() as file, pytest.raises(UserError, match="not loadable"):
         monkeypatch.setattr(sys, "stdin", file)
-        new_text_encoder(str(folder), [])
+        new_text_encoder(str(folder), [], Workers())
     assert not marker.exists()
 
 
