@@ -126,17 +126,25 @@ class LocalRay:
         return [p.pid for p in own if p.command.startswith("ray::") and not p.command.startswith(NOT_AT_WORK)]
 
 
-class PeakMemory:
-    """The largest memory of some processes together, sampled while a block runs."""
+class Usage:
+    """What some processes take together, sampled while a block runs."""
 
     def __init__(self, ray: LocalRay) -> None:
         """Watch the processes of ``ray``."""
         self._ray, self._over = ray, threading.Event()
-        self.num_bytes = 0
+        self._seconds: dict[tuple[int, str], float] = {}
+        self.memory_bytes = 0
+        """The most at once."""
+
+    @property
+    def processor_seconds(self) -> float:
+        """Processor time of all processes. What one takes after its last sample is missing."""
+        return sum(self._seconds.values())
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
         """Watch until the block ends."""
+        before = {process: seconds for pid in self._ray.pids() for process, seconds in processor_seconds(pid).items()}
         watching = threading.Thread(target=self._watch, daemon=True)
         watching.start()
         try:
@@ -144,10 +152,27 @@ class PeakMemory:
         finally:
             self._over.set()
             watching.join()
+            self._sample()
+            self._seconds = {process: seconds - before.get(process, 0.0) for process, seconds in self._seconds.items()}
 
     def _watch(self) -> None:
         while not self._over.wait(SAMPLE_SECONDS):
-            self.num_bytes = max(self.num_bytes, sum(map(proportional_bytes, self._ray.pids())))
+            self._sample()
+
+    def _sample(self) -> None:
+        pids = self._ray.pids()
+        self.memory_bytes = max(self.memory_bytes, sum(map(proportional_bytes, pids)))
+        for pid in pids:
+            self._seconds.update(processor_seconds(pid))
+
+
+def processor_seconds(pid: int) -> dict[tuple[int, str], float]:
+    """Return {id and start of a process: its processor time}; nothing if it has ended."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    except OSError:
+        return {}
+    return {(pid, fields[19]): (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")}
 
 
 def proportional_bytes(pid: int) -> int:

@@ -9,7 +9,7 @@ import json
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +24,8 @@ CAPTIONS_PER_FRAME = 19
 CLIP_SECONDS = 2.0, 6.0
 MOST_WORDS = 12
 NUM_WORDS = 20_000
+VECTOR_SIZE = 16
+"""Numbers in the vector of a word."""
 WIDTH = 8
 """Of a picture, in pixels."""
 TAGS = {"b": "NOUN", "m": "VERB", "s": "ADJ"}
@@ -52,17 +54,42 @@ class Clip:
 
 @dataclass(frozen=True)
 class MadeVideo:
-    """A video, and what is said in it."""
+    """A video, and what is said in it. Both are drawn when they are asked for, the same each time."""
 
-    video_id: str
-    colours: np.ndarray
-    """uint8 [frames, 3]"""
-    clips: list[Clip]
+    number: int
+    seed: int
+
+    @property
+    def video_id(self) -> str:
+        """The video's name."""
+        return f"v{self.number:010d}"
 
     @property
     def record(self) -> VideoRecord:
         """The line of ``videos.jsonl``."""
         return VideoRecord(video_id=self.video_id, path=f"videos/{self.video_id[:8]}/{self.video_id}.avi")
+
+    @cached_property
+    def colours(self) -> np.ndarray:
+        """The pictures, uint8 [frames, 3]."""
+        rng = np.random.default_rng([self.seed, self.number])
+        return rng.integers(0, 256, (int(rng.integers(FEWEST_FRAMES, MOST_FRAMES + 1)), 3), dtype=np.uint8)
+
+    @cached_property
+    def clips(self) -> list[Clip]:
+        """The captions."""
+        rng = np.random.default_rng([self.seed, self.number, 1])
+        num_clips = CAPTIONS_PER_FRAME * len(self.colours)
+        starts = (np.arange(num_clips) + rng.random(num_clips)) * (FRAME_SECONDS / CAPTIONS_PER_FRAME)
+        ends = starts + rng.uniform(*CLIP_SECONDS, num_clips)
+        counts = np.minimum(1 + rng.poisson(3.0, num_clips), MOST_WORDS)
+        words = (NUM_WORDS * rng.random(counts.sum()) ** 3).astype(int).tolist()  # some words are frequent
+        known, texts, first = vocabulary(), [], 0
+        for count in counts.tolist():
+            texts.append(" ".join(known[word] for word in words[first : first + count]))
+            first += count
+        times = zip(starts.round(2).tolist(), ends.round(2).tolist(), texts, strict=True)
+        return [Clip(*clip) for clip in times]
 
 
 @dataclass(frozen=True)
@@ -76,21 +103,8 @@ class MadeDataset:
         return map(self.video, range(self.num_videos))
 
     def video(self, number: int) -> MadeVideo:
-        """Return a video. Another call returns the same."""
-        rng = np.random.default_rng([self.seed, number])
-        num_frames = int(rng.integers(FEWEST_FRAMES, MOST_FRAMES + 1))
-        num_clips = CAPTIONS_PER_FRAME * num_frames
-        starts = (np.arange(num_clips) + rng.random(num_clips)) * (FRAME_SECONDS / CAPTIONS_PER_FRAME)
-        ends = starts + rng.uniform(*CLIP_SECONDS, num_clips)
-        counts = np.minimum(1 + rng.poisson(3.0, num_clips), MOST_WORDS)
-        words = (NUM_WORDS * rng.random(counts.sum()) ** 3).astype(int).tolist()  # some words are frequent
-        known, texts, first = vocabulary(), [], 0
-        for count in counts.tolist():
-            texts.append(" ".join(known[word] for word in words[first : first + count]))
-            first += count
-        times = zip(starts.round(2).tolist(), ends.round(2).tolist(), texts, strict=True)
-        colours = rng.integers(0, 256, (num_frames, 3), dtype=np.uint8)
-        return MadeVideo(f"v{number:010d}", colours, [Clip(*clip) for clip in times])
+        """Return a video."""
+        return MadeVideo(number, self.seed)
 
     @property
     def num_held_out(self) -> int:
@@ -121,6 +135,13 @@ class MadeDataset:
             file.write("}")
         dataset.write_videos([video.record for video in self])
         return num_captions
+
+    def write_word_vectors(self, path: Path) -> Path:
+        """Write a random vector for each word, in word2vec's text format. Return the file."""
+        vectors = np.random.default_rng(self.seed).standard_normal((NUM_WORDS, VECTOR_SIZE)).round(3).tolist()
+        lines = (" ".join([word, *map(str, vector)]) for word, vector in zip(vocabulary(), vectors, strict=True))
+        path.write_text("\n".join([f"{NUM_WORDS} {VECTOR_SIZE}", *lines]) + "\n")
+        return path
 
     def write_held_out(self, dataset: DatasetFolder) -> Path:
         """Write a table with the first caption of some videos, and let their features be those of ``dataset``.

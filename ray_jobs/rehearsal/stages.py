@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ...storage.common.errors import UserError
 from ...storage.common.terminal import say
-from .machine import LocalRay, PeakMemory, disk_bytes
+from .machine import LocalRay, Usage, disk_bytes
 
 POLL_SECONDS = 0.05
 LOG_TAIL = 1500
@@ -49,6 +49,8 @@ class Measured:
 
     stage: Stage
     seconds: float
+    processor_seconds: float
+    """Of all processes together; on a busy machine it says more than the time."""
     memory_bytes: int
     """Of all processes together, those of Ray included."""
     disk_bytes: int
@@ -106,8 +108,8 @@ def run_stage(stage: Stage, ray: LocalRay, killer: Killer, folder: Path, log: Pa
     """
     say(f"rehearsal: {stage.name}, {stage.count:,} {stage.unit}")
     moments, kills, num_continued = killer.moments(stage), [], 0
-    memory, disk_before, began = PeakMemory(ray), disk_bytes(folder), time.monotonic()
-    with memory.watched(), log.open("ab") as output:
+    usage, disk_before, began = Usage(ray), disk_bytes(folder), time.monotonic()
+    with usage.watched(), log.open("ab") as output:
         while True:
             driver = subprocess.Popen(
                 stage.command(ray), env=ray.environment, stdout=output, stderr=output, stdin=subprocess.DEVNULL
@@ -126,7 +128,8 @@ def run_stage(stage: Stage, ray: LocalRay, killer: Killer, folder: Path, log: Pa
     killer.num_left_over = len(moments)
     seconds = time.monotonic() - began
     say(f"rehearsal: {stage.name} took {seconds:,.0f} s, killed: {', '.join(kills) or 'nothing'}")
-    return Measured(stage, seconds, memory.num_bytes, max(disk_bytes(folder) - disk_before, 0), kills)
+    added = max(disk_bytes(folder) - disk_before, 0)
+    return Measured(stage, seconds, usage.processor_seconds, usage.memory_bytes, added, kills)
 
 
 def _wait(

@@ -14,8 +14,8 @@ from .made import FRAME_SECONDS, TAGS, WIDTH, MadeVideo
 FEATURES, TAGGER = "rehearsal", "rehearsal_tagger"
 MODULE, DIMENSION = "rehearsal_network", 32
 STUBBED = (
-    "the network (mean colours instead of s3d), the tagger (spaCy's tokens, tags by first letters), and the pictures "
-    "(8 x 8 pixels, not compressed)"
+    "the network (mean colours instead of s3d), the tagger (spaCy's tokens, tags by first letters), the word vectors "
+    "(random), and the pictures (8 x 8 pixels, not compressed)"
 )
 NETWORK = f"""
 from torch import nn

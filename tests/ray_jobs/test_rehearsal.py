@@ -107,13 +107,13 @@ def test_kills_that_came_too_late_are_left_to_the_next_stage():
 def test_the_table_has_what_was_measured_and_what_the_real_thing_takes():
     names = ("plan", "extract", "preprocess", "train", "index", "evaluate")
     stages = [Stage(name, "x", [], 500, "videos", 10.0) for name in names]
-    measured = [Measured(stage, 50.0, 2 * 10**9, 113_000, ["driver", "worker", "driver"]) for stage in stages]
+    measured = [Measured(stage, 50.0, 70.0, 2 * 10**9, 113_000, ["driver", "worker", "driver"]) for stage in stages]
     rows = [line.split(" | ") for line in table_of(measured, 1000).splitlines() if line.startswith("| ")]
-    assert {len(row) for row in rows} == {12} and [row[0].strip("| ") for row in rows[2:]] == list(names)
+    assert {len(row) for row in rows} == {13} and [row[0].strip("| ") for row in rows[2:]] == list(names)
     extract, preprocess = rows[3], rows[4]
-    assert extract[1:6] == ["50 s", "2.0 GB", "0 MB", "10.0 videos/s", "2 drivers, 1 workers"]
-    assert extract[6:11] == ["5.1 h on 64 machines", "0.2 GB in the driver", "1.5 TB", "327", "432"]
-    assert preprocess[8] == f"{136_000_000 * 113 / 1e9:.0f} GB"
+    assert extract[1:7] == ["50 s", "70 s", "2.0 GB", "0 MB", "10.0 videos/s", "2 drivers, 1 workers"]
+    assert extract[7:12] == ["5.1 h on 64 machines", "0.2 GB in the driver", "1.5 TB", "327", "432"]
+    assert preprocess[9] == f"{136_000_000 * 113 / 1e9:.0f} GB"
 
 
 def test_a_folder_with_something_in_it_is_refused(tmp_path, capsys):
