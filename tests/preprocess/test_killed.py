@@ -30,8 +30,8 @@ from vlalign.storage.layout import DatasetFolder
 
 PART, PIECE, NUM_PARTS = 400, 1 << 12, 50
 WAIT_SECONDS = 900
-LEFT_SECONDS = 30
-"""Generous, because the machine may be busy. A quiet one needs less than a second."""
+LEFT_SECONDS = 5
+"""So long after the command the last of its processes may end."""
 PROGRAM = f"""
 import sys
 from vlalign.preprocess import prepare as preparing
