@@ -12,15 +12,16 @@ from .data.examples import Inputs
 
 MADE_AHEAD = 2
 """Batches of inputs that are ready or being made."""
-READ_AHEAD = 16
-"""Batches whose rows the disk, or the machine that has the store, was asked for."""
+READ_AHEAD, READ_AT_ONCE = 16, 4
+"""Batches whose rows the disk, or the machine that has the store, was asked for; and how many are asked for at once: an
+answer can take longer than a step."""
 
 
 class InputsAhead:
     """The inputs of steps, one after the other.
 
-    One thread asks for the rows of later steps, so that many requests are on their way at once; another makes inputs of
-    rows that have arrived. Threads do: the stores are memory-mapped, and the tokenizer releases the lock of Python.
+    Some threads ask for the rows of later steps, so that many requests are on their way at once; another makes inputs
+    of rows that have arrived. Threads do: stores are memory-mapped, and the tokenizer releases the lock of Python.
     """
 
     def __init__(
@@ -44,7 +45,7 @@ class InputsAhead:
 
     def __iter__(self) -> Iterator[Inputs]:
         self._began, self._waited = time.monotonic(), 0.0
-        with ThreadPoolExecutor(1) as reader, ThreadPoolExecutor(1) as maker:
+        with ThreadPoolExecutor(READ_AT_ONCE) as reader, ThreadPoolExecutor(1) as maker:
             reads = ((step, reader.submit(self._read, step)) for step in self._steps)
             read = deque(islice(reads, READ_AHEAD))
             made: deque[Future[Inputs]] = deque()

@@ -19,6 +19,7 @@ import shutil
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Lock
 
 from ..common.errors import UserError, unreadable
 from ..common.progress import progress
@@ -114,6 +115,7 @@ class RemoteStore:
         if self.outgoing.is_symlink():
             raise UserError(f"{self.outgoing}: a symlink, from which nothing is sent; remove it")
         self._files = RemoteFiles(url)
+        self._turns: dict[str, Lock] = {}  # by shard, held by the thread that fetches it
 
     def names(self) -> list[str]:
         """Return the names of the shards in the remote store."""
@@ -265,19 +267,20 @@ class RemoteStore:
 
     def fetch(self, path: Path) -> None:
         """Complete the local file of a shard. Raises ``FileNotFoundError`` if the shard is no longer there."""
-        if not is_stub(path):
-            with contextlib.suppress(OSError):
-                os.utime(path)  # remembers when it was last used
-            return
-        num_bytes = path.stat().st_size
-        self._make_room(num_bytes)
-        try:
-            with written_whole(path) as partial:
-                self._files.fetch(path.name, partial, num_bytes)
-        except OSError:
-            if path.name not in self.names():  # compacted there
-                raise FileNotFoundError(errno.ENOENT, "compacted in the remote store", str(path)) from None
-            raise
+        with self._turns.setdefault(path.name, Lock()):
+            if not is_stub(path):
+                with contextlib.suppress(OSError):
+                    os.utime(path)  # remembers when it was last used
+                return
+            num_bytes = path.stat().st_size
+            self._make_room(num_bytes)
+            try:
+                with written_whole(path) as partial:
+                    self._files.fetch(path.name, partial, num_bytes)
+            except OSError:
+                if path.name not in self.names():  # compacted there
+                    raise FileNotFoundError(errno.ENOENT, "compacted in the remote store", str(path)) from None
+                raise
 
     def _make_room(self, num_bytes: int) -> None:
         def is_room() -> bool:

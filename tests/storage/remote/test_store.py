@@ -5,7 +5,9 @@ import http.server
 import os
 import shutil
 import threading
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -75,6 +77,23 @@ def test_rows_of_clips_are_fetched_before_training_needs_them(tmp_path, there):
     features = ClipFeatures([FeatureStore(here)])
     features.read_ahead([Clip("video0", None, None), Clip("video5", 0.0, 2.0)])
     assert whole(here) == 2, "the shards of these two videos, and no other"
+
+
+def test_threads_that_need_the_same_shard_fetch_it_once(tmp_path, there, monkeypatch):
+    fetched, fetch = [], files.RemoteFiles.fetch
+
+    def slow(remote, name, *args):
+        fetched.append(name)
+        time.sleep(0.1)  # the others come meanwhile
+        fetch(remote, name, *args)
+
+    monkeypatch.setattr(files.RemoteFiles, "fetch", slow)
+    link_store(tmp_path / "here", there.as_uri())
+    store = FeatureStore(tmp_path / "here")
+    with ThreadPoolExecutor(4) as pool:
+        found = [*pool.map(store.get, ["video0", "video1", "video0", "video4"])]
+    assert len(fetched) == len(set(fetched)) == 2
+    assert found[0].features.tobytes() == FeatureStore(there).get("video0").features.tobytes()
 
 
 @pytest.mark.parametrize("by", ["http", "file"])
