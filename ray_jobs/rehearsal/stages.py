@@ -127,7 +127,8 @@ def run_stage(stage: Stage, ray: LocalRay, killer: Killer, folder: Path, log: Pa
                     raise UserError(f"rehearsal: {stage.name} ended with code {code}; {log} ends with: {_tail(log)}")
     killer.num_left_over = len(moments)
     seconds = time.monotonic() - began
-    say(f"rehearsal: {stage.name} took {seconds:,.0f} s, killed: {', '.join(kills) or 'nothing'}")
+    took = f"{seconds:,.0f} s, {usage.processor_seconds:,.0f} s of the processor"
+    say(f"rehearsal: {stage.name} took {took}, killed: {', '.join(kills) or 'nothing'}")
     added = max(disk_bytes(folder) - disk_before, 0)
     return Measured(stage, seconds, usage.processor_seconds, usage.memory_bytes, added, kills)
 
