@@ -5,6 +5,7 @@ import importlib
 import io
 from pathlib import Path
 
+import run_notebook
 from error_messages import GAP, error_messages
 from vlalign.storage.common.all_commands import COMMANDS
 from vlalign.storage.common.parser import Parser
@@ -15,6 +16,7 @@ PAGES = {
     "profiles": "Profiles",
     "errors": "Error messages",
     "python": "Python",
+    "notebook": "The demo from Python",
 }
 """{name of a page: its title}"""
 PACKAGES = {
@@ -25,6 +27,7 @@ PACKAGES = {
     "vlalign.ray_jobs": "The same steps on a Ray cluster.",
 }
 """{package whose ``__all__`` is public: what it is for}"""
+NOTEBOOK = Path(__file__).resolve().parent / "tutorials" / "notebook.ipynb"
 MODULES = {
     "vlalign.train.losses": "Losses of the papers, each as a function of tensors.",
     "vlalign.train.metrics": "Ranks and recall.",
@@ -36,7 +39,13 @@ MODULES = {
 def write(folder: Path) -> None:
     """Write all pages into a folder."""
     folder.mkdir(exist_ok=True)
-    pages = {"options": options_page, "profiles": profiles_page, "errors": errors_page, "python": python_page}
+    pages = {
+        "options": options_page,
+        "profiles": profiles_page,
+        "errors": errors_page,
+        "python": python_page,
+        "notebook": lambda: notebook_page(folder),
+    }
     for name, make in pages.items():
         text = f"# {PAGES[name]}\n\n{make()}\n"
         path = folder / f"{name}.md"
@@ -118,3 +127,12 @@ def python_page() -> str:
     for name, meaning in MODULES.items():
         parts.append(f"## {name}\n\n{meaning}\n\n```{{eval-rst}}\n.. automodule:: {name}\n   :members:\n```")
     return "\n\n".join(parts)
+
+
+def notebook_page(folder: Path) -> str:
+    """Return the notebook with what its cells showed, and write its pictures into the folder."""
+    text, pictures = run_notebook.as_markdown(run_notebook.read(NOTEBOOK))
+    for name, picture in pictures.items():
+        (folder / name).write_bytes(picture)
+    _, _, below_title = text.partition("\n\n")
+    return "[The notebook itself](../tutorials/notebook.ipynb), for Jupyter.\n\n" + below_title

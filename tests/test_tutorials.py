@@ -1,7 +1,10 @@
 """Slow: every command of the tutorials runs, and prints what the page shows, figures apart."""
 
 import importlib.util
+import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -19,15 +22,15 @@ FOUND_IN_SEARCH = ("demo0003", "demo0080", "demo0101", "demo0210", "demo0250")
 """The videos that stand for the reader's in the tutorial about search."""
 
 
-def load_runner():
-    spec = importlib.util.spec_from_file_location("run_tutorial", TOP / "docs" / "run_tutorial.py")
+def load(name: str):
+    spec = importlib.util.spec_from_file_location(name, TOP / "docs" / f"{name}.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
 
 
-runner = load_runner()
+runner = load("run_tutorial")
 
 
 def put_into_cache(home: Path, repository: str, folder: Path) -> None:
@@ -90,6 +93,22 @@ def test_train_and_then_paper(tmp_path, home, made_demo, monkeypatch):
     with_demo(tmp_path, made_demo)
     check("train.md", tmp_path, home, monkeypatch)
     check("paper.md", tmp_path, home, monkeypatch)
+
+
+@pytest.mark.slow
+def test_the_notebook_shows_what_it_keeps(tmp_path, made_demo):
+    """Figures apart, as for tutorials; pictures are counted."""
+    with_demo(tmp_path, made_demo)
+    kept, again = TUTORIALS / "notebook.ipynb", tmp_path / "again.ipynb"
+    shutil.copy(kept, again)
+    call = [sys.executable, TOP / "docs" / "run_notebook.py", again, tmp_path, "--write"]
+    environment = os.environ | {"IPYTHONDIR": str(tmp_path / "ipython")}
+    done = subprocess.run(call, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    notebooks = load("run_notebook")
+    (page, pictures), (new_page, new_pictures) = (notebooks.as_markdown(notebooks.read(of)) for of in (kept, again))
+    assert list(map(runner.outline, new_page.splitlines())) == list(map(runner.outline, page.splitlines()))
+    assert new_pictures.keys() == pictures.keys() and len(pictures) == 3
 
 
 def test_every_tutorial_is_run():
