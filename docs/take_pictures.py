@@ -1,0 +1,93 @@
+"""Take the pictures of the gallery in Chromium, from runs of the demo.
+
+    python docs/take_pictures.py FOLDER
+
+FOLDER is where the commands of docs/gallery.md were run; the pictures go into docs/images.
+"""
+
+import argparse
+import io
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+from playwright.sync_api import sync_playwright
+
+IMAGES = Path(__file__).resolve().parent / "images"
+RUNS = Path("vlalign_data", "demo", "runs")
+WIDTH = 1040
+CODEBOOK_PX = 1500
+"""Of the codebook's part of the report, which is longer."""
+
+
+QUERY = "a+large+red+star+grows+behind+a+yellow+cross"
+LONGEST = """data.queries.filter((query) => query.map && query.rank === 1)
+    .sort((a, b) => b.map.starts.length - a.map.starts.length)[0].text"""
+"""The text of a query that was found, about the clip with the most rows."""
+
+
+def save(name: str, picture: bytes) -> None:
+    """Write a picture of the browser as a small file."""
+    Image.open(io.BytesIO(picture)).convert("RGB").save(IMAGES / f"{name}.webp", quality=80, method=6)
+
+
+def part(page: Any, first: str, last: str, height: int = 2000) -> bytes:
+    """Return the page from the top of one element to the end of another, at most ``height`` pixels of it."""
+    page.evaluate("scrollTo(0, 0)")
+    box, end = (page.locator(selector).first.bounding_box() for selector in (first, last))
+    clip = box | {"height": min(end["y"] + end["height"] - box["y"], height)}
+    return page.screenshot(full_page=True, clip=clip)
+
+
+def open_report(page: Any, folder: Path, run: str) -> None:
+    """Open the report of a run."""
+    page.goto((folder / RUNS / run / "report.html").resolve().as_uri())
+
+
+def take_reports(page: Any, folder: Path) -> None:
+    """Take the report's beginning, the words of a query over the rows of its clip, and a codebook."""
+    open_report(page, folder, "words-resnet152+s3d-seed0")
+    save("report-top", part(page, "main", ".side-by-side"))
+    open_report(page, folder, "taco-resnet152+s3d-seed0")
+    page.fill("#word", page.evaluate(LONGEST))
+    page.locator("#queries summary").first.click()
+    save("token-map", part(page, "#queries article", "#queries article"))
+    open_report(page, folder, "cmcm-resnet152+s3d-seed0")
+    save("codebook", part(page, "#codebook", "#codebook", CODEBOOK_PX))
+
+
+def take_moments(page: Any, folder: Path) -> None:
+    """Take the search page on one longer video."""
+    command = [shutil.which("vlalign-serve", path=str(Path(sys.executable).parent)) or "vlalign-serve"]
+    options = ["--dataset", "longer", "words-resnet152+s3d-seed0", "--port", "0"]
+    with subprocess.Popen([*command, *options], cwd=folder, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        address = next(line for line in server.stdout if line.startswith("http")).split()[0]
+        page.goto(f"{re.sub('/$', '', address)}/?q={QUERY}&by=picture")
+        page.wait_for_selector(".query-words button")
+        page.wait_for_timeout(1000)  # for the poster of the video
+        save("moments", part(page, "body", "#results li"))
+        server.terminate()
+
+
+def main() -> int:
+    """Take all pictures."""
+    parser = argparse.ArgumentParser(description="Take the pictures of the gallery.")
+    parser.add_argument("folder", type=Path, help="where the commands of the gallery were run")
+    folder = parser.parse_args().folder
+    chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        page = browser.new_page(viewport={"width": WIDTH, "height": 800})
+        take_reports(page, folder)
+        take_moments(page, folder)
+        browser.close()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
