@@ -96,6 +96,11 @@ def test_train_and_then_paper(tmp_path, home, made_demo, monkeypatch):
 
 
 @pytest.mark.slow
+def test_table(tmp_path, home, made_demo, monkeypatch):
+    check("table.md", with_demo(tmp_path, made_demo), home, monkeypatch)
+
+
+@pytest.mark.slow
 def test_the_notebook_shows_what_it_keeps(tmp_path, made_demo):
     """Figures apart, as for tutorials; pictures are counted."""
     with_demo(tmp_path, made_demo)
