@@ -1,0 +1,98 @@
+"""Slow: the wheel, built from the sdist and installed in a new environment, works away from the checkout."""
+
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+import pytest
+
+TOP = Path(__file__).resolve().parents[1]
+UV = str(Path(sys.executable).with_name("uv"))
+SHIPPED = ("extract", "preprocess", "ray_jobs", "storage", "train")
+ENVIRONMENT = {"UV_OFFLINE": "1", "HF_HUB_OFFLINE": "1", "PYTHONDONTWRITEBYTECODE": ""}
+"""Without a network. What one command compiles of the new environment is kept for the next."""
+
+
+def call(*words: str | Path, at: Path, **environment: str) -> str:
+    """Run a command, which must end well, and return what it printed."""
+    done = subprocess.run(
+        [*map(str, words)],
+        cwd=at,
+        env=os.environ | ENVIRONMENT | environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, f"{words}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+    return done.stdout + done.stderr
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    """A folder with sdist and wheel; packages come from uv's cache, as ``make`` left them there."""
+    folder = tmp_path_factory.mktemp("built")
+    source = folder / "source"
+    for name in SHIPPED:
+        shutil.copytree(TOP / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
+    (source / "tests").mkdir()
+    for path in [*TOP.glob("[!.]*.*"), TOP / "LICENSE", *TOP.glob("tests/test_*.py")]:
+        if path.is_file():
+            shutil.copy(path, source / path.relative_to(TOP))
+    call(UV, "build", "--build-constraint", "constraints.txt", "--out-dir", folder / "dist", at=source)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def bin_folder(built):
+    """Commands of an environment that has nothing but the wheel and the pins of what it needs."""
+    (wheel,) = (built / "dist").glob("*.whl")
+    environment = built / "environment"
+    call(UV, "venv", "--python", sys.executable, environment, at=built)
+    pins = ["--constraint", "source/constraints.txt", "--build-constraint", "source/constraints.txt"]
+    call(UV, "pip", "install", *pins, f"vlalign[english] @ file://{wheel}", at=built, VIRTUAL_ENV=str(environment))
+    return environment / "bin"
+
+
+@pytest.mark.slow
+def test_the_sdist_has_the_code_and_no_part_of_the_tests(built):
+    (sdist,) = (built / "dist").glob("*.tar.gz")
+    with tarfile.open(sdist) as archive:
+        tops = {Path(name).parts[1] for name in archive.getnames() if len(Path(name).parts) > 2}
+    assert tops == {*SHIPPED, "vlalign.egg-info"}
+
+
+@pytest.mark.slow
+def test_the_wheel_has_every_file_of_the_code(bin_folder):
+    (package,) = bin_folder.parent.glob("lib/python*/site-packages/vlalign")
+    code = [path.relative_to(TOP) for name in SHIPPED for path in (TOP / name).rglob("*.*") if path.is_file()]
+    missing = [path for path in code if "__pycache__" not in path.parts and not (package / path).is_file()]
+    # What a cluster is started with is taken from a checkout.
+    assert [path for path in missing if path.parts[0] != "ray_jobs" or path.suffix == ".py"] == []
+
+
+@pytest.mark.slow
+def test_videos_are_found_by_what_the_wheel_installed(bin_folder, tmp_path, short_video):
+    """The first tutorial in short: features with random weights, a run of few steps, a search"""
+    (tmp_path / "videos").mkdir()
+    rows = ["video_id,caption,split"]
+    for number, split in enumerate(["train"] * 4 + ["val", "test"]):
+        shutil.copy(short_video, tmp_path / "videos" / f"clip{number}.mp4")
+        rows.append(f"clip{number},a red circle falls {number} times,{split}")
+    (tmp_path / "captions.csv").write_text("\n".join(rows) + "\n", encoding="utf-8")
+
+    def vlalign(command: str, *words: str) -> str:
+        return call(bin_folder / "vlalign", command, *words, at=tmp_path, VLALIGN_CACHE=str(tmp_path / "cache"))
+
+    version = call(bin_folder / "vlalign", "--version", at=tmp_path)
+    assert version.split()[0] == "vlalign"
+    mine = ("--dataset", "mine")
+    assert "ok       spaCy model" in vlalign("doctor")
+    assert "6 captions" in vlalign("preprocess", *mine, "--annotations", "captions.csv")
+    extracted = vlalign("extract", *mine, "--videos", "videos", "--features", "s3d", "--weights", "random")
+    assert "features s3d of 6 of 6 videos are there" in extracted
+    assert "trained" in vlalign("train", *mine, "--num-steps", "2", "--batch-size", "2")
+    assert "report:" in vlalign("evaluate", *mine)
+    assert "among 6 videos of mine" in vlalign("search", "a red circle", *mine)
