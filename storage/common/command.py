@@ -4,6 +4,7 @@ import argparse
 import errno
 import os
 import platform
+import select
 import signal
 import sys
 import tempfile
@@ -61,9 +62,14 @@ def _run(command: Command, args: argparse.Namespace, prog: str) -> int:
     try:
         if (encoding := sys.getfilesystemencoding()) != "utf-8":
             raise UserError(f"file names are read as {encoding}, expected utf-8; set PYTHONUTF8=1")
-        return command(args)
+        code = command(args)
+        sys.stdout.flush()
+        return code
     except (KeyboardInterrupt, Exception) as error:
         stop_code = _stop_code(error)
+        if isinstance(error, BrokenPipeError) and _nobody_reads():
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what Python still holds
+            return EXIT_SIGNAL + signal.SIGPIPE
         if isinstance(error, UserError):
             warn(f"{prog}: error: {error.of_command() if isinstance(error, SettingError) else error}")
             error_code = EXIT_MISTAKE
@@ -80,6 +86,17 @@ def _run(command: Command, args: argparse.Namespace, prog: str) -> int:
         kept = next((kept for cause in _causes(error) if (kept := what_is_kept(cause))), "")
         warn(f"{prog}: stopped" + (f"; {kept}, and the same command goes on from there" if kept else ""))
         return stop_code
+
+
+def _nobody_reads() -> bool:
+    """Return whether the program that reads standard output has ended, as ``head`` does after ten lines."""
+    try:
+        output = sys.stdout.fileno()
+    except (OSError, ValueError):
+        return False
+    poll = select.poll()
+    poll.register(output, 0)
+    return any(event & select.POLLERR for _, event in poll.poll(0))
 
 
 def _system_message(error: OSError) -> str:

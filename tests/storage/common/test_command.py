@@ -1,5 +1,6 @@
 """What every command does: exit codes, one line for an error, options, full disks."""
 
+import signal
 import subprocess
 import sys
 
@@ -118,3 +119,23 @@ def test_a_full_disk_behind_standard_output_is_named(tmp_path):
             [sys.executable, "-c", program], stdout=full, stderr=subprocess.PIPE, text=True, check=False
         )
     assert made.stderr.splitlines()[0].startswith("t: error: No space left on device: standard output or a log, or /")
+
+
+@pytest.mark.parametrize("num_lines", [1, 100_000])
+def test_a_reader_that_has_enough_ends_the_command_quietly(num_lines):
+    code = f"""
+import sys
+from vlalign.storage.common.command import run_command
+from vlalign.storage.common.parser import command_parser
+def command(args):
+    sys.stdin.read()  # until the reader is gone
+    print("line\\n" * {num_lines})
+    return 0
+sys.exit(run_command(command, command_parser("vlalign-test", "tests", "vlalign-test"), []))
+"""
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    process.stdout.close()
+    process.stdin.close()
+    assert process.stderr.read() == "" and process.wait() == 128 + signal.SIGPIPE
