@@ -75,6 +75,7 @@ CASES = {
     "spoken": (SPOKEN, {CODEWORDS: 1}, 1442),
 }
 """{objective, encoder, negatives, micro-batches: (settings, waits of a step besides that for the loss, kernels)}"""
+SLOW_CASES = {"spoken", "toco, micro-batches", "cmcm, micro-batches", "taco, random", "taco, all"}
 
 LENGTHS = {
     "train/workers.py largest: copy to the device": 2,
@@ -115,7 +116,7 @@ def of_a_step(datasets: dict[str, DatasetFolder], case: str, settings: dict, fol
     return waits, kernels
 
 
-@pytest.mark.parametrize("case", [pytest.param(case, marks=SLOW if case == "spoken" else ()) for case in CASES])
+@pytest.mark.parametrize("case", [pytest.param(case, marks=SLOW if case in SLOW_CASES else ()) for case in CASES])
 def test_in_a_step_the_host_waits_only_where_it_must_and_no_kernel_is_new(datasets, tmp_path, case):
     settings, expected, most_kernels = CASES[case]
     waits, kernels = of_a_step(datasets, case, settings, tmp_path)

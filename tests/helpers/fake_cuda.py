@@ -260,6 +260,8 @@ def pretended(num_gpus: int = 1) -> Iterator[Gpu]:
     """A pretended GPU, or several of which one is used, whatever this machine has."""
     global _gpu
     _gpu = Gpu(num_gpus)
+    # At the first backward pass of a process, autograd starts a thread for each device, and forbids to fork then.
+    torch.ones(1, requires_grad=True).sum().backward()
     autocast, same_kind = torch.autocast, torch._has_compatible_shallow_copy_type
     cuda = {
         "_initialized": True,
@@ -267,6 +269,7 @@ def pretended(num_gpus: int = 1) -> Iterator[Gpu]:
         "current_device": lambda: _gpu.current,
         "set_device": _gpu.set_device,
         "device_count": lambda: num_gpus,
+        "get_device_capability": lambda *_: (8, 0),
         "get_device_name": lambda *_: "pretended GPU",
         "max_memory_allocated": lambda *_: 0,
         "manual_seed_all": _gpu.generator.manual_seed,
@@ -283,7 +286,7 @@ def pretended(num_gpus: int = 1) -> Iterator[Gpu]:
     # Gloo takes the values from process to process.
     join = dist.init_process_group
     patches.append(mock.patch.object(dist, "init_process_group", lambda backend, **more: join("gloo", **more)))
-    patches.append(mock.patch.object(dist, "get_backend", lambda: "nccl"))
+    patches.append(mock.patch.object(dist, "get_backend", lambda group=None: "nccl"))
     with contextlib.ExitStack() as stack:
         for patch in patches:
             stack.enter_context(patch)
