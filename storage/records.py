@@ -91,8 +91,9 @@ class Profile:
         return hashlib.sha256(self.to_json().encode()).hexdigest()[:16]
 
     def to_json(self) -> str:
-        """Return all fields as a JSON object with sorted keys."""
+        """Return all fields as a JSON object with sorted keys, without ``decoding`` if exact."""
         values = asdict(self)
+        # Stores that were made before the field was there keep their profile's hash.
         if self.decoding == EXACT:
             del values["decoding"]
         return json.dumps(values, sort_keys=True)

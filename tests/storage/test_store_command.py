@@ -3,6 +3,7 @@
 import json
 import os
 import time
+from dataclasses import asdict
 
 import numpy as np
 import pytest
@@ -70,7 +71,7 @@ def test_info_for_programs(call, dataset):
     code, out, err = call("info", "--json")
     assert (code, err) == (0, "")
     [about] = json.loads(out)
-    assert about["profile"] == json.loads(PROFILE.to_json())
+    assert about["profile"] == asdict(PROFILE)
     said = {
         "schema": 1,
         "origin": "extracted",
