@@ -25,8 +25,9 @@ $(ROOT)/demo/search.txt: $(ROOT)/demo/runs/$(RUN)/run.json
 	$(BIN)/vlalign-search $(AT) $(RUN) "a red circle falls" --by picture > $@
 	@cat $@
 
-# A process for each core, each with one thread: processes share the cores better than threads.
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --maxprocesses 8 --dist worksteal
+# A process for each core, each with one thread: processes share the cores better than threads. One more, since some tests wait.
+PROCESSES := $$(($$(getconf _NPROCESSORS_ONLN) + 1)) --maxprocesses 8
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(PROCESSES) --dist worksteal
 
 # The types, which take a minute of one core, are checked beside the tests.
 test: style
@@ -41,7 +42,7 @@ fast-tests: $(INSTALLED)
 # What share of the lines the fast tests run, those of the processes that they start included.
 coverage: $(INSTALLED)
 	$(BIN)/coverage erase
-	OMP_NUM_THREADS=1 $(BIN)/coverage run -m pytest --numprocesses auto --maxprocesses 8 --dist worksteal -m "not slow"
+	OMP_NUM_THREADS=1 $(BIN)/coverage run -m pytest --numprocesses $(PROCESSES) --dist worksteal -m "not slow"
 	$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report --skip-covered --sort cover
 

@@ -27,6 +27,7 @@ def check(readers: list[str], first: int, last: int, folder: Path) -> None:
         assert line["refused"] > (last - first) / 10, f"{line}: damage is damage"
 
 
+@pytest.mark.slow
 def test_some_mutated_files_are_read_or_refused_in_one_line(tmp_path):
     """In one process: it imports everything once."""
     check(list(READERS), 0, NUM_FILES, tmp_path)

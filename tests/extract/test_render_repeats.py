@@ -6,6 +6,7 @@ import sys
 
 PROGRAM = """
 import hashlib, sys
+import pytest
 from pathlib import Path
 from vlalign.extract.render import render_video
 from vlalign.preprocess.datasets import demo
@@ -17,6 +18,7 @@ for video_id in ("demo0006", "demo0186", "demo0251", "demo0277"):
 """
 
 
+@pytest.mark.slow
 def test_a_scene_gives_the_same_bytes_whatever_memory_holds(tmp_path):
     """glibc fills the memory that it hands out with the complement of MALLOC_PERTURB_."""
     printed = []

@@ -72,6 +72,7 @@ def extraction_in(locale: dict[str, str], folder: Path) -> subprocess.CompletedP
     return subprocess.run(command, env=kept | locale, capture_output=True, encoding="utf-8", check=False)
 
 
+@pytest.mark.slow
 def test_names_are_read_as_utf_8_without_a_locale(tmp_path, short_video):
     shutil.copy(short_video, tmp_path / "größe 視頻.mp4")
     done = extraction_in({"LC_ALL": "C"}, tmp_path)

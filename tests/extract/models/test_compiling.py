@@ -11,11 +11,9 @@ from vlalign.extract.models import MODELS
 from vlalign.storage.common.device import without_memory
 from vlalign.storage.profiles import PROFILES
 
-FAST = ("slowfast",)
-NAMES = [pytest.param(name, marks=() if name in FAST else pytest.mark.slow) for name in PROFILES if name in MODELS]
 
-
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in PROFILES if name in MODELS])
 def test_a_network_is_compiled_once_and_in_one_piece(name):
     profile = PROFILES[name]
     sizes = [(224, 224), (224, 224)] if profile.crop_px else [(224, 298), (398, 224)]

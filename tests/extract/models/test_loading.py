@@ -28,7 +28,7 @@ QUICK = {
     "resnet152": ["bare"],
     "i3d_resnext101": ["bare"],
     "i3d_resnet152": [],
-    "s3d": ["bare", "module. in state_dict"],
+    "s3d": ["module. in state_dict"],
 }
 """Wrappings of the golden weights that are tried each time; all of them only in the slow tests, since the files are
 large. How each is read is tested below, without computing."""

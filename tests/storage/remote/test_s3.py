@@ -266,6 +266,7 @@ def test_an_upload_that_is_not_taken_ends(tmp_path, s3, monkeypatch):
     assert s3.keys("films") == ["all/large.h5"]
 
 
+@pytest.mark.slow
 def test_a_writer_that_is_killed_loses_nothing(tmp_path, s3):
     def command(folder: Path, address: str) -> list[str]:
         return [sys.executable, "-m", "helpers.bucket_writer", str(folder), f"{address}/s3d", "6"]

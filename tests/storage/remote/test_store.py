@@ -258,6 +258,7 @@ def test_a_download_stops_when_the_server_sends_too_much(tmp_path, endless, monk
     assert not list((tmp_path / "here").glob("*.partial"))
 
 
+@pytest.mark.slow
 def test_features_are_extracted_to_a_remote_store_once(tmp_path, short_video, capsys):
     address = (tmp_path / "bucket").as_uri()
     for machine in ("one", "other"):

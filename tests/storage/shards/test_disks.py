@@ -118,7 +118,7 @@ def test_a_shard_with_too_few_rows_is_not_put_in_place(tmp_path):
 
 @pytest.mark.parametrize(
     ("limit", "num_rows"),
-    [("disk", 1), ("disk", 120), ("disk", 1000), pytest.param("file", 1, marks=pytest.mark.slow), ("file", 120)],
+    [("disk", 1), ("disk", 120), ("disk", 1000), *(pytest.param("file", n, marks=pytest.mark.slow) for n in (1, 120))],
 )
 def test_any_part_of_a_shard_may_not_fit_on_the_disk(disk, tmp_path, limit, num_rows):
     """HDF5's own records among them, page by page of the disk, and byte by byte with a limit on files' sizes."""

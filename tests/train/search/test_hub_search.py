@@ -38,6 +38,7 @@ def dataset(model, tmp_path_factory):
     return DatasetFolder(root, "mine")
 
 
+@pytest.mark.slow
 @torch.inference_mode()
 def test_texts_get_the_models_own_vectors(model, dataset):
     search = open_search(dataset.path, features=f"hf:{model}")
