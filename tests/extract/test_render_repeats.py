@@ -4,9 +4,10 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 PROGRAM = """
 import hashlib, sys
-import pytest
 from pathlib import Path
 from vlalign.extract.render import render_video
 from vlalign.preprocess.datasets import demo
