@@ -71,7 +71,7 @@ def test_info_for_programs(call, dataset):
     code, out, err = call("info", "--json")
     assert (code, err) == (0, "")
     [about] = json.loads(out)
-    assert about["profile"] == asdict(PROFILE)
+    assert about["profile"] == json.loads(json.dumps(asdict(PROFILE)))
     said = {
         "schema": 1,
         "origin": "extracted",
