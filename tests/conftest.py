@@ -43,10 +43,13 @@ def pytest_collection_modifyitems(items):
     items.sort(key=lambda item: item.path.name not in FORKING)
 
 
+gc.disable()
+
+
 def pytest_collection_finish():
     """Garbage is looked for among what tests make, not among a million objects of libraries and collected tests."""
-    gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 def pytest_unconfigure():

@@ -5,6 +5,7 @@ import importlib.util
 import re
 import subprocess
 import sys
+from functools import cache
 from importlib.metadata import distribution
 from pathlib import Path
 
@@ -26,9 +27,18 @@ def load_structure():
 
 
 structure = load_structure()
-MODULES = structure.read_modules(TOP)
-ARROWS = {name: structure.imports_of(module, MODULES) for name, module in MODULES.items()}
-"""{module: our modules that it imports}, without imports for type checkers."""
+
+
+@cache
+def modules():
+    """Return {name: module}. Read when a test asks: each process of the tests imports this file."""
+    return structure.read_modules(TOP)
+
+
+@cache
+def arrows() -> dict:
+    """Return {module: our modules that it imports}, without imports for type checkers."""
+    return {name: structure.imports_of(module, modules()) for name, module in modules().items()}
 
 
 def table_rows(text: str, num_cells: int) -> list[list[str]]:
@@ -168,7 +178,7 @@ def read_layers(text: str) -> list[set[str]]:
 def layer_of(module: str, layers: list[set[str]]) -> list[int]:
     """Return the indexes of all layers that list ``module``, such as ``train.tasks.steps``, by name or by its room."""
     _, first, *rest = module.split(".")
-    is_room = bool(rest) or (f"train.{first}" in MODULES and MODULES[f"train.{first}"].path.name == "__init__.py")
+    is_room = bool(rest) or (f"train.{first}" in modules() and modules()[f"train.{first}"].path.name == "__init__.py")
     listed = f"{first}/" if is_room else first
     return [index for index, names in enumerate(layers) if listed in names]
 
@@ -189,14 +199,14 @@ LAYERS = read_layers(PAGE)
 
 
 def test_every_module_of_train_stands_in_one_layer():
-    layers = {name: layer_of(name, LAYERS) for name in MODULES if name.startswith("train.")}
+    layers = {name: layer_of(name, LAYERS) for name in modules() if name.startswith("train.")}
     assert {name: found for name, found in layers.items() if len(found) != 1} == {}
     rooms_and_modules = {name.split(".")[1] for name in layers}
     assert {entry.strip("/") for layer in LAYERS for entry in layer} == rooms_and_modules
 
 
 def test_imports_inside_train_run_one_way():
-    assert upward_imports(ARROWS, LAYERS) == []
+    assert upward_imports(arrows(), LAYERS) == []
 
 
 def test_upward_imports_are_noticed():
@@ -209,7 +219,7 @@ def test_upward_imports_are_noticed():
 
 
 def test_no_modules_import_each_other_in_a_circle():
-    assert structure.circles(ARROWS) == []
+    assert structure.circles(arrows()) == []
 
 
 def test_circles_are_noticed(tmp_path):
@@ -224,9 +234,10 @@ def test_circles_are_noticed(tmp_path):
     }
     for name, text in lines.items():
         (tmp_path / "train" / f"{name}.py").write_text(text, encoding="utf-8")
-    modules = structure.read_modules(tmp_path)
-    arrows = {name: structure.imports_of(module, modules) for name, module in modules.items()}
-    assert structure.circles(arrows) == [["train.a", "train.b", "train.c"]]
+    made = structure.read_modules(tmp_path)
+    assert structure.circles({name: structure.imports_of(module, made) for name, module in made.items()}) == [
+        ["train.a", "train.b", "train.c"]
+    ]
 
 
 # Printing

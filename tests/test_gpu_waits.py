@@ -138,7 +138,7 @@ def save_waits(cases: dict[str, tuple[DatasetFolder, TrainConfig]], out: Path) -
     write_json(out / f"{workers.rank}.json", found)
 
 
-@pytest.mark.parametrize("cases", [["taco"], pytest.param([c for c in CASES if "micro" not in c], marks=SLOW)])
+@pytest.mark.parametrize("cases", [["mil-nce"], pytest.param([c for c in CASES if "micro" not in c], marks=SLOW)])
 def test_each_of_two_processes_waits_only_where_it_must(datasets, tmp_path, cases):
     made_of, expected = {}, {}
     for case in cases:

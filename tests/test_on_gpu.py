@@ -199,7 +199,9 @@ def two_steps(of: Trainer) -> list[dict]:
     return events
 
 
-@pytest.mark.parametrize("case", ["taco", *(pytest.param(case, marks=SLOW) for case in CASES if case != "taco")])
+@pytest.mark.parametrize(
+    "case", ["ncl-gated", *(pytest.param(case, marks=SLOW) for case in CASES if case != "ncl-gated")]
+)
 def test_a_stopped_run_goes_on_and_is_evaluated_and_searched(datasets, case, monkeypatch, capsys):
     dataset = datasets.get(case, datasets["toy"])
     settings = [

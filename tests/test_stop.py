@@ -252,9 +252,10 @@ def many_videos(tmp_path_factory, videos) -> Path:
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "numbers, group",
-    [pytest.param([signal.SIGTERM], False, marks=pytest.mark.slow), ([signal.SIGINT], True)],
+    [([signal.SIGTERM], False), ([signal.SIGINT], True)],
 )
 def test_extraction_on_two_devices_stops_with_one_line(tmp_path, many_videos, numbers, group):
     dataset = DatasetFolder(tmp_path, "mine")

@@ -209,6 +209,7 @@ def test_unusable_captions_are_reported_and_left_out(tmp_path, capsys):
     assert read_json(dataset.runs / "run" / "metrics.json")["left_out"] == 2
 
 
+@pytest.mark.slow
 def test_bfloat16_trains_and_is_evaluated_in_float32(toy, whole):
     assert train_main([*at(toy), *TRAIN, "--precision", "bf16", "--run-name", "half-precision"]) == 0
     full, half = (read_jsonl(run / "events.jsonl") for run in (whole, toy.runs / "half-precision"))

@@ -25,7 +25,7 @@ WRAPPINGS = {
 
 
 QUICK = {
-    "resnet152": ["bare"],
+    "resnet152": [],
     "i3d_resnext101": ["bare"],
     "i3d_resnet152": [],
     "s3d": ["module. in state_dict"],

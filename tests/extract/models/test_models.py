@@ -221,6 +221,7 @@ def test_clip_is_transformers_own_from_pixels_to_embeddings(plain_clip, checkpoi
         torch.testing.assert_close(got.view(expected.shape), expected, rtol=0, atol=1e-4 * expected.abs().max().item())
 
 
+@pytest.mark.slow
 @torch.inference_mode()
 @pytest.mark.parametrize("extractor", ["clip_vit_b32_map"], indirect=True)
 def test_cells_of_a_frame_map_lie_where_they_are_in_the_frame(extractor):

@@ -46,6 +46,7 @@ def test_each_seed_gets_a_run_and_the_table_has_their_mean(toy, capsys):
     assert path.with_suffix(".md").read_text(encoding="utf-8").count("| taco-s3d-") == 2
 
 
+@pytest.mark.slow
 def test_complete_runs_are_kept_and_unfinished_ones_continue(toy, capsys):
     train_seeds(toy.root, "toy", seeds=[5, 6], settings=SETTINGS, run_name="kept")
     first, second = (toy.runs / f"kept-seed{seed}" for seed in (5, 6))

@@ -1,6 +1,7 @@
 """Rows of spoken captions as input to a model."""
 
 import numpy as np
+import pytest
 from helpers.spoken import make_spoken
 from helpers.training import SPOKEN, at, options
 from vlalign.storage import Caption
@@ -24,6 +25,7 @@ def test_recordings_are_normalised_and_truncated(spoken):
     assert inputs["rows_BTD"].max() == 0
 
 
+@pytest.mark.slow
 def test_captions_without_a_recording_are_reported(tmp_path, capsys):
     dataset = make_spoken(tmp_path, num_clips=16)
     written = Caption(video_id="v00", caption="only written", split="train")

@@ -30,7 +30,7 @@ def test_two_processes_have_the_loss_and_the_gradient_of_one(asked, segmented, t
     check_processes(cases, tmp_path, 2)
 
 
-@pytest.mark.parametrize("case", TASK_CASES)
+@pytest.mark.parametrize("case", ["asked", pytest.param("segmented", marks=pytest.mark.slow)])
 def test_a_stopped_run_goes_on_and_another_objectives_model_is_gone_on_from(case, request, capsys):
     dataset = request.getfixturevalue(case)
     settings = [f"--{name.replace('_', '-')}={value}" for name, value in TASK_CASES[case].items()]
