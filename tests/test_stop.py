@@ -412,7 +412,8 @@ PREPROCESS = """
 NUM_CAPTIONS = 600
 
 
-@pytest.mark.parametrize("num_workers", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("num_workers", [1, 2])
 def test_preprocessing_keeps_finished_parts_and_continues(tmp_path, num_workers, monkeypatch):
     rows = [
         f"v{n % 40},a person {['cuts', 'fries', 'stirs', 'peels'][n % 4]} the onion number {n} in a small pan"

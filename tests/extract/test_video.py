@@ -119,6 +119,7 @@ def test_a_slow_videos_frames_come_several_times(tmp_path, s3d):
     assert_close(made.features, s3d.features(window).numpy())
 
 
+@pytest.mark.slow
 def test_two_extractors_in_one_call_change_nothing(short_video, s3d, resnet152):
     alone = extract_video(short_video, [s3d]) | extract_video(short_video, [resnet152])
     together = extract_video(str(short_video), [resnet152, s3d], video_id="mine")

@@ -112,7 +112,9 @@ SHARED = {
 }
 
 
-@pytest.mark.parametrize("what", SHARED)
+@pytest.mark.parametrize(
+    "what", [pytest.param(what, marks=[pytest.mark.slow] * ("one list" in what)) for what in SHARED]
+)
 def test_an_array_shared_by_many_videos_is_refused(tmp_path, what):
     path = tmp_path / "f.pkl"
     path.write_bytes(pickle.dumps(SHARED[what](), 4))

@@ -173,9 +173,8 @@ DISASTERS = {
 }
 
 
-@pytest.mark.parametrize(
-    "disaster", ["denies", *(pytest.param(name, marks=pytest.mark.slow) for name in DISASTERS if name != "denies")]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("disaster", DISASTERS)
 def test_what_was_extracted_is_kept_if_the_bucket_fails_in_the_middle(
     tmp_path, s3, hasty, short_video, capsys, disaster, monkeypatch
 ):

@@ -142,6 +142,7 @@ def test_a_killed_process_leaves_nothing_and_the_next_one_begins_again(dataset):
     assert not list(dataset.captions.glob(".*.partial"))
 
 
+@pytest.mark.slow
 def test_processes_that_need_the_file_at_once_write_it_once(dataset, capsys):
     context = multiprocessing.get_context("spawn")
     began = context.Event()

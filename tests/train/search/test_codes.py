@@ -102,6 +102,7 @@ def test_of_chosen_videos_all_windows_are_compared(folder):
     np.testing.assert_allclose(found[1], expected[1], rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_the_same_windows_give_the_same_codes(folder):
     index = opened(folder)
     first, second = learn_codebook(index), learn_codebook(index)
