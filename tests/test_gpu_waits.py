@@ -75,7 +75,7 @@ CASES = {
     "spoken": (SPOKEN, {CODEWORDS: 1}, 1442),
 }
 """{objective, encoder, negatives, micro-batches: (settings, waits of a step besides that for the loss, kernels)}"""
-SLOW_CASES = {"spoken", "toco, micro-batches", "cmcm, micro-batches", "taco, random", "taco, all"}
+SLOW_CASES = {"spoken", "toco, micro-batches", "cmcm, micro-batches", "taco, random", "taco, all", "taco-both"}
 
 LENGTHS = {
     "train/workers.py largest: copy to the device": 2,

@@ -34,7 +34,7 @@ def numbered(path: Path, container: str, codec: str, **options) -> Path:
     "container, codec",
     [
         ("avi", "mpeg4"),
-        ("matroska", "libx264"),
+        pytest.param("matroska", "libx264", marks=pytest.mark.slow),
         pytest.param("mpegts", "libx264", marks=pytest.mark.slow),
         pytest.param("mpeg", "mpeg2video", marks=pytest.mark.slow),
         ("mp4", "libx265"),

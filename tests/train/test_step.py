@@ -82,8 +82,8 @@ def kept(function, *arguments, use_reentrant: bool):
 @pytest.mark.parametrize(
     ("case", "settings"),
     [
-        ("taco", {}),
         ("segmented", TASK_CASES["segmented"]),
+        pytest.param("taco", {}, marks=SLOW),
         *(pytest.param(case, WHOLE[case], marks=SLOW) for case in ("toco", "ncl", "cmcm", "cmcm-both", "taco-both")),
         *(pytest.param(case, settings, marks=SLOW) for case, settings in TRANSFORMERS.items()),
     ],

@@ -214,7 +214,10 @@ def test_windows_and_crops_of_several_profiles_in_one_pass(with_sound, tail, las
     assert taken.finished.num_frames == [60, 60, len(taken.rows[2])]
 
 
-@pytest.mark.parametrize("name", ["data/msrvtt/videos/video7010.mp4", "zoo/rot90.mp4", "zoo/odd_444.mp4"])
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param("data/msrvtt/videos/video7010.mp4", marks=pytest.mark.slow), "zoo/rot90.mp4", "zoo/odd_444.mp4"],
+)
 def test_all_profiles_in_one_pass_get_the_frames_that_each_gets_alone(name):
     """Every frame is decoded once, whatever is wanted of it."""
     info = cut(probe_video(shared(name)), 4.0)

@@ -238,6 +238,7 @@ def test_cells_of_a_frame_map_lie_where_they_are_in_the_frame(extractor):
     assert (maps[0] != maps[1]).any(dim=-1).nonzero().tolist() == [[2, 5]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("extractor", CLIPS, indirect=True)
 def test_clip_takes_frames_of_its_own_size_only(extractor):
     with pytest.raises(ValueError, match=r"64\*96\) doesn't match model \(224\*224\)"):
@@ -279,7 +280,9 @@ def fast_but(*slow: str) -> list[Any]:
 
 
 @torch.inference_mode()
-@pytest.mark.parametrize("extractor", fast_but("i3d_resnet152", "r2plus1d", "slowfast", "slowfast_r101"), indirect=True)
+@pytest.mark.parametrize(
+    "extractor", fast_but("resnet152", "i3d_resnet152", "r2plus1d", "slowfast", "slowfast_r101"), indirect=True
+)
 def test_bfloat16_loses_little(extractor):
     name, network = extractor.profile.name, extractor.network
     if name == "s3d":
@@ -298,7 +301,7 @@ def test_bfloat16_loses_little(extractor):
     assert not torch.equal(row, row.bfloat16().float()), "rounded once more, at the very end"
 
 
-@pytest.mark.parametrize("extractor", fast_but("i3d_resnet152", "slowfast_r101"), indirect=True)
+@pytest.mark.parametrize("extractor", fast_but("i3d_resnet152", "r2plus1d", "slowfast", "slowfast_r101"), indirect=True)
 def test_folding_leaves_no_copy_of_the_original_weights(extractor):
     """A tensor that is neither parameter nor buffer would stay on the CPU, in float32."""
     for module in extractor.network.modules():

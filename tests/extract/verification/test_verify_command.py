@@ -88,7 +88,8 @@ def test_an_impossible_verification_exits_with_2(folder, tmp_path, capsys, prepa
     assert complaint in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("features", ["resnet152", pytest.param("resnet152,i3d", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("features", ["resnet152", "resnet152,i3d"])
 def test_a_plan_reports_the_work_and_changes_nothing(folder, tmp_path, features, capsys):
     assert call(folder, tmp_path / "root", "--plan", features=features) == 1
     planned = capsys.readouterr()

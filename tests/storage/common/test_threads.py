@@ -24,7 +24,7 @@ sys.exit(run_command(show, command_parser("vlalign-show", "", ""), []))
         ("", {}, "10000"),
         ("", {"GOMP_SPINCOUNT": "7"}, "7"),
         ("", {"OMP_WAIT_POLICY": "active"}, "None"),
-        ("import torch", {}, "None"),
+        pytest.param("import torch", {}, "None", marks=pytest.mark.slow),
     ],
 )
 def test_commands_limit_spinning_unless_the_user_chose_or_torch_is_loaded(before, environment, expected):

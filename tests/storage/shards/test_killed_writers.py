@@ -52,7 +52,7 @@ def test_a_writer_killed_many_times_loses_nothing_and_makes_nothing_twice(tmp_pa
     assert hits > 2 or num_kills < 200
 
 
-@pytest.mark.parametrize("writers", [2, 8])
+@pytest.mark.parametrize("writers", [2, pytest.param(8, marks=pytest.mark.slow)])
 def test_writers_at_once_of_which_one_is_killed(tmp_path, writers):
     """Each has videos of its own, and all have some in common."""
     rng, folder, log = np.random.default_rng(writers), tmp_path / "s3d", tmp_path / "log"

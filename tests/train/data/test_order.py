@@ -83,6 +83,7 @@ def test_epochs_and_seeds_are_not_correlated():
     assert np.mean(same_place) == pytest.approx(1, abs=0.2)  # as in two shuffles
 
 
+@pytest.mark.slow
 def test_small_orders_are_all_about_as_frequent():
     counts: dict[tuple[int, ...], int] = {}
     order = KeyedOrder(0)

@@ -1,5 +1,6 @@
 """CMCM's encoders for clips and recordings."""
 
+import pytest
 import torch
 from helpers.spoken import make_spoken
 from helpers.training import SPOKEN, gradient, trainer
@@ -40,6 +41,7 @@ def test_pooling_follows_table_3():
     torch.testing.assert_close(tokens.mean_BD[0], still.seen_summary(each.mean(dim=0)))
 
 
+@pytest.mark.slow
 def test_a_map_has_a_token_for_each_place(tmp_path):
     dataset = make_spoken(tmp_path, num_clips=16, features="clip_vit_b32_map")
     settings = {"features": "clip_vit_b32_map", "video_grid": "1x7x7", "batch_size": 4}

@@ -17,7 +17,11 @@ def test_two_processes_have_the_loss_the_gradient_and_the_codebook_of_one(toy, t
 
 
 @pytest.mark.parametrize(
-    "case", [pytest.param(case, marks=pytest.mark.slow if case.endswith("-both") else ()) for case in PAIR_CASES]
+    "case",
+    [
+        pytest.param(case, marks=pytest.mark.slow if case.endswith("-both") or case == "ncl" else ())
+        for case in PAIR_CASES
+    ],
 )
 def test_a_stopped_run_goes_on_is_evaluated_and_searched(toy, case, capsys):
     call = [

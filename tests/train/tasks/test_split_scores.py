@@ -11,7 +11,14 @@ from vlalign.train.tasks import split_scores
 WORDS = ["--recipe", "default", "--features", "s3d", "--batch-size", "6", "--num-steps", "4", "--validate-every", "2"]
 
 
-@pytest.mark.parametrize("ties", [ties for ties in TIES if ties != "coot"])
+@pytest.mark.parametrize(
+    "ties",
+    [
+        ties if ties in ("average", "optimistic") else pytest.param(ties, marks=pytest.mark.slow)
+        for ties in TIES
+        if ties != "coot"
+    ],
+)
 def test_scores_in_tiles_give_the_same_figures_and_queries(toy, ties, monkeypatch):
     if not (toy.runs / "in-tiles").exists():
         assert train_main([*at(toy), *WORDS, "--run-name", "in-tiles"]) == 0
