@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 from helpers.small_clip import train_clip
 from timm import create_model
 from timm.models import save_for_hf
@@ -45,6 +46,7 @@ def put_into_cache(home: Path, repository: str, folder: Path) -> None:
 def home(tmp_path_factory):
     """The hub's cache with the models that the tutorials name: small or random ones of the same kind."""
     home = tmp_path_factory.mktemp("hub")
+    torch.manual_seed(0)  # what is found by random features is the same in any order of the tests
     save_for_hf(create_model("efficientnet_lite0", pretrained=False), home / "lite0", safe_serialization=True)
     put_into_cache(home, "timm/tf_efficientnet_lite0.in1k", home / "lite0")
     clip = train_clip(home / "clip")
