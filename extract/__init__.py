@@ -7,6 +7,8 @@ into its stores, as ``vlalign-extract`` does; ``plan_extraction`` and ``verify_d
 
 from typing import TYPE_CHECKING
 
+from ..storage.common.lazy import names_from
+
 if TYPE_CHECKING:
     from .dataset import ExtractionResult, extract_dataset
     from .extractor import load_extractor
@@ -26,23 +28,18 @@ __all__ = [
     "plan_extraction",
     "verify_dataset",
 ]
-_MODULES = {
-    "ExtractionPlan": "plan",
-    "ExtractionResult": "dataset",
-    "ExtractionSettings": "settings",
-    "VerificationResult": "verification.verify",
-    "extract_dataset": "dataset",
-    "extract_video": "video",
-    "load_extractor": "extractor",
-    "plan_extraction": "plan",
-    "verify_dataset": "verification.verify",
-}
-
-
-def __getattr__(name: str) -> object:
-    # Imported on first use: torch takes seconds to import, and a command that has nothing left to do does not need it.
-    if name in _MODULES:
-        from importlib import import_module
-
-        return getattr(import_module(f".{_MODULES[name]}", __name__), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+# Torch takes seconds to import, and a command that has nothing left to do does not need it.
+__getattr__ = names_from(
+    __name__,
+    {
+        "ExtractionPlan": "plan",
+        "ExtractionResult": "dataset",
+        "ExtractionSettings": "settings",
+        "VerificationResult": "verification.verify",
+        "extract_dataset": "dataset",
+        "extract_video": "video",
+        "load_extractor": "extractor",
+        "plan_extraction": "plan",
+        "verify_dataset": "verification.verify",
+    },
+)

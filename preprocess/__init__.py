@@ -1,17 +1,13 @@
 """Annotations to captions with part-of-speech tags, and the IDF table. ``prepare_captions`` does all of it."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from ..storage.common.lazy import names_from
 
 if TYPE_CHECKING:
     from .prepare import PreparedCaptions, prepare_captions
 
 __all__ = ["PreparedCaptions", "prepare_captions"]
 
-
-def __getattr__(name: str) -> Any:
-    # Imported on first use, so that importing one reader imports nothing heavy.
-    if name in __all__:
-        from . import prepare
-
-        return getattr(prepare, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+# Importing one reader imports nothing heavy.
+__getattr__ = names_from(__name__, dict.fromkeys(__all__, "prepare"))

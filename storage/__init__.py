@@ -3,8 +3,9 @@
 Public names are imported at their first use: each decoding process imports this package, but neither HDF5 nor Parquet.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from .common.lazy import names_from
 
 if TYPE_CHECKING:
     from .captions import read_captions
@@ -36,29 +37,25 @@ __all__ = [
     "write_shard",
 ]
 
-_MODULES = {
-    "Caption": "records",
-    "Failure": "records",
-    "FeatureStore": "feature_store",
-    "IdfEntry": "idf",
-    "MemoryStore": "memory_store",
-    "Profile": "records",
-    "Store": "store",
-    "StoredVideo": "records",
-    "UserError": "common.errors",
-    "VideoFeatures": "records",
-    "VideoRecord": "records",
-    "VlalignError": "common.errors",
-    "Weights": "records",
-    "read_captions": "captions",
-    "read_idf": "idf",
-    "write_idf": "idf",
-    "write_shard": "shards",
-}
-"""{public name: its module}"""
-
-
-def __getattr__(name: str) -> Any:
-    if name in _MODULES:
-        return getattr(import_module(f".{_MODULES[name]}", __name__), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = names_from(
+    __name__,
+    {
+        "Caption": "records",
+        "Failure": "records",
+        "FeatureStore": "feature_store",
+        "IdfEntry": "idf",
+        "MemoryStore": "memory_store",
+        "Profile": "records",
+        "Store": "store",
+        "StoredVideo": "records",
+        "UserError": "common.errors",
+        "VideoFeatures": "records",
+        "VideoRecord": "records",
+        "VlalignError": "common.errors",
+        "Weights": "records",
+        "read_captions": "captions",
+        "read_idf": "idf",
+        "write_idf": "idf",
+        "write_shard": "shards",
+    },
+)

@@ -42,7 +42,7 @@ MOST_COMPARED, COMPARED_SECONDS = 4, 2.0
 
 
 class Engine(NamedTuple):
-    """What this process decodes on."""
+    """The GPU whose video engine decodes in this process."""
 
     device: str
     refusal: str

@@ -127,7 +127,7 @@ class LocalRay:
 
 
 class Usage:
-    """What some processes take together, sampled while a block runs."""
+    """Memory and processor time of some processes together, sampled while a block runs."""
 
     def __init__(self, ray: LocalRay) -> None:
         """Watch the processes of ``ray``."""

@@ -39,7 +39,7 @@ SOURCES = (
 
 @dataclass(frozen=True)
 class Real:
-    """What a stage takes, in words."""
+    """Time, memory, disk and price of a stage, as text."""
 
     time: str
     memory: str

@@ -2,16 +2,12 @@
 
 import json
 import math
-import multiprocessing
-import os
 
 import pytest
-import torch
-from torch.distributed import TCPStore
+from helpers.training import in_processes
 from vlalign.storage.common.errors import UserError
 from vlalign.storage.records import Caption
 from vlalign.train.data.word_ids import WORD_LIST_FILE, WordIds
-from vlalign.train.processes import meeting_environment
 from vlalign.train.workers import join_workers
 
 TEXTS = ["Cut the onion", "cut the RED pepper", "the cat's onion"]
@@ -74,22 +70,13 @@ def test_a_vocabulary_of_gigabytes_is_not_read(tmp_path):
         WordIds.read(tmp_path, 10)
 
 
-def _words_of(rank, port, folder):
-    torch.set_num_threads(1)  # a forked process has no other threads
-    os.environ |= meeting_environment(rank, 2, port)
+def words_of_one_process(folder):
     with join_workers("cpu") as (workers, _):
         words = workers.from_first(lambda: WordIds.of_texts(TEXTS if workers.first else pytest.fail(), 10))
-        words.save(folder / str(rank))
+        words.save(folder / str(workers.rank))
 
 
 def test_of_processes_that_train_together_the_first_counts_the_words(tmp_path):
-    meeting = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    fork = multiprocessing.get_context("fork")
-    processes = [fork.Process(target=_words_of, args=(rank, meeting.port, tmp_path)) for rank in range(2)]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join(60)
-        assert process.exitcode == 0
+    in_processes(2, words_of_one_process, tmp_path)
     found = [WordIds.read(tmp_path / str(rank), 10).words for rank in range(2)]
     assert found[0] == found[1] == WordIds.of_texts(TEXTS, 10).words
