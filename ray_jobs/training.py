@@ -6,6 +6,7 @@ continues from the last saved state in the run's folder.
 """
 
 import argparse
+import os
 import signal
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -63,6 +64,7 @@ def train_on_cluster(
     """
     if num_processes < 1:
         raise SettingError("num_processes", num_processes, "expected 1 or more")
+    os.environ.setdefault("RAY_TRAIN_ENABLE_PRINT_PATCH", "0")  # Ray Train would log what is printed, and print it too
     connect(address)
     device = device_of_workers(device)
     folder = Path(root).absolute() / name  # workers run in other folders

@@ -81,6 +81,7 @@ class MadeVideo:
         rng = np.random.default_rng([self.seed, self.number, 1])
         num_clips = CAPTIONS_PER_FRAME * len(self.colours)
         starts = (np.arange(num_clips) + rng.random(num_clips)) * (FRAME_SECONDS / CAPTIONS_PER_FRAME)
+        starts = np.floor(100 * starts) / 100  # rounded up, the last one could start at the video's end
         ends = starts + rng.uniform(*CLIP_SECONDS, num_clips)
         counts = np.minimum(1 + rng.poisson(3.0, num_clips), MOST_WORDS)
         words = (NUM_WORDS * rng.random(counts.sum()) ** 3).astype(int).tolist()  # some words are frequent
@@ -88,7 +89,7 @@ class MadeVideo:
         for count in counts.tolist():
             texts.append(" ".join(known[word] for word in words[first : first + count]))
             first += count
-        times = zip(starts.round(2).tolist(), ends.round(2).tolist(), texts, strict=True)
+        times = zip(starts.tolist(), ends.round(2).tolist(), texts, strict=True)
         return [Clip(*clip) for clip in times]
 
 

@@ -13,7 +13,7 @@ from helpers.clusters import SCRIPTS, network
 from vlalign.extract.cli import main as extract_main
 from vlalign.preprocess.cli import main as preprocess_main
 from vlalign.ray_jobs.rehearsal.checks import check_captions, check_features
-from vlalign.ray_jobs.rehearsal.made import MadeDataset
+from vlalign.ray_jobs.rehearsal.made import FRAME_SECONDS, MadeDataset
 from vlalign.ray_jobs.rehearsal.main import main, table_of
 from vlalign.ray_jobs.rehearsal.stages import Killer, Measured, Stage
 from vlalign.ray_jobs.rehearsal.stubs import FEATURES, MODULE, TAGGER, write_stubs
@@ -54,6 +54,12 @@ def test_the_data_set_has_the_statistics_of_howto100m():
     assert sum(len(clip.text.split()) for clip in clips) / len(clips) == pytest.approx(4, rel=0.05)
     assert sum(clip.end_seconds - clip.start_seconds for clip in clips) / len(clips) == pytest.approx(4, rel=0.05)
     assert len({bytes(video.colours) for video in videos}) == 300
+
+
+def test_every_caption_begins_before_its_video_ends():
+    """That of video 11 would not if its start were rounded up."""
+    for video in map(MadeDataset(12, 0).video, range(12)):
+        assert video.clips[-1].start_seconds < FRAME_SECONDS * len(video.colours)
 
 
 def test_what_is_whole_passes_all_checks(extracted):
