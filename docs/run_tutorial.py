@@ -5,7 +5,7 @@
 
 The commands stand in blocks of ``console``, after "$ " and, for further lines, "> ". They run in FOLDER, one after the
 other, in one shell. The lines below a command are what it prints, figures and quotations apart; "..." stands for lines
-that the page leaves out.
+that the page leaves out, and ``SHOWN_FOLDER`` for FOLDER.
 """
 
 import argparse
@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 SKIPPED = "..."
+SHOWN_FOLDER = "/mnt/shared"
 FIGURE = re.compile(r"-?\d[\d,.:]*")
 QUOTED = re.compile(r'"[^"]*"')
 PROGRESS = re.compile(r"^[^%]+: +\d+%")
@@ -86,7 +87,7 @@ def matched(shown: list[str], printed: list[str]) -> list[str] | None:
 
 def run(steps: list[Step], folder: Path) -> tuple[list[list[str]], bool]:
     """Run commands in one shell, up to one that fails; return the lines of each, and whether all ended well."""
-    mark = uuid.uuid4().hex
+    mark, folder = uuid.uuid4().hex, folder.resolve()
     script = "".join(f"{step.command}\necho {mark} $?\n" for step in steps)
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     shell = subprocess.Popen(
@@ -104,7 +105,7 @@ def run(steps: list[Step], folder: Path) -> tuple[list[list[str]], bool]:
         for line in shell.stdout:
             text, _, code = line.rstrip("\n").partition(mark)
             if not code:
-                outputs[-1].append(text)
+                outputs[-1].append(text.replace(str(folder), SHOWN_FOLDER))
                 continue
             if code.strip() != "0":
                 shell.kill()

@@ -86,7 +86,7 @@ class ClusterRunner:
         job = ClusterRun(
             work, todo, worker_settings, problems, share, self.options.shard_seconds, identity, self._on_progress
         )
-        resources = f"each worker has {share.num_cpus:g} cores and {share.num_gpus:g} GPUs, and computes on {device}"
+        resources = f"for each worker cores: {share.num_cpus:g}, GPUs: {share.num_gpus:g}, device: {device}"
         say(f"{work.dataset.path}: {len(todo):,} videos to do; {resources}")
 
         def kept() -> str:

@@ -103,6 +103,22 @@ def test_table(tmp_path, home, made_demo, monkeypatch):
 
 
 @pytest.mark.slow
+def test_cluster(tmp_path, home, made_demo):
+    """Apart from other networks and processes: ``ray stop`` ends every Ray that it sees."""
+    apart = ["unshare", "--net", "--mount", "--pid", "--fork", "--mount-proc", "--kill-child"]
+    if os.geteuid() != 0 or not all(map(shutil.which, ("unshare", "ip"))):
+        pytest.skip("needs root, unshare and ip")
+    with_demo(tmp_path, made_demo)
+    program = 'ip link set lo up && mkdir -p /tmp/ray && mount -t tmpfs ray /tmp/ray && exec "$@"'
+    call = [sys.executable, TOP / "docs" / "run_tutorial.py", TUTORIALS / "cluster.md", tmp_path]
+    environment = os.environ | {"HF_HOME": str(home), "HF_HUB_OFFLINE": "1"}
+    done = subprocess.run(
+        [*apart, "bash", "-c", program, "bash", *call], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.slow
 def test_the_notebook_shows_what_it_keeps(tmp_path, made_demo):
     """Figures apart, as for tutorials; pictures are counted."""
     with_demo(tmp_path, made_demo)
