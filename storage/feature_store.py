@@ -82,6 +82,10 @@ class FeatureStore:
         shard, index = self._snapshot.locate(video_id)
         return shard, shard.videos[index]
 
+    def shard_of(self, video_ids: Sequence[str]) -> np.ndarray:
+        """Return the index among ``shards``, int64, of the one that each video is read from."""
+        return self._snapshot.shard_of(video_ids)
+
     def read_from(self) -> list[ShardPart]:
         """Return every shard with its videos that are in use; later shards replaced the others."""
         return self._snapshot.parts()

@@ -72,6 +72,10 @@ class Snapshot:
         position = self.positions[video_id]
         return self.shards[position >> 32], position & ROW_MASK
 
+    def shard_of(self, video_ids: Sequence[str]) -> np.ndarray:
+        """Return the number of the shard that each video is read from."""
+        return np.fromiter((self.positions[video_id] >> 32 for video_id in video_ids), np.int64, len(video_ids))
+
     def parts(self) -> list[ShardPart]:
         """Return every shard with its videos that are in use; later shards replaced the others."""
         positions = np.sort(np.fromiter(self.positions.values(), np.int64, len(self.positions)))

@@ -98,6 +98,10 @@ class Store(Protocol):
         """Return what of the video is missing in its rows or was damaged; empty if all is well."""
         ...
 
+    def shard_of(self, video_ids: Sequence[str]) -> np.ndarray:
+        """Return the number, int64, of the shard that each video is in; 0 for all if there are no shards."""
+        ...
+
     def rows_checksum(self) -> int:
         """Return a checksum of all videos and their rows, which does not depend on how the store keeps them."""
         ...

@@ -81,6 +81,12 @@ class DataSettings(Settings):
     tokens_of_interest: str = setting(
         "noun+verb", "parts of speech that the token loss is about, such as noun+verb+adj; or none"
     )  # TACo section 3.3
+    shuffle_shards: int = setting(
+        0,
+        "shards of the features whose clips are shuffled together, one such group after the other, for features that "
+        "no disk or memory here holds whole; 0: all",
+        least=0,
+    )
     clips_per_video: int = setting(0, "clips of the same video in a batch; 0: as many as are drawn by chance", least=0)
 
     @property

@@ -61,6 +61,12 @@ class Workers:
         """True if this process writes files and messages."""
         return self.rank == 0
 
+    @property
+    def on_machine(self) -> "Workers":
+        """This process's place among those of its machine."""
+        rank, size = os.environ.get("LOCAL_RANK", self.rank), os.environ.get("LOCAL_WORLD_SIZE", self.size)
+        return Workers(int(rank), int(size))
+
     def share(self, num_rows: int) -> slice:
         """Return which rows of a batch are this process's.
 

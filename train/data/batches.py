@@ -4,8 +4,10 @@ import random
 
 import numpy as np
 
+from .clips import Groups
 from .order import ORDERS, KeyedOrder, Order
 from .pairs import Pairs
+from .shard_order import ShardItems, ShardOrder, clips_in_shards, videos_in_shards
 
 Drawn = tuple[list[int], list[list[int]]]
 """Indices of clips, and for each clip those of its captions that are drawn."""
@@ -23,23 +25,33 @@ class ClipBatches:
         self._order: Order = KeyedOrder(seed)
         self.size = min(batch_size, num_clips)
         """Clips in a batch."""
-        self._num_clips = num_clips
+        self._num_items, self._at_once = num_clips, self.size
+        """How many items come once an epoch, here clips, and how many of them a batch has."""
 
     def at(self, step: int) -> Drawn:
         """Return the indices of a step's clips and of their captions, here none. ``step`` counts from 0."""
-        clips = self._next(step, self._num_clips, self.size)
+        clips = self._next(step)
         return clips, [[] for _ in clips]
+
+    def videos_ahead(self, step: int) -> list[list[int]]:
+        """Return the videos of each shard that is to be read at a step because later steps need it; here none."""
+        return []
 
     def follow(self, order: int) -> None:
         """Go on with the order of a run that was begun with this version of it."""
-        self._order = ORDERS[order](self.seed)
+        if order != self._order.version:
+            self._order = ORDERS[order](self.seed)
 
     def _rng(self, step: int) -> random.Random:
         return random.Random(f"{self.seed} step {step}")
 
-    def _next(self, step: int, num_items: int, at_once: int) -> list[int]:
-        epoch, index = divmod(step, num_items // at_once)
-        return self._order.items(epoch, index * at_once, (index + 1) * at_once, num_items)
+    def _next(self, step: int) -> list[int]:
+        return self._order.items(*self._places(step), self._num_items)
+
+    def _places(self, step: int) -> tuple[int, int, int]:
+        """Return the epoch of a step, and its first place in it and that after its last."""
+        epoch, index = divmod(step, self._num_items // self._at_once)
+        return epoch, index * self._at_once, (index + 1) * self._at_once
 
 
 class Batches(ClipBatches):
@@ -48,6 +60,31 @@ class Batches(ClipBatches):
     def __init__(self, pairs: Pairs, batch_size: int, seed: int) -> None:
         super().__init__(len(pairs.clips), batch_size, seed)
         self._captions_of = pairs.captions_of_clips
+        self._pairs = pairs
+        self._by_shard: tuple[ShardOrder, Groups] | None = None
+
+    def shuffle_by_shard(self, videos_of_shards: Groups, shards_at_once: int) -> None:
+        """Take some shards at a time from now on.
+
+        Args:
+            videos_of_shards: The pairs' videos in each shard.
+            shards_at_once: Largest number of shards whose clips are shuffled together.
+        """
+        self._order = ShardOrder(self.seed, self._in_shards(videos_of_shards), shards_at_once)
+        self._by_shard = self._order, videos_of_shards
+
+    def _in_shards(self, videos_of_shards: Groups) -> ShardItems:
+        return clips_in_shards(videos_of_shards, self._pairs.clips_of_videos)
+
+    def videos_ahead(self, step: int) -> list[list[int]]:
+        """Return the videos of each shard that is to be read at a step because later steps need it.
+
+        These are the shards of the next block, each of them once, evenly over the steps of the block before.
+        """
+        if self._by_shard is None:
+            return []
+        order, videos_of_shards = self._by_shard
+        return [videos_of_shards[shard] for shard in order.shards_ahead(*self._places(step))]
 
     def at(self, step: int) -> Drawn:
         """Return the indices of a step's clips and of their captions. ``step`` counts from 0."""
@@ -68,14 +105,18 @@ class VideoBatches(Batches):
     def __init__(self, pairs: Pairs, batch_size: int, seed: int, clips_per_video: int) -> None:
         super().__init__(pairs, batch_size, seed)
         self._clips_of, self._num_each = pairs.clips_of_videos, clips_per_video
-        self._num_videos = min(batch_size // clips_per_video, len(self._clips_of))
-        self.size = self._num_videos * clips_per_video
+        self._num_items = len(self._clips_of)
+        self._at_once = min(batch_size // clips_per_video, self._num_items)
+        self.size = self._at_once * clips_per_video
+
+    def _in_shards(self, videos_of_shards: Groups) -> ShardItems:
+        return videos_in_shards(videos_of_shards)
 
     def at(self, step: int) -> Drawn:
         """Return the indices of a step's clips and of one caption each. ``step`` counts from 0."""
         rng = self._rng(step)
         clips: list[int] = []
-        for video in self._next(step, len(self._clips_of), self._num_videos):
+        for video in self._next(step):
             of_video = self._clips_of[video]
             drawn = rng.sample(of_video, min(self._num_each, len(of_video)))
             clips += [drawn[i % len(drawn)] for i in range(self._num_each)]
@@ -92,7 +133,6 @@ class CandidateBatches(Batches):
     def __init__(self, pairs: Pairs, batch_size: int, seed: int, captions_per_clip: int) -> None:
         super().__init__(pairs, batch_size, seed)
         self._num_each = captions_per_clip
-        self._pairs = pairs
 
     def at(self, step: int) -> Drawn:
         """Return the indices of a step's clips and of their candidates. ``step`` counts from 0."""

@@ -38,6 +38,10 @@ class ClipFeatures:
         """Return the duration of a video."""
         return self.stores[0].duration_seconds(video_id)
 
+    def shard_of(self, video_ids: Sequence[str]) -> np.ndarray:
+        """Return the number of the shard of the first store that each video is in."""
+        return self.stores[0].shard_of(video_ids)
+
     def rows(self, clips: Sequence[Clip], max_rows: int) -> list[np.ndarray]:
         """Return the rows [T, D] of each clip; none for a clip past the video's end.
 

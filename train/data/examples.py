@@ -21,12 +21,13 @@ from ...storage.records import Caption
 from ...storage.store import Store
 from ..settings import DataSettings, OptimizationSettings
 from ..workers import Workers
-from .batches import ClipBatches
+from .batches import Batches, ClipBatches
 from .clip_features import ClipFeatures
 from .clips import Clip, Clips
 from .kept_pairs import Found, PairSource, read_pairs
 from .pair_weights import density_weights
 from .pairs import Pairs, make_pairs
+from .shard_order import group_by_shard
 from .text import TokenWeights
 from .usable import why_none
 
@@ -105,7 +106,7 @@ class Source:
     """Log-mel rows of spoken captions, if the run's captions are recordings."""
     data: DataSettings
     optimization: OptimizationSettings
-    make_batches: Callable[[Pairs], ClipBatches]
+    make_batches: Callable[[Pairs], Batches]
     """Decides which clips and captions each batch has."""
     held_out: float = 0.0
     """Share of the training videos to validate on if there is no validation split."""
@@ -138,6 +139,10 @@ class Examples:
         """Ask for the rows of a process's share of a step's batch, which ``inputs`` will need."""
         clips, _ = self.batches.at(step)
         self.source.features.read_ahead([self.clips[clip] for clip in clips[share]])
+        of_machine = self.source.workers.on_machine
+        for videos in self.batches.videos_ahead(step)[of_machine.rank :: of_machine.size]:
+            video_ids = [self.clips.video_ids[video] for video in videos]
+            self.source.features.read_ahead([Clip(video_id, None, None) for video_id in video_ids])
 
     def inputs(self, maker: InputMaker, step: int, share: slice) -> Inputs:
         """Return a process's share of a step's batch. It depends on the seed and the step alone."""
@@ -206,6 +211,9 @@ class PairExamples(Examples):
         self.clips = train.clips
         self.summary = f"{len(train.captions):,} captions of {len(train.clips):,} clips"
         self.batches = source.make_batches(train)
+        if source.data.shuffle_shards:
+            shard_of_video = source.features.shard_of(train.clips.video_ids)
+            self.batches.shuffle_by_shard(group_by_shard(shard_of_video), source.data.shuffle_shards)
         self.pair_weights = None
         """float32 [num_captions], or None if all pairs weigh the same."""
         if source.density_neighbors is not None:

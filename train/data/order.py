@@ -39,12 +39,17 @@ class KeyedOrder:
 
     def items(self, epoch: int, first: int, last: int, num_items: int) -> list[int]:
         """Return the items at some places of an epoch."""
-        digest = hashlib.blake2b(f"{self.seed} epoch {epoch}".encode(), digest_size=8 * ROUNDS).digest()
-        keys = np.frombuffer(digest, "<u8")
-        items = _permuted(np.arange(first, last, dtype=np.uint64), num_items, keys)
-        while (outside := np.flatnonzero(items >= num_items)).size:
-            items[outside] = _permuted(items[outside], num_items, keys)
-        return items.tolist()
+        return keyed_permutation(np.arange(first, last), num_items, f"{self.seed} epoch {epoch}").tolist()
+
+
+def keyed_permutation(places: np.ndarray, num_items: int, key: str) -> np.ndarray:
+    """Return the items, int64, at some places of a permutation of ``num_items`` items that the key decides."""
+    digest = hashlib.blake2b(key.encode(), digest_size=8 * ROUNDS).digest()
+    keys = np.frombuffer(digest, "<u8")
+    items = _permuted(places.astype(np.uint64), num_items, keys)
+    while (outside := np.flatnonzero(items >= num_items)).size:
+        items[outside] = _permuted(items[outside], num_items, keys)
+    return items.astype(np.int64)
 
 
 def _permuted(numbers: np.ndarray, num_items: int, keys: np.ndarray) -> np.ndarray:
