@@ -87,7 +87,8 @@ def _search(args: argparse.Namespace) -> int:
         by=args.by,
     )
     what = " and ".join(filter(None, (query and repr(query), args.like and f"like {args.like}")))
-    show(f"{what} among {search.index.state.num_current:,} videos of {search.described}")
+    num_videos = search.index.state.num_current
+    show(f"{what} among {num_videos:,} video{'s' * (num_videos != 1)} of {search.described}")
     show("\n".join(search.lines(moments)))
     for remark in search.remarks(query, args.by) if query else []:
         show(f"note: {remark}")

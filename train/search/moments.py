@@ -78,7 +78,7 @@ def merge_hits(hits: Sequence[Hit], num_moments: int, curve_of: Callable[[str], 
     """Return moments, the best first.
 
     The best hit makes a moment. Hits that overlap it belong to it, and so on with the rest. Where a moment begins and
-    ends is decided by the curve of its video (``outline``).
+    ends is decided by the curve of its video (``outline``), and by better moments, which it does not overlap.
 
     Args:
         hits: The best first.
@@ -97,6 +97,11 @@ def merge_hits(hits: Sequence[Hit], num_moments: int, curve_of: Callable[[str], 
             curves[hit.video_id] = curve_of(hit.video_id)
         curve = curves[hit.video_id]
         start, end = outline(hit, curve)
+        for other in (m for m in moments if m.video_id == hit.video_id):  # the better one keeps what both would have
+            if hit.start_seconds >= other.end_seconds:
+                start = max(start, other.end_seconds)
+            elif hit.end_seconds <= other.start_seconds:
+                end = min(end, other.start_seconds)
         moments.append(
             Moment(
                 video_id=hit.video_id,
