@@ -12,13 +12,16 @@ if TYPE_CHECKING:
     from .common.errors import UserError, VlalignError
     from .feature_store import FeatureStore
     from .idf import IdfEntry, read_idf, write_idf
+    from .layout import DatasetFolder
     from .memory_store import MemoryStore
     from .records import Caption, Failure, Profile, StoredVideo, VideoFeatures, VideoRecord, Weights
     from .shards import write_shard
     from .store import Store
+    from .thumbnails import ThumbnailStore
 
 __all__ = [
     "Caption",
+    "DatasetFolder",
     "Failure",
     "FeatureStore",
     "IdfEntry",
@@ -26,6 +29,7 @@ __all__ = [
     "Profile",
     "Store",
     "StoredVideo",
+    "ThumbnailStore",
     "UserError",
     "VideoFeatures",
     "VideoRecord",
@@ -41,6 +45,7 @@ __getattr__ = names_from(
     __name__,
     {
         "Caption": "records",
+        "DatasetFolder": "layout",
         "Failure": "records",
         "FeatureStore": "feature_store",
         "IdfEntry": "idf",
@@ -48,6 +53,7 @@ __getattr__ = names_from(
         "Profile": "records",
         "Store": "store",
         "StoredVideo": "records",
+        "ThumbnailStore": "thumbnails",
         "UserError": "common.errors",
         "VideoFeatures": "records",
         "VideoRecord": "records",
