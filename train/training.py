@@ -73,7 +73,6 @@ def train(
         UserError: Captions, features or the run's folder cannot be used, or the loss is not finite.
     """
     given = {name: value for name, value in (settings or {}).items() if value is not None}
-    asked = given.copy()
     root = Path(root)
     folder = find_dataset(root, dataset, having="captions", hint="vlalign-preprocess")
     init_folder = find_run(root, None, init) if init else None
@@ -86,8 +85,8 @@ def train(
     is_first = is_first_process()
     if is_first:
         named = [name for name, v in (("dataset", dataset), ("protocol", protocol), ("init", init)) if v is not None]
-        _say_settings(config, asked, named)
-        if "features" in given.keys() - asked.keys():
+        _say_settings(config, given, named)
+        if "features" not in given and not _features_of(config.recipe):
             say(f"note: --features {config.features}: {folder.name} has no other")
     problems = Problems(quiet=not is_first, file=folder.problems("train"))
     with report_progress_to(on_progress), problems:
@@ -97,27 +96,32 @@ def train(
 
 def _choose_config(
     folder: DatasetFolder,
-    given: dict[str, Any],
+    given: Mapping[str, Any],
     recipe: str | None,
     protocol: str | None,
     init: str,
     init_folder: Path | None,
 ) -> tuple[DatasetFolder, TrainConfig]:
-    """Return the folder with its protocol, and the complete settings. Put the full names of features into ``given``."""
+    """Return the folder with its protocol, and the complete settings."""
     about = read_captions_about(choose_protocol(folder, protocol or "").captions) or {}
     objective = given.get("objective") or objective_for(about.get("task", ""))
     if objective is None and init_folder is not None:
         objective = read_config(read_run(init_folder)).objective.name
     recipe = recipe or usual_recipe(objective, folder.name, about.get("protocol", ""), init)
     folder = choose_protocol(folder, protocol or RECIPES.get(recipe or "", {}).get("protocol", ""))
+    chosen = {**given, "dataset": folder.name, "protocol": folder.protocol} | ({"init": init} if init else {})
     if "features" in given:
-        given["features"] = choose_features(folder, given["features"])
-    elif not RECIPES.get(recipe or "", {}).get("features"):
-        given["features"] = only_features(folder)
-    names = {"dataset": folder.name, "protocol": folder.protocol} | ({"init": init} if init else {})
+        chosen["features"] = choose_features(folder, given["features"])
+    elif not _features_of(recipe):
+        chosen["features"] = only_features(folder)
     if recipe is None and objective is not None:
-        names["objective"] = objective
-    return folder, make_config(recipe, given | names)
+        chosen["objective"] = objective
+    return folder, make_config(recipe, chosen)
+
+
+def _features_of(recipe: str | None) -> str:
+    """Return the features that a recipe asks for; empty if it leaves them open."""
+    return RECIPES.get(recipe or "", {}).get("features", "")
 
 
 def _say_settings(config: TrainConfig, given: Mapping[str, Any], also_given: Sequence[str]) -> None:
