@@ -28,9 +28,13 @@ class ClipBatches:
         self._num_items, self._at_once = num_clips, self.size
         """How many items come once an epoch, here clips, and how many of them a batch has."""
 
+    def clips_at(self, step: int) -> list[int]:
+        """Return the indices of a step's clips. ``step`` counts from 0."""
+        return self._next(step)
+
     def at(self, step: int) -> Drawn:
         """Return the indices of a step's clips and of their captions, here none. ``step`` counts from 0."""
-        clips = self._next(step)
+        clips = self.clips_at(step)
         return clips, [[] for _ in clips]
 
     def videos_ahead(self, step: int) -> list[list[int]]:
@@ -88,7 +92,7 @@ class Batches(ClipBatches):
 
     def at(self, step: int) -> Drawn:
         """Return the indices of a step's clips and of their captions. ``step`` counts from 0."""
-        clips, _ = super().at(step)
+        clips = self.clips_at(step)
         return clips, self._one_caption_of(clips, self._rng(step))
 
     def _one_caption_of(self, clips: list[int], rng: random.Random) -> list[list[int]]:
@@ -108,6 +112,10 @@ class VideoBatches(Batches):
         self._num_items = len(self._clips_of)
         self._at_once = min(batch_size // clips_per_video, self._num_items)
         self.size = self._at_once * clips_per_video
+
+    def clips_at(self, step: int) -> list[int]:
+        """Return the indices of a step's clips. ``step`` counts from 0."""
+        return self.at(step)[0]
 
     def _in_shards(self, videos_of_shards: Groups) -> ShardItems:
         return videos_in_shards(videos_of_shards)

@@ -137,8 +137,8 @@ class Examples:
 
     def read_ahead(self, step: int, share: slice) -> None:
         """Ask for the rows of a process's share of a step's batch, which ``inputs`` will need."""
-        clips, _ = self.batches.at(step)
-        self.source.features.read_ahead([self.clips[clip] for clip in clips[share]])
+        clips = self.batches.clips_at(step)[share]
+        self.source.features.read_ahead([self.clips[clip] for clip in clips])
         of_machine = self.source.workers.on_machine
         for videos in self.batches.videos_ahead(step)[of_machine.rank :: of_machine.size]:
             video_ids = [self.clips.video_ids[video] for video in videos]

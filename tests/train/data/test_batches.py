@@ -43,6 +43,17 @@ def test_a_batch_depends_on_seed_and_step_alone():
     assert [Batches(pairs, 6, seed=1).at(step) for step in range(12)] != forward
 
 
+def test_the_clips_of_a_step_are_known_without_its_captions():
+    pairs = make_pairs(
+        caption_table(
+            Caption(video_id=f"v{n // 4}", caption="x", split="train", start_seconds=n, end_seconds=n + 1)
+            for n in range(40)
+        )
+    )
+    for batches in (Batches(pairs, 6, 0), VideoBatches(pairs, 6, 0, 3), CandidateBatches(pairs, 6, 0, 2)):
+        assert [batches.clips_at(step) for step in range(9)] == [batches.at(step)[0] for step in range(9)]
+
+
 def test_a_batch_may_be_larger_than_the_data():
     pairs = make_pairs(caption_table(Caption(video_id=v, caption="x", split="train") for v in "ab"))
     clips, _ = Batches(pairs, 64, seed=0).at(0)
