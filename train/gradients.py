@@ -24,20 +24,33 @@ class _Bucket:
         self.parameters, self.num_missing = parameters, len(parameters)
 
     def begin(self) -> None:
-        """Begin to sum. A gradient that this process does not have is 0: another process may have one."""
+        """Begin to sum. A gradient that this process does not have is 0: another process may have one.
+
+        How many processes have each of them is summed, too.
+        """
         gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in self.parameters]
-        self._flat = torch.cat([gradient.flatten() for gradient in gradients])
+        self._lacks_some = any(parameter.grad is None for parameter in self.parameters)
+        counts = gradients[0].new_ones(len(gradients))
+        for index, parameter in enumerate(self.parameters):
+            if parameter.grad is None:
+                counts[index] = 0
+        self._flat = torch.cat([*(gradient.flatten() for gradient in gradients), counts])
         self._work = dist.all_reduce(self._flat, async_op=True)
         for parameter in self.parameters:
             parameter.grad = None  # it was copied
 
     def finish(self) -> None:
-        """Wait for the sum, and put it in the place of each gradient."""
+        """Wait for the sum, and put it in the place of each gradient.
+
+        A parameter for which no process has a gradient gets none, as in a single process: an optimizer would let a
+        gradient of 0 decay it.
+        """
         assert self._work is not None, "only processes outside of the group get none"
         self._work.wait()
-        parts = self._flat.split([parameter.numel() for parameter in self.parameters])
-        for parameter, gradient in zip(self.parameters, parts, strict=True):
-            parameter.grad = gradient.view_as(parameter)
+        *parts, counts = self._flat.split([*(parameter.numel() for parameter in self.parameters), len(self.parameters)])
+        is_there = counts.bool().tolist() if self._lacks_some else [True] * len(parts)  # the host waits only if it must
+        for parameter, gradient, there in zip(self.parameters, parts, is_there, strict=True):
+            parameter.grad = gradient.view_as(parameter) if there else None
 
 
 def _buckets(model: nn.Module) -> list[_Bucket]:
