@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from vlalign.storage import Caption, FeatureStore, MemoryStore, write_shard
 from vlalign.storage.captions import caption_table
 from vlalign.storage.common.errors import SettingError
+from vlalign.storage.remote import store
 from vlalign.storage.remote.store import is_stub, link_store
 from vlalign.train.config import train_config
 from vlalign.train.data.batches import Batches, VideoBatches
@@ -108,19 +109,20 @@ def sharded(tmp_path):
     """The toy data set with its features in shards of four videos."""
     dataset = make_toy(tmp_path)
     folder = dataset.features("s3d")
-    store = FeatureStore(folder)
-    videos = [store.get(video_id, dtype=None) for video_id in store.video_ids()]
-    store.shards[0].path.unlink()
+    whole = FeatureStore(folder)
+    videos = [whole.get(video_id, dtype=None) for video_id in whole.video_ids()]
+    whole.shards[0].path.unlink()
     for part in range(6):
-        write_shard(folder, store.profile, store.weights, videos[part::6], made_with={})
+        write_shard(folder, whole.profile, whole.weights, videos[part::6], made_with={})
     return dataset
 
 
 def test_a_store_says_which_shard_a_video_is_read_from(sharded):
-    store = FeatureStore(sharded.features("s3d"))
-    ids = store.video_ids()
-    assert [store.shards[number] for number in store.shard_of(ids)] == [store.place(video_id)[0] for video_id in ids]
-    assert MemoryStore(store.profile, store.weights, []).shard_of(["a", "b"]).tolist() == [0, 0]
+    sharded_store = FeatureStore(sharded.features("s3d"))
+    ids = sharded_store.video_ids()
+    shards = [sharded_store.shards[number] for number in sharded_store.shard_of(ids)]
+    assert shards == [sharded_store.place(video_id)[0] for video_id in ids]
+    assert MemoryStore(sharded_store.profile, sharded_store.weights, []).shard_of(["a", "b"]).tolist() == [0, 0]
 
 
 def test_a_run_takes_the_clips_of_some_shards_at_a_time(sharded, tmp_path):
@@ -130,7 +132,8 @@ def test_a_run_takes_the_clips_of_some_shards_at_a_time(sharded, tmp_path):
     assert len({shards[examples.batches.at(step)[0][0]] for step in range(6)}) == 6
 
 
-def test_shards_elsewhere_are_fetched_before_their_turn_and_not_all_at_once(sharded, tmp_path):
+def test_shards_elsewhere_are_fetched_before_their_turn_and_not_all_at_once(sharded, tmp_path, monkeypatch):
+    monkeypatch.setattr(store, "FREE_SHARE", 0.0)  # however full this disk is
     folder = sharded.features("s3d")
     (there := tmp_path / "there").mkdir()
     link_store(folder, f"file://{there}").send()
