@@ -90,6 +90,8 @@ class RunState:
     """The running average of the model's weights, if there is one."""
     order: int = KeyedOrder.version
     """Version of the order of the batches."""
+    shards: str = ""
+    """The shards that the order depends on (``ClipBatches.shards``)."""
     step: int = 0
     """Steps that are done."""
     best: dict[str, Any] | None = None
@@ -103,7 +105,7 @@ def save_state(folder: Path, state: RunState) -> None:
         tensors |= {f"average.{name}": value for name, value in state.average.state_dict().items()}
     for index, of_parameter in state.optimizer.state_dict()["state"].items():
         tensors |= {f"optimizer.{index}.{name}": value for name, value in of_parameter.items()}
-    about = {"config": state.config.flat(), "inputs": state.inputs, "order": state.order}
+    about = {"config": state.config.flat(), "inputs": state.inputs, "order": state.order, "shards": state.shards}
     about |= {"step": state.step, "best": state.best}
     _write(folder / STATE_FILE, tensors, {"run": json.dumps(about)})
 
@@ -130,6 +132,11 @@ def _load_state(path: Path, state: RunState) -> None:
         what = f"other settings ({', '.join(changed)})" if changed else "other features or captions"
         raise UserError(
             f"{path.parent}: holds an unfinished run with {what}; pass another --run-name NAME, or remove that folder"
+        )
+    if about.get("shards", "") != state.shards:
+        raise UserError(
+            f"{path.parent}: holds an unfinished run whose features were in other shards; with shuffle_shards their "
+            "order would be another one. Pass another --run-name NAME, or remove that folder"
         )
     is_step = isinstance(step, int) and 0 <= step <= state.num_steps
     if not is_step or not (best is None or isinstance(best, dict)):

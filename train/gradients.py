@@ -29,11 +29,11 @@ class _Bucket:
         How many processes have each of them is summed, too.
         """
         gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in self.parameters]
-        self._lacks_some = any(parameter.grad is None for parameter in self.parameters)
+        missing = [index for index, parameter in enumerate(self.parameters) if parameter.grad is None]
+        self._lacks_some = bool(missing)
         counts = gradients[0].new_ones(len(gradients))
-        for index, parameter in enumerate(self.parameters):
-            if parameter.grad is None:
-                counts[index] = 0
+        for index in missing:
+            counts[index] = 0
         self._flat = torch.cat([*(gradient.flatten() for gradient in gradients), counts])
         self._work = dist.all_reduce(self._flat, async_op=True)
         for parameter in self.parameters:

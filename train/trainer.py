@@ -139,7 +139,15 @@ class Trainer:
             self.model.parameters(), lr=self.config.learning_rate, weight_decay=self.config.weight_decay, fused=True
         )
         self.num_steps = self.config.steps_for(len(self.examples.clips))
-        self.state = RunState(self.model, self.optimizer, self.config, inputs, self.num_steps, self.average)
+        self.state = RunState(
+            self.model,
+            self.optimizer,
+            self.config,
+            inputs,
+            self.num_steps,
+            self.average,
+            shards=self.examples.batches.shards,
+        )
         self.scorer = Scorer(self.kept_model, text_inputs, weights, features, self.config)
         self.validation = VALIDATIONS[self.config.objective.task or "retrieval"]
         self.kept_step = 0

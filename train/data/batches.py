@@ -1,5 +1,6 @@
 """The clips and captions of each training step. They depend on the seed and the step alone."""
 
+import hashlib
 import random
 
 import numpy as np
@@ -27,6 +28,8 @@ class ClipBatches:
         """Clips in a batch."""
         self._num_items, self._at_once = num_clips, self.size
         """How many items come once an epoch, here clips, and how many of them a batch has."""
+        self.shards = ""
+        """Tells which videos are in which shards, if their order depends on it; else empty."""
 
     def clips_at(self, step: int) -> list[int]:
         """Return the indices of a step's clips. ``step`` counts from 0."""
@@ -76,6 +79,8 @@ class Batches(ClipBatches):
         """
         self._order = ShardOrder(self.seed, self._in_shards(videos_of_shards), shards_at_once)
         self._by_shard = self._order, videos_of_shards
+        parts = (videos_of_shards.members, videos_of_shards.starts)
+        self.shards = hashlib.sha256(b"".join(part.tobytes() for part in parts)).hexdigest()
 
     def _in_shards(self, videos_of_shards: Groups) -> ShardItems:
         return clips_in_shards(videos_of_shards, self._pairs.clips_of_videos)

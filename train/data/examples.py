@@ -137,12 +137,12 @@ class Examples:
 
     def read_ahead(self, step: int, share: slice) -> None:
         """Ask for the rows of a process's share of a step's batch, which ``inputs`` will need."""
-        clips = self.batches.clips_at(step)[share]
-        self.source.features.read_ahead([self.clips[clip] for clip in clips])
+        clips = [self.clips[clip] for clip in self.batches.clips_at(step)[share]]
         of_machine = self.source.workers.on_machine
         for videos in self.batches.videos_ahead(step)[of_machine.rank :: of_machine.size]:
             video_ids = [self.clips.video_ids[video] for video in videos]
-            self.source.features.read_ahead([Clip(video_id, None, None) for video_id in video_ids])
+            clips += [Clip(video_id, None, None) for video_id in video_ids]
+        self.source.features.read_ahead(clips)  # in one call, so that shards elsewhere are fetched at the same time
 
     def inputs(self, maker: InputMaker, step: int, share: slice) -> Inputs:
         """Return a process's share of a step's batch. It depends on the seed and the step alone."""

@@ -1,5 +1,6 @@
 """An order that reads some shards of a store at a time, for stores that no disk or memory here holds whole."""
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -86,10 +87,11 @@ class ShardOrder:
 
     def _parts(self, epoch: int, first: int, last: int) -> Iterator[tuple[_Block, int, int]]:
         """Yield the blocks of the places from ``first`` to ``last`` - 1, and which of its places these are in each."""
-        for block in self._blocks(epoch):
-            low, high = max(first - block.start, 0), min(last - block.start, block.size)
-            if low < high:
-                yield block, low, high
+        blocks = self._blocks(epoch)
+        for block in blocks[bisect_right(blocks, first, key=lambda block: block.start) - 1 :]:
+            if block.start >= last:
+                return
+            yield block, max(first - block.start, 0), min(last - block.start, block.size)
 
     def items(self, epoch: int, first: int, last: int, num_items: int) -> list[int]:
         """Return the items at the places from ``first`` to ``last`` - 1 of an epoch; ``num_items`` are all shards'."""

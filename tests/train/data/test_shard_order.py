@@ -1,5 +1,6 @@
 """Shuffling some shards at a time: every item once, those of few shards at a time, the next shards read before."""
 
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 
@@ -11,9 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from vlalign.storage import Caption, FeatureStore, MemoryStore, write_shard
 from vlalign.storage.captions import caption_table
-from vlalign.storage.common.errors import SettingError
+from vlalign.storage.care import compact
+from vlalign.storage.common.errors import SettingError, UserError
 from vlalign.storage.remote import store
 from vlalign.storage.remote.store import is_stub, link_store
+from vlalign.train.checkpoint import save_state
 from vlalign.train.config import train_config
 from vlalign.train.data.batches import Batches, VideoBatches
 from vlalign.train.data.clip_features import ClipFeatures
@@ -153,6 +156,17 @@ def test_shards_elsewhere_are_fetched_before_their_turn_and_not_all_at_once(shar
 @pytest.mark.slow
 def test_a_stopped_run_goes_on_with_the_same_shards(sharded):
     check_stopped_run(sharded, [*at(sharded), *TRAIN, "--shuffle-shards", "1"], "blocks")
+
+
+def test_a_run_whose_shards_were_compacted_is_not_continued_in_another_order(sharded, tmp_path):
+    folder, cases = tmp_path / "run", {"some": 2, "all": 0}
+    for name, shards in cases.items():
+        made = trainer(sharded, folder / name, batch_size=2, shuffle_shards=shards)
+        save_state(folder / name, replace(made.state, step=1))
+    compact(sharded.features("s3d"))
+    assert trainer(sharded, folder / "all", batch_size=2, shuffle_shards=0).step == 1
+    with pytest.raises(UserError, match="features were in other shards"):
+        trainer(sharded, folder / "some", batch_size=2, shuffle_shards=2)
 
 
 def test_labels_of_frames_are_not_shuffled_by_shards():
