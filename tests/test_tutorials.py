@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from helpers.clusters import APART
 from helpers.small_clip import train_clip
 from timm import create_model
 from timm.models import save_for_hf
@@ -105,7 +106,6 @@ def test_table(tmp_path, home, made_demo, monkeypatch):
 @pytest.mark.slow
 def test_cluster(tmp_path, home, made_demo):
     """Apart from other networks and processes: ``ray stop`` ends every Ray that it sees."""
-    apart = ["unshare", "--net", "--mount", "--pid", "--fork", "--mount-proc", "--kill-child"]
     if os.geteuid() != 0 or not all(map(shutil.which, ("unshare", "ip"))):
         pytest.skip("needs root, unshare and ip")
     with_demo(tmp_path, made_demo)
@@ -113,7 +113,7 @@ def test_cluster(tmp_path, home, made_demo):
     call = [sys.executable, TOP / "docs" / "run_tutorial.py", TUTORIALS / "cluster.md", tmp_path]
     environment = os.environ | {"HF_HOME": str(home), "HF_HUB_OFFLINE": "1"}
     done = subprocess.run(
-        [*apart, "bash", "-c", program, "bash", *call], env=environment, capture_output=True, text=True, check=False
+        [*APART, "bash", "-c", program, "bash", *call], env=environment, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
 

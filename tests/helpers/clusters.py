@@ -21,6 +21,8 @@ import pytest
 TOP = Path(__file__).resolve().parents[2]
 SCRIPTS = TOP / "ray_jobs"
 PORT = 6390
+APART = ["unshare", "--net", "--mount", "--pid", "--fork", "--mount-proc", "--kill-child"]
+"""Begins the command of a program that shall see no network, mount or process but its own."""
 STARTS, START_TIMED_OUT = 3, "timed out during startup"
 """How often a machine that did not start in time is started again."""
 # Every Python of the cluster runs this first. It counts the rows that networks compute. In decoders, it counts videos,

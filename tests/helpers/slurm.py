@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from .clusters import APART
+
 DAEMONS = ("munged", "slurmctld", "slurmd")
 NEEDED = (*DAEMONS, "sbatch", "unshare", "ip")
 SBIN = "/usr/sbin:/sbin"
@@ -86,9 +88,8 @@ class Slurm:
         about = {"folder": self.folder, "top": top, "cores": os.cpu_count()}
         (self.folder / "slurm.conf").write_text(CONFIGURATION.format(**about))
         program = START.replace("{folder}", str(self.folder)).replace("{top}", str(top)) + commands
-        apart = ["unshare", "--net", "--mount", "--pid", "--uts", "--fork", "--mount-proc", "--kill-child"]
         done = subprocess.run(
-            [*apart, "bash", "-c", program],
+            [*APART, "--uts", "bash", "-c", program],
             env=self.environment,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from helpers.annotation_files import howto_video
 from helpers.clusters import (
+    APART,
     PORT,
     SCRIPTS,
     TOP,
@@ -395,9 +396,8 @@ def test_ray_submit_installs_vlalign_on_a_machine_by_ssh_and_extracts_the_demo_s
     told = (SCRIPTS / "one_machine.yaml").read_text().replace("MACHINE\n", "127.0.0.1\n").replace("USER\n", "vlray\n")
     (folder / "one_machine.yaml").write_text(told.replace("~/.ssh/id_ed25519", str(folder / "id")))
     (folder / "machine.sh").write_text(MACHINE.format(**about))
-    apart = ["unshare", "--net", "--mount", "--pid", "--fork", "--mount-proc", "--kill-child"]
     with (tmp_path / "log.txt").open("wb") as log:
-        subprocess.run([*apart, "bash", str(folder / "machine.sh")], stdout=log, stderr=log, timeout=1500, check=False)
+        subprocess.run([*APART, "bash", str(folder / "machine.sh")], stdout=log, stderr=log, timeout=1500, check=False)
     printed = (tmp_path / "log.txt").read_text(errors="replace")
     assert printed.count("exit code 0") == 4, printed[-20000:]
     data = folder / "home" / "vlalign_data"
