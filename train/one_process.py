@@ -12,8 +12,9 @@ from .config import TrainConfig
 from .data.stores import Stores
 from .run_layout import EVENTS_FILE, LABELS_FILE, LAST_MODEL_FILE, MODEL_FILE, RUN_FILE, STATE_FILE
 from .run_lock import training_in
+from .run_source import RunSource
 from .runs import features_note
-from .trainer import RunSource, Trainer
+from .trainer import Trainer
 from .workers import join_workers
 
 WRITTEN = (STATE_FILE, MODEL_FILE, LAST_MODEL_FILE, EVENTS_FILE, LABELS_FILE, RUN_FILE)

@@ -4,8 +4,6 @@ import copy
 import random
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,20 +17,18 @@ from ..storage.common.signals import keeping, uninterrupted
 from ..storage.common.terminal import say
 from ..storage.files import write_json
 from ..storage.idf import read_idf
-from ..storage.layout import DatasetFolder
 from .ahead import InputsAhead
 from .checkpoint import RunState, load_init, load_model, load_state, plan_model, save_model, save_state
-from .config import TrainConfig
 from .data.clip_features import ClipFeatures
 from .data.clips import Clips
-from .data.examples import Examples, Inputs, Source
-from .data.stores import Stores
+from .data.examples import Inputs
 from .data.text import TokenWeights
 from .data.text_inputs import TextInputs, TextSource, new_text_inputs, saved_text_inputs
 from .event_log import EventLog
 from .models.base import PairModel
 from .models.build import make_model
 from .run_layout import LABELS_FILE, MODEL_FILE, STATE_FILE, TEXT_FOLDER
+from .run_source import RunSource, read_examples
 from .runs import describe_inputs, save_run
 from .scoring import Scorer
 from .step import add_to_average, backward, learning_rate_factor
@@ -45,19 +41,6 @@ COLLAPSED = 2
 """With this many codewords in use or fewer, a codebook tells nothing apart."""
 AVERAGED_FROM = 9
 """The first steps weigh less in an average than its decay says: step n has decay n / (n + 9) at most."""
-
-
-@dataclass(frozen=True)
-class RunSource:
-    """The inputs and the folder of a training."""
-
-    dataset: DatasetFolder
-    config: TrainConfig
-    folder: Path
-    """The run's folder."""
-    stores: Stores
-    init: Path | None = None
-    """Folder of the run whose model training starts from."""
 
 
 def set_feature_statistics(model: PairModel, features: ClipFeatures, clips: Clips, *, max_rows: int, seed: int) -> None:
@@ -76,26 +59,6 @@ def set_feature_statistics(model: PairModel, features: ClipFeatures, clips: Clip
     model.feature_mean.copy_(torch.from_numpy(rows.mean(axis=0)))
     # A feature that never varies says nothing; 1 keeps it at 0 instead of blowing up its rounding errors.
     model.feature_std.copy_(torch.from_numpy(np.where(std > 1e-6 * np.abs(rows).max(), std, 1.0)))
-
-
-def read_examples(source: RunSource, features: ClipFeatures, workers: Workers, problems: Problems) -> Examples:
-    """Read what a run learns from."""
-    config, objective = source.config, source.config.objective
-    weighted = objective.pair_weights == "density"
-    return objective.make_examples(
-        Source(
-            source.dataset,
-            features,
-            source.stores.recordings,
-            data=config,
-            optimization=config,
-            make_batches=lambda pairs: objective.make_batches(pairs, config, config),
-            density_neighbors=objective.density_neighbors if weighted else None,
-            held_out=config.held_out,
-            workers=workers,
-            problems=problems,
-        )
-    )
 
 
 class Trainer:

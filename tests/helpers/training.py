@@ -19,9 +19,10 @@ from vlalign.train.cli_train import main as train_main
 from vlalign.train.config import TrainConfig, train_config
 from vlalign.train.data.examples import Inputs
 from vlalign.train.processes import meeting_environment
+from vlalign.train.run_source import RunSource
 from vlalign.train.runs import open_run_stores
 from vlalign.train.step import backward
-from vlalign.train.trainer import RunSource, Trainer
+from vlalign.train.trainer import Trainer
 from vlalign.train.workers import Workers, join_workers
 
 from helpers.fake_cuda import pretended

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
 
     from ..data.examples import Examples, Source
     from ..models.base import PairModel, Parts
-    from ..settings import DataSettings
     from .batch import Batch
 
 
@@ -35,12 +34,6 @@ class Segmentation(Objective):
         """Check that its one term is trained."""
         if self.losses != "all":
             raise SettingError("losses", self.losses, f"{self.name} has one term; expected all")
-
-    def check_data(self, data: DataSettings) -> None:
-        """Check that whole videos are shuffled together."""
-        if data.shuffle_shards:
-            problem = "only pairs of clips and captions can be shuffled by shards; expected 0"
-            raise SettingError("shuffle_shards", data.shuffle_shards, problem)
 
     def make_examples(self, source: Source) -> Examples:
         """Read windows of videos whose rows have labels."""

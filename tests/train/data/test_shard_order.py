@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from vlalign.storage import Caption, FeatureStore, MemoryStore, write_shard
 from vlalign.storage.captions import caption_table
 from vlalign.storage.care import compact
-from vlalign.storage.common.errors import SettingError, UserError
+from vlalign.storage.common.errors import UserError
 from vlalign.storage.remote import store
 from vlalign.storage.remote.store import is_stub, link_store
 from vlalign.train.checkpoint import save_state
@@ -167,8 +167,3 @@ def test_a_run_whose_shards_were_compacted_is_not_continued_in_another_order(sha
     assert trainer(sharded, folder / "all", batch_size=2, shuffle_shards=0).step == 1
     with pytest.raises(UserError, match="features were in other shards"):
         trainer(sharded, folder / "some", batch_size=2, shuffle_shards=2)
-
-
-def test_labels_of_frames_are_not_shuffled_by_shards():
-    with pytest.raises(SettingError, match="shuffle_shards 2"):
-        train_config(dataset="toy", features="s3d", objective="segmentation", shuffle_shards=2)

@@ -5,6 +5,7 @@ import pytest
 import torch
 from helpers.labelled import make_segments
 from helpers.training import SEGMENTS, gradient, trainer
+from vlalign.storage.common.errors import SettingError
 from vlalign.storage.layout import DatasetFolder
 from vlalign.train.trainer import Trainer
 
@@ -30,3 +31,8 @@ def test_the_labels_loss_is_that_of_plain_loops(segmented, tmp_path):
             scores = made.model.head(tokens[window, row])
             losses.append(float(torch.logsumexp(scores, 0) - scores[inputs.labels[window, row]]))
     assert terms["labels"] == pytest.approx(np.mean(losses), rel=1e-4)
+
+
+def test_labels_of_frames_are_not_shuffled_by_shards(segmented, tmp_path):
+    with pytest.raises(SettingError, match=r"shuffle_shards 2: segmentation learns from .* windows of .* videos"):
+        made_trainer(segmented, tmp_path, **SEGMENTS, shuffle_shards=2)
