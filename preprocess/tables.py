@@ -6,7 +6,9 @@ from typing import Any
 
 from ..storage.captions import (
     ABOUT_NAME,
+    MAPPED_NAME,
     part_path,
+    read_captions,
     read_captions_about,
     read_part_about,
     read_table,
@@ -49,7 +51,7 @@ def make_tables(
         tagger: The tagger.
         about: What decides the tables.
         problems: What was left out.
-        in_order: Tags the parts.
+        in_order: Tags and encodes the parts.
 
     Returns:
         The statistics that are also on disk.
@@ -58,8 +60,10 @@ def make_tables(
     left = {index for index, key in enumerate(found.keys) if not is_made(folder, index, key)}
     if not left and read_captions_about(folder) == about and dataset.idf.exists() and summary_file.exists():
         say(f"{folder}: already made from the same captions; nothing to do")
+        read_captions(folder, in_order)  # writes what is mapped if that was stopped
         return CaptionStatistics.from_json(read_json(summary_file))
-    (folder / ABOUT_NAME).unlink(missing_ok=True)  # marks the folder as incomplete until everything is written
+    for name in (ABOUT_NAME, MAPPED_NAME):  # the folder is incomplete until everything is written
+        (folder / name).unlink(missing_ok=True)
     if left:
         located = parts_among(pieces.split(Problems(quiet=True)), found.piece_sizes, found.part_captions)
         parts = (
@@ -68,7 +72,7 @@ def make_tables(
             if index in left
         )
         _tag(in_order(make_part, parts, doing="tagging captions"), sum(map(found.size_of, left)))
-    return _finish(dataset, found, about, problems)
+    return _finish(dataset, found, about, problems, in_order)
 
 
 def _tag(made: Iterator[int], total: int) -> None:
@@ -78,9 +82,11 @@ def _tag(made: Iterator[int], total: int) -> None:
             num_tagged += count
 
 
-def _finish(dataset: DatasetFolder, found: Survey, about: dict[str, Any], problems: Problems) -> CaptionStatistics:
-    """Write what is made of all parts: the IDF table, the statistics and, last, the note that everything is
-    complete."""
+def _finish(
+    dataset: DatasetFolder, found: Survey, about: dict[str, Any], problems: Problems, in_order: InOrder
+) -> CaptionStatistics:
+    """Write what is made of all parts: the IDF table, the statistics, then the note that everything is complete, and
+    the file that training maps, which that note belongs to."""
     folder, census, num_parts = dataset.captions, found.census, len(found.keys)
     counts: Counter[tuple[str, str]] = Counter()
     for index in range(num_parts):
@@ -100,6 +106,7 @@ def _finish(dataset: DatasetFolder, found: Survey, about: dict[str, Any], proble
     statistics = census.statistics(shared_texts=shared_texts, changed=problems.changed, left_out=left_out)
     write_json(folder / SUMMARY_NAME, statistics.to_json())
     write_captions_about(folder, about)
+    read_captions(folder, in_order)
     return statistics
 
 

@@ -1,6 +1,7 @@
 """Captions of Arrow, as the arrays of a ``CaptionTable``."""
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,21 +14,52 @@ from .mapped import TensorWriter
 pc: Any = pyarrow.compute  # its functions are made when it is imported, so that type checkers do not see them
 
 
-class RowEncoder:
-    """Encodes batches of captions, one after the other."""
+@dataclass(frozen=True)
+class EncodedRows:
+    """Some captions as arrays."""
+
+    times: dict[str, np.ndarray]
+    codes: dict[str, tuple[list[str], np.ndarray]]
+    """{field of ``CODED``: its texts in these captions, and for each caption the index of its text, or -1 for None}"""
+    lengths: np.ndarray
+    """Bytes of each caption's row."""
+    rows: np.ndarray
+    """The rows, one after the other."""
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+
+def encode_rows(batch: pa.RecordBatch) -> EncodedRows:
+    """Return captions as arrays."""
+    rows = _as_json(batch)
+    _, ends, utf8 = rows.buffers()
+    offsets = np.frombuffer(ends, np.int32, len(rows) + 1, rows.offset * 4).astype(np.int64)
+    texts = np.frombuffer(utf8, np.uint8) if len(rows) else np.zeros(0, np.uint8)
+    times = {name: batch.column(name).to_numpy(zero_copy_only=False).astype(np.float64) for name in TIMES}
+    codes = {name: _code(batch.column(name)) for name in CODED}
+    return EncodedRows(times, codes, np.diff(offsets), texts[offsets[0] : offsets[-1]])
+
+
+def _code(column: pa.Array) -> tuple[list[str], np.ndarray]:
+    encoded = column.dictionary_encode()
+    return encoded.dictionary.to_pylist(), encoded.indices.fill_null(-1).to_numpy()
+
+
+class _Codes:
+    """Codes of all texts that were met so far."""
 
     def __init__(self) -> None:
         self._code_of: dict[str, dict[str, int]] = {name: {} for name in CODED}
 
-    def encode(self, batch: pa.RecordBatch) -> dict[str, np.ndarray]:
-        """Return the arrays of a batch: codes, times, ``rows``, and the ``lengths`` of its captions there."""
-        rows = _as_json(batch)
-        arrays = {f"{name}.codes": self._codes(name, batch.column(name)) for name in CODED}
-        arrays |= {name: batch.column(name).to_numpy(zero_copy_only=False).astype(np.float64) for name in TIMES}
-        _, ends, utf8 = rows.buffers()
-        offsets = np.frombuffer(ends, np.int32, len(rows) + 1, rows.offset * 4).astype(np.int64)
-        texts = np.frombuffer(utf8, np.uint8) if len(rows) else np.zeros(0, np.uint8)
-        return arrays | {"lengths": np.diff(offsets), "rows": texts[offsets[0] : offsets[-1]]}
+    def of(self, encoded: EncodedRows) -> dict[str, np.ndarray]:
+        """Return the codes of some captions."""
+        arrays = {}
+        for name, (texts, indices) in encoded.codes.items():
+            code_of = self._code_of[name]
+            codes = [code_of.setdefault(text, len(code_of)) for text in texts]
+            arrays[f"{name}.codes"] = np.array([*codes, -1], np.int32)[indices]
+        return arrays
 
     def texts(self) -> dict[str, np.ndarray]:
         """Return the texts that have codes, in order of their codes."""
@@ -37,11 +69,6 @@ class RowEncoder:
             arrays[f"{name}.starts"] = np.cumsum([0, *map(len, encoded)], dtype=np.int64)
             arrays[f"{name}.texts"] = np.frombuffer(b"".join(encoded), np.uint8)
         return arrays
-
-    def _codes(self, name: str, column: pa.Array) -> np.ndarray:
-        code_of, encoded = self._code_of[name], column.dictionary_encode()
-        codes = [code_of.setdefault(text, len(code_of)) for text in encoded.dictionary.to_pylist()]
-        return np.array([*codes, -1], np.int32)[encoded.indices.fill_null(-1).to_numpy()]
 
 
 def _as_json(batch: pa.RecordBatch) -> pa.Array:
@@ -73,26 +100,27 @@ def _json_list(column: pa.ListArray) -> pa.Array:
 
 def in_memory(table: pa.Table) -> CaptionTable:
     """Return captions whose arrays are in memory."""
-    encoder = RowEncoder()
+    codes = _Codes()
     none = pa.RecordBatch.from_pylist([], table.schema)
-    encoded = [encoder.encode(batch) for batch in (none, *table.to_batches())]
-    arrays = {name: np.concatenate([of_batch[name] for of_batch in encoded]) for name in encoded[0]}
-    starts = np.cumsum([0, *arrays.pop("lengths")], dtype=np.int64)
-    return CaptionTable(arrays | {"row_starts": starts} | encoder.texts())
+    encoded = [encode_rows(batch) for batch in (none, *table.to_batches())]
+    each = [part.times | codes.of(part) | {"rows": part.rows} for part in encoded]
+    arrays = {name: np.concatenate([of_part[name] for of_part in each]) for name in each[0]}
+    starts = np.cumsum([0, *np.concatenate([part.lengths for part in encoded])], dtype=np.int64)
+    return CaptionTable(arrays | {"row_starts": starts} | codes.texts())
 
 
-def write_rows(writer: TensorWriter, batches: Iterable[pa.RecordBatch], num_captions: int) -> None:
+def write_rows(writer: TensorWriter, parts: Iterable[EncodedRows], num_captions: int) -> None:
     """Write the tensors of a caption table.
 
     Args:
         writer: Gets them.
-        batches: The captions.
-        num_captions: Number of captions in all batches.
+        parts: The captions, in order.
+        num_captions: Number of captions in all parts.
 
     Raises:
         ValueError: There are more or fewer captions.
     """
-    encoder, done, size = RowEncoder(), 0, 0
+    codes, done, size = _Codes(), 0, 0
     writer.room("row_starts", "I64", num_captions + 1)
     for name in TIMES:
         writer.room(name, "F64", num_captions)
@@ -100,16 +128,14 @@ def write_rows(writer: TensorWriter, batches: Iterable[pa.RecordBatch], num_capt
         writer.room(f"{name}.codes", "I32", num_captions)
     writer.put("row_starts", 0, np.zeros(1, np.int64))
     writer.append("rows", np.zeros(0, np.uint8))
-    for batch in batches:
-        arrays = encoder.encode(batch)
-        writer.put("row_starts", done + 1, size + np.cumsum(arrays.pop("lengths")))
-        rows = arrays.pop("rows")
-        writer.append("rows", rows)
-        for name, values in arrays.items():
+    for part in parts:
+        writer.put("row_starts", done + 1, size + np.cumsum(part.lengths))
+        writer.append("rows", part.rows)
+        for name, values in (part.times | codes.of(part)).items():
             writer.put(name, done, values)
-        done, size = done + len(batch), size + len(rows)
+        done, size = done + len(part), size + len(part.rows)
     if done != num_captions:
         raise ValueError(f"{done:,} captions, expected {num_captions:,}")
     writer.append("rows", np.full(-writer.size % 8, ord(" "), np.uint8))  # what follows is aligned
-    for name, values in sorted(encoder.texts().items(), key=lambda item: -item[1].itemsize):
+    for name, values in sorted(codes.texts().items(), key=lambda item: -item[1].itemsize):
         writer.append(name, values)

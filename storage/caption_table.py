@@ -2,6 +2,7 @@
 
 import json
 import math
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
 from typing import Any, overload
@@ -92,7 +93,8 @@ def by_appearance(codes: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray
     first = np.full(count + 1, len(codes))  # the last entry belongs to code -1
     first[codes[::-1]] = np.arange(len(codes))[::-1]  # if an index occurs twice, the last assignment counts
     first[-1] = len(codes)
-    order = np.argsort(first)[: np.count_nonzero(first < len(codes))]
+    found = np.flatnonzero(first < len(codes))
+    order = found[np.argsort(first[found])]
     new_codes = np.full(count + 1, -1, dtype=np.int32)
     new_codes[order] = np.arange(len(order))
     return new_codes[codes], first[order]
@@ -140,6 +142,29 @@ class CaptionTable(Sequence[Caption]):
         chosen = indices if isinstance(indices, np.ndarray) else np.array(indices, dtype=np.int64)
         rows = chosen if self._rows is None else self._rows[chosen]
         return CaptionTable(self._tensors, self.where, self.key, rows)
+
+    def by_videos(self, most: int) -> Iterator["CaptionTable"]:
+        """Yield the captions in parts of about ``most``, all captions of a video in the same part.
+
+        There is one part if captions of several videos alternate.
+        """
+        codes = self._tensors["video_id.codes"]  # in the order of their first appearance
+
+        def code_at(place: int) -> int:
+            return int(codes[place if self._rows is None else self._rows[place]])
+
+        def never_decrease() -> bool:
+            parts = (codes[self._rows_at(slice(first, first + most + 1))] for first in range(0, len(self), most))
+            return all(bool(np.all(part[1:] >= part[:-1])) for part in parts)
+
+        first, last = 0, len(self)
+        if last > most and never_decrease():
+            while last - first > most:
+                after = bisect_right(range(last), code_at(first + most - 1), lo=first, key=code_at)
+                yield self.take(np.arange(first, after))
+                first = after
+        if first < last or not last:
+            yield self.take(np.arange(first, last))
 
     @property
     def whole(self) -> "CaptionTable":
@@ -192,7 +217,7 @@ class CaptionTable(Sequence[Caption]):
         return values if self._rows is None else values[self._rows]
 
     def _rows_at(self, places: slice) -> np.ndarray:
-        return np.arange(len(self))[places] if self._rows is None else self._rows[places]
+        return np.arange(*places.indices(len(self))) if self._rows is None else self._rows[places]
 
     def _field(self, column: str) -> Iterator[Any]:
         place = IN_ROWS.index(column)

@@ -4,15 +4,17 @@ import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from .caption_rows import in_memory, write_rows
+from .caption_rows import EncodedRows, encode_rows, in_memory, write_rows
 from .caption_table import RECORDS_AT_ONCE, TYPES, CaptionTable
 from .common.errors import READ_ERRORS, UserError, refuse_unreadable
+from .common.processes import InOrder
 from .common.progress import progress
 from .files import check_regular, read_json, write_json, written_whole
 from .layout import DatasetFolder
@@ -138,11 +140,15 @@ def read_table(path: Path, columns: Sequence[str]) -> pa.Table:
         return table
 
 
-def read_captions(folder: Path | str) -> CaptionTable:
+def read_captions(folder: Path | str, in_order: InOrder | None = None) -> CaptionTable:
     """Return the captions of all parts, in order.
 
-    Their content is mapped from one file beside the parts, which is written at the first call and when parts have
-    changed. All processes of a machine share its memory.
+    Their content is mapped from one file beside the parts, which preprocessing writes. If it is missing, or if parts
+    have changed, it is written at the first call. All processes of a machine share its memory.
+
+    Args:
+        folder: Folder of the table.
+        in_order: Encodes the parts if the file is to be written, in this process by default.
 
     Raises:
         UserError: The table is missing, not complete or damaged.
@@ -155,16 +161,25 @@ def read_captions(folder: Path | str) -> CaptionTable:
     facts = [(path.name, stat.st_size, stat.st_mtime_ns) for path in paths for stat in (path.stat(),)]
     key = hashlib.sha256(json.dumps([about, facts], sort_keys=True).encode()).hexdigest()
     path = folder / MAPPED_NAME
-    kept = KeptTensors(path, TYPES, MAPPED_FORMAT, key, lambda writer: _write_mapped(writer, paths))
+    kept = KeptTensors(path, TYPES, MAPPED_FORMAT, key, lambda writer: _write_mapped(writer, paths, in_order))
     return CaptionTable(kept.open(), str(path), key)
 
 
-def _write_mapped(writer: TensorWriter, paths: Sequence[Path]) -> None:
+def _write_mapped(writer: TensorWriter, paths: Sequence[Path], in_order: InOrder | None) -> None:
     num_captions = sum(_read_metadata(path).num_rows for path in paths)
     if num_captions >= MOST_CAPTIONS:
         raise UserError(f"{paths[0].parent}: {num_captions:,} captions; expected fewer than {MOST_CAPTIONS:,}")
-    read = progress(map(_read_part, paths), total=num_captions, what="captions", unit="captions", size=len)
-    write_rows(writer, (batch for part in read for batch in part.to_batches(ROWS_AT_ONCE)), num_captions)
+    encoded = in_order(_encode_part, paths, doing="writing captions") if in_order else map(_encode_part, paths)
+    shown = progress(encoded, total=num_captions, what="writing captions", unit="captions", size=_num_rows)
+    write_rows(writer, chain.from_iterable(shown), num_captions)
+
+
+def _num_rows(parts: list[EncodedRows]) -> int:
+    return sum(map(len, parts))
+
+
+def _encode_part(path: Path) -> list[EncodedRows]:
+    return [encode_rows(batch) for batch in _read_part(path).to_batches(ROWS_AT_ONCE)]
 
 
 def _read_part(path: Path) -> pa.Table:

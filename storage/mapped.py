@@ -26,6 +26,8 @@ KINDS = {np.dtype(dtype): kind for kind, dtype in DTYPES.items()}
 MAX_HEADER_BYTES = 1 << 20
 FIRST_BYTE = 1 << 13
 """Where the tensors begin in a file that is written here; the header is padded, because it is written last."""
+COPIED_BYTES = 1 << 24
+"""Bytes that are copied at a time."""
 NOT_WRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
@@ -34,6 +36,7 @@ class TensorWriter:
 
     def __init__(self, path: Path, file: BinaryIO) -> None:
         self._path, self._file = path, file
+        self.folder = path.parent
         self._tensors: dict[str, tuple[np.dtype, list[int], int]] = {}
         """{name: type, shape, first byte}"""
         self.size = 0
@@ -77,6 +80,37 @@ class TensorWriter:
         self._file.truncate(FIRST_BYTE + self.size)
         self._file.seek(0)
         self._file.write((FIRST_BYTE - 8).to_bytes(8, "little") + content)
+
+
+class GrowingTensors:
+    """Tensors [N] that grow at the same time, each in a temporary file. Use it in a ``with`` statement."""
+
+    def __init__(self, folder: Path) -> None:
+        """Keep the files in ``folder``."""
+        self._folder, self._files = folder, contextlib.ExitStack()
+        self._file_of: dict[str, tuple[BinaryIO, np.dtype]] = {}
+
+    def __enter__(self) -> "GrowingTensors":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._files.close()
+
+    def add(self, name: str, values: np.ndarray) -> None:
+        """Add elements [M] to a tensor."""
+        if name not in self._file_of:
+            file = self._files.enter_context(tempfile.TemporaryFile(dir=self._folder))  # noqa: SIM115
+            self._file_of[name] = file, values.dtype
+        file, dtype = self._file_of[name]
+        file.write(np.ascontiguousarray(values, dtype).data)
+
+    def copy(self, name: str, writer: TensorWriter) -> None:
+        """Write a tensor into a file of tensors."""
+        file, dtype = self._file_of[name]
+        file.seek(0)
+        writer.append(name, np.zeros(0, dtype))
+        while content := file.read(COPIED_BYTES):
+            writer.append(name, np.frombuffer(content, dtype))
 
 
 @contextlib.contextmanager

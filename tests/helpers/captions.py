@@ -1,10 +1,15 @@
 """The command vlalign-preprocess and a user's own captions, as tests call and write them."""
 
 import csv
+import hashlib
 import io
 import json
+from pathlib import Path
 
 from vlalign.preprocess.cli import main
+from vlalign.preprocess.survey_log import LOG_NAME
+from vlalign.storage.captions import MAPPED_NAME
+from vlalign.storage.mapped import FIRST_BYTE
 
 SMALL = "en_core_web_sm"
 
@@ -25,3 +30,15 @@ def caption_file(folder, rows, kind="csv", *, mark=False):
 
 def call(root, *more):
     return main(["--root", str(root), *map(str, more)])
+
+
+def tables(folder: Path) -> dict[str, str]:
+    """Return a hash of each file, but for the log of the first pass, and for the header of the file that is mapped,
+    which has the times at which parts were written."""
+    return {
+        str(path.relative_to(folder)): hashlib.sha256(
+            path.read_bytes()[FIRST_BYTE if path.name == MAPPED_NAME else 0 :]
+        ).hexdigest()
+        for path in folder.rglob("*")
+        if path.is_file() and path.name != LOG_NAME
+    }

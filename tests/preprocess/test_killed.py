@@ -1,6 +1,5 @@
 """A large file of captions: killed and continued, two calls at once, a disk that fills up. No work is done twice."""
 
-import hashlib
 import json
 import os
 import pickle
@@ -14,6 +13,7 @@ from functools import partial
 
 import pytest
 from helpers.annotation_files import howto_video
+from helpers.captions import tables
 from helpers.disks import mounted
 from helpers.sessions import running_in_session
 from vlalign.preprocess import prepare as preparing
@@ -68,15 +68,6 @@ def small(monkeypatch):
 
 def arguments(root, annotations, workers=2):
     return ["--root", str(root), "--dataset", "howto100m", "--annotations", str(annotations), "--workers", str(workers)]
-
-
-def tables(folder):
-    """Return the content of everything but the log of the first pass."""
-    return {
-        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in folder.rglob("*")
-        if path.is_file() and path.name != LOG_NAME
-    }
 
 
 @pytest.fixture(scope="module")
@@ -232,7 +223,7 @@ def test_captions_are_read_and_tagged_where_the_caller_wants_it(tmp_path, annota
             yield pickle.loads(pickle.dumps(call))(pickle.loads(pickle.dumps(item)))
 
     prepare_captions("howto100m", root=tmp_path, annotations=annotations, in_order=elsewhere)
-    assert calls == ["reading captions", "tagging captions"]
+    assert calls == ["reading captions", "tagging captions", "writing captions"]
     assert tables(tmp_path / "howto100m") == expected
 
 

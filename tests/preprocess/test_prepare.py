@@ -1,6 +1,5 @@
 """Preparing captions in parts: by any number of processes, again after a stop, and only what changed."""
 
-import hashlib
 import json
 import math
 import subprocess
@@ -10,11 +9,12 @@ from dataclasses import replace
 
 import pyarrow.parquet as pq
 import pytest
-from helpers.captions import SMALL, call, caption_file
+from helpers.captions import SMALL, call, caption_file, tables
 from helpers.shared import shared
 from vlalign.preprocess import prepare as preparing
 from vlalign.preprocess.prepare import prepare_captions, prepare_records
 from vlalign.storage import Caption, VideoRecord, read_captions, read_idf
+from vlalign.storage.captions import MAPPED_NAME
 from vlalign.storage.common.errors import UserError
 from vlalign.storage.common.problems import Problems
 from vlalign.storage.layout import DatasetFolder
@@ -36,12 +36,6 @@ def captions(count: int, changed: int | None = None) -> list[Caption]:
 
 def read(count, changed=None):
     return lambda problems: iter(captions(count, changed))
-
-
-def files(folder):
-    return {
-        str(p.relative_to(folder)): hashlib.sha256(p.read_bytes()).hexdigest() for p in folder.rglob("*") if p.is_file()
-    }
 
 
 def ten_line_idf(folder) -> dict:
@@ -73,22 +67,24 @@ def test_the_number_of_processes_changes_no_byte(tmp_path, monkeypatch):
     for workers in (1, 2):
         dataset = DatasetFolder(tmp_path / str(workers), "mine")
         prepare_records(dataset, read(130), spacy_model=SMALL, problems=Problems(), num_processes=workers)
-        made[workers] = files(dataset.path)
+        made[workers] = tables(dataset.path)
     assert made[1] == made[2]
-    assert {f"captions/part-0000{n}.parquet" for n in range(4)} <= made[1].keys()
+    assert {*(f"captions/part-0000{n}.parquet" for n in range(4)), f"captions/{MAPPED_NAME}"} <= made[1].keys()
+    written = (dataset.captions / MAPPED_NAME).stat().st_ino
     stored = read_captions(dataset.captions)
+    assert (dataset.captions / MAPPED_NAME).stat().st_ino == written, "training finds the file"
     assert [replace(c, words=[], word_starts=[], pos_tags=[]) for c in stored] == captions(130)
     assert_idf_is(dataset, ten_line_idf(dataset.captions))
 
 
 def test_the_idf_does_not_depend_on_the_size_of_parts(tmp_path, monkeypatch):
-    tables = []
+    idfs = []
     for size in (1000, 7):
         monkeypatch.setattr(preparing, "PART_CAPTIONS", size)
         dataset = DatasetFolder(tmp_path / str(size), "mine")
         prepare_records(dataset, read(50), spacy_model=SMALL, problems=Problems())
-        tables.append(read_idf(dataset.idf))
-    assert tables[0] == tables[1]
+        idfs.append(read_idf(dataset.idf))
+    assert idfs[0] == idfs[1]
 
 
 def test_only_changed_parts_are_tagged_again_and_surplus_parts_removed(tmp_path, monkeypatch):
@@ -174,7 +170,7 @@ def test_youcook2_does_not_depend_on_the_number_of_processes(tmp_path):
             call(root, "--dataset", "youcook2", "--annotations", there, "--protocol", "all", "--workers", workers) == 0
         )
         dataset = DatasetFolder(root, "youcook2", "all")
-        made[workers] = files(dataset.path)
+        made[workers] = tables(dataset.path)
     assert made[1] == made[2] == made[7]
     splits = json.loads((dataset.captions / "summary.json").read_text())["splits"]
     assert [splits[split][name] for split in ("train", "test") for name in ("videos", "captions")] == [
@@ -195,7 +191,8 @@ from vlalign.preprocess import prepare_captions
 states = []
 options = dict(root={str(tmp_path)!r}, annotations={str(path)!r}, num_processes=1)
 prepared = prepare_captions("mine", **options, on_progress=states.append)
-assert {{state.what for state in states}} == {{"tagging"}} and states[-1].ended and states[-1].done == 4
+assert {{state.what for state in states}} == {{"tagging", "writing captions"}}
+assert states[-1].ended and states[-1].done == 4
 assert prepared.dataset.name == "mine" and prepared.origin.seed == 0 and prepared.word_vectors is None
 assert prepared.statistics.num_captions == 4 and prepared.statistics.splits["train"].videos == 4
 assert prepared.num_problems == 1 and "line 6" in prepared.problems[0]

@@ -24,7 +24,7 @@ from ..workers import Workers
 from .batches import Batches, ClipBatches
 from .clip_features import ClipFeatures
 from .clips import Clip, Clips
-from .kept_pairs import Found, PairSource, read_pairs
+from .kept_pairs import CAPTIONS_AT_ONCE, Found, PairSource, read_pairs
 from .pair_weights import density_weights
 from .pairs import Pairs, make_pairs
 from .shard_order import group_by_shard
@@ -179,12 +179,14 @@ def hold_out(pairs: dict[str, Pairs], source: Source, name: str) -> dict[str, Pa
             "held out to validate on"
         )
 
-    def make() -> Found:
+    def make() -> Iterator[Found]:
         held = set(random.Random(f"{seed} validation").sample(sorted(train.clips.video_ids), num_held))
-        held_videos = np.array([video_id in held for video_id in train.clips.video_ids], dtype=bool)
-        is_held = held_videos[train.clips.video][train.clip_of_caption]
-        parts = {"train": ~is_held, "validation": is_held}
-        return Found({**pairs, **{n: make_pairs(train.captions.take(np.flatnonzero(p))) for n, p in parts.items()}})
+        yield Found({"test": pairs["test"]})
+        for part in train.captions.by_videos(CAPTIONS_AT_ONCE):
+            video_ids, video = part.videos()
+            is_held = np.array([video_id in held for video_id in video_ids], dtype=bool)[video]
+            splits = {"train": part.take(np.flatnonzero(~is_held)), "validation": part.take(np.flatnonzero(is_held))}
+            yield Found({split: make_pairs(captions) for split, captions in splits.items()})
 
     kept = PairSource(source.dataset, source.features, source.recordings)
     file_name = f"{name}-held{num_held}-seed{seed}"

@@ -5,7 +5,7 @@ A process holds nothing for each caption: all processes of a machine share the m
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,7 +16,7 @@ from ...storage.captions import read_captions
 from ...storage.common.errors import UserError
 from ...storage.common.problems import Problems
 from ...storage.layout import DatasetFolder
-from ...storage.mapped import SUFFIX, KeptTensors, TensorWriter
+from ...storage.mapped import SUFFIX, GrowingTensors, KeptTensors, TensorWriter
 from ...storage.records import SPLITS
 from ...storage.store import Store
 from .clip_features import ClipFeatures
@@ -26,6 +26,8 @@ from .stores import facts_of
 from .usable import find_faults, why_no_caption, without_features
 
 FORMAT = 1
+CAPTIONS_AT_ONCE = 1 << 19
+"""Captions whose pairs are made at a time; each takes about 120 bytes of memory meanwhile."""
 OF_SPLIT = {
     "start_seconds": "F64",
     "end_seconds": "F64",
@@ -48,7 +50,7 @@ TYPES |= {name: (kind, 1) for name, kind in LEFT_OUT.items()}
 
 @dataclass(frozen=True)
 class Found:
-    """The pairs of each split, and what was left out."""
+    """The pairs of each split, of all captions or of some, and what was left out."""
 
     pairs: Mapping[str, Pairs]
     num_usable: int = 0
@@ -68,13 +70,13 @@ class PairSource:
     recordings: Store | None = None
     """Log-mel rows of the captions, if they are recordings."""
 
-    def keep(self, name: str, captions: CaptionTable, make: Callable[[], Found], **about: Any) -> Found:
+    def keep(self, name: str, captions: CaptionTable, make: Callable[[], Iterable[Found]], **about: Any) -> Found:
         """Return pairs from their file, which is written first if it is missing or of other data.
 
         Args:
             name: Tells the file from others of the same stores; may be empty.
             captions: All captions of the data set.
-            make: Makes the pairs.
+            make: Makes the pairs, in parts. Of the captions of a video that one split has, all are in the same part.
             about: What else decides the pairs.
         """
         stores = [*self.features.stores, *filter(None, [self.recordings])]
@@ -88,30 +90,57 @@ class PairSource:
         return Found(pairs, *counts, tensors["unseen_videos"], tensors["late"])
 
 
-def _write(writer: TensorWriter, found: Found) -> None:
-    left_out = {"num_usable": np.array([found.num_usable]), "num_silent": np.array([found.num_silent])}
-    tensors = {**left_out, "unseen_videos": found.unseen_videos, "late": found.late}
-    for split, pairs in found.pairs.items():
-        tensors |= {f"{split}.{name}": values for name, values in _tensors(pairs).items()}
-    for name in sorted(TYPES, key=lambda name: TYPES[name][0] != "F64"):  # the larger elements first
-        writer.append(name, tensors[name].astype(np.float64 if TYPES[name][0] == "F64" else np.int32, copy=False))
+def _write(writer: TensorWriter, parts: Iterable[Found]) -> None:
+    """Write the tensors of pairs that are made in parts, with the memory of a part."""
+    num_usable = num_silent = 0
+    with GrowingTensors(writer.folder) as tensors:
+        splits = {split: _Joined() for split in SPLITS}
+        for found in parts:
+            num_usable, num_silent = num_usable + found.num_usable, num_silent + found.num_silent
+            _add(tensors, {"unseen_videos": found.unseen_videos, "late": found.late})
+            for split, pairs in found.pairs.items():
+                _add(tensors, {f"{split}.{name}": values for name, values in splits[split].tensors(pairs).items()})
+        _add(tensors, {"num_usable": np.array([num_usable]), "num_silent": np.array([num_silent])})
+        for name in sorted(TYPES, key=lambda name: TYPES[name][0] != "F64"):  # the larger elements first
+            tensors.copy(name, writer)
 
 
-def _tensors(pairs: Pairs) -> dict[str, np.ndarray]:
-    clips, video_ids = pairs.clips, pairs.clips.video_ids
-    assert isinstance(video_ids, Texts), "pairs are made of a caption table"
-    return {
-        "start_seconds": clips.start_seconds,
-        "end_seconds": clips.end_seconds,
-        "rows": pairs.captions.rows,
-        "clip_of_caption": pairs.clip_of_caption,
-        "video": clips.video,
-        "videos": video_ids.chosen,
-        "captions_of_clips.members": pairs.captions_of_clips.members,
-        "captions_of_clips.starts": pairs.captions_of_clips.starts,
-        "clips_of_videos.members": pairs.clips_of_videos.members,
-        "clips_of_videos.starts": pairs.clips_of_videos.starts,
-    }
+def _add(tensors: GrowingTensors, values: Mapping[str, np.ndarray]) -> None:
+    for name, of in values.items():
+        tensors.add(name, of.astype(np.float64 if TYPES[name][0] == "F64" else np.int32, copy=False))
+
+
+@dataclass
+class _Joined:
+    """How much of a split was written."""
+
+    first_start: int = 0
+    """1 once groups were written: the next ones start where those end."""
+    num_clips: int = 0
+    num_captions: int = 0
+    num_videos: int = 0
+
+    def tensors(self, pairs: Pairs) -> dict[str, np.ndarray]:
+        """Return the tensors of the split's next pairs, as they follow those that were written."""
+        clips, video_ids = pairs.clips, pairs.clips.video_ids
+        assert isinstance(video_ids, Texts), "pairs are made of a caption table"
+        tensors = {
+            "start_seconds": clips.start_seconds,
+            "end_seconds": clips.end_seconds,
+            "rows": pairs.captions.rows,
+            "clip_of_caption": pairs.clip_of_caption + self.num_clips,
+            "video": clips.video + self.num_videos,
+            "videos": video_ids.chosen,
+            "captions_of_clips.members": pairs.captions_of_clips.members + self.num_captions,
+            "captions_of_clips.starts": pairs.captions_of_clips.starts[self.first_start :] + self.num_captions,
+            "clips_of_videos.members": pairs.clips_of_videos.members + self.num_clips,
+            "clips_of_videos.starts": pairs.clips_of_videos.starts[self.first_start :] + self.num_clips,
+        }
+        self.first_start = 1
+        self.num_clips += len(clips)
+        self.num_captions += len(pairs.captions)
+        self.num_videos += len(video_ids)
+        return tensors
 
 
 def _pairs(tensors: Mapping[str, np.ndarray], split: str, captions: CaptionTable) -> Pairs:
@@ -126,16 +155,18 @@ def _pairs(tensors: Mapping[str, np.ndarray], split: str, captions: CaptionTable
     )
 
 
-def _find(captions: CaptionTable, source: PairSource) -> Found:
-    faults = find_faults(captions, source.features, source.recordings)
-    usable = faults.usable
-    splits, split = captions.codes("split")
-    index_of = {name: index for index, name in enumerate(splits)}
-    chosen = {name: np.flatnonzero(usable & (split == index_of.get(name, -1))) for name in SPLITS}
-    pairs = {name: make_pairs(captions.take(rows)) for name, rows in chosen.items()}
-    unseen = captions.take(np.flatnonzero(faults.unseen)).videos()[0].chosen
-    counts = int(np.count_nonzero(usable)), int(np.count_nonzero(faults.silent))
-    return Found(pairs, *counts, unseen, np.flatnonzero(faults.late))
+def _find(captions: CaptionTable, source: PairSource) -> Iterator[Found]:
+    for part in captions.by_videos(CAPTIONS_AT_ONCE):
+        faults = find_faults(part, source.features, source.recordings)
+        usable, rows = faults.usable, part.rows
+        splits, split = part.codes("split")
+        of_split = {
+            name: split == splits.index(name) if name in splits else np.zeros(len(part), bool) for name in SPLITS
+        }
+        pairs = {name: make_pairs(part.take(np.flatnonzero(usable & is_in))) for name, is_in in of_split.items()}
+        unseen = part.take(np.flatnonzero(faults.unseen)).videos()[0].chosen
+        counts = int(np.count_nonzero(usable)), int(np.count_nonzero(faults.silent))
+        yield Found(pairs, *counts, unseen, rows[faults.late])
 
 
 def read_pairs(

@@ -59,8 +59,7 @@ def find_faults(captions: CaptionTable, features: ClipFeatures, recordings: Stor
         ids, recording = captions.codes("recording")
         silent = ~np.array([*(name in recordings for name in ids), False], dtype=bool)[recording]
     video_ids, video = captions.videos()
-    known = set(features.video_ids())
-    duration = np.array([features.duration_seconds(v) if v in known else np.nan for v in video_ids])[video]
+    duration = np.array([features.duration_seconds(v) if v in features else np.nan for v in video_ids])[video]
     unseen = np.isnan(duration) & ~silent
     return Faults(silent, unseen, (captions.numbers("start_seconds") >= duration) & ~silent)
 

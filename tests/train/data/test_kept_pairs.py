@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import random
 import signal
 import time
 
@@ -14,7 +15,11 @@ from vlalign.storage.captions import MAPPED_NAME, caption_table, write_captions_
 from vlalign.storage.common.errors import UserError
 from vlalign.storage.common.problems import Problems
 from vlalign.storage.layout import DatasetFolder
+from vlalign.train.config import train_config
+from vlalign.train.data import examples, kept_pairs
+from vlalign.train.data.batches import Batches
 from vlalign.train.data.clip_features import ClipFeatures
+from vlalign.train.data.examples import Source, hold_out
 from vlalign.train.data.kept_pairs import read_pairs
 from vlalign.train.data.pairs import Pairs, make_pairs
 
@@ -73,6 +78,51 @@ def test_kept_pairs_equal_those_in_memory_and_what_is_left_out_is_reported_each_
     arrays += [groups.members for groups in (train.captions_of_clips, train.clips_of_videos)]
     assert all(map(is_mapped, arrays)), "a process holds nothing for each caption"
     assert isinstance(train.clips.video_ids, Texts)
+
+
+@pytest.mark.parametrize("by_video", [True, False])
+@pytest.mark.parametrize("at_once", [1, 3, 8, 1000])
+def test_pairs_made_of_some_captions_at_a_time_equal_those_made_at_once(tmp_path, monkeypatch, by_video, at_once):
+    monkeypatch.setattr(kept_pairs, "CAPTIONS_AT_ONCE", at_once)
+    monkeypatch.setattr(examples, "CAPTIONS_AT_ONCE", at_once)
+    dataset, rng = DatasetFolder(tmp_path, "mine"), random.Random(at_once)
+    ids = [f"v{n}" for n in range(9)]
+    write(dataset.features("s3d"), *(video(video_id, 6) for video_id in ids if video_id != "v4"))
+    videos = rng.choices(ids, k=40)
+    captions = []
+    for number, video_id in enumerate(sorted(videos) if by_video else videos):
+        start, split = rng.choice([0.0, 0.5, 90.0]), rng.choice(["train", "train", "test"])
+        about = {"start_seconds": start, "end_seconds": start + 1, "split": split}
+        captions.append(Caption(video_id=video_id, caption=f"{number}", **about))
+    write_all(dataset, captions)
+    usable = [c for c in captions if c.video_id != "v4" and c.start_seconds != 90]
+    pairs, messages = read(dataset)
+    for split, of in pairs.items():
+        assert_equal(of, make_pairs(caption_table(c for c in usable if c.split == split)))
+    assert len([message for message in messages if "starts after" in message]) == sum(
+        c.start_seconds == 90 and c.video_id != "v4" for c in captions
+    )
+    features = ClipFeatures([FeatureStore(dataset.features("s3d"))])
+    config = train_config(dataset="mine", features="s3d")
+    made = hold_out(pairs, Source(dataset, features, None, config, config, Batches, held_out=0.3), "pairs")
+    held = set(made["validation"].clips.video_ids)
+    assert 0 < len(held) < len(set(made["train"].clips.video_ids)) and list(made["test"].captions)
+    for split, of in made.items():
+        expected = [c for c in usable if c.split == ("test" if split == "test" else "train")]
+        if split != "test":
+            expected = [c for c in expected if (c.video_id in held) == (split == "validation")]
+        assert_equal(of, make_pairs(caption_table(expected)))
+
+
+def test_captions_of_a_video_stay_together_in_parts_of_few():
+    def parts(videos: str, most: int) -> list[str]:
+        table = caption_table(Caption(video_id=v, caption="x", split="train") for v in videos)
+        return ["".join(c.video_id for c in part) for part in table.by_videos(most)]
+
+    assert parts("aaabbcdddd", 2) == ["aaa", "bb", "cdddd"] and parts("aaabbcdddd", 100) == ["aaabbcdddd"]
+    assert parts("", 2) == [""] and parts("abab", 2) == ["abab"] and parts("abcd", 1) == ["a", "b", "c", "d"]
+    some = caption_table(Caption(video_id=v, caption="x", split="train") for v in "aaabbcdddd").take([0, 3, 4, 5, 6, 9])
+    assert ["".join(c.video_id for c in part) for part in some.by_videos(2)] == ["abb", "cdd"]
 
 
 @pytest.mark.parametrize("damage", ["cut", "empty", "other bytes", "other captions", "other features"])
