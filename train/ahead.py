@@ -12,7 +12,7 @@ from .data.examples import Inputs
 
 MADE_AHEAD = 2
 """Batches of inputs that are ready or being made."""
-READ_AHEAD, READ_AT_ONCE = 16, 4
+READ_AHEAD, READ_AT_ONCE = 16, 8
 """Batches whose rows the disk, or the machine that has the store, was asked for; and how many are asked for at once: an
 answer can take longer than a step."""
 

@@ -7,8 +7,14 @@ from urllib.parse import urlsplit
 
 from .addresses import HTTP, NAMES_A_HOST, refuse_private, scheme_of
 
-S3_CLIENT = {"connect_timeout": 10, "read_timeout": 20, "retries": {"total_max_attempts": 3, "mode": "standard"}}
-"""Time limits in seconds, and how often a request is sent, with pauses as Amazon recommends."""
+S3_CLIENT = {
+    "connect_timeout": 10,
+    "read_timeout": 20,
+    "retries": {"total_max_attempts": 3, "mode": "standard"},
+    "max_pool_connections": 64,
+}
+"""Time limits in seconds; how often a request is sent, with pauses as Amazon recommends; and how many requests there are
+at once, by default only 10."""
 
 
 def file_system(url: str, allowed_hosts: Collection[str] = ()) -> tuple[Any, str]:

@@ -5,6 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from vlalign.storage.remote.opening import S3_CLIENT
+from vlalign.storage.remote.store import SHARDS_AT_ONCE
 from vlalign.train import ahead
 from vlalign.train.ahead import MADE_AHEAD, READ_AHEAD, READ_AT_ONCE, InputsAhead
 from vlalign.train.data.examples import Inputs
@@ -97,3 +99,7 @@ def test_the_share_of_waiting_is_the_time_between_asking_and_getting(monkeypatch
     for _ in stream:
         clock.now += 1.0  # the model computes
     assert stream.waited_share == pytest.approx(12 / 16)
+
+
+def test_a_server_is_asked_for_all_shards_at_once_that_are_read_at_once():
+    assert S3_CLIENT["max_pool_connections"] >= READ_AT_ONCE * SHARDS_AT_ONCE
