@@ -245,7 +245,7 @@ def make_parser() -> Parser:
     """Return the parser of ``vlalign-extract``."""
     return extract_parser(
         "vlalign-extract",
-        "Runs feature extractors over the videos of a data set, decoding each video once for all of them.",
+        "Run feature extractors over the videos of a data set, decoding each video once for all of them.",
         "vlalign-extract --dataset demo --features resnet152,s3d\n"
         "  vlalign-extract --dataset mine --videos FOLDER --features s3d",
     )

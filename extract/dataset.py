@@ -6,6 +6,7 @@ Imports nothing heavy: if nothing is left to do, it ends within a second.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ..storage.common.counts import number_of
 from ..storage.common.problems import Problems
 from ..storage.common.progress import Listener, report_progress_to
 from ..storage.common.terminal import say
@@ -87,7 +88,7 @@ def extract_dataset(
             for lacking in sandbox.lacks():
                 say(f"note: decoders are confined less than they could be: this system has {lacking}")
             (runner or LocalRunner()).extract(settings, selection.work, todo, selection.weights, problems)
-            say(f"{dataset.path}: {len(todo):,} videos tried, {problems.count:,} problems")
+            say(f"{dataset.path}: {number_of(len(todo), 'videos')} tried, {number_of(problems.count, 'problems')}")
         return _summary(settings, selection, problems)
 
 
@@ -134,10 +135,10 @@ def _summary(settings: ExtractionSettings, selection: Selection, problems: Probl
         if video.video_id in store and store.partial(video.video_id)
     }
     if partial:
-        say(f"{len(partial):,} videos are partial or damaged; the stores say what they lack")
+        say(f"{number_of(len(partial), 'videos')} partial or damaged; the stores say what is missing")
     if failed:
         where = next(work.failures_file(name) for name in names if failed & work.failures[name].keys())
-        say(f"{len(failed):,} videos failed; {where} says why; --retry-failed tries them again")
+        say(f"{number_of(len(failed), 'videos')} failed; {where} says why; --retry-failed tries again")
     return ExtractionResult(
         videos=videos,
         num_tried=len(selection.todo),

@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from ..storage.common.counts import number_of
 from ..storage.common.errors import SettingError, UserError
 from ..storage.common.problems import Problems
 from ..storage.common.processes import InOrder, available_cores, in_processes
@@ -117,8 +118,8 @@ def _conclude(
     if statistics is not None:
         if word_vectors is not None:
             vectors = prepare_word_vectors(reader.dataset, word_vectors)
-        listed = f"; {problems.count:,} problems, {problems.where}" if problems.count else ""
-        say(f"{reader.dataset.captions}: {statistics.num_captions:,} captions{listed}")
+        listed = f"; {number_of(problems.count, 'problems')}, {problems.where}" if problems.count else ""
+        say(f"{reader.dataset.captions}: {number_of(statistics.num_captions, 'captions')}{listed}")
     return PreparedCaptions(
         dataset=reader.dataset,
         statistics=statistics,

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
+from .common.counts import number_of
 from .common.errors import UserError
 from .common.problems import Problems
 from .common.progress import Listener, progress, report_progress_to
@@ -171,7 +172,7 @@ def _repair(folder: Path, finding: Finding) -> str:
     kept = np.setdiff1d(np.arange(len(finding.shard.videos)), finding.damaged)
     rewrite(folder, [ShardPart(finding.shard, kept)])
     finding.path.unlink()
-    return f"{finding.message}; {len(kept):,} videos were kept, {len(finding.damaged):,} dropped"
+    return f"{finding.message}; {number_of(len(kept), 'videos')} kept, {len(finding.damaged):,} dropped"
 
 
 def compact(folder: Path, *, shard_bytes: int = COMPACT_BYTES, on_progress: Listener | None = None) -> list[Compacted]:
@@ -222,7 +223,7 @@ def _compact(folder: Path, batch: Sequence[ShardPart]) -> Compacted:
     for part in batch:
         part.shard.path.unlink()
     step = Compacted(len(batch), int(written is not None))
-    say(f"{folder}: {step.num_read:,} shards combined into {step.num_written:,}")
+    say(f"{folder}: {number_of(step.num_read, 'shards')} combined into {step.num_written:,}")
     return step
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from . import care
 from .common.command import run_command
+from .common.counts import number_of
 from .common.errors import UserError
 from .common.exits import EXIT_DONE, EXIT_INCOMPLETE
 from .common.parser import Parser, add_dataset, add_messages, formatted, new_parser
@@ -100,11 +101,11 @@ def _verify(args: argparse.Namespace) -> int:
                     f"note: {len(partials):,} unfinished files in {folder}, of writers that were stopped; "
                     "vlalign-store repair removes them"
                 )
-            damaged = (
-                f"{len(findings):,} of {num_shards:,} shards are damaged; vlalign-store repair {folder} drops the "
-            )
-            damaged += "damage, then run vlalign-extract again"
-            show(f"{folder}: {damaged if findings else f'{num_shards:,} shards, every byte as it was written'}")
+            found = f"{number_of(num_shards, 'shards')}, every byte as it was written"
+            if findings:
+                found = f"{len(findings):,} of {num_shards:,} shards are damaged; vlalign-store repair {folder} "
+                found += "drops the damage, then run vlalign-extract again"
+            show(f"{folder}: {found}")
     return problems.exit_code()
 
 
@@ -112,10 +113,8 @@ def _repair(args: argparse.Namespace) -> int:
     for folder in _stores(args):
         num_shards = len(shard_files(folder))
         repaired = care.repair(folder)
-        show(
-            f"{folder}: {len(repaired):,} of {num_shards:,} shards were not whole"
-            + ("; now run vlalign-extract again" if repaired else "")
-        )
+        again = "; now run vlalign-extract again" if repaired else ""
+        show(f"{folder}: {len(repaired):,} of {num_shards:,} shards were not whole{again}")
     return EXIT_DONE
 
 
@@ -123,15 +122,15 @@ def _compact(args: argparse.Namespace) -> int:
     for folder in _stores(args):
         num_before = len(shard_files(folder))
         care.compact(folder)
-        show(f"{folder}: {num_before:,} shards before, {len(shard_files(folder)):,} now")
+        show(f"{folder}: {number_of(num_before, 'shards')} before, {len(shard_files(folder)):,} now")
     return EXIT_DONE
 
 
 def _link(args: argparse.Namespace) -> int:
     folder = _folder(args, args.store)
     remote = link_store(folder, args.url)
-    told = f"{len(sent):,} shards were sent there; " if (sent := remote.send()) else ""
-    show(f"{folder}: stands for {args.url}; {told}{len(FeatureStore(folder)):,} videos there")
+    told = f"{number_of(len(sent), 'shards')} sent there; " if (sent := remote.send()) else ""
+    show(f"{folder}: stands for {args.url}; {told}{number_of(len(FeatureStore(folder)), 'videos')} there")
     show(f"read back from there: {remote.read_back(sent)}")
     return EXIT_DONE
 
@@ -139,7 +138,7 @@ def _link(args: argparse.Namespace) -> int:
 def _merge(args: argparse.Namespace) -> int:
     into = _folder(args, args.into)
     copied = care.merge(_stores(args), into)
-    show(f"{into}: {len(copied):,} shards came in; {len(FeatureStore(into)):,} videos now")
+    show(f"{into}: {number_of(len(copied), 'shards')} came in; {number_of(len(FeatureStore(into)), 'videos')} now")
     return EXIT_DONE
 
 
@@ -148,7 +147,7 @@ def _rm(args: argparse.Namespace) -> int:
     with _problems(args) as problems:
         for video_id in care.remove(folder, video_ids):
             problems.add(f"{folder}: no video {video_id!r} in it")
-    show(f"{folder}: {len(video_ids) - problems.count:,} videos removed")
+    show(f"{folder}: {number_of(len(video_ids) - problems.count, 'videos')} removed")
     return problems.exit_code()
 
 
@@ -164,7 +163,8 @@ def _import(args: argparse.Namespace) -> int:
         count = import_features(
             args.source, folder, profile, weights, pattern=args.pattern, durations=durations, problems=problems
         )
-    show(f"{folder}: {count:,} videos came in, {problems.count:,} problems; their profile is as you stated it")
+    came = f"{number_of(count, 'videos')} came in, {number_of(problems.count, 'problems')}"
+    show(f"{folder}: {came}; their profile is as you stated it")
     return problems.exit_code()
 
 

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from .common.counts import number_of
 from .feature_store import FeatureStore
 from .shards.format import SCHEMA
 
@@ -45,15 +46,16 @@ class StoreInfo:
 
         replaced = f", {self.replaced_videos:,} replaced ones beside them" if self.replaced_videos else ""
         sha256 = f" (sha256 {self.weights_sha256 or 'not known'})" if self.weights != "none" else ""
+        decoders = self.decoders.items()
         facts = {
             "videos": f"{self.videos:,} ({self.partial_videos:,} partial or damaged{replaced}), {self.hours:,.2f} "
             "hours",
             "rows": f"{self.rows:,} of {self.profile['dimension']:,} values, {' and '.join(self.types)}",
-            "on disk": f"{self.shards:,} shards, {self.bytes / 1e6:,.1f} MB, schema {self.schema}",
+            "on disk": f"{number_of(self.shards, 'shards')}, {self.bytes / 1e6:,.1f} MB, schema {self.schema}",
             "origin": self.origin,
             "weights": self.weights + sha256,
             "made with": several({name: " and ".join(versions) for name, versions in self.made_with.items()}),
-            "decoders": several({name or "none": f"({count:,} videos)" for name, count in self.decoders.items()}),
+            "decoders": several({name or "none": f"({number_of(count, 'videos')})" for name, count in decoders}),
             "profile": self.profile_hash,
         }
         facts |= {f"  {name}": value for name, value in self.profile.items()}

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import get_args
 
 from ..storage.common.command import run_command
+from ..storage.common.counts import number_of
 from ..storage.common.errors import UserError
 from ..storage.common.exits import EXIT_DONE
 from ..storage.common.parser import DEVICE_HELP, Parser, command_parser
@@ -88,7 +89,7 @@ def _search(args: argparse.Namespace) -> int:
     )
     what = " and ".join(filter(None, (query and repr(query), args.like and f"like {args.like}")))
     num_videos = search.index.state.num_current
-    show(f"{what} among {num_videos:,} video{'s' * (num_videos != 1)} of {search.described}")
+    show(f"{what} among {number_of(num_videos, 'videos')} of {search.described}")
     show("\n".join(search.lines(moments)))
     for remark in search.remarks(query, args.by) if query else []:
         show(f"note: {remark}")

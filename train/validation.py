@@ -9,6 +9,7 @@ from typing import NamedTuple, TypedDict
 
 import numpy as np
 
+from ..storage.common.counts import number_of
 from ..storage.common.terminal import say
 from .data.clips import evenly
 from .data.examples import Examples, PairExamples
@@ -121,7 +122,8 @@ def choose_stage_weights(scorer: Scorer, examples: Examples) -> ChosenWeights | 
                 best, best_recall, best_rank = weights, recall, rank
     shown = ", ".join(f"{stage} {weight:g}" for stage, weight in best.items())
     others = ", ".join(f"{stage} alone {recall:.1f}" for stage, (recall, _) in alone.items())
-    say(f"stage weights {shown}: R@1 {best_recall:.1f} of {len(pairs.captions):,} validation captions ({others})")
+    asked = number_of(len(pairs.captions), "validation captions")
+    say(f"stage weights {shown}: R@1 {best_recall:.1f} of {asked} ({others})")
     return ChosenWeights(best, tried)
 
 

@@ -16,6 +16,10 @@ DECODING_CORE_HOURS, NETWORK_HOURS = 3_929, 73
 DOLLARS_AN_HOUR = 1.32
 TAGGED_A_SECOND = 3_358 / 2
 FIRST_PASS_SECONDS = 120 + 19 * 60 / 10
+WRITTEN_A_SECOND = 20_000_000 / 49.9 / 2
+CLIPS_SECONDS, FIRST_STEP_SECONDS = 7.8 / 20e6, 5
+"""To find a caption's clip, and from the command to the first step when all clips are found."""
+CLIP_BYTES = 40
 ENCODED_A_SECOND = 10_000_000 / 224
 CODED = 136_000_000
 CODES_CORE_HOURS, INDEX_MEMORY_GIB, INDEX_DISK_GB = 2.4, 23, 148
@@ -28,11 +32,11 @@ SOURCES = (
     "us-east-1. Spot machines cost less.",
     "3,358 captions a second on two cores, 1.34 GB for both, first pass 2 minutes and 19 core minutes for ten cores: "
     "tests/benchmarks/README.md, Preprocessing. The disk is this rehearsal's, per caption.",
-    "A million captions take 6.4 s and 255 MB to be written to the file that is mapped: tests/benchmarks/README.md, "
-    "Training on many captions. Memory at 136 million and steps on a GPU were not measured.",
+    "20 million captions: 49.9 s on two cores for the file that is mapped, 7.8 s and 40 bytes each for the clips, 0.6 "
+    "GB in each process: tests/benchmarks/README.md, Training on many captions. Steps on a GPU were not measured.",
     f"{NUM_WINDOWS / 1e6:.0f} million windows (train/search/windows.py). On one core, 10 million are encoded in 224 s. "
     "For 136 million, codes take 2.4 core hours and 23 GiB, and the disk 148 GB: tests/benchmarks/README.md, Index.",
-    "100,000 captions and clips: 1,600 s of processor time and 2.7 GiB: tests/benchmarks/README.md, Evaluation of many "
+    "100,000 captions and clips: 1,500 s of processor time and 2.7 GiB: tests/benchmarks/README.md, Evaluation of many "
     "captions and clips.",
 )
 
@@ -58,7 +62,8 @@ def worked_out(caption_bytes: float) -> dict[str, Real]:
     """
     extraction = DECODING_CORE_HOURS / (NUM_MACHINES * DECODING_CORES)
     gpu_hours = max(extraction * NUM_MACHINES, NETWORK_HOURS)
-    tagging = NUM_CAPTIONS / TAGGED_A_SECOND / 3600 / CORES + FIRST_PASS_SECONDS / 3600
+    tagging = NUM_CAPTIONS * (1 / TAGGED_A_SECOND + 1 / WRITTEN_A_SECOND) / 3600 / CORES + FIRST_PASS_SECONDS / 3600
+    first_step = NUM_CAPTIONS * CLIPS_SECONDS + FIRST_STEP_SECONDS
     times = NUM_WINDOWS / CODED
     indexing = (NUM_WINDOWS / ENCODED_A_SECOND / 3600 + times * CODES_CORE_HOURS) / CORES
     return {
@@ -76,12 +81,12 @@ def worked_out(caption_bytes: float) -> dict[str, Real]:
             f"{1.34 / 2 * CORES:.0f} GB",
             f"{NUM_CAPTIONS * caption_bytes / 1e9:,.0f} GB",
             dollars=f"{tagging * DOLLARS_AN_HOUR:,.0f}",
-            sources=(2, 3),
+            sources=(2, 3, 4),
         ),
         "train": Real(
-            f"{6.4 * NUM_CAPTIONS / 1e6 / 60:.0f} core min to write the captions' file once; steps {NOT_MEASURED}",
-            NOT_MEASURED,
-            f"{255 * NUM_CAPTIONS / 1e9:.0f} GB",
+            f"{first_step:.0f} s to the first step, later {FIRST_STEP_SECONDS} s; steps {NOT_MEASURED}",
+            "0.6 GB a process, and files that all share",
+            f"{CLIP_BYTES * NUM_CAPTIONS / 1e9:.0f} GB",
             NOT_MEASURED,
             NOT_MEASURED,
             (4,),
@@ -93,5 +98,5 @@ def worked_out(caption_bytes: float) -> dict[str, Real]:
             dollars=f"{max(indexing * DOLLARS_AN_HOUR, 1):,.0f}",
             sources=(2, 5),
         ),
-        "evaluate": Real("27 min of a core", "2.7 GiB", "below 1 GB", sources=(6,)),
+        "evaluate": Real("25 min of a core", "2.7 GiB", "below 1 GB", sources=(6,)),
     }

@@ -5,6 +5,7 @@ import difflib
 import os
 import shlex
 import sys
+import textwrap
 from collections.abc import Iterable, Sequence
 from importlib import metadata
 from pathlib import Path
@@ -58,7 +59,7 @@ class Parser(argparse.ArgumentParser):
         elif unknown:
             near = difflib.get_close_matches(unknown[0].split("=")[0], _options(self), n=3)
             hint = f"; nearest: {', '.join(near)}" if near else ""
-            if not near and not unknown[0].startswith("--") and unknown[0] != "-":
+            if not near and unknown[0].startswith("-") and not unknown[0].startswith("--") and unknown[0] != "-":
                 hint = "; write -- before ids and names that begin with -"
             self.error(f"unknown: {' '.join(unknown)}{hint}")
         if getattr(parsed, "print_config", False):
@@ -93,7 +94,7 @@ class Parser(argparse.ArgumentParser):
         return f"usage: {self._short_usage()}\n"
 
     def _short_usage(self) -> str:
-        names = {"?": "[{}]", "*": "[{} ...]", "+": "{} [{} ...]"}
+        names = {"?": "[{}]", argparse.SUPPRESS: "[{}]", "*": "[{} ...]", "+": "{} [{} ...]"}
         positional = [action for action in self._actions if not action.option_strings]
         parts = [names.get(str(of.nargs), "{}").replace("{}", str(of.metavar or of.dest)) for of in positional]
         return " ".join([self.prog, *parts, "[OPTIONS]"])
@@ -119,6 +120,13 @@ class Parser(argparse.ArgumentParser):
         """Print the help with all options."""
         self._shows_all = True
         self.print_help()
+
+
+class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
+    """Breaks a text of one line, such as a description, and keeps a text of several lines, such as an example."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return super()._fill_text(text if "\n" in text else textwrap.fill(text, width), width, indent)
 
 
 def _is_hidden(group: argparse._ArgumentGroup) -> bool:
@@ -176,7 +184,7 @@ def formatted(example: str) -> dict[str, Any]:
     """Return the settings of a parser, or of one action, whose help ends with ``example``."""
     return {
         "epilog": f"example:\n  {example}",
-        "formatter_class": argparse.RawDescriptionHelpFormatter,
+        "formatter_class": _HelpFormatter,
         "allow_abbrev": False,
     }
 

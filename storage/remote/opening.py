@@ -13,8 +13,8 @@ S3_CLIENT = {
     "retries": {"total_max_attempts": 3, "mode": "standard"},
     "max_pool_connections": 64,
 }
-"""Time limits in seconds; how often a request is sent, with pauses as Amazon recommends; and how many requests there are
-at once, by default only 10."""
+"""Time limits in seconds; how often a request is sent, with pauses as Amazon recommends; and how many requests are sent
+at once (botocore's default is 10)."""
 
 
 def file_system(url: str, allowed_hosts: Collection[str] = ()) -> tuple[Any, str]:

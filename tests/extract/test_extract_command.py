@@ -193,11 +193,11 @@ def test_a_broken_video_is_recorded_skipped_and_retried_on_request(tmp_path, cap
     assert {p: p.stat().st_mtime_ns for p in dataset.path.rglob("*") if p.is_file()} == before
 
     assert main([*call, "--retry-failed"]) == 1
-    assert "1 videos tried, 1 problems" in capsys.readouterr().err
+    assert "1 video tried, 1 problem" in capsys.readouterr().err
     assert len(read_jsonl(failures_file)) == 1
 
     shutil.copy(short_video, folder / "broken.mp4")
     assert main([*call, "--retry-failed"]) == 0
-    assert "1 videos tried, 0 problems" in capsys.readouterr().err
+    assert "1 video tried, 0 problems" in capsys.readouterr().err
     assert read_jsonl(failures_file) == []
     assert stored() == good | {"broken": file_identity(short_video)}

@@ -114,7 +114,7 @@ def test_verify_and_repair(call, dataset):
     assert str(second) in unreadable and "its first block is damaged" in unreadable
     code, out, err = call("repair")
     assert code == 0 and "2 of 3 shards were not whole; now run vlalign-extract again" in out
-    assert "1 videos were kept, 1 dropped" in err and "dropped as a whole" in err
+    assert "1 video kept, 1 dropped" in err and "dropped as a whole" in err
     assert rows(folder) == {"a": WHOLE["a"]}
     assert call("verify")[0] == 0
 
@@ -136,7 +136,7 @@ def test_compact(call, dataset):
     code, out, _ = call("compact")
     assert code == 0 and "3 shards before, 1 now" in out
     assert rows(folder) == WHOLE and len(list(folder.iterdir())) == 1
-    assert "1 shards before, 1 now" in call("compact")[1]
+    assert "1 shard before, 1 now" in call("compact")[1]
 
 
 def test_merge(call, dataset, tmp_path):

@@ -9,6 +9,7 @@ from typing import TypedDict
 import numpy as np
 
 from ...storage.caption_table import CaptionTable
+from ...storage.common.counts import number_of
 from ...storage.records import Caption
 from ...storage.store import Store
 from .clip_features import ClipFeatures
@@ -83,7 +84,7 @@ class Coverage:
         num_items = self.used.clips if item_name == "clips" else self.used.videos
         if num_items < MIN_COMPARABLE:
             yield (
-                f"only {num_items:,} {item_name}, fewer than {MIN_COMPARABLE}: "
+                f"only {number_of(num_items, item_name)}, fewer than {MIN_COMPARABLE}: "
                 "too few to compare with published numbers"
             )
 

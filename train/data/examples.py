@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ...storage.common.counts import number_of
 from ...storage.common.errors import UserError
 from ...storage.common.problems import Problems
 from ...storage.common.progress import progress
@@ -154,7 +155,7 @@ def check_clips(source: Source, clips: Clips) -> None:
     if len(clips) < 2:
         why = why_none(source.dataset, source.features, "train", source.recordings)
         raise UserError(
-            f"{source.dataset.captions}: {len(clips)} training clips, expected at least 2 to contrast; {why}"
+            f"{source.dataset.captions}: too few training clips: {len(clips)}, expected at least 2 to contrast; {why}"
         )
 
 
@@ -211,7 +212,7 @@ class PairExamples(Examples):
         train = self.pairs["train"]
         check_clips(source, train.clips)
         self.clips = train.clips
-        self.summary = f"{len(train.captions):,} captions of {len(train.clips):,} clips"
+        self.summary = f"{number_of(len(train.captions), 'captions')} of {number_of(len(train.clips), 'clips')}"
         self.batches = source.make_batches(train)
         if source.data.shuffle_shards:
             shard_of_video = source.features.shard_of(train.clips.video_ids)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import torch
 
 from ...storage.captions import read_captions
+from ...storage.common.counts import number_of
 from .batches import ClipBatches
 from .clip_features import pad_rows
 from .clips import Clips
@@ -33,7 +34,7 @@ class SegmentExamples(Examples):
         self._segments = {video.video_id: video.segments for video in self.videos["train"]}
         self.clips = Clips.of(clip for v in self.videos["train"] for clip in windows(v.video_id, v.num_frames))
         check_clips(source, self.clips)
-        self.summary = f"{len(self.clips):,} windows of {len(self.videos['train']):,} videos"
+        self.summary = f"{number_of(len(self.clips), 'windows')} of {number_of(len(self.videos['train']), 'videos')}"
         self.batches = ClipBatches(len(self.clips), source.optimization.batch_size, source.optimization.seed)
 
     def train_texts(self) -> Iterator[str]:

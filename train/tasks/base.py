@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
+from ...storage.common.counts import number_of
 from ...storage.common.problems import Problems
 from ..config import TrainConfig
 
@@ -160,4 +161,4 @@ def counted(figures: Figures, name: str, called: str | None = None) -> str:
         called: The word to show instead of ``name``.
     """
     used, whole = figures[f"num_{name}"], figures[f"num_{name}_of_split"]
-    return f"{used:,}{f' of {whole:,}' if used != whole else ''} {called or name}"
+    return f"{used:,} of {whole:,} {called or name}" if used != whole else number_of(used, called or name)

@@ -17,7 +17,7 @@ TEXTS = {
 
 @pytest.fixture
 def parser():
-    parser = command_parser("vlalign-test", "Does something.", "vlalign-test --dataset demo")
+    parser = command_parser("vlalign-test", "Do something.", "vlalign-test --dataset demo")
     parser.add_argument("names", nargs="*", metavar="NAME")
     parser.add_argument("--features")
     parser.add_argument("--name", action="append", default=[])
@@ -47,11 +47,33 @@ def printed(parser, capsys, *arguments):
 
 def test_rare_options_stand_in_the_whole_help_only(parser, capsys):
     short, whole = printed(parser, capsys, "--help"), printed(parser, capsys, "--help-all")
-    assert short.startswith("usage: vlalign-test [NAME ...] [OPTIONS]\n\nDoes something.\n")
+    assert short.startswith("usage: vlalign-test [NAME ...] [OPTIONS]\n\nDo something.\n")
     assert "--num-steps" not in short and "rare things" not in short and "--config" not in short
     assert "--num-steps" in whole and "rare things" in whole and "--config FILE" in whole
     hidden = set(re.findall(r"--[a-z][a-z-]*", whole)) - set(re.findall(r"--[a-z][a-z-]*", short)) - {"--no-fast"}
     assert f"{len(hidden) + 1} more options: vlalign-test --help-all" in short  # --help-all itself is named there
+
+
+def test_a_long_description_is_broken_into_lines_and_an_example_is_not(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "60")
+    example = "vlalign-test " + " ".join(f"--option{n} value" for n in range(9))
+    shown = printed(command_parser("vlalign-test", "Do what takes many words. " * 9, example), capsys, "--help")
+    description, rest = shown.split("\n\n", 2)[1:]
+    assert all(len(line) <= 60 for line in description.splitlines()) and len(description.splitlines()) > 3
+    assert f"\n  {example}\n" in rest
+
+
+def test_arguments_that_may_be_left_out_stand_in_brackets(capsys):
+    parser = command_parser("vlalign-test", "Do something.", "vlalign-test --dataset demo")
+    parser.intermixed = True
+    for name in ("RUN", "TEXT"):
+        parser.add_argument(name.lower(), metavar=name, nargs="?")
+    assert printed(parser, capsys, "--help").startswith("usage: vlalign-test [RUN] [TEXT] [OPTIONS]\n")
+
+
+def test_a_word_too_many_is_not_taken_for_an_id_with_a_dash(capsys):
+    parser = command_parser("vlalign-test", "Do something.", "vlalign-test --dataset demo")
+    assert refused(parser, capsys, "list") == "vlalign-test: error: unknown: list; see vlalign-test --help"
 
 
 @pytest.mark.parametrize("kind", TEXTS)

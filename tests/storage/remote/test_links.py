@@ -107,7 +107,7 @@ def test_only_valid_shards_of_the_outgoing_folder_are_uploaded(tmp_path, capsys)
     (outgoing / f"{1:020d}-00000000.h5").write_text("no shard")
     assert main(["link", str(store), there]) == 0
     out, error = capsys.readouterr()
-    assert "1 shards were sent there; 1 videos there" in out
+    assert "1 shard sent there; 1 video there" in out
     assert error.count("it is not sent to") == 3 and private.exists()
     assert [path.name for path in (tmp_path / "there").glob("*.h5")] == [good.name]
 
@@ -130,7 +130,7 @@ def test_linking_reads_back_what_it_sent(tmp_path, capsys):
     assert main(["link", str(store), there.as_uri()]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines == [
-        f"{store}: stands for {there.as_uri()}; 2 shards were sent there; 2 videos there",
+        f"{store}: stands for {there.as_uri()}; 2 shards sent there; 2 videos there",
         f"read back from there: the index of 2 shards, and 3 rows of {small.name}",
     ]
     assert main(["link", str(store), there.as_uri()]) == 0

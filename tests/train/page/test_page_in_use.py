@@ -148,10 +148,10 @@ def test_another_data_set_is_chosen_and_its_videos_play(address, browser):
     page.get_by_text("Filters").click()
     page.get_by_label("Data set").select_option("more")
     page.get_by_role("button", name="Search").click()
-    page.get_by_text("among 1 videos").wait_for()
+    page.get_by_text("among 1 video").wait_for()
     assert page.locator("h1").inner_text() == "Search more" and "dataset=more" in page.url
     page.goto(page.url)  # as somebody who was sent the link
-    page.get_by_text("among 1 videos").wait_for()
+    page.get_by_text("among 1 video").wait_for()
     assert page.locator("h1").inner_text() == "Search more"
     item = page.locator("#results > li").first
     play(page, item, clicked=item.get_by_role("button", name="Play").click)
@@ -212,7 +212,7 @@ def test_filters_choose_and_going_back_shows_what_was_there(address, browser):
     page.get_by_text("Filters").click()
     page.get_by_label("Video from").fill("20")
     page.get_by_role("button", name="Search").click()
-    page.get_by_text("among 1 videos").wait_for()
+    page.get_by_text("among 1 video").wait_for()
     assert {name.split()[-1] for name in page.locator("h2").all_inner_texts()} == {"v0"}
     page.go_back()
     page.get_by_text("among 4 videos").wait_for()

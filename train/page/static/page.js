@@ -12,6 +12,10 @@ function make(name, properties = {}, ...children) {
   return element;
 }
 
+function numberOf(count, thing) {
+  return `${count.toLocaleString("en")} ${thing}${count === 1 ? "" : "s"}`;
+}
+
 function clock(seconds) {
   const minutes = Math.floor(seconds / 60);
   return `${minutes}:${(seconds - 60 * minutes).toFixed(1).padStart(4, "0")}`;
@@ -196,8 +200,8 @@ async function show(typed = "") {
   try {
     const found = query ? await ask("/api/search", { q: query, ...filters() }, signal)
       : await ask("/api/like", { video_id: asked.get("like"), start: asked.get("start") ?? 0, end: asked.get("end") ?? 0, ...filters() }, signal);
-    const what = query ? `“${query}”` : `moments like ${asked.get("like")}`;
-    status.textContent = `${found.moments.length} moments for ${what} among ${found.num_videos.toLocaleString("en")} videos`;
+    const what = query ? `for “${query}”` : `like ${asked.get("like")}`;
+    status.textContent = `${numberOf(found.moments.length, "moment")} ${what} among ${numberOf(found.num_videos, "video")}`;
     byId("remarks").append(...found.remarks.map((remark) => make("li", { textContent: remark })));
     byId("results").append(...found.moments.map((moment, index) => result(moment, index + 1, query, dataset, signal)));
   } catch (error) {
