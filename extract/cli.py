@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from ..storage.common.command import run_command
 from ..storage.common.errors import UserError
 from ..storage.common.exits import EXIT_DONE, EXIT_INCOMPLETE
-from ..storage.common.parser import Parser, command_parser
-from ..storage.common.terminal import show
+from ..storage.common.parser import Parser, command_parser, next_call
+from ..storage.common.terminal import say, show
 from ..storage.hub_names import is_hub_name
 from ..storage.layout import DatasetFolder
 from ..storage.profiles import ALIASES, LOGMEL, PROFILES
@@ -251,6 +251,15 @@ def make_parser() -> Parser:
     )
 
 
+def extract(args: argparse.Namespace) -> int:
+    """Run the command on this machine, and say what to call next; return the exit code."""
+    code = run(args)
+    if code == EXIT_DONE and not args.plan and args.verify_against is None:
+        has_captions = DatasetFolder(args.root, args.dataset).captions.is_dir()
+        say(next_call("vlalign-train" if has_captions else "vlalign-preprocess", args.root, args.dataset))
+    return code
+
+
 def main(argv: list[str] | None = None) -> int:
     """Run ``vlalign-extract``; return its exit code."""
-    return run_command(run, make_parser(), argv)
+    return run_command(extract, make_parser(), argv)

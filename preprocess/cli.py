@@ -8,9 +8,10 @@ from pathlib import Path
 from ..storage.common.command import run_command
 from ..storage.common.errors import SettingError, UserError
 from ..storage.common.exits import EXIT_DONE, EXIT_INCOMPLETE
-from ..storage.common.parser import Parser, command_parser
+from ..storage.common.parser import Parser, command_parser, next_call
 from ..storage.common.processes import available_cores
-from ..storage.common.terminal import show
+from ..storage.common.terminal import say, show
+from ..storage.layout import DatasetFolder
 from .census import format_statistics
 from .datasets import DATASETS
 from .prepare import SPACY_MODEL, PreparedCaptions, prepare_captions
@@ -91,7 +92,11 @@ def run_preprocess(args: argparse.Namespace, prepare: Callable[..., PreparedCapt
 
 def preprocess(args: argparse.Namespace) -> int:
     """Run the command."""
-    return run_preprocess(args, partial(prepare_captions, num_processes=args.workers))
+    code = run_preprocess(args, partial(prepare_captions, num_processes=args.workers))
+    if code == EXIT_DONE:
+        has_features = DatasetFolder(args.root, args.dataset).features("").is_dir()
+        say(next_call("vlalign-train" if has_features else "vlalign-extract", args.root, args.dataset))
+    return code
 
 
 def _show_prepared(prepared: PreparedCaptions) -> int:

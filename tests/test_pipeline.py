@@ -76,7 +76,8 @@ def test_a_second_extraction_does_nothing(small_demo, capsys):
     before = {path: path.stat().st_mtime_ns for path in small_demo.path.rglob("*") if path.is_file()}
     assert extract_main([*at(small_demo), "--features", "resnet152,s3d"]) == 0
     assert {path: path.stat().st_mtime_ns for path in small_demo.path.rglob("*") if path.is_file()} == before
-    assert "of 14 of 14 videos are there" in capsys.readouterr().err
+    err = capsys.readouterr().err
+    assert "of 14 of 14 videos are there" in err and f"\nnow: vlalign-train {' '.join(at(small_demo))}\n" in err
 
 
 def test_a_run_records_what_it_was_made_with(trained):

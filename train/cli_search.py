@@ -90,7 +90,7 @@ def _search(args: argparse.Namespace) -> int:
     what = " and ".join(filter(None, (query and repr(query), args.like and f"like {args.like}")))
     num_videos = search.index.state.num_current
     show(f"{what} among {number_of(num_videos, 'videos')} of {search.described}")
-    show("\n".join(search.lines(moments)))
+    show("\n".join(search.lines(moments)) if moments else "nothing fits")
     for remark in search.remarks(query, args.by) if query else []:
         show(f"note: {remark}")
     if search.note:

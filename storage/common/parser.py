@@ -217,10 +217,23 @@ def add_messages(parser: Parser) -> None:
     parser.rarely([all_of_it, quiet, verbose])
 
 
+def default_root() -> Path:
+    """Return the folder of all data sets if ``--root`` is not given."""
+    return Path(os.environ.get("VLALIGN_ROOT", "vlalign_data"))
+
+
+def next_call(command: str, root: Path, dataset: str) -> str:
+    """Return a line that says which command to call next, for a data set."""
+    options = ["--dataset", dataset] if root == default_root() else ["--root", str(root), "--dataset", dataset]
+    return f"now: {shlex.join([command, *options])}"
+
+
 def add_dataset(parser: Parser) -> None:
     """Add ``--root`` and ``--dataset``."""
-    root = Path(os.environ.get("VLALIGN_ROOT", "vlalign_data"))
     parser.add_argument(
-        "--root", type=Path, default=root, help="folder of all data sets (default: $VLALIGN_ROOT or ./vlalign_data)"
+        "--root",
+        type=Path,
+        default=default_root(),
+        help="folder of all data sets (default: $VLALIGN_ROOT or ./vlalign_data)",
     )
     parser.add_argument("--dataset", help="name of the data set: its folder under --root")

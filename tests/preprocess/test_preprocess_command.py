@@ -50,13 +50,24 @@ def test_a_call_with_unusable_rows_does_the_rest_and_reports_them(mine):
     assert len(read_captions(dataset.captions)) == 12
 
 
+def test_a_call_that_did_everything_says_what_to_call_next(tmp_path, monkeypatch, capsys):
+    path = caption_file(tmp_path, [{"video_id": "v1", "caption": "a man cooks", "split": "train"}])
+    monkeypatch.setenv("VLALIGN_ROOT", str(tmp_path / "mine"))
+    assert call(tmp_path / "mine", "--dataset", "mine", "--annotations", path) == 0
+    assert capsys.readouterr().err.endswith("\nnow: vlalign-extract --dataset mine\n")
+    DatasetFolder(tmp_path / "mine", "mine").features("s3d").mkdir(parents=True)
+    monkeypatch.delenv("VLALIGN_ROOT")
+    assert call(tmp_path / "mine", "--dataset", "mine", "--annotations", path) == 0
+    assert capsys.readouterr().err.endswith(f"\nnow: vlalign-train --root {tmp_path / 'mine'} --dataset mine\n")
+
+
 def test_no_other_files_are_written(mine):
     _, dataset, *_ = mine
-    by_readers = {".captions.safetensors.lock", "captions.safetensors"}  # of the other tests
-    files = [path for path in dataset.path.rglob("*") if path.is_file() and path.name not in by_readers]
+    files = [path for path in dataset.path.rglob("*") if path.is_file() and path.suffix != ".lock"]
     written = sorted(str(path.relative_to(dataset.path)) for path in files)
     assert written == [
         "captions/about.json",
+        "captions/captions.safetensors",
         "captions/counts/part-00000.parquet",
         "captions/part-00000.parquet",
         "captions/summary.json",
