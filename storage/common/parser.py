@@ -123,10 +123,17 @@ class Parser(argparse.ArgumentParser):
 
 
 class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
-    """Breaks a text of one line, such as a description, and keeps a text of several lines, such as an example."""
+    """Breaks a text of one line, such as a description, and keeps a text of several lines, such as an example.
+
+    Names with hyphens stay whole, so that they can be copied.
+    """
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
-        return super()._fill_text(text if "\n" in text else textwrap.fill(text, width), width, indent)
+        lines = text if "\n" in text else "\n".join(self._split_lines(text, width))
+        return super()._fill_text(lines, width, indent)
+
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        return textwrap.wrap(" ".join(text.split()), width, break_on_hyphens=False)
 
 
 def _is_hidden(group: argparse._ArgumentGroup) -> bool:

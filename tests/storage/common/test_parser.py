@@ -63,6 +63,15 @@ def test_a_long_description_is_broken_into_lines_and_an_example_is_not(capsys, m
     assert f"\n  {example}\n" in rest
 
 
+def test_names_with_hyphens_stay_whole_in_the_help(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "60")
+    parser = command_parser("vlalign-test", "Do something.", "vlalign-test --dataset demo")
+    names = [f"recipe-number-{n}-small" for n in range(9)]
+    parser.add_argument("--recipe", help=f"one of {', '.join(names)}")
+    shown = printed(parser, capsys, "--help")
+    assert all(name in shown for name in names) and all(len(line) <= 60 for line in shown.splitlines())
+
+
 def test_arguments_that_may_be_left_out_stand_in_brackets(capsys):
     parser = command_parser("vlalign-test", "Do something.", "vlalign-test --dataset demo")
     parser.intermixed = True
