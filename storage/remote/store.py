@@ -132,10 +132,7 @@ class RemoteStore:
         self._files.check()
 
     def update(self) -> list[Path]:
-        """Fetch stubs of new shards; return the local files of all remote shards, in order.
-
-        Local files of other shards do not count.
-        """
+        """Fetch stubs of new shards; return the local files of all remote shards, in order, and of no others."""
         remote_names, local_names = set(self.names()), set(_shard_names(self.folder))
         if local_names and not remote_names:
             raise UserError(
@@ -147,8 +144,7 @@ class RemoteStore:
             note_once(
                 f"note: {self.folder}: {len(gone):,} shards in it are no longer at {self.url}; {command} removes them"
             )
-        new = sorted(remote_names - local_names)
-        if new:
+        if new := sorted(remote_names - local_names):
             with ThreadPoolExecutor(STUBS_AT_ONCE) as pool:
                 stubs = pool.map(self._fetch_stub, new)
                 for _ in progress(stubs, total=len(new), what=f"looking at {self.url}", unit="shards"):
@@ -291,10 +287,13 @@ class RemoteStore:
             return
         remote_names = set(self.names())
         complete = [path for path in self.folder.glob("*.h5") if path.name in remote_names and not is_stub(path)]
+        if complete:
+            note_once(f"note: {self.folder}: disk nearly full: shards read earlier are dropped, fetched anew if needed")
         for path in sorted(complete, key=lambda path: path.stat().st_mtime):
             self._make_stub(path)
             if is_room():
                 return
         if shutil.disk_usage(self.folder).free < num_bytes:
-            megabytes = num_bytes / 1e6
-            raise OSError(errno.ENOSPC, f"{self.folder}: disk full: a shard needs {megabytes:,.1f} MB; make room there")
+            raise OSError(
+                errno.ENOSPC, f"{self.folder}: disk full: a shard has {num_bytes / 1e6:,.1f} MB; make room there"
+            )

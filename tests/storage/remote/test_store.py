@@ -113,13 +113,15 @@ def test_a_remote_store_lists_its_videos_without_downloading_rows(tmp_path, ther
         assert path.read_bytes() == (there / path.name).read_bytes()
 
 
-def test_downloaded_shards_are_evicted_if_the_disk_is_nearly_full(tmp_path, there, monkeypatch):
+def test_downloaded_shards_are_evicted_if_the_disk_is_nearly_full(tmp_path, there, monkeypatch, caplog):
+    caplog.set_level("INFO")
     monkeypatch.setattr(module, "FREE_SHARE", 2.0)  # which no disk has
     here = tmp_path / "here"
     link_store(here, there.as_uri())
     store = FeatureStore(here)
     views = store.get_rows([(video_id, 0, 2) for video_id in store.video_ids()])
     assert whole(here) == 1
+    assert caplog.text.count(f"note: {here}: disk nearly full: shards read earlier are dropped") == 1
     expected = FeatureStore(there)
     for video_id, view in zip(store.video_ids(), views, strict=True):
         np.testing.assert_array_equal(view, expected.get(video_id, dtype=None).features[:2])
@@ -271,9 +273,9 @@ def test_features_are_extracted_to_a_remote_store_once(tmp_path, short_video, ca
         assert extract_main([*call, "--stores", address, "--plan"]) == 0
         assert not dataset.features("s3d").exists() and "is not linked to" in capsys.readouterr().err
         assert extract_main([*call, "--stores", address]) == 0
-        assert ("1 videos tried" in capsys.readouterr().err) == (machine == "one")
+        assert ("1 video tried" in capsys.readouterr().err) == (machine == "one")
         assert whole(dataset.features("s3d")) == 0
         assert extract_main(call) == 0, "once is enough"
-        assert "1 videos tried" not in capsys.readouterr().err
+        assert "1 video tried" not in capsys.readouterr().err
     assert len(list((tmp_path / "bucket" / "s3d").glob("*.h5"))) == 1
     assert_same(FeatureStore(dataset.features("s3d")), FeatureStore(tmp_path / "bucket" / "s3d"))
