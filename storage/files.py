@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from .common.errors import UserError, refuse_unreadable
+from .common.progress import progress
 
 IDENTITY_BYTES = 1 << 16
 TURN_SECONDS, LOOK_SECONDS = 10.0, 0.02
@@ -39,6 +40,8 @@ VIDEO_SUFFIXES = (
     ".gif",
 )
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png")
+LARGE_BYTES = 1 << 30
+"""Reading a file of this size takes seconds."""
 SOUND_SUFFIXES = (".wav", ".mp3", ".flac", ".m4a", ".ogg", ".oga", ".opus", ".mka")
 
 
@@ -189,10 +192,13 @@ def read_jsonl(path: Path) -> list[dict[str, Any]]:
 
 
 def sha256_of(path: Path) -> str:
-    """Return the SHA-256 of a file, in hexadecimal digits."""
-    digest = hashlib.sha256()
+    """Return the SHA-256 of a file, in hexadecimal digits. For a large file, progress is shown."""
+    digest, num_bytes = hashlib.sha256(), path.stat().st_size
     with path.open("rb") as file:
-        while block := file.read(1 << 20):
+        blocks = iter(lambda: file.read(1 << 20), b"")
+        if num_bytes >= LARGE_BYTES:
+            blocks = progress(blocks, total=num_bytes, what=f"hashing {path.name}", unit="bytes", size=len)
+        for block in blocks:
             digest.update(block)
     return digest.hexdigest()
 

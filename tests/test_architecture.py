@@ -2,6 +2,7 @@
 
 import ast
 import importlib.util
+import os
 import re
 import subprocess
 import sys
@@ -256,3 +257,11 @@ def test_only_the_terminal_module_prints(path):
         if isinstance(call, ast.Attribute) and call.attr == "write" and ast.unparse(call.value).startswith("sys.std")
     }
     assert prints | writes <= PRINTERS.get(str(path.relative_to(TOP)), set())
+
+
+def test_windows_is_refused_in_words(monkeypatch):
+    program = compile((TOP / "storage" / "__init__.py").read_text(), "storage", "exec")
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "name", "nt")
+        with pytest.raises(ImportError, match="needs Linux or macOS; on Windows, install it in WSL"):
+            exec(program, {"__name__": "vlalign.storage", "__package__": "vlalign.storage"})

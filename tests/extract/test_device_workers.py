@@ -40,7 +40,7 @@ def test_two_devices_make_one_store_with_the_rows_of_one(tmp_path, videos, featu
     assert main(call(tmp_path / "one", videos, features, "--device", "cpu")) == 1
     two, one = (DatasetFolder(tmp_path / name, "mine") for name in ("two", "one"))
     assert f"{two.path}: computes on 2 devices: cpu, cpu" in said
-    assert f"{two.path}: {NUM_VIDEOS + 1} videos tried, 1 problems" in said
+    assert f"{two.path}: {NUM_VIDEOS + 1} videos tried, 1 problem" in said
     if "resnet152" in features:  # which takes long enough that each process gets videos
         assert len(list(two.features("resnet152").glob("*.h5"))) == 2
     for name in features.split(","):

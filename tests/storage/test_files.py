@@ -1,11 +1,15 @@
 """Files written whole, JSON and JSON lines, the identity of files, and file locks."""
 
 import errno
+import hashlib
 import json
+import os
 import threading
 
 import pytest
+from vlalign.storage import files
 from vlalign.storage.common.errors import UserError
+from vlalign.storage.common.progress import report_progress_to
 from vlalign.storage.files import (
     IDENTITY_BYTES,
     file_identity,
@@ -18,6 +22,19 @@ from vlalign.storage.files import (
     write_text,
     written_whole,
 )
+
+
+def test_hashing_a_large_file_shows_progress(tmp_path, monkeypatch):
+    path, states = tmp_path / "large", []
+    path.write_bytes(os.urandom(3 << 20))
+    with report_progress_to(states.append):
+        small = sha256_of(path)
+        assert states == []
+        monkeypatch.setattr(files, "LARGE_BYTES", 3 << 20)
+        assert sha256_of(path) == small == hashlib.sha256(path.read_bytes()).hexdigest()
+    assert [state.done for state in states] == [1 << 20, 2 << 20, 3 << 20, 3 << 20] and states[-1].ended
+    assert {(state.what, state.total, state.unit) for state in states} == {("hashing large", 3 << 20, "bytes")}
+
 
 # Files that are written whole or not at all
 
