@@ -26,6 +26,10 @@ class Weightings:
     normalized: Normalized | None = None
     """Normalised scores in place of the total."""
 
+    def is_total(self, weights: Mapping[str, float]) -> bool:
+        """Return True if a weighted sum is that of the run, as it is for the only stage of a run."""
+        return self.normalized is None and dict(weights) == dict(self.total)
+
 
 @dataclass(frozen=True)
 class FirstClips:
@@ -125,7 +129,8 @@ class _Captions:
         """Rank all clips for the captions of ``part``, whose scores are the rows of ``scores``."""
         normalized = weightings.normalized
         total = scores.by_caption(weightings.total) if normalized is None else normalized.by_caption[part]
-        self.rivals[TOTAL].append(self._ranking.of_texts(part.start, total))
+        of_total = self._ranking.of_texts(part.start, total)
+        self.rivals[TOTAL].append(of_total)
         self.error.add(total)
         rows = np.arange(len(total))
         self.first.right_scores[part] = total[rows, self._ranking.video_of_text[part]]
@@ -136,7 +141,9 @@ class _Captions:
         others = {stage: {stage: 1.0} for stage in scores.stage_names}
         others |= {_without(stage): {**weightings.total, stage: 0.0} for stage in weightings.without}
         for name, weights in others.items():
-            self.rivals[name].append(self._ranking.of_texts(part.start, scores.by_caption(weights)))
+            is_total = weightings.is_total(weights)
+            ranked = of_total if is_total else self._ranking.of_texts(part.start, scores.by_caption(weights))
+            self.rivals[name].append(ranked)
 
 
 class _Clips:
@@ -152,7 +159,11 @@ class _Clips:
         """Rank all captions for the clips of ``part``, whose scores are the columns of ``scores``."""
         normalized = weightings.normalized
         total = scores.by_clip(weightings.total) if normalized is None else normalized.by_clip[:, part]
-        self.rivals[TOTAL].append(self._ranking.of_videos(part.start, total))
+        of_total = self._ranking.of_videos(part.start, total)
+        self.rivals[TOTAL].append(of_total)
         self.error.add(total.T, self._ranking.num_captions[part])
         for stage in scores.stage_names:
-            self.rivals[stage].append(self._ranking.of_videos(part.start, scores.by_clip({stage: 1.0})))
+            weights = {stage: 1.0}
+            is_total = weightings.is_total(weights)
+            ranked = of_total if is_total else self._ranking.of_videos(part.start, scores.by_clip(weights))
+            self.rivals[stage].append(ranked)

@@ -7,7 +7,7 @@ from vlalign.storage.records import Caption
 from vlalign.train import scores as scores_module
 from vlalign.train.data.pairs import Pairs, make_pairs
 from vlalign.train.metrics import TIES, RetrievalMetrics, retrieval_metrics
-from vlalign.train.ranking import right_ranks
+from vlalign.train.ranking import Ranking, right_ranks
 from vlalign.train.scores import Shortlist, StageScores
 from vlalign.train.tasks.query_list import best_of
 from vlalign.train.tasks.ranked import Weightings, rank_split
@@ -59,6 +59,19 @@ def test_parts_give_the_figures_of_the_whole(ties, cut, captions_of_a_clip, monk
     np.testing.assert_array_equal(found.ranks, right_ranks(total, pairs.clip_of_caption))
     np.testing.assert_array_equal(found.first.clips, total.argmax(axis=1))
     assert [clip for clip, _ in found.found.clips[7]] == np.argsort(-total[7], kind="stable")[:5].tolist()
+
+
+@pytest.mark.parametrize("total", ["sentence", "fusion"])
+def test_a_stage_that_is_the_total_is_ranked_once(total, monkeypatch):
+    rng = np.random.default_rng(0)
+    pairs = made_pairs(40, 2, rng)
+    scores = made_scores(pairs, rng, cut=False)
+    ranked, of_texts = [], Ranking.of_texts
+    monkeypatch.setattr(Ranking, "of_texts", lambda *of: ranked.append(of) or of_texts(*of))
+    found = rank_split(scores, pairs, Weightings({total: 1.0}, []), "average", temperature=1.0)
+    assert len(ranked) == 2, "the total and the other stage"
+    assert found.metrics == found.stages[total]
+    assert found.stages == {stage: both_ways(scores, {stage: 1.0}, pairs, "average") for stage in WEIGHTS}
 
 
 @pytest.mark.parametrize("cut", [False, True], ids=["all fused", "reranked"])
