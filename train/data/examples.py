@@ -25,7 +25,7 @@ from ..workers import Workers
 from .batches import Batches, ClipBatches
 from .clip_features import ClipFeatures
 from .clips import Clip, Clips
-from .kept_pairs import CAPTIONS_AT_ONCE, Found, PairSource, read_pairs
+from .kept_pairs import Found, PairSource, in_parts, read_pairs
 from .pair_weights import density_weights
 from .pairs import Pairs, make_pairs
 from .shard_order import group_by_shard
@@ -183,7 +183,7 @@ def hold_out(pairs: dict[str, Pairs], source: Source, name: str) -> dict[str, Pa
     def make() -> Iterator[Found]:
         held = set(random.Random(f"{seed} validation").sample(sorted(train.clips.video_ids), num_held))
         yield Found({"test": pairs["test"]})
-        for part in train.captions.by_videos(CAPTIONS_AT_ONCE):
+        for part in in_parts(train.captions):
             video_ids, video = part.videos()
             is_held = np.array([video_id in held for video_id in video_ids], dtype=bool)[video]
             splits = {"train": part.take(np.flatnonzero(~is_held)), "validation": part.take(np.flatnonzero(is_held))}

@@ -15,6 +15,7 @@ from ...storage.caption_table import CaptionTable, Texts
 from ...storage.captions import read_captions
 from ...storage.common.errors import UserError
 from ...storage.common.problems import Problems
+from ...storage.common.progress import progress
 from ...storage.layout import DatasetFolder
 from ...storage.mapped import SUFFIX, GrowingTensors, KeptTensors, TensorWriter
 from ...storage.records import SPLITS
@@ -155,8 +156,14 @@ def _pairs(tensors: Mapping[str, np.ndarray], split: str, captions: CaptionTable
     )
 
 
+def in_parts(captions: CaptionTable) -> Iterator[CaptionTable]:
+    """Yield the captions of some videos at a time, and show progress."""
+    parts = captions.by_videos(CAPTIONS_AT_ONCE)
+    return progress(parts, total=len(captions), what="finding clips", unit="captions", size=len)
+
+
 def _find(captions: CaptionTable, source: PairSource) -> Iterator[Found]:
-    for part in captions.by_videos(CAPTIONS_AT_ONCE):
+    for part in in_parts(captions):
         faults = find_faults(part, source.features, source.recordings)
         usable, rows = faults.usable, part.rows
         splits, split = part.codes("split")

@@ -16,7 +16,7 @@ from vlalign.storage.common.errors import UserError
 from vlalign.storage.common.problems import Problems
 from vlalign.storage.layout import DatasetFolder
 from vlalign.train.config import train_config
-from vlalign.train.data import examples, kept_pairs
+from vlalign.train.data import kept_pairs
 from vlalign.train.data.batches import Batches
 from vlalign.train.data.clip_features import ClipFeatures
 from vlalign.train.data.examples import Source, hold_out
@@ -84,7 +84,6 @@ def test_kept_pairs_equal_those_in_memory_and_what_is_left_out_is_reported_each_
 @pytest.mark.parametrize("at_once", [1, 3, 8, 1000])
 def test_pairs_made_of_some_captions_at_a_time_equal_those_made_at_once(tmp_path, monkeypatch, by_video, at_once):
     monkeypatch.setattr(kept_pairs, "CAPTIONS_AT_ONCE", at_once)
-    monkeypatch.setattr(examples, "CAPTIONS_AT_ONCE", at_once)
     dataset, rng = DatasetFolder(tmp_path, "mine"), random.Random(at_once)
     ids = [f"v{n}" for n in range(9)]
     write(dataset.features("s3d"), *(video(video_id, 6) for video_id in ids if video_id != "v4"))
