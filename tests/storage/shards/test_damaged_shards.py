@@ -112,7 +112,7 @@ def test_repair_drops_only_the_damaged_video_and_extraction_restores_it(tmp_path
     [message] = findings(folder)
     assert message == f"{damaged}: the rows of 1 of its 4 videos are damaged: v6"
     [repaired] = care.repair(folder)
-    assert repaired.path == damaged and "3 videos were kept, 1 dropped" in repaired.message
+    assert repaired.path == damaged and "3 videos kept, 1 dropped" in repaired.message
     assert read(folder) == contents(v for v in videos if v.video_id != "v6") and not findings(folder)
     log.unlink()
     extract(folder, videos, log)
