@@ -60,7 +60,7 @@ def make_tables(
     left = {index for index, key in enumerate(found.keys) if not is_made(folder, index, key)}
     if not left and read_captions_about(folder) == about and dataset.idf.exists() and summary_file.exists():
         say(f"{folder}: already made from the same captions; nothing to do")
-        read_captions(folder, in_order)  # writes what is mapped if that was stopped
+        read_captions(folder, in_order)  # writes the file that training maps, if an earlier call was stopped before
         return CaptionStatistics.from_json(read_json(summary_file))
     for name in (ABOUT_NAME, MAPPED_NAME):  # the folder is incomplete until everything is written
         (folder / name).unlink(missing_ok=True)
@@ -106,7 +106,7 @@ def _finish(
     statistics = census.statistics(shared_texts=shared_texts, changed=problems.changed, left_out=left_out)
     write_json(folder / SUMMARY_NAME, statistics.to_json())
     write_captions_about(folder, about)
-    read_captions(folder, in_order)
+    read_captions(folder, in_order)  # writes the file that training maps
     return statistics
 
 

@@ -19,6 +19,8 @@ from .common.errors import UserError, refuse_unreadable
 from .common.progress import progress
 
 IDENTITY_BYTES = 1 << 16
+LARGE_BYTES = 1 << 30
+"""Reading a file of this size takes seconds."""
 TURN_SECONDS, LOOK_SECONDS = 10.0, 0.02
 """How long to wait for a lock, and how often to try. Locks are held for much less; after this time something else is
 wrong, such as a network file system without locks.
@@ -40,8 +42,6 @@ VIDEO_SUFFIXES = (
     ".gif",
 )
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png")
-LARGE_BYTES = 1 << 30
-"""Reading a file of this size takes seconds."""
 SOUND_SUFFIXES = (".wav", ".mp3", ".flac", ".m4a", ".ogg", ".oga", ".opus", ".mka")
 
 

@@ -1,4 +1,4 @@
-"""What a run reads and where it writes, and the examples that it learns from."""
+"""The inputs and the folder of a run, and the examples that it learns from."""
 
 from dataclasses import dataclass
 from pathlib import Path

@@ -3,6 +3,7 @@
 import argparse
 import difflib
 import os
+import re
 import shlex
 import sys
 import textwrap
@@ -59,7 +60,7 @@ class Parser(argparse.ArgumentParser):
         elif unknown:
             near = difflib.get_close_matches(unknown[0].split("=")[0], _options(self), n=3)
             hint = f"; nearest: {', '.join(near)}" if near else ""
-            if not near and unknown[0].startswith("-") and not unknown[0].startswith("--") and unknown[0] != "-":
+            if not near and re.match("-[^-]", unknown[0]):
                 hint = "; write -- before ids and names that begin with -"
             self.error(f"unknown: {' '.join(unknown)}{hint}")
         if getattr(parsed, "print_config", False):

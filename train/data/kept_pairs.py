@@ -113,7 +113,7 @@ def _add(tensors: GrowingTensors, values: Mapping[str, np.ndarray]) -> None:
 
 @dataclass
 class _Joined:
-    """How much of a split was written."""
+    """The numbers of clips, captions and videos of a split that were written so far."""
 
     first_start: int = 0
     """1 once groups were written: the next ones start where those end."""
