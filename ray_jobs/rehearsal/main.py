@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ...storage.common.command import run_command
+from ...storage.common.counts import number_of
 from ...storage.common.errors import SettingError
 from ...storage.common.exits import EXIT_DONE
 from ...storage.common.parser import new_parser
@@ -127,9 +128,10 @@ def table_of(measured: Sequence[Measured], num_captions: int) -> str:
     lines = [_row(HEADER), _row(["---"] * len(HEADER))]
     for each in measured:
         its = real[each.stage.name]
-        kills = ", ".join(f"{each.kills.count(what)} {what}s" for what in ("driver", "worker") if what in each.kills)
+        killed = [(what, each.kills.count(what)) for what in ("driver", "worker") if what in each.kills]
+        kills = ", ".join(number_of(count, f"{what}s") for what, count in killed) or "0"
         figures = [f"{each.seconds:,.0f} s", f"{each.processor_seconds:,.0f} s", f"{each.memory_bytes / 1e9:.1f} GB"]
-        figures += [f"{each.disk_bytes / 1e6:,.0f} MB", f"{each.rate:,.1f} {each.stage.unit}/s", kills or "0"]
+        figures += [f"{each.disk_bytes / 1e6:,.0f} MB", f"{each.rate:,.1f} {each.stage.unit}/s", kills]
         worked = [its.time, its.memory, its.disk, its.gpu_hours, its.dollars, ", ".join(map(str, its.sources))]
         lines.append(_row([each.stage.name, *figures, *worked]))
     lines += ["", f"Real: 1.2 million videos, 136 million captions; {NUM_MACHINES} machines with 16 cores and an L4."]

@@ -117,7 +117,7 @@ def test_the_table_has_what_was_measured_and_what_the_real_thing_takes():
     rows = [line.split(" | ") for line in table_of(measured, 1000).splitlines() if line.startswith("| ")]
     assert {len(row) for row in rows} == {13} and [row[0].strip("| ") for row in rows[2:]] == list(names)
     extract, preprocess = rows[3], rows[4]
-    assert extract[1:7] == ["50 s", "70 s", "2.0 GB", "0 MB", "10.0 videos/s", "2 drivers, 1 workers"]
+    assert extract[1:7] == ["50 s", "70 s", "2.0 GB", "0 MB", "10.0 videos/s", "2 drivers, 1 worker"]
     assert extract[7:12] == ["5.1 h on 64 machines", "0.2 GB in the driver", "1.5 TB", "327", "432"]
     assert preprocess[9] == f"{136_000_000 * 113 / 1e9:.0f} GB"
 
