@@ -168,7 +168,7 @@ class S3D(Network):
         "s3d_howto100m.pth": PublishedFile(
             ("https://www.rocq.inria.fr/cluster-willow/amiech/howto100m/s3d_howto100m.pth",),
             size_bytes=125_031_128,
-            page="https://github.com/antoine77340/S3D_HowTo100M (copies: issue 14)",
+            page="https://github.com/antoine77340/S3D_HowTo100M (its issue 14 names copies of the file)",
         ),
     }
     left_out = ("text_module.",)
