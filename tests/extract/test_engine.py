@@ -299,7 +299,7 @@ def test_after_a_decoder_died_the_next_one_is_tried(videos, tmp_path, failing_de
 def children() -> set[int]:
     """Process ids of the decoders that this process has started and that run."""
     lines = subprocess.run(
-        ["ps", "-o", "pid=,args=", "--ppid", str(os.getpid())], capture_output=True, text=True, check=False
+        ["ps", "-ww", "-o", "pid=,args=", "--ppid", str(os.getpid())], capture_output=True, text=True, check=False
     ).stdout
     return {int(line.split()[0]) for line in lines.splitlines() if "decoding.child" in line}
 
