@@ -154,7 +154,7 @@ def trained(dataset: DatasetFolder, settings: list[str], num_processes: int = 1)
 
 
 def measure(folder: Path, millions: float, has_all: bool) -> None:
-    """Show the figures of so many captions; with ``has_all``, also of other batches and of the default recipe."""
+    """Show the figures of so many captions; with ``has_all``, also of other batches."""
     num_captions = round(1e6 * millions)
     dataset = DatasetFolder(folder, f"captions{num_captions}")
     if not dataset.features("s3d").exists():
@@ -180,11 +180,11 @@ def measure(folder: Path, millions: float, has_all: bool) -> None:
     print(f"{' + '.join(f'{size / num_captions:.0f}' for size in sizes if size)} bytes a caption in files", flush=True)
     show("clips are there", trained(dataset, SMALL))
     show("two processes", trained(dataset, SMALL, 2))
+    show("a vocabulary and held-out videos, written", trained(dataset, ["--batch-size", "256"]))
+    show("a vocabulary and held-out videos", trained(dataset, ["--batch-size", "256"]))
     if has_all:
         show("clips of the same videos", trained(dataset, [*SMALL, "--clips-per-video", "8"]))
         show("neighbours in time", trained(dataset, ["--objective", "mil-nce", *SMALL[2:]]))
-        show("a vocabulary and held-out videos, written", trained(dataset, ["--batch-size", "256"]))
-        show("a vocabulary and held-out videos", trained(dataset, ["--batch-size", "256"]))
     shutil.rmtree(dataset.path)
 
 
