@@ -2,6 +2,7 @@
 
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import av
 from av.codec.context import CodecContext
@@ -20,6 +21,8 @@ CONTAINERS = (
     "mxf,dv,m4v,nut,rm,yuv4mpegpipe,apng,obu"
 )
 SAFE_OPENING = {"format_whitelist": CONTAINERS, "protocol_whitelist": "file"}
+# PyAV before 19 refuses a title that is not UTF-8 without this argument; PyAV 19 reads any bytes and refuses it.
+METADATA: dict[str, Any] = {} if int(av.__version__.split(".")[0]) >= 19 else {"metadata_errors": "ignore"}
 OWN_CLOCK_CONTAINERS = {"mpegts", "mpeg"}
 """Containers whose clock may start at any time. The ffmpeg program sets it to 0 at the first of the streams that it
 reads; for other containers, at the first stream of the file."""
@@ -50,7 +53,7 @@ def open_video(path: Path) -> InputContainer:
         raise VideoError("missing", "no such file") from None
     try:
         options = SAFE_OPENING | {"protocol_whitelist": ""}
-        return av.open(file, "r", container_options=options, metadata_errors="ignore")
+        return av.open(file, "r", container_options=options, **METADATA)
     except MemoryError as error:
         raise memory_error(error) from None
     except (FFmpegError, ValueError, UnicodeError) as error:
@@ -115,6 +118,6 @@ def start_second(container: InputContainer, stream: Stream) -> Fraction:
 
 def time_base_of(stream: Stream) -> Fraction:
     """Return the seconds of a tick of ``stream``."""
-    if stream.time_base is None:
+    if not stream.time_base:  # None before PyAV 19, 0/1 from then on
         raise VideoError("unreadable", "its stream has no time base")
     return Fraction(stream.time_base)

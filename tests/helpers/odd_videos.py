@@ -39,7 +39,7 @@ def again(first: tuple[str, ...], options: str) -> tuple[str, ...]:
 
 # Frames come at these source numbers' times, in seconds, and at no others.
 PAUSES = "-vf setpts='(N/25+0.3*floor(N/7))/TB' -fps_mode vfr"
-SLOWER = "-vf setpts='(N/24+0.2*gt(N\,40)*(N-40))/TB' -fps_mode vfr"
+SLOWER = "-vf setpts='(N/24+0.2*gt(N\\,40)*(N-40))/TB' -fps_mode vfr"
 AAC, MP2, PCM = "-c:a aac", "-c:a mp2", "-c:a pcm_s16le"
 
 KINDS: dict[str, tuple[str, tuple[str, ...]]] = {

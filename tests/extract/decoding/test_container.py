@@ -1,0 +1,28 @@
+"""Opening a video file with the PyAV that is installed: its interface differs between versions."""
+
+from fractions import Fraction
+
+import av
+import numpy as np
+from helpers.videos import encode_frames
+from vlalign.extract.decoding.container import open_video, time_base_of, video_stream
+
+
+def test_a_title_in_another_encoding_does_not_stop_a_video(tmp_path):
+    plain, titled = tmp_path / "plain.mp4", tmp_path / "titled.mkv"
+    encode_frames(plain, np.zeros((3, 64, 64, 3), np.uint8), 25)
+    with av.open(str(plain)) as read, av.open(str(titled), "w") as written:
+        written.metadata["title"] = "the caf_ at night"
+        stream = written.add_stream_from_template(read.streams.video[0])
+        for packet in read.demux(video=0):
+            if packet.dts is not None:
+                packet.stream = stream
+                written.mux(packet)
+    content = titled.read_bytes()
+    assert content.count(b"caf_") == 1
+    titled.write_bytes(content.replace(b"caf_", b"caf\xe9"))  # Latin-1, as old cameras write
+
+    with open_video(titled) as container:
+        stream = video_stream(container)
+        assert time_base_of(stream) == Fraction(1, 1000)
+        assert len(list(container.decode(stream))) == 3
