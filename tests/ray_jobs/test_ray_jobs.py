@@ -358,7 +358,7 @@ export HOME={folder}/client PATH={bin}:$PATH
 unset RAY_AUTH_TOKEN RAY_AUTH_MODE
 cd {top}
 ray get-auth-token --generate > /dev/null
-run() {{ echo "\$ $*"; "$@" 2>&1; echo "exit code $?"; }}
+run() {{ echo "\\$ $*"; "$@" 2>&1; echo "exit code $?"; }}
 set +e
 cluster={folder}/one_machine.yaml
 extract="ray_jobs/extract_howto100m.py --dataset demo --features s3d,resnet152"
