@@ -147,14 +147,14 @@ ABOUT |= {"profile": asdict(PROFILE), "weights": asdict(WEIGHTS)}
 
 
 def tar(*members: tuple[str, bytes], size_of_last: int | None = None) -> bytes:
+    """The bytes of a tar whose last member may declare another size than it has, which ``tarfile`` does not write."""
     content = io.BytesIO()
-    with tarfile.open(fileobj=content, mode="w", format=tarfile.GNU_FORMAT) as file:
-        for number, (name, member) in enumerate(members, start=1):
-            info = tarfile.TarInfo(name)
-            info.size = len(member) if number < len(members) or size_of_last is None else size_of_last
-            file.addfile(info)
-            content.write(member.ljust(-(-len(member) // 512) * 512, b"\0"))
-            file.offset = content.tell()
+    for number, (name, member) in enumerate(members, start=1):
+        info = tarfile.TarInfo(name)
+        info.size = len(member) if number < len(members) or size_of_last is None else size_of_last
+        content.write(info.tobuf(format=tarfile.GNU_FORMAT))
+        content.write(member.ljust(-(-len(member) // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE, tarfile.NUL))
+    content.write(tarfile.NUL * 2 * tarfile.BLOCKSIZE)
     return content.getvalue()
 
 
