@@ -53,11 +53,21 @@ def open_video(path: Path) -> InputContainer:
         raise VideoError("missing", "no such file") from None
     try:
         options = SAFE_OPENING | {"protocol_whitelist": ""}
-        return av.open(file, "r", container_options=options, **METADATA)
+        return av.open(file, "r", format=_format_of(file), container_options=options, **METADATA)
     except MemoryError as error:
         raise memory_error(error) from None
     except (FFmpegError, ValueError, UnicodeError) as error:
         raise VideoError("unreadable", short_reason(error)) from None
+
+
+def _format_of(file: HandedFile) -> str | None:
+    """Return "wav" for a WAV file; None where FFmpeg finds the format itself.
+
+    FFmpeg 9 takes a WAV file whose samples repeat every 188 bytes, such as a pure tone, for MPEG-TS.
+    """
+    head = file.read(12)
+    file.seek(0)
+    return "wav" if head[:4] == b"RIFF" and head[8:] == b"WAVE" else None
 
 
 def video_stream(container: InputContainer) -> VideoStream:

@@ -54,6 +54,7 @@ def write_video(
     container: str = "mp4",
     container_options: dict[str, str] | None = None,
     sound_seconds: float = 0,
+    sound_codec: str = "aac",
     **options: str,
 ) -> Path:
     """A frame at each of ``ticks``; the last one lasts ``1 / rate`` s."""
@@ -69,7 +70,7 @@ def write_video(
         stream.pix_fmt = {"gif": "rgb8"}.get(codec, "yuv420p")
         stream.codec_context.time_base = stream.time_base = time_base
         if sound_seconds:
-            sound = written.add_stream("aac", rate=SOUND_RATE_HZ, layout="mono")
+            sound = written.add_stream(sound_codec, rate=SOUND_RATE_HZ, layout="mono")
         for number, tick in enumerate(ticks):
             frame = av.VideoFrame.from_ndarray(picture(number), format="rgb24")
             frame.pts, frame.time_base = tick, time_base

@@ -1,5 +1,6 @@
 """Opening a video file with the PyAV that is installed: its interface differs between versions."""
 
+import wave
 from fractions import Fraction
 
 import av
@@ -26,3 +27,18 @@ def test_a_title_in_another_encoding_does_not_stop_a_video(tmp_path):
         stream = video_stream(container)
         assert time_base_of(stream) == Fraction(1, 1000)
         assert len(list(container.decode(stream))) == 3
+
+
+def test_a_tone_in_a_wav_file_is_not_taken_for_mpeg_ts(tmp_path):
+    path, period = tmp_path / "tone.wav", 47  # 188 bytes, a packet of MPEG-TS
+    samples = np.sin(2 * np.pi * np.arange(32_000) / period).astype(np.float32)
+    samples[::period] = np.frombuffer(b"\x47\x47\x47\x3d", "<f4")  # with its sync byte
+    with wave.open(str(path), "wb") as file:
+        file.setnchannels(1)
+        file.setsampwidth(4)
+        file.setframerate(32_000)
+        file.writeframes(samples.tobytes())
+
+    with open_video(path) as container:
+        assert container.format.name == "wav"
+        assert sum(frame.samples for frame in container.decode(audio=0)) == len(samples)

@@ -8,6 +8,7 @@ import av
 import numpy as np
 import pytest
 import torch
+from helpers.decoding import version_of_program
 from helpers.shared import shared
 from helpers.sounds import SAME_DECIBELS, heard, needs_program, second
 from transformers import audio_utils
@@ -128,8 +129,13 @@ def test_the_ffmpeg_program_gives_the_same_sound(path):
     command = ["ffmpeg", "-v", "fatal", "-nostdin", "-i", f"file:{path}", "-map", "0:a:0"]
     command += ["-af", f"aformat=sample_fmts=fltp,{mean},aresample={RATE}", "-f", "f32le", "-"]
     samples = np.frombuffer(subprocess.run(command, capture_output=True, check=True).stdout, dtype="<f4")
-    theirs = second(np.append(np.zeros(first), samples))
-    differences = np.abs(made.features - theirs)
+    theirs, mine = second(np.append(np.zeros(first), samples)), made.features
+    if (av.library_versions["libavformat"][0] >= 63) != (int(version_of_program().split(".")[0]) >= 9):
+        # FFmpeg 9 drops what AAC's encoder adds to fill its last packet; versions before keep it.
+        assert abs(len(mine) - len(theirs)) <= 3
+        both = min(len(mine), len(theirs)) - 5
+        mine, theirs = mine[:both], theirs[:both]
+    differences = np.abs(mine - theirs)
     assert differences.max() < 0.02 and differences[theirs > -80].max(initial=0) < 1e-3
 
 

@@ -82,11 +82,13 @@ def test_variable_rates_give_the_frames_of_the_ffmpeg_program(tmp_path, containe
 
 @needs_program
 @pytest.mark.parametrize("container", ["mp4", "matroska", "mpegts", "mov"])
-def test_first_times_other_than_zero_give_the_frames_of_the_ffmpeg_program(with_sound, tmp_path, container):
-    """The picture begins after the sound, or before it; MPEG-TS counts from its first picture, whatever the sound
-    does."""
+def test_first_times_other_than_zero_give_the_frames_of_the_ffmpeg_program(tmp_path, container):
+    """The video begins after the sound, or before it; MPEG-TS counts from its first frame, whatever the sound does."""
+    # Not AAC in Matroska: FFmpeg 9 writes its pre-skip, and FFmpeg 5 begins to count there, before the first sample.
+    codec = "flac" if container == "matroska" else "aac"
+    source = constant(tmp_path / "sound.mp4", 60, "25", sound_seconds=2.4, sound_codec=codec)
     shifts = [Fraction(shift) for shift in ("1/2", "1/25", "37/10", "-1/5")]
-    paths = [remux(with_sound, tmp_path / f"{place}", container, shift) for place, shift in enumerate(shifts)]
+    paths = [remux(source, tmp_path / f"{place}", container, shift) for place, shift in enumerate(shifts)]
     assert_as_program(*paths)
     assert [probe_video(path).pts[0] > 0 for path in paths[:3]] == [container != "mpegts"] * 3
 
