@@ -4,6 +4,7 @@ An address in a list or folder from a stranger must not make this machine do any
 """
 
 import ipaddress
+import re
 from collections.abc import Collection, Iterable
 from urllib.parse import urlsplit
 
@@ -25,6 +26,29 @@ class AddressRefused(VlalignError):
 def scheme_of(url: str) -> str:
     """Return the scheme of an address, such as ``https``; empty for a path."""
     return url.partition("://")[0] if "://" in url else ""
+
+
+def without_secrets(url: str) -> str:
+    """Return an address as messages and lists show it: without user, password and query, which may hold a signature.
+
+    >>> without_secrets("https://anna:secret@host:8080/a.mp4?Signature=0123")
+    'https://host:8080/a.mp4?...'
+    >>> without_secrets("abfs://films@account.dfs.core.windows.net/a?b.mp4")
+    'abfs://films@account.dfs.core.windows.net/a?b.mp4'
+    """
+    scheme, _, rest = url.partition("://")
+    if scheme in HTTP:
+        place, query, _ = rest.partition("?")
+        rest = place + ("?..." if query else "")
+    if scheme in NAMES_A_HOST:
+        authority, slash, path = rest.partition("/")
+        rest = authority.rpartition("@")[2] + slash + path
+    return f"{scheme}://{rest}"
+
+
+def hide_secrets(text: str) -> str:
+    """Return a library's message with ``without_secrets`` applied to each address in it that names a host."""
+    return re.sub(rf"\b(?:{'|'.join(NAMES_A_HOST)})://[^\s'\"<>]+", lambda found: without_secrets(found[0]), text)
 
 
 def host_named(text: str) -> str:
