@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from . import sandbox
+from . import handed, sandbox
 from .clip import webm_clip
-from .decode import Part, Picture, cut, decode_video
+from .decode import Finished, Part, Picture, cut, decode_video
 from .errors import VideoError
 from .frame_memory import FrameMemory
 from .images import is_image, probe_image
@@ -32,6 +32,8 @@ from .windows import Row
 
 BY_DESCRIPTOR, BY_PATH = ("NVDEC", "PyAV", "Pillow"), ("decord", "ffmpeg", "torchcodec")
 """Decoders that read a handed descriptor, and those that open the file by its path, which run in another process."""
+OF_ALL = (Finished, Heard, Unheard, PicturesProbed, SoundProbed, ClipFollows)
+"""Messages that are only true if the whole file could be read."""
 CPU_SECONDS = 120
 CPU_SECONDS_PER_SECOND = 5
 """Processor time that a video may take: ``CPU_SECONDS``, and this much for each of its seconds."""
@@ -59,7 +61,13 @@ class Answers:
         self._last = 0.0
 
     def send(self, message: Message, content: bytes | None = None) -> None:
-        """Send a message, and the ``content`` that it announces."""
+        """Send a message, and the ``content`` that it announces.
+
+        Raises:
+            VideoError: It is one of ``OF_ALL``, but a part of the file could not be read.
+        """
+        if isinstance(message, OF_ALL) and (failure := handed.read_failure()):
+            raise failure
         self._last = time.monotonic()
         self._connection.send_bytes(encode(message))
         if content is not None:
@@ -163,6 +171,6 @@ def _decoded_parts(request: Request, info: VideoInfo, answers: Answers) -> Itera
         place = answers.memory.place
         yield from decode_video(info, request.wanted, without=without, beat=answers.beat, place=place)
     except VideoError as error:
-        if not request.elsewhere and not is_image(info.path):
+        if not request.elsewhere and not is_image(info.path) and not handed.read_failure():
             raise LeftToOthers(error if "PyAV" not in without else None) from None
         raise

@@ -55,7 +55,8 @@ def respond(request: Request, answers: Answers, failure: VideoError | None = Non
     try:
         answer(request, answers)
     except VideoError as error:
-        answers.send(Failed((failure or error).kind, str(failure or error)))
+        failure = handed.read_failure() or failure or error
+        answers.send(Failed(failure.kind, str(failure)))
     except MemoryError:
         answers.send(Failed("out_of_memory", f"it needs more than {MEMORY_BYTES >> 30} GB to be decoded"))
 
@@ -178,8 +179,8 @@ def serve(connection: Connection, memory: FrameMemory, gpu: str) -> None:
         try:
             descriptor = handed.open_regular(Path(request.path))
         except OSError as error:
-            missing = isinstance(error, FileNotFoundError)
-            answers.send(Failed("missing", "no such file") if missing else Failed("unreadable", error.strerror or ""))
+            failure = handed.opening_failure(error)
+            answers.send(Failed(failure.kind, str(failure)))
             continue
         helper = helper or Helper(partial(decode_handed, answers, theirs, gpu))
         orders.send_bytes(request.to_json())

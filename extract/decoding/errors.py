@@ -6,8 +6,8 @@ from ...storage.common.errors import VlalignError
 class VideoError(VlalignError):
     """A file gives no features, or not with this decoder.
 
-    ``kind`` is one of: missing, unreachable, refused, unreadable, no_video, no_sound, bad_times, too_long, too_large,
-    timeout, out_of_memory, crashed, changed.
+    ``kind`` is one of: missing, unreachable, no_room, refused, unreadable, no_video, no_sound, bad_times, too_long,
+    too_large, timeout, out_of_memory, crashed, changed.
     """
 
     def __init__(self, kind: str, message: str) -> None:

@@ -9,10 +9,16 @@ from typing import TYPE_CHECKING
 
 import av.error
 
+from .errors import VideoError
+
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
+OF_THE_PATH = (errno.ELOOP, errno.ENAMETOOLONG, errno.ENXIO)
+"""Errors of opening that no other try changes: the path leads nowhere, or to a socket."""
 _descriptors: dict[Path, int] = {}
+_read_errors: list[OSError] = []
+"""The first error of ``HandedFile.read`` since ``take``, if any."""
 
 
 class HandedFile(io.RawIOBase):
@@ -43,6 +49,7 @@ class HandedFile(io.RawIOBase):
         try:
             part = os.pread(self._descriptor, size, self._position)
         except OSError as error:  # of a disk or network: raised as FFmpeg's own, as if FFmpeg had read the file
+            _read_errors[:] = _read_errors[:1] or [error]
             raise av.error.OSError(error.errno or errno.EIO, error.strerror or "") from None
         self._position += len(part)
         return part
@@ -101,4 +108,21 @@ def take(path: Path, descriptor: int) -> None:
     for before in _descriptors.values():
         os.close(before)
     _descriptors.clear()
+    _read_errors.clear()
     _descriptors[path] = descriptor
+
+
+def read_failure() -> VideoError | None:
+    """Return the failure of a file whose disk or network did not give all of it.
+
+    A decoder may take the error for the end of the file, or for damage.
+    """
+    return VideoError("unreachable", f"reading it failed ({_read_errors[0].strerror})") if _read_errors else None
+
+
+def opening_failure(error: OSError) -> VideoError:
+    """Return what an error of ``open_regular`` means for the video."""
+    if isinstance(error, FileNotFoundError | NotADirectoryError):
+        return VideoError("missing", "no such file")
+    kind = "unreadable" if error.errno in OF_THE_PATH else "unreachable"
+    return VideoError(kind, f"it cannot be opened ({error.strerror})")
