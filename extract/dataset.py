@@ -3,8 +3,10 @@
 Imports nothing heavy: if nothing is left to do, it ends within a second.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from ..storage.common.counts import number_of
 from ..storage.common.problems import Problems
@@ -17,7 +19,7 @@ from .decoding import sandbox
 from .runner import LocalRunner, Runner
 from .selection import choose_videos, render_missing
 from .settings import ExtractionSettings
-from .work import Todo, WorkList
+from .work import Todo, WorkList, is_transient
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +38,7 @@ class ExtractionResult:
 
     @property
     def num_failed(self) -> int:
-        """Videos that lack some features because they failed."""
+        """Videos that lack some features because they failed or could not be reached."""
         return len(self.videos) - self.num_complete
 
     @property
@@ -62,8 +64,9 @@ def extract_dataset(
     """Extract the features that the videos of a data set lack, into its stores.
 
     Each video is decoded once for all of its features. A video that fails is recorded in ``failures.jsonl`` and the
-    others go on; it is not tried again unless its file changes or ``settings.retry_failed`` is set. If the call is
-    interrupted, the next one goes on from there.
+    others go on; it is not tried again unless its file changes or ``settings.retry_failed`` is set. One that could not
+    be reached, because of its server, the network or a disk, is tried again by the next call, after all new ones. If
+    the call is interrupted, the next one goes on from there.
 
     Args:
         settings: What to extract, and how.
@@ -105,6 +108,7 @@ def select_videos(settings: ExtractionSettings, problems: Problems, *, dry_run: 
         render_missing(dataset, videos)
     work = WorkList(dataset, names)
     todo = [(video, left) for video in videos if (left := work.left(video, only_failed=settings.retry_failed))]
+    todo.sort(key=lambda one: any(one[0].video_id in work.failures[name] for name in one[1]))  # new videos first
     needed = {name for _, left in todo for name in left}
     return Selection(videos, work, todo, {name: settings.weights_of(name) for name in names if name in needed})
 
@@ -122,6 +126,29 @@ def _link_stores(settings: ExtractionSettings, address: str, *, dry_run: bool) -
             )
 
 
+def _say_failed(work: WorkList, videos: Sequence[VideoRecord]) -> None:
+    """Print how many videos failed for reasons of their own, and how many only could not be reached."""
+    num_failed, unreached = 0, Counter()
+    where: dict[bool, Path] = {}
+    """The list of failures, by whether they are transient."""
+    for video in videos:
+        failures = {name: found for name in work.features if (found := work.failures[name].get(video.video_id))}
+        for name, failure in failures.items():
+            where.setdefault(is_transient(failure), work.failures_file(name))
+        if any(not is_transient(failure) for failure in failures.values()):
+            num_failed += 1
+        elif failures:
+            unreached[next(iter(failures.values())).kind] += 1
+    if unreached:
+        kinds = ", ".join(f"{kind} {count:,}" for kind, count in unreached.most_common())
+        say(
+            f"{number_of(unreached.total(), 'videos')} could not be reached ({kinds}); {where[True]} says why; run the "
+            "same command again"
+        )
+    if num_failed:
+        say(f"{number_of(num_failed, 'videos')} failed; {where[False]} says why; --retry-failed tries again")
+
+
 def _summary(settings: ExtractionSettings, selection: Selection, problems: Problems) -> ExtractionResult:
     dataset, names, work, videos = settings.dataset, settings.names, selection.work, selection.videos
     failed = {video.video_id for video in videos if any(video.video_id in work.failures[name] for name in names)}
@@ -136,9 +163,7 @@ def _summary(settings: ExtractionSettings, selection: Selection, problems: Probl
     }
     if partial:
         say(f"{number_of(len(partial), 'videos')} partial or damaged; the stores say what is missing")
-    if failed:
-        where = next(work.failures_file(name) for name in names if failed & work.failures[name].keys())
-        say(f"{number_of(len(failed), 'videos')} failed; {where} says why; --retry-failed tries again")
+    _say_failed(work, videos)
     return ExtractionResult(
         videos=videos,
         num_tried=len(selection.todo),

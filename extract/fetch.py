@@ -22,7 +22,7 @@ from typing import TextIO
 from ..storage.common.errors import UserError
 from ..storage.common.retry import RetriesFailed, retry
 from ..storage.common.signals import stopping
-from ..storage.remote.addresses import HTTP, AddressRefused, scheme_of
+from ..storage.remote.addresses import HTTP, AddressRefused, hide_secrets, scheme_of, without_secrets
 from ..storage.remote.opening import file_system
 from .decoding.errors import VideoError
 from .jobs import END, Job
@@ -34,12 +34,18 @@ undeclared length reserves all of it."""
 MIN_BYTES_PER_SECOND, PATIENCE_SECONDS = 1000, 60.0
 """A download that is slower than this, after this time, is given up."""
 TRIES, PAUSE_SECONDS = 3, 2.0
+GONE = (404, 410)
+"""Answers of a web server that has no such file."""
 BLOCK_BYTES = 1 << 20
 PREFIX = "vlalign-fetched-"
 
 
 class _TooLarge(Exception):
-    """There is no room for a file, or it is longer than it declared."""
+    """A file is larger than a download may be, or than it declared."""
+
+
+class _NoRoom(Exception):
+    """The disk has no room for a file."""
 
 
 class _Downloads:
@@ -78,13 +84,15 @@ class Fetcher:
         self._room = threading.Condition()
         self._sizes: dict[Path, int] = {}
         self._failures: dict[str, VideoError] = {}
-        self._closing = False
+        self._closing = self._is_disk_short = False
 
     @cached_property
     def _downloads(self) -> _Downloads:
         """Made when the first video is downloaded."""
         downloads = _Downloads()
-        self._max_bytes = min(self._max_bytes, shutil.disk_usage(downloads.folder).free // 2)
+        room = shutil.disk_usage(downloads.folder).free // 2
+        self._is_disk_short = room < self._max_bytes
+        self._max_bytes = min(self._max_bytes, room)
         return downloads
 
     def jobs(self, jobs: Iterable[Job | None]) -> Iterator[Job | None]:
@@ -113,18 +121,25 @@ class Fetcher:
         return replace(job, path=local), downloads.pool.submit(self._fetch, job.video_id, job.url, local)
 
     def _fetch(self, video_id: str, url: str, local: Path) -> None:
+        folder = local.parent
+
         def disk_is_full() -> bool:
-            return local.exists() and shutil.disk_usage(local.parent).free < BLOCK_BYTES
+            return local.exists() and shutil.disk_usage(folder).free < BLOCK_BYTES
 
         def is_final(error: Exception) -> bool:
-            return disk_is_full() or self._closing or isinstance(_cause_of(error), AddressRefused | _TooLarge)
+            return not folder.is_dir() or disk_is_full() or self._closing or _kind_of(error) != "unreachable"
 
         try:
             retry(lambda: self._copy(url, local), num_tries=TRIES, pause_seconds=PAUSE_SECONDS, is_final=is_final)
             return
         except RetriesFailed as failed:
+            if not folder.is_dir():
+                raise OSError(
+                    f"{folder}: removed while videos were downloaded to it; run the same command again, perhaps with "
+                    "TMPDIR set to a folder that is not cleaned up"
+                ) from None
             if disk_is_full():
-                raise OSError(f"{local.parent}: no room there for {url}; make room, or set TMPDIR") from None
+                raise OSError(f"{folder}: no room there for {without_secrets(url)}; make room, or set TMPDIR") from None
             failure = _failure(url, failed)
         local.unlink(missing_ok=True)
         with self._room:
@@ -137,7 +152,8 @@ class Fetcher:
             files, path = file_system(url, self._allowed_hosts)
         except ImportError as error:
             reason = " ".join(str(error).split())
-            raise UserError(f"{url}: cannot be read without another package ({reason}); install it") from None
+            shown = without_secrets(url)
+            raise UserError(f"{shown}: cannot be read without another package ({reason}); install it") from None
         declared = files.info(path).get("size")
         size = declared if isinstance(declared, int) and declared >= 0 else None
         self._reserve(local, size)
@@ -160,16 +176,21 @@ class Fetcher:
         if received > (self._max_bytes if size is None else size):
             room = f"{self._max_bytes:,}, for which there is room"
             limit = room if size is None else f"the {size:,} that it declared"
-            raise _TooLarge(f"sends more bytes than {limit}")
+            raise (self._over_limit if size is None else _TooLarge)(f"sends more bytes than {limit}")
         if seconds > PATIENCE_SECONDS + received / MIN_BYTES_PER_SECOND:
             raise TimeoutError(f"sends less than {MIN_BYTES_PER_SECOND:,} bytes a second")
+
+    @property
+    def _over_limit(self) -> type[Exception]:
+        """The error of a file that is larger than all downloads together may be."""
+        return _NoRoom if self._is_disk_short else _TooLarge
 
     def _reserve(self, local: Path, size: int | None) -> None:
         """Wait until there is room for a file. A file of unknown size (None) takes all of it."""
         needed = self._max_bytes if size is None else size
         if needed > self._max_bytes:
             room = f"there is room for {self._max_bytes:,} in {local.parent.parent}"
-            raise _TooLarge(f"has {needed:,} bytes, {room}; download it yourself, or set TMPDIR")
+            raise self._over_limit(f"has {needed:,} bytes, {room}; download it yourself, or set TMPDIR")
         with self._room:
             self._sizes[local] = 0
             self._room.wait_for(lambda: self._closing or sum(self._sizes.values()) + needed <= self._max_bytes)
@@ -197,16 +218,23 @@ def _cause_of(error: Exception) -> BaseException:
     return error.__cause__ or error  # fsspec reports a server that does not answer as a missing file, "from" the cause
 
 
+def _kind_of(error: Exception) -> str:
+    """Return the kind of failure that the error of a download is."""
+    cause = _cause_of(error)
+    kinds = {AddressRefused: "refused", _TooLarge: "too_large", _NoRoom: "no_room", FileNotFoundError: "missing"}
+    if kind := next((kind for error_type, kind in kinds.items() if isinstance(cause, error_type)), None):
+        return kind
+    return "missing" if getattr(cause, "status", None) in GONE else "unreachable"
+
+
 def _failure(url: str, failed: RetriesFailed) -> VideoError:
     """Return what the error of a download means for its video."""
-    cause = _cause_of(failed.error)
-    words = " ".join(str(cause).split())[:200] or type(cause).__name__
-    if isinstance(cause, AddressRefused):
-        return VideoError("refused", f"{url}: {words}")
-    if isinstance(cause, _TooLarge):
-        return VideoError("too_large", f"{url}: {words}")
-    missing = isinstance(cause, FileNotFoundError) or getattr(cause, "status", None) == 404
-    return VideoError("missing" if missing else "unreachable", f"{url}: {words}; tried {failed.num_tries} times")
+    cause, kind, shown = _cause_of(failed.error), _kind_of(failed.error), without_secrets(url)
+    status = getattr(cause, "status", None)  # of a web server; its whole message would repeat the address
+    words = f"{status} {getattr(cause, 'message', '')}" if status else hide_secrets(str(cause))
+    words = " ".join(words.split())[:200] or type(cause).__name__
+    tried = f"; tried {failed.num_tries} times" if kind == "unreachable" else ""
+    return VideoError(kind, f"{shown}: {words}{tried}")
 
 
 def _remove_left_behind() -> None:

@@ -14,6 +14,7 @@ from ..storage.common.terminal import one_line, say
 from ..storage.files import file_identity
 from ..storage.layout import DatasetFolder
 from ..storage.records import Failure, VideoFeatures, VideoRecord
+from ..storage.remote.addresses import without_secrets
 from ..storage.remote.store import RemoteStore, remote_store
 from ..storage.shards import check_storable, write_shard
 from ..storage.thumbnails import Thumbnail, ThumbnailStore, write_thumbnails
@@ -22,7 +23,7 @@ from .engine import Result, extract_with_pauses
 from .extractor import Extractor
 from .fetch import Fetcher
 from .jobs import ClosableIterator, Extracted, Job
-from .work import WorkList
+from .work import WorkList, is_transient
 
 SHARD_VIDEOS = 64
 SHARD_SECONDS = 120.0
@@ -178,7 +179,7 @@ def extract_into_stores(
 def _take(result: Result, unwritten: _Unwritten, fetcher: Fetcher) -> Outcome:
     """Keep a video's features, if they can be stored, and say what became of it."""
     job, extracted = result
-    path, names = job.url or str(job.path), [e.profile.name for e in job.extractors]
+    path, names = without_secrets(job.url) if job.url else str(job.path), [e.profile.name for e in job.extractors]
     if isinstance(extracted, VideoError):
         source = file_identity(job.path)
     else:
@@ -248,7 +249,8 @@ def note_outcome(outcome: Outcome, work: WorkList, problems: Problems) -> None:
     where = f"video {outcome.video_id!r}, {outcome.path}"
     failure = outcome.failure
     if failure:
-        problems.add(f"{where}: {failure.kind}: {failure.message}; recorded in failures.jsonl, the others go on")
+        then = "the same command tries it again" if is_transient(failure) else "the others go on"
+        problems.add(f"{where}: {failure.kind}: {failure.message}; recorded in failures.jsonl, {then}")
     for name, missing in outcome.failures.items():
         problems.add(
             f"{where}: {name}: {missing.kind}: {missing.message}; recorded in failures.jsonl, its other features are "

@@ -20,6 +20,10 @@ from ..storage.store_folder import is_store
 OLDER_NS = 3600 * 10**9
 """An hour: the clocks of machines differ, and a video is read some time before its shard is written."""
 
+TRANSIENT = ("unreachable", "no_room")
+"""Kinds of failures that are not the video's own, but its server's, the network's or the disk's. Failures of these
+kinds in lists of earlier versions are tried again, too."""
+
 Todo = Sequence[tuple[VideoRecord, list[str]]]
 """Videos, each with the names of the features that it needs."""
 
@@ -82,8 +86,8 @@ class WorkList:
     def left(self, video: VideoRecord, *, only_failed: bool) -> list[str]:
         """Return the features that a video still needs.
 
-        These are the features that no store has from this very file and that did not fail on it; with ``only_failed``,
-        only those that did fail.
+        These are the features that no store has from this very file and that did not fail on it for a reason of its
+        own; with ``only_failed``, only those that did fail, for whatever reason.
         """
         if only_failed:
             return [features for features in self.features if video.video_id in self.failures[features]]
@@ -93,7 +97,8 @@ class WorkList:
             store, failure = self.stores.get(features), self.failures[features].get(video.video_id)
             if store and video.video_id in store and file.is_unchanged(*_made(store, video.video_id)):
                 continue
-            if failure and (video.url or (failure.source == file.identity and file.identity)):
+            is_same = failure and (video.url or (failure.source == file.identity and file.identity))
+            if failure and is_same and not is_transient(failure):
                 continue
             left.append(features)
         return left
@@ -116,6 +121,14 @@ class WorkList:
                 write_jsonl(path, [asdict(failure) for failure in failures.values()])
             self.failures[features] = failures
         self._changed.clear()
+
+
+def is_transient(failure: Failure) -> bool:
+    """Return whether a video may succeed as it is: the next call tries it again.
+
+    A web server that has no such file is believed. A file may be missing because a disk is not mounted.
+    """
+    return failure.kind in TRANSIENT or (failure.kind == "missing" and "://" not in failure.path)
 
 
 def read_failures(path: Path) -> dict[str, Failure]:

@@ -22,6 +22,7 @@ from ..storage.common.problems import Problems
 from ..storage.common.progress import Listener
 from ..storage.files import file_identity
 from ..storage.records import Failure, Profile, VideoRecord, Weights
+from ..storage.remote.addresses import without_secrets
 from .actors import Worker, existing_workers, kill_worker, start_worker
 from .cluster import NAMESPACE, Share, cause_of, draining_nodes, reason_of
 from .dispatch import MOST_ENDS, Dispatch
@@ -249,8 +250,9 @@ class ClusterRun:
 
     def _give_up(self, number: int, reason: str) -> None:
         video, features = self.todo[number]
-        path, source = video.url, ""
-        if not path:
+        if video.url:
+            path, source = without_secrets(video.url), ""
+        else:
             file = self.work.dataset.video_path(video)
             path, source = str(file), file_identity(file)
         message = f"{MOST_ENDS} workers ended while they were extracting it; the last: {reason}"

@@ -25,12 +25,12 @@ def retry(
     pause_seconds: float,
     is_final: Callable[[Exception], bool] = lambda _: False,
 ) -> T:
-    """Return what ``call`` returns, trying again if it raises.
+    """Return what ``call`` returns, trying again if it raises, after longer and longer pauses.
 
     Args:
         call: What to try.
         num_tries: Number of tries at most.
-        pause_seconds: Time between two tries.
+        pause_seconds: Time before the second try. Each pause after it is twice as long as the one before.
         is_final: Whether another try would fail in the same way.
 
     Raises:
@@ -47,4 +47,4 @@ def retry(
         except Exception as error:  # each file system of fsspec raises errors of its own, which have no common base
             if num_done == num_tries or is_final(error):
                 raise RetriesFailed(error, num_done) from error
-        time.sleep(pause_seconds)
+        time.sleep(pause_seconds * 2 ** (num_done - 1))

@@ -2,14 +2,13 @@
 
 import gzip
 import http.server
-import io
 import threading
 import time
-import wave
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from helpers.sounds import sound_of_one_second
 from vlalign.extract import fetch
 from vlalign.extract.cli import main
 from vlalign.extract.fetch import Fetcher
@@ -81,16 +80,6 @@ class Hostile(http.server.BaseHTTPRequestHandler):
 
     def log_message(self, *_):
         pass
-
-
-def sound_of_one_second() -> bytes:
-    content = io.BytesIO()
-    with wave.open(content, "wb") as file:
-        file.setnchannels(1)
-        file.setsampwidth(2)
-        file.setframerate(16_000)
-        file.writeframes(b"\1\0" * 16_000)
-    return content.getvalue()
 
 
 @pytest.fixture

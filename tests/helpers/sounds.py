@@ -1,6 +1,8 @@
 """Files with sound that tests make."""
 
+import io
 import shutil
+import wave
 from collections.abc import Iterator
 from fractions import Fraction
 from pathlib import Path
@@ -118,3 +120,14 @@ def encoded(
     frame.sample_rate, frame.pts, frame.time_base = rate, round(start * rate), Fraction(1, rate)
     yield from stream.encode(frame)
     yield from stream.encode(None)
+
+
+def sound_of_one_second() -> bytes:
+    """A WAV file."""
+    content = io.BytesIO()
+    with wave.open(content, "wb") as file:
+        file.setnchannels(1)
+        file.setsampwidth(2)
+        file.setframerate(16_000)
+        file.writeframes(b"\1\0" * 16_000)
+    return content.getvalue()

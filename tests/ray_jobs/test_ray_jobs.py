@@ -30,6 +30,7 @@ from helpers.clusters import (
     starts,
     wait_for,
 )
+from helpers.sounds import sound_of_one_second
 from vlalign.extract.cli import main as extract_main
 from vlalign.extract.selection import render_missing
 from vlalign.preprocess.cli import main as preprocess_main
@@ -189,6 +190,43 @@ def test_videos_that_crash_hang_or_fill_memory_fail_and_a_hundred_others_are_don
     assert sorted(FeatureStore(dataset.features("s3d")).video_ids()) == names[:100]
     kinds = {failure["video_id"]: failure["kind"] for failure in read_jsonl(dataset.features("s3d") / "failures.jsonl")}
     assert kinds == {"crash": "crashed", "hang": "timeout", "greedy": "out_of_memory"}
+
+
+@pytest.mark.slow
+def test_videos_that_could_not_be_reached_are_extracted_by_the_same_call(tmp_path, network, environment, cluster):
+    films, server = tmp_path / "films", f"127.0.0.1:{PORT + 1}"
+    films.mkdir()
+    for number in range(3):
+        (films / f"{number}.wav").write_bytes(sound_of_one_second())
+    dataset = DatasetFolder(tmp_path / "root", "mine")
+    dataset.write_videos([VideoRecord(video_id=f"v{n}", path=f"http://{server}/{n}.wav") for n in range(4)])
+    cluster(1)
+    options = ["--address", f"127.0.0.1:{PORT}", "--root", str(dataset.root), "--dataset", "mine"]
+    options += ["--features", "logmel", "--allow-host", "127.0.0.1"]
+
+    def call(log: Path) -> tuple[str, dict[str, str], dict[str, int]]:
+        """What it printed, the listed failures, and the figures of its log."""
+        code = wait_for(job(network, environment, "extract_howto100m.py", *options, log=log), log, 900)
+        assert code == 1, log.read_text()
+        *_, events = sorted((dataset.path / "jobs").glob("extract-*.jsonl"))
+        rows = read_jsonl(dataset.features("logmel") / "failures.jsonl")
+        return log.read_text(), {row["video_id"]: row["kind"] for row in rows}, read_jsonl(events)[-1]
+
+    printed, kinds, last = call(tmp_path / "first.txt")
+    assert kinds == dict.fromkeys(["v0", "v1", "v2", "v3"], "unreachable")
+    assert "4 videos could not be reached (unreachable 4)" in printed
+    assert (last["videos"], last["videos_left"], last["failures"]) == (4, 0, {"unreachable": 4})
+
+    command = [*network, sys.executable, "-m", "http.server", str(PORT + 1), "--bind", "127.0.0.1"]
+    with subprocess.Popen(command, cwd=films, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        try:
+            printed, kinds, last = call(tmp_path / "second.txt")
+        finally:
+            process.kill()
+    assert sorted(FeatureStore(dataset.features("logmel")).video_ids()) == ["v0", "v1", "v2"]
+    assert kinds == {"v3": "missing"}, "the server says so"
+    assert "1 video failed" in printed and "could not be reached" not in printed
+    assert (last["videos"], last["videos_left"], last["failures"]) == (4, 0, {"missing": 1})
 
 
 @pytest.mark.slow

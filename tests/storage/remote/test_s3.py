@@ -12,12 +12,13 @@ from pathlib import Path
 
 import pytest
 from helpers.s3_server import ROUGH, Fault, S3Server, running_server
+from helpers.sounds import sound_of_one_second
 from helpers.store_life import make
 from helpers.stores import video, write
 from helpers.toy import make_toy
 from helpers.training import TWO_STEPS
 from s3fs import S3FileSystem
-from vlalign.extract import run
+from vlalign.extract import fetch, run
 from vlalign.extract.cli import main as extract_main
 from vlalign.storage import FeatureStore, VideoRecord, care
 from vlalign.storage.cli import main as store_main
@@ -204,6 +205,44 @@ def test_what_was_extracted_is_kept_if_the_bucket_fails_in_the_middle(
     assert set(kept) <= set(sent) and not list((store / module.OUTGOING).glob("*.h5"))
     assert sum(len(shard.videos) for shard in FeatureStore(store).shards) == 5
     assert care.verify(store) == []
+
+
+REFUSED_VIDEOS = {
+    "denies": ("AccessDenied", 403),
+    "says that the token has expired": ("ExpiredToken", 400),
+    "is overloaded": ("SlowDown", 503),
+    "has lost its bucket": ("NoSuchBucket", 404),
+    "hangs": ("hang", 0),
+}
+
+
+@pytest.mark.parametrize("trouble", REFUSED_VIDEOS)
+@pytest.mark.usefixtures("hasty")
+def test_videos_in_a_bucket_that_fails_for_a_while_are_extracted_by_the_same_command(
+    tmp_path, s3, capsys, monkeypatch, trouble
+):
+    monkeypatch.setattr(fetch, "PAUSE_SECONDS", 0.01)
+    files_there = S3FileSystem()
+    for number in range(3):
+        files_there.pipe_file(f"films/{number}.wav", sound_of_one_second())
+    dataset = DatasetFolder(tmp_path / "root", "mine")
+    paths = {f"v{n}": f"s3://films/{n}.wav" for n in range(3)} | {"gone": "s3://films/gone.wav"}
+    dataset.write_videos([VideoRecord(video_id=video_id, path=path) for video_id, path in paths.items()])
+    call = ["--root", str(dataset.root), "--dataset", "mine", "--features", "logmel"]
+    what, status = REFUSED_VIDEOS[trouble]
+    s3.fail(Fault(what=what, status=status))
+    assert extract_main(call) == 1
+    listed = {row["video_id"]: row["kind"] for row in read_jsonl(dataset.features("logmel") / "failures.jsonl")}
+    assert listed == dict.fromkeys(paths, "unreachable")
+    told = capsys.readouterr().err
+    assert "4 videos could not be reached (unreachable 4)" in told and "s3://films/0.wav: " in told
+    assert "secret" not in told
+
+    s3.fail()
+    assert extract_main(call) == 1
+    assert sorted(FeatureStore(dataset.features("logmel")).video_ids()) == ["v0", "v1", "v2"]
+    [failure] = read_jsonl(dataset.features("logmel") / "failures.jsonl")
+    assert (failure["video_id"], failure["kind"]) == ("gone", "missing")
 
 
 def test_a_shard_is_kept_here_until_the_bucket_has_the_same_bytes(tmp_path, s3, capsys):
