@@ -68,11 +68,48 @@ def test_figures_stand_in_the_paper_in_this_order(name):
         for dataset, figures in row.figures.items():
             if not any(numbers[place : place + len(figures)] == figures for place in range(len(numbers))):
                 missing.append((row.name, dataset))
-    # Cells that the text of ToCo has in columns, and of CMCM's and SSML's without a number before them, are found, too;
-    # ToCo's tables list each column of a block together, so its rows cannot be found as such.
+    # ToCo's text lists each column of a block together: see test_tocos_figures_are_those_of_their_rows.
     assert missing == [] or name.startswith("toco"), missing
     values = {value for row in SUITES[name].rows for figures in row.figures.values() for value in figures}
     assert values <= set(numbers)
+
+
+def toco_rows() -> dict[str, dict[str, list[float]]]:
+    """Return {row: figures of each data set} of ToCo's tables, whose text lists each column of a block together.
+
+    In "10 8 7 7 6 7" the last four are those of ToCo's four weights: its rows come last in each block.
+    """
+    found: dict[str, dict[str, list[float]]] = {}
+    text = re.sub(r"<.*?>", " ", (PAPERS / "toco.txt").read_text(encoding="utf-8"))
+    before, after = text.split("Table 1: Comparing")
+    for part, kinds in ((before, [""]), (after, ["zero-shot, ", "fine-tuned, "])):
+        seen: dict[str, int] = {}
+        for line in part.splitlines():
+            weights = [f"{float(weight):g}" for weight in re.findall(r"ToCo \( \$\\lambda = ([\d.]+)\$ \)", line)]
+            if not weights or "\t" not in line:
+                continue
+            features = next(name for name in ("R-152+I-101", "R-152+I-152", "S-100") if name.split("+")[-1] in line)
+            kind = kinds[seen.get(features, 0)]
+            seen[features] = seen.get(features, 0) + 1
+            columns = [list(map(float, cell.split()))[-len(weights) :] for cell in line.strip("\t").split("\t")[-8:]]
+            for weight, *figures in zip(weights, *columns, strict=True):
+                row = {"youcook2": figures[:4], "msrvtt": figures[4:]}
+                found[f"{kind}{features}, lambda {weight}"] = row
+    return found
+
+
+@pytest.mark.parametrize("name", ["toco-table1", "toco-table2"])
+def test_tocos_figures_are_those_of_their_rows(name):
+    if not (PAPERS / "toco.txt").exists():
+        pytest.skip(f"no {PAPERS / 'toco.txt'}")
+    printed = toco_rows()
+    wrong = [
+        (row.name, dataset, figures, printed[row.name][dataset])
+        for row in SUITES[name].rows
+        for dataset, figures in row.figures.items()
+        if figures != printed[row.name][dataset]
+    ]
+    assert wrong == []
 
 
 def test_a_suite_that_is_none_and_a_setting_of_its_rows_are_refused():
