@@ -89,11 +89,11 @@ def make_segments(root: Path, *, num_videos: int = 16) -> DatasetFolder:
     return write_dataset(root, "segmented", "segmentation", captions, videos)
 
 
-def make_steps(root, *, num_videos=12) -> DatasetFolder:
+def make_steps(root, *, num_videos=12, name="made", features="resnet152") -> DatasetFolder:
     """Videos of two tasks with three and two steps, of which the second has one that is never shown; a row a second."""
-    rng, dataset = np.random.default_rng(0), DatasetFolder(root, "made")
+    rng, dataset = np.random.default_rng(0), DatasetFolder(root, name)
     steps = {"Make Tea": ["boil water", "pour water", "stir tea"], "Cut Bread": ["cut bread", "eat bread"]}
-    profile = PROFILES["resnet152"]
+    profile = PROFILES[features]
     directions = {text: rng.normal(size=profile.dimension) for texts in steps.values() for text in texts}
     captions, videos = [], []
     for number in range(num_videos):
@@ -119,7 +119,7 @@ def make_steps(root, *, num_videos=12) -> DatasetFolder:
             )
         times = {"start_seconds": np.arange(20), "end_seconds": np.arange(20) + 1, "valid_frames": np.ones(20, int)}
         videos.append(VideoFeatures(video_id=f"v{number}", features=rows, duration_seconds=20.0, **times))
-    write_shard(dataset.features("resnet152"), profile, Weights(name="made", sha256="0" * 64), videos, made_with={})
+    write_shard(dataset.features(features), profile, Weights(name="made", sha256="0" * 64), videos, made_with={})
     write_part(dataset.captions, 0, captions, {})
     write_captions_about(dataset.captions, {"protocol": "official", "task": "steps", "steps": steps})
     write_idf(

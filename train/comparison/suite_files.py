@@ -4,7 +4,8 @@ A suite is a JSON file in ``suite_data``:
 
 - ``source``: paper and table; ``title``: what the table is about; ``notes``: where the rows are not the paper's;
 - ``columns``: the measures of the paper's columns, as ``Task.measures`` names them;
-- ``datasets``: {data set: {"recipe": name, "settings": {...}}}, what its rows start from;
+- ``datasets``: {data set: {"recipe": name, "settings": {...}}}, what its rows start from; no recipe if all rows are
+  trained on another data set;
 - ``rows``: ``name``, and what the row changes: ``settings``; ``recipe`` {data set: name}; ``trained_on`` for a run of
   another data set; ``init``, the name of the row whose run training starts from; ``question``, the settings of the
   task; ``stage``, the part of the score whose figures are the row's; ``figures`` {data set: values of the columns}.
@@ -48,7 +49,8 @@ class Row:
 class Start:
     """The recipe and settings that all rows of a data set start from."""
 
-    recipe: str
+    recipe: str = ""
+    """Empty: nothing is trained on the data set, so its test set is that of its usual protocol."""
     settings: Mapping[str, Any] = field(default_factory=dict)
 
 

@@ -5,8 +5,10 @@ import re
 from pathlib import Path
 
 import pytest
+from helpers.labelled import make_steps
 from helpers.toy import make_toy
 from helpers.training import TRAIN_COMMAND, at, torchrun
+from vlalign.storage.captions import write_captions_about
 from vlalign.storage.common.errors import SettingError
 from vlalign.train.cli_train import main as train_main
 from vlalign.train.comparison.suite_files import all_suites, read_suite, row_config, row_settings
@@ -183,3 +185,14 @@ def test_a_row_that_fails_is_reported_and_the_others_go_on(tmp_path, capsys):
     assert "warning: taco-table5, row TACo, R-152+I3D-X101: features resnet152+i3d_resnext101: no store" in shown.err
     assert re.search(r"^TACo, S3D-HM +ours +\d", shown.out, re.MULTILINE)
     assert re.search(r"^TACo, R-152\+I3D-X101 +ours +- +- +- +-$", shown.out, re.MULTILINE)
+
+
+def test_steps_are_placed_after_a_training_on_another_data_set(tmp_path, capsys):
+    """TACo's Table 9 for CrossTask: nothing is trained there, so the protocol of HowTo100M is not CrossTask's."""
+    dataset = make_steps(tmp_path, name="crosstask", features="s3d")
+    write_captions_about(make_steps(tmp_path, name="howto100m", features="s3d").captions, {"protocol": "merged"})
+    small = [word for word in SMALL if word not in ("--features", "s3d")]
+    assert train_main([*at(dataset), "--suite", "taco-table9-crosstask", *small]) == 0
+    [path] = dataset.comparisons.glob("*.csv")
+    paper, ours, _ = csv.DictReader(path.read_text(encoding="utf-8").splitlines())
+    assert paper["recall"] == "42.5" and 0 <= float(ours["recall"]) <= 100
