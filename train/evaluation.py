@@ -16,6 +16,7 @@ from ..storage.records import SPLITS
 from .config import TrainConfig
 from .data.stores import Stores
 from .objectives import objective_for
+from .papers.departures import departures_of, recipe_note
 from .run_files import read_config, score_weights
 from .run_layout import METRICS_FILE, MODEL_FILE, QUERIES_FILE, REPORT_FILE
 from .runs import (
@@ -124,10 +125,10 @@ def evaluate(
     fingerprint = _fingerprint(request)
     if (figures := _evaluated_before(request.folder, fingerprint)) is not None:
         say(f"{request.folder}: evaluated before on the same data; nothing to do")
-        return Evaluation(figures, request.folder, _summary_of_file(request.folder, figures))
+        return Evaluation(figures, request.folder, _summary_of_file(request, figures))
     with report_progress_to(on_progress), Problems(file=request.asked.problems("evaluate")) as problems:
         figures = _ask(request, settings.device, problems, fingerprint)
-    return Evaluation(figures, request.folder, list(_summary(figures)))
+    return Evaluation(figures, request.folder, list(_summary(request, figures)))
 
 
 @dataclass(frozen=True)
@@ -269,6 +270,7 @@ def _ask(request: _Request, device: str, problems: Problems, fingerprint: Mappin
         "task": task.name,
         "split": request.question.split,
         "note": run.note,
+        "departures": [str(departure) for departure in departures_of([request.config.recipe])],
         **result.coverage.figures(task.caption_name, task.item_name),
         **result.figures,
         "left_out": problems.count,
@@ -281,18 +283,20 @@ def _ask(request: _Request, device: str, problems: Problems, fingerprint: Mappin
     return figures
 
 
-def _summary(figures: Figures) -> Iterator[str]:
+def _summary(request: _Request, figures: Figures) -> Iterator[str]:
     task = TASKS[figures["task"]]
     yield task.heading(figures)
     yield from (f"note: {note}" for note in figures["not_comparable"])
     yield from task.summary(figures)
     if figures["note"]:
         yield f"note: {figures['note']}"
+    if note := recipe_note(request.config.recipe):
+        yield f"note: {note}"
 
 
-def _summary_of_file(folder: Path, figures: Figures) -> list[str]:
+def _summary_of_file(request: _Request, figures: Figures) -> list[str]:
     try:
-        return list(_summary(figures))
+        return list(_summary(request, figures))
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):  # anybody may have changed the file
-        path = folder / METRICS_FILE
+        path = request.folder / METRICS_FILE
         raise UserError(f"{path}: not as an evaluation writes it; remove it and run the evaluation again") from None

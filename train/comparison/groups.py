@@ -159,7 +159,9 @@ def runs_table(groups: Sequence[RunGroup]) -> Table:
     columns += [Column(name, only_in_csv=name in rest) for name in number]
     columns += [Column(name, is_text=True) for name in ("test set", "used")]
     has_papers = any(papers)
-    columns += [Column("paper", is_text=True)] if has_papers else []
+    columns += (
+        [Column("paper", is_text=True), Column("departures", is_text=True, only_in_csv=True)] if has_papers else []
+    )
     varying = _varying(groups)
     rows: list[tuple[Cell, ...]] = []
     for group, paper in zip(groups, papers, strict=True):
@@ -167,13 +169,18 @@ def runs_table(groups: Sequence[RunGroup]) -> Table:
         row: list[Cell] = [group.name, group.first.config.recipe or None, _settings(group, varying) or None]
         row += [len(group.runs), *(group.measure(name) for name in (*main, *rest))]
         row += [measured.test.checksum, _used(group)] if measured else [None, "not evaluated"]
-        row += [_cited(paper, main)] if has_papers else []
+        row += [_cited(paper, main), _departures([paper]) or None] if has_papers else []
         rows.append(tuple(row))
     notes = ["±: sample standard deviation over seeds"] if any(len(group.runs) > 1 for group in groups) else []
     checksums = {measured.test.checksum for measured in evaluated}
     if len(checksums) > 1:
         notes.append("test sets differ: compare only runs with the same checksum")
-    return Table(tuple(columns), tuple(rows), tuple(notes))
+    return Table(tuple(columns), tuple(rows), (*notes, *_departures(papers)))
+
+
+def _departures(papers: Sequence[Published | None]) -> tuple[str, ...]:
+    """Return where the tables that are cited depart from their papers, each point once."""
+    return tuple(dict.fromkeys(str(point) for paper in papers if paper for point in paper.departures))
 
 
 def _varying(groups: Sequence[RunGroup]) -> set[str]:

@@ -7,6 +7,7 @@ from functools import lru_cache
 from typing import Any
 
 from ..config import TrainConfig
+from ..papers.departures import Departure
 from .measures import Measured
 from .suite_files import Suite, all_suites, row_config
 
@@ -22,6 +23,8 @@ class Published:
     """{measure: value}"""
     source: str
     """Paper, table and row."""
+    departures: tuple[Departure, ...]
+    """Where the row's table departs from the paper."""
 
 
 def published_figure(config: TrainConfig, measured: Measured | None) -> Published | None:
@@ -54,5 +57,6 @@ def _add(found: dict[str, Published], suite: Suite, dataset: str) -> None:
         if dataset in row.figures and row.stage is None:
             config = row_config(suite, row, dataset, {})
             source = f"{suite.source}: {row.name}"
-            published = Published(dict(zip(suite.columns, row.figures[dataset], strict=True)), source)
+            figures = dict(zip(suite.columns, row.figures[dataset], strict=True))
+            published = Published(figures, source, suite.departures_for(dataset))
             found.setdefault(_key(config, dataset, {**ASKED, **row.question}), published)

@@ -10,6 +10,7 @@ from ...storage.common.errors import SettingError
 from ...storage.common.progress import Listener
 from ...storage.layout import DatasetFolder
 from ..evaluation import Evaluation, EvaluationSettings, evaluate
+from ..papers.departures import recipe_note
 from ..run_names import name_of_run
 from ..training import TrainedRun, is_first_process, train
 from .measures import Measured, measured
@@ -123,7 +124,7 @@ def train_seeds(
 def _compared(
     root: Path, runs: Sequence[TrainedRun], evaluations: tuple[Evaluation, ...], seeds: Sequence[int], name: str
 ) -> SeedRuns:
-    table = seeds_table([measured(evaluation.figures) for evaluation in evaluations], seeds)
+    table = seeds_table([measured(e.figures) for e in evaluations], seeds, recipe=runs[0].config.recipe)
     folder = DatasetFolder(root, runs[0].config.dataset).comparisons
     return SeedRuns(tuple(runs), evaluations, table, tuple(write_table(table, folder, name)))
 
@@ -140,12 +141,13 @@ def shown_seeds(seeds: Sequence[int]) -> str:
     return "_".join(map(str, seeds)) if len(seeds) <= 10 else f"{seeds[0]}_and_{len(seeds) - 1}_more"
 
 
-def seeds_table(runs: Sequence[Measured], seeds: Sequence[int]) -> Table:
+def seeds_table(runs: Sequence[Measured], seeds: Sequence[int], *, recipe: str = "") -> Table:
     """Return a table with a row for each run, and one for the mean with its deviation.
 
     Args:
         runs: What the evaluations measured, in the order of ``seeds``.
         seeds: Of the runs.
+        recipe: Of the runs; a note says that it departs from its paper.
     """
     names = list(runs[0].values)
     columns = (
@@ -163,4 +165,4 @@ def seeds_table(runs: Sequence[Measured], seeds: Sequence[int]) -> Table:
     notes = [f"±: sample standard deviation over {len(runs)} seeds"] if len(runs) > 1 else []
     notes += [f"test set {checksum}: {told}" for checksum, told in sorted(tests)]
     notes += sorted({note for run in runs for note in run.notes})
-    return Table(columns, tuple(rows), tuple(notes))
+    return Table(columns, tuple(rows), tuple(filter(None, (*notes, recipe_note(recipe)))))

@@ -2,7 +2,9 @@
 
 A suite is a JSON file in ``suite_data``:
 
-- ``source``: paper and table; ``title``: what the table is about; ``notes``: where the rows are not the paper's;
+- ``source``: paper and table; ``title``: what the table is about; ``notes``: how to read it, if that needs a word;
+- ``departures``: where this table departs from the paper, with the fields of ``papers.departures.Departure``, besides
+  the departures of the recipes; an empty list if nowhere;
 - ``columns``: the measures of the paper's columns, as ``Task.measures`` names them;
 - ``datasets``: {data set: {"recipe": name, "settings": {...}}}, what its rows start from; no recipe if all rows are
   trained on another data set;
@@ -20,6 +22,7 @@ from typing import Any
 from ...storage.common.errors import SettingError
 from ...storage.files import read_json
 from ..config import TrainConfig
+from ..papers.departures import Departure, departures_of, in_order, read_departures
 from ..recipes import RECIPES, make_config
 
 FOLDER = Path(__file__).with_name("suite_data")
@@ -66,8 +69,15 @@ class Suite:
     """Measures."""
     datasets: Mapping[str, Start]
     rows: tuple[Row, ...]
-    notes: tuple[str, ...]
-    """Differences between the rows and what the paper did."""
+    departures: tuple[Departure, ...]
+    """Where this table departs from the paper, besides the departures of its recipes."""
+    notes: tuple[str, ...] = ()
+    """How to read the table."""
+
+    @property
+    def paper(self) -> str:
+        """The paper's name."""
+        return paper_of(self.source)
 
     def row(self, name: str) -> Row:
         """Return the row of a name."""
@@ -80,6 +90,17 @@ class Suite:
             if row.name in needed and row.init:
                 needed.add(row.init)
         return [row for row in self.rows if row.name in needed]
+
+    def departures_for(self, dataset: str) -> tuple[Departure, ...]:
+        """Return where the table departs from the paper on a data set: its own departures, and those of its recipes."""
+        start = self.datasets[dataset].recipe
+        recipes = {row.recipe.get(dataset, start) for row in self.rows_for(dataset)}
+        return in_order([*self.departures, *departures_of(recipes)])
+
+
+def paper_of(source: str) -> str:
+    """Return the paper's name: "TACo, Table 3" -> "TACo"."""
+    return source.partition(",")[0]
 
 
 def suite_names() -> list[str]:
@@ -104,6 +125,7 @@ def read_suite(name: str) -> Suite:
         columns=tuple(about["columns"]),
         datasets={dataset: Start(**start) for dataset, start in about["datasets"].items()},
         rows=tuple(Row(**row) for row in about["rows"]),
+        departures=read_departures(paper_of(about["source"]), about["departures"]),
         notes=tuple(about.get("notes", ())),
     )
 

@@ -114,7 +114,7 @@ def run_suite(
         measures = [_ask_row(trained, root, folder, suite, row, problems, call) for row in asked]
     results = tuple(_result(suite, row, folder.name, found) for row, found in zip(asked, measures, strict=True))
     notes = {note: None for found in measures for each in found for note in each.notes}
-    table = suite_table(suite, results, given, len(seeds), list(notes))
+    table = suite_table(suite, folder.name, results, given, len(seeds), list(notes))
     name = "-".join(filter(None, (suite.name, settings_text(given)[:100], f"seeds{shown_seeds(seeds)}")))
     files = tuple(write_table(table, folder.comparisons, name))
     left_out = sum(run.num_left_out for runs in trained.runs.values() for run in runs.values())
@@ -187,22 +187,33 @@ def _result(suite: Suite, row: Row, dataset: str, found: Sequence[Measured]) -> 
 
 
 def suite_table(
-    suite: Suite, results: Sequence[RowResult], given: Mapping[str, Any], num_seeds: int, notes: Sequence[str]
+    suite: Suite,
+    dataset: str,
+    results: Sequence[RowResult],
+    given: Mapping[str, Any],
+    num_seeds: int,
+    notes: Sequence[str],
 ) -> Table:
-    """Return the table of a suite: the paper's figures, ours and the difference, a line each for every row."""
+    """Return the table of a suite: the paper's figures, ours and the difference, a line each for every row.
+
+    Its last notes say where it departs from the paper. CSV has no place for notes, so a column has them.
+    """
+    departures = tuple(str(departure) for departure in suite.departures_for(dataset))
+    departures = departures or (f"nothing is known in which this table departs from {suite.paper}",)
     columns = (Column("row", is_text=True), Column("whose", is_text=True), *(Column(name) for name in suite.columns))
+    columns += (Column("departures", is_text=True, only_in_csv=True),)
     rows: list[tuple[Cell, ...]] = []
     for result in results:
         paper = [Number(value) for value in result.paper]
         pairs = list(zip(result.ours, result.paper, strict=True))
         difference = [None if o is None else Number(o.value - p, is_difference=True) for o, p in pairs]
-        rows.append((result.row.name, "paper", *paper))
-        rows.append((result.row.name, "ours", *result.ours))
-        rows.append((result.row.name, "difference", *difference))
+        rows.append((result.row.name, "paper", *paper, None))
+        rows.append((result.row.name, "ours", *result.ours, departures))
+        rows.append((result.row.name, "difference", *difference, None))
     lines = [f"paper: {suite.source}, {suite.title}"]
     if num_seeds > 1:
         lines.append(f"±: sample standard deviation over {num_seeds} seeds")
     if given:
         changed = ", ".join(f"{name} {value}" for name, value in given.items())
         lines.append(f"not the paper's settings: {changed}")
-    return Table(columns, tuple(rows), (*lines, *suite.notes, *notes))
+    return Table(columns, tuple(rows), (*lines, *suite.notes, *notes, *departures))

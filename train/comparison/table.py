@@ -37,8 +37,8 @@ def mean_of(values: Sequence[float]) -> Number:
     return Number(float(np.mean(values)), deviation)
 
 
-Cell = str | int | Number | None
-"""None is shown as a dash: nothing is known."""
+Cell = str | int | Number | tuple[str, ...] | None
+"""A tuple is shown as several texts, separated by semicolons. None is shown as a dash: nothing is known."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +69,8 @@ class Table:
 
 
 def _text(cell: Cell) -> str:
+    if isinstance(cell, tuple):
+        return "; ".join(map(one_line, cell))
     return "-" if cell is None else f"{cell:,}" if isinstance(cell, int) else one_line(str(cell))
 
 
@@ -112,11 +114,11 @@ def _has_deviation(cell: Cell) -> bool:
     return isinstance(cell, Number) and cell.deviation is not None
 
 
-def _harmless_in_a_sheet(cell: str | int | None) -> str | int | None:
+def _harmless_in_a_sheet(cell: str | int | tuple[str, ...] | None) -> str | int | None:
     """Return the cell; a text that a spreadsheet would compute gets an apostrophe before it."""
-    if not isinstance(cell, str):
+    if cell is None or isinstance(cell, int):
         return cell
-    text = one_line(cell)
+    text = _text(cell)
     return f"'{text}" if text.startswith(("=", "+", "-", "@")) else text
 
 

@@ -31,7 +31,7 @@ _SSML_CLIPS = {
     "validate_every": 500,
 }
 
-# Section 5.2 gives only the margin; the rest is as for retrieval.
+# Section 5.2 gives only the kind of loss; the rest is as for retrieval.
 _VQA: Recipe = {name: value for name, value in _SSML_CLIPS.items() if name != "intra_video_rate"} | {"objective": "vqa"}
 
 _GATED_SMALL: Recipe = {"encoder": "gated", "embedding_size": 512, "schedule": "constant", "warmup_steps": 0}

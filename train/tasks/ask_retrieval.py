@@ -22,7 +22,7 @@ from .codewords import Codeword, Sharing, read_codebook
 from .normalization import Normalized, normalize
 from .query_list import list_queries
 from .ranked import Ranked, Weightings, rank_split
-from .retrieval_settings import NEEDS_QUERIES, RetrievalSettings
+from .retrieval_settings import DEPARTURES, NEEDS_QUERIES, RetrievalSettings
 from .split_scores import split_scores
 
 
@@ -146,7 +146,7 @@ def _figures(
             "name": settings.normalize,
             "temperature": _temperature(settings),
             "error": ranked.error,
-            "notes": normalized.notes if normalized else [],
+            "notes": [*DEPARTURES.get(settings.normalize, []), *(normalized.notes if normalized else [])],
         },
         "metrics": ranked.metrics,
         "stages": ranked.stages,

@@ -9,7 +9,7 @@ from ...storage.common.terminal import say
 from ..config import TrainConfig
 from ..metrics import RECALL_AT
 from .base import Figures, Question, Task, TaskResult, counted
-from .retrieval_settings import NORMALIZATIONS, RetrievalSettings
+from .retrieval_settings import DEPARTURES, NORMALIZATIONS, RetrievalSettings
 
 if TYPE_CHECKING:
     from ..checkpoint import Run
@@ -131,7 +131,7 @@ def _normalization_lines(about: Mapping[str, Any]) -> Iterator[str]:
     name, errors = about["name"], about["error"]
     if name != "none":
         yield f"normalised by {name}, {NORMALIZATIONS[name]}"
-    for note in about["notes"]:
+    for note in dict.fromkeys([*DEPARTURES.get(name, []), *about["notes"]]):  # 1.0.0 did not write the first ones
         yield f"note: {note}"
     both = f"{errors['text_to_video']:.4f} text to video, {errors['video_to_text']:.4f} video to text"
     yield f"normalisation error at temperature {about['temperature']:g}: {both}"

@@ -16,6 +16,14 @@ NORMALIZATIONS = {
     "qbnorm": "inductive: QB-Norm's dynamic inverted softmax, over training queries that the run kept",
 }
 """Ways to normalise scores before they are ranked: {name: description}."""
+DEPARTURES = {
+    "ncl": [
+        "this is not NCL's section 3.4 as published: the biases are added with a strength that is chosen on five folds "
+        "of the training queries, and not at all where they would not reduce the normalisation error; the paper adds "
+        "them as they are"
+    ],
+}
+"""{name: notes on where a normalisation departs from its paper}, shown with every result."""
 NEEDS_QUERIES = ("ncl", "qbnorm")
 """Normalisations that need the training queries that a run kept."""
 

@@ -163,6 +163,10 @@ def test_a_table_is_run_beside_the_papers_figures(tmp_path, capsys):
             assert float(difference[name]) == pytest.approx(float(ours[name]) - float(paper[name]))
     shown = capsys.readouterr()
     assert "note: not the paper's settings: features s3d, text_encoder small, num_steps 2" in shown.out
+    departures = [str(departure) for departure in SUITES["taco-table12"].departures_for("youcook2")]
+    written = path.with_suffix(".md").read_text(encoding="utf-8").replace("\\", "")
+    assert [text for text in departures if f"note: {text}" not in shown.out or text not in written] == []
+    assert {row["departures"] for row in rows[1::3]} == {"; ".join(departures)}
     assert train_main(call) == 0, "repeated"
     again = capsys.readouterr()
     assert again.err.count("trained before") == 3 and again.out == shown.out

@@ -1,0 +1,68 @@
+"""Write docs/departures.md from the data that the tables' notes are made of.
+
+python docs/make_departures.py
+"""
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from vlalign.train.comparison.suite_files import all_suites
+from vlalign.train.papers.departures import KINDS, Departure, all_departures, in_order
+
+PAGE = Path(__file__).with_name("departures.md")
+ESCAPED = "\\`*_[]<>|#"
+HEAD = """# Where our tables depart from the papers
+
+A paper's figures and ours stand beside each other in the tables of [`--suite`](comparing.md#a-papers-table) and of
+[`vlalign-runs`](comparing.md#all-runs). They are of the same method only as far as this page allows. Each table prints
+the points that concern it below its figures (in CSV, in the column `departures`). A run of a paper's recipe prints
+their number with its result, and its `report.html` and `metrics.json` list them.
+
+No row of these tables has been reproduced with a paper's data, features and number of steps: no data set's videos, no
+published weights and no large GPU were available. The papers' equations are tested one by one.
+
+A point is of one of three kinds:
+
+- *departs*: it is done otherwise than the paper says;
+- *open*: the paper does not say it, or not all of it, and we chose;
+- *missing*: rows, columns or parts that we do not reproduce.
+
+This page is made by `docs/make_departures.py` from `train/papers/departure_data/` (points of recipes) and
+`train/comparison/suite_data/` (points of single tables).
+"""
+
+
+def make_page() -> str:
+    """Return the page."""
+    shared, suites = all_departures(), all_suites()
+    lines = [HEAD]
+    for paper in dict.fromkeys(departure.paper for departure in shared):
+        lines += [f"## {paper}", ""]
+        lines += _listed(in_order(d for d in shared if d.paper == paper))
+        lines += ["", "Single tables:", ""]
+        for suite in suites:
+            if suite.paper == paper:
+                lines += _listed(in_order(suite.departures), f"`{suite.name}`, ")
+        lines.append("")
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _listed(departures: Iterable[Departure], prefix: str = "") -> Iterator[str]:
+    for departure in departures:
+        recipes = ", ".join(f"`{pattern}`" for pattern in departure.recipes)
+        where = f"{prefix}{departure.place}" + (f" ({recipes})" if recipes else "")
+        yield f"- *{departure.kind}*, {where}: {_escaped(departure.text)}"
+
+
+def _escaped(text: str) -> str:
+    return "".join(f"\\{c}" if c in ESCAPED else c for c in text)
+
+
+def main() -> None:
+    """Write the page."""
+    assert set(KINDS) == {"departs", "open", "missing"}, "the page explains each kind"
+    PAGE.write_text(make_page(), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
