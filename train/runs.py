@@ -2,6 +2,7 @@
 
 import glob
 import importlib.metadata
+import os
 import platform
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,6 +10,8 @@ from typing import Any, TypedDict
 
 from ..storage.captions import read_captions_about
 from ..storage.common.errors import SettingError, UserError
+from ..storage.common.packages import package_version
+from ..storage.common.terminal import one_line
 from ..storage.files import check_regular, read_json, sha256_of, write_json
 from ..storage.layout import DatasetFolder
 from ..storage.shards import EXTRACTED
@@ -17,6 +20,9 @@ from .config import TrainConfig
 from .data.stores import StoreFacts, StoreOrigin, Stores, facts_of, open_stores
 from .run_files import check_run, read_config
 from .run_layout import LABELS_FILE, MODEL_FILE, RUN_FILE
+
+MAX_SHOWN_CHARACTERS = 100
+"""Of a text that no run has as its name."""
 
 
 class InitFacts(TypedDict):
@@ -69,8 +75,8 @@ def describe_inputs(dataset: DatasetFolder, stores: Stores, init: Path | None = 
 
 def describe_software() -> dict[str, str]:
     """Return the versions of Python and of what a run's numbers depend on."""
-    versions = {name: importlib.metadata.version(name) for name in ("vlalign", "torch", "transformers", "numpy")}
-    return versions | {"python": platform.python_version()}
+    versions = {name: importlib.metadata.version(name) for name in ("torch", "transformers", "numpy")}
+    return {"vlalign": package_version()} | versions | {"python": platform.python_version()}
 
 
 def features_note(stores: Sequence[StoreOrigin]) -> str | None:
@@ -130,23 +136,37 @@ def find_run(root: Path, dataset: str | None, name: str | None) -> Path:
     Raises:
         UserError: There is no such run, or there are several.
     """
-    if name is not None and (Path(name) / RUN_FILE).exists():
-        return Path(name)
-    pattern = glob.escape(name.strip("/")) if name else "*"
-
-    def finished(under: str) -> list[Path]:
-        return sorted(root.glob(f"{under}/runs/{pattern}/{RUN_FILE}"), key=lambda path: path.stat().st_mtime)
-
-    matches = finished(glob.escape(dataset) if dataset else "*") or (finished("*") if name else [])
+    matches = finished_runs(root, dataset, name)
     if not matches:
-        where, what = root / (dataset or "*") / "runs" / (name or "*"), f"run {name}" if name else "run"
+        shown = one_line(name)[:MAX_SHOWN_CHARACTERS] if name else ""
+        where, what = root / (dataset or "*") / "runs" / (shown or "*"), f"run {shown}" if name else "run"
         raise UserError(
             f"{what}: no finished run at {where}; expected a run's folder or name; train one with vlalign-train"
         )
     if name is not None and len(matches) > 1:
-        datasets = ", ".join(path.parts[-4] for path in matches)
+        datasets = ", ".join(folder.parts[-3] for folder in matches)
         raise UserError(f"run {name}: {len(matches)} data sets have one; pass its folder, or --dataset: {datasets}")
-    return matches[-1].parent
+    return matches[-1]
+
+
+def finished_runs(root: Path, dataset: str | None, name: str | None) -> list[Path]:
+    """Return the folders of all finished runs that a name can mean, the last finished at the end.
+
+    Args:
+        root: Folder of all data sets.
+        dataset: Where to look first; None: in all data sets.
+        name: A path, a name under ``<root>/<dataset>/runs``, or any other text, which no run has. None: all runs.
+    """
+    # os.path.exists and glob.glob take any text; Path.exists and Path.glob raise if it is too long for a file's name.
+    if name is not None and os.path.exists(Path(name) / RUN_FILE):
+        return [Path(name)]
+    pattern = glob.escape(name.strip("/")) if name else "*"
+
+    def finished(under: str) -> list[Path]:
+        files = map(root.joinpath, glob.glob(f"{under}/runs/{pattern}/{RUN_FILE}", root_dir=root))
+        return [file.parent for file in sorted(filter(os.path.exists, files), key=lambda file: file.stat().st_mtime)]
+
+    return finished(glob.escape(dataset) if dataset else "*") or (finished("*") if name else [])
 
 
 def asked_dataset(root: Path, name: str | None, own: DatasetFolder, having: str) -> DatasetFolder:

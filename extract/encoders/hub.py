@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from ...storage.common.errors import UserError, reason_of
+from ...storage.common.packages import EXTRAS, install_command
 from ...storage.hub_names import POOLINGS, HubName
 from ...storage.records import Profile, Weights
 from ..models.network import Network
@@ -220,7 +221,8 @@ class HubEncoder:
         is_of_timm = "model_type" not in about and "architecture" in about
         kind = "timm_wrapper" if is_of_timm else str(about.get("model_type"))[:80]
         if kind == "timm_wrapper" and find_spec("timm") is None:
-            raise UserError(f'features {self.name.text}: timm is not installed; install "vlalign[timm]"')
+            todo = install_command(EXTRAS["timm"])
+            raise UserError(f"features {self.name.text}: timm is not installed; install it with: {todo}")
         if kind not in CONFIG_MAPPING:
             own_code = "it has code of its own, which is not run" if "auto_map" in about else "its type is not known"
             raise UserError(

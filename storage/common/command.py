@@ -11,10 +11,10 @@ import tempfile
 import threading
 import traceback
 from collections.abc import Callable, Iterator
-from importlib import metadata
 
 from .errors import SettingError, UserError
 from .exits import EXIT_INCOMPLETE, EXIT_MISTAKE, EXIT_SIGNAL
+from .packages import package_version
 from .parser import Parser
 from .progress import TerminalProgress, report_progress_to
 from .signals import CommandSignals, command_signals, stopping, what_is_kept
@@ -46,7 +46,7 @@ def run_command(command: Command, parser: Parser, argv: list[str] | None) -> int
     listener = None if args.quiet else TerminalProgress()
     level = Level.QUIET if args.quiet else Level.VERBOSE if args.verbose else Level.USUAL
     with messages_on_terminal(level), report_progress_to(listener), command_signals.taken():
-        logger.debug("vlalign %s on %s", metadata.version("vlalign"), platform.platform())
+        logger.debug("vlalign %s on %s", package_version(), platform.platform())
         code = _run(command, args, parser.prog)
         if stopping():
             for number in CommandSignals.NUMBERS:  # another signal must not disturb the exit

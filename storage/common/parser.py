@@ -8,13 +8,13 @@ import shlex
 import sys
 import textwrap
 from collections.abc import Iterable, Sequence
-from importlib import metadata
 from pathlib import Path
 from typing import Any, NoReturn
 
 from .errors import UserError
 from .exits import EXIT_DONE, EXIT_MISTAKE
 from .option_files import as_option_file, read_option_file
+from .packages import package_version
 
 SHELLS = ("bash", "zsh", "tcsh")
 """Shells that completion is known for."""
@@ -96,7 +96,7 @@ class Parser(argparse.ArgumentParser):
 
     def _short_usage(self) -> str:
         names = {"?": "[{}]", argparse.SUPPRESS: "[{}]", "*": "[{} ...]", "+": "{} [{} ...]"}
-        positional = [action for action in self._actions if not action.option_strings]
+        positional = [of for of in self._actions if not of.option_strings and of.help != argparse.SUPPRESS]
         parts = [names.get(str(of.nargs), "{}").replace("{}", str(of.metavar or of.dest)) for of in positional]
         return " ".join([self.prog, *parts, "[OPTIONS]"])
 
@@ -158,7 +158,7 @@ class _HelpAll(argparse.Action):
 
 class _Version(argparse.Action):
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
-        parser._print_message(f"{parser.prog} {metadata.version('vlalign')}\n", sys.stdout)
+        parser._print_message(f"{parser.prog} {package_version()}\n", sys.stdout)
         parser.exit(EXIT_DONE)
 
 

@@ -6,13 +6,13 @@ import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ..common.errors import UserError
+from ..common.packages import package_version
 from ..common.problems import Problems
 from ..common.progress import Listener, progress, report_progress_to
 from ..common.terminal import one_line
@@ -87,7 +87,7 @@ def import_features(
             profile=profile,
             weights=_weights_of(videos, weights),
             origin=IMPORTED,
-            made_with={"vlalign": version("vlalign"), "imported_from": one_line(source.name)},
+            made_with={"vlalign": package_version(), "imported_from": one_line(source.name)},
         )
         stored = _stored(folder, stated)
         for features in _new_features(videos, stored, stated, durations or {}, problems):

@@ -14,7 +14,7 @@ from ..common.errors import UserError
 from ..common.retry import RetriesFailed, retry
 from ..common.signals import stopping
 from .addresses import HTTP, AddressRefused, scheme_of
-from .opening import file_system
+from .opening import file_system, package_to_install
 
 T = TypeVar("T")
 
@@ -49,7 +49,8 @@ class RemoteFiles:
             self._files, self._path = file_system(url, [urlsplit(url).hostname or ""])
         except (ImportError, ValueError) as error:
             reason = " ".join(str(error).split())
-            raise UserError(f"{url}: cannot be reached from here ({reason}); install what it names") from None
+            todo = package_to_install(url) if isinstance(error, ImportError) else "expected one such as s3://..."
+            raise UserError(f"{url}: cannot be reached from here ({reason}); {todo}") from None
 
     def check(self) -> None:
         """List the folder, write a small file, read it back and remove it.

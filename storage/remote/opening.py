@@ -5,6 +5,7 @@ from collections.abc import Collection
 from typing import Any
 from urllib.parse import urlsplit
 
+from ..common.packages import EXTRAS, install_command
 from .addresses import HTTP, NAMES_A_HOST, refuse_private, scheme_of
 
 S3_CLIENT = {
@@ -15,6 +16,11 @@ S3_CLIENT = {
 }
 """Time limits in seconds; how often a request is sent, with pauses as Amazon recommends; and how many requests are sent
 at once (botocore's default is 10)."""
+
+
+def package_to_install(url: str) -> str:
+    """Return what to do about a package that ``file_system`` needs for an address."""
+    return f"install it with: {install_command(EXTRAS['s3'])}" if scheme_of(url) == "s3" else "install it"
 
 
 def file_system(url: str, allowed_hosts: Collection[str] = ()) -> tuple[Any, str]:

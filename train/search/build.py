@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from ...storage.common.errors import UserError
+from ...storage.common.packages import EXTRAS, install_command
 from ...storage.common.progress import Listener, report_progress_to
 from ...storage.common.terminal import say
 from .codebook import has_faiss
@@ -155,7 +156,7 @@ def open_index_codes(encoder: Encoder, index: WindowIndex) -> CodedIndex | None:
     """
     coded = open_codes(index, IndexFolder.of(encoder).path)
     if coded is None and needs_codes(index):
-        todo = "" if has_faiss() else 'install "vlalign[index]", then '
+        todo = "" if has_faiss() else f"install FAISS ({install_command(EXTRAS['index'])}), then "
         say(
             f"note: each search compares all {index.num_windows:,} windows, which takes seconds; {todo}"
             f"run vlalign-index --dataset {encoder.dataset.name}"

@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from vlalign.storage import FeatureStore, UserError, VideoFeatures, Weights, write_shard
 from vlalign.storage.care import remove
+from vlalign.storage.common.packages import EXTRAS, install_command
 from vlalign.storage.files import sha256_of
 from vlalign.storage.layout import DatasetFolder
 from vlalign.storage.profiles import PROFILES
@@ -132,10 +133,10 @@ def test_a_large_index_gets_codes_that_searches_use_and_say_if_they_lack(dataset
     for module in (build, codes):
         monkeypatch.setattr(module, "has_faiss", lambda: False)
     assert open_search(dataset.path, **options(clip)).coded is None
-    assert 'install "vlalign[index]", then run vlalign-index --dataset mine' in capsys.readouterr().err
+    assert f"{install_command(EXTRAS['index'])}), then run vlalign-index --dataset mine" in capsys.readouterr().err
     call = ["--root", str(dataset.root), "--dataset", "mine", "--features", "clip_vit_b32", "--weights", str(clip)]
     assert index_main(call) == 0
-    assert 'install "vlalign[index]" and run this again' in capsys.readouterr().out
+    assert f"run this again: {install_command(EXTRAS['index'])}" in capsys.readouterr().out
 
 
 def by_other_processes(call, items):
