@@ -1,6 +1,7 @@
 """The command vlalign-search."""
 
 import argparse
+import shlex
 from pathlib import Path
 from typing import get_args
 
@@ -14,9 +15,12 @@ from ..storage.layout import find_dataset
 from .search.examples import parse_example
 from .search.limits import SearchBy, check_count, check_query
 
-EXAMPLES = """vlalign-search words-s3d-seed0 "a red circle falls"
+EXAMPLES = """vlalign-search words-s3d-seed0 "a blue cross grows"
   vlalign-search "a dog catches a frisbee" --dataset mine --features clip_vit_b32
   vlalign-search --like video7@12.5-18 --dataset mine --features clip_vit_b32"""
+
+MAX_SHOWN_CHARACTERS = 200
+"""Of a text, in the call that a message recommends."""
 
 
 def add_encoder(parser: argparse.ArgumentParser) -> None:
@@ -55,18 +59,50 @@ def run_of(args: argparse.Namespace) -> Path | str | None:
     return folder
 
 
-def _names_a_run(args: argparse.Namespace) -> bool:
-    from .runs import find_run
+def _run_and_text(args: argparse.Namespace) -> tuple[str | None, str | None]:
+    """Return the run and the text that the call names.
 
-    try:
-        return bool(find_run(args.root, args.dataset, args.run))
-    except UserError:
-        return False
+    Raises:
+        UserError: The run comes last, or a text of several words has no quotes.
+    """
+    words = [word for word in (args.run, args.query, *args.more_words) if word is not None]
+    if not words or (len(words) == 1 and args.features is not None):
+        return None, words[0] if words else None
+    if len(words) == 2:
+        check_query(words[1])
+    from .runs import find_run, finished_runs
+
+    def is_run(word: str) -> bool:
+        return bool(finished_runs(args.root, args.dataset, word))
+
+    first, *others = words
+    if is_run(first):
+        if len(others) <= 1:
+            return first, others[0] if others else None
+        raise UserError(f"a text of several words needs quotes: {_call(first, others)}")
+    if not others:
+        return None, first
+    if is_run(others[-1]):
+        raise UserError(f"the run {others[-1]} comes before the text: {_call(others[-1], words[:-1])}")
+    problem = "a text of several words needs quotes"
+    if len(words) == 2 and args.features is None:
+        try:
+            find_run(args.root, args.dataset, first)
+        except UserError as error:
+            problem = f"{error}; if the text has several words, quote it"
+    raise UserError(f"{problem}: {_call(None, words)}")
+
+
+def _call(run: str | None, text: list[str]) -> str:
+    """Return the call that was meant."""
+    shown = " ".join(text)
+    return shlex.join(
+        ["vlalign-search", *([run] if run else []), shown if len(shown) <= MAX_SHOWN_CHARACTERS else "TEXT"]
+    )
 
 
 def _search(args: argparse.Namespace) -> int:
-    if args.query is None and args.run is not None and (args.features is not None or not _names_a_run(args)):
-        args.run, args.query = None, args.run
+    args.run, args.query = _run_and_text(args)
     query = args.query or ""
     if args.like is None or query.strip():
         check_query(query)
@@ -115,6 +151,7 @@ def make_parser() -> Parser:
         help="a run's folder or name (default: the last one finished; none with --features)",
     )
     parser.add_argument("query", metavar="TEXT", nargs="?", help="what to look for")
+    parser.add_argument("more_words", nargs="*", help=argparse.SUPPRESS)  # of a text without quotes
     add_encoder(parser)
     parser.add_argument("--like", metavar="WHAT", help="find what looks like VIDEO@START-END, VIDEO, or a picture")
     parser.add_argument(

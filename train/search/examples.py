@@ -1,5 +1,6 @@
 """Queries without words: a part of a video, or a picture."""
 
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,7 +34,7 @@ def parse_example(text: str) -> Example:
     Args:
         text: ``VIDEO@START-END`` in seconds, ``VIDEO``, or the path of a picture.
     """
-    if text.lower().endswith(IMAGE_SUFFIXES) and Path(text).is_file():
+    if text.lower().endswith(IMAGE_SUFFIXES) and os.path.isfile(text):  # False for any text, however long
         return Path(text)
     if match := PART.fullmatch(text):
         return VideoPart(match["video_id"], float(match["start"]), float(match["end"]))

@@ -7,6 +7,7 @@ from contextvars import ContextVar
 from typing import Literal, get_args
 
 from ...storage.common.errors import SettingError, UserError
+from ...storage.values import is_text
 
 SearchBy = Literal["both", "picture", "words"]
 """Targets that a text is compared with."""
@@ -45,13 +46,15 @@ def is_out_of_time() -> bool:
 
 
 def check_query(query: str) -> None:
-    """Raise ``UserError`` for a query without words, or one that is too long."""
+    """Raise ``UserError`` for a query without words, one that is too long, or one that is no text."""
     if not query.strip():
-        raise UserError("the query is empty; expected some words, such as 'a red circle falls'")
+        raise UserError("the query is empty; expected some words, such as 'a blue cross grows'")
     if len(query) > MAX_QUERY_CHARACTERS:
         raise UserError(
             f"the query has {len(query):,} characters; expected at most {MAX_QUERY_CHARACTERS:,}, and models read fewer"
         )
+    if not is_text(query):
+        raise UserError(f"the query {query[:100]!r} is not valid Unicode; expected UTF-8")
 
 
 def check_count(name: str, value: int) -> None:

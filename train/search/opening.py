@@ -1,5 +1,6 @@
 """The choice of a search's encoder: the model of a store, or a run."""
 
+import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,7 +38,7 @@ class EncoderSource:
         device: str,
     ) -> "EncoderSource":
         """Return the source with absolute paths: other processes run in other folders."""
-        if run is not None and (Path(run) / RUN_FILE).exists():
+        if run is not None and os.path.exists(Path(run) / RUN_FILE):  # False for any text, however long
             run = Path(run).absolute()
         return cls(
             None if folder is None else Path(folder).absolute(),
