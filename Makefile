@@ -21,8 +21,8 @@ demo: $(INSTALLED)
 	$(BIN)/vlalign-evaluate $(AT) $(RUN)
 	@echo 'page:    http://127.0.0.1:8377/ after $(BIN)/vlalign-serve $(AT) $(RUN)'
 
-$(ROOT)/demo/search.txt: $(ROOT)/demo/runs/$(RUN)/run.json
-	$(BIN)/vlalign-search $(AT) $(RUN) "a red circle falls" --by picture > $@
+$(ROOT)/demo/search.txt: $(ROOT)/demo/runs/$(RUN)/run.json Makefile
+	$(BIN)/vlalign-search $(AT) $(RUN) "a blue cross grows" --by picture > $@
 	@cat $@
 
 # A process for each core, each with one thread: processes share the cores better than threads. One more, since some tests wait.

@@ -1,4 +1,4 @@
-"""Take the pictures of the gallery in Chromium, from runs of the demo.
+"""Take the pictures of the search page and of the gallery in Chromium, from runs of the demo.
 
     python docs/take_pictures.py FOLDER
 
@@ -6,16 +6,18 @@ FOLDER is where the commands of docs/gallery.md were run; the pictures go into d
 """
 
 import argparse
+import contextlib
 import io
 import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from PIL import Image
-from playwright.sync_api import sync_playwright
+from playwright.sync_api import Browser, sync_playwright
 
 IMAGES = Path(__file__).resolve().parent / "images"
 RUNS = Path("vlalign_data", "demo", "runs")
@@ -24,6 +26,11 @@ CODEBOOK_PX = 1500
 """Of the codebook's part of the report, which is longer."""
 
 
+DEMO_QUERY = "a+blue+cross+grows"
+"""What ``make demo`` searches for, too. The demo has such scenes, and one of them comes first."""
+SCREENS = ({"width": 1300}, {"width": 375, "color_scheme": "dark"})
+"""A large screen, and a phone."""
+SCREEN_HEIGHT = 812
 QUERY = "a+large+red+star+grows+behind+a+yellow+cross"
 LONGEST = """data.queries.filter((query) => query.map && query.rank === 1)
     .sort((a, b) => b.map.starts.length - a.map.starts.length)[0].text"""
@@ -60,28 +67,56 @@ def take_reports(page: Any, folder: Path) -> None:
     save("codebook", part(page, "#codebook", "#codebook", CODEBOOK_PX))
 
 
-def take_moments(page: Any, folder: Path) -> None:
-    """Take the search page on one longer video."""
+@contextlib.contextmanager
+def served(folder: Path, dataset: str) -> Iterator[str]:
+    """Serve the search page on a data set; yield its address."""
     command = [shutil.which("vlalign-serve", path=str(Path(sys.executable).parent)) or "vlalign-serve"]
-    options = ["--dataset", "longer", "words-resnet152+s3d-seed0", "--port", "0"]
+    options = ["--dataset", dataset, "words-resnet152+s3d-seed0", "--port", "0"]
     with subprocess.Popen([*command, *options], cwd=folder, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
-        address = next(line for line in server.stdout if line.startswith("http")).split()[0]
-        page.goto(f"{re.sub('/$', '', address)}/?q={QUERY}&by=picture")
+        yield re.sub("/$", "", next(line for line in server.stdout if line.startswith("http")).split()[0])
+        server.terminate()
+
+
+def take_search(browser: Browser, folder: Path) -> None:
+    """Take the search page on the demo, on a large screen and, beside it, on a phone."""
+    taken = []
+    with served(folder, "demo") as address:
+        for screen in SCREENS:
+            page = browser.new_page(
+                viewport={"width": screen["width"], "height": SCREEN_HEIGHT}, color_scheme=screen.get("color_scheme")
+            )
+            page.goto(f"{address}/?q={DEMO_QUERY}")
+            page.wait_for_selector(".query-words button")
+            page.wait_for_timeout(1000)  # for the posters of the videos
+            taken.append(Image.open(io.BytesIO(page.screenshot())).convert("RGB"))
+            page.close()
+    picture = Image.new("RGB", (sum(part.width for part in taken), SCREEN_HEIGHT))
+    left = 0
+    for part_of_it in taken:
+        picture.paste(part_of_it, (left, 0))
+        left += part_of_it.width
+    picture.quantize(256, dither=Image.Dither.NONE).save(IMAGES / "search.png", optimize=True)
+
+
+def take_moments(page: Any, folder: Path) -> None:
+    """Take the search page on one longer video."""
+    with served(folder, "longer") as address:
+        page.goto(f"{address}/?q={QUERY}&by=picture")
         page.wait_for_selector(".query-words button")
         page.wait_for_timeout(1000)  # for the poster of the video
         save("moments", part(page, "body", "#results li"))
-        server.terminate()
 
 
 def main() -> int:
     """Take all pictures."""
-    parser = argparse.ArgumentParser(description="Take the pictures of the gallery.")
+    parser = argparse.ArgumentParser(description="Take the pictures of the search page and of the gallery.")
     parser.add_argument("folder", type=Path, help="where the commands of the gallery were run")
     folder = parser.parse_args().folder
     chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        take_search(browser, folder)
         page = browser.new_page(viewport={"width": WIDTH, "height": 800})
         take_reports(page, folder)
         take_moments(page, folder)

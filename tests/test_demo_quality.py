@@ -1,14 +1,44 @@
-"""Slow: the model that `make demo` trains has learned something."""
+"""What the demo shows is true: its queries have a right answer, and (slow) its model has learned something."""
+
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.demo_query import demo_query, scenes_for
 from vlalign.extract.cli import main as extract_main
 from vlalign.preprocess.cli import main as preprocess_main
+from vlalign.preprocess.datasets.demo import COLOURS, SHAPES, VERBS
 from vlalign.storage.files import read_json
 from vlalign.train.cli_evaluate import main as evaluate_main
 from vlalign.train.cli_train import main as train_main
 
 SEEDS = (0, 1, 2)
+TOP = Path(__file__).resolve().parents[1]
+ASKED = [
+    *(TOP / "docs").rglob("*.md"),
+    *(TOP / name for name in ("README.md", "Makefile", "docs/take_pictures.py", "train/cli_search.py")),
+    TOP / "train" / "search" / "limits.py",
+]
+"""What shows queries for the demo."""
+QUERY = re.compile(
+    rf"\ba (?:{'|'.join(COLOURS)}) (?:{'|'.join(SHAPES)}) (?:{'|'.join(v for v, _ in VERBS.values())})\b"
+)
+
+
+def test_the_query_of_the_demo_is_about_scenes_that_the_model_has_not_seen():
+    assert {split for split, _ in scenes_for(demo_query())} == {"test"}
+
+
+def test_every_query_that_is_shown_has_a_right_answer():
+    text = {path: path.read_text(encoding="utf-8").replace("+", " ") for path in ASKED}
+    asked = {
+        (query, path.relative_to(TOP))
+        for path in ASKED
+        for query in re.findall(rf"[\"'=]({QUERY.pattern})[\"'&]", text[path])
+    }
+    assert {path.name for _, path in asked} >= {"Makefile", "demo.md", "search.md", "train.md", "take_pictures.py"}
+    assert [(query, str(path)) for query, path in asked if not scenes_for(query)] == []
 
 
 @pytest.mark.slow

@@ -10,12 +10,14 @@ from pathlib import Path
 import pytest
 import torch
 from helpers.clusters import APART
+from helpers.demo_query import demo_query, fits
 from helpers.small_clip import train_clip
 from timm import create_model
 from timm.models import save_for_hf
 from transformers import AutoTokenizer, CLIPImageProcessor, CLIPProcessor
 from vlalign.extract.cli import main as extract_main
 from vlalign.preprocess.cli import main as preprocess_main
+from vlalign.train import open_search
 from vlalign.train.cli_train import main as train_main
 
 TOP = Path(__file__).resolve().parents[1]
@@ -78,6 +80,15 @@ def check(page: str, folder: Path, home: Path, monkeypatch) -> None:
 def with_demo(folder: Path, made_demo: Path) -> Path:
     shutil.copytree(made_demo, folder / "vlalign_data" / "demo")
     return folder
+
+
+@pytest.mark.slow
+def test_the_query_of_make_demo_finds_such_a_scene_first(made_demo):
+    search = open_search(made_demo, run="words-resnet152+s3d-seed0")
+    scenes = {video.video_id: video.scene for video in search.dataset.read_videos()}
+    for by in ("picture", "both"):  # as the Makefile calls it, and as the first picture shows it
+        first = search(demo_query(), num_results=1, by=by)[0]
+        assert fits(demo_query(), scenes[first.video_id]), (by, first.video_id)
 
 
 @pytest.mark.slow
