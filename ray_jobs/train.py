@@ -1,6 +1,7 @@
-"""``ray submit CLUSTER.yaml train.py OPTIONS``: Ray copies this file to the head machine and runs it there.
+"""``ray submit CLUSTER.yaml ray_jobs/train.py OPTIONS``: Ray copies this file to the head machine.
 
-The cluster file installs vlalign there. ``--help`` lists the options; ``@FILE`` reads options from a file.
+There it runs, with the vlalign that the cluster file installs. ``--help`` lists the options; ``@FILE`` reads options
+from a file.
 """
 
 import sys

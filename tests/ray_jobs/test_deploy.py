@@ -13,7 +13,12 @@ import ray.autoscaler
 import yaml
 from ray.autoscaler._private.kuberay.autoscaling_config import _derive_autoscaling_config_from_ray_cr
 from ray.autoscaler._private.util import prepare_config, validate_config
+from ray.scripts.scripts import submit
 from vlalign.ray_jobs.extraction import main as extract_main
+from vlalign.ray_jobs.indexing import main as index_main
+from vlalign.ray_jobs.preprocessing import main as preprocess_main
+from vlalign.ray_jobs.rehearse import main as rehearse_main
+from vlalign.ray_jobs.training import main as train_main
 
 TOP = Path(__file__).resolve().parents[2]
 FILES = TOP / "ray_jobs"
@@ -194,6 +199,48 @@ def test_the_job_runs_rays_pinned_version_and_options_that_exist(capsys):
         extract_main(["--help"])
     known = set(re.findall(r"--[a-z][a-z-]*", capsys.readouterr().out))
     assert {option for option in options if option.startswith("--")} <= known
+
+
+# The calls that pages show
+
+
+PAGES = [
+    TOP / "README.md",
+    *sorted((TOP / "docs").rglob("*.md")),
+    *sorted(FILES.glob("*.yaml")),
+    *sorted(FILES.glob("*.py")),
+]
+SCRIPTS = {
+    "extract_howto100m.py": extract_main,
+    "preprocess.py": preprocess_main,
+    "index.py": index_main,
+    "train.py": train_main,
+    "rehearse.py": rehearse_main,
+}
+
+
+def submitted(path: Path) -> list[list[str]]:
+    """Return the words after ``ray submit`` of each call in a file, in blocks of code, comments and running text."""
+    text = re.sub(r"\\\n[# ]*", "", path.read_text(encoding="utf-8"))
+    return [shlex.split(call) for call in re.findall(r"ray submit ([^`\"\n]+)", text)]
+
+
+def test_calls_of_ray_submit_are_found():
+    assert {path.name for path in PAGES if submitted(path)} >= {"README.md", "clusters.md", "extract_howto100m.yaml"}
+
+
+@pytest.mark.parametrize("page", filter(submitted, PAGES), ids=lambda page: page.name)
+def test_a_call_of_ray_submit_is_whole(page, capsys):
+    """It names a cluster file and a script that are there, seen from the top folder, and options that both know."""
+    for words in submitted(page):
+        context = submit.make_context("ray submit", list(words))
+        cluster, script, options = (context.params[name] for name in ("cluster_config_file", "script", "script_args"))
+        assert cluster in {"CLUSTER.yaml", *(f"ray_jobs/{name}" for name in LAUNCHER_FILES)}, words
+        assert (TOP / script).is_file() and script.startswith("ray_jobs/"), words
+        with pytest.raises(SystemExit):
+            SCRIPTS[Path(script).name](["--help-all"])
+        known = re.findall(r"--[a-z][a-z-]*", capsys.readouterr().out)
+        assert {option for option in options if option.startswith("--")} <= set(known), words
 
 
 # The image
