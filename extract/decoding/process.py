@@ -6,7 +6,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 from collections.abc import Sequence
 from multiprocessing.connection import Connection
@@ -14,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
+from ...storage.common.processes import python_command
 from . import frame_memory, sandbox
 from .decode import Wanted
 from .errors import VideoError
@@ -46,16 +46,12 @@ class DecodeProcess:
         taken, self._taken = os.pipe()
         os.set_blocking(self._taken, False)
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 (lives as long as the child)
-        environment = sandbox.environment(os.environ) | {
-            "PYTHONSAFEPATH": "1",
-            "OMP_NUM_THREADS": "1",
-            "OPENBLAS_NUM_THREADS": "1",
-        }
+        environment = sandbox.environment(os.environ) | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
         if gpu:
             environment |= {name: os.environ[name] for name in CUDA_VARIABLES if name in os.environ}
         passed = [theirs.fileno(), memory, taken]
         self._process = subprocess.Popen(
-            [sys.executable, "-c", COMMAND, *map(str, passed), *([gpu] if gpu else [])],
+            [*python_command(COMMAND), *map(str, passed), *([gpu] if gpu else [])],
             stdin=subprocess.PIPE,
             stdout=self._stderr,
             stderr=self._stderr,

@@ -5,13 +5,13 @@ import os
 import random
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from ...storage.common.errors import UserError
+from ...storage.common.processes import python_command
 from ...storage.common.terminal import say
 from .machine import LocalRay, Usage, disk_bytes
 
@@ -40,7 +40,7 @@ class Stage:
         """Return the command line."""
         program = f"import sys; from vlalign.{self.module} import main; sys.exit(main())"
         address = ["--address", ray.address] if self.on_ray else []
-        return [sys.executable, "-c", program, *address, *self.options]
+        return [*python_command(program), *address, *self.options]
 
 
 @dataclass(frozen=True)

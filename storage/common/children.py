@@ -20,6 +20,7 @@ from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from .errors import UserError
+from .processes import python_command
 from .signals import CommandSignals, command_signals, stopping, uninterrupted, what_is_kept
 from .terminal import logger, say, warn
 
@@ -81,7 +82,7 @@ class Child:
         ignore = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)"
         self.name = name
         self.process = subprocess.Popen(
-            [sys.executable, "-c", f"{ignore}; from {module} import main; main()", str(theirs.fileno())],
+            [*python_command(f"{ignore}; from {module} import main; main()"), str(theirs.fileno())],
             stdin=subprocess.PIPE,  # closed when this process is gone, whatever ended it
             pass_fds=[theirs.fileno()],
             env={**os.environ, **(environment or {})},

@@ -2,15 +2,17 @@
 
 import contextlib
 import os
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from itertools import chain, islice
-from multiprocessing import get_context, parent_process
+from multiprocessing import parent_process, resource_tracker, util
 from multiprocessing.connection import wait
-from typing import Protocol, TypeVar
+from multiprocessing.context import SpawnContext, SpawnProcess
+from typing import Any, Protocol, TypeVar
 
 from .errors import UserError
 from .signals import leave_signals_to_the_parent, uninterrupted
@@ -37,6 +39,18 @@ class InOrder(Protocol):
         ...
 
 
+def python_command(program: str) -> list[str]:
+    """Return the beginning of a command line that runs a program in another Python.
+
+    Nothing is imported from the current folder, which may be a stranger's: ``python -c`` alone would run a
+    ``signal.py`` that lies there. Python 3.13 imports modules before the program's first statement, so only ``-P``
+    helps; Python 3.10 lacks it. PYTHONPATH and installed packages work as ever.
+    """
+    if sys.version_info >= (3, 11):
+        return [sys.executable, "-P", "-c", program]
+    return [sys.executable, "-c", f"import sys; sys.path[:] = filter(None, sys.path); {program}"]
+
+
 def available_cores() -> int:
     """Return the number of CPU cores available to this process."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -49,8 +63,10 @@ def worker_processes(num_processes: int) -> Iterator[ProcessPoolExecutor]:
     They also end as soon as this process is gone, even if it was killed. Use it for work that writes its results whole
     or not at all.
     """
+    with _python_commands():
+        resource_tracker.ensure_running()  # a process, too, which the pool's locks would start
     pool = ProcessPoolExecutor(
-        num_processes, mp_context=get_context("spawn"), initializer=_begin_process, initargs=(shown_level(),)
+        num_processes, mp_context=_Context(), initializer=_begin_process, initargs=(shown_level(),)
     )
     try:
         yield pool
@@ -97,6 +113,40 @@ def in_processes(call: Callable[[T], R], items: Iterable[T], *, num_processes: i
             f"{doing}: a process was killed, perhaps because memory ran out; run the same command again to continue, "
             "if necessary with --workers 1"
         ) from None
+
+
+class _Process(SpawnProcess):
+    """A process that imports nothing from the current folder."""
+
+    @staticmethod
+    def _Popen(process_obj: Any) -> Any:
+        with _python_commands():
+            return SpawnProcess._Popen(process_obj)  # type: ignore[attr-defined]
+
+
+class _Context(SpawnContext):
+    Process = _Process  # type: ignore[assignment]
+
+
+_STARTING = threading.Lock()
+
+
+@contextlib.contextmanager
+def _python_commands() -> Iterator[None]:
+    """Let multiprocessing start its processes by ``python_command``. It has no option for that."""
+
+    def start(path: bytes, args: list[Any], passfds: Any) -> int:
+        # [Python, its options, "-c", program, ...]
+        at = args.index("-c")
+        return start_process(path, [*args[:at], *python_command(args[at + 1])[1:], *args[at + 2 :]], passfds)
+
+    with _STARTING:
+        start_process = util.spawnv_passfds
+        util.spawnv_passfds = start  # type: ignore[assignment]
+        try:
+            yield
+        finally:
+            util.spawnv_passfds = start_process
 
 
 def _begin_process(level: Level | None) -> None:
