@@ -2,6 +2,8 @@
 
 import hashlib
 import os
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,18 @@ MAX_CONFIG_BYTES, MAX_INDEX_BYTES = 4 << 20, 64 << 20
 FLOATS = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 OTHER_TYPES = {"I64", "I32", "BOOL"}
 """Types of entries that are no weights, such as positions."""
+PROCESSOR_FILES = (
+    "processor_config.json",
+    "preprocessor_config.json",
+    "video_preprocessor_config.json",
+    "tokenizer_config.json",
+)
+TIMM_NAMES = ("architecture", "backbone")
+"""Fields that name a network of timm, which also takes "local-dir:FOLDER" and "hf-hub:ORG/MODEL"."""
+TIMM_ARGUMENTS = ("model_args", "backbone_kwargs")
+"""Fields whose values become arguments of ``timm.create_model``."""
+TIMM_LOADS = re.compile(r"(pretrained|checkpoint|cache|model_name|kwargs_filter).*|.*(path|file|dir|url)")
+"""Such arguments that say what to load and from where: ``checkpoint_path`` may be a pickle, which timm 1.0.10 runs."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +78,29 @@ class ModelFiles:
                     return True
         return False
 
+    def check_configuration(self) -> None:
+        """Raise ``UserError`` for a configuration that makes a library run code or load other files.
+
+        ``auto_map`` of ``config.json`` itself is not refused: transformers' own network of that type is used.
+        """
+        for name in PROCESSOR_FILES:
+            path = self.folder / name
+            if path.is_file():
+                with refuse_unreadable(path, "not the configuration of a processor"):
+                    about = read_object(path, MAX_CONFIG_BYTES)
+                if any("auto_map" in part for _, part in _objects(about)):
+                    raise UserError(f"{path}: its processor has code of its own, which is not run (auto_map)")
+        path, about = self.folder / CONFIG_FILE, self.config
+        if "configuration_files" in about:
+            raise UserError(
+                f"{path}: names other files to read instead (configuration_files); expected one configuration"
+            )
+        for where, part in _objects(about):
+            if where and "auto_map" in part:
+                raise UserError(f"{path}: a part of it has code of its own, which is not run ({where}auto_map)")
+            for field, value, problem in _timm_faults(part):
+                raise UserError(f"{path}: {where}{field} is {str(value)[:80]!r}, {problem}")
+
     def sha256(self) -> str:
         """Return the SHA-256 of the weights; of several files, that of their hashes."""
         hashes = [sha256_of(path) for path in self.weights]
@@ -82,6 +119,42 @@ class ModelFiles:
                 expected = ", ".join(FLOATS.values())
                 what = "float64" if wrong == ["F64"] else f"quantised ({', '.join(wrong)})"
                 raise UserError(f"{path}: its weights are {what}; expected {expected}")
+
+
+def _objects(about: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield (the name of its place, such as "vision_config.") of an object in JSON and of all objects in it."""
+    left: list[tuple[str, Any]] = [("", about)]
+    while left:
+        where, value = left.pop()
+        if isinstance(value, list):
+            left += [(where, part) for part in value]
+        elif isinstance(value, dict):
+            yield where, value
+            left += [(f"{where}{name}.", part) for name, part in value.items()]
+
+
+def _timm_faults(part: Mapping[str, Any]) -> Iterator[tuple[str, Any, str]]:
+    """Yield (field, value, what is wrong) of fields by which timm would load other files."""
+    for name in TIMM_NAMES:
+        value = part.get(name)
+        if isinstance(value, str) and not re.fullmatch(r"[\w.-]+", value):
+            yield name, value, "which is another model or a path; expected the name of a network of timm"
+    for name in TIMM_ARGUMENTS:
+        arguments = part.get(name) or {}
+        if not isinstance(arguments, dict):
+            yield name, arguments, "expected an object"
+            continue
+        for argument, value in arguments.items():
+            if TIMM_LOADS.fullmatch(argument):
+                yield f"{name}.{argument}", value, "and says what to load; only the model's own weights are. Remove it"
+            elif not _is_plain(value):
+                yield f"{name}.{argument}", value, "expected numbers, or a name in letters, digits and _"
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, list):
+        return all(map(_is_plain, value))
+    return value is None or isinstance(value, bool | int | float) or re.fullmatch(r"\w*", str(value)) is not None
 
 
 def find_files(name: HubName) -> ModelFiles:

@@ -177,6 +177,7 @@ class HubEncoder:
                 dtype=torch.float32,
                 local_files_only=True,
                 use_safetensors=True,
+                trust_remote_code=False,
                 output_loading_info=True,
             )
         except LOAD_ERRORS as error:
@@ -215,15 +216,16 @@ class HubEncoder:
         )
 
     def _config(self) -> "PreTrainedConfig":
-        from transformers import CONFIG_MAPPING, AutoConfig, __version__
+        from transformers import CONFIG_MAPPING, MODEL_MAPPING, AutoConfig, __version__
 
+        self.files.check_configuration()
         about = self.files.config
         is_of_timm = "model_type" not in about and "architecture" in about
         kind = "timm_wrapper" if is_of_timm else str(about.get("model_type"))[:80]
         if kind == "timm_wrapper" and find_spec("timm") is None:
             todo = install_command(EXTRAS["timm"])
             raise UserError(f"features {self.name.text}: timm is not installed; install it with: {todo}")
-        if kind not in CONFIG_MAPPING:
+        if kind not in CONFIG_MAPPING or ("auto_map" in about and CONFIG_MAPPING[kind] not in MODEL_MAPPING):
             own_code = "it has code of its own, which is not run" if "auto_map" in about else "its type is not known"
             raise UserError(
                 f"features {self.name.text}: {own_code} (model_type {kind!r}, transformers {__version__}); expected a "
@@ -232,7 +234,7 @@ class HubEncoder:
         if "quantization_config" in about:
             raise UserError(f"features {self.name.text}: its weights are quantised; pass the model that it was made of")
         try:
-            config = AutoConfig.from_pretrained(self.files.folder, local_files_only=True)
+            config = AutoConfig.from_pretrained(self.files.folder, local_files_only=True, trust_remote_code=False)
         except LOAD_ERRORS as error:
             raise self._refused(error) from None
         if getattr(config, "model_args", None):  # newer timms write the number of classes there, too
@@ -264,7 +266,7 @@ class HubEncoder:
         reasons: list[str] = []
         for loader in loaders:
             try:
-                return loader.from_pretrained(self.files.folder, local_files_only=True)
+                return loader.from_pretrained(self.files.folder, local_files_only=True, trust_remote_code=False)
             except LOAD_ERRORS as error:
                 reasons.append(reason_of(error))
         raise ValueError(f"it has no processor of pictures ({reasons[-1]}), as text models have none")
@@ -276,7 +278,7 @@ class HubEncoder:
 def _new_model(config: "PreTrainedConfig") -> nn.Module:
     from transformers import AutoModel
 
-    return AutoModel.from_config(config)
+    return AutoModel.from_config(config, trust_remote_code=False)
 
 
 def _num_frames(config: "PreTrainedConfig") -> int | None:

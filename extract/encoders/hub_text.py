@@ -60,9 +60,11 @@ def load_hub_text_tower(profile: Profile, used: Weights, place: Path) -> HubText
             f"weights {place}: SHA-256 {sha256[:16]}..., but the store was made with {used.name}, "
             f"{used.sha256[:16]}...; pass --weights with the folder of those"
         )
+    files.check_configuration()
+    only_here = {"local_files_only": True, "trust_remote_code": False}
     try:
-        processor = AutoProcessor.from_pretrained(place, local_files_only=True)
-        model = AutoModel.from_pretrained(place, local_files_only=True, use_safetensors=True, dtype=torch.float32)
+        processor = AutoProcessor.from_pretrained(place, **only_here)
+        model = AutoModel.from_pretrained(place, use_safetensors=True, dtype=torch.float32, **only_here)
         most_tokens = int(model.config.text_config.max_position_embeddings)
         tower = HubTextTower(model.eval().requires_grad_(False), processor, place, most_tokens)
         tower.encode(["a word"])
