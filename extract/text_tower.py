@@ -44,6 +44,8 @@ class TextTower:
     tokenizer: "Tokenizer"
     place: Path
     """File or folder of the weights."""
+    described = ""
+    """How texts are prepared, beyond what CLIP's tokenizer does: not at all."""
 
     @torch.inference_mode()
     def encode(self, texts: list[str]) -> np.ndarray:

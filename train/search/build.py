@@ -143,7 +143,10 @@ def open_index(encoder: Encoder) -> WindowIndex:
         return folder.open()
     todo = f"run vlalign-index --dataset {encoder.dataset.name}"
     if not index.num_windows:
-        raise UserError(f"{folder.path}: no index of {len(missing):,} videos yet; {todo} first")
+        old = (
+            f", only files that another model or version made ({len(index.state.other):,})" if index.state.other else ""
+        )
+        raise UserError(f"{folder.path}: no index of {len(missing):,} videos yet{old}; {todo} first")
     say(f"note: {len(missing):,} videos are not in the index {folder.path} and were not searched; {todo}")
     return index
 

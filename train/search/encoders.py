@@ -156,8 +156,13 @@ class ZeroShot:
 
     @property
     def made_from(self) -> dict[str, Any]:
-        """The profile and the weights."""
-        return {"profile_hash": self.store.profile.hash, "weights_sha256": self.store.weights.sha256}
+        """The profile, the weights, and how texts are prepared where the model's files do not say it.
+
+        Earlier versions neither padded texts for SigLIP nor lower-cased them: their indexes are told apart.
+        """
+        made = {"profile_hash": self.store.profile.hash, "weights_sha256": self.store.weights.sha256}
+        texts = "" if isinstance(self.tower, UserError) else self.tower.described
+        return made | ({"texts": texts} if texts else {})
 
     def video_ids(self) -> list[str]:
         """Return the videos of the store."""

@@ -1,0 +1,225 @@
+"""Small models of transformers that read pictures and texts, with tokenizers of their published kinds."""
+
+import json
+import re
+import string
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
+from transformers import PreTrainedTokenizerFast
+
+from .clips_of_text import word_tokenizer
+from .hub_models import FRAMED, MIXED, SIDE, SMALL, SQUARE, WIDER
+
+TEXTS = ["a dog catches a frisbee", "A Red BALL, rolls (away)!", "", "  two   Spaces ", "Über den Fluß"]
+CORPUS = [*TEXTS, *(text.lower() for text in TEXTS), string.ascii_letters, string.digits, string.punctuation]
+TOO_LONG = " ".join(f"Word{number}," for number in range(100))
+SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
+
+
+def gemma_tokenizer(folder: Path) -> None:
+    """Write SigLIP 2's tokenizer as it is published: Gemma's, with capitals, without a mask, padded at the end."""
+    tokenizer = Tokenizer(models.BPE(unk_token="<unk>", fuse_unk=True, byte_fallback=True))
+    tokenizer.normalizer = normalizers.Replace(" ", "▁")
+    special = ["<pad>", "<eos>", "<bos>", "<unk>", "<mask>"]
+    tokenizer.train_from_iterator(CORPUS, trainers.BpeTrainer(vocab_size=300, special_tokens=special))
+    tokenizer.post_processor = processors.TemplateProcessing(single="$A <eos>", special_tokens=[("<eos>", 1)])
+    _save(tokenizer, folder, "GemmaTokenizer", {"model_input_names": ["input_ids"], "model_max_length": 64})
+
+
+def t5_tokenizer(folder: Path, kind: str = "SiglipTokenizer", ends: bool = True) -> None:
+    """Write SigLIP's tokenizer, or VideoPrism's: T5's kind, of which ``tokenizer.json`` keeps capitals."""
+    tokenizer = Tokenizer(models.Unigram())
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace(replacement="▁", prepend_scheme="always")]
+    )
+    special = ["<pad>", "</s>", "<unk>"]
+    trainer = trainers.UnigramTrainer(vocab_size=200, special_tokens=special, unk_token="<unk>")
+    tokenizer.train_from_iterator(CORPUS, trainer)
+    if ends:
+        tokenizer.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 1)])
+    named = {"eos_token": "</s>", "pad_token": "</s>" if kind == "SiglipTokenizer" else "<pad>", "bos_token": None}
+    mask = {"model_input_names": ["input_ids"]} if kind == "SiglipTokenizer" else {}
+    _save(tokenizer, folder, kind, {**named, **mask, "model_max_length": 64})
+
+
+def bert_tokenizer(folder: Path) -> None:
+    """Write a tokenizer of BERT's kind."""
+    tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    tokenizer.normalizer, tokenizer.pre_tokenizer = normalizers.BertNormalizer(), pre_tokenizers.BertPreTokenizer()
+    special = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
+    tokenizer.train_from_iterator(CORPUS, trainers.WordPieceTrainer(vocab_size=250, special_tokens=[*special.values()]))
+    ends = [(name, tokenizer.token_to_id(name)) for name in ("[CLS]", "[SEP]")]
+    tokenizer.post_processor = processors.TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=ends)
+    _save(tokenizer, folder, "BertTokenizer", {**special, "bos_token": None, "eos_token": None})
+
+
+def roberta_tokenizer(folder: Path) -> None:
+    """Write a tokenizer of XLM-RoBERTa's kind, whose padding token has the id 1."""
+    tokenizer = Tokenizer(models.Unigram())
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(replacement="▁", prepend_scheme="always")
+    special = ["<s>", "<pad>", "</s>", "<unk>"]
+    trainer = trainers.UnigramTrainer(vocab_size=200, special_tokens=special, unk_token="<unk>")
+    tokenizer.train_from_iterator(CORPUS, trainer)
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="<s> $A </s>", special_tokens=[("<s>", 0), ("</s>", 2)]
+    )
+    named = {"bos_token": "<s>", "eos_token": "</s>", "cls_token": "<s>", "sep_token": "</s>"}
+    _save(tokenizer, folder, "XLMRobertaTokenizer", named)
+
+
+def clip_tokenizer(folder: Path) -> None:
+    """Write CLIP's tokenizer."""
+    word_tokenizer(CORPUS).save_pretrained(folder)
+
+
+def _save(tokenizer: Tokenizer, folder: Path, kind: str, named: dict[str, Any]) -> None:
+    usual = {"unk_token": "<unk>", "pad_token": "<pad>", "bos_token": "<bos>", "eos_token": "<eos>"}
+    given = {name: value for name, value in (usual | {"padding_side": "right"} | named).items() if value is not None}
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, **given).save_pretrained(folder)
+    path = folder / "tokenizer_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"tokenizer_class": kind}))
+
+
+def _texts(positions: int = 40, **more: Any) -> dict[str, Any]:
+    return SIZES | {"vocab_size": 300, "max_position_embeddings": positions, "pad_token_id": 0} | more
+
+
+def _of(model: str, text: dict[str, Any], vision: dict[str, Any] = SMALL, **more: Any) -> Callable[[], Any]:
+    return lambda: getattr(transformers, f"{model}Config")(text_config=text, vision_config=vision, **more)
+
+
+CLIPS = _texts(77, bos_token_id=1, eos_token_id=2)  # "legacy" ids: CLIP's family then reads the highest id's place
+Family = tuple[Callable[[], Any], Callable[[Path], None], dict[str, Any]]
+SIGLIP_KWARGS: dict[str, Any] = {"padding": "max_length", "max_length": 64, "truncation": True}
+"""Those of transformers' zero-shot pipeline for SigLIP."""
+LONGEST: dict[str, Any] = {"padding": True, "truncation": True, "max_length": 77}
+SHORTER = LONGEST | {"max_length": 40}
+FAMILIES: dict[str, Family] = {
+    "siglip": (_of("Siglip", _texts(64, pad_token_id=1)), t5_tokenizer, SIGLIP_KWARGS),
+    "siglip2": (_of("Siglip", _texts(64)), gemma_tokenizer, SIGLIP_KWARGS),
+    "siglip2_naflex": (_of("Siglip2", _texts(64), SMALL | {"num_patches": 16}), gemma_tokenizer, SIGLIP_KWARGS),
+    "clip": (_of("CLIP", CLIPS, projection_dim=32), clip_tokenizer, LONGEST),
+    "metaclip_2": (_of("MetaClip2", CLIPS, projection_dim=32), clip_tokenizer, LONGEST),
+    "xclip": (_of("XCLIP", CLIPS, FRAMED | MIXED, projection_dim=32), clip_tokenizer, LONGEST),
+    "clipseg": (_of("CLIPSeg", CLIPS, projection_dim=32), clip_tokenizer, LONGEST),
+    "groupvit": (
+        _of(
+            "GroupViT",
+            CLIPS,
+            SIZES
+            | {
+                "image_size": SIDE,
+                "patch_size": 8,
+                "depths": [1, 1, 1],
+                "num_group_tokens": [8, 4, 0],
+                "num_output_groups": [8, 4, 0],
+            },
+            projection_dim=32,
+            projection_intermediate_dim=64,
+        ),
+        clip_tokenizer,
+        LONGEST,
+    ),
+    "owlvit": (
+        _of("OwlViT", _texts(16, bos_token_id=1, eos_token_id=2), projection_dim=32),
+        clip_tokenizer,
+        {"padding": "max_length", "truncation": True, "max_length": 16},
+    ),
+    "chinese_clip": (_of("ChineseCLIP", _texts(), projection_dim=32), bert_tokenizer, SHORTER),
+    "altclip": (
+        _of("AltCLIP", _texts(42, pad_token_id=1, project_dim=32, type_vocab_size=1), projection_dim=32),
+        roberta_tokenizer,
+        SHORTER,
+    ),
+    "blip": (
+        _of("Blip", _texts(encoder_hidden_size=32, projection_dim=32), projection_dim=32, image_text_hidden_size=32),
+        bert_tokenizer,
+        SHORTER,
+    ),
+    "align": (
+        _of(
+            "Align",
+            _texts(),
+            {
+                "image_size": SIDE,
+                "in_channels": [8],
+                "out_channels": [8],
+                "kernel_sizes": [3],
+                "strides": [1],
+                "num_block_repeats": [1],
+                "expand_ratios": [1],
+                "depthwise_padding": [],
+                "hidden_dim": 32,
+            },
+            projection_dim=32,
+        ),
+        bert_tokenizer,
+        SHORTER | {"padding": "max_length"},
+    ),
+    "dual": (
+        lambda: transformers.VisionTextDualEncoderConfig.from_vision_text_configs(
+            transformers.ViTConfig(**SMALL), transformers.BertConfig(**_texts()), projection_dim=32
+        ),
+        bert_tokenizer,
+        SHORTER,
+    ),
+    "dual_roberta": (
+        lambda: transformers.VisionTextDualEncoderConfig.from_vision_text_configs(
+            transformers.ViTConfig(**SMALL),
+            transformers.XLMRobertaConfig(**_texts(42, pad_token_id=1)),
+            projection_dim=32,
+        ),
+        roberta_tokenizer,
+        SHORTER,
+    ),
+}
+"""{name: (its configuration, its tokenizer, how transformers' own pages and pipeline tokenize texts for it)}"""
+
+
+def save_dual_encoder(name: str, folder: Path) -> Path:
+    """Write a small model of a family with random weights, an image processor and a tokenizer; return the folder."""
+    config, save_tokenizer, _ = FAMILIES[name]
+    torch.manual_seed(0)
+    model = transformers.AutoModel.from_config(config()).eval()
+    for parameter in model.parameters():  # some begin at 0 or 1
+        parameter.data.add_(0.1 * torch.randn_like(parameter))
+    model.save_pretrained(folder)
+    save_tokenizer(folder)
+    if name == "siglip2_naflex":
+        transformers.Siglip2ImageProcessor(patch_size=8).save_pretrained(folder)
+    elif name.startswith("siglip"):
+        resample = 2 if name == "siglip2" else 3
+        transformers.SiglipImageProcessor(size=SQUARE, resample=resample).save_pretrained(folder)
+    else:
+        transformers.CLIPImageProcessor(size=WIDER, crop_size=SQUARE).save_pretrained(folder)
+    return folder
+
+
+@torch.inference_mode()
+def own_text_vectors(name: str, folder: Path, texts: list[str]) -> torch.Tensor:
+    """Return the library's own vectors of a batch of texts, of length 1."""
+    model = transformers.AutoModel.from_pretrained(folder)
+    # SigLIP's own class needs sentencepiece; the texts below are prepared as that class does.
+    reader = PreTrainedTokenizerFast if name == "siglip" else transformers.AutoTokenizer
+    tokenizer = reader.from_pretrained(folder)
+    tokens = tokenizer([as_trained(name, text) for text in texts], return_tensors="pt", **FAMILIES[name][2])
+    output = model.eval().get_text_features(**tokens)
+    vectors = output if isinstance(output, torch.Tensor) else output.pooler_output
+    return torch.nn.functional.normalize(vectors, dim=-1)
+
+
+def as_trained(name: str, text: str) -> str:
+    """Return a text as the authors of a SigLIP prepare it.
+
+    Sources: big_vision, ``evaluators/proj/image_text/prompt_engineering.py`` (SigLIP); its README of SigLIP 2.
+    """
+    if not name.startswith("siglip"):
+        return text
+    if name.startswith("siglip2"):
+        return text.lower()
+    return re.sub(r"\s+", " ", text.lower().translate(str.maketrans("", "", string.punctuation))).strip()

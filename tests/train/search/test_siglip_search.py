@@ -1,0 +1,78 @@
+"""Search with SigLIP 2: scores are those of transformers' own pipeline, and indexes of another recipe are told apart."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+import transformers
+from helpers.dual_encoders import save_dual_encoder
+from helpers.videos import scene
+from PIL import Image
+from vlalign.extract.cli import main as extract_main
+from vlalign.extract.render import render_video
+from vlalign.storage import UserError
+from vlalign.storage.layout import DatasetFolder
+from vlalign.train import build_index, open_search
+from vlalign.train.search import build
+from vlalign.train.search.index import open_parts, remove_parts, write_part
+from vlalign.train.search.parts import IndexFolder
+
+LABELS = ["a red ball", "a dog catches a frisbee in the park", "two"]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return save_dual_encoder("siglip2", tmp_path_factory.mktemp("models") / "small")
+
+
+@pytest.fixture(scope="module")
+def dataset(model, tmp_path_factory):
+    root = tmp_path_factory.mktemp("root")
+    (root / "videos").mkdir()
+    for number, shape in enumerate(("circle", "square")):
+        render_video(scene(4.0, shape=shape), root / "videos" / f"v{number}.mp4")
+    call = ["--root", str(root), "--dataset", "mine", "--videos", str(root / "videos"), "--features", f"hf:{model}"]
+    assert extract_main(call) == 0
+    return DatasetFolder(root, "mine")
+
+
+def test_scores_are_those_of_the_librarys_pipeline(model, dataset, tmp_path):
+    search = open_search(dataset.path, features=f"hf:{model}")
+    picture = tmp_path / "x.png"
+    Image.fromarray(np.random.default_rng(0).integers(0, 256, (60, 80, 3), dtype=np.uint8)).save(picture)
+    theirs = transformers.pipeline("zero-shot-image-classification", model=str(model), device="cpu")
+    found = theirs(Image.open(picture), candidate_labels=LABELS, hypothesis_template="{}")
+    logits = {each["label"]: math.log(each["score"] / (1 - each["score"])) for each in found}
+    own = transformers.AutoModel.from_pretrained(model)
+    scale, bias = own.logit_scale.exp().item(), own.logit_bias.item()
+    seen = search.encoder.picture_vector(picture)
+    for label in LABELS:
+        cosine = float(search.encoder.text_vector(label) @ seen)
+        assert scale * cosine + bias == pytest.approx(logits[label], abs=1e-3)
+        shouted = float(search.encoder.text_vector(label.upper()) @ seen)
+        assert shouted == pytest.approx(cosine, abs=1e-6)
+    assert search.remarks("a red ball", "picture") == []
+    assert search.remarks(" ".join(map(str, range(100))), "picture") == ["only the first 64 word pieces are read"]
+
+
+def test_an_index_of_another_recipe_is_not_used(model, dataset, monkeypatch):
+    options = {"features": "small", "weights": model}
+    build_index(dataset.path, **options)
+    encoder = open_search(dataset.path, **options).encoder
+    folder = IndexFolder.of(encoder)
+    parts = open_parts(folder.path)
+    about = json.loads(parts[0].key)
+    assert about.pop("texts") == "padded to 64 tokens, lower case"
+    for part in parts:  # as versions before wrote it
+        of_video = [part.video == number for number in range(len(part.video_ids))]
+        checksums = dict(zip(part.video_ids, part.checksums.tolist(), strict=True))
+        spans, vectors = ([values[rows] for rows in of_video] for values in (part.spans, part.vectors))
+        write_part(folder.path, json.dumps(about, sort_keys=True), checksums, spans, vectors)
+    remove_parts([part.path for part in parts])
+    monkeypatch.setattr(build, "SMALL_WINDOWS", 1)
+    with pytest.raises(UserError, match=r"only files that another model or version made \(1\); run vlalign-index"):
+        open_search(dataset.path, **options)
+    built = build_index(dataset.path, **options)
+    assert (built.num_added, built.num_other) == (2, 1)
+    assert len(open_search(dataset.path, **options)("a red ball")) > 0
