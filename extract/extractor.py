@@ -4,8 +4,7 @@ Adding one costs its file in ``models/``, with the network and the ``PublishedFi
 ``models.MODELS``, a row in ``storage.profiles.PROFILES`` under the same name, and its tests.
 """
 
-from dataclasses import asdict, dataclass, replace
-from fractions import Fraction
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -17,71 +16,20 @@ from ..storage.common.errors import SettingError
 from ..storage.hub_names import is_hub_name, read_hub_name
 from ..storage.profiles import ALIASES, PROFILES, find_profile
 from ..storage.records import EXACT, NVDEC, Profile, Weights
-from .decoding.kernels import KERNELS, Kernel
+from .decoding.kernels import Kernel
 from .decoding.log_mel import log_mel_of_all
-from .decoding.windows import TAILS
 from .encoders import is_of_hub
 from .encoders.own import is_own_encoder, read_own_encoder
 from .models import MODELS
 from .models.network import Network
+from .profile_rules import DECODINGS, PRECISIONS, VALUE_RANGES, check_extractable
 from .weights import load_published, load_random, published_weights
 
-PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-DECODINGS = (EXACT, NVDEC)
-VALUE_RANGES = {"0..1": 255, "0..255": 1}
-"""{value range: divisor of a picture's bytes}"""
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 NAMED = ("pretrained", "random")
 """Weights that are no path."""
-MOST_PARTS_OF_FPS = 64
 NO_WEIGHTS = Weights(name="none", sha256="")
 """Weights of features that are computed without a network."""
-
-
-def is_exact_rate(fps: float | None) -> bool:
-    """Return whether frames can be taken at this rate: binary fractions of it are exact."""
-    return fps is not None and fps > 0 and Fraction(fps).denominator <= MOST_PARTS_OF_FPS
-
-
-def check_extractable(profile: Profile) -> None:
-    """Check that a profile can be extracted with. Imported features may have been made in any way.
-
-    Raises:
-        ValueError: With all that cannot be done.
-    """
-    known = PROFILES.get(profile.name)
-    if known is not None and known.modality == "sound":  # log-mel features are computed in one way only
-        expected, stated = asdict(known), asdict(profile)
-        wrong = [
-            f"{name} is {stated[name]!r}, expected {expected[name]!r}"
-            for name in expected
-            if stated[name] != expected[name]
-        ]
-    else:
-        tails = TAILS if profile.window > 1 else (*TAILS, "none")
-        rules = {
-            "fps": (
-                is_exact_rate(profile.fps),
-                "a whole number, or one such as 7.5",
-            ),
-            "short_side_px": (profile.short_side_px > 0, "more than 0"),
-            "crop_px": (
-                profile.crop_px is None or profile.crop_px <= profile.short_side_px,
-                "no more than short_side_px",
-            ),
-            "resize": (profile.resize in KERNELS, " or ".join(map(repr, KERNELS))),
-            "value_range": (profile.value_range in VALUE_RANGES, " or ".join(map(repr, VALUE_RANGES))),
-            "std": (all(profile.std), "no 0 in it"),
-            "tail": (profile.tail in tails, " or ".join(map(repr, tails))),
-            "precision": (profile.precision in PRECISIONS, " or ".join(PRECISIONS)),
-            "decoding": (profile.decoding in DECODINGS, " or ".join(DECODINGS)),
-        }
-        wrong = [
-            f"{name} is {getattr(profile, name)!r}, expected {expected}"
-            for name, (right, expected) in rules.items()
-            if not right
-        ]
-    if wrong:
-        raise ValueError(f"profile {profile.name!r} cannot be extracted with: {'; '.join(wrong)}")
 
 
 @dataclass(frozen=True)
@@ -144,7 +92,7 @@ class Extractor:
         if any(profile.mean) or set(profile.std) != {1.0}:
             mean, std = (on_device(torch.tensor(channels), self.device) for channels in (profile.mean, profile.std))
             values = values.sub_(mean).div_(std)
-        return self.network(values.to(PRECISIONS[profile.precision]).movedim(-1, 1)).float().cpu()
+        return self.network(values.to(DTYPES[profile.precision]).movedim(-1, 1)).float().cpu()
 
 
 def profile_of(name: str, weights: str) -> Profile:
@@ -248,4 +196,4 @@ def load_for_store(profile: Profile, weights: Path) -> Extractor:
 
 def _on_device(profile: Profile, used: Weights, network: Network, device: torch.device) -> Extractor:
     batch_size = network.batch_sizes["cpu" if device.type == "cpu" else "cuda"]
-    return Extractor(profile, used, network.to(device, PRECISIONS[profile.precision]), device, batch_size)
+    return Extractor(profile, used, network.to(device, DTYPES[profile.precision]), device, batch_size)

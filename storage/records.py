@@ -20,8 +20,7 @@ class Profile:
     """Everything that decides the values of a feature. Any change makes another profile, with another hash.
 
     Raises ``ValueError`` that names all wrong fields. A valid profile may still describe features that only other
-    programs
-    compute: ``extract.extractor.check_extractable`` tells which ones this package can.
+    programs compute: ``extract.profile_rules.check_extractable`` tells which ones this package can.
     """
 
     name: str

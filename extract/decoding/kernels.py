@@ -34,6 +34,10 @@ KERNELS = (
     ),
 )
 """The values of ``Profile.resize`` that can be computed."""
+KERNELS_IN_WORDS = (
+    f"{LIBSWSCALE!r} or {LIBSWSCALE_BICUBIC!r}; or {', '.join(NAMES)} with ', {BY_PILLOW}' or ', {BY_TORCHVISION}', "
+    f"then any of {SQUARE!r}, {UNROUNDED!r} ({BY_TORCHVISION} only) and {CUT_TO_EVEN!r}, in this order"
+)
 
 _PILLOW = {
     "bilinear": Image.Resampling.BILINEAR,
@@ -58,7 +62,7 @@ class Kernel(NamedTuple):
     def of(cls, resize: str) -> "Kernel":
         """Return the parts of a text. Raises ``ValueError`` if it is none of ``KERNELS``."""
         if resize not in KERNELS:
-            raise ValueError(f"resize {resize!r}: expected {' or '.join(map(repr, KERNELS))}")
+            raise ValueError(f"resize {resize!r}: expected {KERNELS_IN_WORDS}")
         uncut = resize.removesuffix(CUT_TO_EVEN)
         rounded = uncut.removesuffix(UNROUNDED)
         name, by = rounded.removesuffix(SQUARE).split(", ")

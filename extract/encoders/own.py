@@ -14,9 +14,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...storage.common.errors import SettingError, UserError, reason_of, refuse_unreadable
+from ...storage.common.terminal import one_line
 from ...storage.exchange.stated import profile_in
 from ...storage.files import check_regular, read_object
 from ...storage.records import Profile, Weights
+from ..profile_rules import check_extractable
 
 if TYPE_CHECKING:
     from .own_network import OwnNetwork
@@ -108,7 +110,12 @@ def read_own_encoder(text: str) -> OwnEncoder:
     module, _, function = str(values.pop("network", "")).partition(":")
     if not module or not function.isidentifier():
         raise UserError(f"{path}: field 'network' is missing or has another form; expected MODULE:FUNCTION")
-    return OwnEncoder(path, profile_in(values, path), module, function, Path(weights) if weights else None)
+    profile = profile_in(values, path)
+    try:
+        check_extractable(profile)
+    except ValueError as error:
+        raise UserError(f"{path}: {one_line(str(error))}") from None
+    return OwnEncoder(path, profile, module, function, Path(weights) if weights else None)
 
 
 def _read(path: Path) -> dict[str, Any]:

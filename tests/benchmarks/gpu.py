@@ -32,7 +32,7 @@ from gpu_rates import Shares, a_batch, calls_a_second, decoding, make_videos, to
 from helpers import paper_step
 from limits import gpu_of, limit, measure
 from vlalign.extract import load_extractor
-from vlalign.extract.extractor import PRECISIONS
+from vlalign.extract.extractor import DTYPES
 from vlalign.extract.models import MODELS
 from vlalign.storage.common.device import title_of
 from vlalign.storage.common.processes import available_cores
@@ -71,7 +71,7 @@ def extraction_rows(videos: dict[str, Path], device: torch.device, end: float) -
         extractor = extractor if on_gpu else replace(extractor, batch_size=1)
         decoded = {size: decoding(extractor, path, shares.next()) for size, path in videos.items()}
         for precision in precisions:
-            profile, dtype = replace(extractor.profile, precision=precision), PRECISIONS[precision]
+            profile, dtype = replace(extractor.profile, precision=precision), DTYPES[precision]
             extractor = replace(extractor, profile=profile, network=extractor.network.to(dtype))
             frames = a_batch(extractor)
             alone = extractor.batch_size * calls_a_second(lambda e=extractor, f=frames: e.features(f), shares.next())

@@ -11,6 +11,7 @@ import torch
 from helpers.videos import scene
 from vlalign.extract import extract_video, load_extractor
 from vlalign.extract.cli import main as extract_main
+from vlalign.extract.decoding.kernels import KERNELS, KERNELS_IN_WORDS
 from vlalign.extract.render import render_video
 from vlalign.storage import FeatureStore, UserError
 from vlalign.storage.layout import DatasetFolder
@@ -127,3 +128,39 @@ def test_features_of_another_shape_are_refused(own):
     (own / "mine.json").write_text(json.dumps(values | {"network": "colours_of_mine:wider"}))
     with pytest.raises(UserError, match=r"colours_of_mine:wider gives \[1, .*expected \[1, 3\]"):
         load_extractor(str(own / "mine.json")).features(np.zeros((1, 224, 224, 3), np.uint8))
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "shown", "allowed"),
+    [
+        ("resize", "bilinear", "'bilinear'", "'bilinear, libswscale'"),
+        ("resize", "", "''", "'bicubic, libswscale'"),
+        ("value_range", "-1..1", "'-1..1'", "'0..1' or '0..255'"),
+        ("tail", "mirror", "'mirror'", "'loop'"),
+        ("precision", "fp8", "'fp8'", "fp32 or bf16 or fp16"),
+        ("decoding", "any", "'any'", "exact or nvdec"),
+        ("fps", 0.1, "0.1", "a whole number"),
+        ("crop_px", 300, "300", "no more than short_side_px"),
+        ("std", [1, 0, 1], "(1.0, 0.0, 1.0)", "no 0 in it"),
+        ("resize", 3, "3", "a text"),
+        ("stride", "16", '"16"', "an integer above 0"),
+    ],
+)
+def test_an_unknown_value_of_a_field_is_one_line(own, capsys, field, value, shown, allowed):
+    """By the command and from Python: the file, the field, the value, and what is allowed."""
+    values = json.loads((own / "mine.json").read_text()) | {"window": 4, "tail": "loop", field: value}
+    (own / "mine.json").write_text(json.dumps(values))
+    expected = f"{own / 'mine.json'}: "
+    for more in ([], ["--plan"]):
+        assert call(own, "--trust", "colours_of_mine", *more) == 2
+        [*_, said] = capsys.readouterr().err.splitlines()
+        assert expected in said and shown in said and field in said and allowed in said
+    with pytest.raises(UserError) as refused:
+        load_extractor(str(own / "mine.json"))
+    assert expected in str(refused.value) and "\n" not in str(refused.value)
+
+
+def test_every_kernel_is_in_the_words_for_them():
+    for kernel in KERNELS:
+        name, by, *rest = kernel.split(", ")
+        assert all(f"{part}'" in KERNELS_IN_WORDS for part in (by, *rest)) and name in KERNELS_IN_WORDS

@@ -1,4 +1,4 @@
-"""Search with SigLIP 2: scores are those of transformers' own pipeline, and indexes of another recipe are told apart."""
+"""Search with SigLIP 2: scores are those of transformers' pipeline, and indexes of another recipe are told apart."""
 
 import json
 import math
