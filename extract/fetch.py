@@ -21,6 +21,7 @@ from typing import TextIO
 
 from ..storage.common.errors import UserError
 from ..storage.common.retry import RetriesFailed, retry
+from ..storage.common.safe_open import own_file
 from ..storage.common.signals import stopping
 from ..storage.remote.addresses import HTTP, AddressRefused, hide_secrets, scheme_of, without_secrets
 from ..storage.remote.opening import file_system, package_to_install
@@ -240,8 +241,8 @@ def _remove_left_behind() -> None:
     """Remove the folders of processes that were killed: nobody holds the lock in them any more."""
     for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
         try:
-            with (folder / "lock").open("r+") as lock:
+            with open(folder / "lock", "r+", opener=own_file) as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 shutil.rmtree(folder, ignore_errors=True)
-        except OSError:
+        except (OSError, UserError):
             continue

@@ -48,7 +48,9 @@ class ExtractionPlan:
 def plan_extraction(
     settings: ExtractionSettings, *, runner: Runner | None = None, on_progress: Listener | None = None
 ) -> ExtractionPlan:
-    """Probe the videos that are left to extract, and measure the speed on a few of them. Changes nothing.
+    """Probe the videos that are left to extract, and measure the speed on a few of them.
+
+    Writes nothing into the data set's folder: all problems are logged.
 
     Args:
         settings: What would be extracted, and how.
@@ -59,7 +61,7 @@ def plan_extraction(
         UserError: A setting or the list of videos cannot be used.
     """
     runner = runner or LocalRunner()
-    with report_progress_to(on_progress), Problems(file=settings.dataset.problems("extract")) as problems:
+    with report_progress_to(on_progress), Problems() as problems:
         selection = select_videos(settings, problems, dry_run=True)
         paths = _paths_to_probe(selection)
         profiles = [profile_of(name, weights) for name, weights in selection.weights.items()] if paths else []

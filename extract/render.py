@@ -1,7 +1,6 @@
 """Render the demo's scenes: H.264 video and AAC sound in MP4, by PyAV. The same scene gives the same pixels."""
 
 import math
-import os
 import re
 from fractions import Fraction
 from functools import partial
@@ -11,6 +10,8 @@ from typing import Any
 import av
 import numpy as np
 from PIL import Image, ImageDraw
+
+from ..storage.files import written_whole
 
 Scene = dict[str, Any]
 """A scene as ``videos.jsonl`` holds it."""
@@ -165,32 +166,27 @@ def _sound(scene: Scene) -> np.ndarray:
 
 def render_video(scene: Scene, path: Path) -> None:
     """Render a scene to ``path``, whole or not at all."""
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}.partial")
     turns = scene["rotation_degrees"] // 90
     ticks, tick_seconds = frame_times(scene)
     background = scene_background(scene, scene["width"], scene["height"])
-    try:
-        with av.open(str(unfinished), "w", format="mp4") as container:
-            # One thread, and no macroblock tree, which reads memory that nothing was written to: the same bytes always.
-            options = {"crf": "20", "preset": "veryfast", "threads": "1", "x264-params": "mbtree=0"}
-            video = container.add_stream("libx264", rate=1 / tick_seconds, options=options)
-            stored_size = (scene["width"], scene["height"])[:: -1 if turns % 2 else 1]
-            video.width, video.height, video.pix_fmt = *stored_size, "yuv420p"
-            video.codec_context.time_base = tick_seconds
-            if turns:
-                video.set_display_rotation(scene["rotation_degrees"])
-            sound = container.add_stream("aac", rate=SOUND_RATE_HZ, layout="mono")
-            for tick in ticks:
-                picture = scene_frame(scene, tick / max(ticks[-1], 1), background)
-                # Stored turned the other way, so that a player that honours the metadata shows it upright.
-                frame = av.VideoFrame.from_ndarray(np.ascontiguousarray(np.rot90(picture, -turns)), format="rgb24")
-                frame.pts, frame.time_base = tick, tick_seconds
-                container.mux(video.encode(frame))
-            container.mux(video.encode(None))
-            samples = av.AudioFrame.from_ndarray(_sound(scene), format="s16", layout="mono")
-            samples.rate, samples.pts, samples.time_base = SOUND_RATE_HZ, 0, Fraction(1, SOUND_RATE_HZ)
-            container.mux(sound.encode(samples))
-            container.mux(sound.encode(None))
-        os.replace(unfinished, path)
-    finally:
-        unfinished.unlink(missing_ok=True)
+    with written_whole(path) as unfinished, av.open(str(unfinished), "w", format="mp4") as container:
+        # One thread, and no macroblock tree, which reads memory that nothing was written to: the same bytes always.
+        options = {"crf": "20", "preset": "veryfast", "threads": "1", "x264-params": "mbtree=0"}
+        video = container.add_stream("libx264", rate=1 / tick_seconds, options=options)
+        stored_size = (scene["width"], scene["height"])[:: -1 if turns % 2 else 1]
+        video.width, video.height, video.pix_fmt = *stored_size, "yuv420p"
+        video.codec_context.time_base = tick_seconds
+        if turns:
+            video.set_display_rotation(scene["rotation_degrees"])
+        sound = container.add_stream("aac", rate=SOUND_RATE_HZ, layout="mono")
+        for tick in ticks:
+            picture = scene_frame(scene, tick / max(ticks[-1], 1), background)
+            # Stored turned the other way, so that a player that honours the metadata shows it upright.
+            frame = av.VideoFrame.from_ndarray(np.ascontiguousarray(np.rot90(picture, -turns)), format="rgb24")
+            frame.pts, frame.time_base = tick, tick_seconds
+            container.mux(video.encode(frame))
+        container.mux(video.encode(None))
+        samples = av.AudioFrame.from_ndarray(_sound(scene), format="s16", layout="mono")
+        samples.rate, samples.pts, samples.time_base = SOUND_RATE_HZ, 0, Fraction(1, SOUND_RATE_HZ)
+        container.mux(sound.encode(samples))
+        container.mux(sound.encode(None))

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from ..storage.common.errors import READ_ERRORS, UserError, refuse_unreadable
 from ..storage.common.progress import progress
+from ..storage.common.safe_open import own_file
 from ..storage.common.terminal import say
 from ..storage.files import read_json, sha256_of, write_json
 from ..storage.records import Weights
@@ -106,7 +107,7 @@ def _download(url: str, path: Path, published: PublishedFile) -> None:
     """Download a published file. Raise ``OSError``, ``HTTPException`` or, if it is another file, ``ValueError``."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.partial")
-    with (path.parent / ".lock").open("w") as lock:
+    with open(path.parent / ".lock", "w", opener=own_file) as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # one process downloads the file, the others wait
         if path.exists():
             return
@@ -147,7 +148,8 @@ def _receive(url: str, partial: Path, what: str) -> None:
             partial.unlink()
             return _receive(url, partial, what)
         raise
-    with answer, partial.open("ab" if answer.status == http.client.PARTIAL_CONTENT else "wb") as file:
+    mode = "ab" if answer.status == http.client.PARTIAL_CONTENT else "wb"
+    with answer, open(partial, mode, opener=own_file) as file:
         missing = int(answer.headers.get("Content-Length", 0))
         whole = file.tell() + missing
         for block in progress(

@@ -10,6 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from ..storage.common.safe_open import own_file
 from ..storage.files import errors_naming
 from .census import Census
 
@@ -85,10 +86,13 @@ def survey_log(path: Path, about: Mapping[str, Any]) -> Iterator[SurveyLog]:
     Args:
         path: The log. Its valid lines are kept if they are about the same, else it begins anew.
         about: Everything that decides what the first pass finds.
+
+    Raises:
+        UserError: The log is a link, or no regular file.
     """
     header = json.dumps(about, sort_keys=True).encode() + b"\n"
     path.parent.mkdir(parents=True, exist_ok=True)
-    with errors_naming(path), path.open("a+b") as file:
+    with errors_naming(path), open(path, "a+b", opener=own_file) as file:
         file.seek(0)
         log, end = SurveyLog(file), 0
         if file.readline(len(header) + 1) == header:

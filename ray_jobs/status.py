@@ -13,6 +13,7 @@ from ray.util.metrics import Gauge
 
 from ..extract.run import Outcome
 from ..storage.common.progress import LOG_EVERY_SECONDS, Listener, Progress
+from ..storage.common.safe_open import own_file
 from ..storage.common.terminal import harmless, messages_are_shown, say
 from ..storage.files import errors_naming
 from .worker import Answer
@@ -187,7 +188,7 @@ class Status:
 
     def _write(self, figures: Figures, *, finished: bool = False) -> None:
         line = asdict(figures) | ({"finished": True} if finished else {})
-        with errors_naming(self.log), self.log.open("a", encoding="utf-8") as file:
+        with errors_naming(self.log), open(self.log, "a", encoding="utf-8", opener=own_file) as file:
             file.write(json.dumps(line) + "\n")
 
     def _line(self, figures: Figures) -> str:

@@ -17,6 +17,7 @@ from typing import Any
 
 from .common.errors import UserError, refuse_unreadable
 from .common.progress import progress
+from .common.safe_open import lock_file
 
 IDENTITY_BYTES = 1 << 16
 LARGE_BYTES = 1 << 30
@@ -59,7 +60,10 @@ def errors_naming(path: Path) -> Iterator[None]:
 
 @contextmanager
 def written_whole(path: Path) -> Iterator[Path]:
-    """Yield a temporary path beside ``path``; at the end of the block, flush the file and rename it to ``path``."""
+    """Yield a temporary path beside ``path``; at the end of the block, flush the file and rename it to ``path``.
+
+    A link at ``path`` is replaced, not followed. At the temporary path nobody can have put one: its name is random.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.{os.getpid()}-{uuid.uuid4().hex[:8]}.partial")
     try:
@@ -88,9 +92,12 @@ def one_at_a_time(path: Path, seconds: float | None = None) -> Iterator[None]:
     Args:
         path: The file.
         seconds: How long to wait for the others at most (default: ``TURN_SECONDS``).
+
+    Raises:
+        UserError: The file that is locked is a link, or no regular file.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.with_name(f".{path.name}.lock").open("a") as lock:
+    with open(path.with_name(f".{path.name}.lock"), "a", opener=lock_file) as lock:
         deadline = time.monotonic() + (TURN_SECONDS if seconds is None else seconds)
         while time.monotonic() < deadline:
             try:

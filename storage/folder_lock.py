@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TextIO
 
 from .common.errors import UserError
+from .common.safe_open import own_file
 from .common.terminal import one_line, say
 
 
@@ -25,7 +26,7 @@ def only_process_in(path: Path, doing: str, todo: str = "") -> Iterator[None]:
         todo: What the user can do besides waiting, if another process has the lock.
 
     Raises:
-        UserError: Another process has the lock; the message names it.
+        UserError: Another process has the lock; the message names it. Or ``path`` is a link, or no regular file.
     """
     made = [folder for folder in path.parents if not folder.exists()]
     while (file := _lock(path, doing, todo)) is None:
@@ -47,7 +48,7 @@ def _lock(path: Path, doing: str, todo: str) -> TextIO | None:
     """Return the locked file, or None if the process that had the lock has just removed it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
-        file = path.open("a+", encoding="utf-8")
+        file = open(path, "a+", encoding="utf-8", opener=own_file)  # noqa: SIM115 (the caller closes it)
     except FileNotFoundError:  # with its folder
         return None
     try:
@@ -61,7 +62,7 @@ def _lock(path: Path, doing: str, todo: str) -> TextIO | None:
             f"note: {path}: this file system has no locks ({error.strerror}); make sure that no other process "
             f"{doing} there"
         )
-    if path.exists() and os.path.samestat(os.fstat(file.fileno()), path.stat()):
+    if path.exists() and os.path.samestat(os.fstat(file.fileno()), path.lstat()):
         return file
     file.close()
     return None

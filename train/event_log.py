@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any, TextIO
 
+from ..storage.common.safe_open import own_file
 from ..storage.files import write_text
 from .run_layout import EVENTS_FILE, TENSORBOARD_FOLDER
 
@@ -37,6 +38,9 @@ class EventLog:
 
 
 def _open_events(path: Path, step: int) -> TextIO:
-    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)[:step] if step else []
+    lines: list[str] = []
+    if step:
+        with open(path, encoding="utf-8", opener=own_file) as file:
+            lines = file.readlines()[:step]
     write_text(path, "".join(lines))
-    return path.open("a", encoding="utf-8")
+    return open(path, "a", encoding="utf-8", opener=own_file)

@@ -6,6 +6,7 @@ from typing import TextIO
 
 from .errors import UserError
 from .exits import EXIT_DONE, EXIT_INCOMPLETE
+from .safe_open import own_file
 from .terminal import harmless, say, warn
 
 
@@ -25,7 +26,7 @@ class Problems:
             strict: Raise ``UserError`` at the first problem.
             quiet: Count only, because another caller logs the same problems.
             file: File that lists all problems if there are more than ``MAX_LINES``; replaces the list of an earlier
-                call. Without a file, all are logged.
+                call. Without a file, or if it or its folder is a link, all are logged.
         """
         self.strict, self.quiet, self.file = strict, quiet, file
         self._lines: TextIO | None = None
@@ -57,8 +58,12 @@ class Problems:
         """Open ``file`` and list the problems so far; return None if it cannot be written."""
         try:
             file.parent.mkdir(parents=True, exist_ok=True)
-            self._lines = file.open("w", encoding="utf-8", errors="backslashreplace", buffering=1)
-        except OSError as error:
+            if file.parent.is_symlink():
+                raise UserError(f"{file.parent}: a link, expected a folder of its own; remove it")
+            self._lines = open(  # noqa: SIM115 (closed at the end of the ``with`` block of this object)
+                file, "w", encoding="utf-8", errors="backslashreplace", buffering=1, opener=own_file
+            )
+        except (OSError, UserError) as error:
             say(f"note: problems cannot be listed in a file ({error}); all are shown here")
             self.file = None
             return None

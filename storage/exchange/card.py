@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from ..common.problems import Problems
-from ..files import write_json
+from ..files import write_json, write_text
 from ..records import VideoFeatures
 from ..store import Store
 from .parquet import export_parquet
@@ -18,7 +18,7 @@ def export_hub(store: Store, target: Path, videos: Iterable[VideoFeatures], prob
     (target / DATA_FOLDER).mkdir(parents=True, exist_ok=True)
     num_videos = export_parquet(store, target / DATA_FOLDER, videos, problems)
     write_json(target / PROFILE_FILE, json.loads(store.profile.to_json()))
-    (target / CARD_FILE).write_text(card(store, num_videos), encoding="utf-8")
+    write_text(target / CARD_FILE, card(store, num_videos))
     return num_videos
 
 

@@ -6,6 +6,7 @@ Tokenizers and encoders are in ``text_encoders``: transformers takes seconds to 
 from __future__ import annotations
 
 import re
+import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -163,8 +164,13 @@ class Pieces:
 
     def save(self, folder: Path) -> None:
         """Write the tokenizer and the encoder's settings."""
-        self.tokenizer.save_pretrained(folder)
-        self.encoder.config.save_pretrained(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        # transformers follows links that have the names of its files, a rename replaces them.
+        with tempfile.TemporaryDirectory(dir=folder, prefix=".", suffix=".partial") as partial:
+            self.tokenizer.save_pretrained(partial)
+            self.encoder.config.save_pretrained(partial)
+            for path in Path(partial).iterdir():
+                path.replace(folder / path.name)
 
 
 class Words:
