@@ -73,7 +73,6 @@ def settings_of(args: argparse.Namespace) -> ExtractionSettings:
         decoding=args.decoding,
         tf32=args.tf32,
         stores=args.stores,
-        allowed_folders=args.allow_folder,
         allowed_hosts=args.allow_host,
         retry_failed=args.retry_failed,
         verify_against=args.verify_against,
@@ -222,15 +221,6 @@ def _add_videos(parser: Parser) -> None:
         type=Path,
         metavar="FOLDER",
         help="folder with your own video files, or images; their names become the video ids",
-    )
-    group.add_argument(
-        "--allow-folder",
-        action="append",
-        default=[],
-        type=Path,
-        metavar="FOLDER",
-        help="folder outside --root in which videos listed in videos.jsonl may lie; needed only once, and not with "
-        "--videos",
     )
     group.add_argument(
         "--allow-host",

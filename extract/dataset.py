@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..storage.allowed import allow_folder, refuse_links_out
 from ..storage.common.counts import number_of
 from ..storage.common.problems import Problems
 from ..storage.common.progress import Listener, report_progress_to
@@ -98,6 +99,10 @@ def extract_dataset(
 def select_videos(settings: ExtractionSettings, problems: Problems, *, dry_run: bool) -> Selection:
     """Return the videos and what is left to do for them; link stores and render videos unless ``dry_run``."""
     dataset, names = settings.dataset, settings.names
+    for folder in settings.allowed_folders:
+        allow_folder(dataset, folder)
+    if not dry_run:
+        refuse_links_out(dataset, [*map(dataset.features, names), dataset.thumbnails])
     if settings.stores:
         _link_stores(settings, settings.stores, dry_run=dry_run)
     for name in names if not dry_run else []:

@@ -34,23 +34,23 @@ def choose_videos(settings: ExtractionSettings, problems: Problems, *, dry_run: 
     """
     dataset, folder = settings.dataset, settings.videos
     listed = dataset.read_videos()
-    for allowed in (*settings.allowed_folders, *([folder] if folder is not None else [])):
-        allow_folder(dataset, allowed)
     if folder is None:
         if not listed:
             raise UserError(
                 f"{dataset.videos_file}: not found; run vlalign-preprocess --dataset {dataset.name} first, or pass "
                 "your own: --videos FOLDER"
             )
-        refuse_other_folders(dataset, listed)
         videos = listed
     else:
+        allow_folder(dataset, folder)
         if settings.names == [LOGMEL]:
             videos = list_folder(folder, problems, suffixes=VIDEO_SUFFIXES + SOUND_SUFFIXES)
         else:
             videos = list_folder(folder, problems, instead=IMAGE_SUFFIXES)
+    refuse_other_folders(dataset, videos)
+    if folder is not None and not dry_run:
         merged = {v.video_id: v for v in listed} | {v.video_id: v for v in videos}
-        if list(merged.values()) != listed and not dry_run:
+        if list(merged.values()) != listed:
             dataset.write_videos(list(merged.values()))
     if settings.verify_against is not None:
         videos = _videos_with_features(settings, settings.verify_against, videos)

@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from ..storage.allowed import refuse_links_out
 from ..storage.common.counts import number_of
 from ..storage.common.errors import SettingError, UserError
 from ..storage.common.problems import Problems
@@ -163,6 +164,7 @@ def prepare_records(
     Raises:
         UserError: There is no caption, the spaCy pipeline is not installed, or another process prepares the captions.
     """
+    refuse_links_out(dataset, [dataset.captions])
     pieces = records if isinstance(records, Pieces) else in_one_process(records)
     model = installed_model(spacy_model)
     tagger = Tagger(spacy_model, f"{model.package} {model.version}, spaCy {importlib.metadata.version('spacy')}")

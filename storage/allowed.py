@@ -1,13 +1,14 @@
-"""Folders outside of ``--root`` that may hold videos of a data set.
+"""Folders outside of ``--root`` that may hold videos and files of a data set.
 
-``videos.jsonl`` may come from a stranger and may name any file, so the user names these folders. They are kept for
-each data set (``state.py``).
+A data set may come from a stranger: ``videos.jsonl`` may name any file, and links may lead anywhere. So the user names
+these folders. They are kept for each data set (``state.py``).
 """
 
 import json
 import os
 import shlex
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from .common.errors import UserError
@@ -17,13 +18,21 @@ from .layout import DatasetFolder
 from .records import VideoRecord
 from .state import state_file
 
+SCANNED_NAMES = 4
+"""A folder that so many videos lie in is read once. Asking for each name would take a network disk an hour for a
+million.
+"""
 _of_this_process: dict[str, list[str]] = {}
 
 
 def allow_folder(dataset: DatasetFolder, folder: Path) -> None:
-    """Record that videos of a data set may lie in ``folder``. Raises ``UserError`` if there is no such folder."""
+    """Record that videos and files of a data set may lie in ``folder``.
+
+    Raises:
+        UserError: There is no such folder.
+    """
     if not folder.is_dir():
-        raise UserError(f"{folder}: no such folder; expected one with videos of {dataset.name}")
+        raise UserError(f"{folder}: no such folder; expected one with videos or files of {dataset.name}")
     key, allowed = str(dataset.path.resolve()), os.path.abspath(folder)
     if allowed in _recorded(key):
         return
@@ -34,29 +43,92 @@ def allow_folder(dataset: DatasetFolder, folder: Path) -> None:
             write_json(path, {"dataset": key, "folders": [*_written(key), allowed]})
     except (OSError, RuntimeError) as error:  # no home folder, or a read-only one
         note_once(
-            f"note: {folder}: the permission to read videos there cannot be kept ({error}), so the next command asks "
+            f"note: {folder}: the permission to use that folder cannot be kept ({error}), so the next command asks "
             "again; "
             "set XDG_STATE_HOME to a folder that can be written"
         )
 
 
-def outside_of_folders(dataset: DatasetFolder, videos: Sequence[VideoRecord]) -> list[str]:
-    """Return the paths of the videos that lie neither under the root nor in a folder that the user named."""
-    folders = [str(dataset.root.absolute()), *_recorded(str(dataset.path.resolve()))]
-    allowed = tuple(folder.rstrip("/") + "/" for folder in folders)
-    files = (video.path for video in videos if os.path.isabs(video.path))
-    return [path for path in files if not os.path.normpath(path).startswith(allowed)]
+class _AllowedFolders:
+    """The real folders that files of a data set may lie in: the root, the data set's own and those of the user."""
+
+    def __init__(self, dataset: DatasetFolder) -> None:
+        folders = [dataset.root, dataset.path, *_recorded(str(dataset.path.resolve()))]
+        self._prefixes = tuple(os.path.realpath(folder).rstrip("/") + "/" for folder in folders)
+
+    def have(self, real_path: str) -> bool:
+        return f"{real_path}/".startswith(self._prefixes)
+
+
+def outside_of_folders(dataset: DatasetFolder, videos: Sequence[VideoRecord]) -> dict[str, str]:
+    """Return {path: real path} of the videos that lie neither under the root nor in a folder that the user named.
+
+    Links are followed: the folder that counts is the one where a file really lies.
+    """
+    allowed, home = _AllowedFolders(dataset), str(dataset.path.absolute())
+    by_folder: dict[str, list[tuple[str, str]]] = defaultdict(list)
+    for video in videos:
+        if not video.url:
+            folder, _, name = os.path.join(home, video.path).rpartition("/")
+            by_folder[folder].append((name, video.path))
+    outside = {}
+    for folder, files in by_folder.items():
+        real_folder, links = os.path.realpath(folder or "/"), _links_among(folder or "/", [name for name, _ in files])
+        inside = allowed.have(real_folder)
+        for name, path in files:
+            if name in links or name in ("", ".", ".."):
+                real_path = os.path.realpath(f"{folder}/{name}")
+                if not allowed.have(real_path):
+                    outside[path] = real_path
+            elif not inside:
+                outside[path] = os.path.join(real_folder, name)
+    return outside
+
+
+def _links_among(folder: str, names: Sequence[str]) -> set[str]:
+    """Return which names of a folder are links."""
+    if len(names) < SCANNED_NAMES:
+        return {name for name in names if os.path.islink(f"{folder}/{name}")}
+    try:
+        with os.scandir(folder) as entries:
+            return {entry.name for entry in entries if entry.is_symlink()}
+    except OSError:  # no such folder; or one whose names cannot be listed, only opened
+        return {name for name in names if os.path.islink(f"{folder}/{name}")}
 
 
 def refuse_other_folders(dataset: DatasetFolder, videos: Sequence[VideoRecord]) -> None:
     """Raise ``UserError`` if videos lie neither under the root nor in a folder that the user named."""
     if outside := outside_of_folders(dataset, videos):
-        folder = os.path.commonpath([os.path.dirname(path) for path in outside])
+        for video in videos:
+            if video.path in outside:
+                dataset.video_file(video)  # a relative path that leads out is another mistake, which nobody can allow
+        folder = os.path.commonpath([os.path.dirname(real_path) for real_path in outside.values()])
+        path, real_path = next(iter(outside.items()))
+        link = f" (a link to {real_path})" if os.path.normpath(path) != real_path else ""
         raise UserError(
             f"{dataset.videos_file}: {len(outside):,} of its videos lie outside of {dataset.root}, such as "
-            f"{outside[0]}; if "
+            f"{path}{link}; if "
             f"you trust this list, pass --allow-folder {shlex.quote(folder)} once"
         )
+
+
+def refuse_links_out(dataset: DatasetFolder, folders: Iterable[Path]) -> None:
+    """Raise ``UserError`` if a folder that a command writes to really lies elsewhere, and the user has not allowed it.
+
+    Args:
+        dataset: The data set.
+        folders: Folders in that of the data set. They need not exist yet.
+    """
+    allowed, home = _AllowedFolders(dataset), dataset.path.absolute()
+    for folder in folders:
+        folder = folder.absolute()
+        for path in [*(path for path in reversed(folder.parents) if home in path.parents), folder]:
+            real_path = os.path.realpath(path)
+            if not allowed.have(real_path):
+                raise UserError(
+                    f"{path}: a link to {real_path}, outside of {dataset.root}, and nothing is written there; remove "
+                    f"it or, if you made it, pass --allow-folder {shlex.quote(real_path)} once"
+                )
 
 
 def _recorded(key: str) -> list[str]:

@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ..storage.allowed import refuse_links_out
 from ..storage.captions import choose_protocol, read_captions_about
 from ..storage.common.errors import SettingError, UserError
 from ..storage.common.problems import Problems
@@ -153,6 +154,10 @@ def _request(
     about = read_run(run_folder)
     config = read_config(about)
     asked, folder = _asked_about(run_folder, config, root, dataset, on, protocol)
+    if run is None or run_folder != Path(run):  # it was found by its name
+        refuse_links_out(DatasetFolder(root, run_folder.parents[1].name), [run_folder])
+    refuse_links_out(dataset_of(run_folder, config), [run_folder.resolve() / folder.relative_to(run_folder)])
+    refuse_links_out(asked, [asked.captions, asked.pairs])
     weights = _score_weights(settings, score_weights(about, config), run_folder.name)
     task = _choose_task(settings.task, config, asked)
     question = Question(settings.split, weights, _task_settings(task, settings, config, run_folder.name))

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..storage.allowed import refuse_links_out
 from ..storage.captions import choose_protocol, read_captions_about
 from ..storage.common.errors import SettingError
 from ..storage.common.problems import Problems
@@ -17,6 +18,7 @@ from .data.stores import Stores, choose_features, only_features
 from .objectives import objective_for
 from .recipes import RECIPES, describe, make_config, usual_recipe
 from .run_files import read_config
+from .run_layout import TENSORBOARD_FOLDER, TEXT_FOLDER
 from .run_names import name_of_run
 from .runs import describe_inputs, find_run, open_run_stores, read_run, trained_before
 
@@ -78,6 +80,8 @@ def train(
     init_folder = find_run(root, None, init) if init else None
     folder, config = _choose_config(folder, given, recipe, protocol, init or "", init_folder)
     run_folder = folder.runs / (run_name or name_of_run(config, init_folder))
+    parts = [run_folder / name for name in (TENSORBOARD_FOLDER, TEXT_FOLDER)]
+    refuse_links_out(folder, [*parts, folder.captions, folder.pairs, folder.path / "pair_weights"])
     stores = open_run_stores(folder, config)
     if trained_before(run_folder, config, describe_inputs(folder, stores, init_folder)):
         say(f"{run_folder}: trained before with the same settings on the same data; nothing to do")

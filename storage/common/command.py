@@ -62,6 +62,7 @@ def _run(command: Command, args: argparse.Namespace, prog: str) -> int:
     try:
         if (encoding := sys.getfilesystemencoding()) != "utf-8":
             raise UserError(f"file names are read as {encoding}, expected utf-8; set PYTHONUTF8=1")
+        _allow_folders(args)
         code = command(args)
         sys.stdout.flush()
         return code
@@ -86,6 +87,18 @@ def _run(command: Command, args: argparse.Namespace, prog: str) -> int:
         kept = next((kept for cause in _causes(error) if (kept := what_is_kept(cause))), "")
         warn(f"{prog}: stopped" + (f"; {kept}, and the same command goes on from there" if kept else ""))
         return stop_code
+
+
+def _allow_folders(args: argparse.Namespace) -> None:
+    """Record what ``--allow-folder`` names."""
+    if folders := getattr(args, "allow_folder", None):
+        from ..allowed import allow_folder
+        from ..layout import DatasetFolder
+
+        if args.dataset is None:
+            raise UserError(f"--allow-folder {folders[0]}: of which data set? Pass --dataset, too")
+        for folder in folders:
+            allow_folder(DatasetFolder(args.root, args.dataset), folder)
 
 
 def _nobody_reads() -> bool:

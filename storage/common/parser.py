@@ -237,7 +237,7 @@ def next_call(command: str, root: Path, dataset: str) -> str:
 
 
 def add_dataset(parser: Parser) -> None:
-    """Add ``--root`` and ``--dataset``."""
+    """Add ``--root``, ``--dataset`` and ``--allow-folder``."""
     parser.add_argument(
         "--root",
         type=Path,
@@ -245,3 +245,13 @@ def add_dataset(parser: Parser) -> None:
         help="folder of all data sets (default: $VLALIGN_ROOT or ./vlalign_data)",
     )
     parser.add_argument("--dataset", help="name of the data set: its folder under --root")
+    allow_folder = parser.add_argument(
+        "--allow-folder",
+        action="append",
+        default=[],
+        type=Path,
+        metavar="FOLDER",
+        help="folder outside --root in which videos and files of the data set may lie, by its list or by links; needed "
+        "only once, and not with --videos",
+    )
+    parser.rarely([allow_folder])

@@ -10,6 +10,7 @@ from helpers.videos import scene
 from vlalign.extract.cli import main as extract_main
 from vlalign.extract.render import render_video
 from vlalign.storage import FeatureStore
+from vlalign.storage.allowed import allow_folder, outside_of_folders
 from vlalign.storage.files import file_identity
 from vlalign.storage.layout import DatasetFolder
 from vlalign.storage.records import VideoRecord
@@ -57,6 +58,71 @@ def test_a_list_reads_no_file_outside_the_root_without_permission(dataset, recor
 def test_the_videos_option_is_permission(dataset, recordings):
     assert extract(dataset, "--videos", recordings) == 0
     assert extract(dataset) == 0
+
+
+MANY = 20
+"""So many names that their folder is read once."""
+
+
+def linked(dataset: DatasetFolder, kind: str, recordings: Path, num: int) -> list[VideoRecord]:
+    """Return a list whose videos lie in the data set's folder by their paths, and elsewhere by links."""
+    (dataset.path / "videos").mkdir(parents=True)
+    if kind == "folder":
+        (dataset.path / "videos" / "more").symlink_to(recordings)
+        return [VideoRecord(video_id=name, path=f"videos/more/{name}.mp4") for name in ("a", "b")]
+    for number in range(num):
+        (dataset.path / "videos" / f"{number}.mp4").symlink_to(recordings / "a.mp4")
+    folder = str(dataset.path / "videos") if kind == "absolute" else "videos"
+    return [VideoRecord(video_id=str(number), path=f"{folder}/{number}.mp4") for number in range(num)]
+
+
+@pytest.mark.parametrize("num", [1, MANY])
+@pytest.mark.parametrize("kind", ["file", "absolute", "folder"])
+def test_a_link_to_a_file_outside_the_root_needs_permission(dataset, recordings, capsys, kind, num):
+    videos = linked(dataset, kind, recordings, num)
+    dataset.write_videos(videos)
+    for more in ((), ("--plan",)):
+        assert extract(dataset, *more) == 2
+        error = capsys.readouterr().err
+        assert f"{len(videos):,} of its videos lie outside of {dataset.root}" in error
+        assert f"--allow-folder {recordings} once" in error and len(error.splitlines()) == 1
+    assert outside_of_folders(dataset, videos).keys() == {video.path for video in videos}
+    allow_folder(dataset, recordings)
+    assert outside_of_folders(dataset, videos) == {}
+
+
+def test_links_within_the_root_and_a_linked_data_set_need_none(dataset, recordings, tmp_path):
+    real = DatasetFolder(tmp_path / "another disk", "mine")
+    (real.path / "videos").mkdir(parents=True)
+    (real.path / "a.mp4").write_bytes((recordings / "a.mp4").read_bytes())
+    (real.path / "videos" / "b.mp4").symlink_to("../a.mp4")
+    dataset.root.mkdir()
+    dataset.path.symlink_to(real.path)
+    real.write_videos(
+        [
+            VideoRecord(video_id="a", path="a.mp4"),
+            VideoRecord(video_id="b", path="videos/b.mp4"),
+            VideoRecord(video_id="c", path=str(real.path / "a.mp4")),
+            VideoRecord(video_id="d", path="videos/missing.mp4"),
+        ]
+    )
+    assert extract(dataset) == 1, "one is missing"
+    assert sorted(FeatureStore(real.features("resnet152")).video_ids()) == ["a", "b", "c"]
+
+
+def test_links_in_a_folder_of_videos_are_followed_where_the_user_allows_it(dataset, recordings, tmp_path, capsys):
+    folder = tmp_path / "videos"
+    folder.mkdir()
+    (folder / "a.mp4").symlink_to(recordings / "a.mp4")
+    (folder / "b.mp4").symlink_to("a.mp4")
+    (folder / "nowhere.mp4").symlink_to(tmp_path / "nothing.mp4")
+    assert extract(dataset, "--videos", folder) == 2
+    error = capsys.readouterr().err
+    assert f"--allow-folder {recordings} once" in error and len(error.splitlines()) == 1
+    assert not dataset.videos_file.exists()
+    assert extract(dataset, "--videos", folder, "--allow-folder", recordings) == 0
+    assert sorted(FeatureStore(dataset.features("resnet152")).video_ids()) == ["a", "b"]
+    assert extract(dataset, "--videos", folder) == 0, "once is enough"
 
 
 @pytest.mark.parametrize("path", ["{outside}/drawn.mp4", "link/drawn.mp4"])

@@ -5,6 +5,7 @@ import re
 import shutil
 from pathlib import Path
 
+from ...storage.allowed import refuse_links_out
 from ...storage.common.errors import UserError, refuse_unreadable
 from ...storage.files import read_json, write_json
 from ...storage.layout import DatasetFolder
@@ -24,6 +25,7 @@ def check_run_folder(dataset: DatasetFolder, name: str) -> Path:
     """
     if not name or name in (".", "..") or "/" in name or "\0" in name:
         raise UserError(f"run {name!r}: expected the name of a folder in {dataset.runs}, not a path")
+    refuse_links_out(dataset, [dataset.runs])
     folder = dataset.runs / name
     if folder.is_symlink():
         raise UserError(f"{folder}: a link, which leads elsewhere; expected a run's own folder; remove it by hand")

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ...storage.allowed import refuse_links_out
 from ...storage.common.errors import UserError
 from ...storage.common.problems import Problems
 from ...storage.layout import DatasetFolder
@@ -34,7 +35,7 @@ def list_runs(dataset: DatasetFolder, *, sort: str | None = None, conditions: Se
         SettingError: ``sort`` or a condition names what no run has.
         UserError: The data set has no runs.
     """
-    with Problems(file=dataset.problems("runs")) as problems:
+    with Problems() as problems:  # without a file: a command that only looks writes nothing
         groups = group_runs(read_records(dataset, problems))
     unfinished = unfinished_runs(dataset.runs)
     if not groups and not unfinished and not problems.count:
@@ -59,6 +60,7 @@ def compare_runs(dataset: DatasetFolder, first: str, second: str, *, seed: int =
     Raises:
         UserError: A run is missing or was not evaluated, or they were asked something else.
     """
+    refuse_links_out(dataset, [dataset.comparisons])
     with Problems(file=dataset.problems("runs")) as problems:
         records = read_records(dataset, problems)
     pair = pair_runs(choose_record(records, first), choose_record(records, second), seed=seed)

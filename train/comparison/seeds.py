@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ...storage.allowed import refuse_links_out
 from ...storage.common.errors import SettingError
 from ...storage.common.progress import Listener
 from ...storage.layout import DatasetFolder
@@ -125,8 +126,9 @@ def _compared(
     root: Path, runs: Sequence[TrainedRun], evaluations: tuple[Evaluation, ...], seeds: Sequence[int], name: str
 ) -> SeedRuns:
     table = seeds_table([measured(e.figures) for e in evaluations], seeds, recipe=runs[0].config.recipe)
-    folder = DatasetFolder(root, runs[0].config.dataset).comparisons
-    return SeedRuns(tuple(runs), evaluations, table, tuple(write_table(table, folder, name)))
+    dataset = DatasetFolder(root, runs[0].config.dataset)
+    refuse_links_out(dataset, [dataset.comparisons])
+    return SeedRuns(tuple(runs), evaluations, table, tuple(write_table(table, dataset.comparisons, name)))
 
 
 def _table_name(run: TrainedRun, seeds: Sequence[int], run_name: str | None) -> str:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ...storage.allowed import refuse_links_out
 from ...storage.common.errors import SettingError, UserError
 from ...storage.common.problems import Problems
 from ...storage.common.progress import Listener
@@ -96,6 +97,7 @@ def run_suite(
         problem = f"{suite.source} has no figures for {folder.name}; expected --dataset {', '.join(suite.datasets)}"
         raise SettingError("suite", suite_name, problem)
     given = {name: value for name, value in (settings or {}).items() if value is not None}
+    refuse_links_out(folder, [folder.comparisons])
     rows = suite.rows_for(folder.name)
     for row in rows:  # all mistakes in settings are found before the first training
         row_config(suite, row, folder.name, given)

@@ -1,7 +1,8 @@
 """The addresses of the page. Everything that can be asked for is in ``/api/openapi.json``, too."""
 
+import os
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Annotated, Any
 from fastapi import Depends, FastAPI, HTTPException, Query, Request, Response
 from fastapi.responses import FileResponse, JSONResponse
 from starlette.staticfiles import StaticFiles
+from starlette.types import Receive, Scope, Send
 
 from ...storage.common.errors import UserError
 from ..search.limits import OutOfTime, SearchBy, time_limit
@@ -46,6 +48,23 @@ class Filters:
     caption_known: Known = None
     shortest: Seconds = 0
     longest: Seconds = 1e7
+
+
+class OpenFileResponse(FileResponse):
+    """An answer with a file that is open, or a range of it. What its name stands for by then does not matter."""
+
+    def __init__(self, descriptor: int, media_type: str, headers: Mapping[str, str]) -> None:
+        """Take the file's descriptor, which is closed after the answer."""
+        self._descriptor = descriptor
+        path, about = f"/dev/fd/{descriptor}", os.fstat(descriptor)
+        super().__init__(path, media_type=media_type, headers=headers, stat_result=about)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the answer."""
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            os.close(self._descriptor)
 
 
 @dataclass(frozen=True)
@@ -225,8 +244,7 @@ def _add_media(app: FastAPI) -> None:
     @app.get("/media/video", dependencies=[Depends(check_range)], **in_ranges)
     def video(of: Of, video_id: VideoId) -> Any:
         """Return the file of a video, or one range of its bytes."""
-        path, media_type = of.library.file(video_id)
-        return FileResponse(path, media_type=media_type, headers=kept)
+        return OpenFileResponse(*of.library.file(video_id), kept)
 
     @app.get("/media/clip", dependencies=[Depends(check_range)], **in_ranges)
     def clip(of: Of, video_id: VideoId, start: Seconds, end: Seconds) -> Any:

@@ -1,14 +1,16 @@
 """Content that the page shows besides scores: files, thumbnails, captions and splits of its videos, by id."""
 
 import os
-import stat
 import threading
 from collections import defaultdict
+from dataclasses import replace
 from pathlib import Path
 
 from ...storage.allowed import refuse_other_folders
 from ...storage.captions import read_captions, read_captions_about
 from ...storage.common.errors import UserError
+from ...storage.common.safe_open import own_file
+from ...storage.files import IMAGE_SUFFIXES, SOUND_SUFFIXES, VIDEO_SUFFIXES
 from ...storage.layout import DatasetFolder
 from ...storage.media import MEDIA_TYPES, Shown, how_shown
 from ...storage.records import SPLITS, Caption
@@ -16,6 +18,8 @@ from ...storage.thumbnails import ThumbnailStore
 from .clips import Clips, NoClip
 
 MOST_CAPTIONS = 3
+SHOWN_SUFFIXES = VIDEO_SUFFIXES + SOUND_SUFFIXES + IMAGE_SUFFIXES
+NOT_READ = "the file of this video was moved or deleted, or lies where it may not be read"
 
 
 class Missing(Exception):
@@ -59,16 +63,22 @@ class Library:
         video = self._videos.get(video_id)
         return "pictures" if video is None else how_shown(video)
 
-    def file(self, video_id: str) -> tuple[Path, str]:
-        """Return the file of a video that browsers play, and its media type.
+    def file(self, video_id: str) -> tuple[int, str]:
+        """Open the file of a video that browsers play; return its descriptor, to be closed by the caller, and its media
+        type.
 
         Raises:
             Missing: There is no such video, or its file is gone or may not be served.
         """
         if self.how_shown(video_id) != "file" and video_id in self._videos:
             raise Missing("browsers do not play this file; clips or pictures of it are shown")
-        path = self._path(video_id)
-        return path, MEDIA_TYPES[path.suffix.lower()]
+        path = self._real_path(video_id)
+        if path.suffix.lower() not in SHOWN_SUFFIXES:  # the name in the list may be that of a link to any file
+            raise Missing("the file of this video has no name of a video")
+        try:
+            return own_file(str(path), os.O_RDONLY), MEDIA_TYPES[Path(self._videos[video_id].path).suffix.lower()]
+        except (UserError, OSError):
+            raise Missing(NOT_READ) from None
 
     def clip(self, video_id: str, start_seconds: float, end_seconds: float) -> Path:
         """Return the file of a clip that browsers play (WebM) of any video on this machine.
@@ -80,22 +90,22 @@ class Library:
         if self.how_shown(video_id) == "pictures" and video_id in self._videos:
             raise Missing("there are no clips of this; its pictures are shown")
         try:
-            return self._clips.path(self._path(video_id), start_seconds, end_seconds)
+            return self._clips.path(self._real_path(video_id), start_seconds, end_seconds)
         except NoClip as error:
             raise Missing(f"no clip of this video: {error}") from None
 
-    def _path(self, video_id: str) -> Path:
+    def _real_path(self, video_id: str) -> Path:
+        """Return where the file of a video lies, after all links: under the root or in a folder that the user named."""
         video = self._videos.get(video_id)
         if video is None:
             raise Missing("no such video in this data set")
         try:
-            refuse_other_folders(self.dataset, [video])
-            path = self.dataset.video_path(video)
-            mode = os.stat(path).st_mode
-        except (UserError, OSError):
-            raise Missing("the file of this video was moved or deleted, or lies where it may not be read") from None
-        if not stat.S_ISREG(mode):
-            raise Missing("the file of this video is no regular file")
+            path = self.dataset.video_path(video).resolve()
+            refuse_other_folders(self.dataset, [replace(video, path=str(path))])
+        except (UserError, OSError, RuntimeError):  # the last of a circle of links
+            raise Missing(NOT_READ) from None
+        if not path.is_file():
+            raise Missing(NOT_READ)
         return path
 
     def picture(self, video_id: str, seconds: float) -> bytes:

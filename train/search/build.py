@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
+from ...storage.allowed import refuse_links_out
 from ...storage.common.errors import UserError
 from ...storage.common.packages import EXTRAS, install_command
 from ...storage.common.progress import Listener, report_progress_to
@@ -73,6 +74,7 @@ def build_index(
     source = EncoderSource.of(folder, features=features, run=run, weights=weights, root=root, device=device)
     encoder = source.open()
     index = IndexFolder.of(encoder)
+    refuse_links_out(encoder.dataset, [CodeFolder(index.path).path])
     before = after = index.open()
     if missing := before.state.missing:
         with report_progress_to(on_progress):
@@ -139,6 +141,7 @@ def open_index(encoder: Encoder) -> WindowIndex:
         if num_missing > SMALL_WINDOWS:
             break
     if num_missing <= SMALL_WINDOWS:
+        refuse_links_out(encoder.dataset, [folder.path])
         add_videos(folder, missing)
         return folder.open()
     todo = f"run vlalign-index --dataset {encoder.dataset.name}"

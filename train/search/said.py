@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from ...storage.allowed import refuse_links_out
 from ...storage.captions import CaptionTime, caption_parts, read_times
 from ...storage.common.errors import refuse_unreadable
 from ...storage.common.progress import progress
@@ -136,6 +137,7 @@ def open_said(dataset: DatasetFolder) -> SaidIndex | None:
         index = SaidIndex(path)
         if index.made_from() == made_from:
             return index
+    refuse_links_out(dataset, [path.parent])
     with written_whole(path) as partial:
         _write(partial, made_from, progress(parts, total=len(parts), what="reading captions", unit="files"))
     return SaidIndex(path)

@@ -1,6 +1,7 @@
 """The page's server: what it answers is what search finds, and it serves nothing else."""
 
 import io
+import os
 import random
 import shutil
 import threading
@@ -27,12 +28,26 @@ from vlalign.train.page import clips as page_clips
 from vlalign.train.page.app import make_app
 from vlalign.train.page.clips import Busy, Clips
 from vlalign.train.page.guard import POLICY, Access
+from vlalign.train.page.library import Library
 from vlalign.train.page.serve import serve
 
 TRAIN = ["--objective", "taco", "--features", "s3d", "--num-steps", "2", "--batch-size", "4", "--num-negatives", "2"]
 HOSTS = ["127.0.0.1", "localhost"]
 CONTENT = bytes(range(256)) * 40
 SECRET = b"the secret of another folder"
+LINKS = {
+    "videos/out.mp4": "../../../secret.mp4",
+    "videos/named otherwise.mp4": "../notes.json",
+    "videos/again.mp4": "out.mp4",
+    "videos/circle.mp4": "circle.mp4",
+    "videos/nowhere.mp4": "nothing.mp4",
+    "videos/folder.mp4": ".",
+    "videos/device.mp4": "/dev/zero",
+    "elsewhere/secret.mp4": None,
+    "videos/pipe.mp4": None,
+    "videos/same.mp4": "v000.mp4",
+}
+"""{path of a video, from v010 on: where it leads}"""
 
 
 @pytest.fixture(scope="module")
@@ -53,8 +68,15 @@ def toy(tmp_path_factory):
             VideoRecord(video_id="v006", path="videos/page.avi"),
             VideoRecord(video_id="v007", path="videos/photo.jpg"),
             VideoRecord(video_id="v008", path="https://127.0.0.1:9/v008.avi"),
+            *(VideoRecord(video_id=f"v{number:03d}", path=path) for number, path in enumerate(LINKS, start=10)),
         ]
     )
+    (toy.path / "notes.json").write_bytes(SECRET)
+    for path, target in LINKS.items():
+        if target is not None:
+            os.symlink(target, toy.path / path)
+    (toy.path / "elsewhere").symlink_to(toy.root.parent)
+    os.mkfifo(toy.path / "videos" / "pipe.mp4")
     write_numbered(toy.path / "videos" / "old.avi", range(96), Fraction(1, 24), container="avi", codec="mpeg4")
     (toy.path / "videos" / "page.avi").write_text("<script>alert(1)</script>")
     (toy.path / "videos" / "photo.jpg").write_bytes(CONTENT)
@@ -165,6 +187,40 @@ def test_other_files_are_not_served(client, kind, video_id):
     answer = client.get(f"/media/{kind}", params={"video_id": video_id, "start": 0, "end": 1})
     assert answer.status_code == 404
     assert SECRET not in answer.content and b"/secret" not in answer.content
+
+
+@pytest.mark.parametrize("video_id", [f"v{number:03d}" for number, path in enumerate(LINKS, start=10)][:-1])
+def test_links_lead_to_no_other_file(client, video_id):
+    """Their names end in .mp4, and lie in the data set's folder."""
+    for kind in ("video", "clip"):
+        answer = client.get(f"/media/{kind}", params={"video_id": video_id, "start": 0, "end": 1})
+        assert answer.status_code == 404
+        assert SECRET not in answer.content and b"/secret" not in answer.content
+
+
+def test_a_link_to_a_video_within_the_root_is_served(client, toy):
+    part = client.get("/media/video", params={"video_id": "v019"}, headers={"Range": "bytes=100-199"})
+    assert (part.status_code, part.content, part.headers["content-type"]) == (206, CONTENT[100:200], "video/mp4")
+
+
+def test_what_is_sent_is_the_file_that_was_checked(client, toy, monkeypatch):
+    """A link takes its name between the check and the answer. No descriptor stays open."""
+    path, kept, check = toy.path / "videos" / "v000.mp4", toy.path / "videos" / "kept.mp4", Library.file
+
+    def swapped(self: Library, video_id: str) -> tuple[int, str]:
+        checked = check(self, video_id)
+        path.rename(kept)
+        path.symlink_to(toy.root.parent / "secret.mp4")
+        return checked
+
+    assert client.get("/media/video", params={"video_id": "v000"}).content == CONTENT
+    num_open = len(os.listdir("/dev/fd"))
+    monkeypatch.setattr(Library, "file", swapped)
+    try:
+        assert client.get("/media/video", params={"video_id": "v000"}).content == CONTENT
+    finally:
+        kept.replace(path)
+    assert len(os.listdir("/dev/fd")) == num_open
 
 
 def test_a_clip_shows_what_browsers_cannot_play(client):
