@@ -5,12 +5,16 @@ import hashlib
 import json
 import re
 import shutil
+from pathlib import Path
 
 import pytest
 from helpers.browser import needs_browser, open_browser
 from vlalign.storage.files import read_json, read_jsonl
+from vlalign.storage.layout import DatasetFolder
+from vlalign.storage.thumbnails import ThumbnailStore
 from vlalign.train.cli_evaluate import main as evaluate_main
 from vlalign.train.cli_train import main as train_main
+from vlalign.train.tasks.pictures import shown_clips
 
 OVERFLOWING = """() => [...document.querySelectorAll("main *:not(svg *):not(pre *)")]
   .filter((e) => e.getBoundingClientRect().right > innerWidth + 1 && !e.closest(".wide"))
@@ -95,6 +99,20 @@ def test_each_clip_has_pictures_and_a_link_that_leads_to_its_video(report):
         assert len(clip["pictures"]) == 3
         assert (report.parent / clip["link"]).name.startswith(clip["video_id"])
         assert (report.parent / clip["link"]).is_file()
+
+
+def test_no_clip_is_linked_to_a_file_outside_the_root(report, tmp_path):
+    """The name of the file in the data set's folder is that of a symlink."""
+    demo = DatasetFolder(tmp_path / "root", "demo")
+    shutil.copytree(report.parents[2], demo.path)
+    clip = next(clip for clip in listed(report)["clips"] if clip["link"])
+    name = Path(clip["link"]).name
+    shutil.move(demo.path / "videos" / name, tmp_path / name)
+    (demo.path / "videos" / name).symlink_to(tmp_path / name)
+    shown = shown_clips(demo, ThumbnailStore(demo.thumbnails), demo.path, listed(report)["clips"])
+    links = {shown_clip["video_id"]: shown_clip["link"] for shown_clip in shown.clips}
+    assert [video_id for video_id, link in links.items() if not link] == [clip["video_id"]] and len(links) > 1
+    assert any("1 videos cannot be played" in note for note in shown.notes)
 
 
 @needs_browser
