@@ -82,6 +82,13 @@ class FeatureStore:
         shard, index = self._snapshot.locate(video_id)
         return shard, shard.videos[index]
 
+    def spans(self, video_ids: Sequence[str]) -> np.ndarray:
+        """Return when the first row of each video starts and its last row ends, float64 [N, 2].
+
+        Of shards on another machine only these times are fetched.
+        """
+        return self._read(lambda snapshot: snapshot.spans(video_ids))
+
     def shard_of(self, video_ids: Sequence[str]) -> np.ndarray:
         """Return the index among ``shards``, int64, of the one that each video is read from."""
         return self._snapshot.shard_of(video_ids)

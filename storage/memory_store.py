@@ -75,6 +75,12 @@ class MemoryStore:
         """Return what of the video is missing in its rows or was damaged; empty if all is well."""
         return self._videos[video_id].partial
 
+    def spans(self, video_ids: Sequence[str]) -> np.ndarray:
+        """Return when the first row of each video starts and its last row ends, float64 [N, 2]."""
+        videos = [self._videos[video_id] for video_id in video_ids]
+        spans = [(v.start_seconds[0], v.end_seconds[-1]) if len(v.features) else (np.nan, np.nan) for v in videos]
+        return np.array(spans, dtype=np.float64).reshape(-1, 2)
+
     def shard_of(self, video_ids: Sequence[str]) -> np.ndarray:
         """Return 0 for each video: there are no shards."""
         return np.zeros(len(video_ids), dtype=np.int64)

@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import numpy as np
 from .common.errors import UserError
 from .common.terminal import note_once
 from .records import StoredVideo, VideoFeatures
-from .remote.store import RemoteStore, remote_store
+from .remote.store import RemoteStore, is_stub, remote_store
 from .shard_names import stamp_of
 from .shards.format import Shard
 from .shards.read import ShardRows, read_shard
@@ -24,7 +25,9 @@ PREFETCHED_BYTES = 1 << 30
 """Rows are assumed to be in memory still until this many more bytes were asked for. Asking again would take half as
 long as copying them.
 """
-NO_ROWS = np.empty((0, 0))
+NO_ROWS, NO_TIMES = np.empty((0, 0)), np.empty(0)
+TIMES_AT_ONCE = 32
+"""Shards on another machine whose times are asked for at the same time."""
 
 
 class Snapshot:
@@ -76,6 +79,36 @@ class Snapshot:
         """Return the number of the shard that each video is read from."""
         return np.fromiter((self.positions[video_id] >> 32 for video_id in video_ids), np.int64, len(video_ids))
 
+    def spans(self, video_ids: Sequence[str]) -> np.ndarray:
+        """Return when the first row of each video starts and its last row ends, float64 [N, 2]."""
+        positions = np.fromiter((self.positions[video_id] for video_id in video_ids), np.int64, len(video_ids))
+        numbers, of_positions = np.unique(positions >> 32, return_inverse=True)
+        groups = np.split(np.argsort(of_positions, kind="stable"), np.cumsum(np.bincount(of_positions))[:-1])
+
+        def read(place: int) -> tuple[np.ndarray, np.ndarray]:
+            shard = self.shards[numbers[place]]
+            of_videos = shard.videos[positions[groups[place]] & ROW_MASK]
+            first, num_rows = of_videos["first_row"], of_videos["num_rows"]
+            has_rows = num_rows > 0
+            spans = np.full((len(of_videos), 2), np.nan)
+            starts, ends = self._times(shard, int(numbers[place])) if has_rows.any() else (NO_TIMES, NO_TIMES)
+            spans[has_rows, 0] = starts[first[has_rows]]
+            spans[has_rows, 1] = ends[(first + num_rows)[has_rows] - 1]
+            return groups[place], spans
+
+        spans = np.full((len(positions), 2), np.nan)
+        with ThreadPoolExecutor(TIMES_AT_ONCE if self.remote else 1) as pool:
+            for group, of_group in pool.map(read, range(len(numbers))):
+                spans[group] = of_group
+        return spans
+
+    def _times(self, shard: Shard, number: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return when each row of a shard starts and ends, without fetching the other rows."""
+        if number not in self._open and self.remote and is_stub(shard.path):
+            return self.remote.times(shard)
+        columns = self._rows_of(number).columns
+        return columns["start_seconds"], columns["end_seconds"]
+
     def parts(self) -> list[ShardPart]:
         """Return every shard with its videos that are in use; later shards replaced the others."""
         positions = np.sort(np.fromiter(self.positions.values(), np.int64, len(self.positions)))
@@ -99,7 +132,9 @@ class Snapshot:
     def rows(self, video_id: str) -> tuple[ShardRows, int]:
         """Return the open shard that a video is read from, and its row in that shard's index."""
         position = self.positions[video_id]
-        number = position >> 32
+        return self._rows_of(position >> 32), position & ROW_MASK
+
+    def _rows_of(self, number: int) -> ShardRows:
         rows = self._open.get(number)
         if rows is None:
             shard = self.shards[number]
@@ -108,7 +143,7 @@ class Snapshot:
                 with contextlib.suppress(StopIteration, RuntimeError):  # another thread was faster
                     self._open.pop(next(iter(self._open)), None)  # closes once no array refers to it
                 self._prefetched.clear()
-        return rows, position & ROW_MASK
+        return rows
 
     def _columns(self, video_id: str, *names: str) -> list[np.ndarray]:
         rows, index = self.rows(video_id)

@@ -98,6 +98,13 @@ class Store(Protocol):
         """Return what of the video is missing in its rows or was damaged; empty if all is well."""
         ...
 
+    def spans(self, video_ids: Sequence[str]) -> np.ndarray:
+        """Return when the first row of each video starts and its last row ends, without reading features.
+
+        In seconds, float64 [N, 2]; NaN for a video without rows.
+        """
+        ...
+
     def shard_of(self, video_ids: Sequence[str]) -> np.ndarray:
         """Return the number, int64, of the shard that each video is in; 0 for all if there are no shards."""
         ...

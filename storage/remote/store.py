@@ -21,6 +21,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Lock
 
+import numpy as np
+
 from ..common.errors import UserError, unreadable
 from ..common.progress import progress
 from ..common.terminal import note_once, say
@@ -255,6 +257,27 @@ class RemoteStore:
             rows = ShardRows(shard)
             if not is_stub(shard.path):
                 return rows
+
+    def times(self, shard: Shard) -> tuple[np.ndarray, np.ndarray]:
+        """Return when each row of a shard starts and ends. Only these two columns are fetched, and not kept.
+
+        Raises:
+            FileNotFoundError: The shard is no longer there.
+            UserError: It has become shorter.
+        """
+        name, columns = shard.path.name, []
+        for column in ("start_seconds", "end_seconds"):
+            first, size = shard.offsets[column], shard.num_rows * shard.row_bytes(column)
+            try:
+                content = self._files.read(name, first, first + size)
+            except OSError:
+                if name not in self.names():  # compacted there
+                    raise FileNotFoundError(errno.ENOENT, "compacted in the remote store", str(shard.path)) from None
+                raise
+            if len(content) != size:
+                raise UserError(f"{self.url}/{name}: {len(content):,} of {size:,} bytes of its times; it has changed")
+            columns.append(np.frombuffer(content, shard.row_type(column)[0]))
+        return columns[0], columns[1]
 
     def fetch_all(self, paths: Iterable[Path]) -> None:
         """Complete the local files of several shards at the same time."""

@@ -52,11 +52,21 @@ class StoreContract:
 
         assert store.about("late") == store.get("late").about
 
+    def test_tells_when_the_rows_of_videos_begin_and_end(self, store):
+        ids = ["late", "no rows", "a", "late", "ümläut 日本/v.1"]
+        spans = store.spans(ids)
+        assert spans.dtype == np.float64 and store.spans([]).shape == (0, 2)
+        for (first, last), of_video in zip(spans.tolist(), map(store.get, ids), strict=True):
+            if len(of_video.features):
+                assert (first, last) == (of_video.start_seconds[0], of_video.end_seconds[-1])
+            else:
+                assert np.isnan([first, last]).all()
+
     @pytest.mark.parametrize(
-        "call", ["about", "get", "get_clips", "get_rows", "source", "duration_seconds", "partial", "windows"]
+        "call", ["about", "get", "get_clips", "get_rows", "source", "duration_seconds", "partial", "windows", "spans"]
     )
     def test_an_unknown_video_is_a_key_error(self, store, call):
-        argument = {"get_clips": [("nobody", None, None)], "windows": [("nobody", None, None)]}
+        argument = {"get_clips": [("nobody", None, None)], "windows": [("nobody", None, None)], "spans": ["nobody"]}
         with pytest.raises(KeyError, match="nobody"):
             getattr(store, call)(argument.get(call, [("nobody", 0, 1)] if call == "get_rows" else "nobody"))
 

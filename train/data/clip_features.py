@@ -10,7 +10,7 @@ from torch import Tensor
 from ...storage.profiles import FRAME_MAPS
 from ...storage.records import VideoFeatures
 from ...storage.store import Store
-from .clips import Clip, evenly
+from .clips import Clip, Clips, evenly
 
 
 class ClipFeatures:
@@ -37,6 +37,19 @@ class ClipFeatures:
     def duration_seconds(self, video_id: str) -> float:
         """Return the duration of a video."""
         return self.stores[0].duration_seconds(video_id)
+
+    def spans(self, video_ids: Sequence[str]) -> np.ndarray:
+        """Return from when to when all stores have rows of each video, in seconds, float64 [N, 2].
+
+        NaN for a video of which a store has no row.
+        """
+        spans = np.stack([store.spans(video_ids) for store in self.stores])
+        return np.stack([spans[:, :, 0].max(axis=0), spans[:, :, 1].min(axis=0)], axis=1)
+
+    def has_rows(self, clips: Sequence[Clip]) -> np.ndarray:
+        """Return whether each clip has rows in all stores, bool [N] (see ``rows_of_clip``)."""
+        table = Clips.of(clips)
+        return clips_with_rows(self.spans(table.video_ids)[table.video], table.start_seconds, table.end_seconds)
 
     def shard_of(self, video_ids: Sequence[str]) -> np.ndarray:
         """Return the number of the shard of the first store that each video is in."""
@@ -83,6 +96,20 @@ class ClipFeatures:
         return np.concatenate([_pooled(store, spans) for store in self.stores], axis=1)
 
 
+def clips_with_rows(spans_N2: np.ndarray, start_N: np.ndarray, end_N: np.ndarray) -> np.ndarray:
+    """Return whether ``rows_of_clip`` gives a clip any row, bool [N].
+
+    rows from 0 to 10 s: clip 9.9 to 10.3 -> True, 10.0 to 10.3 -> False
+
+    Args:
+        spans_N2: When the first row of the clip's video starts, and its last row ends; NaN if it has none.
+        start_N: Start of each clip; NaN for the start of the video.
+        end_N: End of each clip, not before its start; NaN for the end of the video.
+    """
+    is_outside = (start_N >= spans_N2[:, 1]) | (end_N < spans_N2[:, 0])
+    return ~is_outside & ~np.isnan(spans_N2).any(axis=1)
+
+
 def _channels(store: Store) -> int:
     """Return the width of a row, or of a cell if rows are frame maps."""
     *_, channels = FRAME_MAPS.get(store.profile.name, (store.profile.dimension,))
@@ -115,14 +142,15 @@ def _pooled(store: Store, clips: Sequence[tuple[str, float | None, float | None]
 def pad_rows(rows: Sequence[np.ndarray], dim: int) -> tuple[Tensor, Tensor]:
     """Return rows [B, M, D], padded with zeros to the longest, and the mask [B, M], True for a row.
 
-    Rows of float16 stay so: half as much goes to the device that computes with them.
+    A clip without rows has one row of zeros, because a mean or a softmax over nothing is not a number. Rows of float16
+    stay so: half as much goes to the device that computes with them.
     """
     kind = np.result_type(np.float16, *{part.dtype for part in rows})
-    features = np.zeros((len(rows), max(map(len, rows)), dim), dtype=kind)
+    features = np.zeros((len(rows), max(1, *map(len, rows)), dim), dtype=kind)
     mask = torch.zeros(features.shape[:2], dtype=torch.bool)
     for index, part in enumerate(rows):
         features[index, : len(part)] = part
-        mask[index, : len(part)] = True
+        mask[index, : max(len(part), 1)] = True
     return torch.from_numpy(features), mask
 
 

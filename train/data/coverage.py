@@ -19,6 +19,7 @@ from .usable import find_faults
 MIN_COMPARABLE = 100
 """Number of clips or videos. With fewer, a single one moves recall by more than a point."""
 NO_FEATURES, NO_RECORDING, TOO_LATE = "video without features", "no recording", "starts after the video's end"
+NO_FEATURE_ROWS = "no feature rows"
 OTHER = "for another reason"
 
 
@@ -131,17 +132,15 @@ def _reasons(
 ) -> Counter[str]:
     """Count captions by the first reason that applies."""
     faults = find_faults(listed, features, recordings)
-    counts = Counter(
-        {NO_RECORDING: int(np.count_nonzero(faults.silent)), NO_FEATURES: int(np.count_nonzero(faults.unseen))}
-    )
     ids, video = listed.codes("video_id")
-    num_present, num_late = (
-        np.bincount(video[mask], minlength=len(ids)).tolist()
-        for mask in (~(faults.silent | faults.unseen), faults.late)
-    )
-    for video_id, present, late in zip(ids, num_present, num_late, strict=True):
-        if video_id in unused_videos:
-            counts[unused_videos[video_id]] += present
-        else:
-            counts[TOO_LATE] += late
+    by_task = np.array([video_id in unused_videos for video_id in ids], dtype=bool)[video]
+    by_task &= ~(faults.silent | faults.unseen)
+    counts = Counter(unused_videos[ids[number]] for number in video[by_task].tolist())
+    masks = {
+        NO_RECORDING: faults.silent,
+        NO_FEATURES: faults.unseen,
+        TOO_LATE: faults.late & ~by_task,
+        NO_FEATURE_ROWS: faults.without_rows & ~by_task,
+    }
+    counts |= {reason: int(np.count_nonzero(mask)) for reason, mask in masks.items()}
     return Counter({reason: count for reason, count in counts.items() if count})

@@ -24,9 +24,10 @@ from .clip_features import ClipFeatures
 from .clips import Clips, Groups
 from .pairs import Pairs, make_pairs
 from .stores import facts_of
-from .usable import find_faults, why_no_caption, without_features
+from .usable import NO_ROWS, find_faults, report_without_rows, why_no_caption, without_features
 
-FORMAT = 1
+FORMAT = 2
+"""Files of format 1 hold captions whose clips have no feature rows."""
 CAPTIONS_AT_ONCE = 1 << 19
 """Captions whose pairs are made at a time; each takes about 120 bytes of memory meanwhile."""
 OF_SPLIT = {
@@ -43,8 +44,9 @@ OF_SPLIT = {
 }
 """{tensor of a split: type}"""
 LEFT_OUT = {"num_usable": "I32", "num_silent": "I32", "unseen_videos": "I32", "late": "I32"}
+LEFT_OUT |= dict.fromkeys(NO_ROWS, "I32")
 """{tensor: type}: how many captions can be used or have no recording; videos without features; captions that start
-after their video's end"""
+after their video's end; captions whose clips have no feature rows, by cause"""
 TYPES = {f"{split}.{name}": (kind, 1) for split in SPLITS for name, kind in OF_SPLIT.items()}
 TYPES |= {name: (kind, 1) for name, kind in LEFT_OUT.items()}
 
@@ -60,6 +62,10 @@ class Found:
     """Numbers of videos without features among those of the caption table."""
     late: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int32))
     """Captions that start after their video's end."""
+    without_rows: Mapping[str, np.ndarray] = field(
+        default_factory=lambda: dict.fromkeys(NO_ROWS, np.zeros(0, np.int32))
+    )
+    """{key of ``NO_ROWS``: captions whose clips have no feature rows for this cause}"""
 
 
 @dataclass(frozen=True)
@@ -88,7 +94,8 @@ class PairSource:
         tensors = KeptTensors(path, TYPES, FORMAT, key, lambda writer: _write(writer, make())).open()
         pairs = {split: _pairs(tensors, split, captions) for split in SPLITS}
         counts = int(tensors["num_usable"][0]), int(tensors["num_silent"][0])
-        return Found(pairs, *counts, tensors["unseen_videos"], tensors["late"])
+        without_rows = {cause: tensors[cause] for cause in NO_ROWS}
+        return Found(pairs, *counts, tensors["unseen_videos"], tensors["late"], without_rows)
 
 
 def _write(writer: TensorWriter, parts: Iterable[Found]) -> None:
@@ -98,7 +105,7 @@ def _write(writer: TensorWriter, parts: Iterable[Found]) -> None:
         splits = {split: _Joined() for split in SPLITS}
         for found in parts:
             num_usable, num_silent = num_usable + found.num_usable, num_silent + found.num_silent
-            _add(tensors, {"unseen_videos": found.unseen_videos, "late": found.late})
+            _add(tensors, {"unseen_videos": found.unseen_videos, "late": found.late, **found.without_rows})
             for split, pairs in found.pairs.items():
                 _add(tensors, {f"{split}.{name}": values for name, values in splits[split].tensors(pairs).items()})
         _add(tensors, {"num_usable": np.array([num_usable]), "num_silent": np.array([num_silent])})
@@ -173,7 +180,8 @@ def _find(captions: CaptionTable, source: PairSource) -> Iterator[Found]:
         pairs = {name: make_pairs(part.take(np.flatnonzero(usable & is_in))) for name, is_in in of_split.items()}
         unseen = part.take(np.flatnonzero(faults.unseen)).videos()[0].chosen
         counts = int(np.count_nonzero(usable)), int(np.count_nonzero(faults.silent))
-        yield Found(pairs, *counts, unseen, rows[faults.late])
+        without_rows = {cause: rows[getattr(faults, cause)] for cause in NO_ROWS}
+        yield Found(pairs, *counts, unseen, rows[faults.late], without_rows)
 
 
 def read_pairs(
@@ -202,6 +210,7 @@ def read_pairs(
     for caption in captions.take(found.late):
         seconds = features.duration_seconds(caption.video_id)
         problems.add(f"caption {caption.clip_id}: starts after the video's end ({seconds:.1f} s); left out")
+    report_without_rows(captions, found.without_rows, features, problems)
     if not found.num_usable:
         raise UserError(f"{dataset.captions}: {why_no_caption(captions, features, recordings)}")
     return dict(found.pairs)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import compress
 
 import torch
 
@@ -13,6 +14,7 @@ from .clip_features import pad_rows
 from .clips import Clips
 from .examples import Examples, InputMaker, Inputs, Source, check_clips
 from .segments import label_names, labels_of_rows, read_labelled, step_labels, windows
+from .usable import skip_without_rows
 
 
 class SegmentExamples(Examples):
@@ -24,7 +26,7 @@ class SegmentExamples(Examples):
         Raises:
             UserError: There are no labels, or too few training windows.
         """
-        captions = read_captions(source.dataset.captions)
+        captions = skip_without_rows(read_captions(source.dataset.captions), source.features, source.problems)
         steps = step_labels(captions, source.dataset.captions)
         self.source, self.labels = source, label_names(steps)
         self.index_of = {step: index for index, step in enumerate(steps, start=1)}
@@ -32,7 +34,9 @@ class SegmentExamples(Examples):
         self.videos = read_labelled(captions, source.features, source.problems)
         """{split: videos}"""
         self._segments = {video.video_id: video.segments for video in self.videos["train"]}
-        self.clips = Clips.of(clip for v in self.videos["train"] for clip in windows(v.video_id, v.num_frames))
+        planned = [clip for v in self.videos["train"] for clip in windows(v.video_id, v.num_frames)]
+        has_rows = source.features.has_rows(planned)  # rows of a damaged video may end before the video does
+        self.clips = Clips.of(compress(planned, has_rows.tolist()))
         check_clips(source, self.clips)
         self.summary = f"{number_of(len(self.clips), 'windows')} of {number_of(len(self.videos['train']), 'videos')}"
         self.batches = ClipBatches(len(self.clips), source.optimization.batch_size, source.optimization.seed)

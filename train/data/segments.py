@@ -78,7 +78,7 @@ def label_names(labels: Mapping[int, str]) -> list[str]:
 def read_labelled(
     captions: Iterable[Caption], features: ClipFeatures, problems: Problems
 ) -> dict[str, list[LabelledVideo]]:
-    """Return the videos of each split. Those without features are reported and left out."""
+    """Return the videos of each split. Those without features, or without feature rows, are reported and skipped."""
     videos: dict[str, list[LabelledVideo]] = {"train": [], "validation": [], "test": []}
     listed = sorted(segments_of(captions), key=_video_of)
     missing = without_features("segments", map(_video_of, listed), features, problems)

@@ -1,32 +1,45 @@
 """Which captions of a data set can be used with its features, and why the others cannot."""
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from ...storage.caption_table import CaptionTable
 from ...storage.captions import read_captions
+from ...storage.common.counts import number_of
 from ...storage.common.problems import Problems
 from ...storage.layout import DatasetFolder
 from ...storage.store import Store
-from .clip_features import ClipFeatures
+from .clip_features import ClipFeatures, clips_with_rows
+
+NUM_NAMED = 3
+"""Captions that a message names."""
 
 
 def without_features(what: str, video_ids: Iterable[str], features: ClipFeatures, problems: Problems) -> set[str]:
-    """Return the videos that have no features, and report them.
+    """Return the videos that have no features, or no feature rows, and report them.
 
     Args:
-        what: What is left out with a video, such as "captions".
+        what: What is skipped with a video, such as "captions".
         video_ids: The videos.
         features: Of the data set.
         problems: Gets a line for each of them.
     """
-    missing = set(video_ids) - set(features.video_ids())
+    asked = sorted(set(video_ids))
+    missing, folder = set(asked) - set(features.video_ids()), features.stores[0].where
     for video_id in sorted(missing):
-        folder = features.stores[0].where
         problems.add(f"{what} of video {video_id!r}: no features in {folder}; left out (run vlalign-extract)")
-    return missing
+    known = [video_id for video_id in asked if video_id not in missing]
+    empty = [known[index] for index in np.flatnonzero(np.isnan(features.spans(known)).any(axis=1))]
+    for video_id in empty:
+        problems.add(f"{what} of video {video_id!r}: it has no feature rows in {_places(features)}; skipped")
+    return missing | set(empty)
+
+
+def _places(features: ClipFeatures) -> str:
+    return " and ".join(store.where for store in features.stores)
 
 
 @dataclass(frozen=True)
@@ -39,11 +52,33 @@ class Faults:
     """Its video has no features."""
     late: np.ndarray
     """Its clip starts after the video's end."""
+    misplaced: np.ndarray
+    """Its times are not 0 <= start < end, as another program may have written them."""
+    no_video_rows: np.ndarray
+    """A store has no row of its video."""
+    after_rows: np.ndarray
+    """Its clip starts after the last row of the video."""
+    before_rows: np.ndarray
+    """Its clip ends before the first row of the video."""
+
+    @property
+    def without_rows(self) -> np.ndarray:
+        """Captions whose clips have no feature rows, although their videos have features and are long enough."""
+        return self.misplaced | self.no_video_rows | self.after_rows | self.before_rows
 
     @property
     def usable(self) -> np.ndarray:
         """Captions without a fault."""
-        return ~(self.silent | self.unseen | self.late)
+        return ~(self.silent | self.unseen | self.late | self.without_rows)
+
+
+NO_ROWS = {
+    "misplaced": "because their times are not 0 <= start < end",
+    "no_video_rows": "because their videos have none",
+    "after_rows": "because they start after the last row",
+    "before_rows": "because they end before the first row",
+}
+"""{field of ``Faults``: why captions have no feature rows}"""
 
 
 def find_faults(captions: CaptionTable, features: ClipFeatures, recordings: Store | None) -> Faults:
@@ -57,11 +92,77 @@ def find_faults(captions: CaptionTable, features: ClipFeatures, recordings: Stor
     silent = np.zeros(len(captions), dtype=bool)
     if recordings is not None:
         ids, recording = captions.codes("recording")
-        silent = ~np.array([*(name in recordings for name in ids), False], dtype=bool)[recording]
+        has_sound = [name in recordings and recordings.about(name).num_rows > 0 for name in ids]
+        silent = ~np.array([*has_sound, False], dtype=bool)[recording]
     video_ids, video = captions.videos()
-    duration = np.array([features.duration_seconds(v) if v in features else np.nan for v in video_ids])[video]
-    unseen = np.isnan(duration) & ~silent
-    return Faults(silent, unseen, (captions.numbers("start_seconds") >= duration) & ~silent)
+    listed = list(video_ids)
+    is_known = np.array([video_id in features for video_id in listed], dtype=bool)
+    known = [video_id for video_id, has_features in zip(listed, is_known, strict=True) if has_features]
+    of_videos = np.full((len(listed), 3), np.nan)  # duration, start of the first row, end of the last one
+    if known:
+        of_videos[is_known, 0] = [features.duration_seconds(video_id) for video_id in known]
+        of_videos[is_known, 1:] = features.spans(known)
+    duration, spans = of_videos[video, 0], of_videos[video, 1:]
+    start, end = captions.numbers("start_seconds"), captions.numbers("end_seconds")
+    rest = ~silent
+
+    def first_of(fault: np.ndarray) -> np.ndarray:
+        """Return the captions with a fault that have none of those before."""
+        nonlocal rest
+        found, rest = fault & rest, rest & ~fault
+        return found
+
+    is_whole = np.isnan(start) & np.isnan(end)
+    return Faults(
+        silent=silent,
+        unseen=first_of(~is_known[video]),
+        misplaced=first_of(~is_whole & ~((start >= 0) & (start < end))),
+        late=first_of(start >= duration),
+        no_video_rows=first_of(np.isnan(spans).any(axis=1)),
+        after_rows=first_of(start >= spans[:, 1]),
+        before_rows=first_of(~clips_with_rows(spans, start, end)),
+    )
+
+
+def report_without_rows(
+    captions: CaptionTable, of_cause: Mapping[str, np.ndarray], features: ClipFeatures, problems: Problems
+) -> None:
+    """Report captions that are skipped because their clips have no feature rows: a line for each cause.
+
+    Args:
+        captions: All captions.
+        of_cause: {key of ``NO_ROWS``: indices of its captions}
+        features: Of the data set.
+        problems: Gets the lines.
+    """
+    for cause, indices in of_cause.items():
+        if len(indices):
+            names = ", ".join(clip_names(captions, indices[:NUM_NAMED]))
+            which = f"such as {names}" if len(indices) > NUM_NAMED else names
+            problems.add(
+                f"{len(indices):,} of {number_of(len(captions), 'captions')} ({which}) have no feature rows in "
+                f"{_places(features)} {NO_ROWS[cause]}; skipped"
+            )
+
+
+def clip_names(captions: CaptionTable, indices: np.ndarray) -> list[str]:
+    """Return the ``clip_id`` of captions whose times may be ones that no ``Caption`` has."""
+    chosen = captions.take(indices)
+    video_ids, video = chosen.videos()
+    times = zip(*(chosen.numbers(name).tolist() for name in ("start_seconds", "end_seconds")), strict=True)
+    return [
+        video_ids[number] if math.isnan(start) and math.isnan(end) else f"{video_ids[number]}#{start}-{end}"
+        for number, (start, end) in zip(video.tolist(), times, strict=True)
+    ]
+
+
+def skip_without_rows(captions: CaptionTable, features: ClipFeatures, problems: Problems) -> CaptionTable:
+    """Return the captions without those whose clips have no feature rows, which are reported."""
+    faults = find_faults(captions, features, None)
+    causes = {cause: np.flatnonzero(getattr(faults, cause)) for cause in NO_ROWS if cause != "no_video_rows"}
+    report_without_rows(captions, causes, features, problems)
+    skipped = faults.without_rows & ~faults.no_video_rows
+    return captions.take(np.flatnonzero(~skipped)) if skipped.any() else captions
 
 
 def why_none(dataset: DatasetFolder, features: ClipFeatures, split: str, recordings: Store | None = None) -> str:
@@ -86,6 +187,10 @@ def why_no_caption(captions: CaptionTable, features: ClipFeatures, recordings: S
             f"{len(late):,} start after their video's end ({first.video_id!r}: caption from {first.start_seconds:.1f} "
             f"to {first.end_seconds:.1f} s, video of {duration:.1f} s; are the times in seconds?)"
         )
+    for cause, reason in NO_ROWS.items():
+        if len(found := np.flatnonzero(getattr(faults, cause))):
+            [name] = clip_names(captions, found[:1])
+            causes.append(f"{len(found):,} have no feature rows in {_places(features)} {reason} ({name!r})")
     if unseen := np.flatnonzero(faults.unseen).tolist():
         known = features.video_ids()
         has = f"it has {len(known):,} videos, such as {min(known)!r}" if known else "it has none"

@@ -82,7 +82,7 @@ class Encoder(Protocol):
         ...
 
     def clip_vectors(self, clips: Sequence[Clip]) -> np.ndarray:
-        """Return a vector for each clip, float32 [N, D]; zeros for a clip without rows."""
+        """Return a vector for each clip, float32 [N, D]; NaN for a clip without rows, which is never found."""
         ...
 
     def text_vector(self, text: str) -> np.ndarray:
@@ -217,9 +217,9 @@ class ZeroShot:
 
 
 def _window_means(video: VideoFeatures, clips: Sequence[Clip]) -> np.ndarray:
-    """Return the mean of the rows, each of length 1, of clips of one video, of length 1: [N, D]."""
+    """Return the mean of the rows, each of length 1, of clips of one video, of length 1: [N, D]. NaN without rows."""
     if not len(video.features):
-        return np.zeros((len(clips), video.features.shape[1]), dtype=np.float32)
+        return np.full((len(clips), video.features.shape[1]), np.nan, dtype=np.float32)
     sums = np.zeros((len(video.features) + 1, video.features.shape[1]))
     unit(video.features).cumsum(axis=0, dtype=np.float64, out=sums[1:])
     middles = (video.start_seconds + video.end_seconds) / 2

@@ -1,5 +1,6 @@
 """Search: find the moments of a data set that fit a text. ``vlalign-search`` wraps ``open_search``."""
 
+import math
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -182,7 +183,10 @@ class Search:
         start, end = self._span(like)
         whole = start == 0 and end >= self.encoder.duration_seconds(like.video_id)
         clip = Clip(like.video_id, None, None) if whole else Clip(like.video_id, start, end)
-        return self.encoder.clip_vectors([clip])[0]
+        vector = self.encoder.clip_vectors([clip])[0]
+        if not np.isfinite(vector).all():
+            raise UserError(f"{like.video_id}@{start:g}-{end:g}: this part has no feature rows; pass another part")
+        return vector
 
     def _by_text(
         self, query: str, num_results: int, rerank: int, videos: Collection[str] | None, by: SearchBy
@@ -220,6 +224,7 @@ class Search:
         return [
             Hit(self.index.video_ids[self.index.video[row]], start, end, score, under)
             for row, (start, end), score, under in zip(rows.tolist(), spans, scores.tolist(), below, strict=True)
+            if math.isfinite(score)  # a window without rows has no vector
         ]
 
     def _scored(self, query: str, hits: list[Hit], rerank: int) -> list[Hit]:

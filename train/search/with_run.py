@@ -80,13 +80,17 @@ class RunEncoder:
 
     @torch.inference_mode()
     def clip_vectors(self, clips: Sequence[Clip]) -> np.ndarray:
-        """Return the vector of each clip in the stage that is a dot product."""
+        """Return the vector of each clip in the stage that is a dot product; NaN for a clip without rows."""
         scorer, chunks = self.run.scorer, []
         scorer.model.eval()
         for first in range(0, len(clips), CLIP_CHUNK):
             encoded = scorer.encode_videos(clips[first : first + CLIP_CHUNK])
             chunks.append(scorer.config.objective.video_vectors(scorer.model, encoded).float().cpu().numpy())
-        return np.concatenate(chunks) if chunks else np.zeros((0, scorer.model.width), dtype=np.float32)
+        if not chunks:
+            return np.zeros((0, scorer.model.width), dtype=np.float32)
+        vectors = np.concatenate(chunks)
+        vectors[~scorer.features.has_rows(clips)] = np.nan
+        return vectors
 
     @torch.inference_mode()
     def text_vector(self, text: str) -> np.ndarray:

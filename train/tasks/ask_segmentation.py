@@ -20,7 +20,7 @@ from ..data.clip_features import pad_rows
 from ..data.clips import evenly
 from ..data.coverage import Coverage, measure, split_checksum
 from ..data.segments import LabelledVideo, label_frames, label_names, read_labelled, step_labels, windows
-from ..data.usable import of_split, why_none
+from ..data.usable import find_faults, of_split, skip_without_rows, why_none
 from ..scoring import CLIP_CHUNK, Scorer
 from .base import NoSettings, Question, TaskResult
 from .segment_metrics import Stretch, segmentation_metrics, stretches_of
@@ -48,7 +48,7 @@ def frame_scores(scorer: Scorer, video: LabelledVideo) -> np.ndarray:
 
     Args:
         scorer: A model with a head for labels.
-        video: The video.
+        video: The video; it has rows.
 
     Raises:
         ValueError: The model has no such head.
@@ -83,7 +83,7 @@ def segment(run: Run, question: Question[NoSettings], problems: Problems) -> Tas
     Raises:
         UserError: The split has no segments, or the run knows none of the data set's steps.
     """
-    captions = read_captions(run.dataset.captions)
+    captions = skip_without_rows(read_captions(run.dataset.captions), run.features, problems)
     label_of = _known_labels(run, captions, problems)
     videos = read_labelled(captions, run.features, problems)[question.split]
     if not videos:
@@ -113,7 +113,7 @@ def segment(run: Run, question: Question[NoSettings], problems: Problems) -> Tas
         for index in evenly(len(videos), SHOWN_VIDEOS)
     ]
     return TaskResult(
-        coverage=_coverage(run, of_split(captions, question.split), videos),
+        coverage=_coverage(run, of_split(read_captions(run.dataset.captions), question.split), videos),
         figures=figures,
         rows=map(_row, videos, predicted, true),
         page={"videos": shown},
@@ -139,9 +139,10 @@ def _known_labels(run: Run, captions: CaptionTable, problems: Problems) -> Mappi
 
 def _coverage(run: Run, listed: CaptionTable, videos: list[LabelledVideo]) -> Coverage:
     num_frames = {video.video_id: video.num_frames for video in videos}
+    usable = np.flatnonzero(find_faults(listed, run.features, None).usable)
     used = [
         index
-        for index, c in enumerate(listed)
+        for index, c in zip(usable.tolist(), listed.take(usable), strict=True)
         if c.step is not None and (c.start_seconds or 0) < num_frames.get(c.video_id, 0)
     ]
     return measure(listed, listed.take(used), run.features)

@@ -21,7 +21,7 @@ from ...storage.records import Caption
 from ..checkpoint import Run
 from ..data.clips import Clip, evenly
 from ..data.coverage import Coverage, measure, split_checksum
-from ..data.usable import of_split, why_none, without_features
+from ..data.usable import find_faults, of_split, skip_without_rows, why_none, without_features
 from ..scoring import Scorer, stage_scores
 from .base import NoSettings, Question, TaskResult
 from .step_order import Ordered, found_steps, order_steps
@@ -114,7 +114,7 @@ def localize(run: Run, question: Question[NoSettings], problems: Problems) -> Ta
     """
     if not run.config.encoders.reads_words:
         raise UserError(f"{run.folder.name}: was trained on spoken captions, and cannot be asked for written steps")
-    captions = read_captions(run.dataset.captions)
+    captions = skip_without_rows(read_captions(run.dataset.captions), run.features, problems)
     tasks = read_tasks(run, captions, question.split, problems)
     num_videos = sum(len(task.videos) for task in tasks)
     if not num_videos:
@@ -135,7 +135,7 @@ def localize(run: Run, question: Question[NoSettings], problems: Problems) -> Ta
     titles = {task.title: [step.caption for step in task.steps] for task in tasks}
     shown = [videos[index] for index in evenly(len(videos), SHOWN_VIDEOS)]
     return TaskResult(
-        coverage=_coverage(run, of_split(captions, question.split), videos),
+        coverage=_coverage(run, of_split(read_captions(run.dataset.captions), question.split), videos),
         figures=figures,
         rows=map(_row, videos),
         page={"videos": shown, "steps": titles},
@@ -189,7 +189,8 @@ def _step_video(title: str, video_id: str, segments: Iterable[Caption], num_fram
 def step_scores(scorer: Scorer, task: StepTask, weights: Mapping[str, float]) -> Iterator[tuple[StepVideo, np.ndarray]]:
     """Yield each video of a task with the scores [T, K] of its seconds for the steps.
 
-    A second is scored like any clip in retrieval, with the fusion layers if the run has some.
+    A second is scored like any clip in retrieval, with the fusion layers if the run has some. A second without feature
+    rows gets the scores of the nearest second that has some.
 
     Args:
         scorer: The run's model.
@@ -203,8 +204,20 @@ def step_scores(scorer: Scorer, task: StepTask, weights: Mapping[str, float]) ->
             continue
         clips = [Clip(v.video_id, float(second), second + 1.0) for v in batch for second in range(len(v.shown_TK))]
         scores_TK = stage_scores(scorer, task.steps, clips).fused(weights).by_caption.T
-        yield from zip(batch, np.split(scores_TK, np.cumsum([len(v.shown_TK) for v in batch])[:-1]), strict=True)
+        ends = np.cumsum([len(v.shown_TK) for v in batch])[:-1]
+        has_rows = np.split(scorer.features.has_rows(clips), ends)
+        for of_video, scores, seconds in zip(batch, np.split(scores_TK, ends), has_rows, strict=True):
+            yield of_video, scores[nearest_true(seconds)]
         batch = []
+
+
+def nearest_true(mask: np.ndarray) -> np.ndarray:
+    """Return the index of the nearest True for each value of a mask.
+
+    [False, True, True, False, False] -> [1, 1, 2, 2, 2]
+    """
+    known = np.flatnonzero(mask)
+    return known[np.abs(np.arange(len(mask))[:, None] - known).argmin(axis=1)]
 
 
 def costs_of(scores_TK: np.ndarray) -> np.ndarray:
@@ -285,8 +298,11 @@ def _coverage(run: Run, listed: CaptionTable, videos: Sequence[LocalizedVideo]) 
     def is_used(segment: Caption) -> bool:
         return (segment.start_seconds or 0.0) < num_frames.get(_video_of(segment), 0)
 
-    used = [index for index, segment in enumerate(listed) if is_used(segment)]
-    short = {c.video_id: "video shorter than its task has steps" for c in listed if _video_of(c) not in num_frames}
+    faults = find_faults(listed, run.features, None)
+    usable = np.flatnonzero(faults.usable)
+    segments = listed.take(usable)
+    used = [index for index, segment in zip(usable.tolist(), segments, strict=True) if is_used(segment)]
+    short = {c.video_id: "video shorter than its task has steps" for c in segments if _video_of(c) not in num_frames}
     return measure(listed, listed.take(used), run.features, unused_videos=short)
 
 

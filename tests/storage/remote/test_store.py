@@ -79,6 +79,19 @@ def test_rows_of_clips_are_fetched_before_training_needs_them(tmp_path, there):
     assert whole(here) == 2, "the shards of these two videos, and no other"
 
 
+@pytest.mark.parametrize("by", ["http", "file"])
+def test_when_rows_begin_and_end_is_known_without_downloading_rows(tmp_path, there, served, by):
+    here = tmp_path / "here"
+    link_store(here, served if by == "http" else there.as_uri())
+    store, expected = FeatureStore(here), FeatureStore(there)
+    ids = [*reversed(store.video_ids()), "video3"]
+    np.testing.assert_array_equal(store.spans(ids), expected.spans(ids))
+    assert whole(here) == 0
+    store.get("video3")
+    np.testing.assert_array_equal(store.spans(ids), expected.spans(ids))
+    assert whole(here) == 1, "only the shard that was asked for"
+
+
 def test_threads_that_need_the_same_shard_fetch_it_once(tmp_path, there, monkeypatch):
     fetched, fetch = [], files.RemoteFiles.fetch
 
