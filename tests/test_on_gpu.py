@@ -15,6 +15,7 @@ from helpers.extractors import stub
 from helpers.fake_cuda import gpu, pretended
 from helpers.labelled import make_questions, make_segments
 from helpers.networks import GOLDEN, assert_golden, golden_script, golden_state
+from helpers.runs import newest_figures
 from helpers.spoken import make_spoken
 from helpers.step_cases import WHOLE, made
 from helpers.toy import make_toy
@@ -270,7 +271,7 @@ def test_reranked_and_normalised_ranks_are_those_of_the_cpu(toy, case):
         for device in ("cuda", "cpu"):
             with gpu():
                 assert evaluate_main([*at(toy), name, "--device", device, *asked]) == 0
-            figures.append(read_json(toy.runs / name / "metrics.json"))
+            figures.append(newest_figures(toy.runs / name))
         (found, expected), errors = figures, [of.pop("normalization").pop("error") for of in figures]
         assert found == expected
         assert errors[0] == {way: pytest.approx(error, rel=1e-4) for way, error in errors[1].items()}

@@ -18,6 +18,7 @@ from .config import TrainConfig
 from .data.stores import Stores
 from .objectives import objective_for
 from .papers.departures import departures_of, recipe_note
+from .results import changed_from, check_result_folder, make_room, result_folder, usual_question
 from .run_files import read_config, score_weights
 from .run_layout import METRICS_FILE, MODEL_FILE, QUERIES_FILE, REPORT_FILE
 from .runs import (
@@ -30,8 +31,6 @@ from .runs import (
 )
 from .tasks import TASKS
 from .tasks.base import Figures, Question, Task
-from .tasks.retrieval import Retrieval
-from .tasks.retrieval_settings import RetrievalSettings
 
 SCORES = {
     "sentence": ("sentence",),
@@ -106,8 +105,9 @@ def evaluate(
 ) -> Evaluation:
     """Ask a run about a split of a data set, and write ``metrics.json``, ``queries.jsonl`` and ``report.html``.
 
-    The files go into the run's folder, or into ``on/<data set>`` within it for another data set than the run's. If
-    the same was evaluated before, nothing is computed.
+    The files go into the run's folder, or into ``on/<data set>`` within it for another data set than the run's; there
+    into ``evaluations/<settings>`` if the split or a setting is not the default (``results.py``). If the same was
+    evaluated before, nothing is computed.
 
     Args:
         run: Folder of a run, or its name. None: the last one finished.
@@ -140,10 +140,24 @@ class _Request:
     """The data set to ask about."""
     stores: Stores
     """Stores of the data set that is evaluated."""
-    folder: Path
-    """Folder for the results."""
+    base: Path
+    """Folder for the results of the usual question."""
+    usual: Mapping[str, Any]
+    """The question that this run is asked about this data set by default."""
     task: Task[Any]
     question: Question[Any]
+
+    @property
+    def asked_for(self) -> dict[str, Any]:
+        """What decides the figures besides model and data. Retrieval's settings are in it for every task, at their
+        defaults for others."""
+        about = {"task": self.task.name, "split": self.question.split, "weights": self.question.score_weights}
+        return {**self.usual, **about, **asdict(self.question.settings)}
+
+    @property
+    def folder(self) -> Path:
+        """Folder for the results."""
+        return result_folder(self.base, changed_from(self.usual, self.asked_for))
 
 
 def _request(
@@ -153,26 +167,25 @@ def _request(
     run_folder = find_run(root, dataset, run)
     about = read_run(run_folder)
     config = read_config(about)
-    asked, folder = _asked_about(run_folder, config, root, dataset, on, protocol)
+    asked, base = _asked_about(run_folder, config, root, dataset, on, protocol)
     if run is None or run_folder != Path(run):  # it was found by its name
         refuse_links_out(DatasetFolder(root, run_folder.parents[1].name), [run_folder])
-    refuse_links_out(dataset_of(run_folder, config), [run_folder.resolve() / folder.relative_to(run_folder)])
     refuse_links_out(asked, [asked.captions, asked.pairs])
-    weights = _score_weights(settings, score_weights(about, config), run_folder.name)
+    own = score_weights(about, config)
+    weights = _score_weights(settings, own, run_folder.name)
     task = _choose_task(settings.task, config, asked)
+    usual = usual_question(config, own, _usual_task(config, asked, task).name)
     question = Question(settings.split, weights, _task_settings(task, settings, config, run_folder.name))
-    return _Request(run_folder, config, asked, open_run_stores(asked, config), folder, task, question)
+    request = _Request(run_folder, config, asked, open_run_stores(asked, config), base, usual, task, question)
+    check_result_folder(run_folder, request.folder)
+    refuse_links_out(dataset_of(run_folder, config), [run_folder.resolve() / request.folder.relative_to(run_folder)])
+    return request
 
 
 def _fingerprint(request: _Request) -> dict[str, object]:
-    """Return what decides the figures. Retrieval's settings are in it for every task, at their defaults for others."""
-    retrieval = Retrieval().resolve(RetrievalSettings(), request.config, request.run_folder.name)
+    """Return what decides the figures."""
     return {
-        "task": request.task.name,
-        "split": request.question.split,
-        "weights": request.question.score_weights,
-        **asdict(retrieval),
-        **asdict(request.question.settings),
+        **request.asked_for,
         "model_sha256": sha256_of(request.run_folder / MODEL_FILE),
         "inputs": describe_inputs(request.asked, request.stores),
     }
@@ -233,6 +246,14 @@ def _choose_task(name: str | None, config: TrainConfig, asked: DatasetFolder) ->
     return task
 
 
+def _usual_task(config: TrainConfig, asked: DatasetFolder, chosen: Task[Any]) -> Task[Any]:
+    """Return the task that is chosen if none is named; for a data set without one, the chosen task itself."""
+    try:
+        return _choose_task(None, config, asked)
+    except UserError:
+        return chosen
+
+
 def _task_settings(task: Task[Any], settings: EvaluationSettings, config: TrainConfig, run_name: str) -> Any:
     given = task.settings_type() if settings.task_settings is None else settings.task_settings
     if not isinstance(given, task.settings_type):
@@ -281,6 +302,8 @@ def _ask(request: _Request, device: str, problems: Problems, fingerprint: Mappin
         "left_out": problems.count,
         "fingerprint": fingerprint,
     }
+    if folder == request.base:
+        make_room(folder, request.usual)
     folder.mkdir(parents=True, exist_ok=True)
     write_jsonl(folder / QUERIES_FILE, map(dict, result.rows))
     write_report(run, task, figures, result.page, folder)

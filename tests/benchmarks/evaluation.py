@@ -88,9 +88,10 @@ def trained(dataset: DatasetFolder) -> Path:
 
 def figures_of(run: Path, ties: str, most_bytes: int) -> object:
     split_scores.MOST_BYTES = most_bytes
-    (run / "metrics.json").unlink(missing_ok=True)
-    settings = EvaluationSettings(task_settings=RetrievalSettings(ties=ties))
-    return evaluate(run, settings=settings).figures, (run / "queries.jsonl").read_text(encoding="utf-8")
+    for path in run.rglob("metrics.json"):
+        path.unlink()
+    done = evaluate(run, settings=EvaluationSettings(task_settings=RetrievalSettings(ties=ties)))
+    return done.figures, (done.folder / "queries.jsonl").read_text(encoding="utf-8")
 
 
 def main() -> None:

@@ -63,7 +63,8 @@ def run(dataset: DatasetFolder, features: str, objective: str, more: str, seed: 
 def evaluate(dataset: DatasetFolder, name: str, log: Path, normalized: bool) -> dict[str, float]:
     def text_to_video(*options: str) -> dict[str, float]:
         call("train.cli_evaluate", [*at(dataset), name, *options], log)
-        return read_json(dataset.runs / name / "metrics.json")["metrics"]["text_to_video"]
+        folder = dataset.runs / name / ("evaluations/normalize=ncl" if options else "")
+        return read_json(folder / "metrics.json")["metrics"]["text_to_video"]
 
     metrics = text_to_video()
     found = {key: metrics[key] for key in COLUMNS}

@@ -1,6 +1,7 @@
 """The stages of a score: each alone, all together, and reranking a shortlist."""
 
 import pytest
+from helpers.runs import newest_figures
 from helpers.training import TRAIN, at
 from vlalign.storage.files import read_json
 from vlalign.train.cli_evaluate import main as evaluate_main
@@ -25,22 +26,22 @@ def test_every_stage_is_reported_alone_and_fused(toy, objective, capsys):
             continue
         call = [arg for key, weight in (weights | {option: 1}).items() for arg in (f"--{key}-weight", str(weight))]
         assert evaluate_main([*at(toy), name, *call]) == 0
-        assert read_json(toy.runs / name / "metrics.json")["metrics"] == result["stages"][stage], number
+        assert newest_figures(toy.runs / name)["metrics"] == result["stages"][stage], number
 
 
 def test_reranking_looks_at_few_pairs_and_all_of_them_where_k_is_large(toy, whole, capsys):
     call = [*at(toy), "whole", "--split", "train"]
     assert evaluate_main(call) == 0
-    everything = read_json(whole / "metrics.json")
+    everything = newest_figures(whole)
     assert evaluate_main([*call, "--rerank", "99"]) == 0
-    assert read_json(whole / "metrics.json")["metrics"] == everything["metrics"]
+    assert newest_figures(whole)["metrics"] == everything["metrics"]
     assert evaluate_main([*call, "--rerank", "1"]) == 0
-    one = read_json(whole / "metrics.json")
+    one = newest_figures(whole)
     early = one["stages"]
     assert one["rerank"] == 1 and "fusion of 1" in capsys.readouterr().out
     # Of one candidate each, the fusion layers can change no order: it is that of the early stages.
     assert evaluate_main([*call, "--fusion-weight", "0"]) == 0
-    assert read_json(whole / "metrics.json")["metrics"] == one["metrics"]
+    assert newest_figures(whole)["metrics"] == one["metrics"]
     assert early["sentence"] == everything["stages"]["sentence"]
     assert evaluate_main([*call, "--rerank", "0"]) == 2
 

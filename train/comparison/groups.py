@@ -2,13 +2,15 @@
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
+from ...storage.common.counts import number_of
 from ...storage.common.errors import SettingError
 from ..run_names import changed_settings
+from .measures import Measured
 from .published import Published, published_figure
 from .records import RunRecord
 from .table import Cell, Column, Number, Table, mean_of
@@ -44,6 +46,10 @@ class RunGroup:
         values = [run.measured.values.get(name) for run in self.runs if run.measured is not None]
         numbers = [value for value in values if value is not None]
         return mean_of(numbers) if numbers else None
+
+    def others(self, asked: str) -> list[Measured]:
+        """Return what the runs reached when they were asked otherwise than usual."""
+        return [run.others[asked] for run in self.runs if asked in run.others]
 
     def fact(self, name: str) -> Any:
         """Return a fact (``FACTS``), a setting or a measure's mean; None if the runs do not have it."""
@@ -168,19 +174,31 @@ def runs_table(groups: Sequence[RunGroup]) -> Table:
         measured = group.first.measured
         row: list[Cell] = [group.name, group.first.config.recipe or None, _settings(group, varying) or None]
         row += [len(group.runs), *(group.measure(name) for name in (*main, *rest))]
-        row += [measured.test.checksum, _used(group)] if measured else [None, "not evaluated"]
+        missing = "no test result" if any(run.others for run in group.runs) else "not evaluated"
+        row += [measured.test.checksum, _used(group)] if measured else [None, missing]
         row += [_cited(paper, main), _departures([paper]) or None] if has_papers else []
         rows.append(tuple(row))
     notes = ["±: sample standard deviation over seeds"] if any(len(group.runs) > 1 for group in groups) else []
     checksums = {measured.test.checksum for measured in evaluated}
     if len(checksums) > 1:
         notes.append("test sets differ: compare only runs with the same checksum")
+    notes += [line for group in groups for line in _other_results(group)]
     return Table(tuple(columns), tuple(rows), (*notes, *_departures(papers)))
 
 
 def _departures(papers: Sequence[Published | None]) -> tuple[str, ...]:
     """Return where the tables that are cited depart from their papers, each point once."""
     return tuple(dict.fromkeys(str(point) for paper in papers if paper for point in paper.departures))
+
+
+def _other_results(group: RunGroup) -> Iterator[str]:
+    """Yield a line for each other question that the runs were asked, with the figure that tables show first."""
+    for asked in dict.fromkeys(asked for run in group.runs for asked in run.others):
+        found = group.others(asked)
+        name = next(iter(found[0].main), None)
+        figure = f": {name} {mean_of([each.values[name] for each in found])}" if name else ""
+        seeds = f", {number_of(len(found), 'runs')}" if len(group.runs) > 1 else ""
+        yield f"other results, not in the table: {group.name}, {asked}{figure}{seeds}"
 
 
 def _varying(groups: Sequence[RunGroup]) -> set[str]:
@@ -220,8 +238,7 @@ def _used(group: RunGroup) -> str:
     measured = group.first.measured
     if measured is None:
         return ""
-    split = "" if measured.test.split == "test" else f", {measured.test.split}"
-    return f"{'whole' if measured.test.is_whole else 'partial'}: {measured.test.told}{split}"
+    return f"{'whole' if measured.test.is_whole else 'partial'}: {measured.test.told}"
 
 
 def _cited(paper: Published | None, main: Sequence[str]) -> str | None:

@@ -9,7 +9,7 @@ from ...storage.allowed import refuse_links_out
 from ...storage.common.errors import UserError, refuse_unreadable
 from ...storage.files import read_json, write_json
 from ...storage.layout import DatasetFolder
-from ..run_layout import METRICS_FILE, RUN_FILE, STATE_FILE
+from ..run_layout import EVALUATIONS_FOLDER, METRICS_FILE, RUN_FILE, STATE_FILE
 from ..run_lock import LOCK_FILE, training_in
 
 RUN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+=-]{0,199}")
@@ -69,13 +69,10 @@ def rename_run(dataset: DatasetFolder, name: str, new_name: str) -> Path:
     with training_in(folder, TODO):
         folder.rename(target)
         (target / LOCK_FILE).unlink(missing_ok=True)
-    for path in [target / METRICS_FILE, *sorted(target.glob(f"on/*/{METRICS_FILE}"))]:
-        if (
-            path.is_file()
-            and not path.is_symlink()
-            and not path.parent.is_symlink()
-            and not (target / "on").is_symlink()
-        ):
+    each = (METRICS_FILE, f"{EVALUATIONS_FOLDER}/*/{METRICS_FILE}")
+    for path in sorted(path for base in ("", "on/*/") for name in each for path in target.glob(base + name)):
+        parts = [path, *(parent for parent in path.parents if target in parent.parents)]
+        if path.is_file() and not any(part.is_symlink() for part in parts):
             figures = read_json(path)
             with refuse_unreadable(path, "not as an evaluation writes it", "run vlalign-evaluate again"):
                 write_json(path, {**figures, "run": new_name})

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +10,9 @@ from ...storage.common.errors import SettingError, UserError
 from ...storage.common.problems import Problems
 from ...storage.layout import DatasetFolder
 from ..config import TrainConfig
+from ..results import changed_from, usual_question
 from ..run_files import read_config, score_weights
-from ..run_layout import RUN_FILE, STATE_FILE
+from ..run_layout import EVALUATIONS_FOLDER, RUN_FILE, STATE_FILE
 from ..runs import read_run
 from .measures import Measured, read_measured
 
@@ -28,7 +29,9 @@ class RunRecord:
     answers: Path
     """Folder of the evaluation: the run's, or ``on/<data set>`` in it."""
     measured: Measured | None
-    """None: it was not evaluated."""
+    """What it reached on the test split by default settings; None: it was not evaluated so."""
+    others: Mapping[str, Measured] = field(default_factory=dict)
+    """{what was asked otherwise: what it reached}, such as {"validation-ties=ce": ...}"""
 
     @property
     def name(self) -> str:
@@ -83,17 +86,54 @@ def _read(folder: Path, asked: list[Path], dataset: DatasetFolder, problems: Pro
     try:
         about = read_run(folder)
         config = read_config(about)
+        weights = score_weights(about, config)
         for answers in asked:
-            measured = read_measured(answers)
-            if measured is not None and measured.question.get("weights") == score_weights(about, config):
-                # Those that validation chose are a result, which differs between seeds.
+            found = read_measured(answers)
+            if found is not None and found.test.dataset != dataset.name:
+                if answers == folder:
+                    problems.add(f"{folder}: was asked about {found.test.dataset!r}, not {dataset.name}; left out")
+                continue
+            results = _by_question(answers, found, config, weights, dataset, problems)
+            measured = results.pop("", None)
+            if measured is not None:  # weights that validation chose are a result, which differs between seeds
                 measured = replace(measured, question={**measured.question, "weights": None})
-            if measured is None or measured.test.dataset == dataset.name:
-                yield RunRecord(folder, config, about["inputs"], answers, measured)
-            elif answers == folder:
-                problems.add(f"{folder}: was asked about {measured.test.dataset!r}, not {dataset.name}; left out")
+            yield RunRecord(folder, config, about["inputs"], answers, measured, results)
     except (UserError, OSError) as error:
         problems.add(f"{error}; left out")
+
+
+def _by_question(
+    answers: Path,
+    found: Measured | None,
+    config: TrainConfig,
+    weights: Mapping[str, float],
+    dataset: DatasetFolder,
+    problems: Problems,
+) -> dict[str, Measured]:
+    """Return what a run reached, by what was asked otherwise than usual: empty for the usual question.
+
+    Args:
+        answers: Folder of the results.
+        found: What ``metrics.json`` in it says: earlier versions wrote the results of every question there.
+        config: The run's settings.
+        weights: The run's own weight of each stage.
+        dataset: What was asked about.
+        problems: Gets a line for results that cannot be read.
+    """
+    results: dict[str, Measured] = {}
+    for folder in _subfolders(answers / EVALUATIONS_FOLDER):
+        try:
+            other = read_measured(folder)
+        except (UserError, OSError) as error:
+            problems.add(f"{error}; left out")
+            continue
+        if other is not None and other.test.dataset == dataset.name:
+            task = other.task if found is None else found.task
+            name = changed_from(usual_question(config, weights, task), other.question)
+            results[name or folder.name] = other
+    if found is not None:
+        results[changed_from(usual_question(config, weights, found.task), found.question)] = found
+    return results
 
 
 def choose_record(records: list[RunRecord], name: str) -> RunRecord:
@@ -110,6 +150,7 @@ def choose_record(records: list[RunRecord], name: str) -> RunRecord:
         folders = ", ".join(str(record.folder) for record in found)
         raise SettingError("compare", name, f"{len(found)} runs have this name; expected a folder, one of {folders}")
     if any(record.name == name for record in records):
-        raise SettingError("compare", name, "was not evaluated; run vlalign-evaluate first")
+        problem = "was not evaluated on the test split with default settings; run vlalign-evaluate first"
+        raise SettingError("compare", name, problem)
     known = ", ".join(record.name for record in evaluated) or "none"
     raise SettingError("compare", name, f"no such run; those that were evaluated: {known}")

@@ -135,7 +135,8 @@ def _reasons(
     ids, video = listed.codes("video_id")
     by_task = np.array([video_id in unused_videos for video_id in ids], dtype=bool)[video]
     by_task &= ~(faults.silent | faults.unseen)
-    counts = Counter(unused_videos[ids[number]] for number in video[by_task].tolist())
+    names = list(ids)
+    counts = Counter(unused_videos[names[number]] for number in video[by_task].tolist())
     masks = {
         NO_RECORDING: faults.silent,
         NO_FEATURES: faults.unseen,

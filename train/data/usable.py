@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ...storage.caption_table import CaptionTable
 from ...storage.captions import read_captions
@@ -106,10 +107,10 @@ def find_faults(captions: CaptionTable, features: ClipFeatures, recordings: Stor
     start, end = captions.numbers("start_seconds"), captions.numbers("end_seconds")
     rest = ~silent
 
-    def first_of(fault: np.ndarray) -> np.ndarray:
+    def first_of(fault: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """Return the captions with a fault that have none of those before."""
         nonlocal rest
-        found, rest = fault & rest, rest & ~fault
+        found, rest = np.logical_and(fault, rest), np.logical_and(rest, ~fault)
         return found
 
     is_whole = np.isnan(start) & np.isnan(end)
@@ -118,7 +119,7 @@ def find_faults(captions: CaptionTable, features: ClipFeatures, recordings: Stor
         unseen=first_of(~is_known[video]),
         misplaced=first_of(~is_whole & ~((start >= 0) & (start < end))),
         late=first_of(start >= duration),
-        no_video_rows=first_of(np.isnan(spans).any(axis=1)),
+        no_video_rows=first_of(np.isnan(spans[:, 1])),
         after_rows=first_of(start >= spans[:, 1]),
         before_rows=first_of(~clips_with_rows(spans, start, end)),
     )

@@ -22,7 +22,8 @@ WORDS = ["--recipe", "default", "--features", "s3d", "--batch-size", "6", "--num
 def test_scores_in_tiles_give_the_same_figures_and_queries(toy, ties, monkeypatch):
     if not (toy.runs / "in-tiles").exists():
         assert train_main([*at(toy), *WORDS, "--run-name", "in-tiles"]) == 0
-    folder = toy.runs / "in-tiles"
+    name = "train" if ties == "average" else f"train-ties={ties}"
+    folder = toy.runs / "in-tiles" / "evaluations" / name
     results = []
     for most_bytes in (split_scores.MOST_BYTES, 0):
         monkeypatch.setattr(split_scores, "MOST_BYTES", most_bytes)
@@ -40,13 +41,14 @@ def test_what_needs_all_scores_at_once_is_refused_with_what_to_do(toy, whole, mo
     assert "--rerank is missing: the scores of " in (said := capsys.readouterr().err)
     assert "more than is held in memory; have the fusion layers score the best 100 only" in said
     assert evaluate_main([*call, "--rerank", "2"]) == 0
-    tiled = read_json(whole / "metrics.json")
+    metrics = whole / "evaluations" / "train-rerank=2" / "metrics.json"
+    tiled = read_json(metrics)
     assert evaluate_main([*call, "--rerank", "2", "--normalize", "dsl"]) == 2
     assert "--normalize dsl: the scores of " in capsys.readouterr().err
     monkeypatch.undo()
-    (whole / "metrics.json").unlink()
+    metrics.unlink()
     assert evaluate_main([*call, "--rerank", "2"]) == 0
-    assert read_json(whole / "metrics.json")["metrics"] == tiled["metrics"]
+    assert read_json(metrics)["metrics"] == tiled["metrics"]
 
 
 @pytest.mark.slow
@@ -55,7 +57,7 @@ def test_the_time_is_said_if_fusing_all_pairs_takes_long(toy, monkeypatch, capsy
     call = [*at(toy), "long", "--split", "train"]
     assert evaluate_main(call) == 0
     assert "note: fusing" not in capsys.readouterr().err
-    (toy.runs / "long" / "metrics.json").unlink()
+    (toy.runs / "long" / "evaluations" / "train" / "metrics.json").unlink()
     monkeypatch.setattr(split_scores, "TIMED", 1)
     monkeypatch.setattr(split_scores, "LONG_SECONDS", 0)
     assert evaluate_main(call) == 0
