@@ -252,6 +252,6 @@ def add_dataset(parser: Parser) -> None:
         type=Path,
         metavar="FOLDER",
         help="folder outside --root in which videos and files of the data set may lie, by its list or by links; needed "
-        "only once, and not with --videos",
+        "only once",
     )
     parser.rarely([allow_folder])
