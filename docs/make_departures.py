@@ -14,17 +14,17 @@ ESCAPED = "\\`*_[]<>|#"
 HEAD = """# Where our tables depart from the papers
 
 A paper's figures and ours stand beside each other in the tables of [`--suite`](comparing.md#a-papers-table) and of
-[`vlalign-runs`](comparing.md#all-runs). They are of the same method only as far as this page allows. Each table prints
+[`vlalign-runs`](comparing.md#all-runs). They are comparable only within the limits listed here. Each table prints
 the points that concern it below its figures (in CSV, in the column `departures`). A run of a paper's recipe prints
 their number with its result, and its `report.html` and `metrics.json` list them.
 
 No row of these tables has been reproduced with a paper's data, features and number of steps: no data set's videos, no
-published weights and no large GPU were available. The papers' equations are tested one by one.
+published weights and no GPU were available. The papers' equations are tested one by one.
 
 A point is of one of three kinds:
 
-- *departs*: it is done otherwise than the paper says;
-- *open*: the paper does not say it, or not all of it, and we chose;
+- *departs*: we do it differently from the paper;
+- *open*: the paper does not say it, or not all of it, so we made a choice;
 - *missing*: rows, columns or parts that we do not reproduce.
 
 This page is made by `docs/make_departures.py` from `train/papers/departure_data/` (points of recipes) and
