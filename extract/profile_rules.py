@@ -13,11 +13,13 @@ DECODINGS = (EXACT, NVDEC)
 VALUE_RANGES = {"0..1": 255, "0..255": 1}
 """{value range: divisor of a picture's bytes}"""
 MOST_PARTS_OF_FPS = 64
+MAX_FPS, MAX_SIDE_PX, MAX_NAME = 1000, 4320, 200
+"""Beyond these a profile is a slip of the pen, which would fail for every video, or for the name of its folder."""
 
 
 def is_exact_rate(fps: float | None) -> bool:
     """Return whether frames can be taken at this rate: binary fractions of it are exact."""
-    return fps is not None and fps > 0 and Fraction(fps).denominator <= MOST_PARTS_OF_FPS
+    return fps is not None and 0 < fps <= MAX_FPS and Fraction(fps).denominator <= MOST_PARTS_OF_FPS
 
 
 def check_extractable(profile: Profile) -> None:
@@ -37,18 +39,19 @@ def check_extractable(profile: Profile) -> None:
     else:
         tails = TAILS if profile.window > 1 else (*TAILS, "none")
         rules = {
+            "name": (len(profile.name) <= MAX_NAME, f"at most {MAX_NAME} characters"),
             "fps": (
                 is_exact_rate(profile.fps),
-                "a whole number, or one such as 7.5",
+                f"a whole number up to {MAX_FPS:,}, or one such as 7.5 (a binary fraction, with a denominator of at most {MOST_PARTS_OF_FPS})",
             ),
-            "short_side_px": (profile.short_side_px > 0, "more than 0"),
+            "short_side_px": (0 < profile.short_side_px <= MAX_SIDE_PX, f"1 to {MAX_SIDE_PX:,}"),
             "crop_px": (
                 profile.crop_px is None or profile.crop_px <= profile.short_side_px,
                 "no more than short_side_px",
             ),
             "resize": (profile.resize in KERNELS, KERNELS_IN_WORDS),
             "value_range": (profile.value_range in VALUE_RANGES, " or ".join(map(repr, VALUE_RANGES))),
-            "std": (all(profile.std), "no 0 in it"),
+            "std": (all(value > 0 for value in profile.std), "numbers above 0"),
             "tail": (profile.tail in tails, " or ".join(map(repr, tails))),
             "precision": (profile.precision in PRECISIONS, " or ".join(PRECISIONS)),
             "decoding": (profile.decoding in DECODINGS, " or ".join(DECODINGS)),

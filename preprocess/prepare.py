@@ -164,7 +164,7 @@ def prepare_records(
     Raises:
         UserError: There is no caption, the spaCy pipeline is not installed, or another process prepares the captions.
     """
-    refuse_links_out(dataset, [dataset.captions])
+    refuse_links_out(dataset, [dataset.captions, dataset.captions / "counts"])
     pieces = records if isinstance(records, Pieces) else in_one_process(records)
     model = installed_model(spacy_model)
     tagger = Tagger(spacy_model, f"{model.package} {model.version}, spaCy {importlib.metadata.version('spacy')}")

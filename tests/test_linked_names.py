@@ -21,6 +21,7 @@ from vlalign.extract.cli_doctor import main as doctor_main
 from vlalign.extract.fetch import PREFIX, Fetcher
 from vlalign.extract.render import render_video
 from vlalign.preprocess.cli import main as preprocess_main
+from vlalign.preprocess.datasets import DATASETS
 from vlalign.preprocess.survey_log import survey_log
 from vlalign.storage.cli import main as store_main
 from vlalign.storage.common.errors import UserError
@@ -280,6 +281,28 @@ def test_a_run_writes_no_file_of_its_text_encoder_elsewhere(toy, trap, kind):
     assert evaluate_main([*at(toy), "r"]) == 0
 
 
+@pytest.mark.parametrize("name", ["captions.csv", "captions.parquet", "captions.vtt"])
+def test_annotations_that_are_a_pipe_are_not_waited_for(evil, capsys, name):
+    path = evil.path / "annotations" / name
+    path.parent.mkdir()
+    os.mkfifo(path)
+    with in_time():
+        code = preprocess_main([*at(evil), "--annotations", str(path)])
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert code == 2 and f"error: {path}: " in error and "a pipe" in error
+
+
+def test_published_annotations_that_are_a_pipe_are_not_waited_for(tmp_path, capsys):
+    folder = tmp_path / "root" / "youcook2" / "annotations"
+    folder.mkdir(parents=True)
+    for name in DATASETS["youcook2"].published:
+        os.mkfifo(folder / name)
+    with in_time():
+        code = preprocess_main(["--root", str(tmp_path / "root"), "--dataset", "youcook2"])
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert code == 2 and f"error: {folder}" in error and "a pipe" in error
+
+
 # Folders that are links
 
 
@@ -288,11 +311,11 @@ WRITERS: dict[str, tuple[str, Callable[[DatasetFolder], int]]] = {
     "a run": ("runs/r", train),
     "a part of a run": ("runs/r/tensorboard", train),
     "captions": ("captions", preprocess),
+    "counted words": ("captions/counts", preprocess),
     "clips": ("pairs", train),
     "a store": ("features/logmel", write_failures),
     "thumbnails": ("thumbnails", write_failures),
     "a merged store": ("features/s3d", lambda d: store_main(["compact", *at(d), "s3d"])),
-    "results": ("runs/r/on", lambda d: evaluate_main([*at(d), "r", "--on", "other"])),
     "index": ("index", lambda d: index_main([*at(d), "r"])),
     "deleted runs": ("runs", lambda d: runs_main([*at(d), "--delete", "r", "--yes"])),
 }
@@ -316,8 +339,6 @@ def test_a_folder_that_leads_out_of_the_root_is_written_to_only_if_it_was_allowe
     if command is train:
         shutil.rmtree(toy.runs)
         shutil.rmtree(toy.pairs)
-    if name == "results":
-        shutil.copytree(toy.path, toy.root / "other")
     path, elsewhere = toy.path / folder, tmp_path / "another disk"
     if path.is_dir():
         shutil.move(path, elsewhere)

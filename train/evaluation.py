@@ -178,7 +178,6 @@ def _request(
     question = Question(settings.split, weights, _task_settings(task, settings, config, run_folder.name))
     request = _Request(run_folder, config, asked, open_run_stores(asked, config), base, usual, task, question)
     check_result_folder(run_folder, request.folder)
-    refuse_links_out(dataset_of(run_folder, config), [run_folder.resolve() / request.folder.relative_to(run_folder)])
     return request
 
 

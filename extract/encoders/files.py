@@ -25,7 +25,10 @@ PROCESSOR_FILES = (
     "preprocessor_config.json",
     "video_preprocessor_config.json",
     "tokenizer_config.json",
+    "audio_tokenizer_config.json",
 )
+AUDIO_TOKENIZER = ("audio_tokenizer", "audio_tokenizer_class", "audio_tokenizer_name_or_path")
+"""Fields of a processor by which transformers loads any class of its own from any folder, and its code."""
 TIMM_NAMES = ("architecture", "backbone")
 """Fields that name a network of timm, which also takes "local-dir:FOLDER" and "hf-hub:ORG/MODEL"."""
 TIMM_ARGUMENTS = ("model_args", "backbone_kwargs")
@@ -88,8 +91,11 @@ class ModelFiles:
             if path.is_file():
                 with refuse_unreadable(path, "not the configuration of a processor"):
                     about = read_object(path, MAX_CONFIG_BYTES)
-                if any("auto_map" in part for _, part in _objects(about)):
-                    raise UserError(f"{path}: its processor has code of its own, which is not run (auto_map)")
+                for _, part in _objects(about):
+                    if "auto_map" in part:
+                        raise UserError(f"{path}: its processor has code of its own, which is not run (auto_map)")
+                    if field := next((field for field in AUDIO_TOKENIZER if field in part), None):
+                        raise UserError(f"{path}: its processor loads another model ({field}); remove this field")
         path, about = self.folder / CONFIG_FILE, self.config
         if "configuration_files" in about:
             raise UserError(

@@ -108,7 +108,12 @@ def load_hub_text_tower(profile: Profile, used: Weights, place: Path) -> HubText
     try:
         processor = _processor(place)
         model = AutoModel.from_pretrained(
-            place, local_files_only=True, trust_remote_code=False, use_safetensors=True, dtype=torch.float32
+            place,
+            local_files_only=True,
+            trust_remote_code=False,
+            use_safetensors=True,
+            dtype=torch.float32,
+            attn_implementation="eager",  # transformers 5.23 forgets AIMv2's causal mask with sdpa and no padding
         )
         tokenizer = getattr(processor, "tokenizer", processor)
         most_tokens = min(_num_positions(model), int(tokenizer.model_max_length))

@@ -18,6 +18,7 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
 
+from ...storage.files import check_regular
 from ...storage.records import Caption
 from .sources import Annotations, Dataset, Record, read_lines, text
 
@@ -61,6 +62,7 @@ def _captions(annotations: Annotations, list_path: Path, folder: Path, split: st
         try:
             if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
                 raise ValueError("leads out of the folder")  # a list must not open other files of this machine
+            check_regular(folder / f"{name}.txt")
             with (folder / f"{name}.txt").open(encoding="utf-8-sig") as file:
                 transcript = text(file.readline())
             yield Caption(video_id=name, caption=transcript, split=split, recording=f"audio/{name}")

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from ...storage.common.errors import UserError
 from ...storage.common.problems import Problems
+from ...storage.files import check_regular
 from ...storage.records import Caption, VideoRecord
 
 Record = VideoRecord | Caption
@@ -44,8 +45,18 @@ class Annotations:
         return [paths[name] for name in names]
 
     def find_optional(self, name: str) -> Path | None:
-        """Return the file nearest to the top of the folder, or None. ``name`` may contain folders."""
-        return min(self.folder.rglob(name), key=lambda path: (len(path.parts), path), default=None)
+        """Return the file nearest to the top of the folder, or None.
+
+        Args:
+            name: Name of the file, or of a folder. It may contain folders.
+
+        Raises:
+            UserError: It is a pipe, a socket or a device.
+        """
+        path = min(self.folder.rglob(name), key=lambda path: (len(path.parts), path), default=None)
+        if path is not None:
+            check_regular(path)
+        return path
 
     def read_json(self, path: Path, kind: type = dict) -> Any:
         """Return the content of a JSON file in UTF-8, with or without a byte order mark.

@@ -104,6 +104,7 @@ FAMILIES: dict[str, Family] = {
     "siglip2": (_of("Siglip", _texts(64)), gemma_tokenizer, SIGLIP_KWARGS),
     "siglip2_naflex": (_of("Siglip2", _texts(64), SMALL | {"num_patches": 16}), gemma_tokenizer, SIGLIP_KWARGS),
     "clip": (_of("CLIP", CLIPS, projection_dim=32), clip_tokenizer, LONGEST),
+    "aimv2": (_of("Aimv2", CLIPS, projection_dim=32), clip_tokenizer, LONGEST),
     "metaclip_2": (_of("MetaClip2", CLIPS, projection_dim=32), clip_tokenizer, LONGEST),
     "xclip": (_of("XCLIP", CLIPS, FRAMED | MIXED, projection_dim=32), clip_tokenizer, LONGEST),
     "clipseg": (_of("CLIPSeg", CLIPS, projection_dim=32), clip_tokenizer, LONGEST),

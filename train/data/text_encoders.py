@@ -21,12 +21,14 @@ from transformers import (
 )
 
 from ...storage.common.errors import UserError
+from ...storage.files import read_object
 from ..models.saved_encoder import plain_config, read_encoder, without_pooler
 from ..workers import Workers
 from .saved_tokenizer import SPECIAL as SPECIAL_NAMES
 from .saved_tokenizer import plain_tokenizer, read_tokenizer
 
 SMALL = "small"
+MAX_INDEX_BYTES = 64 << 20
 SPECIAL = {
     "pad_token": "[PAD]",
     "unk_token": "[UNK]",
@@ -87,16 +89,28 @@ def new_text_encoder(
         tokenizer = workers.from_first(lambda: small_tokenizer(train_captions))
         return tokenizer, small_bert(len(tokenizer))
     try:
+        only = {"trust_remote_code": False, "local_files_only": Path(name).is_dir()}
+        if only["local_files_only"]:
+            _check_weights(Path(name))
         with contextlib.redirect_stderr(io.StringIO()):  # transformers' progress bars and messages
-            config = plain_config(AutoConfig.from_pretrained(name, trust_remote_code=False).to_dict())
-            tokenizer = _fast_tokenizer(AutoTokenizer.from_pretrained(name, trust_remote_code=False))
-            encoder = AutoModel.from_pretrained(name, config=config, use_safetensors=True, trust_remote_code=False)
+            config = plain_config(AutoConfig.from_pretrained(name, **only).to_dict())
+            tokenizer = _fast_tokenizer(AutoTokenizer.from_pretrained(name, **only))
+            encoder = AutoModel.from_pretrained(name, config=config, use_safetensors=True, **only)
             return tokenizer, without_pooler(encoder)
     except (OSError, ValueError) as error:
         raise UserError(
             f"text encoder {name!r}: not loadable ({str(error).splitlines()[0]}); expected 'small', a folder with "
             "config.json, tokenizer and safetensors, or a hub name that this machine can reach"
         ) from None
+
+
+def _check_weights(folder: Path) -> None:
+    """Raise ``ValueError`` if the weights of a model are said to lie outside of its folder."""
+    index = folder / "model.safetensors.index.json"
+    if index.is_file():
+        names = read_object(index, MAX_INDEX_BYTES).get("weight_map")
+        if not isinstance(names, dict) or any("/" in str(name) for name in names.values()):
+            raise ValueError(f"{index.name} names files outside of the folder")
 
 
 def _fast_tokenizer(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerFast:

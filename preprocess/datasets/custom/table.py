@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ....storage.common.errors import UserError
+from ....storage.files import check_regular
 from ..encodings import Note, decode
 
 TEXT_SUFFIXES = (".csv", ".tsv", ".txt")
@@ -48,6 +49,7 @@ def read_table(path: Path, is_known: Callable[[str], bool], note: Note) -> Table
     """
     suffix = path.suffix.lower()
     if suffix == ".parquet":
+        check_regular(path)
         return _parquet(path)
     if suffix != ".jsonl" and suffix not in TEXT_SUFFIXES:
         hint = ""
@@ -56,6 +58,7 @@ def read_table(path: Path, is_known: Callable[[str], bool], note: Note) -> Table
         elif suffix == ".json":
             hint = "; write one object per line"
         raise UserError(f"{path}: expected a {SUFFIXES}{hint}")
+    check_regular(path)
     try:
         data = path.read_bytes()
     except IsADirectoryError:

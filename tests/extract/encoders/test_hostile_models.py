@@ -90,6 +90,29 @@ def test_code_of_a_tokenizer_is_not_run_and_nothing_is_asked(models, tmp_path, a
     assert not answers and not (folder / "ran").exists()
 
 
+OTHER_MODEL = {"audio_tokenizer_class": "AutoModel", "audio_tokenizer_name_or_path": "MODEL/other"}
+
+
+@pytest.mark.parametrize(
+    "file, values",
+    [
+        ("processor_config.json", {"processor_class": "CLIPProcessor", "audio_tokenizer": OTHER_MODEL}),
+        ("audio_tokenizer_config.json", OTHER_MODEL),
+    ],
+)
+def test_a_processor_loads_no_other_model(models, tmp_path, answers, file, values):
+    folder = tmp_path / "model"
+    hostile(models, "clip", folder, file, **json.loads(json.dumps(values).replace("MODEL", str(folder))))
+    (folder / "other").mkdir()
+    (folder / "other" / "config.json").write_text(json.dumps({"auto_map": MAPS, "model_type": "mine"}))
+    shutil.copy(folder / "mine.py", folder / "other")
+    used = Weights(name="model", sha256=ModelFiles(folder, "model", "").sha256())
+    with pytest.raises(UserError, match="loads another model") as refused:
+        load_hub_text_tower(CLIP, used, folder)
+    assert "\n" not in str(refused.value)
+    assert not answers and not (folder / "ran").exists()
+
+
 def test_a_type_that_transformers_has_is_its_own(models, tmp_path, answers):
     """Some publish code beside a model that transformers has had since."""
     folder = hostile(models, "dinov2", tmp_path / "dinov2", auto_map=MAPS)

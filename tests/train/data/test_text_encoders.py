@@ -1,5 +1,7 @@
 """Every supported kind of text encoder: loaded from a folder, saved with a run, and read back unchanged."""
 
+import json
+
 import pytest
 import torch
 from transformers import (
@@ -21,6 +23,7 @@ from transformers import (
     XLMRobertaTokenizer,
 )
 from vlalign.storage import IdfEntry
+from vlalign.storage.common.errors import UserError
 from vlalign.storage.records import Caption
 from vlalign.train.data.text import Pieces, TokenWeights
 from vlalign.train.data.text_encoders import new_text_encoder, saved_text_encoder
@@ -59,6 +62,20 @@ KINDS = {
     "deberta-v2": lambda: (DebertaV2Config(**DISENTANGLED, **SMALL), DebertaV2Tokenizer(vocab=DEBERTA)),
 }
 WEIGHTS = TokenWeights([IdfEntry(word="onion", part_of_speech="NOUN", document_count=1, idf=1.0)], ("NOUN",))
+
+
+def test_weights_outside_of_the_folder_are_not_loaded(tmp_path):
+    config, tokenizer = KINDS["bert"]()
+    model = AutoModel.from_config(config)
+    for folder in ("private", "theirs"):
+        model.save_pretrained(tmp_path / folder)
+        tokenizer.save_pretrained(tmp_path / folder)
+    (tmp_path / "theirs" / "model.safetensors").unlink()
+    weights = dict.fromkeys(model.state_dict(), "../private/model.safetensors")
+    index = {"metadata": {"total_size": 1}, "weight_map": weights}
+    (tmp_path / "theirs" / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(UserError, match="outside of the folder"):
+        new_text_encoder(str(tmp_path / "theirs"), iter(TEXTS), Workers())
 
 
 @pytest.mark.parametrize("kind", KINDS)
