@@ -42,7 +42,7 @@ def check_extractable(profile: Profile) -> None:
             "name": (len(profile.name) <= MAX_NAME, f"at most {MAX_NAME} characters"),
             "fps": (
                 is_exact_rate(profile.fps),
-                f"a whole number up to {MAX_FPS:,}, or one such as 7.5 (a binary fraction, with a denominator of at most {MOST_PARTS_OF_FPS})",
+                f"a whole number up to {MAX_FPS:,}, or one such as 7.5 (in {MOST_PARTS_OF_FPS}ths)",
             ),
             "short_side_px": (0 < profile.short_side_px <= MAX_SIDE_PX, f"1 to {MAX_SIDE_PX:,}"),
             "crop_px": (
