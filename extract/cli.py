@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..storage.common.command import run_command
-from ..storage.common.errors import UserError
+from ..storage.common.errors import SettingError, UserError
 from ..storage.common.exits import EXIT_DONE, EXIT_INCOMPLETE
 from ..storage.common.parser import Parser, command_parser, next_call
 from ..storage.common.terminal import say, show
@@ -17,6 +17,7 @@ from ..storage.layout import DatasetFolder
 from ..storage.profiles import ALIASES, LOGMEL, PROFILES
 from ..storage.records import EXACT, NVDEC
 from .dataset import extract_dataset
+from .encoders.own import is_own_encoder
 from .runner import Runner
 from .settings import PRETRAINED, ExtractionSettings, known_encoders
 
@@ -60,6 +61,9 @@ def settings_of(args: argparse.Namespace) -> ExtractionSettings:
             f"--dataset is missing: the name of a data set under {args.root}, or a new one with --videos FOLDER"
         )
     encoders = known_encoders(args.features, args.fps, trusted=args.trust)
+    if args.trust and not any(map(is_own_encoder, encoders.values())):
+        problem = f"changes nothing: no profile of your own is among --features {args.features}; leave it out"
+        raise SettingError("trust", args.trust[0], problem)
     names = [name for name, encoder in encoders.items() if not is_hub_name(encoder)]
     return ExtractionSettings(
         dataset=DatasetFolder(args.root, args.dataset),

@@ -7,7 +7,7 @@ from typing import get_args
 
 from ..storage.common.command import run_command
 from ..storage.common.counts import number_of
-from ..storage.common.errors import UserError
+from ..storage.common.errors import SettingError, UserError
 from ..storage.common.exits import EXIT_DONE
 from ..storage.common.parser import DEVICE_HELP, Parser, command_parser
 from ..storage.common.terminal import say, show
@@ -15,6 +15,8 @@ from ..storage.layout import find_dataset
 from .search.examples import parse_example
 from .search.limits import SearchBy, check_count, check_query
 
+LIKE_WEIGHT, RERANK = 0.5, 50
+"""Defaults of --like-weight and --rerank."""
 EXAMPLES = """vlalign-search words-s3d-seed0 "a blue cross grows"
   vlalign-search "a dog catches a frisbee" --dataset mine --features clip_vit_b32
   vlalign-search --like video7@12.5-18 --dataset mine --features clip_vit_b32"""
@@ -45,8 +47,15 @@ def run_of(args: argparse.Namespace) -> Path | str | None:
     """Return the run that was named, or the last one finished if there are no features to do without.
 
     Raises:
+        SettingError: An option changes nothing with a run, or without one.
         UserError: A run and features are named, or there is no run.
     """
+    if args.features is None and args.weights is not None:
+        problem = "belongs to --features: a run's features were extracted before; leave it out"
+        raise SettingError("weights", args.weights, problem)
+    if args.features is not None and args.device not in ("auto", "cpu"):
+        problem = f"belongs to a run: --features {args.features} alone computes on the CPU; leave it out"
+        raise SettingError("device", args.device, problem)
     if args.run is not None and args.features is not None:
         raise UserError(f"--features {args.features}: the run {args.run} has its own; leave one of both out")
     if args.run is not None or args.features is not None:
@@ -101,14 +110,42 @@ def _call(run: str | None, text: list[str]) -> str:
     )
 
 
+def _check_like_weight(args: argparse.Namespace, query: str) -> None:
+    if args.like_weight is not None and (args.like is None or not query.strip()):
+        problem = "changes nothing without both a text and --like; leave it out"
+        raise SettingError("like_weight", args.like_weight, problem)
+
+
+def _check_rerank(args: argparse.Namespace) -> None:
+    """Raise ``SettingError`` if ``--rerank`` is given and no fusion layers score this query."""
+    if args.rerank is None:
+        return
+    from .run_files import read_config
+    from .runs import find_run, read_run
+
+    what = "--like has vectors only" if args.like is not None else ""
+    what = what or ("--by words compares with captions only" if args.by == "words" else "")
+    what = what or (f"--features {args.features} has vectors only" if args.run is None else "")
+    if not what:
+        folder = find_run(args.root, args.dataset, str(args.run))
+        config = read_config(read_run(folder))
+        if not config.has_fusion:
+            what = f"{folder.name}, of objective {config.objective.name}, has no fusion layers"
+    if what:
+        raise SettingError("rerank", args.rerank, f"changes nothing: {what}; leave it out")
+
+
 def _search(args: argparse.Namespace) -> int:
     args.run, args.query = _run_and_text(args)
     query = args.query or ""
     if args.like is None or query.strip():
         check_query(query)
     check_count("num_results", args.num_results)
-    check_count("rerank", args.rerank)
+    if args.rerank is not None:
+        check_count("rerank", args.rerank)
+    _check_like_weight(args, query)
     args.run = run_of(args)
+    _check_rerank(args)
     from .search.search import open_search  # numpy and torch take their time
 
     folder = folder_of(args)
@@ -118,9 +155,9 @@ def _search(args: argparse.Namespace) -> int:
     moments = search(
         query,
         like=None if args.like is None else parse_example(args.like),
-        like_weight=args.like_weight,
+        like_weight=LIKE_WEIGHT if args.like_weight is None else args.like_weight,
         num_results=args.num_results,
-        rerank=args.rerank,
+        rerank=RERANK if args.rerank is None else args.rerank,
         by=args.by,
     )
     what = " and ".join(filter(None, (query and repr(query), args.like and f"like {args.like}")))
@@ -155,7 +192,7 @@ def make_parser() -> Parser:
     add_encoder(parser)
     parser.add_argument("--like", metavar="WHAT", help="find what looks like VIDEO@START-END, VIDEO, or a picture")
     parser.add_argument(
-        "--like-weight", type=float, default=0.5, help="share of --like beside a text, 0 to 1 (default: 0.5)"
+        "--like-weight", type=float, help=f"share of --like beside a text, 0 to 1 (default: {LIKE_WEIGHT})"
     )
     parser.add_argument("--num-results", type=int, default=5, help="number of moments to show (default: 5)")
     parser.add_argument(
@@ -167,9 +204,8 @@ def make_parser() -> Parser:
     parser.add_argument(
         "--rerank",
         type=int,
-        default=50,
         metavar="K",
-        help="a run's fusion layers score the K best windows (default: 50)",
+        help=f"a run's fusion layers score the K best windows (default: {RERANK})",
     )
     return parser
 

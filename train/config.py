@@ -10,6 +10,7 @@ from ..storage.common.errors import SettingError
 from .objectives import DEFAULT_OBJECTIVE, OBJECTIVES, Objective
 from .rules import rule_of, types_of
 from .settings import (
+    ENCODERS,
     DataSettings,
     Encoder,
     ModelSettings,
@@ -78,6 +79,12 @@ class TrainConfig(DataSettings, ModelSettings, OptimizationSettings, ValidationS
                 problem = f"expected an encoder that takes tokens, which {self.encoder} does not"
             raise SettingError("video_grid", self.video_grid, problem)
 
+    def unused(self) -> dict[str, str]:
+        """Return the settings that change nothing in this configuration: {setting: what it belongs to}."""
+        by_encoder = {name: _having_encoders(name) for name in self.encoders.unused}
+        by_objective = {name: _having_objectives(name) for name in self.objective.unused}
+        return self.objective.unused_now(self) | by_encoder | by_objective
+
     @property
     def has_fusion(self) -> bool:
         """True if the model has fusion layers."""
@@ -137,6 +144,34 @@ def objective_settings() -> dict[str, dict[str, type[Objective]]]:
         for of in fields(objective):
             having.setdefault(of.name, {})[name] = objective
     return having
+
+
+def _having_encoders(setting: str) -> str:
+    """Return the encoders that read a setting, in words."""
+    return "encoder " + " or ".join(name for name, encoder in ENCODERS.items() if setting not in encoder.unused)
+
+
+def _having_objectives(setting: str) -> str:
+    """Return the objectives that read a setting, in words."""
+    common = {of.name for of in fields(Objective)} | {of.name for part in PARTS.values() for of in fields(part)}
+    having = OBJECTIVES if setting in common else objective_settings().get(setting, {})
+    return "objective " + ", ".join(name for name, of in having.items() if setting not in of.unused)
+
+
+def refuse_unused(config: TrainConfig, written: Mapping[str, Any]) -> None:
+    """Raise ``SettingError`` for a setting that somebody wrote, and that changes nothing.
+
+    Args:
+        config: The configuration with these settings.
+        written: The settings that were not a recipe's, by name.
+    """
+    foreign = foreign_settings({**written, "objective": config.objective.name})
+    unused = config.unused() | {name: _having_objectives(name) for name in foreign}
+    for name, value in written.items():
+        if name in unused:
+            where = f"objective {config.objective.name} with encoder {config.encoder}"
+            problem = f"changes nothing for {where}: it belongs to {unused[name]}; leave it out"
+            raise SettingError(name, value, problem)
 
 
 def foreign_settings(settings: Mapping[str, Any]) -> list[str]:

@@ -210,13 +210,18 @@ def _asked_about(
 
 
 def _score_weights(settings: EvaluationSettings, own: dict[str, float], run_name: str) -> dict[str, float]:
-    """Return the weight of each stage of the run: the given one or its own. Log weights that change nothing."""
+    """Return the weight of each stage of the run: the given one or its own.
+
+    Raises:
+        SettingError: A weight is given for a stage that the run's score does not have.
+    """
     weights = dict(own)
     for name, weight in settings.score_weights.items():
         stages = [stage for stage in SCORES[name] if stage in weights]
         weights |= dict.fromkeys(stages, weight)
         if not stages:
-            say(f"note: the {name} weight changes nothing: the stages of {run_name} are {', '.join(weights)}")
+            problem = f"changes nothing: the stages of {run_name} are {', '.join(own)}; leave it out"
+            raise SettingError(f"{name}_weight", weight, problem)
     return weights
 
 

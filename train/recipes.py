@@ -94,7 +94,7 @@ def make_config(name: str | None, given: Mapping[str, Any]) -> TrainConfig:
 
 
 def describe(config: TrainConfig, given: Container[str]) -> list[str]:
-    """Return a line for every setting that the encoder uses, with its value and where it is from.
+    """Return a line for every setting that is used, with its value and where it is from.
 
     Args:
         config: The configuration.
@@ -102,7 +102,8 @@ def describe(config: TrainConfig, given: Container[str]) -> list[str]:
     """
     recipe = RECIPES.get(config.recipe, {})
     lines = []
-    used = {name: value for name, value in config.flat().items() if name not in config.encoders.unused}
+    unused = config.unused()
+    used = {name: value for name, value in config.flat().items() if name not in unused}
     for name, value in used.items():
         source = "given" if name in given else f"recipe {config.recipe}" if recipe.get(name) == value else ""
         lines.append(f"  {name:<22} {value!s:<30} {source}".rstrip())

@@ -17,6 +17,10 @@ MOST_NAMES = 64
 """Upper limit of the terms of a loss."""
 
 
+class UnknownRun(UserError):
+    """A run whose settings this version does not know: it is of another version, or of an objective of one's own."""
+
+
 def check_run(about: Any) -> None:
     """Raise ``ValueError`` if ``run.json`` lacks something or has a value of another type."""
     _expect(isinstance(about, dict), "not an object")
@@ -53,19 +57,27 @@ def read_config(about: dict[str, Any]) -> TrainConfig:
     """Return the configuration in what ``run.json`` says.
 
     Raises:
-        ValueError: A setting does not exist or has another type.
+        UnknownRun: The objective or a setting does not exist.
+        ValueError: A setting has another type.
         UserError: A value cannot be used.
     """
     settings = about["config"]
     name = settings.get("objective", DEFAULT_OBJECTIVE)
-    _expect(isinstance(name, str) and name in OBJECTIVES, "config.objective is not known")
+    _expect(isinstance(name, str), "config.objective is not text")
+    if name not in OBJECTIVES:
+        raise UnknownRun(_unknown("objective", name, f"it knows {', '.join(OBJECTIVES)}"))
     types = setting_types()
     for name, value in settings.items():
-        _expect(name in types, f"config.{name} is not known")
+        if name not in types:
+            raise UnknownRun(_unknown("setting", name, "another version made it"))
         expected = types[name]
         is_type = isinstance(value, expected) and not (isinstance(value, bool) and expected is not bool)
         _expect(is_type or (expected is float and _is_number(value)), f"config.{name}: expected {expected.__name__}")
     return TrainConfig.from_flat(settings)
+
+
+def _unknown(what: str, name: str, why: str) -> str:
+    return f"this version does not know its {what} {one_line(name)[:80]!r} ({why}); use the version that trained it"
 
 
 def score_weights(about: Mapping[str, Any], config: TrainConfig) -> dict[str, float]:

@@ -11,14 +11,14 @@ from typing import Any, TypedDict
 from ..storage.captions import read_captions_about
 from ..storage.common.errors import SettingError, UserError
 from ..storage.common.packages import package_version
-from ..storage.common.terminal import one_line
+from ..storage.common.terminal import one_line, say
 from ..storage.files import check_regular, read_json, sha256_of, write_json
 from ..storage.layout import DatasetFolder
 from ..storage.shards import EXTRACTED
 from ..storage.values import is_text
 from .config import TrainConfig
 from .data.stores import StoreFacts, StoreOrigin, Stores, facts_of, open_stores
-from .run_files import check_run, read_config
+from .run_files import UnknownRun, check_run, read_config
 from .run_layout import LABELS_FILE, MODEL_FILE, RUN_FILE
 
 MAX_SHOWN_CHARACTERS = 100
@@ -131,10 +131,11 @@ def find_run(root: Path, dataset: str | None, name: str | None) -> Path:
     Args:
         root: Folder of all data sets.
         dataset: Where to look first; None: in all data sets.
-        name: A path, or a name under ``<root>/<dataset>/runs``; None: the run that was finished last.
+        name: A path, or a name under ``<root>/<dataset>/runs``; None: the run that was finished last. Runs that cannot
+            be read, such as those of an objective that this version does not know, are then skipped with a line each.
 
     Raises:
-        UserError: There is no such run, or there are several.
+        UserError: There is no such run, or there are several, or none can be read.
     """
     matches = finished_runs(root, dataset, name)
     if not matches:
@@ -146,7 +147,21 @@ def find_run(root: Path, dataset: str | None, name: str | None) -> Path:
     if name is not None and len(matches) > 1:
         datasets = ", ".join(folder.parts[-3] for folder in matches)
         raise UserError(f"run {name}: {len(matches)} data sets have one; pass its folder, or --dataset: {datasets}")
-    return matches[-1]
+    return matches[-1] if name is not None else _last_known(matches)
+
+
+def _last_known(folders: Sequence[Path]) -> Path:
+    """Return the last folder whose run can be read."""
+    while True:
+        try:
+            read_run(folders[-1])
+        except UserError as error:
+            if len(folders) == 1:
+                raise
+            say(f"note: {error}; skipped")
+            folders = folders[:-1]
+        else:
+            return folders[-1]
 
 
 def finished_runs(root: Path, dataset: str | None, name: str | None) -> list[Path]:
@@ -208,6 +223,8 @@ def read_run(folder: Path) -> dict[str, Any]:
     try:
         about = read_json(folder / RUN_FILE)
         check_run(about)
+    except UnknownRun as error:
+        raise UnknownRun(f"{folder / RUN_FILE}: {error}") from None
     except (OSError, ValueError, TypeError, RecursionError, UserError) as error:
         raise UserError(f"{folder / RUN_FILE}: not readable ({error}); train the run again") from None
     return about

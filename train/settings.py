@@ -152,12 +152,22 @@ class Encoder:
 
 ENCODERS = {
     "transformer": Encoder(
-        meaning="self-attention over a clip's rows and over a caption's word pieces (TACo, section 3.1)"
+        meaning="self-attention over a clip's rows and over a caption's word pieces (TACo, section 3.1)",
+        unused=("embedding_size",),
     ),
     "gated": Encoder(
         meaning="gated embeddings of the maximum of a clip's rows and of the average of a caption's word vectors "
         "(SSML, section 5.1)",
         gives_tokens=False,
+        unused=(
+            "max_video_tokens",
+            "max_text_tokens",
+            "tokens_of_interest",
+            "text_encoder",
+            "num_video_layers",
+            "num_fusion_layers",
+            "dropout",
+        ),
     ),
     "words": Encoder(
         meaning="a vector and a weight for each word of the training captions, and linear layers on a clip's rows",
@@ -168,6 +178,14 @@ ENCODERS = {
         meaning="a linear layer on a clip's rows, and Harwath's residual network on its spoken caption's log-mel rows "
         "(CMCM, Table 3)",
         reads_words=False,
+        unused=(
+            "text_encoder",
+            "embedding_size",
+            "num_video_layers",
+            "num_fusion_layers",
+            "tokens_of_interest",
+            "dropout",
+        ),
         normalises_batches=True,
     ),
 }

@@ -13,7 +13,7 @@ from ..storage.common.problems import Problems
 from ..storage.common.progress import Listener, report_progress_to
 from ..storage.common.terminal import say
 from ..storage.layout import DatasetFolder, find_dataset
-from .config import TrainConfig, foreign_settings
+from .config import TrainConfig, refuse_unused
 from .data.stores import Stores, choose_features, only_features
 from .objectives import objective_for
 from .recipes import RECIPES, describe, make_config, usual_recipe
@@ -71,14 +71,44 @@ def train(
         The run's folder, and how much was left out.
 
     Raises:
-        SettingError: A setting cannot be used.
+        SettingError: A setting cannot be used, or changes nothing with this objective.
         UserError: Captions, features or the run's folder cannot be used, or the loss is not finite.
     """
+    return train_settings(
+        root,
+        dataset,
+        recipe=recipe,
+        protocol=protocol,
+        init=init,
+        run_name=run_name,
+        device=device,
+        settings=settings,
+        on_progress=on_progress,
+        may_be_unused=False,
+    )
+
+
+def train_settings(
+    root: Path | str,
+    dataset: str | None = None,
+    *,
+    recipe: str | None = None,
+    protocol: str | None = None,
+    init: str | None = None,
+    run_name: str | None = None,
+    device: str = "auto",
+    settings: Mapping[str, Any] | None = None,
+    on_progress: Listener | None = None,
+    may_be_unused: bool = True,
+) -> TrainedRun:
+    """Train as ``train`` does. The settings may be those of a paper's row, some of which change nothing."""
     given = {name: value for name, value in (settings or {}).items() if value is not None}
     root = Path(root)
     folder = find_dataset(root, dataset, having="captions", hint="vlalign-preprocess")
     init_folder = find_run(root, None, init) if init else None
     folder, config = _choose_config(folder, given, recipe, protocol, init or "", init_folder)
+    if not may_be_unused:
+        refuse_unused(config, given)
     run_folder = folder.runs / (run_name or name_of_run(config, init_folder))
     parts = [run_folder / name for name in (TENSORBOARD_FOLDER, TEXT_FOLDER)]
     refuse_links_out(folder, [*parts, folder.captions, folder.pairs, folder.path / "pair_weights"])
@@ -130,10 +160,6 @@ def _features_of(recipe: str | None) -> str:
 
 def _say_settings(config: TrainConfig, given: Mapping[str, Any], also_given: Sequence[str]) -> None:
     say("\n".join(["settings:", *describe(config, {*given, *also_given})]))
-    for name in foreign_settings({**given, "objective": config.objective.name}):
-        say(f"note: --{name.replace('_', '-')} changes nothing: objective {config.objective.name} does not use it")
-    for name in sorted(given.keys() & set(config.encoders.unused)):
-        say(f"note: --{name.replace('_', '-')} changes nothing: encoder {config.encoder} does not use it")
 
 
 def is_first_process() -> bool:

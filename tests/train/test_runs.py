@@ -102,27 +102,3 @@ def test_evaluation_on_other_data_keeps_the_runs_own_metrics(root, form, capsys)
 def test_a_run_name_is_not_a_glob_pattern(root, capsys):
     assert search_main(["--root", str(root), "[r]", "cut"]) == 2
     assert "run [r]: no finished run" in capsys.readouterr().err
-
-
-def test_options_without_effect_are_reported(root, capsys):
-    call = ["--root", str(root), "--dataset", "toy"]
-    settings = [
-        "--features",
-        "s3d",
-        "--objective",
-        "taco",
-        "--losses",
-        "sentence",
-        "--num-steps",
-        "2",
-        "--batch-size",
-        "4",
-        "--run-name",
-        "early",
-    ]
-    assert train_main([*call, *settings]) == 0
-    capsys.readouterr()
-    assert evaluate_main([*call, "early", "--rerank", "3", "--token-weight", "2"]) == 0
-    said = capsys.readouterr().err
-    assert "rerank 3 changes nothing: early has no fusion layers" in said
-    assert "the token weight changes nothing: the stages of early are sentence" in said

@@ -21,7 +21,7 @@ from typing import Any
 
 from ...storage.common.errors import SettingError
 from ...storage.files import read_json
-from ..config import TrainConfig
+from ..config import TrainConfig, foreign_settings
 from ..papers.departures import Departure, departures_of, in_order, read_departures
 from ..recipes import RECIPES, make_config
 
@@ -154,6 +154,17 @@ def row_settings(suite: Suite, row: Row, dataset: str, given: Mapping[str, Any])
     recipe = row.recipe.get(dataset, start.recipe)
     of_dataset = {} if row.trained_on else start.settings
     return recipe, {**of_dataset, **given, **row.settings}
+
+
+def given_for(suite: Suite, row: Row, dataset: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those of the settings for all rows that change something in a row.
+
+    Raises:
+        SettingError: A given setting cannot be used.
+    """
+    config = row_config(suite, row, dataset, given)
+    unused = {*config.unused(), *foreign_settings({**given, "objective": config.objective.name})}
+    return {name: value for name, value in given.items() if name not in unused}
 
 
 def row_config(suite: Suite, row: Row, dataset: str, given: Mapping[str, Any]) -> TrainConfig:

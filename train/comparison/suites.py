@@ -15,10 +15,10 @@ from ..evaluation import EvaluationSettings, evaluate
 from ..recipes import RECIPES
 from ..run_names import settings_text
 from ..tasks.retrieval_settings import RetrievalSettings
-from ..training import TrainedRun, is_first_process, train
+from ..training import TrainedRun, is_first_process, train_settings
 from .measures import Measured, measured
 from .seeds import shown_seeds
-from .suite_files import Row, Suite, all_suites, read_suite, row_config, row_settings
+from .suite_files import Row, Suite, all_suites, given_for, read_suite, row_config, row_settings
 from .table import Cell, Column, Number, Table, mean_of, write_table
 
 
@@ -99,8 +99,12 @@ def run_suite(
     given = {name: value for name, value in (settings or {}).items() if value is not None}
     refuse_links_out(folder, [folder.comparisons])
     rows = suite.rows_for(folder.name)
-    for row in rows:  # all mistakes in settings are found before the first training
-        row_config(suite, row, folder.name, given)
+    used = [given_for(suite, row, folder.name, given) for row in rows]  # finds mistakes before the first training
+    for name, value in given.items():
+        if not any(name in of_row for of_row in used):
+            objectives = " or ".join({row_config(suite, row, folder.name, given).objective.name: None for row in rows})
+            problem = f"changes nothing in any row of {suite.name}, which trains objective {objectives}; leave it out"
+            raise SettingError(name, value, problem)
     from ..workers import meet_workers  # torch takes seconds to import
 
     problems = Problems(quiet=not is_first_process(), file=folder.problems("suite"))
@@ -135,7 +139,7 @@ def _train_row(
     call: Mapping[str, Any],
 ) -> None:
     say(f"{suite.name}, row {row.name}")
-    recipe, settings = row_settings(suite, row, folder.name, given)
+    recipe, settings = row_settings(suite, row, folder.name, given_for(suite, row, folder.name, given))
     if row.init in trained.failed:
         trained.failed.add(row.name)
         problems.add(f"{suite.name}, row {row.name}: starts from row {row.init}, which failed; left out")
@@ -144,7 +148,8 @@ def _train_row(
         for seed in seeds:
             init = str(trained.runs[row.init][seed].folder) if row.init else None
             of_seed = {**settings, "seed": seed}
-            run = train(root, row.trained_on or folder.name, recipe=recipe, init=init, settings=of_seed, **call)
+            trained_on = row.trained_on or folder.name
+            run = train_settings(root, trained_on, recipe=recipe, init=init, settings=of_seed, **call)
             trained.runs.setdefault(row.name, {})[seed] = run
     except UserError as error:
         trained.failed.add(row.name)

@@ -16,6 +16,7 @@ from ..rules import Settings, setting
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from ..config import TrainConfig
     from ..data.batches import Batches
     from ..data.examples import Examples, Source
     from ..data.pairs import Pairs
@@ -71,6 +72,8 @@ class Objective(Settings):
     """Its fusion layers score tokens, too (ToCo)."""
     stage: ClassVar[str] = "pair"
     """The early stage of the score that is a dot product of a text's vector and a video's."""
+    unused: ClassVar[frozenset[str]] = frozenset()
+    """Settings of other parts, and of all objectives, that it never reads."""
     task: ClassVar[str | None] = None
     """The only task that a run can be asked. None: the run scores texts and videos, and can be asked whatever needs
     scores."""
@@ -98,6 +101,17 @@ class Objective(Settings):
 
     def check_data(self, data: DataSettings) -> None:
         """Raise ``SettingError`` for settings that do not fit those of the data."""
+
+    def unused_now(self, config: TrainConfig) -> dict[str, str]:
+        """Return the settings that nothing reads because of others: {setting: the others that it belongs to}."""
+        belongs: dict[str, str] = {}
+        if self.pair_weights != "density":
+            belongs["density_neighbors"] = "pair_weights density"
+        if not self.normalized_loss:
+            belongs["query_queue"] = "normalized_loss"
+        if len(self.score_weights) < 2:
+            belongs["stage_weights"] = "losses of several stages"
+        return belongs
 
     @property
     def loss_names(self) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ from .base import Objective
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from ..config import TrainConfig
     from ..models.base import PairModel, Parts
     from ..models.codebook import Coded, SharedCodebook
     from ..models.tokens import TextTokens, VideoTokens
@@ -28,6 +29,9 @@ class Cmcm(Objective):
     terms: ClassVar[tuple[str, ...]] = ("contrast", "codes")
     needs_tokens: ClassVar[bool] = True
     can_normalize: ClassVar[bool] = True
+    unused: ClassVar[frozenset[str]] = frozenset(
+        {"tokens_of_interest", "num_fusion_layers", "temperature", "stage_weights"}
+    )
 
     margin: float = setting(0.1, "by how much a pair must be ahead of others (SSML's delta, CMCM's M)", least=0)
     codebook_size: int = setting(1024, "codewords of cmcm; 0: none, its baseline", least=0)  # CMCM section 4.1
@@ -38,6 +42,13 @@ class Cmcm(Objective):
         if "contrast" not in self.loss_names:
             problem = "trains no score of CMCM's; expected contrast among them"
             raise SettingError("losses", self.losses, problem)
+
+    def unused_now(self, config: TrainConfig) -> dict[str, str]:
+        """Return the settings that nothing reads because of others."""
+        belongs = super().unused_now(config)
+        if not self.codebook_size or "codes" not in self.loss_names:
+            belongs["code_loss_weight"] = "losses codes with a codebook_size above 0"
+        return belongs
 
     def make_parts(self, width: int, num_labels: int) -> Parts:
         """Make the shared codebook, and the queue of queries."""

@@ -11,6 +11,7 @@ from .base import Objective
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from ..config import TrainConfig
     from .batch import Batch
 
 NEGATIVES = {
@@ -35,6 +36,20 @@ class FusedObjective(Objective):
         0.5, "weight of the tokens' score in retrieval (TACo, Figure 3; lambda in ToCo)"
     )
     fusion_score_weight: float = setting(1.0, "weight of the fusion layers' score in retrieval")
+
+    def unused_now(self, config: TrainConfig) -> dict[str, str]:
+        """Return the settings that nothing reads because of others."""
+        belongs = super().unused_now(config)
+        if "token" not in self.loss_names:
+            token = ("tokens_of_interest", "token_loss_weight", "token_score_weight")
+            belongs |= dict.fromkeys(token, "losses token")
+        if "fusion" not in self.loss_names:
+            belongs["fusion_score_weight"] = "losses fusion"
+        if not self.has_fusion:
+            belongs |= dict.fromkeys(("num_fusion_layers", "negatives", "num_negatives"), "losses fusion")
+        elif self.negatives == "all":
+            belongs["num_negatives"] = "negatives cascade or random"
+        return belongs
 
     def choose_negatives(self, batch: Batch, guidance_RB: Tensor | None) -> tuple[Tensor, Tensor]:
         """Choose the pairs that the fusion layers see; see ``batch.choose_negatives``."""

@@ -27,6 +27,17 @@ class MilNce(Objective):
     meaning: ClassVar[str] = "several candidate captions for each clip (MIL-NCE, Eq. 1)"
     terms: ClassVar[tuple[str, ...]] = ("candidates",)
     needs_words: ClassVar[bool] = True
+    unused: ClassVar[frozenset[str]] = frozenset(
+        {
+            "tokens_of_interest",
+            "num_fusion_layers",
+            "clips_per_video",
+            "temperature",
+            "normalized_loss",
+            "query_queue",
+            "stage_weights",
+        }
+    )
 
     captions_per_clip: int = setting(
         3, "candidates of mil-nce: a clip's own caption and those next to it in time", least=1

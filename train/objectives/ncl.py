@@ -24,6 +24,7 @@ class Ncl(Objective):
     meaning: ClassVar[str] = "a contrastive loss in which no text or video is picked too often (NCL, Eq. 4)"
     terms: ClassVar[tuple[str, ...]] = ("contrast",)
     can_normalize: ClassVar[bool] = True
+    unused: ClassVar[frozenset[str]] = frozenset({"tokens_of_interest", "num_fusion_layers", "stage_weights"})
 
     def loss_terms(self, model: PairModel, batch: Batch) -> dict[str, Tensor]:
         """Return Eq. 4."""

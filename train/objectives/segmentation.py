@@ -29,6 +29,22 @@ class Segmentation(Objective):
     reads_texts: ClassVar[bool] = False
     learns_from_pairs: ClassVar[bool] = False
     task: ClassVar[str | None] = "segmentation"
+    unused: ClassVar[frozenset[str]] = frozenset(
+        {
+            "tokens_of_interest",
+            "max_text_tokens",
+            "num_fusion_layers",
+            "clips_per_video",
+            "shuffle_shards",
+            "held_out",
+            "temperature",
+            "pair_weights",
+            "density_neighbors",
+            "normalized_loss",
+            "query_queue",
+            "stage_weights",
+        }
+    )
 
     def check(self) -> None:
         """Check that its one term is trained."""

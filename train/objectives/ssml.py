@@ -11,6 +11,7 @@ from .base import Objective
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from ..config import TrainConfig
     from ..models.base import PairModel
     from .batch import Batch
 
@@ -22,11 +23,19 @@ class Ssml(Objective):
     name: ClassVar[str] = "ssml"
     meaning: ClassVar[str] = "a margin loss in which improbable pairs weigh less (SSML, Eq. 4)"
     terms: ClassVar[tuple[str, ...]] = ("margin",)
+    unused: ClassVar[frozenset[str]] = frozenset(
+        {"tokens_of_interest", "num_fusion_layers", "temperature", "normalized_loss", "query_queue", "stage_weights"}
+    )
 
     margin: float = setting(0.1, "by how much a pair must be ahead of others (SSML's delta, CMCM's M)", least=0)
     intra_video_rate: float = setting(
         0.5, "share of a pair's negatives' weight that those of its video have, with --clips-per-video", least=0, most=1
     )
+
+    def unused_now(self, config: TrainConfig) -> dict[str, str]:
+        """Return the settings that nothing reads because of others."""
+        belongs = super().unused_now(config)
+        return belongs if config.clips_per_video > 1 else belongs | {"intra_video_rate": "clips_per_video 2 or more"}
 
     def loss_terms(self, model: PairModel, batch: Batch) -> dict[str, Tensor]:
         """Return Eq. 4."""

@@ -13,6 +13,7 @@ from .fused import FusedObjective
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from ..config import TrainConfig
     from ..models.base import PairModel
     from ..models.fusion import FusionScores
     from ..models.tokens import TextTokens, VideoTokens
@@ -44,6 +45,15 @@ class Taco(FusedObjective):
         if self.loss_names == ("token",) and not data.pos_tags:
             problem = "nothing to train with losses token; expected some parts of speech"
             raise SettingError("tokens_of_interest", data.tokens_of_interest, problem)
+
+    def unused_now(self, config: TrainConfig) -> dict[str, str]:
+        """Return the settings that nothing reads because of others."""
+        belongs = super().unused_now(config)
+        if "sentence" not in self.loss_names:
+            belongs["sentence_score_weight"] = "losses sentence"
+        if self.loss_names == ("fusion",):
+            belongs["temperature"] = "losses sentence or token"
+        return belongs
 
     @property
     def has_fusion(self) -> bool:

@@ -11,6 +11,7 @@ from .fused import FusedObjective
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from ..config import TrainConfig
     from ..models.base import PairModel
     from ..models.fusion import FusionScores
     from ..models.tokens import TextTokens, VideoTokens
@@ -26,12 +27,18 @@ class Toco(FusedObjective):
     terms: ClassVar[tuple[str, ...]] = ("pooled", "fusion", "token")
     has_token_head: ClassVar[bool] = True
     stage: ClassVar[str] = "pooled"
+    unused: ClassVar[frozenset[str]] = frozenset({"normalized_loss", "query_queue"})
 
     def check(self) -> None:
         """Check that a score is trained."""
         if not {"fusion", "token"} & set(self.loss_names):
             problem = "trains no score of ToCo's; expected fusion or token among them"
             raise SettingError("losses", self.losses, problem)
+
+    def unused_now(self, config: TrainConfig) -> dict[str, str]:
+        """Return the settings that nothing reads because of others."""
+        belongs = super().unused_now(config)
+        return belongs if "pooled" in self.loss_names else belongs | {"temperature": "losses pooled"}
 
     @property
     def has_fusion(self) -> bool:

@@ -28,6 +28,18 @@ class Vqa(Objective):
     needs_words: ClassVar[bool] = True
     learns_from_pairs: ClassVar[bool] = False
     task: ClassVar[str | None] = "vqa"
+    unused: ClassVar[frozenset[str]] = frozenset(
+        {
+            "tokens_of_interest",
+            "num_fusion_layers",
+            "temperature",
+            "pair_weights",
+            "density_neighbors",
+            "normalized_loss",
+            "query_queue",
+            "stage_weights",
+        }
+    )
 
     margin: float = setting(0.1, "by how much a pair must be ahead of others (SSML's delta, CMCM's M)", least=0)
 

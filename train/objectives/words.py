@@ -33,11 +33,14 @@ class Words(Objective):
     needs_word_vectors: ClassVar[bool] = True
     stage: ClassVar[str] = "bag"
     fits_words: ClassVar[bool] = True
+    unused: ClassVar[frozenset[str]] = frozenset(
+        {"tokens_of_interest", "num_fusion_layers", "temperature", "normalized_loss", "query_queue"}
+    )
 
     def check(self) -> None:
         """Check that nothing is set that changes nothing."""
         if self.temperature != 1.0:
-            raise SettingError("temperature", self.temperature, "the scales of this objective are learned; expected 1")
+            raise SettingError("temperature", self.temperature, "objective words learns its scales; leave it out")
 
     @property
     def score_weights(self) -> dict[str, float]:

@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from ...storage.common.errors import SettingError
 from ...storage.common.problems import Problems
-from ...storage.common.terminal import say
 from ..config import TrainConfig
 from ..metrics import RECALL_AT
 from .base import Figures, Question, Task, TaskResult, counted
@@ -45,10 +45,14 @@ class Retrieval(Task[RetrievalSettings]):
         }
 
     def resolve(self, settings: RetrievalSettings, config: TrainConfig, run_name: str) -> RetrievalSettings:
-        """Fill in the run's temperature, and drop ``rerank`` for a run without fusion layers."""
+        """Fill in the run's temperature.
+
+        Raises:
+            SettingError: ``rerank`` is set, and the run has no fusion layers.
+        """
         if settings.rerank is not None and not config.has_fusion:
-            say(f"note: rerank {settings.rerank} changes nothing: {run_name} has no fusion layers")
-            settings = replace(settings, rerank=None)
+            problem = f"changes nothing: {run_name}, of objective {config.objective.name}, has no fusion layers"
+            raise SettingError("rerank", settings.rerank, f"{problem}; leave it out")
         temperature = config.objective.temperature if settings.temperature is None else settings.temperature
         return replace(settings, temperature=temperature)
 
