@@ -126,10 +126,11 @@ def test_the_task(add, tmp_path, capsys):
     toy = make_toy(tmp_path)
     add_file("train/tasks/counting.html.jinja")
     add_row("train/tasks/__init__.py", "TASKS", Counting=add_file("train/tasks/counting.py").Counting)
-    assert train(tmp_path, "--num-negatives", "2") == 0
+    assert train(tmp_path) == 0
     assert evaluate_main(["--root", str(tmp_path), "--dataset", "toy", "r", "--task", "counting"]) == 0
-    figures = read_json(toy.runs / "r" / "metrics.json")
+    folder = toy.runs / "r" / "evaluations" / "counting"
+    figures = read_json(folder / "metrics.json")
     expected = sum("a" in c.caption.split() for c in read_captions(toy.captions) if c.split == "test")
     assert figures["num_with_a"] == expected
     assert f"captions with the word a: {expected}" in capsys.readouterr().out
-    assert f"{expected} captions have the word a." in (toy.runs / "r" / "report.html").read_text(encoding="utf-8")
+    assert f"{expected} captions have the word a." in (folder / "report.html").read_text(encoding="utf-8")

@@ -19,7 +19,7 @@ from helpers.runs import newest_figures
 from helpers.spoken import make_spoken
 from helpers.step_cases import WHOLE, made
 from helpers.toy import make_toy
-from helpers.training import SPOKEN, at, options
+from helpers.training import SPOKEN, at, options, without_dropout
 from helpers.videos import scene
 from vlalign.extract import load_extractor
 from vlalign.extract.cli import main as extract_main
@@ -38,20 +38,7 @@ from vlalign.train.trainer import Trainer
 
 SLOW = pytest.mark.slow
 CASES = WHOLE | {"spoken": SPOKEN}
-TRAIN = [
-    "--batch-size",
-    "6",
-    "--num-negatives",
-    "2",
-    "--num-steps",
-    "2",
-    "--validate-every",
-    "2",
-    "--warmup-steps",
-    "0",
-    "--dropout",
-    "0",
-]
+TRAIN = ["--batch-size", "6", "--num-steps", "2", "--validate-every", "2", "--warmup-steps", "0"]
 
 
 @pytest.fixture(scope="module")
@@ -216,6 +203,7 @@ def test_a_stopped_run_goes_on_and_is_evaluated_and_searched(datasets, case, mon
         "--num-steps",
         "4",
         *settings,
+        *without_dropout(CASES[case]),
     ]
     call += ["--device", "cuda", "--run-name", case]
     step, answers = Trainer.train_step, []
@@ -265,7 +253,8 @@ ASKED = {
 @pytest.mark.parametrize("case", ASKED)
 def test_reranked_and_normalised_ranks_are_those_of_the_cpu(toy, case):
     name = f"asked-{case}"
-    assert train_main([*at(toy), "--features", "s3d", *TRAIN, *options(CASES[case]), "--run-name", name]) == 0
+    settings = [*options(CASES[case]), *without_dropout(CASES[case])]
+    assert train_main([*at(toy), "--features", "s3d", *TRAIN, *settings, "--run-name", name]) == 0
     for asked in ASKED[case]:
         figures = []
         for device in ("cuda", "cpu"):

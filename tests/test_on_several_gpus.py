@@ -13,8 +13,7 @@ from vlalign.storage.files import read_jsonl
 from vlalign.storage.layout import DatasetFolder
 from vlalign.train.cli_train import main as train_main
 
-TRAIN = ["--batch-size", "6", "--num-negatives", "2", "--num-steps", "2", "--validate-every", "2"]
-TRAIN += ["--warmup-steps", "0", "--dropout", "0"]
+TRAIN = ["--batch-size", "6", "--num-steps", "2", "--validate-every", "2", "--warmup-steps", "0"]
 
 
 @pytest.fixture(scope="module")

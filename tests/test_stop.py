@@ -308,7 +308,7 @@ def training(root: Path) -> list[object]:
         "--validate-every",
         4,
     ]
-    return [sys.executable, "-m", "vlalign.train.cli_train", *call, "--batch-size", 4, "--num-negatives", 2]
+    return [sys.executable, "-m", "vlalign.train.cli_train", *call, "--batch-size", 4]
 
 
 TRAIN = "import sys; from vlalign.train.cli_train import main; sys.exit(main(sys.argv[1:]))"

@@ -174,7 +174,7 @@ def _request(
     own = score_weights(about, config)
     weights = _score_weights(settings, own, run_folder.name)
     task = _choose_task(settings.task, config, asked)
-    usual = usual_question(config, own, _usual_task(config, asked, task).name)
+    usual = usual_question(config, own, _usual_task(config, asked, task).name, task.name)
     question = Question(settings.split, weights, _task_settings(task, settings, config, run_folder.name))
     request = _Request(run_folder, config, asked, open_run_stores(asked, config), base, usual, task, question)
     check_result_folder(run_folder, request.folder)

@@ -14,23 +14,27 @@ from ..storage.common.errors import UserError
 from ..storage.files import read_json
 from .config import TrainConfig
 from .run_layout import EVALUATIONS_FOLDER, METRICS_FILE, QUERIES_FILE, REPORT_FILE
-from .tasks.retrieval import Retrieval
-from .tasks.retrieval_settings import RetrievalSettings
+from .tasks import TASKS
 
 RESULT_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.=+-]{0,199}")
 """Names of folders in ``evaluations``."""
 
 
-def usual_question(config: TrainConfig, score_weights: Mapping[str, float], task: str) -> dict[str, Any]:
+def usual_question(
+    config: TrainConfig, score_weights: Mapping[str, float], usual_task: str, asked_task: str
+) -> dict[str, Any]:
     """Return the question that a run is asked by default, as ``fingerprint`` in ``metrics.json`` has it.
 
     Args:
         config: The run's settings.
         score_weights: The run's own weight of each stage.
-        task: What the run and the data set are for.
+        usual_task: What the run and the data set are for.
+        asked_task: The task whose settings are among those of the question, besides retrieval's.
     """
-    retrieval = asdict(Retrieval().resolve(RetrievalSettings(), config, ""))
-    return {"task": task, "split": "test", "weights": dict(score_weights), **retrieval}
+    tasks = [TASKS[name] for name in dict.fromkeys(("retrieval", asked_task))]
+    settings = [asdict(task.resolve(task.settings_type(), config, "")) for task in tasks]
+    question = {"task": usual_task, "split": "test", "weights": dict(score_weights)}
+    return {**question, **{name: value for of_task in settings for name, value in of_task.items()}}
 
 
 def changed_from(usual: Mapping[str, Any], question: Mapping[str, Any]) -> str:

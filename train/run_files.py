@@ -77,7 +77,7 @@ def read_config(about: dict[str, Any]) -> TrainConfig:
 
 
 def _unknown(what: str, name: str, why: str) -> str:
-    return f"this version does not know its {what} {one_line(name)[:80]!r} ({why}); use the version that trained it"
+    return f"this version does not know its {what} '{one_line(name)[:80]}' ({why}); use the version that trained it"
 
 
 def score_weights(about: Mapping[str, Any], config: TrainConfig) -> dict[str, float]:

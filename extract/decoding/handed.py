@@ -26,8 +26,10 @@ class HandedFile(io.RawIOBase):
 
     def __init__(self, path: Path) -> None:
         self.name = str(path)  # libraries use the suffix as a hint
-        self._owns_descriptor = path not in _descriptors
-        self._descriptor = open_regular(path) if self._owns_descriptor else _descriptors[path]
+        self._owns_descriptor = False  # Python closes the object even if it cannot be made
+        is_handed = path in _descriptors
+        self._descriptor = _descriptors[path] if is_handed else open_regular(path)
+        self._owns_descriptor = not is_handed
         self._position = 0
 
     def readable(self) -> bool:

@@ -22,7 +22,8 @@ WAYS = ("none", "ncl", "ncl-oracle")
 def asked(root: Path, name: str, features: str, seed: int, settings: dict[str, Any]) -> dict[str, tuple[float, float]]:
     """Return {way to normalise: R@1 and the error} of a run, text to video."""
     kind = "biases" if settings["normalized_loss"] else "plain"
-    settings = {"features": features, "seed": seed, "query_queue": 2048, **settings}
+    queue = {"query_queue": 2048} if settings["normalized_loss"] else {}
+    settings = {"features": features, "seed": seed, **queue, **settings}
     run = train(root, name, recipe="ncl-small", run_name=f"{kind}-{features}-{seed}", settings=settings)
     found: dict[str, tuple[float, float]] = {}
     for way in WAYS if settings["normalized_loss"] else ("none", "ncl-oracle"):

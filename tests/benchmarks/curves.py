@@ -36,12 +36,13 @@ def curve(root: Path, dataset: str, settings: dict, name: str) -> list[dict[str,
         "--run-name",
         name,
     ]
+    few = {"num_negatives": 3} if settings["objective"] in ("taco", "toco") else {}
     call += [
         "--num-steps",
         str(NUM_STEPS),
         "--validate-every",
         "3",
-        *options({"batch_size": 12, "num_negatives": 3} | settings),
+        *options({"batch_size": 12} | few | settings),
     ]
     assert train_main(call) == 0, f"{name} did not train"
     lines = (root / dataset / "runs" / name / "events.jsonl").read_text().splitlines()

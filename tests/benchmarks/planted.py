@@ -52,7 +52,7 @@ NUISANCES, NUISANCE_STRENGTH = 4, 6.0
 NOISE = 1.0
 
 OPTIONS = (
-    f"--recipe taco-small --features {NAME} --num-video-layers 1 --num-fusion-layers 2 --max-video-tokens 8 "
+    f"--recipe taco-small --features {NAME} --num-video-layers 1 --max-video-tokens 8 "
     "--max-text-tokens 20 "
     "--num-steps 1000 --batch-size 32 --learning-rate 2e-3 --warmup-steps 100 --dropout 0.1 --validate-every 1000"
 ).split()

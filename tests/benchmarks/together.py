@@ -21,7 +21,7 @@ from vlalign.storage.layout import DatasetFolder
 
 OPTIONS = (
     "--recipe taco-small --num-video-layers 1 --max-video-tokens 8 --max-text-tokens 20 --num-steps 1000 --batch-size "
-    "64 --learning-rate 2e-3 --warmup-steps 100 --validate-every 1000 --query-queue 4096"
+    "64 --learning-rate 2e-3 --warmup-steps 100 --validate-every 1000"
 )
 OBJECTIVES = {
     "margin": "--objective ssml --margin 0.1",
@@ -32,8 +32,8 @@ OBJECTIVES = {
 WITH = {
     "": "",
     "weights": "--pair-weights density",
-    "biases": "--normalized-loss",
-    "both": "--pair-weights density --normalized-loss",
+    "biases": "--normalized-loss --query-queue 4096",
+    "both": "--pair-weights density --normalized-loss --query-queue 4096",
 }
 IMPOSSIBLE = {("margin", "biases"), ("margin", "both")}
 """A ranking loss has no retrieval probabilities."""

@@ -61,6 +61,14 @@ SPOKEN = {"objective": "cmcm", "encoder": "spoken", "codebook_size": 16, "code_l
 """Settings for the data set of ``spoken``."""
 
 
+def without_dropout(settings: Mapping[str, Any]) -> list[str]:
+    """Return options for repeatable steps with few negatives, those that change something with these settings."""
+    few = {"num_negatives": 2, "dropout": 0}
+    config = train_config(dataset="d", features="s3d", **settings)
+    own = config.flat().keys() - config.unused().keys()
+    return options({name: value for name, value in few.items() if name in own and name not in settings})
+
+
 def at(dataset: DatasetFolder) -> list[str]:
     """Return the options that name a data set."""
     return ["--root", str(dataset.root), "--dataset", dataset.name]

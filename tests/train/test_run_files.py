@@ -24,7 +24,7 @@ from vlalign.train.cli_evaluate import main as evaluate_main
         ("result", {"best": {"step": 1, "x": "\x1b[31m"}}, "result.best has values that are not finite numbers"),
         ("software", None, "software is not an object"),
         ("config", [], "config is not an object"),
-        ("config", {"dataset": "toy", "features": "s3d", "mine\n": 1}, "config.mine\\n is not known"),
+        ("config", {"dataset": "toy", "features": "s3d", "mine\n": 1}, "does not know its setting 'mine\\n'"),
         ("config", {"dataset": "toy", "features": "s3d", "dropout": "0"}, "config.dropout: expected float"),
         ("config", {"dataset": "toy", "features": "../../elsewhere"}, "'../../elsewhere' names no store"),
         ("config", {"dataset": "..", "features": "s3d"}, "data set name '..'"),

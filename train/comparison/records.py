@@ -128,11 +128,11 @@ def _by_question(
             problems.add(f"{error}; left out")
             continue
         if other is not None and other.test.dataset == dataset.name:
-            task = other.task if found is None else found.task
-            name = changed_from(usual_question(config, weights, task), other.question)
+            usual_task = other.task if found is None else found.task
+            name = changed_from(usual_question(config, weights, usual_task, other.task), other.question)
             results[name or folder.name] = other
     if found is not None:
-        results[changed_from(usual_question(config, weights, found.task), found.question)] = found
+        results[changed_from(usual_question(config, weights, found.task, found.task), found.question)] = found
     return results
 
 

@@ -1,12 +1,16 @@
 """Opening a video file with the PyAV that is installed: its interface differs between versions."""
 
+import gc
+import sys
 import wave
 from fractions import Fraction
 
 import av
 import numpy as np
+import pytest
 from helpers.videos import encode_frames
 from vlalign.extract.decoding.container import open_video, time_base_of, video_stream
+from vlalign.extract.decoding.errors import VideoError
 
 
 def test_a_title_in_another_encoding_does_not_stop_a_video(tmp_path):
@@ -42,3 +46,13 @@ def test_a_tone_in_a_wav_file_is_not_taken_for_mpeg_ts(tmp_path):
     with open_video(path) as container:
         assert container.format.name == "wav"
         assert sum(frame.samples for frame in container.decode(audio=0)) == len(samples)
+
+
+def test_a_file_that_cannot_be_opened_leaves_no_error_behind(tmp_path, monkeypatch):
+    """From Python 3.13 on, an error while such an object is removed is printed."""
+    left_behind = []
+    monkeypatch.setattr(sys, "unraisablehook", left_behind.append)
+    with pytest.raises(VideoError, match="no such file"):
+        open_video(tmp_path / "missing.mp4")
+    gc.collect()
+    assert not left_behind

@@ -29,7 +29,7 @@ from vlalign.train.comparison.suite_files import read_suite, row_config
 def trained(tmp_path_factory):
     toy = make_toy(tmp_path_factory.mktemp("toy"))
     assert train_main([*at(toy), *TWO_STEPS, "--run-name", "a", "--seeds", "0-1"]) == 0
-    assert train_main([*at(toy), *TWO_STEPS, "--losses", "sentence", "--run-name", "b"]) == 0
+    assert train_main([*at(toy), *TWO_STEPS, "--losses", "sentence+fusion", "--run-name", "b"]) == 0
     assert evaluate_main([*at(toy), "b"]) == 0
     return toy
 

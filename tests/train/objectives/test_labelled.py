@@ -46,7 +46,7 @@ def test_a_stopped_run_goes_on_and_another_objectives_model_is_gone_on_from(case
     before = (
         ["--objective", "ncl", "--encoder", "gated", "--embedding-size", "16"]
         if case == "asked"
-        else ["--objective", "taco"]
+        else ["--objective", "taco", "--num-negatives", "2"]
     )
     pretrained = [
         *at(dataset),
@@ -60,7 +60,7 @@ def test_a_stopped_run_goes_on_and_another_objectives_model_is_gone_on_from(case
         "--run-name",
         f"{case}-before",
     ]
-    assert train_main([*pretrained, "--num-negatives", "2"]) == 0
+    assert train_main(pretrained) == 0
     recipe = [
         "--recipe",
         "vqa-small" if case == "asked" else "segmentation-small",

@@ -65,16 +65,17 @@ def toy_task(monkeypatch, tmp_path):
 def test_a_task_can_be_added_with_a_file_a_page_and_a_row(toy_task, tmp_path, capsys):
     toy = make_toy(tmp_path)
     call = ["--root", str(tmp_path), "--dataset", "toy"]
-    train = ["--features", "s3d", "--num-steps", "2", "--batch-size", "4", "--run-name", "r", "--num-negatives", "2"]
+    train = ["--features", "s3d", "--num-steps", "2", "--batch-size", "4", "--run-name", "r"]
     assert train_main([*call, *train]) == 0
     assert evaluate_main([*call, "r", "--task", "toy", "--letters", "2"]) == 0
     printed = capsys.readouterr().out
-    figures = read_json(toy.runs / "r" / "metrics.json")
+    folder = toy.runs / "r" / "evaluations" / "toy-letters=2"
+    figures = read_json(folder / "metrics.json")
     captions = [c.caption for c in read_captions(toy.captions) if c.split == "test"]
     assert figures["letters"] == {letter: "".join(captions).count(letter) for letter in "ab"}
     assert f"r: {len(captions)} captions of toy, test" in printed and "letters: {'a':" in printed
-    assert [line["caption"] for line in read_jsonl(toy.runs / "r" / "queries.jsonl")] == captions
-    report = (toy.runs / "r" / "report.html").read_text(encoding="utf-8")
+    assert [line["caption"] for line in read_jsonl(folder / "queries.jsonl")] == captions
+    report = (folder / "report.html").read_text(encoding="utf-8")
     assert f"<p>B {figures['letters']['b']}</p>" in report and "<h2>Training</h2>" in report
     assert evaluate_main([*call, "r", "--letters", "2"]) == 2
     assert "--letters 2: applies to the task toy; the task here is retrieval" in capsys.readouterr().err

@@ -125,7 +125,7 @@ def test_a_run_is_asked_for_steps_where_the_data_set_has_them(tmp_path, objectiv
     )  # the losses, and six videos
 
     assert evaluate_main([*call, "r", "--task", "retrieval"]) == 0
-    assert read_json(folder / "metrics.json")["task"] == "retrieval"
+    assert read_json(folder / "evaluations" / "retrieval" / "metrics.json")["task"] == "retrieval"
     assert evaluate_main([*call, "r", "--ties", "coot"]) == 2
     assert "--ties coot: applies to the task retrieval" in capsys.readouterr().err
 
