@@ -14,6 +14,8 @@ from vlalign.storage.layout import DatasetFolder
 from vlalign.train.cli_evaluate import main as evaluate_main
 from vlalign.train.cli_train import main as train_main
 from vlalign.train.recipes import RECIPES, describe, make_config, usual_recipe
+from vlalign.train.run_files import read_config
+from vlalign.train.runs import read_run
 
 SMALL = {
     "num_steps": 2,
@@ -52,6 +54,9 @@ def kind_of(name: str) -> str:
 def train(name: str, dataset: DatasetFolder, features: str, init: Path | None = None) -> Path:
     recipe = RECIPES[name]
     settings = SMALL | {option: value for option, value in GIVEN.items() if recipe.get(option)} | {"features": features}
+    config = make_config(name, {**settings, "dataset": "d", "init": "x" if init else ""})
+    used = config.flat().keys() - config.unused().keys()
+    settings = {option: value for option, value in settings.items() if option in used}
     about = read_captions_about(dataset.captions)
     write_captions_about(dataset.captions, about | {"protocol": recipe.get("protocol", "")})
     call = [*at(dataset), "--recipe", name, "--run-name", name, *(["--init", str(init)] if init else [])]
@@ -73,8 +78,9 @@ def test_a_recipe_prints_itself_and_runs(datasets, name, capsys):
     if not (dataset.runs / name / "run.json").exists():
         folder = train(name, dataset, features, init)
         settings = capsys.readouterr().err
+        unused = read_config(read_run(folder)).unused()
         for option, value in RECIPES[name].items():
-            if option not in SMALL | GIVEN | {"features": "", "protocol": ""}:
+            if option not in SMALL | GIVEN | {"features": "", "protocol": ""} | unused:
                 assert any(
                     line.split()[:2] == [option, str(value)] for line in settings.splitlines() if line.strip()
                 ), option
