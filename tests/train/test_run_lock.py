@@ -47,7 +47,7 @@ def test_half_written_files_of_a_killed_training_are_removed(toy, capsys):
         for name in ("state.safetensors", "state.safetensors", "model.safetensors", "run.json")
     ]
     others = [folder / "mine.partial", folder / ".metrics.json.99-abcdef01.partial"]
-    folder.mkdir()
+    folder.mkdir(parents=True)
     for path in (*left, *others):
         path.write_bytes(bytes(1000))
     assert train_main([*at(toy), *TRAIN, "--run-name", folder.name]) == 0
