@@ -1,4 +1,4 @@
-"""What a profile may say if features are to be extracted with it. Imported features may have been made in any way."""
+"""Rules for profiles that features are extracted with. Imported features may have been made in any way."""
 
 from dataclasses import asdict
 from fractions import Fraction

@@ -149,8 +149,10 @@ class _Request:
 
     @property
     def asked_for(self) -> dict[str, Any]:
-        """What decides the figures besides model and data. Retrieval's settings are in it for every task, at their
-        defaults for others."""
+        """The question: all that decides the figures besides model and data.
+
+        Retrieval's settings are in it for every task, at their defaults for others.
+        """
         about = {"task": self.task.name, "split": self.question.split, "weights": self.question.score_weights}
         return {**self.usual, **about, **asdict(self.question.settings)}
 

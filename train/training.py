@@ -49,6 +49,7 @@ def train(
     device: str = "auto",
     settings: Mapping[str, Any] | None = None,
     on_progress: Listener | None = None,
+    may_be_unused: bool = False,
 ) -> TrainedRun:
     """Train a video-text model on the features and captions of a data set, or resume a training that was stopped.
 
@@ -66,6 +67,7 @@ def train(
             GPU.
         settings: Settings by name, such as ``{"features": "s3d", "num_steps": 1000}``; see ``config.TrainConfig``.
         on_progress: Called after each step.
+        may_be_unused: Take settings that change nothing with this objective, as some rows of papers' tables have them.
 
     Returns:
         The run's folder, and how much was left out.
@@ -74,34 +76,6 @@ def train(
         SettingError: A setting cannot be used, or changes nothing with this objective.
         UserError: Captions, features or the run's folder cannot be used, or the loss is not finite.
     """
-    return train_settings(
-        root,
-        dataset,
-        recipe=recipe,
-        protocol=protocol,
-        init=init,
-        run_name=run_name,
-        device=device,
-        settings=settings,
-        on_progress=on_progress,
-        may_be_unused=False,
-    )
-
-
-def train_settings(
-    root: Path | str,
-    dataset: str | None = None,
-    *,
-    recipe: str | None = None,
-    protocol: str | None = None,
-    init: str | None = None,
-    run_name: str | None = None,
-    device: str = "auto",
-    settings: Mapping[str, Any] | None = None,
-    on_progress: Listener | None = None,
-    may_be_unused: bool = True,
-) -> TrainedRun:
-    """Train as ``train`` does. The settings may be those of a paper's row, some of which change nothing."""
     given = {name: value for name, value in (settings or {}).items() if value is not None}
     root = Path(root)
     folder = find_dataset(root, dataset, having="captions", hint="vlalign-preprocess")

@@ -6,11 +6,14 @@ from pathlib import Path
 
 import av
 import numpy as np
+from vlalign.extract.cli import main as extract_main
 from vlalign.extract.decoding import backends
 from vlalign.extract.decoding.frames import Decoding
 from vlalign.extract.decoding.probe import probe_video
 from vlalign.extract.decoding.scaling import Size
+from vlalign.extract.render import render_video
 from vlalign.preprocess.datasets.demo import plan_scenes
+from vlalign.storage.layout import DatasetFolder
 
 STILL = {"width": 240, "height": 180, "variable_rate": False, "rotation_degrees": 0}
 RECORDINGS = {
@@ -59,6 +62,15 @@ def remux(
             packet.stream = streams[packet.stream]
             written.mux(packet)
     return target
+
+
+def extract_two_shapes(root: Path, *options: str) -> DatasetFolder:
+    """Make a data set "mine" of two videos, v0 with a circle and v1 with a square, and extract their features."""
+    (root / "videos").mkdir()
+    for number, shape in enumerate(("circle", "square")):
+        render_video(scene(4.0, shape=shape), root / "videos" / f"v{number}.mp4")
+    assert extract_main(["--root", str(root), "--dataset", "mine", "--videos", str(root / "videos"), *options]) == 0
+    return DatasetFolder(root, "mine")
 
 
 def touch(folder: Path, *names: str) -> None:

@@ -15,7 +15,7 @@ from ..evaluation import EvaluationSettings, evaluate
 from ..recipes import RECIPES
 from ..run_names import settings_text
 from ..tasks.retrieval_settings import RetrievalSettings
-from ..training import TrainedRun, is_first_process, train_settings
+from ..training import TrainedRun, is_first_process, train
 from .measures import Measured, measured
 from .seeds import shown_seeds
 from .suite_files import Row, Suite, all_suites, given_for, read_suite, row_config, row_settings
@@ -149,7 +149,7 @@ def _train_row(
             init = str(trained.runs[row.init][seed].folder) if row.init else None
             of_seed = {**settings, "seed": seed}
             trained_on = row.trained_on or folder.name
-            run = train_settings(root, trained_on, recipe=recipe, init=init, settings=of_seed, **call)
+            run = train(root, trained_on, recipe=recipe, init=init, settings=of_seed, may_be_unused=True, **call)
             trained.runs.setdefault(row.name, {})[seed] = run
     except UserError as error:
         trained.failed.add(row.name)

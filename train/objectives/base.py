@@ -36,6 +36,21 @@ MOST_SIMILARITIES = 1 << 25
 """Products of a text's token and a video's token that are in memory at once when scoring."""
 
 
+OF_PAIRS = frozenset(
+    {
+        "tokens_of_interest",
+        "num_fusion_layers",
+        "temperature",
+        "pair_weights",
+        "density_neighbors",
+        "normalized_loss",
+        "query_queue",
+        "stage_weights",
+    }
+)
+"""Settings that only losses over pairs of a text and a clip read."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Objective(Settings):
     """An objective that a model can be trained with, and the score that goes with it.

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from ...storage.common.errors import SettingError
-from .base import Objective
+from .base import OF_PAIRS, Objective
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -29,22 +29,7 @@ class Segmentation(Objective):
     reads_texts: ClassVar[bool] = False
     learns_from_pairs: ClassVar[bool] = False
     task: ClassVar[str | None] = "segmentation"
-    unused: ClassVar[frozenset[str]] = frozenset(
-        {
-            "tokens_of_interest",
-            "max_text_tokens",
-            "num_fusion_layers",
-            "clips_per_video",
-            "shuffle_shards",
-            "held_out",
-            "temperature",
-            "pair_weights",
-            "density_neighbors",
-            "normalized_loss",
-            "query_queue",
-            "stage_weights",
-        }
-    )
+    unused: ClassVar[frozenset[str]] = OF_PAIRS | {"max_text_tokens", "clips_per_video", "shuffle_shards", "held_out"}
 
     def check(self) -> None:
         """Check that its one term is trained."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from ...storage.common.errors import SettingError
 from ..rules import setting
-from .base import Objective
+from .base import OF_PAIRS, Objective
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -28,18 +28,7 @@ class Vqa(Objective):
     needs_words: ClassVar[bool] = True
     learns_from_pairs: ClassVar[bool] = False
     task: ClassVar[str | None] = "vqa"
-    unused: ClassVar[frozenset[str]] = frozenset(
-        {
-            "tokens_of_interest",
-            "num_fusion_layers",
-            "temperature",
-            "pair_weights",
-            "density_neighbors",
-            "normalized_loss",
-            "query_queue",
-            "stage_weights",
-        }
-    )
+    unused: ClassVar[frozenset[str]] = OF_PAIRS
 
     margin: float = setting(0.1, "by how much a pair must be ahead of others (SSML's delta, CMCM's M)", least=0)
 

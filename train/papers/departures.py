@@ -1,4 +1,4 @@
-"""Where recipes depart from their papers, for people who read our figures beside the papers'.
+"""Departures of recipes from their papers, for people who read our figures beside the papers'.
 
 ``departure_data`` has a JSON file for each paper: its name as ``paper``, and ``departures``, a list of objects with the
 fields of ``Departure``. What concerns one table only is in the table's suite (``comparison/suite_data``).

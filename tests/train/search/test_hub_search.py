@@ -7,13 +7,10 @@ import pytest
 import torch
 from helpers.clips_of_text import new_clip, save_clip, word_tokenizer
 from helpers.toy import make_toy
-from helpers.videos import scene
+from helpers.videos import extract_two_shapes
 from PIL import Image
 from transformers import AutoModel, CLIPImageProcessor, CLIPProcessor
-from vlalign.extract.cli import main as extract_main
-from vlalign.extract.render import render_video
 from vlalign.storage import FeatureStore, UserError
-from vlalign.storage.layout import DatasetFolder
 from vlalign.train import open_search
 from vlalign.train.cli_search import main as search_main
 
@@ -29,13 +26,9 @@ def model(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def dataset(model, tmp_path_factory):
-    root = tmp_path_factory.mktemp("root")
-    (root / "videos").mkdir()
-    for number, shape in enumerate(("circle", "square")):
-        render_video(scene(4.0, shape=shape), root / "videos" / f"v{number}.mp4")
-    call = ["--root", str(root), "--dataset", "mine", "--videos", str(root / "videos")]
-    assert extract_main([*call, "--features", f"hf:{model},s3d", "--weights", "s3d=random"]) == 0
-    return DatasetFolder(root, "mine")
+    return extract_two_shapes(
+        tmp_path_factory.mktemp("root"), "--features", f"hf:{model},s3d", "--weights", "s3d=random"
+    )
 
 
 @pytest.mark.slow

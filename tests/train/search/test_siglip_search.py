@@ -7,12 +7,9 @@ import numpy as np
 import pytest
 import transformers
 from helpers.dual_encoders import save_dual_encoder
-from helpers.videos import scene
+from helpers.videos import extract_two_shapes
 from PIL import Image
-from vlalign.extract.cli import main as extract_main
-from vlalign.extract.render import render_video
 from vlalign.storage import UserError
-from vlalign.storage.layout import DatasetFolder
 from vlalign.train import build_index, open_search
 from vlalign.train.search import build
 from vlalign.train.search.index import open_parts, remove_parts, write_part
@@ -28,13 +25,7 @@ def model(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def dataset(model, tmp_path_factory):
-    root = tmp_path_factory.mktemp("root")
-    (root / "videos").mkdir()
-    for number, shape in enumerate(("circle", "square")):
-        render_video(scene(4.0, shape=shape), root / "videos" / f"v{number}.mp4")
-    call = ["--root", str(root), "--dataset", "mine", "--videos", str(root / "videos"), "--features", f"hf:{model}"]
-    assert extract_main(call) == 0
-    return DatasetFolder(root, "mine")
+    return extract_two_shapes(tmp_path_factory.mktemp("root"), "--features", f"hf:{model}")
 
 
 def test_scores_are_those_of_the_librarys_pipeline(model, dataset, tmp_path):
