@@ -1,7 +1,13 @@
-# Everything happens in .venv and vlalign_data; nothing else of the system is touched.
+# Everything happens in .venv* and vlalign_data; nothing else of the system is touched.
 
 PYTHON ?= python3
-VENV := .venv
+# pinned: what constraints.txt says. lowest: the lowest that pyproject.toml allows. newest: whatever came out last.
+VERSIONS ?= pinned
+HOW_pinned := --constraint constraints.txt --build-constraint constraints.txt
+HOW_lowest := --resolution lowest-direct
+HOW_newest := --upgrade
+# A Python that is named has an environment of its own, such as .venv-3.13; so has each other choice of versions.
+VENV := .venv$(if $(filter-out file,$(origin PYTHON)),-$(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])'))$(patsubst %,-%,$(filter-out pinned,$(VERSIONS)))
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/installed
 ROOT ?= vlalign_data
@@ -11,7 +17,7 @@ AT := --root $(ROOT) --dataset demo
 # Most tests start processes. Each would compile all that it imports where the environment forbids keeping what was compiled.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: demo test test-all fast-tests coverage check style types docs constraints audit clean
+.PHONY: demo test test-all test-matrix fast-tests portable-tests coverage check style types docs constraints audit clean
 
 demo: $(INSTALLED)
 	$(BIN)/vlalign-preprocess $(AT)
@@ -39,6 +45,17 @@ test-all: check
 fast-tests: $(INSTALLED)
 	$(PYTEST) -m "not slow"
 
+# A selection for other machines: decoding, stores, captions, a training step, a search and the command line.
+portable-tests: $(INSTALLED)
+	$(PYTEST) -m "portable and not slow"
+
+# The fast tests on each Python of this machine. All run, whichever fails; MATRIX=portable-tests is shorter.
+MATRIX := fast-tests
+test-matrix:
+	@failed=; for python in $$(.ci/pythons); do \
+		echo "== $$python: $(MATRIX)"; $(MAKE) --no-print-directory PYTHON=$$python $(MATRIX) || failed="$$failed $$python"; \
+	done; test -z "$$failed" || { echo "failed with:$$failed"; exit 1; }
+
 # What share of the lines the fast tests run, those of the processes that they start included.
 coverage: $(INSTALLED)
 	$(BIN)/coverage erase
@@ -54,7 +71,7 @@ style: $(INSTALLED)
 	$(BIN)/python .ci/audit.py
 
 types: $(INSTALLED)
-	$(BIN)/basedpyright
+	$(BIN)/basedpyright --pythonpath $(BIN)/python
 
 # The site of the documentation, strict: a warning or a link that leads nowhere ends it.
 docs: $(INSTALLED)
@@ -68,9 +85,9 @@ $(INSTALLED): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	sed -n '/^uv==/,/[^\\]$$/p' constraints.txt > $(VENV)/uv.txt
 	$(BIN)/python -m pip install --quiet --require-hashes --requirement $(VENV)/uv.txt
-	VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --quiet --constraint constraints.txt --build-constraint constraints.txt --editable ".[english,dev]"
-	mkdir -p $(VENV)/editor/vlalign
-	for folder in extract preprocess ray_jobs storage train; do ln -sfn ../../../$$folder $(VENV)/editor/vlalign/$$folder; done
+	VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --quiet $(HOW_$(VERSIONS)) --editable ".[english,dev]"
+	mkdir -p .editor/vlalign
+	for folder in extract preprocess ray_jobs storage train; do ln -sfn ../../$$folder .editor/vlalign/$$folder; done
 	touch $@
 
 # The pinned versions and their files' hashes: for every supported Python and platform, without naming an index. It adds what is missing;
@@ -84,4 +101,4 @@ audit: $(INSTALLED)
 	$(BIN)/python .ci/audit.py --refresh
 
 clean:
-	rm -rf $(VENV) vlalign_data docs/_build docs/reference
+	rm -rf .venv .venv-* .editor vlalign_data docs/_build docs/reference

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..storage.common.errors import reason_of
+from ..storage.common.errors import UserError, reason_of
 from ..storage.common.packages import EXTRAS, install_command, package_version
 from ..storage.common.processes import available_cores
 
@@ -141,7 +141,10 @@ def _weights() -> Finding:
     from .models import PUBLISHED
     from .weights import cache_folder
 
-    folder = cache_folder()
+    try:
+        folder = cache_folder()
+    except UserError as error:
+        return Finding("weights", *str(error).removeprefix("weights: ").split("; ", 1))
     missing = [name for name in PUBLISHED if not (folder / name).is_file()]
     found = f"{len(PUBLISHED) - len(missing)} of {len(PUBLISHED)} published files are in {folder}"
     if not missing:

@@ -180,7 +180,7 @@ def _tokenizer_file(folder: Path) -> Path:
 
 
 def _hub_cache() -> Path:
-    home = Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface")
+    home = Path(os.environ.get("HF_HOME") or os.path.expanduser("~/.cache/huggingface"))
     return Path(os.environ.get("HF_HUB_CACHE") or home / "hub")
 
 

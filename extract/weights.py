@@ -38,8 +38,17 @@ BLOCK_BYTES = 1 << 20
 
 
 def cache_folder() -> Path:
-    """Return the folder of downloaded weights."""
-    return Path(os.environ.get("VLALIGN_CACHE") or Path.home() / ".cache" / "vlalign") / "weights"
+    """Return the folder of downloaded weights.
+
+    Raises:
+        UserError: There is no home folder, and the environment names no other.
+    """
+    try:
+        return Path(os.environ.get("VLALIGN_CACHE") or Path.home() / ".cache" / "vlalign") / "weights"
+    except RuntimeError:
+        raise UserError(
+            "weights: there is no home folder to keep them in; set VLALIGN_CACHE to a folder that can be written"
+        ) from None
 
 
 def published_weights(name: str) -> Path:

@@ -1,5 +1,6 @@
 """The places of the weights that this user's stores were made with."""
 
+import contextlib
 from pathlib import Path
 
 from ..storage.common.errors import UserError
@@ -19,7 +20,7 @@ def remember_place(used: Weights, place: Path) -> None:
     """
     try:
         write_json(state_file("weights", used.sha256), {"place": str(place.absolute())})
-    except (OSError, RuntimeError):  # no home folder, or a read-only one: a search then needs --weights
+    except OSError:  # no home folder, or a read-only one: a search then needs --weights
         return
 
 
@@ -33,9 +34,9 @@ def known_place(profile: Profile, used: Weights) -> Path:
     Raises:
         UserError: No extraction on this machine used them, and the cache does not have them.
     """
-    record = state_file("weights", used.sha256)
-    if record.is_file():
-        about = read_json(record)
+    with contextlib.suppress(OSError):  # no home folder
+        record = state_file("weights", used.sha256)
+        about = read_json(record) if record.is_file() else None
         if isinstance(about, dict) and isinstance(about.get("place"), str) and Path(about["place"]).exists():
             return Path(about["place"])
     if is_of_hub(profile):

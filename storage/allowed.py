@@ -41,7 +41,7 @@ def allow_folder(dataset: DatasetFolder, folder: Path) -> None:
         path = state_file("videos", key)
         with one_at_a_time(path):
             write_json(path, {"dataset": key, "folders": [*_written(key), allowed]})
-    except (OSError, RuntimeError) as error:  # no home folder, or a read-only one
+    except OSError as error:  # no home folder, or a read-only one
         note_once(
             f"note: {folder}: the permission to use that folder cannot be kept ({error}), so the next command asks "
             "again; "
@@ -139,5 +139,5 @@ def _written(key: str) -> list[str]:
     try:
         record = json.loads(state_file("videos", key).read_text(encoding="utf-8"))
         return [str(folder) for folder in record["folders"]] if record["dataset"] == key else []
-    except (OSError, RuntimeError, ValueError, TypeError, KeyError):
+    except (OSError, ValueError, TypeError, KeyError):
         return []

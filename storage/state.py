@@ -10,12 +10,19 @@ from pathlib import Path
 
 
 def state_file(kind: str, about: str) -> Path:
-    """Return the path of a record. Raises ``RuntimeError`` if there is no home folder.
+    """Return the path of a record.
 
     Args:
         kind: What is recorded, such as "links".
         about: The folder that the record is about.
+
+    Raises:
+        OSError: There is no home folder, and ``XDG_STATE_HOME`` names no other.
     """
     state = Path(os.environ.get("XDG_STATE_HOME", ""))
-    state = state if state.is_absolute() else Path.home() / ".local" / "state"
+    if not state.is_absolute():
+        try:
+            state = Path.home() / ".local" / "state"
+        except RuntimeError:
+            raise OSError("there is no home folder") from None
     return state / "vlalign" / kind / f"{hashlib.sha256(os.fsencode(about)).hexdigest()[:32]}.json"

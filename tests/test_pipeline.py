@@ -17,6 +17,8 @@ from vlalign.train.cli_runs import main as runs_main
 from vlalign.train.cli_search import main as search_main
 from vlalign.train.cli_train import main as train_main
 
+pytestmark = pytest.mark.portable
+
 RUN = "words-s3d-seed0"
 TRAIN = ["--features", "s3d", "--num-steps", "12", "--batch-size", "4"]
 COMMANDS = {

@@ -170,7 +170,7 @@ def find_files(name: HubName) -> ModelFiles:
         UserError: There is no such folder, model or revision, or the hub cannot be reached.
     """
     if name.is_folder:
-        folder = Path(name.model).expanduser()
+        folder = Path(os.path.expanduser(name.model))
         if not (folder / CONFIG_FILE).is_file():
             problem = f"{folder} has no {CONFIG_FILE}" if folder.is_dir() else f"{folder}: no such folder"
             raise UserError(f"features {name.text}: {problem}; expected what save_pretrained writes, or hf:ORG/MODEL")

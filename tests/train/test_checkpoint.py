@@ -11,6 +11,8 @@ from safetensors.torch import load_file, save_file
 from vlalign.storage.files import read_json
 from vlalign.train.cli_train import main as train_main
 
+pytestmark = pytest.mark.portable
+
 
 @pytest.mark.parametrize(
     "tensors",

@@ -18,6 +18,8 @@ from vlalign.train.metrics import (
 )
 from vlalign.train.ranking import Ranking, Rivals
 
+pytestmark = pytest.mark.portable
+
 
 def loop_ranks(similarity, right):
     """Average rank over all orders of ties, text to video and best caption of each video, by sorting."""

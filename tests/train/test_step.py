@@ -15,6 +15,8 @@ from vlalign.train.objectives import batch
 from vlalign.train.step import backward, learning_rate_factor
 from vlalign.train.trainer import Trainer
 
+pytestmark = pytest.mark.portable
+
 SLOW = pytest.mark.slow
 TRANSFORMERS = {"ssml": {"objective": "ssml"}, "mil-nce": {"objective": "mil-nce"}, "asked": {"objective": "vqa"}}
 """The gated encoders drop nothing."""

@@ -32,6 +32,8 @@ from vlalign.train.cli_train import main as train_main
 from vlalign.train.processes import devices_sharing
 from vlalign.train.search.with_run import RunEncoder
 
+pytestmark = pytest.mark.portable
+
 SLOW = pytest.mark.slow
 
 

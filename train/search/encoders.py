@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -284,7 +285,7 @@ def open_zero_shot(dataset: DatasetFolder, features: str, weights: Path | None) 
             f"features {features}: several; without a run, expected one, such as {' or '.join(WITH_TEXT_TOWER)}"
         )
     if weights is None and is_hub_name(features) and (encoder := read_hub_name(features)).is_folder:
-        weights = Path(encoder.model).expanduser().absolute()
+        weights = Path(os.path.expanduser(encoder.model)).absolute()
     store = FeatureStore(dataset.features(names[0]))
     try:
         tower = load_text_tower(store.profile, store.weights, weights)

@@ -21,6 +21,8 @@ from vlalign.extract.decoding import process as decode_process
 from vlalign.extract.decoding.probe import probe_video
 from vlalign.extract.decoding.process import DecodeProcess
 
+pytestmark = pytest.mark.portable
+
 # What a decoder's process may take, and how it ends
 
 

@@ -12,6 +12,8 @@ from helpers.videos import encode_frames
 from vlalign.extract.decoding.container import open_video, time_base_of, video_stream
 from vlalign.extract.decoding.errors import VideoError
 
+pytestmark = pytest.mark.portable
+
 
 def test_a_title_in_another_encoding_does_not_stop_a_video(tmp_path):
     plain, titled = tmp_path / "plain.mp4", tmp_path / "titled.mkv"

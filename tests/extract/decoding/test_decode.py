@@ -26,6 +26,8 @@ from vlalign.extract.jobs import wanted_of
 from vlalign.extract.render import frame_times, render_video
 from vlalign.storage.profiles import LOGMEL, PROFILES
 
+pytestmark = pytest.mark.portable
+
 # What is read from a file, and how
 
 

@@ -8,6 +8,8 @@ import pytest
 from helpers.rates import FPS, LENGTHS_SECONDS, RATES
 from vlalign.extract.decoding.sampling import centre_crop, round_half_away, sample_frames, scaled_size, window_times
 
+pytestmark = pytest.mark.portable
+
 
 def fps_filter(pts: list[int], end: int, time_base: Fraction, fps: int) -> tuple[list[int], list[int]]:
     """Numbers of the frames that FFmpeg's filter gives, and the slots it gives them."""

@@ -19,6 +19,8 @@ from vlalign.extract.decoding.sound import sound_rows
 from vlalign.extract.extractor import Extractor
 from vlalign.storage import VideoFeatures
 
+pytestmark = pytest.mark.portable
+
 
 @pytest.mark.parametrize("rate", [8000, 11025, 12345, 16000, 22050, 32000, 44100, 48000, 96000])
 def test_odd_sample_rates_give_the_same_rows(tmp_path, rate):

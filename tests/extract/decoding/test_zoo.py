@@ -13,6 +13,8 @@ from vlalign.extract.decoding.decord_backend import decord_reads_well
 from vlalign.extract.decoding.probe import probe_video
 from vlalign.extract.decoding.scaling import Size
 
+pytestmark = pytest.mark.portable
+
 # The zoo: files that other programs made, or broke
 
 WHOLE = dict.fromkeys(

@@ -8,6 +8,8 @@ from vlalign.extract.encoders.hub_text import load_hub_text_tower
 from vlalign.storage import Weights
 from vlalign.storage.profiles import PROFILES
 
+pytestmark = pytest.mark.portable
+
 
 def load(folder):
     used = Weights(name=folder.name, sha256=ModelFiles(folder, folder.name, "").sha256())

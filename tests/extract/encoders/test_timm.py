@@ -14,6 +14,8 @@ from vlalign.extract.encoders import hub
 from vlalign.extract.render import render_video
 from vlalign.storage import UserError
 
+pytestmark = pytest.mark.portable
+
 MODELS = ("test_vit", "test_efficientnet", "test_convnext")
 
 

@@ -33,6 +33,8 @@ from vlalign.storage.common.errors import UserError
 from vlalign.storage.profiles import FRAME_MAPS, LOGMEL, PROFILES
 from vlalign.storage.records import Weights
 
+pytestmark = pytest.mark.portable
+
 EXTRACTION_PAGE = Path(__file__).resolve().parents[3] / "docs" / "extraction.md"
 
 

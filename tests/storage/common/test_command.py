@@ -14,6 +14,8 @@ from vlalign.storage.files import (
 )
 from vlalign.train.cli_train import main as train
 
+pytestmark = pytest.mark.portable
+
 
 def raising(error):
     def command(args):

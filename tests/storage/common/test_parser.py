@@ -8,6 +8,8 @@ import sys
 import pytest
 from vlalign.storage.common.parser import command_parser
 
+pytestmark = pytest.mark.portable
+
 TEXTS = {
     "yaml": "dataset: demo\nnum-steps: 3\nfeatures: [s3d, i3d]\nname: [a, b]\nfast: true\nslow: false\nboth: [x, y]\n",
     "toml": 'dataset = "demo"\nnum_steps = 3\nfeatures = ["s3d", "i3d"]\nname = ["a", "b"]\nfast = true\nslow = false\n'

@@ -9,6 +9,8 @@ import pytest
 from helpers.videos import scene
 from vlalign.extract.render import render_video
 
+pytestmark = pytest.mark.portable
+
 NAMES = (
     *("_weakrefset", "abc", "codecs", "collections", "contextlib", "encodings", "functools", "io"),
     *("linecache", "logging", "multiprocessing", "os", "pickle", "re", "sitecustomize", "signal", "site", "socket"),

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.portable
+
 PARENT = """
 import sys, time
 from vlalign.storage.common.processes import worker_processes

@@ -21,6 +21,8 @@ from vlalign.storage.exchange.foreign import foreign_videos
 from vlalign.storage.exchange.imports import IMPORTED
 from vlalign.storage.exchange.stated import read_profile
 
+pytestmark = pytest.mark.portable
+
 ODD_IDS = (
     ".hidden",
     "../up",

@@ -11,6 +11,8 @@ from helpers.foreign_files import OURS, A, B, imported, npy, read_all, rows, tar
 from vlalign.storage import FeatureStore
 from vlalign.storage.common.errors import UserError
 
+pytestmark = pytest.mark.portable
+
 
 @pytest.mark.parametrize(
     "name, pattern, video_id",

@@ -20,6 +20,8 @@ from vlalign.storage.records import Weights
 from vlalign.storage.shards.format import FIRST_LINE, Provenance, rest_crc32
 from vlalign.storage.thumbnails import Thumbnail, write_thumbnails
 
+pytestmark = pytest.mark.portable
+
 
 def edit_block(path, change):
     """Changes what a shard says of itself, with checksums that fit: what another version, or a forger, may write."""

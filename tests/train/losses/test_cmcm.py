@@ -11,6 +11,8 @@ from vlalign.train.losses import (
     nce,
 )
 
+pytestmark = pytest.mark.portable
+
 
 def test_masked_margin_softmax_is_equation_1_and_that_of_avlnet(goldens):
     expected, given = goldens

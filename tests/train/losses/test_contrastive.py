@@ -13,6 +13,8 @@ from vlalign.train.losses import (
     soft_max_margin,
 )
 
+pytestmark = pytest.mark.portable
+
 
 def test_mil_nce_is_that_of_its_authors(goldens):
     expected, given = goldens

@@ -10,6 +10,8 @@ from vlalign.train.losses import (
     soft_max_margin,
 )
 
+pytestmark = pytest.mark.portable
+
 
 @pytest.mark.parametrize("size", [1, 2, 7])
 def test_soft_max_margin_is_equation_4(size):

@@ -11,6 +11,8 @@ from vlalign.train.losses import (
     sinkhorn_biases,
 )
 
+pytestmark = pytest.mark.portable
+
 
 def plain_sinkhorn(
     s: np.ndarray, temperature: float, r: np.ndarray, c: np.ndarray, iterations: int

@@ -15,6 +15,8 @@ from vlalign.train.losses import (
     token_similarity,
 )
 
+pytestmark = pytest.mark.portable
+
 
 def batch(num_pairs: int, num_video: int = 5, num_text: int = 4, width: int = 6):
     video = torch.randn(num_pairs, num_video, width, dtype=torch.float64, requires_grad=True)

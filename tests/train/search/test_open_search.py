@@ -23,6 +23,8 @@ from vlalign.train.scoring import stage_scores
 from vlalign.train.search.examples import VideoPart, parse_example
 from vlalign.train.search.windows import plan_windows
 
+pytestmark = pytest.mark.portable
+
 TRAIN = ["--objective", "taco", "--features", "s3d", "--num-steps", "2", "--batch-size", "4", "--num-negatives", "2"]
 TEXTS = ["red ball", "green cube", "blue cone"]
 
