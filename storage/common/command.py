@@ -2,6 +2,7 @@
 
 import argparse
 import errno
+import io
 import os
 import platform
 import select
@@ -41,6 +42,8 @@ def run_command(command: Command, parser: Parser, argv: list[str] | None) -> int
         0 if all was done, 1 if something was skipped or failed, 2 on a mistake in the call, 130 or 143 if Ctrl-C or
         SIGTERM stopped the command.
     """
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # characters that the terminal's encoding lacks
     args = parser.parse_args(argv)
     limit_spinning()
     listener = None if args.quiet else TerminalProgress()
