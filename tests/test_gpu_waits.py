@@ -235,3 +235,10 @@ def test_what_the_device_does_alone_is_no_wait(what):
 def test_kernels_are_operators_without_views_and_dropout_is_one():
     assert counts_of(lambda x: (x.view(2, 3).t() + 1).sum()).num_operators == 2
     assert counts_of(lambda x: torch.nn.functional.dropout(x.float())).num_operators == 2
+
+
+def test_tensors_of_two_devices_are_refused_together():
+    with pretended():
+        on_gpu = torch.arange(6, device="cuda")
+        with pytest.raises(RuntimeError, match="two different devices"):
+            on_gpu + ON_CPU
