@@ -123,9 +123,9 @@ def evaluate(
     """
     settings = settings or EvaluationSettings()
     request = _request(Path(root), None if run is None else str(run), dataset, on, protocol, settings)
-    fingerprint = _fingerprint(request)
+    fingerprint = _fingerprint(request, settings.device)
     if (figures := _evaluated_before(request.folder, fingerprint)) is not None:
-        say(f"{request.folder}: evaluated before on the same data; nothing to do")
+        say(f"{request.folder}: evaluated before on the same data and device; nothing to do")
         return Evaluation(figures, request.folder, _summary_of_file(request, figures))
     with report_progress_to(on_progress), Problems(file=request.asked.problems("evaluate")) as problems:
         figures = _ask(request, settings.device, problems, fingerprint)
@@ -183,12 +183,15 @@ def _request(
     return request
 
 
-def _fingerprint(request: _Request) -> dict[str, object]:
-    """Return what decides the figures."""
+def _fingerprint(request: _Request, device: str) -> dict[str, object]:
+    """Return what decides the figures; devices round differently."""
+    from ..storage.common.device import find_device, title_of  # torch takes seconds to import
+
     return {
         **request.asked_for,
         "model_sha256": sha256_of(request.run_folder / MODEL_FILE),
         "inputs": describe_inputs(request.asked, request.stores),
+        "device": title_of(find_device(device)),
     }
 
 

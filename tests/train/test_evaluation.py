@@ -1,12 +1,14 @@
 """The Python call ``evaluate``: what it returns and refuses, and that it prints nothing."""
 
 import pytest
+from helpers.fake_cuda import pretended
 from helpers.toy import make_toy
 from helpers.training import TWO_STEPS, at
 from vlalign.storage.common.errors import SettingError, UserError
 from vlalign.storage.files import read_json
 from vlalign.train import evaluate
 from vlalign.train.cli_train import main as train_main
+from vlalign.train.comparison.measures import measured
 from vlalign.train.evaluation import EvaluationSettings
 from vlalign.train.tasks.retrieval_settings import RetrievalSettings
 
@@ -29,6 +31,21 @@ def test_a_second_evaluation_returns_the_same_result(toy, capsys):
     again = evaluate(toy.runs / "r")
     assert (again.figures, again.summary) == (first.figures, first.summary)
     assert again.metrics_file.stat().st_mtime_ns == written
+
+
+def test_another_device_is_asked_anew(toy):
+    on_cpu = evaluate("r", root=toy.root, settings=EvaluationSettings(device="cpu"))
+    written = on_cpu.metrics_file.stat().st_mtime_ns
+    with pretended():
+        on_gpu = evaluate("r", root=toy.root, settings=EvaluationSettings(device="cuda"))
+    assert on_gpu.folder == on_cpu.folder and on_gpu.metrics_file.stat().st_mtime_ns > written
+    devices = [of.figures["fingerprint"].pop("device") for of in (on_cpu, on_gpu)]
+    assert devices == ["cpu", "pretended GPU"]
+    assert on_gpu.figures["fingerprint"] == on_cpu.figures["fingerprint"]
+    assert (
+        measured(on_gpu.figures | {"fingerprint": {"device": "a"}}).question
+        == measured(on_cpu.figures | {"fingerprint": {"device": "b"}}).question
+    ), "runs on two devices can be compared"
 
 
 def test_settings_reach_the_figures(toy):

@@ -13,6 +13,9 @@ from ..run_layout import METRICS_FILE
 from ..tasks import TASKS
 from ..tasks.base import Figures, counted
 
+NO_QUESTION = ("inputs", "model_sha256", "device")
+"""What decides the figures besides the question (``fingerprint`` in ``metrics.json``)."""
+
 
 @dataclass(frozen=True)
 class TestSet:
@@ -79,7 +82,7 @@ def measured(figures: Figures) -> Measured:
         is_whole=all(used == whole for used, whole in counts),
     )
     fingerprint = figures["fingerprint"]
-    question = {name: fingerprint[name] for name in sorted(fingerprint) if name not in ("inputs", "model_sha256")}
+    question = {name: fingerprint[name] for name in sorted(fingerprint) if name not in NO_QUESTION}
     main = tuple(name for name in task.main_measures if name in values)
     return Measured(figures["run"], task.name, test, question, values, stages, main, tuple(notes))
 
