@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from ..workers import current_workers
+from .layers import compiled_once
 from .tokens import lengths_of, nonzero
 
 KERNEL = 9
@@ -108,7 +109,7 @@ class AudioEncoder(nn.Module):
 
     def compile_layers(self) -> None:
         """Compile the layers. How many rows there are is found without it, since it depends on values."""
-        self.compiled = torch.compile(self._layers, dynamic=True)
+        self.compiled = compiled_once(self._layers)
 
     def forward(
         self, rows_BTD: Tensor, mask_BT: Tensor, lengths_B: Tensor | None = None

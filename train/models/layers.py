@@ -90,6 +90,21 @@ def by_length(
     return tuple(torch.cat(of_groups)[back] for of_groups in zip(*parts, strict=True))
 
 
+def compiled_once(call: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that torch.compile compiles once for all sizes, and traces once.
+
+    Its numbers, such as a rate of dropout, are constants. Without that, torch.compile first traces them as symbols,
+    finds that dropout takes none, and traces everything again.
+    """
+    compiled = torch.compile(call, dynamic=True)
+
+    def run(*args: Any) -> Any:
+        with torch._dynamo.config.patch(specialize_float=True):
+            return compiled(*args)
+
+    return run
+
+
 class Compiled:
     """A function of sequences [P, L, ...] and their mask, compiled once for all numbers and lengths of sequences.
 
@@ -99,7 +114,7 @@ class Compiled:
 
     def __init__(self, call: Callable[..., Any]) -> None:
         """Take a function whose first argument is a tensor [P, L, ...], and whose second is the mask [P, L] or None."""
-        self._plain, self._compiled = call, torch.compile(call, dynamic=True)
+        self._plain, self._compiled = call, compiled_once(call)
 
     def __call__(self, x: Tensor, mask_PL: Tensor | None, *more: Any) -> Any:
         """Call the function."""

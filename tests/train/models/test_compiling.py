@@ -8,7 +8,9 @@ from functools import partial
 import pytest
 import torch
 from helpers.pair_models import batch_of, encode, make_batch, make_model
-from torch._dynamo.utils import counters
+from torch import nn
+from torch._dynamo.utils import counters, get_compilation_metrics
+from vlalign.train.models.layers import Compiled
 from vlalign.train.models.spoken import SpokenPair
 from vlalign.train.objectives.taco import Taco
 from vlalign.train.objectives.toco import Toco
@@ -67,3 +69,21 @@ def test_the_audio_encoder_is_compiled_once_for_all_lengths():
         rows_BTD = torch.randn(*mask_BT.shape, 40, generator=rng)
         model.encode_texts({"rows_BTD": rows_BTD, "mask_BT": mask_BT}).tokens_BND.sum().backward()
         assert num_programs() == 1
+
+
+def num_traces(call) -> int:
+    """Return how often PyTorch's compiler reads ``call``, whose backward pass it makes, too (backend "aot_eager")."""
+    before = len(get_compilation_metrics())
+    call()
+    found = get_compilation_metrics()[before:]
+    return len(found) + sum(len(of.restart_reasons or ()) for of in found)
+
+
+def test_layers_with_dropout_are_traced_once(monkeypatch):
+    """It is dropout's rate that made the compiler begin again."""
+    monkeypatch.setattr(torch, "compile", partial(torch.compile.func, backend="aot_eager"))
+    layers = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.1)).train()
+    compiled = Compiled(lambda x_PLD, mask_PL: layers(x_PLD))
+    assert num_traces(lambda: compiled(torch.ones(3, 5, 4), None).sum().backward()) == 1
+    assert num_traces(lambda: compiled(torch.ones(2, 7, 4), None).sum().backward()) == 0
+    assert not torch._dynamo.config.specialize_float  # as others in this process may want it
