@@ -39,6 +39,8 @@ STATISTICS_CLIPS = 2000
 """Upper limit of the training clips over which features are standardised."""
 COLLAPSED = 2
 """With this many codewords in use or fewer, a codebook tells nothing apart."""
+LOOK_EVERY = 10
+"""Steps of a GPU after which the host looks at their losses. Each look waits until the GPU has done all its work."""
 AVERAGED_FROM = 9
 """The first steps weigh less in an average than its decay says: step n has decay n / (n + 9) at most."""
 
@@ -113,6 +115,8 @@ class Trainer:
         )
         self.scorer = Scorer(self.kept_model, text_inputs, weights, features, self.config)
         self.validation = VALIDATIONS[self.config.objective.task or "retrieval"]
+        self._unseen: list[tuple[dict[str, float], dict[str, torch.Tensor]]] = []
+        """Figures of the steps whose losses nobody has looked at: those that are known, and the terms of the loss."""
         self.kept_step = 0
         if self._resumes:
             load_state(self.folder, self.state)
@@ -172,36 +176,66 @@ class Trainer:
             device=self.device,
         )
 
-    def train_step(self, inputs: Inputs) -> dict[str, float]:
+    @property
+    def _is_last(self) -> bool:
+        return self.step == self.num_steps
+
+    @property
+    def _is_validated(self) -> bool:
+        return self.step % self.config.validate_every == 0
+
+    def train_step(self, inputs: Inputs) -> list[dict[str, float]]:
         """Do one step.
 
+        The host looks at the losses of a GPU's steps only now and then, and always before a model or a state is kept.
+
         Returns:
-            The terms of the loss, their sum as "loss", and the learning rate.
+            The figures of the steps whose losses were looked at, this one's last: the terms of the loss, their sum as
+            "loss", and the learning rate. Empty if the host did not look.
 
         Raises:
-            UserError: The loss is not finite.
+            UserError: The loss of one of these steps is not finite.
         """
         self.model.train()
         learning_rate = self.config.learning_rate * learning_rate_factor(self.step, self.num_steps, self.config)
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate
-        terms = self.workers.mean(backward(self.model, inputs, self.config, self.step, self.workers))
-        loss = sum(terms.values())
-        if not np.isfinite(loss):
-            best = self.state.best
-            kept = f"the model of step {best['step']} is kept" if best else "no model was kept yet"
-            raise UserError(
-                f"{self.folder}: the loss is {loss} at step {self.step + 1} ({kept}); try a lower --learning-rate and "
-                "another --run-name"
-            )
+        try:
+            terms = backward(self.model, inputs, self.config, self.step, self.workers)
+        except Exception:
+            self._look(Workers())  # an earlier loss that is not finite explains it better; others may not come here
+            raise
         self.optimizer.step()
         self.state.step += 1
         if self.average is not None:
             add_to_average(self.average, self.model, min(self.config.average, self.step / (self.step + AVERAGED_FROM)))
-        event: dict[str, float] = {"step": self.step, "loss": loss, **terms, "learning_rate": learning_rate}
+        known: dict[str, float] = {"step": self.step, "learning_rate": learning_rate}
         if (codebook := self.model.codebook) is not None and codebook.size:
-            event["codewords_in_use"] = codebook.in_use
-        return event
+            known["codewords_in_use"] = codebook.in_use
+        self._unseen.append((known, {name: term.detach() for name, term in terms.items()}))
+        is_seen = self.device.type == "cpu" or self.step % LOOK_EVERY == 0 or self._is_validated or self._is_last
+        return self._look(self.workers) if is_seen else []
+
+    def _look(self, workers: Workers) -> list[dict[str, float]]:
+        """Return the figures of all steps that nobody has looked at. ``workers``: over whom the losses are averaged."""
+        if not self._unseen:
+            return []
+        unseen, self._unseen = self._unseen, []
+        named = {(known["step"], name): term for known, terms in unseen for name, term in terms.items()}
+        means, events = workers.mean(named), []
+        for known, names in unseen:
+            step = known["step"]
+            terms = {name: means[step, name] for name in names}
+            loss = sum(terms.values())
+            if not np.isfinite(loss):
+                best = self.state.best
+                kept = f"the model of step {best['step']} is kept" if best else "no model was kept yet"
+                raise UserError(
+                    f"{self.folder}: the loss is {loss} at step {step} ({kept}); try a lower --learning-rate and "
+                    "another --run-name"
+                )
+            events.append({"step": step, "loss": loss, **terms, **known})
+        return events
 
     def run(self) -> None:
         """Train to the last step, and keep the model that does best on the validation split."""
@@ -216,18 +250,17 @@ class Trainer:
                 self._finish(time.monotonic() - started, ahead.waited_share)
 
     def _do_step(self, inputs: Inputs, log: EventLog | None) -> None:
-        event = self.train_step(inputs)
-        is_last = self.step == self.num_steps
-        is_validated = self.step % self.config.validate_every == 0
-        if is_validated or is_last:
+        events = self.train_step(inputs)
+        if self._is_validated or self._is_last:
             if log:
-                event |= self.validation.measure(self.scorer, self.examples)
-                self._keep_best(event)
-                self._note_collapse(event)
+                events[-1] |= self.validation.measure(self.scorer, self.examples)
+                self._keep_best(events[-1])
+                self._note_collapse(events[-1])
             self.workers.wait()
         if log:
-            log.write(event)
-            if is_validated and not is_last:
+            for event in events:
+                log.write(event)
+            if self._is_validated and not self._is_last:
                 log.flush()
                 with uninterrupted():  # a stop in between would not say what is kept
                     save_state(self.folder, self.state)

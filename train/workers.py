@@ -17,6 +17,7 @@ from torch import Tensor
 from ..storage.common.device import AUTO, devices_named, find_device
 from ..storage.common.errors import SettingError, UserError
 
+K = TypeVar("K")
 T = TypeVar("T")
 PATIENCE = timedelta(hours=6)
 """How long the others wait while the first process validates."""
@@ -115,8 +116,8 @@ class Workers:
         dist.all_reduce(largest, dist.ReduceOp.MAX)
         return int(largest)
 
-    def mean(self, values: dict[str, Tensor]) -> dict[str, float]:
-        """Return the mean of each value over all processes."""
+    def mean(self, values: dict[K, Tensor]) -> dict[K, float]:
+        """Return the mean of each value over all processes. The host waits for the device, once."""
         total = torch.stack([value.detach().float() for value in values.values()])
         if self.size > 1:
             dist.all_reduce(total)

@@ -266,7 +266,7 @@ def rerank(folder: Path, annotations: Path) -> None:
     )
     trainer = make_trainer(dataset, config, folder / "rerank", Workers(), torch.device("cpu"))
     for inputs in trainer.inputs_from(0):
-        event = trainer.train_step(inputs)
+        [event] = trainer.train_step(inputs)
     print(f"rerank  trained {config.num_steps} steps, loss {event['loss']:.2f}", flush=True)
     pairs = trainer.examples.pairs["test"]
     recall, taken = {}, {}

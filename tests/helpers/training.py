@@ -216,7 +216,7 @@ def check_stopped_run(dataset: DatasetFolder, call: list[str], name: str, stop_a
     """Train ``NAME-whole``, and ``NAME-stopped`` that is interrupted and goes on; check that they are the same."""
     step = Trainer.train_step
 
-    def stopped(self: Trainer, inputs: Inputs) -> dict[str, float]:
+    def stopped(self: Trainer, inputs: Inputs) -> list[dict[str, float]]:
         if self.step == stop_at:
             raise KeyboardInterrupt
         return step(self, inputs)

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from helpers.fake_cuda import pretended
 from helpers.toy import make_toy
 from helpers.training import (
     PAIR_CASES,
@@ -24,6 +25,7 @@ from helpers.training import (
 )
 from vlalign.storage import FeatureStore, write_shard
 from vlalign.storage.captions import write_part
+from vlalign.storage.common.errors import UserError
 from vlalign.storage.files import read_json, read_jsonl
 from vlalign.storage.layout import DatasetFolder
 from vlalign.train.checkpoint import load_run
@@ -174,6 +176,33 @@ def test_a_non_finite_loss_is_one_line(toy, capsys):
     assert train_main([*at(toy), *TRAIN, "--run-name", "wild", "--learning-rate", "1e20", "--warmup-steps", "0"]) == 2
     assert "wild: the loss is" in (said := capsys.readouterr().err) and "try a lower --learning-rate" in said
     assert "Traceback" not in said
+
+
+def test_a_loss_that_is_not_finite_has_its_own_step_though_the_host_looks_at_a_gpu_later(toy, capsys):
+    call = [*at(toy), *TRAIN, "--learning-rate", "1e20", "--warmup-steps", "0", "--validate-every", "100"]
+    found = []
+    for device in ("cpu", "cuda"):
+        capsys.readouterr()
+        with pretended():
+            assert train_main([*call, "--run-name", f"wild-{device}", "--device", device]) == 2
+        found.append(
+            re.search(r"the loss is (?:nan|inf) at step (\d+) \(no model was kept yet\)", capsys.readouterr().err)
+        )
+        kept = {path.name for path in (toy.runs / f"wild-{device}").iterdir()}
+        assert not kept & {"model.safetensors", "last.safetensors", "state.safetensors", "run.json"}
+    assert found[0][1] == found[1][1] != "8", "8 is the step after which the host looks"
+
+
+def test_a_step_that_fails_after_a_loss_that_is_not_finite_says_that_loss(toy, tmp_path):
+    with pretended():
+        made = trainer(toy, tmp_path / "run", "cuda", num_steps=8)
+        torch.nn.init.constant_(made.model.project.weight, float("nan"))
+        stream = iter(made.inputs_from(0))
+        assert made.train_step(next(stream)) == []
+        inputs = next(stream)
+        stream.close()
+        with pytest.raises(UserError, match="the loss is nan at step 1 "):
+            made.train_step(replace(inputs, rows=inputs.rows[..., :1]))
 
 
 def test_a_run_starts_from_another_and_is_evaluated_zero_shot(toy, whole, capsys):

@@ -277,7 +277,7 @@ def effect(dataset: DatasetFolder, folder: Path, settings: Mapping[str, Any]) ->
     }
     values = {name: value for name, value in values.items() if name != "num_negatives" or name in settings}
     made = trainer(dataset, folder, **values)
-    losses = [sorted(made.train_step(made.make_inputs(step)).items()) for step in range(2)]
+    losses = [sorted(made.train_step(made.make_inputs(step))[0].items()) for step in range(2)]
     digest = hashlib.sha256()
     for name, value in sorted(made.model.state_dict().items()):
         digest.update(name.encode() + str(value.shape).encode() + value.detach().float().cpu().numpy().tobytes())
