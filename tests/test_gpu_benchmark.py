@@ -1,22 +1,122 @@
-"""The benchmark of a GPU: its short form ends, and its figures are what they say."""
+"""The kit that measures a GPU: what fails costs nothing else, a rehearsal ends, and its figures are what they say."""
 
 import importlib
 import os
 import re
 import subprocess
 import sys
+import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from helpers.extractors import stub
 
-BENCHMARKS = Path(__file__).parent / "benchmarks"
+KIT = Path(__file__).parent / "benchmarks" / "gpu"
 
 
 @pytest.fixture
-def benchmark(monkeypatch):
-    """Return a function that imports a program of the benchmarks."""
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
+def kit(monkeypatch):
+    """Return a function that imports a program of the kit."""
+    monkeypatch.syspath_prepend(str(KIT))
     return importlib.import_module
+
+
+@pytest.fixture
+def step_of(kit, tmp_path):
+    """Return a function that runs a step, given as the source of its program, and returns its lines and whether all
+    went well."""
+
+    def of(source: str, *, seconds: float = 300, prints_rows: bool = True):
+        module, program = kit("run"), tmp_path / "program.py"
+        program.write_text(source)
+        step = module.Step("a step", seconds, [str(program)], prints_rows)
+        place = module.Place(tmp_path, dict(os.environ), {})
+        return module.lines_of(step, time.monotonic() + seconds, tmp_path / "step.log", place)
+
+    return of
+
+
+ROWS = """
+import os, sys, time
+print("columns: case | result")
+for case in ["a", "b", "c"][int(sys.argv[-1]):]:
+    print(f"begins: {case}", flush=True)
+    %s
+    print(f"| {case} | measured |", flush=True)
+"""
+
+
+@pytest.mark.parametrize(
+    ("broken", "failure"),
+    [
+        ("if case == 'b': os.kill(os.getpid(), 9)", "failed: its process ended with status -9"),
+        ("if case == 'b': os._exit(3)", "failed: its process ended with status 3"),
+        ("if case == 'b': sys.exit('out of it')", "failed: its process ended with status 1"),
+    ],
+)
+def test_a_row_that_ends_its_process_costs_that_row_alone(step_of, broken, failure):
+    lines, is_well = step_of(ROWS % broken)
+    rows = ["| case | result |", "|---|---|", "| a | measured |", f"| b | {failure} |", "| c | measured |"]
+    assert lines[:5] == rows and not is_well
+
+
+def test_a_step_whose_rows_are_all_measured_is_well(step_of):
+    lines, is_well = step_of(ROWS % "pass")
+    assert lines[2:5] == [f"| {case} | measured |" for case in "abc"] and is_well
+
+
+def test_a_step_that_hangs_keeps_the_rows_before_and_ends_with_all_that_it_started(step_of, tmp_path):
+    started = "subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)']).pid"
+    hang = f"import subprocess; case == 'b' and (open('pid', 'w').write(str({started})), time.sleep(600))"
+    lines, is_well = step_of(ROWS % hang, seconds=20)
+    assert lines[:3] == ["| case | result |", "|---|---|", "| a | measured |"] and not is_well
+    assert "Not all rows were measured: no time was left." in lines
+    pid = int((tmp_path / "pid").read_text())
+    status = Path(f"/proc/{pid}/status")
+    assert not status.exists() or "zombie" in status.read_text()
+
+
+def test_a_step_that_cannot_begin_is_tried_once(step_of):
+    lines, is_well = step_of("import nowhere")
+    assert lines[:2] == ["", "Not all rows were measured: its process ended with status 1."] and not is_well
+
+
+def test_an_error_in_a_row_costs_that_row_alone(kit, capsys):
+    def cells(name: str) -> list[str]:
+        if name == "b":
+            raise ValueError("two | lines\nof words")
+        return ["measured"]
+
+    kit("measure").print_rows("case | result", [("0",), ("a",), ("b",), ("c",)], cells, skip=1, seconds=600)
+    printed = capsys.readouterr()
+    rows = [line for line in printed.out.splitlines() if line.startswith("| ")]
+    assert rows == ["| a | measured |", "| b | failed: ValueError: two / lines |", "| c | measured |"]
+    assert "Traceback" in printed.err
+
+
+def test_tests_are_counted_and_those_that_did_not_pass_are_named(step_of):
+    source = """
+print("tests/test_on_gpu.py::test_a PASSED      [ 25%]")
+print("[gw0] [ 50%] PASSED tests/test_on_gpu.py::test_b")
+print("[gw1] [ 75%] FAILED tests/test_on_gpu.py::test_c")
+print("tests/test_on_gpu.py::test_d SKIPPED (no NVDEC)  [100%]")
+print("SKIPPED [1] tests/test_on_gpu.py:70: no NVDEC")
+print("FAILED tests/test_on_gpu.py::test_c - assert 1 == 2")
+raise SystemExit(1)
+"""
+    lines, is_well = step_of(source, prints_rows=False)
+    assert lines[:3] == [
+        "- 2 passed, 1 failed, 1 skipped",
+        "- SKIPPED [1] tests/test_on_gpu.py:70: no NVDEC",
+        "- FAILED tests/test_on_gpu.py::test_c - assert 1 == 2",
+    ]
+    assert not is_well
+
+
+def test_what_travels_is_pinned(kit):
+    pinned = re.findall(r"^([a-z0-9-]+)==", (KIT.parents[2] / "constraints.txt").read_text(), flags=re.MULTILINE)
+    assert {name for names in kit("prepare").SITES.values() for name in names} <= set(pinned)
 
 
 @pytest.mark.parametrize(
@@ -31,38 +131,47 @@ def benchmark(monkeypatch):
         ("NVIDIA A100-SXM4-40GB", None),
     ],
 )
-def test_a_gpu_is_known_by_what_it_calls_itself(benchmark, title, gpu):
-    assert benchmark("limits").gpu_of(title) == gpu
+def test_a_gpu_is_known_by_what_it_calls_itself(kit, title, gpu):
+    assert kit("limits").gpu_of(title) == gpu
 
 
-def test_a_rate_is_that_of_the_later_half(benchmark):
-    rate = benchmark("gpu_rates").rate
+def test_a_rate_is_that_of_the_later_half(kit):
+    rate = kit("rates").rate
     assert rate([0.0, 1.0]) == 1
     slow_at_first = [0.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0]
     assert rate(slow_at_first) == pytest.approx(1)
     assert rate([0.0, 0.1, 0.2, 10.0]) == pytest.approx(1 / 9.8)
+    assert rate(slow_at_first, [64, 64, 1, 2, 3, 4, 5, 6]) == pytest.approx((2 + 3 + 4 + 5 + 6) / 5)
 
 
-def test_a_measurement_that_takes_long_leaves_less_to_the_others(benchmark, monkeypatch):
-    module, now = benchmark("gpu_rates"), 0.0
-    monkeypatch.setattr(module.time, "monotonic", lambda: now)
-    shares = module.Shares(end=12.0, number=3)
-    assert shares.next() == 4
-    now = 10.0
-    assert shares.next() == 11
-    now = 13.0
-    assert shares.next() == 13
+@pytest.mark.parametrize(
+    ("batch_size", "window", "stride", "seconds"), [(64, 1, 1, 64.0), (3, 16, 16, 48.0), (3, 16, 8, 32.0)]
+)
+def test_a_video_is_long_enough_to_fill_a_batch(kit, batch_size, window, stride, seconds):
+    profile = replace(stub().profile, fps=1, window=window, stride=stride)
+    assert kit("rates").seconds_to_fill(replace(stub(), profile=profile, batch_size=batch_size)) == seconds
 
 
 @pytest.mark.slow
-def test_without_a_gpu_the_short_form_ends_and_says_so(tmp_path):
+def test_a_rehearsal_without_a_gpu_ends_and_says_what_it_is(tmp_path):
     environment = os.environ | {"CUDA_VISIBLE_DEVICES": ""}
-    call = [sys.executable, str(BENCHMARKS / "gpu.py"), str(tmp_path)]
-    done = subprocess.run(call, env=environment, capture_output=True, text=True, timeout=900, check=False)
+    call = [sys.executable, str(KIT / "run.py"), str(tmp_path), "--seconds", "1500"]
+    done = subprocess.run(call, env=environment, capture_output=True, text=True, timeout=1800, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    written = (tmp_path / "gpu-cpu.md").read_text()
+    written = (tmp_path / "table.md").read_text()
     assert written == done.stdout
-    assert "**No GPU is here.**" in written and re.search(r"^- [34] passed, 0 failed", written, flags=re.MULTILINE)
-    rows = [line.split(" | ") for line in written.splitlines() if line.startswith("| `")]
-    assert [row[2] for row in rows] == ["240p", "480p", "1080p"]
-    assert all(float(row[column]) > 0 for row in rows for column in (3, 5, 6, 7, 8))
+    assert "**No GPU is here.**" in written and re.search(r"^- [34] passed", written, flags=re.MULTILINE)
+    assert "a pretended GPU has no video engine" in written
+    rows = [line.split(" | ")[0] for line in written.splitlines() if line.startswith("| ")]
+    networks = ["| features", "| clip_vit_b32", "| resnet152"]
+    assert rows == [
+        *networks,
+        "| precision",
+        "| bf16",
+        "| features",
+        "| clip_vit_b32",
+        "| precision",
+        *networks,
+        "| features",
+    ]
+    assert "failed: " not in written

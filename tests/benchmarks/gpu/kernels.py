@@ -1,4 +1,4 @@
-"""Kernels and waits of a training step of TACo on a pretended GPU: ``python tests/benchmarks/gpu_step.py``.
+"""Kernels and waits of a training step of TACo on a pretended GPU: ``python tests/benchmarks/gpu/kernels.py``.
 
 The paper's batch of 128, with lengths like YouCook2's, and 12 text, 1 video and 2 fusion layers; all are narrow, since
 neither count depends on the width.
@@ -7,7 +7,7 @@ neither count depends on the width.
 import sys
 from pathlib import Path
 
-sys.path[:0] = [str(Path(__file__).resolve().parents[1])]
+sys.path[:0] = [str(Path(__file__).resolve().parents[2])]
 
 from helpers.paper_step import count
 

@@ -1,10 +1,12 @@
-"""Rates of what keeps a GPU busy, for ``gpu.py``: decoding, networks, both together, and any call."""
+"""Rates of what keeps a GPU busy, for ``measure.py``: decoding, networks, both together, and any call."""
 
 import contextlib
 import itertools
+import math
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from multiprocessing.connection import wait
 from pathlib import Path
 from unittest import mock
@@ -21,43 +23,35 @@ from vlalign.extract.decoding.messages import PictureFollows, RowReady
 from vlalign.extract.decoding.process import DecodeProcess
 from vlalign.extract.engine import extract_with_pauses, num_decoders
 from vlalign.extract.extractor import Extractor
-from vlalign.extract.jobs import Job, wanted_of
+from vlalign.extract.jobs import Batch, Job, wanted_of
 from vlalign.storage.common.processes import available_cores
 
 SIZES = {"240p": (320, 240), "480p": (854, 480), "1080p": (1920, 1080)}
 VIDEO_FPS, PART_SECONDS = 30, 2
 FEWEST = 4
-"""Calls or windows between which a rate is measured, at least."""
+"""Calls, windows or batches between which a rate is measured, at least."""
 
 
-class Shares:
-    """Divides the time until ``end`` evenly among measurements; what one leaves or takes is the others'."""
-
-    def __init__(self, end: float, number: int) -> None:
-        self._end, self._left = end, number
-
-    def next(self) -> float:
-        """Return when the next measurement should end."""
-        now = time.monotonic()
-        self._left -= 1
-        return now + max(self._end - now, 0) / (self._left + 1)
+def seconds_to_fill(extractor: Extractor) -> float:
+    """Return how long a video must be to fill one batch, which holds rows of one video only."""
+    profile = extractor.profile
+    return (profile.window + (extractor.batch_size - 1) * (profile.stride or profile.window)) / profile.fps
 
 
-def make_videos(folder: Path, num_parts: int) -> dict[str, Path]:
-    """Write a video of each size, of moving blocks, unless it is there; return {size: path}."""
-    rng, made = np.random.default_rng(0), {}
-    for name, (width, height) in SIZES.items():
-        path = made[name] = folder / f"{name}-{PART_SECONDS * num_parts}s.mp4"
-        if path.exists():
-            continue
-        blocks = rng.integers(0, 255, (height // 8 + 1, width // 8 + 1, 3), np.uint8)
+def make_video(folder: Path, size: str, seconds: float) -> Path:
+    """Write a video of moving blocks, of at least so many seconds, unless it is there."""
+    width, height = SIZES[size]
+    num_parts = math.ceil(seconds / PART_SECONDS)
+    path = folder / f"{size}-{PART_SECONDS * num_parts}s.mp4"
+    if not path.exists():
+        blocks = np.random.default_rng(0).integers(0, 255, (height // 8 + 1, width // 8 + 1, 3), np.uint8)
         picture = blocks.repeat(8, axis=0).repeat(8, axis=1)[:height, :width]
-        part, partial = folder / f"{name}.part.mp4", path.with_suffix(".partial.mp4")
+        part, partial = folder / f"{size}.part.mp4", path.with_suffix(".partial.mp4")
         encode_frames(part, (np.roll(picture, 3 * n, axis=1) for n in range(VIDEO_FPS * PART_SECONDS)), VIDEO_FPS)
         repeat_packets(part, partial, num_parts)
         part.unlink()
         partial.replace(path)
-    return made
+    return path
 
 
 def repeat_packets(part: Path, target: Path, times: int) -> None:
@@ -75,11 +69,17 @@ def repeat_packets(part: Path, target: Path, times: int) -> None:
                         written.mux(packet)
 
 
-def rate(times: list[float]) -> float:
-    """Return how many a second there were in the later half of the time: at first, buffers fill."""
+def rate(times: Sequence[float], amounts: Sequence[int] | None = None) -> float:
+    """Return how many a second there were in the later half of the time: at first, buffers fill.
+
+    Args:
+        times: When something was finished.
+        amounts: How much it was each time; None: one.
+    """
     middle = (times[0] + times[-1]) / 2
     first = min(sum(t < middle for t in times), len(times) - 2)
-    return (len(times) - 1 - first) / (times[-1] - times[first])
+    later = len(times) - 1 - first if amounts is None else sum(amounts[first + 1 :])
+    return later / (times[-1] - times[first])
 
 
 def calls_a_second(call: Callable[[], object], until: float) -> float:
@@ -138,21 +138,22 @@ def decoding(extractor: Extractor, path: Path, until: float) -> float:
 
 
 def together(extractor: Extractor, path: Path, until: float) -> float:
-    """Return the windows a second that an extraction takes."""
-    times, add = [], Compute.add
+    """Return the windows a second whose rows an extraction computes, in full batches."""
+    times, amounts, rows_of = [], [], Compute._rows_of
 
-    def counted(self: Compute, *of_window: object) -> None:
+    def counted(future: Future[torch.Tensor], batch: Batch) -> np.ndarray:
         times.append(time.monotonic())
-        add(self, *of_window)
+        amounts.append(batch.num_rows)
+        return rows_of(future, batch)
 
     jobs = (Job(str(number), path, [extractor]) for number in itertools.count())
     with (
-        mock.patch.object(Compute, "add", counted),
+        mock.patch.object(Compute, "_rows_of", staticmethod(counted)),
         contextlib.closing(extract_with_pauses(jobs, [extractor])) as results,
     ):
         for done in results:
             if done and isinstance(done[1], VideoError):
                 raise done[1]
-            if len(times) >= FEWEST + 2 * extractor.batch_size and time.monotonic() > until:
+            if len(times) >= FEWEST and time.monotonic() > until:
                 break
-    return rate(times)
+    return rate(times, amounts)

@@ -1,4 +1,4 @@
-"""What a GPU can give by its own limits, for each network: ``python tests/benchmarks/limits.py [NAME ...]``.
+"""What a GPU can give by its own limits, for each network: ``python tests/benchmarks/gpu/limits.py [NAME ...]``.
 
 Nothing is computed: tensors have a shape and no memory, and networks take the path that they take on a GPU. For each
 profile, of one window in a batch as large as on a GPU: its frames' bytes, FLOPs (torch.utils.flop_counter), operators
@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
-sys.path[:0] = [str(Path(__file__).resolve().parents[1])]
+sys.path[:0] = [str(Path(__file__).resolve().parents[2])]
 
 from helpers.gpu_counts import VIEWS
 from vlalign.extract.models import MODELS
