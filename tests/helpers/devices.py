@@ -1,0 +1,70 @@
+"""What a GPU may give otherwise than a CPU: they round differently, and so break ties differently."""
+
+import ctypes
+import re
+from typing import Any
+
+import pytest
+import torch
+from vlalign.extract.decoding import torchcodec_backend
+
+IN_TF32 = ("spoken",)
+"""Cases whose networks have convolutions, which a GPU computes in TF32 also where the precision is fp32."""
+NEAR = 2e-3
+"""Scores that differ by less may change places."""
+HIT = re.compile(r"^ *(-?[\d.]+) +([\d.]+ - +[\d.]+) +(?:[\d.]+%|-) +(.+)$", re.MULTILINE)
+
+
+def lacks_nvdec() -> str:
+    """Return why NVIDIA's video engine cannot be tried here; empty if it can."""
+    if not torch.cuda.is_available():
+        return "a pretended GPU has no video engine"
+    try:
+        ctypes.CDLL("libnvcuvid.so.1")
+    except OSError:
+        return "no NVDEC here: the driver has no libnvcuvid.so.1"
+    return "" if torchcodec_backend.has_torchcodec() else "torchcodec (vlalign[torchcodec]) is not installed"
+
+
+def assert_figures_near(found: dict[str, Any], expected: dict[str, Any], case: str) -> None:
+    """Compare two contents of ``metrics.json``: one of the GPU, and one of the CPU.
+
+    Where the network computes in TF32, one caption may change its place, and tokens may have other codewords.
+    """
+    devices = [figures["fingerprint"].pop("device") for figures in (found, expected)]
+    assert devices[0] != devices[1] == "cpu", "an evaluation is compared with itself"
+    places = 0.0
+    if case in IN_TF32:
+        places = 100 / found["num_captions"]
+        assert found.pop("codebook").keys() == expected.pop("codebook").keys()
+    ranked = ("metrics", "stages")
+    _assert_near([found.pop(of) for of in ranked], [expected.pop(of) for of in ranked], places)
+    _assert_near(found, expected, 0.0)
+
+
+def _assert_near(found: Any, expected: Any, most: float) -> None:
+    assert type(found) is type(expected)
+    if isinstance(expected, dict):
+        assert found.keys() == expected.keys()
+        for name, value in expected.items():
+            _assert_near(found[name], value, most)
+    elif isinstance(expected, list):
+        assert len(found) == len(expected)
+        for one, other in zip(found, expected, strict=True):
+            _assert_near(one, other, most)
+    elif isinstance(expected, float):
+        assert found == pytest.approx(expected, rel=1e-4, abs=most)
+    else:
+        assert found == expected
+
+
+def assert_hits_near(found: str, expected: str) -> None:
+    """Compare what two searches printed: hits of nearly equal scores may change places, also with those left out."""
+    scores, scores_of_cpu = ([float(score) for score, _, _ in HIT.findall(printed)] for printed in (found, expected))
+    assert scores and scores == pytest.approx(scores_of_cpu, abs=NEAR)
+    hits, hits_of_cpu = (
+        {(span, video): float(score) for score, span, video in HIT.findall(printed)} for printed in (found, expected)
+    )
+    for hit in hits.keys() | hits_of_cpu.keys():
+        last = scores_of_cpu[-1]
+        assert hits.get(hit, last) == pytest.approx(hits_of_cpu.get(hit, last), abs=NEAR), hit
