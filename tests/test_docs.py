@@ -13,7 +13,8 @@ from vlalign.storage.common import all_commands
 
 TOP = Path(__file__).resolve().parents[1]
 PAGES = [
-    *(TOP / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "tests/benchmarks/README.md")),
+    *(TOP / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")),
+    *(TOP / "tests" / "benchmarks" / name for name in ("README.md", "gpu/README.md")),
     *sorted((TOP / "docs").glob("*.md")),
     *sorted((TOP / "docs" / "tutorials").glob("*.md")),
 ]

@@ -39,7 +39,7 @@ TOCO_TOKENS = "train/losses/taco.py fusion_token_nce: size of nonzero"
 CODEWORDS = "train/models/codebook.py update: copy to the host"
 WORDS = "train/objectives/words.py early_scores: size of _unique2"
 REASONS = {
-    LOSS: "losses are logged, and a run stops if one is not finite: the host looks at those of several steps at once",
+    LOSS: "losses are logged, and a run stops if one is not finite: the host reads those of several steps at once",
     TEXTS: "transformers asks whether the mask of a group of texts has padding",
     TACO_PAIRS: "the pairs for the fusion layers are put into groups by their length",
     TOCO_PAIRS: "the same",
@@ -75,7 +75,7 @@ CASES = {
     "segmented, micro-batches": (WHOLE["segmented"] | MICRO, {}, 313),
     "spoken": (SPOKEN, {CODEWORDS: 1}, 1442),
 }
-"""{objective, encoder, negatives, micro-batches: (settings, waits of a step without a look at the loss, kernels)}"""
+"""{objective, encoder, negatives, micro-batches: (settings, waits of a step whose loss is not read yet, kernels)}"""
 SLOW_CASES = {"spoken", "toco, micro-batches", "cmcm, micro-batches", "taco, random", "taco, all", "taco-both"}
 
 LENGTHS = {
@@ -125,15 +125,15 @@ def test_in_a_step_the_host_waits_only_where_it_must_and_no_kernel_is_new(datase
     assert kernels <= most_kernels
 
 
-def test_the_host_looks_at_the_losses_of_ten_steps_at_once(datasets, tmp_path):
-    looks = []
+def test_the_host_reads_the_losses_of_ten_steps_at_once(datasets, tmp_path):
+    read = []
     with pretended() as gpu:
         of = made(datasets, "mil-nce", tmp_path, "cuda", num_steps=12, validate_every=11, **WHOLE["mil-nce"])
         for inputs in of.inputs_from(0):
             gpu.counts.clear()
-            looks.append(([event["step"] for event in of.train_step(inputs)], gpu.counts.waits[LOSS]))
+            read.append(([event["step"] for event in of.train_step(inputs)], gpu.counts.waits[LOSS]))
     of_ten = [([], 0)] * 9 + [(list(range(1, 11)), 1)]
-    assert looks == [*of_ten, ([11], 1), ([12], 1)], "also before a validation, and at the end"
+    assert read == [*of_ten, ([11], 1), ([12], 1)], "also before a validation, and at the end"
 
 
 def save_waits(cases: dict[str, tuple[DatasetFolder, TrainConfig]], out: Path) -> None:

@@ -39,8 +39,8 @@ STATISTICS_CLIPS = 2000
 """Upper limit of the training clips over which features are standardised."""
 COLLAPSED = 2
 """With this many codewords in use or fewer, a codebook tells nothing apart."""
-LOOK_EVERY = 10
-"""Steps of a GPU after which the host looks at their losses. Each look waits until the GPU has done all its work."""
+READ_LOSSES_EVERY = 10
+"""Steps of a GPU after which the host reads their losses. Each reading waits until the GPU has done all its work."""
 AVERAGED_FROM = 9
 """The first steps weigh less in an average than its decay says: step n has decay n / (n + 9) at most."""
 
@@ -115,8 +115,8 @@ class Trainer:
         )
         self.scorer = Scorer(self.kept_model, text_inputs, weights, features, self.config)
         self.validation = VALIDATIONS[self.config.objective.task or "retrieval"]
-        self._unseen: list[tuple[dict[str, float], dict[str, torch.Tensor]]] = []
-        """Figures of the steps whose losses nobody has looked at: those that are known, and the terms of the loss."""
+        self._unread: list[tuple[dict[str, float], dict[str, torch.Tensor]]] = []
+        """Figures of the steps whose losses were not read yet: those that are known, and the terms of the loss."""
         self.kept_step = 0
         if self._resumes:
             load_state(self.folder, self.state)
@@ -187,11 +187,11 @@ class Trainer:
     def train_step(self, inputs: Inputs) -> list[dict[str, float]]:
         """Do one step.
 
-        The host looks at the losses of a GPU's steps only now and then, and always before a model or a state is kept.
+        The host reads the losses of a GPU's steps only now and then, and always before a model or a state is saved.
 
         Returns:
-            The figures of the steps whose losses were looked at, this one's last: the terms of the loss, their sum as
-            "loss", and the learning rate. Empty if the host did not look.
+            The figures of the steps whose losses were read, this one's last: the terms of the loss, their sum as
+            "loss", and the learning rate. Empty if none were read.
 
         Raises:
             UserError: The loss of one of these steps is not finite.
@@ -203,7 +203,9 @@ class Trainer:
         try:
             terms = backward(self.model, inputs, self.config, self.step, self.workers)
         except Exception:
-            self._look(Workers())  # an earlier loss that is not finite explains it better; others may not come here
+            self._read_losses(
+                Workers()
+            )  # an earlier loss that is not finite explains it better; others may not come here
             raise
         self.optimizer.step()
         self.state.step += 1
@@ -212,18 +214,18 @@ class Trainer:
         known: dict[str, float] = {"step": self.step, "learning_rate": learning_rate}
         if (codebook := self.model.codebook) is not None and codebook.size:
             known["codewords_in_use"] = codebook.in_use
-        self._unseen.append((known, {name: term.detach() for name, term in terms.items()}))
-        is_seen = self.device.type == "cpu" or self.step % LOOK_EVERY == 0 or self._is_validated or self._is_last
-        return self._look(self.workers) if is_seen else []
+        self._unread.append((known, {name: term.detach() for name, term in terms.items()}))
+        is_read = self.device.type == "cpu" or self.step % READ_LOSSES_EVERY == 0 or self._is_validated or self._is_last
+        return self._read_losses(self.workers) if is_read else []
 
-    def _look(self, workers: Workers) -> list[dict[str, float]]:
-        """Return the figures of all steps that nobody has looked at. ``workers``: over whom the losses are averaged."""
-        if not self._unseen:
+    def _read_losses(self, workers: Workers) -> list[dict[str, float]]:
+        """Return the figures of all steps whose losses were not read. ``workers``: over whom the losses are averaged."""
+        if not self._unread:
             return []
-        unseen, self._unseen = self._unseen, []
-        named = {(known["step"], name): term for known, terms in unseen for name, term in terms.items()}
+        unread, self._unread = self._unread, []
+        named = {(known["step"], name): term for known, terms in unread for name, term in terms.items()}
         means, events = workers.mean(named), []
-        for known, names in unseen:
+        for known, names in unread:
             step = known["step"]
             terms = {name: means[step, name] for name in names}
             loss = sum(terms.values())

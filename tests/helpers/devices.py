@@ -42,24 +42,24 @@ def assert_figures_near(found: dict[str, Any], expected: dict[str, Any], case: s
     _assert_near(found, expected, 0.0)
 
 
-def _assert_near(found: Any, expected: Any, most: float) -> None:
+def _assert_near(found: Any, expected: Any, atol: float) -> None:
     assert type(found) is type(expected)
     if isinstance(expected, dict):
         assert found.keys() == expected.keys()
         for name, value in expected.items():
-            _assert_near(found[name], value, most)
+            _assert_near(found[name], value, atol)
     elif isinstance(expected, list):
         assert len(found) == len(expected)
         for one, other in zip(found, expected, strict=True):
-            _assert_near(one, other, most)
+            _assert_near(one, other, atol)
     elif isinstance(expected, float):
-        assert found == pytest.approx(expected, rel=1e-4, abs=most)
+        assert found == pytest.approx(expected, rel=1e-4, abs=atol)
     else:
         assert found == expected
 
 
 def assert_hits_near(found: str, expected: str) -> None:
-    """Compare what two searches printed: hits of nearly equal scores may change places, also with those left out."""
+    """Compare what two searches printed: hits of nearly equal scores may change places, also with those that are not shown."""
     scores, scores_of_cpu = ([float(score) for score, _, _ in HIT.findall(printed)] for printed in (found, expected))
     assert scores and scores == pytest.approx(scores_of_cpu, abs=NEAR)
     hits, hits_of_cpu = (

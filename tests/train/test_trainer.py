@@ -178,7 +178,7 @@ def test_a_non_finite_loss_is_one_line(toy, capsys):
     assert "Traceback" not in said
 
 
-def test_a_loss_that_is_not_finite_has_its_own_step_though_the_host_looks_at_a_gpu_later(toy, capsys):
+def test_a_loss_that_is_not_finite_has_its_own_step_though_a_gpus_losses_are_read_later(toy, capsys):
     call = [*at(toy), *TRAIN, "--learning-rate", "1e20", "--warmup-steps", "0", "--validate-every", "100"]
     found = []
     for device in ("cpu", "cuda"):
@@ -190,7 +190,7 @@ def test_a_loss_that_is_not_finite_has_its_own_step_though_the_host_looks_at_a_g
         )
         kept = {path.name for path in (toy.runs / f"wild-{device}").iterdir()}
         assert not kept & {"model.safetensors", "last.safetensors", "state.safetensors", "run.json"}
-    assert found[0][1] == found[1][1] != "8", "8 is the step after which the host looks"
+    assert found[0][1] == found[1][1] != "8", "8 is the step after which the host reads"
 
 
 def test_a_step_that_fails_after_a_loss_that_is_not_finite_says_that_loss(toy, tmp_path):

@@ -39,7 +39,7 @@ from vlalign.train.config import train_config
 from vlalign.train.models.layers import GROUP_SIZES
 from vlalign.train.models.transformer import VideoTextModel
 from vlalign.train.step import backward
-from vlalign.train.trainer import LOOK_EVERY
+from vlalign.train.trainer import READ_LOSSES_EVERY
 from vlalign.train.workers import Workers
 
 CUDA = torch.device("cuda")
@@ -194,7 +194,7 @@ class Training(Part):
         def step() -> None:
             losses.append(backward(model, next(stream), config, 0, Workers()))
             optimizer.step()
-            if len(losses) == LOOK_EVERY:
+            if len(losses) == READ_LOSSES_EVERY:
                 Workers().mean({(i, name): loss for i, terms in enumerate(losses) for name, loss in terms.items()})
                 losses.clear()
 
@@ -306,7 +306,7 @@ def print_rows(
         columns: Titles of the columns.
         cases: First cells of each row.
         cells: Returns the other cells of a case.
-        skip: Number of cases to leave out.
+        skip: Number of cases to skip.
         seconds: A row that takes longer ends the process.
     """
     print(f"columns: {columns}", flush=True)
@@ -347,7 +347,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("part", choices=PARTS)
     parser.add_argument("precision", choices=("fp32", "bf16", "fp16"))
-    parser.add_argument("--skip", type=int, default=0, help="rows to leave out (default: %(default)s)")
+    parser.add_argument("--skip", type=int, default=0, help="rows to skip (default: %(default)s)")
     parser.add_argument("--videos", type=Path, default=Path(tempfile.gettempdir()), help="folder for videos")
     parser.add_argument("--pretend", action="store_true", help="on a pretended GPU, with tiny sizes")
     args = parser.parse_args()

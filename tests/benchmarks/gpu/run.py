@@ -26,7 +26,7 @@ TOP = HERE.parents[2]
 PACKAGES = TOP / ".gpu" / "packages.tar.gz"
 CODE = ("extract", "preprocess", "ray_jobs", "storage", "train")
 TOTAL_SECONDS = 480
-LEAST_SECONDS = 5
+MIN_SECONDS = 5
 """With less time left, a step is not begun."""
 SHORT_TESTS = "(golden and resnet152) or (an_extractor and s3d-fp32) or video_engine"
 """Of the tests, those that run on the pretended GPU here."""
@@ -55,7 +55,7 @@ class Step:
     """One part of the table: a process of its own, with a limit."""
 
     title: str
-    most_seconds: float
+    max_seconds: float
     call: list[str]
     """A program and its arguments, for Python."""
     prints_rows: bool = True
@@ -219,8 +219,8 @@ def steps(on_gpu: bool, place: Place, videos: Path) -> list[Step]:
 
 def lines_of(step: Step, end: float, log: Path, place: Place) -> tuple[list[str], bool]:
     """Run a step; return the lines of its part of the table, and whether all went well."""
-    end = min(end, time.monotonic() + step.most_seconds)
-    if end - time.monotonic() < LEAST_SECONDS:
+    end = min(end, time.monotonic() + step.max_seconds)
+    if end - time.monotonic() < MIN_SECONDS:
         return ["No time was left."], False
     began = time.monotonic()
     lines, is_well = (rows_of if step.prints_rows else tests_of)(step, end, log, place)
