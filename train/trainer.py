@@ -203,9 +203,8 @@ class Trainer:
         try:
             terms = backward(self.model, inputs, self.config, self.step, self.workers)
         except Exception:
-            self._read_losses(
-                Workers()
-            )  # an earlier loss that is not finite explains it better; others may not come here
+            # An earlier loss that is not finite explains it. This process's own: others may not come here.
+            self._read_losses(Workers())
             raise
         self.optimizer.step()
         self.state.step += 1
@@ -219,7 +218,7 @@ class Trainer:
         return self._read_losses(self.workers) if is_read else []
 
     def _read_losses(self, workers: Workers) -> list[dict[str, float]]:
-        """Return the figures of all steps whose losses were not read. ``workers``: over whom the losses are averaged."""
+        """Return the figures of all steps whose losses were not read yet, averaged over ``workers``."""
         if not self._unread:
             return []
         unread, self._unread = self._unread, []

@@ -96,10 +96,12 @@ def compiled_once(call: Callable[..., Any]) -> Callable[..., Any]:
     Its numbers, such as a rate of dropout, are constants. Without that, torch.compile first traces them as symbols,
     finds that dropout takes none, and traces everything again.
     """
+    from torch._dynamo import config  # takes seconds to import
+
     compiled = torch.compile(call, dynamic=True)
 
     def run(*args: Any) -> Any:
-        with torch._dynamo.config.patch(specialize_float=True):
+        with config.patch(specialize_float=True):
             return compiled(*args)
 
     return run

@@ -192,7 +192,8 @@ class Training(Part):
         losses: list[dict[str, Tensor]] = []
 
         def step() -> None:
-            losses.append(backward(model, next(stream), config, 0, Workers()))
+            terms = backward(model, next(stream), config, 0, Workers())
+            losses.append({name: loss.detach() for name, loss in terms.items()})
             optimizer.step()
             if len(losses) == READ_LOSSES_EVERY:
                 Workers().mean({(i, name): loss for i, terms in enumerate(losses) for name, loss in terms.items()})
@@ -312,7 +313,7 @@ def print_rows(
     print(f"columns: {columns}", flush=True)
     for case in cases[skip:]:
         print(f"begins: {' | '.join(case)}", flush=True)
-        faulthandler.dump_traceback_later(seconds, exit=True)
+        faulthandler.dump_traceback_later(seconds, exit=True, file=sys.__stderr__)
         try:
             print(f"| {' | '.join([*case, *cells(*case)])} |", flush=True)
         except Exception as error:
