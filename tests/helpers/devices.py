@@ -59,7 +59,7 @@ def _assert_near(found: Any, expected: Any, atol: float) -> None:
 
 
 def assert_hits_near(found: str, expected: str) -> None:
-    """Compare what two searches printed: hits of nearly equal scores may change places, also with those that are not shown."""
+    """Compare what two searches printed: hits of nearly equal scores may change places."""
     scores, scores_of_cpu = ([float(score) for score, _, _ in HIT.findall(printed)] for printed in (found, expected))
     assert scores and scores == pytest.approx(scores_of_cpu, abs=NEAR)
     hits, hits_of_cpu = (

@@ -1,7 +1,7 @@
 """A GPU in 8 minutes: ``python3 tests/benchmarks/gpu/run.py FOLDER``. See README.md beside this file.
 
 FOLDER gets ``table.md`` and a log of each step. Needs Python's standard library alone; what else is needed comes from
-``.gpu/packages.tar.gz`` (``prepare.py``), if that is there, or is installed. Nothing outside FOLDER is written but temporary files.
+``.gpu/packages.tar.gz`` (``prepare.py``), if that is there, or is installed.
 """
 
 import argparse
