@@ -193,19 +193,8 @@ def steps(on_gpu: bool, place: Place, videos: Path) -> list[Step]:
         return call if on_gpu else [*call, "--pretend"]
 
     def test(chosen: str, workers: int) -> list[str]:
-        call = [
-            "-m",
-            "pytest",
-            "-v",
-            "--tb=short",
-            "-ra",
-            "-p",
-            "no:cacheprovider",
-            "tests/test_on_gpu.py",
-            "-k",
-            chosen,
-        ]
-        return [*call, "--numprocesses", str(workers)] if workers else call
+        call = "-m pytest -v --tb=short -ra -p no:cacheprovider tests/test_on_gpu.py --numprocesses"
+        return [*call.split(), str(workers), "-k", chosen]
 
     tests = test("not video_engine and not slowfast_r101", 8) if on_gpu else test(SHORT_TESTS, 0)
     threads = {"OMP_NUM_THREADS": "2" if on_gpu else "1"}
