@@ -28,6 +28,7 @@ CODE = ("extract", "preprocess", "ray_jobs", "storage", "train")
 DRIVER_LIBRARIES = ("/usr/local/nvidia/lib64", "/usr/local/nvidia/lib")
 """Where NVIDIA's containers have the driver's libraries; the loader does not always look there."""
 TOTAL_SECONDS = 480
+FACTS_SECONDS = 60
 MIN_SECONDS = 5
 """With less time left, a step is not begun."""
 SHORT_TESTS = "(golden and resnet152) or (an_extractor and s3d-fp32)"
@@ -164,9 +165,9 @@ def rows_of(step: Step, end: float, log: Path, place: Place) -> tuple[list[str],
         if not code or not begun:
             break
     is_whole = code == 0 and not any("| failed: " in row for row in rows)
-    heading = [f"| {columns} |", "|---" * (columns.count(" | ") + 1) + "|"] if columns else []
+    titles = [f"| {columns} |", "|---" * (columns.count(" | ") + 1) + "|"] if columns else []
     rest = [] if code == 0 else ["", f"Not all rows were measured: {why}."]
-    return [*heading, *rows, *rest], is_whole
+    return [*titles, *rows, *rest], is_whole
 
 
 def tests_of(step: Step, end: float, log: Path, place: Place) -> tuple[list[str], bool]:
@@ -220,13 +221,22 @@ def lines_of(step: Step, end: float, log: Path, place: Place) -> tuple[list[str]
     return [*lines, "", f"In {time.monotonic() - began:.0f} s."], is_well
 
 
-def facts_of(place: Place, log: Path) -> dict[str, object]:
-    """Return what the machine has."""
-    code, printed = run(["-c", FACTS], 120, log, place, {})
-    if code != 0:
-        why = "no time was left" if code is None else (printed.splitlines() or [f"status {code}"])[-1]
-        sys.exit(f"{log}: PyTorch and vlalign cannot be imported here: {why}")
-    return json.loads(printed.splitlines()[-1])
+def heading(place: Place, log: Path) -> tuple[list[str], bool, bool]:
+    """Return lines that say what the machine has, whether there is a GPU, and whether all of that is known."""
+    code, printed = run(["-c", FACTS], FACTS_SECONDS, log, place, {})
+    printed_lines = printed.splitlines()
+    if code == 0:
+        facts = json.loads(printed_lines[-1])
+        on_gpu = facts.pop("on_gpu")
+        title, known = facts.pop("device"), ", ".join(f"{name} {value}" for name, value in facts.items())
+    else:
+        on_gpu = shutil.which("nvidia-smi") is not None
+        why = f"no answer in {FACTS_SECONDS} s" if code is None else (printed_lines or [f"status {code}"])[-1]
+        title, known = "Unknown device", f"PyTorch and vlalign cannot be imported here: {why}"
+    lines = [f"# {title}", "", f"{datetime.date.today()}: {known}."]
+    if not on_gpu:
+        lines += ["", "**No GPU is here.** A rehearsal on a pretended GPU: its figures say nothing."]
+    return lines, on_gpu, code == 0
 
 
 def parts(folder: Path, seconds: float) -> Iterator[tuple[list[str], bool]]:
@@ -235,16 +245,8 @@ def parts(folder: Path, seconds: float) -> Iterator[tuple[list[str], bool]]:
     end = began + seconds
     with tempfile.TemporaryDirectory(dir=folder) as work:
         place = set_up(Path(work))
-        facts = facts_of(place, folder / "facts.log")
-        on_gpu = bool(facts.pop("on_gpu"))
-        lines = [
-            f"# {facts.pop('device')}",
-            "",
-            f"{datetime.date.today()}: {', '.join(f'{k} {v}' for k, v in facts.items())}.",
-        ]
-        if not on_gpu:
-            lines += ["", "**No GPU is here.** A rehearsal on a pretended GPU: its figures say nothing."]
-        yield [*lines, "", f"Ready after {time.monotonic() - began:.0f} s."], True
+        lines, on_gpu, is_known = heading(place, folder / "machine.log")
+        yield [*lines, "", f"Ready after {time.monotonic() - began:.0f} s."], is_known
         for number, step in enumerate(steps(on_gpu, place, Path(work)), start=1):
             log = folder / f"{number}-{re.sub(r'[^a-z0-9]+', '-', step.title.lower())}.log"
             lines, is_well = lines_of(step, end, log, place)
