@@ -1,4 +1,4 @@
-"""Kernels and waits of a training step of TACo on a pretended GPU: ``python tests/benchmarks/gpu/kernels.py``.
+"""Kernels and waits of a training step of TACo on a pretended GPU: ``python tests/benchmarks/gpu/training_step.py``.
 
 The paper's batch of 128, with lengths like YouCook2's, and 12 text, 1 video and 2 fusion layers; all are narrow, since
 neither count depends on the width.
