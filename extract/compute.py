@@ -1,7 +1,7 @@
 """Batches of frames -> rows of features, in threads beside the decoding."""
 
 import ctypes
-import os
+import socket
 from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 
@@ -36,7 +36,7 @@ class Compute:
         self._running: dict[Future[Tensor], Batch] = {}
         self._spare: dict[tuple[tuple[int, ...], torch.dtype, bool], list[Tensor]] = {}
         """Frames of finished batches, by shape, type and whether they are pinned."""
-        self._done_pipe, self._done_signal = os.pipe()
+        self._done, self._done_signal = socket.socketpair()  # Windows waits for sockets only
 
     def next_window(self, video: VideoInWork, index: int, shape: Sequence[int]) -> np.ndarray:
         """Return the memory into which the frames of the next window are to be written; call ``add`` afterwards.
@@ -86,7 +86,7 @@ class Compute:
         del batch.video.filling[batch.index]
         future = self._pool.submit(batch.extractor.features, batch.frames[: batch.num_rows])
         self._running[future] = batch
-        future.add_done_callback(lambda _: os.write(self._done_signal, b"."))
+        future.add_done_callback(lambda _: self._done_signal.send(b"."))
 
     @property
     def has_work(self) -> bool:
@@ -99,9 +99,9 @@ class Compute:
         return len(self._running) >= self._max_running
 
     @property
-    def done_pipe(self) -> int:
-        """File descriptor that becomes readable when a batch is done."""
-        return self._done_pipe
+    def done(self) -> socket.socket:
+        """Becomes readable when a batch is done."""
+        return self._done
 
     def wait(self) -> None:
         """Wait until a batch is done."""
@@ -115,7 +115,7 @@ class Compute:
         """
         touched: dict[int, VideoInWork] = {}
         for future in [f for f in self._running if f.done()]:
-            os.read(self._done_pipe, 1)
+            self._done.recv(1)
             batch = self._running.pop(future)
             features = self._rows_of(future, batch)
             if len(self._spare) > MAX_SPARE_SHAPES:
@@ -146,8 +146,8 @@ class Compute:
             return
         self._pool.shutdown(cancel_futures=True)
         torch.set_num_threads(self._threads_before)
-        os.close(self._done_pipe)
-        os.close(self._done_signal)
+        self._done.close()
+        self._done_signal.close()
 
 
 def _keep_freed_memory() -> None:

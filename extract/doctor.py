@@ -48,6 +48,8 @@ def examine(root: Path) -> Iterator[Finding]:
 
 
 def _memory() -> str:
+    if not hasattr(os, "sysconf"):  # Windows
+        return "unknown memory"
     pages, page = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
     return f"{pages * page / 2**30:.0f} GiB of memory"
 

@@ -101,7 +101,7 @@ class _Engine:
         self._last_heard: dict[DecodeProcess, float] = {}
         self._sources = selectors.DefaultSelector()
         """The sources of messages for ``_listen``: decoders at work, and finished batches."""
-        self._sources.register(self._compute.done_pipe, selectors.EVENT_READ)
+        self._sources.register(self._compute.done, selectors.EVENT_READ)
 
     def run(self) -> Iterator[Result | None]:
         while self._jobs or self._decoding or self._compute.has_work:

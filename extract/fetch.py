@@ -6,7 +6,6 @@ of a file than it declared, and no file is fetched from this machine or a privat
 host.
 """
 
-import fcntl
 import shutil
 import tempfile
 import threading
@@ -23,6 +22,7 @@ from ..storage.common.errors import UserError
 from ..storage.common.retry import RetriesFailed, retry
 from ..storage.common.safe_open import own_file
 from ..storage.common.signals import stopping
+from ..storage.common.system import try_lock, wait_for_lock
 from ..storage.remote.addresses import HTTP, AddressRefused, hide_secrets, scheme_of, without_secrets
 from ..storage.remote.opening import file_system, package_to_install
 from .decoding.errors import VideoError
@@ -59,13 +59,14 @@ class _Downloads:
         _remove_left_behind()
         self.folder = Path(tempfile.mkdtemp(prefix=PREFIX))
         self._lock: TextIO = (self.folder / "lock").open("w")
-        fcntl.flock(self._lock, fcntl.LOCK_EX)
+        wait_for_lock(self._lock)
         self.pool = ThreadPoolExecutor(FILES_AHEAD, "fetch")
 
     def close(self) -> None:
         self.pool.shutdown(wait=not stopping(), cancel_futures=True)
         shutil.rmtree(self.folder, ignore_errors=True)
         self._lock.close()
+        shutil.rmtree(self.folder, ignore_errors=True)  # Windows removes no open file
 
 
 class Fetcher:
@@ -242,7 +243,8 @@ def _remove_left_behind() -> None:
     for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
         try:
             with open(folder / "lock", "r+", opener=own_file) as lock:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                try_lock(lock)
                 shutil.rmtree(folder, ignore_errors=True)
+            shutil.rmtree(folder, ignore_errors=True)
         except (OSError, UserError):
             continue

@@ -1,6 +1,5 @@
 """Weights: published files, from the cache or their authors, or random ones from a seed."""
 
-import fcntl
 import hashlib
 import http.client
 import math
@@ -21,6 +20,7 @@ from torch import Tensor, nn
 from ..storage.common.errors import READ_ERRORS, UserError, refuse_unreadable
 from ..storage.common.progress import progress
 from ..storage.common.safe_open import own_file
+from ..storage.common.system import wait_for_lock
 from ..storage.common.terminal import say
 from ..storage.files import read_json, sha256_of, write_json
 from ..storage.records import Weights
@@ -117,7 +117,7 @@ def _download(url: str, path: Path, published: PublishedFile) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.partial")
     with open(path.parent / ".lock", "w", opener=own_file) as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # one process downloads the file, the others wait
+        wait_for_lock(lock)  # one process downloads the file, the others wait
         if path.exists():
             return
         _receive_all(url, partial, path.name)

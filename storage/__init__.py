@@ -3,13 +3,9 @@
 Public names are imported at their first use: each decoding process imports this package, but neither HDF5 nor Parquet.
 """
 
-import os
 from typing import TYPE_CHECKING
 
 from .common.lazy import names_from
-
-if os.name != "posix":  # locks of files, limits of processes; every other package of vlalign imports this one first
-    raise ImportError("vlalign needs Linux or macOS; on Windows, install it in WSL")
 
 if TYPE_CHECKING:
     from .captions import read_captions

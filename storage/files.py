@@ -2,7 +2,6 @@
 
 import contextlib
 import errno
-import fcntl
 import glob
 import hashlib
 import json
@@ -18,6 +17,7 @@ from typing import Any
 from .common.errors import UserError, refuse_unreadable
 from .common.progress import progress
 from .common.safe_open import lock_file
+from .common.system import flush_file, flush_folder, try_lock
 
 IDENTITY_BYTES = 1 << 16
 LARGE_BYTES = 1 << 30
@@ -69,14 +69,9 @@ def written_whole(path: Path) -> Iterator[Path]:
     try:
         with errors_naming(path):
             yield partial
-            with partial.open("rb") as file:
-                os.fsync(file.fileno())
+            flush_file(partial)
         os.replace(partial, path)
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)  # the name must survive a power cut, too
-        finally:
-            os.close(folder)
+        flush_folder(path.parent)  # the name must survive a power cut, too
     finally:
         with contextlib.suppress(OSError):  # a read-only file system; the error before says so
             partial.unlink(missing_ok=True)
@@ -101,7 +96,7 @@ def one_at_a_time(path: Path, seconds: float | None = None) -> Iterator[None]:
         deadline = time.monotonic() + (TURN_SECONDS if seconds is None else seconds)
         while time.monotonic() < deadline:
             try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                try_lock(lock)
                 break
             except BlockingIOError:
                 time.sleep(LOOK_SECONDS)

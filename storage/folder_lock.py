@@ -1,7 +1,6 @@
 """One process at a time in a folder."""
 
 import contextlib
-import fcntl
 import json
 import os
 import socket
@@ -11,6 +10,7 @@ from typing import TextIO
 
 from .common.errors import UserError
 from .common.safe_open import own_file
+from .common.system import IS_WINDOWS, try_lock
 from .common.terminal import one_line, say
 
 
@@ -39,6 +39,8 @@ def only_process_in(path: Path, doing: str, todo: str = "") -> Iterator[None]:
             yield
         finally:
             with contextlib.suppress(OSError):  # a folder with something in it stays
+                if IS_WINDOWS:
+                    file.close()  # Windows removes no open file, and none that another process has opened meanwhile
                 path.unlink()
                 for folder in made or [path.parent]:
                     folder.rmdir()
@@ -52,7 +54,7 @@ def _lock(path: Path, doing: str, todo: str) -> TextIO | None:
     except FileNotFoundError:  # with its folder
         return None
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        try_lock(file)
     except BlockingIOError:
         with file:
             wait = f"wait until it ends{', ' if todo else ''}{todo}"

@@ -16,6 +16,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from .common.errors import UserError, refuse_unreadable
+from .common.system import advise
 from .common.terminal import say
 from .files import check_regular, one_at_a_time, remove_unfinished, written_whole
 
@@ -195,7 +196,7 @@ def release(array: np.ndarray) -> None:
     The system maps the neighbours of a page, too, so that a few thousand scattered rows make gigabytes resident.
     """
     if isinstance(array.base, mmap.mmap):
-        array.base.madvise(mmap.MADV_DONTNEED)
+        advise(array.base, "MADV_DONTNEED")
 
 
 class KeptTensors:

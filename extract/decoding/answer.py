@@ -1,12 +1,12 @@
 """The answers of a decoder process to a request."""
 
-import resource
 import time
 from collections.abc import Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from . import handed, sandbox
+from ...storage.common.system import limit
+from . import handed
 from .clip import webm_clip
 from .decode import Finished, Part, Picture, cut, decode_video
 from .errors import VideoError
@@ -81,7 +81,7 @@ class Answers:
 
 def limit_cpu(seconds: float) -> None:
     """End this process (SIGXCPU) once it has used ``seconds`` more of processor time."""
-    sandbox.limit(resource.RLIMIT_CPU, int(time.process_time() + seconds) + 1)
+    limit("RLIMIT_CPU", int(time.process_time() + seconds) + 1)
 
 
 def answer(request: Request, answers: Answers) -> None:

@@ -3,7 +3,8 @@
 There are three processes. This one loads the libraries, takes requests and opens files, but reads nothing of them. It
 forks one that gets each file as a descriptor and can open none itself (``sandbox.py``); that one decodes. If its
 decoders fail, those that open a file by its path are tried: for each such video in a process of its own, which sees no
-other file. Only a process that decodes on a GPU is not confined (``nvdec_backend.py``).
+other file. Only a process that decodes on a GPU is not confined (``nvdec_backend.py``). All this is Linux: elsewhere a
+single process does everything (``serve_here``), and ``sandbox.lacks`` says so.
 
 Requests and answers are JSON over a socket, and frames lie in memory that is shared with the parent
 (``frame_memory.py``). Nothing that is sent from here can make the parent run code.
@@ -13,11 +14,11 @@ import importlib
 import json
 import os
 import pkgutil
-import resource
 import select
 import signal
 import socket
 import sys
+import threading
 import traceback
 from collections.abc import Callable
 from dataclasses import replace
@@ -29,10 +30,12 @@ from typing import NoReturn
 import av
 from PIL import Image
 
+from ...storage.common.system import IS_LINUX, limit
 from . import ffmpeg_backend, handed, nvdec_backend, sandbox, torchcodec_backend
 from .answer import Answers, LeftToOthers, answer
 from .errors import VideoError
 from .frame_memory import FrameMemory
+from .link import child_link
 from .messages import Failed, Request
 
 MEMORY_BYTES = 4 << 30
@@ -193,20 +196,52 @@ def serve(connection: Connection, memory: FrameMemory, gpu: str) -> None:
             Helper(partial(decode_by_path, answers, rest, failure and VideoError(*map(str, failure)))).wait()
 
 
+def serve_here(connection: Connection, memory: FrameMemory, gpu: str) -> None:
+    """Open the file of each request and read it in this process, where a process cannot be confined, or not forked.
+
+    Args:
+        connection: Where requests come from and answers go.
+        memory: Where frames are handed to the parent.
+        gpu: As for ``decode_handed``.
+    """
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    if gpu:
+        nvdec_backend.use(gpu, MEMORY_BYTES)
+    answers = Answers(connection, memory)
+    while True:
+        request = Request.from_json(connection.recv_bytes())
+        path = Path(request.path)
+        try:
+            handed.take(path, handed.open_regular(path))
+        except OSError as error:
+            failure = handed.opening_failure(error)
+            answers.send(Failed(failure.kind, str(failure)))
+            continue
+        try:
+            respond(request, answers)
+        except LeftToOthers as error:
+            without = request.without if can_use_torchcodec(request) else [*request.without, "torchcodec"]
+            rest = replace(request, elsewhere=True, sound=False, without=without)  # the sound was answered
+            respond(rest, answers, error.failure)
+
+
+def _end_with_parent() -> None:
+    sys.stdin.buffer.read()
+    os._exit(1)
+
+
 def main() -> None:
-    """Serve requests. The arguments are the descriptors of a socket, and those of ``FrameMemory``; then the GPU
-    (``decode_handed``), if any."""
+    """Serve requests; see ``link.start`` for the arguments."""
     # Signals of a terminal or batch system reach the parent, too; the parent ends this process.
     for stop in (signal.SIGINT, signal.SIGTERM):
         signal.signal(stop, signal.SIG_IGN)
-    sandbox.limit(resource.RLIMIT_AS, MEMORY_BYTES)
+    limit("RLIMIT_AS", MEMORY_BYTES)
     sandbox.limit_files()
     sandbox.leave_network()
     load_all()
-    answering, *of_memory = map(int, sys.argv[1:4])
-    gpu = "".join(sys.argv[4:])
-    with Connection(answering) as connection:
+    connection, memory, gpu = child_link()
+    with connection:
         try:
-            serve(connection, FrameMemory(*of_memory), gpu)
-        except EOFError:
+            (serve if IS_LINUX else serve_here)(connection, memory, gpu)
+        except (EOFError, ConnectionError):
             return

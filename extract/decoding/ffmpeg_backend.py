@@ -13,6 +13,7 @@ import ffmpeg
 import numpy as np
 from av.error import FFmpegError
 
+from ...storage.common.system import IS_LINUX
 from . import sandbox
 from .container import SAFE_OPENING, open_video, time_base_of, video_stream
 from .errors import VideoError, short_reason
@@ -32,8 +33,10 @@ def _start(command: list[str], *, stderr: BinaryIO | int) -> subprocess.Popen[by
 
     ``restore_signals=False`` makes writes beyond the file size limit fail instead of ending the program.
     """
-    confine = partial(sandbox.confine_program, os.getpid())
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, preexec_fn=confine, restore_signals=False)
+    confine = partial(sandbox.confine_program, os.getpid()) if IS_LINUX else None
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=stderr, preexec_fn=confine, restore_signals=not IS_LINUX
+    )
 
 
 def _memory_file() -> BinaryIO:

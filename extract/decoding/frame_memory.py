@@ -6,16 +6,16 @@ change while the parent copies them, if a file has taken over the decoder: that 
 """
 
 import contextlib
-import fcntl
 import math
 import mmap
 import os
 import tempfile
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from ...storage.common.system import keep_size
 from .decode import Wanted
 from .errors import VideoError
 
@@ -39,14 +39,13 @@ def num_bytes_for(wanted: Sequence[Wanted]) -> int:
 def create(num_bytes: int) -> int:
     """Return the descriptor of a file in memory that has no name and keeps its size.
 
-    Where the system has none (macOS), it is a temporary file whose name is removed at once.
+    Where such files are forbidden, it is a temporary file whose name is removed at once.
     """
     if hasattr(os, "memfd_create"):
         with contextlib.suppress(OSError):  # forbidden in some containers
             descriptor = os.memfd_create("frames", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
             os.ftruncate(descriptor, num_bytes)
-            # Were it made shorter, reading its end would kill the parent.
-            fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
+            keep_size(descriptor)  # were it made shorter, reading its end would kill the parent
             return descriptor
     with tempfile.TemporaryFile() as file:
         file.truncate(num_bytes)
@@ -60,17 +59,17 @@ class FrameMemory:
     one that was in its place.
     """
 
-    def __init__(self, memory: int, taken: int) -> None:
+    def __init__(self, memory: int, read_taken: Callable[[int], bytes]) -> None:
         """Map the memory.
 
         Args:
             memory: The descriptor of the memory. It is closed.
-            taken: The descriptor of a pipe from which a byte comes for each window that the parent has copied.
+            read_taken: Waits, and returns a byte for each window that the parent has copied, up to a number of them.
         """
         self._memory = mmap.mmap(memory, 0)
         os.close(memory)
         self._start = np.frombuffer(self._memory, np.uint8).ctypes.data
-        self._taken = taken
+        self._read_taken = read_taken
         self._unread: deque[int] = deque()
         """Where the windows begin that the parent has been told of and has not copied, oldest first."""
         self._place_bytes = 0
@@ -116,7 +115,7 @@ class FrameMemory:
             self._wait()
 
     def _wait(self) -> None:
-        taken = os.read(self._taken, TAKEN_AT_ONCE)
+        taken = self._read_taken(TAKEN_AT_ONCE)
         if not taken:
             raise EOFError
         for _ in taken:

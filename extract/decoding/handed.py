@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import av.error
 
+from ...storage.common.system import AS_IT_IS, NO_WAIT, read_at
 from .errors import VideoError
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ class HandedFile(io.RawIOBase):
         if size < 0:
             return self.readall()
         try:
-            part = os.pread(self._descriptor, size, self._position)
+            part = read_at(self._descriptor, size, self._position)
         except OSError as error:  # of a disk or network: raised as FFmpeg's own, as if FFmpeg had read the file
             _read_errors[:] = _read_errors[:1] or [error]
             raise av.error.OSError(error.errno or errno.EIO, error.strerror or "") from None
@@ -98,7 +99,7 @@ def open_regular(path: Path) -> int:
     Raises:
         OSError: There is no such regular file.
     """
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    descriptor = os.open(path, os.O_RDONLY | NO_WAIT | AS_IT_IS)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise FileNotFoundError(f"{path}: not a regular file")

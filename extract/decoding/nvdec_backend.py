@@ -8,7 +8,6 @@ CUDA opens devices and libraries while it decodes, and reserves any number of ad
 confined, unlike all other decoders.
 """
 
-import resource
 from array import array
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -16,7 +15,7 @@ from typing import NamedTuple
 import av
 import numpy as np
 
-from . import sandbox
+from ...storage.common.system import limit
 from .container import first_frame
 from .errors import NotTrusted, short_reason
 from .frames import Decoding, Pictures
@@ -71,14 +70,13 @@ def use(device: str, memory_bytes: int) -> bool:
 def _load(device: str, memory_bytes: int) -> str:
     if not load(memory_bytes):
         return "torchcodec or FFmpeg's shared libraries are not installed"
-    _, highest = resource.getrlimit(resource.RLIMIT_AS)
-    resource.setrlimit(resource.RLIMIT_AS, (highest, highest))
+    limit("RLIMIT_AS", None)
     import torch
 
     try:
         torch.empty(1, device=device)
     except (RuntimeError, AssertionError) as error:
-        sandbox.limit(resource.RLIMIT_AS, addresses_bytes() + memory_bytes)
+        limit("RLIMIT_AS", addresses_bytes() + memory_bytes)
         return f"{device} is not available ({str(error).splitlines()[0]})"
     return ""
 

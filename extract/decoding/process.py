@@ -1,22 +1,19 @@
 """The parent's side of a decoder process."""
 
 import contextlib
-import mmap
 import os
-import signal
-import socket
-import subprocess
 import tempfile
 from collections.abc import Sequence
-from multiprocessing.connection import Connection
 from pathlib import Path
 
 import numpy as np
 
 from ...storage.common.processes import python_command
-from . import frame_memory, sandbox
+from ...storage.common.system import SIGKILL, SIGXCPU
+from . import link, sandbox
 from .decode import Wanted
 from .errors import VideoError
+from .frame_memory import num_bytes_for
 from .messages import Failed, Message, Nonsense, Request, RowReady, parse
 
 SILENCE_SECONDS = 60.0
@@ -40,28 +37,13 @@ class DecodeProcess:
             wanted: What requests will want. There is room for windows of all of these, or else for small ones.
             gpu: The GPU whose video engine decodes, such as "cuda:0"; empty: none.
         """
-        ours, theirs = socket.socketpair()
-        memory = frame_memory.create(frame_memory.num_bytes_for(wanted))
-        self._memory = mmap.mmap(memory, 0, prot=mmap.PROT_READ)
-        taken, self._taken = os.pipe()
-        os.set_blocking(self._taken, False)
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 (lives as long as the child)
         environment = sandbox.environment(os.environ) | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
         if gpu:
             environment |= {name: os.environ[name] for name in CUDA_VARIABLES if name in os.environ}
-        passed = [theirs.fileno(), memory, taken]
-        self._process = subprocess.Popen(
-            [*python_command(COMMAND), *map(str, passed), *([gpu] if gpu else [])],
-            stdin=subprocess.PIPE,
-            stdout=self._stderr,
-            stderr=self._stderr,
-            pass_fds=passed,
-            env=environment,
-        )
-        theirs.close()
-        os.close(memory)
-        os.close(taken)
-        self.connection = Connection(ours.detach())
+        self._link = link.start(python_command(COMMAND), gpu, num_bytes_for(wanted), environment, self._stderr)
+        self._process, self._memory = self._link.process, self._link.memory
+        self.connection = self._link.connection
         """Becomes readable when the child has sent something, or has ended."""
         self.num_videos = 0
 
@@ -91,7 +73,7 @@ class DecodeProcess:
         self._stderr.seek(0)
         self._stderr.truncate()
         request = Request(str(path), wanted, sound, list(without), seconds, only_probe, clip)
-        with contextlib.suppress(BrokenPipeError):  # the child has ended; ``receive`` will say how
+        with contextlib.suppress(ConnectionError):  # the child has ended; ``receive`` will say how
             self.connection.send_bytes(request.to_json())
 
     def receive(self) -> Message:
@@ -140,10 +122,10 @@ class DecodeProcess:
             raise self.refused(Nonsense(f"frames at byte {row.offset:,}"))
         np.copyto(frames, np.ndarray(frames.shape, frames.dtype, self._memory, row.offset))
         try:
-            os.write(self._taken, b".")
+            self._link.tell_taken(b".")
         except BlockingIOError:
             raise self.refused(Nonsense("rows without end")) from None
-        except BrokenPipeError:
+        except ConnectionError:
             pass  # the child has ended; ``receive`` will say how
 
     def _cause_of_end(self) -> VideoError:
@@ -151,9 +133,9 @@ class DecodeProcess:
         self._stderr.seek(0)
         words = " ".join(self._stderr.read()[-2000:].decode(errors="replace").split())[-200:]
         last_words = f"; its last words: {words}" if words else ""
-        if code == -signal.SIGXCPU:
+        if code == -SIGXCPU:
             return VideoError("timeout", f"decoding took more processor time than a video may{last_words}")
-        if code == -signal.SIGKILL:
+        if code == -SIGKILL:
             reason = "the system killed its decoder, as it does when memory runs out"
             return VideoError("out_of_memory", f"{reason}{last_words}")
         ending = f"signal {-code}" if code < 0 else f"exit code {code}"
@@ -171,10 +153,8 @@ class DecodeProcess:
 
     def close(self) -> None:
         """Kill the process and free what it held."""
-        self.connection.close()
         self.kill()
         if self._process.stdin is not None:
             self._process.stdin.close()
         self._stderr.close()
-        self._memory.close()
-        os.close(self._taken)
+        self._link.close()

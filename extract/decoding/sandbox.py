@@ -9,13 +9,14 @@ import ctypes
 import errno
 import os
 import platform
-import resource
 import signal
 import struct
 import sys
 from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
+
+from ...storage.common.system import IS_LINUX, limit
 
 MOST_WRITTEN_BYTES = 1 << 20
 """Limit for a file that is already open, such as the one for stderr."""
@@ -90,29 +91,23 @@ def leave_network() -> None:
 
     ``confine`` forbids network calls in any case.
     """
-    if sys.platform == "linux":
+    if IS_LINUX:
         _libc().unshare(CLONE_NEWNET if os.geteuid() == 0 else CLONE_NEWUSER | CLONE_NEWNET)
 
 
 def end_with_parent(parent: int) -> None:
     """Make the kernel kill this process when ``parent``, which started it, ends."""
-    if sys.platform == "linux":
+    if IS_LINUX:
         _check(_libc().prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0), "prctl")
         if os.getppid() != parent:  # it ended before
             os._exit(1)
 
 
-def limit(what: int, value: int) -> None:
-    """Set a resource limit, to at most what the system allows."""
-    _, highest = resource.getrlimit(what)
-    resource.setrlimit(what, (value if highest == resource.RLIM_INFINITY else min(value, highest), highest))
-
-
 def limit_files() -> None:
     """Limit the size of written files and the number of open files; write no core files."""
-    limit(resource.RLIMIT_CORE, 0)
-    limit(resource.RLIMIT_FSIZE, MOST_WRITTEN_BYTES)
-    limit(resource.RLIMIT_NOFILE, MOST_OPEN_FILES)
+    limit("RLIMIT_CORE", 0)
+    limit("RLIMIT_FSIZE", MOST_WRITTEN_BYTES)
+    limit("RLIMIT_NOFILE", MOST_OPEN_FILES)
 
 
 def confine(file: Path | None = None, program: str | None = None) -> None:
@@ -146,7 +141,7 @@ def confine_program(parent: int) -> None:
 
 def _no_new_rights() -> None:
     """Give started programs no more rights than this process, whoever owns them. The kernel requires this first."""
-    if sys.platform == "linux":
+    if IS_LINUX:
         _check(_libc().prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "prctl")
 
 
@@ -155,7 +150,7 @@ def _no_new_rights() -> None:
 
 @cache
 def _landlock_version() -> int:
-    return max(_syscall(LANDLOCK_CREATE, None, 0, 1), 0) if sys.platform == "linux" else 0
+    return max(_syscall(LANDLOCK_CREATE, None, 0, 1), 0) if IS_LINUX else 0
 
 
 def _hide_files(but: Iterable[str]) -> None:
@@ -186,7 +181,7 @@ def _hide_files(but: Iterable[str]) -> None:
 @cache
 def _has_seccomp() -> bool:
     machine = platform.machine()
-    if sys.platform != "linux" or machine not in SECCOMP or sys.maxsize < 1 << 32:
+    if not IS_LINUX or machine not in SECCOMP or sys.maxsize < 1 << 32:
         return False
     return _syscall(SECCOMP[machine], SECCOMP_IS_AVAILABLE, 0, struct.pack("<I", REFUSE)) == 0
 

@@ -8,7 +8,7 @@ which takes seconds and gigabytes of addresses; the process that uses it ends wi
 import importlib
 import importlib.metadata
 import importlib.util
-import resource
+import mmap
 from array import array
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from . import sandbox
+from ...storage.common.system import limit
 from .container import first_frame, open_video, video_stream
 from .errors import NotTrusted, short_reason
 from .frames import Decoding, Pictures
@@ -53,21 +53,20 @@ def load(memory_bytes: int) -> bool:
     Returns:
         False if FFmpeg's libraries are not found.
     """
-    _, highest = resource.getrlimit(resource.RLIMIT_AS)
-    resource.setrlimit(resource.RLIMIT_AS, (highest, highest))
+    limit("RLIMIT_AS", None)
     try:
         importlib.import_module("torchcodec.decoders")
     except (ImportError, OSError, RuntimeError):
         return False
     finally:
-        sandbox.limit(resource.RLIMIT_AS, addresses_bytes() + memory_bytes)
+        limit("RLIMIT_AS", addresses_bytes() + memory_bytes)
     return True
 
 
 def addresses_bytes() -> int:
     """Return the size of this process's address space; 0 where the system does not say (and does not limit it)."""
     statm = Path("/proc/self/statm")
-    return int(statm.read_text().split()[0]) * resource.getpagesize() if statm.exists() else 0
+    return int(statm.read_text().split()[0]) * mmap.PAGESIZE if statm.exists() else 0
 
 
 def torchcodec_reads_well(info: VideoInfo, sizes: list[Size]) -> bool:

@@ -8,7 +8,6 @@ import logging
 import os
 import pickle
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -19,9 +18,11 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
+from .connections import parents_socket, start_connected
 from .errors import UserError
 from .processes import python_command
 from .signals import CommandSignals, command_signals, stopping, uninterrupted, what_is_kept
+from .system import signal_self
 from .terminal import logger, say, warn
 
 STOP_SECONDS = 60.0
@@ -77,22 +78,16 @@ class Child:
             module: Dotted name of the module.
             environment: Variables to add to this process's own.
         """
-        ours, theirs = socket.socketpair()
         # A terminal sends Ctrl-C to all processes: this one ends when the command asks it to.
         ignore = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)"
         self.name = name
-        self.process = subprocess.Popen(
-            [*python_command(f"{ignore}; from {module} import main; main()"), str(theirs.fileno())],
-            stdin=subprocess.PIPE,  # closed when this process is gone, whatever ended it
-            pass_fds=[theirs.fileno()],
-            env={**os.environ, **(environment or {})},
+        self.process, self.connection = start_connected(
+            python_command(f"{ignore}; from {module} import main; main()"), {**os.environ, **(environment or {})}
         )
-        theirs.close()
-        self.connection = Connection(ours.detach())
 
     def send(self, message: object) -> None:
         """Send a message, unless the process has ended: ``receive`` says how."""
-        with contextlib.suppress(BrokenPipeError):
+        with contextlib.suppress(ConnectionError):
             self.connection.send(message)
 
     def receive(self) -> Any:
@@ -167,8 +162,7 @@ def run_child(work: Callable[[Connection, Any], None], *, writes: bool = True) -
             thread and is stopped as a command is.
         writes: Whether the process writes files. One that does not is killed when the others no longer need it.
     """
-    connection = _Link(int(sys.argv[1]))
-    os.set_inheritable(connection.fileno(), False)  # else it would stay open in processes that outlive this one
+    connection = _Link(parents_socket().detach())
     logger.addHandler(_ToCommand(connection))
     logger.setLevel(logging.INFO)
     with command_signals.taken():
@@ -206,7 +200,7 @@ def _end_with_the_command(is_writer: bool) -> None:
     """End this process once the command is gone, even if it was killed: in order, if it writes files."""
     sys.stdin.buffer.read()
     if is_writer:
-        os.kill(os.getpid(), signal.SIGTERM)
+        signal_self(signal.SIGTERM)
         time.sleep(STOP_SECONDS)
     else:
         time.sleep(ORPHAN_SECONDS)

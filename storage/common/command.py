@@ -19,6 +19,7 @@ from .packages import package_version
 from .parser import Parser
 from .progress import TerminalProgress, report_progress_to
 from .signals import CommandSignals, command_signals, stopping, what_is_kept
+from .system import SIGPIPE
 from .terminal import Level, logger, messages_on_terminal, warn
 from .threads import limit_spinning
 
@@ -73,7 +74,7 @@ def _run(command: Command, args: argparse.Namespace, prog: str) -> int:
         stop_code = _stop_code(error)
         if isinstance(error, BrokenPipeError) and _nobody_reads():
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what Python still holds
-            return EXIT_SIGNAL + signal.SIGPIPE
+            return EXIT_SIGNAL + SIGPIPE
         if isinstance(error, UserError):
             warn(f"{prog}: error: {error.of_command() if isinstance(error, SettingError) else error}")
             error_code = EXIT_MISTAKE
@@ -110,6 +111,8 @@ def _nobody_reads() -> bool:
         output = sys.stdout.fileno()
     except (OSError, ValueError):
         return False
+    if not hasattr(select, "poll"):  # Windows
+        return True
     poll = select.poll()
     poll.register(output, 0)
     return any(event & select.POLLERR for _, event in poll.poll(0))

@@ -1,6 +1,5 @@
 """Choice of the device that a model runs on, its memory, and models that are on none."""
 
-import resource
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -9,6 +8,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from .errors import SettingError, UserError
+from .system import peak_memory_bytes
 
 AUTO = "auto"
 """The device of commands and calls that name none."""
@@ -129,4 +129,5 @@ def memory_used(device: torch.device) -> str:
     """Return the peak memory use in words: the GPU's, or this process's on a CPU."""
     if device.type == "cuda":
         return f"{torch.cuda.max_memory_allocated(device) / 2**30:.1f} GiB on the GPU"
-    return f"{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20:.1f} GiB"
+    peak_bytes = peak_memory_bytes()
+    return "" if peak_bytes is None else f"{peak_bytes / 2**30:.1f} GiB"

@@ -9,13 +9,14 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from itertools import chain, islice
-from multiprocessing import parent_process, resource_tracker, util
+from multiprocessing import parent_process, util
 from multiprocessing.connection import wait
 from multiprocessing.context import SpawnContext, SpawnProcess
 from typing import Any, Protocol, TypeVar
 
 from .errors import UserError
 from .signals import leave_signals_to_the_parent, uninterrupted
+from .system import IS_WINDOWS
 from .terminal import Level, show_messages, shown_level
 
 T = TypeVar("T")
@@ -63,8 +64,11 @@ def worker_processes(num_processes: int) -> Iterator[ProcessPoolExecutor]:
     They also end as soon as this process is gone, even if it was killed. Use it for work that writes its results whole
     or not at all.
     """
-    with _python_commands():
-        resource_tracker.ensure_running()  # a process, too, which the pool's locks would start
+    if not IS_WINDOWS:
+        from multiprocessing import resource_tracker
+
+        with _python_commands():
+            resource_tracker.ensure_running()  # a process, too, which the pool's locks would start
     pool = ProcessPoolExecutor(
         num_processes, mp_context=_Context(), initializer=_begin_process, initargs=(shown_level(),)
     )

@@ -9,8 +9,9 @@ import os
 import stat
 
 from .errors import UserError
+from .system import AS_IT_IS, NO_LINK, NO_WAIT
 
-SAFE_FLAGS = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+SAFE_FLAGS = NO_LINK | NO_WAIT | AS_IT_IS
 
 
 def own_file(path: str, flags: int) -> int:
@@ -44,11 +45,13 @@ def lock_file(path: str, flags: int) -> int:
     Raises:
         UserError: It is a link, or no regular file.
     """
+    if not NO_LINK and os.path.islink(path):
+        raise _a_link(path)
     try:
         descriptor = os.open(path, flags | SAFE_FLAGS, 0o666)
     except OSError as error:
         if error.errno == errno.ELOOP and os.path.islink(path):
-            raise UserError(f"{path}: a link, expected a file of its own; remove it") from None
+            raise _a_link(path) from None
         if error.errno == errno.ENXIO:  # a pipe that nobody reads, or a socket
             raise _no_file(path) from None
         raise
@@ -56,6 +59,10 @@ def lock_file(path: str, flags: int) -> int:
         os.close(descriptor)
         raise _no_file(path)
     return descriptor
+
+
+def _a_link(path: str) -> UserError:
+    return UserError(f"{path}: a link, expected a file of its own; remove it")
 
 
 def _no_file(path: str) -> UserError:

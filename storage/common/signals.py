@@ -62,6 +62,9 @@ class CommandSignals:
             otherwise(lost)
             return
         self._since, number = None, lost.exc_value.number
+        if not hasattr(signal, "setitimer"):  # Windows
+            threading.Timer(RAISE_AGAIN_SECONDS, signal.raise_signal, (number,)).start()
+            return
         signal.signal(signal.SIGALRM, lambda *_: self.take(number, None))
         # A timer rather than a thread, because the interrupted code may hold any lock.
         signal.setitimer(signal.ITIMER_REAL, RAISE_AGAIN_SECONDS)

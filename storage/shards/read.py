@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from ..common.errors import UserError, unreadable
+from ..common.system import AS_IT_IS, NO_WAIT, advise, read_at
 from ..records import Profile, Weights
 from ..values import is_text
 from .format import (
@@ -47,7 +48,7 @@ def read_shard(path: Path) -> Shard:
         FileNotFoundError: There is no such file.
     """
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # does not wait for a pipe
+        fd = os.open(path, os.O_RDONLY | AS_IT_IS | NO_WAIT)  # does not wait for a pipe
         try:
             return _parse(path, fd)
         finally:
@@ -95,7 +96,7 @@ def _parse(path: Path, fd: int) -> Shard:
 
 def _read_block(path: Path, fd: int) -> tuple[int, dict[str, Any]]:
     """Return the size of the block, and its JSON."""
-    block = os.pread(fd, BLOCK_BYTES, 0)
+    block = read_at(fd, BLOCK_BYTES, 0)
     first = FIRST_LINE.match(block)
     if first is None:
         raise ValueError("wrong first line")
@@ -107,7 +108,7 @@ def _read_block(path: Path, fd: int) -> tuple[int, dict[str, Any]]:
     if not BLOCK_BYTES <= first_byte <= MAX_BLOCK_BYTES:
         raise ValueError("impossible size of its first block")
     if first_byte > BLOCK_BYTES:
-        block = os.pread(fd, first_byte, 0)
+        block = read_at(fd, first_byte, 0)
     if len(block) != first_byte or f"{crc32(block[first.end() :]):08x}".encode() != first[3]:
         raise ValueError("its first block is damaged")
     return first_byte, json.loads(block[first.end() :])
@@ -132,7 +133,7 @@ def _read_index(fd: int, index: dict[str, Any], file_bytes: int) -> np.ndarray:
     dtype = _index_dtype(tuple((name, kind) for name, kind in index["dtype"]))
     if not 0 <= index["count"] * dtype.itemsize <= file_bytes:
         raise ValueError("its index lies outside of the file")
-    content = os.pread(fd, index["count"] * dtype.itemsize, index["offset"])
+    content = read_at(fd, index["count"] * dtype.itemsize, index["offset"])
     if crc32(content) != index["crc32"]:
         raise ValueError("its index is damaged")
     return np.frombuffer(content, dtype)
@@ -234,9 +235,9 @@ class ShardRows:
         return self._prefetch(offset + first * size, offset + last * size)
 
     def _prefetch(self, start: int, end: int) -> int:
-        if hasattr(mmap, "MADV_WILLNEED") and end > start:
+        if end > start:
             page = start - start % mmap.PAGESIZE
-            self._map.madvise(mmap.MADV_WILLNEED, page, end - page)
+            advise(self._map, "MADV_WILLNEED", page, end - page)
         return max(end - start, 0)
 
     def rows_of(self, index: int) -> list[np.ndarray]:

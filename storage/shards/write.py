@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import DTypeLike
 
+from ..common.system import write_at
 from ..files import written_whole
 from ..records import Profile, StoredVideo, VideoFeatures, Weights
 from ..shard_names import shard_path
@@ -214,7 +215,7 @@ def _write_all(fd: int, parts: Sequence[np.ndarray | bytes], offset: int) -> Non
     arrays = (np.ascontiguousarray(part).data if isinstance(part, np.ndarray) else part for part in parts if len(part))
     left = deque(memoryview(array).cast("B") for array in arrays)
     while left:
-        done = os.pwritev(fd, list(islice(left, MAX_PARTS)), offset)
+        done = write_at(fd, list(islice(left, MAX_PARTS)), offset)
         offset += done
         while left and done >= left[0].nbytes:
             done -= left.popleft().nbytes

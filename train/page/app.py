@@ -53,11 +53,11 @@ class Filters:
 class OpenFileResponse(FileResponse):
     """An answer with a file that is open, or a range of it. What its name stands for by then does not matter."""
 
-    def __init__(self, descriptor: int, media_type: str, headers: Mapping[str, str]) -> None:
-        """Take the file's descriptor, which is closed after the answer."""
+    def __init__(self, descriptor: int, path: Path, media_type: str, headers: Mapping[str, str]) -> None:
+        """Take the file's descriptor, which is closed after the answer. Windows opens the file by its name again."""
         self._descriptor = descriptor
-        path, about = f"/dev/fd/{descriptor}", os.fstat(descriptor)
-        super().__init__(path, media_type=media_type, headers=headers, stat_result=about)
+        opened = f"/dev/fd/{descriptor}" if os.path.exists("/dev/fd") else path
+        super().__init__(opened, media_type=media_type, headers=headers, stat_result=os.fstat(descriptor))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the answer."""

@@ -63,9 +63,9 @@ class Library:
         video = self._videos.get(video_id)
         return "pictures" if video is None else how_shown(video)
 
-    def file(self, video_id: str) -> tuple[int, str]:
-        """Open the file of a video that browsers play; return its descriptor, to be closed by the caller, and its media
-        type.
+    def file(self, video_id: str) -> tuple[int, Path, str]:
+        """Open the file of a video that browsers play; return its descriptor, to be closed by the caller, its path, and
+        its media type.
 
         Raises:
             Missing: There is no such video, or its file is gone or may not be served.
@@ -76,7 +76,8 @@ class Library:
         if path.suffix.lower() not in SHOWN_SUFFIXES:  # the name in the list may be that of a link to any file
             raise Missing("the file of this video has no name of a video")
         try:
-            return own_file(str(path), os.O_RDONLY), MEDIA_TYPES[Path(self._videos[video_id].path).suffix.lower()]
+            media_type = MEDIA_TYPES[Path(self._videos[video_id].path).suffix.lower()]
+            return own_file(str(path), os.O_RDONLY), path, media_type
         except (UserError, OSError):
             raise Missing(NOT_READ) from None
 

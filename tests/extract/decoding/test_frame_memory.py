@@ -7,6 +7,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -41,7 +42,7 @@ def memory(request) -> Callable[[int], tuple[FrameMemory, np.ndarray, int]]:
         descriptor = create(num_bytes)
         taken, told = os.pipe()
         request.addfinalizer(lambda: [os.close(end) for end in (taken, told)])
-        made = FrameMemory(descriptor, taken)
+        made = FrameMemory(descriptor, partial(os.read, taken))
         return made, np.frombuffer(made._memory, np.uint8), told
 
     return make
@@ -95,7 +96,7 @@ def test_a_full_memory_blocks_the_decoder_until_a_window_is_copied(memory):
 
 def test_a_decoder_ends_when_nobody_will_copy_its_windows(memory):
     taken, told = os.pipe()
-    ours = FrameMemory(create(8192), taken)
+    ours = FrameMemory(create(8192), partial(os.read, taken))
     ours.divide(1)
     for _ in range(2):
         ours.hand_over(ours.place(0, (4096,), U8))

@@ -1,0 +1,99 @@
+"""How a decoder's process and its parent reach each other.
+
+Messages go over a connection, and frames through a file that both have in memory (``frame_memory.py``). On Linux the
+child inherits all as descriptors, which it can use when it may open nothing any more. Elsewhere it connects to its
+parent and opens the file by its name.
+"""
+
+import contextlib
+import mmap
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from multiprocessing.connection import Connection
+from typing import BinaryIO
+
+from ...storage.common.connections import Entrance, connect
+from ...storage.common.system import AS_IT_IS, IS_LINUX
+from . import frame_memory
+from .frame_memory import FrameMemory
+
+DELETED_AT_LAST: int = getattr(os, "O_TEMPORARY", 0)
+"""Flag of ``os.open``: Windows removes the file when the last process closes it."""
+
+
+@dataclass
+class ParentLink:
+    """The parent's side."""
+
+    process: subprocess.Popen[bytes]
+    connection: Connection
+    memory: mmap.mmap
+    tell_taken: Callable[[bytes], int]
+    """Tells the child that frames were copied, without waiting: one byte for each window."""
+    _release: Callable[[], None]
+
+    def close(self) -> None:
+        """Free what is held, once the child has ended."""
+        self.connection.close()
+        self.memory.close()
+        self._release()
+
+
+def start(command: list[str], gpu: str, num_bytes: int, environment: Mapping[str, str], output: BinaryIO) -> ParentLink:
+    """Start a decoder's process.
+
+    Args:
+        command: The program, which calls ``child_link``; its arguments are added.
+        gpu: The last argument, unless it is empty.
+        num_bytes: Size of the memory for frames.
+        environment: The process's variables.
+        output: Gets what the process prints.
+    """
+    of_gpu = [gpu] if gpu else []
+    run = partial(subprocess.Popen, stdin=subprocess.PIPE, stdout=output, stderr=output)
+    if IS_LINUX:
+        ours, theirs = socket.socketpair()
+        descriptor = frame_memory.create(num_bytes)
+        memory = mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
+        taken, tell = os.pipe()
+        os.set_blocking(tell, False)
+        passed = [theirs.fileno(), descriptor, taken]
+        process = run([*command, *map(str, passed), *of_gpu], pass_fds=passed, env=environment)
+        theirs.close()
+        os.close(descriptor)
+        os.close(taken)
+        return ParentLink(process, Connection(ours.detach()), memory, partial(os.write, tell), partial(os.close, tell))
+    file = tempfile.NamedTemporaryFile(prefix="vlalign-")  # noqa: SIM115 (closed below, or with the link)
+    file.truncate(num_bytes)
+    memory = mmap.mmap(file.fileno(), num_bytes, access=mmap.ACCESS_READ)
+    entrance = Entrance()
+    with contextlib.closing(entrance):
+        process = run([*command, file.name, *of_gpu], env={**environment, **entrance.environment()})
+        taken_line = entrance.wait_for(process)
+        messages = entrance.wait_for(process)
+    if not DELETED_AT_LAST:
+        file.close()  # its name is gone, and the memory stays
+
+    def release() -> None:
+        taken_line.close()
+        file.close()
+
+    taken_line.setblocking(False)
+    return ParentLink(process, Connection(messages.detach()), memory, taken_line.send, release)
+
+
+def child_link() -> tuple[Connection, FrameMemory, str]:
+    """Return the connection, the memory and the GPU of the process that ``start`` has started."""
+    if IS_LINUX:
+        answering, memory, taken = map(int, sys.argv[1:4])
+        return Connection(answering), FrameMemory(memory, partial(os.read, taken)), "".join(sys.argv[4:])
+    memory = os.open(sys.argv[1], os.O_RDWR | AS_IT_IS | DELETED_AT_LAST)
+    taken_line = connect(last=False)
+    frames = FrameMemory(memory, taken_line.recv)
+    return Connection(connect().detach()), frames, "".join(sys.argv[2:])

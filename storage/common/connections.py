@@ -1,0 +1,106 @@
+"""A connection with a child process.
+
+On Linux the child inherits one end of a pair of sockets. Elsewhere it connects over the loopback interface and sends a
+secret that only its environment has: other users of the machine can reach the port, too.
+"""
+
+import contextlib
+import hmac
+import os
+import secrets
+import socket
+import subprocess
+from collections.abc import Mapping
+from multiprocessing.connection import Connection
+
+from .system import IS_LINUX
+
+VARIABLE = "VLALIGN_PARENT"
+"""Gives a child the descriptor, or port and secret."""
+LOOPBACK = "127.0.0.1"
+LOOK_SECONDS = 0.2
+SECRET_SECONDS = 5.0
+
+
+class Entrance:
+    """The parent's side: a port at which its children connect."""
+
+    def __init__(self) -> None:
+        self._server = socket.create_server((LOOPBACK, 0))
+        self._server.settimeout(LOOK_SECONDS)
+        self._secret = secrets.token_hex(16)
+
+    def environment(self) -> dict[str, str]:
+        """Return the variable that lets a child in."""
+        return {VARIABLE: f"{self._server.getsockname()[1]} {self._secret}"}
+
+    def wait_for(self, child: subprocess.Popen[bytes]) -> socket.socket:
+        """Return the next connection of a child. If it ends before, the other end of the connection is closed."""
+        while child.poll() is None:
+            try:
+                found, _ = self._server.accept()
+            except TimeoutError:
+                continue
+            found.settimeout(SECRET_SECONDS)
+            try:
+                if hmac.compare_digest(_receive(found, len(self._secret)), self._secret.encode()):
+                    found.settimeout(None)
+                    return found
+            except OSError:
+                pass
+            found.close()
+        ours, theirs = socket.socketpair()
+        theirs.close()
+        return ours
+
+    def close(self) -> None:
+        """Let nobody in any more."""
+        self._server.close()
+
+
+def start_connected(command: list[str], environment: Mapping[str, str]) -> tuple[subprocess.Popen[bytes], Connection]:
+    """Start a process that calls ``parents_socket``; return it, and the connection with it.
+
+    Its standard input is a pipe that is closed when this process is gone, whatever ended it.
+    """
+    if IS_LINUX:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            descriptor = theirs.fileno()
+            variables = {**environment, VARIABLE: str(descriptor)}
+            child = subprocess.Popen(command, stdin=subprocess.PIPE, pass_fds=[descriptor], env=variables)
+        return child, Connection(ours.detach())
+    with contextlib.closing(Entrance()) as entrance:
+        variables = {**environment, **entrance.environment()}
+        child = subprocess.Popen(command, stdin=subprocess.PIPE, env=variables)
+        return child, Connection(entrance.wait_for(child).detach())
+
+
+def parents_socket() -> socket.socket:
+    """Return the socket that connects this process with the one that started it by ``start_connected``."""
+    if not IS_LINUX:
+        return connect()
+    ours = socket.socket(fileno=int(os.environ.pop(VARIABLE)))
+    ours.set_inheritable(False)  # else it would stay open in processes that outlive this one
+    return ours
+
+
+def connect(*, last: bool = True) -> socket.socket:
+    """Connect this process with the one that let it in by an ``Entrance``.
+
+    Args:
+        last: Forget the secret, so that children of this process do not have it.
+    """
+    port, secret = os.environ[VARIABLE].split()
+    if last:
+        del os.environ[VARIABLE]
+    connection = socket.create_connection((LOOPBACK, int(port)))
+    connection.sendall(secret.encode())
+    return connection
+
+
+def _receive(connection: socket.socket, num_bytes: int) -> bytes:
+    received = b""
+    while len(received) < num_bytes and (part := connection.recv(num_bytes - len(received))):
+        received += part
+    return received

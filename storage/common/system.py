@@ -1,0 +1,161 @@
+"""What operating systems do differently: locks, reading at an offset, flushing, and limits of a process.
+
+Windows has no ``fcntl`` and no ``resource``, and lacks many names of ``os``, ``signal`` and ``mmap``; macOS lacks some
+names as well. Other modules take from here what is not there everywhere.
+"""
+
+import mmap
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import IO
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None
+try:
+    import resource
+except ImportError:  # Windows
+    resource = None
+
+IS_LINUX = sys.platform == "linux"
+"""Whether decoders can be confined, and inherit what they need as descriptors."""
+IS_WINDOWS = os.name == "nt"
+NO_LINK: int = getattr(os, "O_NOFOLLOW", 0)
+"""Flag of ``os.open``: fail for a link. 0 where the system has none."""
+NO_WAIT: int = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0)
+"""Flags of ``os.open``: do not wait for the other end of a pipe."""
+AS_IT_IS: int = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+"""Flags of ``os.open``: the bytes of the file, for this process only."""
+SIGKILL: int = getattr(signal, "SIGKILL", 9)
+SIGPIPE: int = getattr(signal, "SIGPIPE", 13)
+SIGXCPU: int = getattr(signal, "SIGXCPU", 24)
+LOCKED_BYTE = 1 << 40
+"""Windows locks bytes, and nobody else can read them: one that no file has."""
+LOOK_SECONDS = 0.2
+_moving = threading.Lock()
+
+
+def try_lock(file: IO[str]) -> None:
+    """Lock an open file for this process, until it is closed.
+
+    Raises:
+        BlockingIOError: Another process has locked it.
+        OSError: The file system has no locks.
+    """
+    if fcntl is not None:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return
+    import msvcrt
+
+    position = os.lseek(file.fileno(), 0, os.SEEK_CUR)
+    os.lseek(file.fileno(), LOCKED_BYTE, os.SEEK_SET)
+    try:
+        msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined]
+    except PermissionError as error:
+        raise BlockingIOError(*error.args) from None
+    finally:
+        os.lseek(file.fileno(), position, os.SEEK_SET)
+
+
+def wait_for_lock(file: IO[str]) -> None:
+    """Lock an open file for this process, until it is closed, when all others have closed it.
+
+    Raises:
+        OSError: The file system has no locks.
+    """
+    if fcntl is not None:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        return
+    while True:
+        try:
+            return try_lock(file)
+        except BlockingIOError:
+            time.sleep(LOOK_SECONDS)
+
+
+def read_at(descriptor: int, num_bytes: int, offset: int) -> bytes:
+    """Read up to ``num_bytes`` of a file from ``offset`` on."""
+    if hasattr(os, "pread"):
+        return os.pread(descriptor, num_bytes, offset)
+    with _moving:
+        os.lseek(descriptor, offset, os.SEEK_SET)
+        return os.read(descriptor, num_bytes)
+
+
+def write_at(descriptor: int, parts: Sequence[memoryview], offset: int) -> int:
+    """Write buffers one after the other from ``offset`` on; return how many bytes were written, which may be fewer."""
+    if hasattr(os, "pwritev"):
+        return os.pwritev(descriptor, parts, offset)
+    with _moving:
+        os.lseek(descriptor, offset, os.SEEK_SET)
+        return os.write(descriptor, parts[0])
+
+
+def flush_file(path: Path) -> None:
+    """Wait until the content of a file is on its disk."""
+    with path.open("rb+" if IS_WINDOWS else "rb") as file:  # Windows flushes only what is open for writing
+        os.fsync(file.fileno())
+
+
+def flush_folder(path: Path) -> None:
+    """Wait until the names in a folder are on its disk. Windows opens no folders, and does that itself."""
+    if IS_WINDOWS:
+        return
+    folder = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def keep_size(descriptor: int) -> None:
+    """Let nobody change the size of a file in memory (Linux)."""
+    if fcntl is not None:
+        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
+
+
+def advise(memory: mmap.mmap, advice: str, start: int = 0, num_bytes: int | None = None) -> None:
+    """Tell the system how mapped memory is used, if it listens: ``advice`` is the name of a constant of ``mmap``."""
+    if hasattr(mmap, advice):
+        memory.madvise(getattr(mmap, advice), start, len(memory) - start if num_bytes is None else num_bytes)
+
+
+def limit(what: str, value: int | None) -> None:
+    """Set a limit of this process, to at most what the system allows. Windows has none, and macOS none of addresses.
+
+    Args:
+        what: Name of a constant of ``resource``, such as "RLIMIT_AS".
+        value: The limit; None for the highest.
+    """
+    if resource is None:
+        return
+    number = getattr(resource, what)
+    _, highest = resource.getrlimit(number)
+    lower = highest if value is None else value if highest == resource.RLIM_INFINITY else min(value, highest)
+    try:
+        resource.setrlimit(number, (lower, highest))
+    except ValueError:
+        if IS_LINUX:
+            raise
+
+
+def peak_memory_bytes() -> int | None:
+    """Return the most memory that this process has had; None where the system does not say."""
+    if resource is None:
+        return None
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak << 10
+
+
+def signal_self(number: int) -> None:
+    """Send this process a signal that its handler takes. ``os.kill`` would end it at once on Windows."""
+    if IS_WINDOWS:
+        signal.raise_signal(number)
+    else:
+        os.kill(os.getpid(), number)
