@@ -5,13 +5,12 @@ import importlib.util
 import os
 import platform
 import shutil
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from ..storage.common.errors import UserError, reason_of
-from ..storage.common.packages import EXTRAS, install_command, package_version
+from ..storage.common.packages import EXTRAS, NEEDED, install_command, package_version
 from ..storage.common.processes import available_cores
 
 LEAST_DISK_BYTES = 2 << 30
@@ -43,6 +42,7 @@ def examine(root: Path) -> Iterator[Finding]:
     yield Finding("vlalign", f"{package_version()}, Python {platform.python_version()}")
     yield Finding("machine", f"{available_cores()} cores, {_memory()}, {platform.system()} {platform.machine()}")
     yield _disk(root)
+    yield _packages()
     for check in (_pyav, _decord, _ffmpeg, _torchcodec, _gpu, _spacy, _weights):
         yield check()
 
@@ -73,6 +73,16 @@ def _loaded(what: str, load: Callable[[], str], todo: str, *, needed: bool = Fal
         return Finding(what, load())
     except (ImportError, OSError, RuntimeError) as error:
         return Finding(what, f"missing ({reason_of(error)})", todo, needed)
+
+
+def _packages() -> Finding:
+    """Look for all packages that vlalign needs, but those that have a line of their own."""
+    names = sorted(set(NEEDED) - {"av", "decord"})
+    missing = [name for name in names if importlib.util.find_spec(name) is None]
+    if not missing:
+        return Finding("packages", f"all {len(names)} are installed")
+    todo = install_command(*(NEEDED[name] for name in missing))
+    return Finding("packages", f"missing: {', '.join(missing)}", todo, needed=True)
 
 
 def _pyav() -> Finding:
@@ -135,7 +145,7 @@ def _spacy() -> Finding:
     for name in SPACY_MODELS:
         if importlib.util.find_spec(name) is not None:
             return Finding("spaCy model", f"{name} {importlib.metadata.version(name)}")
-    todo = f"{sys.executable} -m spacy download en_core_web_sm, or: {install_command(EXTRAS['english'])}"
+    todo = install_command(EXTRAS["english"])
     return Finding("spaCy model", "missing: captions cannot be tagged", todo, needed=True)
 
 

@@ -4,6 +4,8 @@ import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
+from ..storage.common.packages import what_is_missing
+from ..storage.common.terminal import say
 from ..storage.files import written_whole
 from ..storage.idf import IdfEntry
 
@@ -19,9 +21,12 @@ def choose_evenly(entries: Sequence[IdfEntry], tag: str) -> list[IdfEntry]:
 
 
 def plot_idf(entries: Sequence[IdfEntry], path: Path) -> None:
-    """Write a PNG with a bar for the IDF of each chosen noun and verb."""
-    from matplotlib.figure import Figure  # takes a second to import; without pyplot, no display is needed
-
+    """Write a PNG with a bar for the IDF of each chosen noun and verb; none without Matplotlib, which is reported."""
+    try:
+        from matplotlib.figure import Figure  # takes a second to import; without pyplot, no display is needed
+    except ModuleNotFoundError as error:
+        say(f"note: {path} is not drawn: {what_is_missing(error)}")
+        return
     figure = Figure(figsize=(14, 7), layout="constrained")
     for axes, (tag, name) in zip(figure.subplots(len(TAGS)), TAGS.items(), strict=True):
         words = choose_evenly(entries, tag)

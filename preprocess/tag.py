@@ -9,7 +9,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from ..storage.common.errors import UserError
-from ..storage.common.packages import EXTRAS, install_command
+from ..storage.common.packages import EXTRAS, has_pip, install_command
 from ..storage.records import Caption
 
 if TYPE_CHECKING:
@@ -56,10 +56,15 @@ def installed_model(name: str) -> InstalledModel:
             return InstalledModel(package, importlib.metadata.version(package))
         except (importlib.metadata.PackageNotFoundError, ValueError):
             continue
-    todo = f"{sys.executable} -m spacy download {name}"
+    raise UserError(f"spaCy model {name!r} is not installed; install it with: {how_to_install(name)}")
+
+
+def how_to_install(name: str) -> str:
+    """Return the command that installs a spaCy pipeline."""
     if name in SAME_MODEL:
-        todo += f"; or: {install_command(EXTRAS['english'])}"
-    raise UserError(f"spaCy model {name!r} is not installed; install it with: {todo}")
+        return install_command(EXTRAS["english"])
+    download = f"{sys.executable} -m spacy download {name}"
+    return download if has_pip() else f"{install_command('pip')} && {download}"  # spaCy downloads with pip
 
 
 @lru_cache(maxsize=1)

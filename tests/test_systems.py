@@ -1,13 +1,9 @@
 """vlalign asks macOS and Windows for nothing that they lack (see ``helpers.systems``)."""
 
-import os
-import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from helpers.systems import SYSTEMS, environment_of, run_on
+from helpers.systems import SYSTEMS, run_on
 
 TOP = Path(__file__).resolve().parents[1]
 FOLDERS = ("extract", "preprocess", "ray_jobs", "storage", "train")

@@ -2,11 +2,16 @@
 
 import json
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
+from ..storage.common.packages import what_is_missing
 from ..storage.common.safe_open import own_file
+from ..storage.common.terminal import say
 from ..storage.files import write_text
 from .run_layout import EVENTS_FILE, TENSORBOARD_FOLDER
+
+if TYPE_CHECKING:
+    from torch.utils.tensorboard import SummaryWriter
 
 
 class EventLog:
@@ -14,27 +19,38 @@ class EventLog:
 
     def __init__(self, folder: Path, step: int) -> None:
         """Continue the log in a run's folder after ``step`` steps; those of later steps are done again."""
-        from torch.utils.tensorboard import SummaryWriter  # takes a second to import
-
         self._file = _open_events(folder / EVENTS_FILE, step)
-        self._board = SummaryWriter(folder / TENSORBOARD_FOLDER, purge_step=step + 1)
+        self._board = _open_board(folder / TENSORBOARD_FOLDER, step)
 
     def write(self, event: dict[str, Any]) -> None:
         """Add a step's figures; "step" is one of them."""
         self._file.write(json.dumps(event) + "\n")
         for name, value in event.items():
-            if name != "step":
+            if name != "step" and self._board:
                 self._board.add_scalar(name, value, event["step"])
 
     def flush(self) -> None:
         """Write out what is buffered."""
         self._file.flush()
-        self._board.flush()
+        if self._board:
+            self._board.flush()
 
     def close(self) -> None:
         """Close both logs."""
         self._file.close()
-        self._board.close()
+        if self._board:
+            self._board.close()
+
+
+def _open_board(folder: Path, step: int) -> "SummaryWriter | None":
+    try:
+        from torch.utils.tensorboard import SummaryWriter  # takes a second to import
+    except ModuleNotFoundError as error:
+        if missing := what_is_missing(error):
+            say(f"note: no curves for TensorBoard: {missing}")
+            return None
+        raise
+    return SummaryWriter(folder, purge_step=step + 1)
 
 
 def _open_events(path: Path, step: int) -> TextIO:

@@ -14,7 +14,7 @@ import numpy as np
 import PIL
 
 from .decord_backend import decord, decord_pictures, decord_reads_well
-from .ffmpeg_backend import ffmpeg_pictures, ffmpeg_program, ffmpeg_version
+from .ffmpeg_backend import can_use_ffmpeg, ffmpeg_pictures, ffmpeg_version
 from .frames import Decoding, Pictures
 from .images import IMAGE, pillow_pictures
 from .nvdec_backend import is_in_use, nvdec_pictures, nvdec_version
@@ -49,7 +49,7 @@ def choose_backends(info: VideoInfo, sizes: list[Size], without: Sequence[str] =
         "NVDEC": is_in_use,
         "PyAV": lambda: True,
         "decord": lambda: decord_reads_well(info, sizes),
-        "ffmpeg": lambda: ffmpeg_program() is not None,
+        "ffmpeg": can_use_ffmpeg,
         "torchcodec": lambda: torchcodec_reads_well(info, sizes),
     }
     return [name for name, can in can_read.items() if name not in without and can()]

@@ -6,10 +6,9 @@ import subprocess
 import tempfile
 from collections.abc import Iterator
 from functools import partial
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 import av
-import ffmpeg
 import numpy as np
 from av.error import FFmpegError
 
@@ -19,8 +18,21 @@ from .container import SAFE_OPENING, open_video, time_base_of, video_stream
 from .errors import VideoError, short_reason
 from .frames import Decoding, Pictures, frames_in_order
 
+if TYPE_CHECKING:
+    import ffmpeg
+else:
+    try:
+        import ffmpeg
+    except ImportError:  # vlalign is not installed, only on the import path
+        ffmpeg = None
+
 COMPLAINTS = ("[error]", "[fatal]", "corrupt decoded frame")
 MAX_COMPLAINTS_BYTES = 1 << 20
+
+
+def can_use_ffmpeg() -> bool:
+    """Return whether the program can be used: it and the package that builds its command line are there."""
+    return ffmpeg is not None and ffmpeg_program() is not None
 
 
 def ffmpeg_program() -> str | None:

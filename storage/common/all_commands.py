@@ -4,8 +4,10 @@ import difflib
 import importlib
 import sys
 
-from .exits import EXIT_DONE
+from .exits import EXIT_DONE, EXIT_MISTAKE
+from .packages import what_is_missing
 from .parser import Parser, new_parser
+from .terminal import warn
 
 COMMANDS = {
     "extract": ("vlalign.extract.cli", "run feature extractors over videos"),
@@ -50,7 +52,14 @@ def main(argv: list[str] | None = None) -> int:
     arguments = sys.argv[1:] if argv is None else argv
     if arguments and arguments[0] in COMMANDS:
         module, _ = COMMANDS[arguments[0]]
-        return importlib.import_module(module).main(arguments[1:])
+        try:
+            main_of_command = importlib.import_module(module).main
+        except ModuleNotFoundError as error:
+            if missing := what_is_missing(error):
+                warn(f"vlalign-{arguments[0]}: error: {missing}")
+                return EXIT_MISTAKE
+            raise
+        return main_of_command(arguments[1:])
     parser = make_parser(whole=any(argument.startswith("--print-completion") for argument in arguments))
     if arguments and not arguments[0].startswith("-"):
         near = difflib.get_close_matches(arguments[0], COMMANDS, n=3)

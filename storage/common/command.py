@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 
 from .errors import SettingError, UserError
 from .exits import EXIT_INCOMPLETE, EXIT_MISTAKE, EXIT_SIGNAL
-from .packages import package_version
+from .packages import package_version, what_is_missing
 from .parser import Parser
 from .progress import TerminalProgress, report_progress_to
 from .signals import CommandSignals, command_signals, stopping, what_is_kept
@@ -81,6 +81,9 @@ def _run(command: Command, args: argparse.Namespace, prog: str) -> int:
         elif isinstance(error, OSError) and not (stop_code and isinstance(error, ConnectionError)):
             warn(f"{prog}: error: {_system_message(error)}")
             error_code = EXIT_INCOMPLETE
+        elif missing := what_is_missing(error):
+            warn(f"{prog}: error: {missing}")
+            error_code = EXIT_MISTAKE
         elif stop_code:
             error_code = stop_code
         else:

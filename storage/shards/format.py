@@ -18,13 +18,20 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from zlib_ng.zlib_ng import crc32  # the same CRC-32 as in zlib, five times as fast
 
 from ..common.errors import UserError
 from ..records import Profile, Weights
+
+if TYPE_CHECKING:
+    from zlib import crc32
+else:
+    try:
+        from zlib_ng.zlib_ng import crc32  # five times as fast as zlib's
+    except ImportError:
+        from zlib import crc32  # the same checksum
 
 SCHEMA = 1
 EXTRACTED = "extracted"

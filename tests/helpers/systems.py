@@ -1,7 +1,7 @@
 """Programs that run as on macOS or Windows: vlalign's own modules see a Python without what these systems lack.
 
-Libraries keep what they need: they are builds for Linux. So this shows that our code asks for nothing that is missing, and
-runs what it does there. It does not show what these systems do themselves.
+Libraries keep what they need: they are builds for Linux. So this shows that our code asks for nothing that is missing,
+and runs what it does there. It does not show what these systems do themselves.
 """
 
 import os
@@ -13,7 +13,8 @@ MACOS = {
     "sys.platform": "darwin",
     "modules": [],
     "os": """O_PATH O_TMPFILE O_DIRECT memfd_create sched_getaffinity sched_setaffinity posix_fadvise
-        posix_fallocate pidfd_open eventfd copy_file_range splice MFD_CLOEXEC MFD_ALLOW_SEALING getrandom setns unshare""",
+        posix_fallocate pidfd_open eventfd copy_file_range splice MFD_CLOEXEC MFD_ALLOW_SEALING
+        getrandom setns unshare""",
     "signal": "SIGPWR SIGSTKFLT SIGPOLL sigtimedwait sigwaitinfo pidfd_send_signal",
     "fcntl": "F_ADD_SEALS F_GET_SEALS F_SEAL_SHRINK F_SEAL_GROW F_SEAL_SEAL F_SEAL_WRITE F_SETPIPE_SZ F_GETPIPE_SZ",
     "mmap": "MADV_HUGEPAGE MADV_NOHUGEPAGE MADV_DONTFORK MADV_DOFORK MADV_REMOVE MAP_POPULATE",
@@ -23,11 +24,12 @@ MACOS = {
 }
 WINDOWS = {
     "sys.platform": "win32",
-    "modules": "fcntl resource pwd grp termios tty pty syslog posix readline curses".split(),
+    "modules": ["fcntl", "resource", "pwd", "grp", "termios", "tty", "pty", "syslog", "posix", "readline", "curses"],
     "os": MACOS["os"]
     + """ O_NOFOLLOW O_NONBLOCK O_NOCTTY O_CLOEXEC O_DIRECTORY O_SYNC O_DSYNC O_ASYNC O_NDELAY
-        fork forkpty register_at_fork getuid geteuid getgid getegid getgroups getpgid getpgrp setpgid setsid getsid killpg
-        setuid setgid chown lchown fchown fchmod fchdir chroot mkfifo mknod nice getpriority setpriority getloadavg
+        fork forkpty register_at_fork getuid geteuid getgid getegid getgroups getpgid getpgrp setpgid setsid getsid
+        killpg setuid setgid chown lchown fchown fchmod fchdir chroot mkfifo mknod nice getpriority setpriority
+        getloadavg
         pread pwrite preadv pwritev readv writev sendfile posix_spawn posix_spawnp wait wait3 wait4 waitid
         WNOHANG WUNTRACED WIFSIGNALED WTERMSIG WEXITSTATUS WIFEXITED P_PID P_ALL WEXITED WNOWAIT sysconf sysconf_names
         confstr uname ctermid ttyname tcgetpgrp tcsetpgrp statvfs fstatvfs pathconf fpathconf lockf pipe2 sync fdatasync
@@ -35,8 +37,8 @@ WINDOWS = {
     "signal": MACOS["signal"]
     + """ SIGKILL SIGALRM SIGPIPE SIGSTOP SIGXCPU SIGXFSZ SIGCHLD SIGCONT SIGHUP SIGQUIT SIGUSR1 SIGUSR2 SIGTSTP SIGTTIN
         SIGTTOU SIGTRAP SIGBUS SIGSYS SIGURG SIGWINCH SIGIO SIGPROF SIGVTALRM alarm setitimer getitimer ITIMER_REAL
-        ITIMER_VIRTUAL ITIMER_PROF pause pthread_kill pthread_sigmask sigpending sigwait siginterrupt SIG_BLOCK SIG_UNBLOCK
-        SIG_SETMASK""",
+        ITIMER_VIRTUAL ITIMER_PROF pause pthread_kill pthread_sigmask sigpending sigwait siginterrupt
+        SIG_BLOCK SIG_UNBLOCK SIG_SETMASK""",
     "mmap": MACOS["mmap"]
     + """ PROT_READ PROT_WRITE PROT_EXEC MAP_SHARED MAP_PRIVATE MAP_ANON MAP_ANONYMOUS MADV_NORMAL MADV_RANDOM
         MADV_SEQUENTIAL MADV_WILLNEED MADV_DONTNEED MADV_FREE""",

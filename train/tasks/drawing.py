@@ -1,28 +1,34 @@
 """Code that all drawings of a report share. Matplotlib is imported where a figure is drawn: that takes seconds."""
 
 import functools
+import html
 import io
 from collections.abc import Callable
-from typing import TYPE_CHECKING, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, ParamSpec
+
+from ...storage.common.packages import what_is_missing
+from ...storage.common.terminal import note_once
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 P = ParamSpec("P")
-T = TypeVar("T")
 
 
-def with_plain_texts(draw: Callable[P, T]) -> Callable[P, T]:
+def with_plain_texts(draw: Callable[P, str]) -> Callable[P, str]:
     """Decorate a function that draws, so that captions and names appear as they are.
 
     Matplotlib would otherwise read what stands between two dollar signs as a formula, and a user's settings may send
-    every text to LaTeX.
+    every text to LaTeX. Without Matplotlib, a line stands in place of the drawing.
     """
 
     @functools.wraps(draw)
-    def drawn(*args: P.args, **kwargs: P.kwargs) -> T:
-        import matplotlib
-
+    def drawn(*args: P.args, **kwargs: P.kwargs) -> str:
+        try:
+            import matplotlib
+        except ModuleNotFoundError as error:
+            note_once("note: " + (line := f"no figures: {what_is_missing(error)}"))
+            return f"<p>{html.escape(line)}</p>"
         with matplotlib.rc_context({"text.parse_math": False, "text.usetex": False}):
             return draw(*args, **kwargs)
 

