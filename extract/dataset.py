@@ -89,8 +89,8 @@ def extract_dataset(
                 for name in selection.weights:
                     if remote := remote_store(dataset.features(name)):
                         remote.check()
-            for lacking in sandbox.lacks():
-                say(f"note: decoders are confined less than they could be: this system has {lacking}")
+            if lacking := sandbox.lacks():
+                say(f"note: decoders are confined less than they could be: this system has {'; '.join(lacking)}")
             (runner or LocalRunner()).extract(settings, selection.work, todo, selection.weights, problems)
             say(f"{dataset.path}: {number_of(len(todo), 'videos')} tried, {number_of(problems.count, 'problems')}")
         return _summary(settings, selection, problems)

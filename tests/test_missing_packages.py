@@ -1,4 +1,4 @@
-"""Where vlalign is only on the import path, packages may be missing: what needs one ends in one line, and nothing else."""
+"""Where vlalign is only on the import path, packages may be missing: what needs one ends in one line, nothing else does."""
 
 import importlib
 import json

@@ -78,6 +78,8 @@ def environment(given: Mapping[str, str]) -> dict[str, str]:
 @cache
 def lacks() -> tuple[str, ...]:
     """Return what this system cannot confine a decoder with, and what the decoder could do as a result."""
+    if not IS_LINUX:
+        return ("no sandbox for them: a video that takes over its decoder could do what you can do",)
     lacking = []
     if not _has_seccomp():
         lacking.append("no seccomp filter: it could reach the network and start programs")
