@@ -1,4 +1,4 @@
-"""Where vlalign is only on the import path, packages may be missing: what needs one ends in one line, nothing else does."""
+"""Where vlalign is only on the import path, packages may be missing: what needs one ends in one line, others work."""
 
 import importlib
 import json

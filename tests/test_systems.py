@@ -34,3 +34,155 @@ def test_what_a_system_lacks_is_missed(tmp_path):
     (folder / "__init__.py").write_text("import os, sys\nprint(sys.platform)\nos.fork")
     done = run_on("Windows", tmp_path, "import vlalign_other")
     assert done.stdout == "win32\n" and "has no attribute 'fork'" in done.stderr
+
+
+DECODE = """
+import hashlib, sys
+from pathlib import Path
+import numpy as np
+from vlalign.extract.decoding import sandbox
+from vlalign.extract.decoding.decode import Wanted
+from vlalign.extract.decoding.errors import VideoError
+from vlalign.extract.decoding.kernels import LIBSWSCALE
+from vlalign.extract.decoding.messages import LAST, PictureFollows, RowReady, SoundFollows
+from vlalign.extract.decoding.process import DecodeProcess
+
+wanted = [Wanted(24, 1, 48, None, "none", LIBSWSCALE, None), Wanted(24, 4, 48, 32, "loop", LIBSWSCALE, None)]
+process = DecodeProcess(wanted)
+for path, without in [(sys.argv[1], ()), (sys.argv[1], ("PyAV",)), ("no_such.mp4", ()), (sys.argv[1], ())]:
+    process.start(Path(path), wanted, sound=True, without=without)
+    message, digest, rows = None, hashlib.sha256(), 0
+    try:
+        while not isinstance(message, LAST):
+            message = process.receive()
+            if isinstance(message, RowReady):
+                frames = np.empty(message.shape, np.uint8)
+                process.take_frames(message, frames)
+                digest.update(frames.tobytes())
+                rows += 1
+            elif isinstance(message, PictureFollows | SoundFollows):
+                digest.update(process.receive_bytes())
+        print(type(message).__name__, rows, digest.hexdigest())
+    except VideoError as error:
+        print(error.kind, error)
+process.kill()
+try:
+    process.receive()
+except VideoError as error:
+    print(error.kind)
+process.close()
+print(len(sandbox.lacks()), file=sys.stderr)
+"""
+
+
+@each_system
+def test_a_video_is_decoded_as_on_linux(system, tmp_path, short_video):
+    command = [sys.executable, "-c", DECODE, str(short_video)]
+    here = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    there = subprocess.run(
+        command, cwd=tmp_path, env=environment_of(system, tmp_path), capture_output=True, text=True, check=False
+    )
+    assert there.returncode == 0, there.stderr
+    assert there.stdout == here.stdout and here.stdout.startswith("Finished "), here.stdout
+    assert there.stderr == "1\n"  # one line of what is lacking
+
+
+CHILDREN = """
+import os, subprocess, sys, time
+from vlalign.storage.common.children import Child, ChildCrashed
+from vlalign.storage.common.errors import UserError
+
+child = Child("the toy", "toy_child", {"TOY": "1"})
+child.send({"words": ["a", "b"]})
+print(child.receive(), child.receive())
+print(child.stop(time.monotonic() + 30), child.process.returncode)
+gone = Child("the toy", "toy_child")
+gone.process.kill()
+gone.process.wait()
+gone.send("too late")
+try:
+    gone.receive()
+except UserError as error:
+    print(error)
+gone.stop(time.monotonic())
+"""
+TOY_CHILD = """
+import os
+from vlalign.storage.common.children import run_child
+
+def main():
+    run_child(work)
+
+def work(connection, message):
+    connection.send(message)
+    connection.send([os.environ["TOY"], "VLALIGN_PARENT" in os.environ])
+"""
+
+
+@each_system
+def test_processes_exchange_messages(system, tmp_path):
+    (tmp_path / "toy_child.py").write_text(TOY_CHILD)
+    done = run_on(system, tmp_path, CHILDREN)
+    first, second, third = done.stdout.splitlines()
+    assert first == "{'words': ['a', 'b']} ['1', False]", done.stderr
+    assert second == " 0" and third.startswith("the toy was killed"), done.stderr
+
+
+LOCKS = """
+import sys
+from pathlib import Path
+from vlalign.storage.common.errors import UserError
+from vlalign.storage.files import one_at_a_time, write_text
+from vlalign.storage.folder_lock import only_process_in
+
+place, link = Path("made/here/lock"), Path("link")
+with only_process_in(place, "trains"):
+    try:
+        with only_process_in(place, "trains"):
+            print("two")
+    except UserError as error:
+        print(error)
+print(Path("made").exists())
+with one_at_a_time(Path("table")):
+    write_text(Path("table"), "rows")
+link.symlink_to("table")
+try:
+    with only_process_in(link, "trains"):
+        print("through a link")
+except UserError as error:
+    print(error)
+print(Path("table").read_text())
+"""
+
+
+@each_system
+def test_folders_are_locked(system, tmp_path):
+    done = run_on(system, tmp_path, LOCKS)
+    held, left, refused, content = done.stdout.splitlines()
+    assert held.startswith("made/here: process ") and held.endswith(" trains there; wait until it ends"), done.stderr
+    assert left == "False" and content == "rows"
+    assert refused == "link: a link, expected a file of its own; remove it"
+
+
+SHARDS = """
+import os
+from pathlib import Path
+import numpy as np
+from vlalign.storage.common.system import read_at, write_at
+
+with open("file", "x+b", buffering=0) as file:
+    parts = [memoryview(b"first "), memoryview(b"second")]
+    offset = 2
+    while parts:
+        done = write_at(file.fileno(), parts, offset)
+        offset += done
+        while parts and done >= parts[0].nbytes:
+            done -= parts.pop(0).nbytes
+    print(read_at(file.fileno(), 100, 2), read_at(file.fileno(), 3, 8))
+"""
+
+
+@each_system
+def test_files_are_read_and_written_at_offsets(system, tmp_path):
+    done = run_on(system, tmp_path, SHARDS)
+    assert done.stdout == "b'first second' b'sec'\n", done.stderr

@@ -24,6 +24,7 @@ MOST_OPEN_FILES = 256
 LIBRARIES = "/usr", "/lib", "/lib64", "/etc/ld.so.cache"
 """Files that a program needs to start, besides the folder in which it is installed."""
 KEPT_VARIABLES = {"PATH", "LANG", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "PYTHONHOME", "PYTHONPATH", "TMPDIR"}
+KEPT_VARIABLES |= {"SYSTEMROOT", "TEMP", "TMP"}  # Windows opens no socket without the first
 
 # System calls: name, number on x86_64, number on aarch64 ("-": does not exist).
 CALLS = """

@@ -35,7 +35,7 @@ AS_IT_IS: int = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 SIGKILL: int = getattr(signal, "SIGKILL", 9)
 SIGPIPE: int = getattr(signal, "SIGPIPE", 13)
 SIGXCPU: int = getattr(signal, "SIGXCPU", 24)
-LOCKED_BYTE = 1 << 40
+LOCKED_BYTE = (1 << 31) - 2
 """Windows locks bytes, and nobody else can read them: one that no file has."""
 LOOK_SECONDS = 0.2
 _moving = threading.Lock()
