@@ -1,9 +1,11 @@
 """vlalign asks macOS and Windows for nothing that they lack (see ``helpers.systems``)."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
-from helpers.systems import SYSTEMS, run_on
+from helpers.systems import SYSTEMS, environment_of, run_on
 
 TOP = Path(__file__).resolve().parents[1]
 FOLDERS = ("extract", "preprocess", "ray_jobs", "storage", "train")
@@ -38,6 +40,8 @@ def test_what_a_system_lacks_is_missed(tmp_path):
 
 DECODE = """
 import hashlib, sys
+import subprocess
+import sys
 from pathlib import Path
 import numpy as np
 from vlalign.extract.decoding import sandbox
@@ -130,6 +134,8 @@ def test_processes_exchange_messages(system, tmp_path):
 
 LOCKS = """
 import sys
+import subprocess
+import sys
 from pathlib import Path
 from vlalign.storage.common.errors import UserError
 from vlalign.storage.files import one_at_a_time, write_text
@@ -166,6 +172,8 @@ def test_folders_are_locked(system, tmp_path):
 
 SHARDS = """
 import os
+import subprocess
+import sys
 from pathlib import Path
 import numpy as np
 from vlalign.storage.common.system import read_at, write_at

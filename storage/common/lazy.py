@@ -4,8 +4,6 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any
 
-from .packages import what_is_missing
-
 
 def names_from(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]:
     """Return the ``__getattr__`` of a package whose public names lie in its modules.
@@ -20,6 +18,8 @@ def names_from(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]
             try:
                 return getattr(import_module(f"{package}.{modules[name]}"), name)
             except ModuleNotFoundError as error:
+                from .packages import what_is_missing  # slow to import
+
                 if missing := what_is_missing(error):
                     raise ModuleNotFoundError(missing, name=error.name) from None
                 raise

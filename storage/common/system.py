@@ -12,16 +12,17 @@ import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
-try:
+if TYPE_CHECKING:
     import fcntl
-except ImportError:  # Windows
-    fcntl = None
-try:
     import resource
-except ImportError:  # Windows
-    resource = None
+else:
+    try:
+        import fcntl
+        import resource
+    except ImportError:  # Windows
+        fcntl = resource = None
 
 IS_LINUX = sys.platform == "linux"
 """Whether decoders can be confined, and inherit what they need as descriptors."""
