@@ -115,6 +115,7 @@ def _ffmpeg() -> Finding:
 
 
 def _torchcodec() -> Finding:
+    from .decoding.decord_backend import has_decord
     from .decoding.torchcodec_backend import has_torchcodec, torchcodec_version
 
     def load() -> str:
@@ -123,7 +124,8 @@ def _torchcodec() -> Finding:
         return torchcodec_version()
 
     if not has_torchcodec():
-        return Finding("torchcodec", "not installed; only needed where decord is not built")
+        todo = "" if has_decord() else install_command(EXTRAS["torchcodec"])
+        return Finding("torchcodec", "not installed; only needed without decord, and for --decoding nvdec", todo)
     todo = "install FFmpeg's shared libraries: apt-get install ffmpeg, or brew install ffmpeg"
     return _loaded("torchcodec", load, todo)
 

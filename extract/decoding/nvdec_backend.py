@@ -15,6 +15,7 @@ from typing import NamedTuple
 import av
 import numpy as np
 
+from ...storage.common.packages import EXTRAS, install_command
 from ...storage.common.system import limit
 from .container import first_frame
 from .errors import NotTrusted, short_reason
@@ -27,6 +28,7 @@ from .torchcodec_backend import (
     PLAIN_FORMATS,
     addresses_bytes,
     failures_as_distrust,
+    has_torchcodec,
     load,
     open_decoder,
     rgb_frames,
@@ -68,8 +70,10 @@ def use(device: str, memory_bytes: int) -> bool:
 
 
 def _load(device: str, memory_bytes: int) -> str:
+    if not has_torchcodec():
+        return f"torchcodec is not installed; install it with: {install_command(EXTRAS['torchcodec'])}"
     if not load(memory_bytes):
-        return "torchcodec or FFmpeg's shared libraries are not installed"
+        return "FFmpeg's shared libraries are not installed; see vlalign doctor"
     limit("RLIMIT_AS", None)
     import torch
 
