@@ -7,7 +7,7 @@ import sys
 from .exits import EXIT_DONE, EXIT_MISTAKE
 from .packages import what_is_missing
 from .parser import Parser, new_parser
-from .terminal import warn
+from .terminal import messages_on_terminal, warn
 
 COMMANDS = {
     "extract": ("vlalign.extract.cli", "run feature extractors over videos"),
@@ -56,7 +56,8 @@ def main(argv: list[str] | None = None) -> int:
             main_of_command = importlib.import_module(module).main
         except ModuleNotFoundError as error:
             if missing := what_is_missing(error):
-                warn(f"vlalign-{arguments[0]}: error: {missing}")
+                with messages_on_terminal():
+                    warn(f"vlalign-{arguments[0]}: error: {missing}")
                 return EXIT_MISTAKE
             raise
         return main_of_command(arguments[1:])
