@@ -67,6 +67,7 @@ def test_the_table_of_packages_is_that_of_pyproject():
     assert all(importlib.util.find_spec(name) for name in ({*NEEDED} - {"decord"}) | {*OF_EXTRAS})
 
 
+@pytest.mark.slow
 def test_every_module_but_those_of_ray_is_imported_without_all(without_all, tmp_path):
     names = [name for name in MODULES if name not in SCRIPTS]
     code = f"""

@@ -18,6 +18,7 @@ SCRIPTS = {"vlalign.ray_jobs.rehearse", "vlalign.ray_jobs.rehearsal.stubs"}
 each_system = pytest.mark.parametrize("system", SYSTEMS)
 
 
+@pytest.mark.slow
 @each_system
 def test_every_module_is_imported(system, tmp_path):
     names = [name for name in MODULES if name not in SCRIPTS]
