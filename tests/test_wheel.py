@@ -134,13 +134,9 @@ def test_every_extra_installs_away_from_the_checkout(built, tmp_path, short_vide
     assert ("not installed" in found["torchcodec"]["found"]) == (extra != "torchcodec")
     (tmp_path / "videos").mkdir()
     shutil.copy(short_video, tmp_path / "videos" / "clip.mp4")
-    features = ("--dataset", "mine", "--features", "clip_vit_b32")
-    cache = {"VLALIGN_CACHE": str(tmp_path / "cache")}
-    vlalign = bin_folder / "vlalign"
-    extracted = call(vlalign, "extract", *features, "--videos", "videos", "--weights", "random", at=tmp_path, **cache)
+    call_words = ("extract", "--dataset", "mine", "--videos", "videos", "--features", "s3d", "--weights", "random")
+    extracted = call(bin_folder / "vlalign", *call_words, at=tmp_path, VLALIGN_CACHE=str(tmp_path / "cache"))
     assert "of 1 of 1 videos are there" in extracted
-    call(vlalign, "index", *features, at=tmp_path, **cache)
-    assert "clip" in call(vlalign, "search", "--like", "clip@0-0.5", *features, at=tmp_path, **cache)
 
 
 def doctor(bin_folder: Path, folder: Path) -> dict[str, dict[str, object]]:
