@@ -13,6 +13,7 @@ import pytest
 import torch
 from filelock import FileLock
 from helpers.videos import RECORDINGS, scene
+from helpers.zoo import write_zoo
 from hypothesis import settings
 from vlalign.extract import load_extractor
 from vlalign.extract.cli import main as extract_main
@@ -119,6 +120,14 @@ def recordings(tmp_path_factory) -> dict[str, Path]:
     for name, path in paths.items():
         render_video(scene(**RECORDINGS[name]), path)
     return paths
+
+
+@pytest.fixture(scope="session")
+def zoo_folder(tmp_path_factory) -> Path:
+    """The made-up videos of ``tests/videos``, and broken, odd and awkwardly named ones made of them."""
+    folder = tmp_path_factory.mktemp("zoo")
+    write_zoo(folder)
+    return folder
 
 
 @pytest.fixture(scope="session")

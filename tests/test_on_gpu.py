@@ -14,8 +14,9 @@ from helpers.devices import IN_TF32, assert_figures_near, assert_hits_near, lack
 from helpers.extractors import run as extract
 from helpers.extractors import stub
 from helpers.fake_cuda import gpu, pretended
+from helpers.golden import pixels
 from helpers.labelled import make_questions, make_segments
-from helpers.networks import GOLDEN, assert_golden, golden_script, golden_state
+from helpers.networks import GOLDEN, assert_golden, golden_state
 from helpers.runs import newest_figures
 from helpers.spoken import make_spoken
 from helpers.step_cases import WHOLE, made
@@ -86,7 +87,7 @@ def test_an_extractor_gives_golden_values(name, tf32_as_before, tmp_path):
     torch.save(golden_state(name), weights)
     use_tf32("none")
     with gpu():
-        rows = load_extractor(name, weights=weights, device="cuda").features(golden_script().pixels(shape, 0))
+        rows = load_extractor(name, weights=weights, device="cuda").features(pixels(shape))
     weights.unlink()  # large
     assert_golden(rows, entry)
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from helpers.numbered import SOUND_RATE_HZ, numbered_picture, numbers_of, write_video
 from helpers.shared import shared
+from helpers.zoo import VIDEOS
 from vlalign.extract.clips import cut_clip
 from vlalign.extract.decoding.clip import LONGEST_CLIP_SECONDS, MOST_FPS, MOST_SIDE_PX
 from vlalign.extract.decoding.errors import VideoError
@@ -63,17 +64,35 @@ def test_a_clip_is_short(tmp_path):
     assert times[-1] == LONGEST_CLIP_SECONDS - 1
 
 
-def test_a_clip_stands_upright_and_has_square_pixels():
-    _, pictures = cut(shared("zoo/rot90.mp4"), 0, 0.5)
-    with av.open(str(shared("zoo/rot90.mp4"))) as container:
+def test_a_clip_stands_upright():
+    _, pictures = cut(VIDEOS / "rot90.mp4", 0, 0.5)
+    with av.open(str(VIDEOS / "rot90.mp4")) as container:
         frame = next(container.decode(video=0))
     expected = np.rot90(frame.to_ndarray(format="rgb24"), frame.rotation // 90 % 4).astype(int)
     assert frame.rotation and pictures[0].shape == expected.shape
     assert np.abs(pictures[0].astype(int) - expected).mean() < 8
-    with av.open(str(shared("data/msrvtt/videos/video7010.mp4"))) as container:
+
+
+def wide_pixels(path: Path) -> Path:
+    """A video of 320 by 240 pixels that are shown a third wider than high."""
+    with av.open(str(path), "w") as written:
+        stream = written.add_stream("libx264", rate=RATE)
+        stream.width, stream.height, stream.pix_fmt = 320, 240, "yuv420p"
+        stream.codec_context.sample_aspect_ratio = Fraction(4, 3)
+        for number in range(RATE):
+            frame = np.full((240, 320, 3), 8 * number, np.uint8)
+            written.mux(stream.encode(av.VideoFrame.from_ndarray(frame, format="rgb24")))
+        written.mux(stream.encode(None))
+    return path
+
+
+@pytest.mark.parametrize("name", ["made up", "data/msrvtt/videos/video7010.mp4"])
+def test_a_clip_has_square_pixels(tmp_path, name):
+    path = shared(name) if name.startswith("data/") else wide_pixels(tmp_path / "wide.mp4")
+    with av.open(str(path)) as container:
         aspect = container.streams.video[0].sample_aspect_ratio
-    _, pictures = cut(shared("data/msrvtt/videos/video7010.mp4"), 0, 0.5)
-    assert aspect and pictures[0].shape == (240, round(320 * float(aspect) / 2) * 2, 3)
+    _, pictures = cut(path, 0, 0.5)
+    assert aspect not in (None, 1) and pictures[0].shape == (240, round(320 * float(aspect) / 2) * 2, 3)
 
 
 def test_a_clip_has_the_sound_between_its_times(tmp_path):
@@ -112,8 +131,8 @@ def test_a_clip_has_the_sound_between_its_times(tmp_path):
         ("ok_h264.mp4", "no frame between these times"),
     ],
 )
-def test_what_cannot_be_cut_is_refused_in_a_line(name, reason):
-    path = shared("zoo") / name
+def test_what_cannot_be_cut_is_refused_in_a_line(zoo_folder, name, reason):
+    path = zoo_folder / name
     with pytest.raises(VideoError, match=reason) as refused:
         cut_clip(path, 1000.0, 1001.0, wait_seconds=60)
     assert "\n" not in str(refused.value)

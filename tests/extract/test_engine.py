@@ -18,6 +18,7 @@ from helpers.extractors import Means, run, stub
 from helpers.networks import CLIPS
 from helpers.shared import shared
 from helpers.videos import scene
+from helpers.zoo import VIDEOS
 from torch import nn
 from vlalign.extract import engine, extract_video, load_extractor
 from vlalign.extract import run as run_module
@@ -187,7 +188,17 @@ def test_broken_videos_fail_and_others_are_unchanged(videos, tmp_path):
     assert {name for name, result in made.items() if isinstance(result, Extracted)} == {"v0-1", "v1-4"}
 
 
-# Real networks on real videos
+# Real networks on videos as they are
+
+
+def videos_of(source: str) -> list[Path]:
+    """Three made-up videos, or three of MSR-VTT."""
+    if source == "made up":
+        return [VIDEOS / name for name in ("ok_h264.mp4", "odd_444.mp4", "vp9.webm")]
+    return sorted(shared("data/msrvtt/videos").glob("*.mp4"))[:3]
+
+
+SOURCES = pytest.mark.parametrize("source", ["made up", "MSR-VTT"])
 
 
 @pytest.mark.slow
@@ -195,9 +206,10 @@ def test_broken_videos_fail_and_others_are_unchanged(videos, tmp_path):
     "name",
     ["resnet152", "clip_vit_b32", "i3d_resnext101", "s3d", "r2plus1d"],
 )
-def test_real_videos_have_the_same_bytes_alone_and_beside_others(name):
+@SOURCES
+def test_videos_have_the_same_bytes_alone_and_beside_others(name, source):
     extractor = load_extractor(name, weights="random")
-    paths = sorted(shared("data/msrvtt/videos").glob("*.mp4"))[:3]
+    paths = videos_of(source)
     together = run([Job(p.stem, p, [extractor], seconds=2) for p in paths], [extractor])
     for path in paths[:2]:
         alone = run([Job(path.stem, path, [extractor], seconds=2)], [extractor])[path.stem]
@@ -209,11 +221,12 @@ def test_real_videos_have_the_same_bytes_alone_and_beside_others(name):
     "name",
     ["resnet152", "i3d_resnext101", "s3d", *CLIPS, "r2plus1d"],
 )
-def test_real_videos_in_bf16(name, monkeypatch):
+@SOURCES
+def test_videos_in_bf16(name, source, monkeypatch):
     # At the gain that the demo uses, S3D's random gates saturate, and any rounding grows from block to block (cosine
     # 0.96 to 0.998); those of a trained network do not, nor do these.
     monkeypatch.setattr(S3D, "random_gain", 3.0)
-    path = sorted(shared("data/msrvtt/videos").glob("*.mp4"))[1]
+    path = videos_of(source)[1]
     made = {}
     for precision in ("fp32", "bf16"):
         extractor = load_extractor(name, weights="random", precision=precision)

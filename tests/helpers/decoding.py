@@ -27,6 +27,8 @@ from vlalign.extract.decoding.windows import Row
 
 from helpers.numbered import HEIGHT, WIDTH, numbers_of
 from helpers.rates import FPS
+from helpers.shared import shared
+from helpers.zoo import VIDEOS
 
 needs_decord = pytest.mark.skipif(backends.decord is None, reason="decord is not built for this processor")
 
@@ -157,6 +159,10 @@ def without_last_repeats(pictures: Sequence[np.ndarray]) -> Sequence[np.ndarray]
 # Decoders agree
 
 
+MADE_UP = ("ok_h264.mp4", "h264.mkv", "h264.ts", "h264.avi", "frag.mp4", "vp9.webm")
+"""Videos of ``tests/videos`` that stand for any."""
+
+
 REAL = {
     f"{folder}/{name}": f"data/{folder}/{name}"
     for folder, names in {
@@ -166,6 +172,11 @@ REAL = {
     }.items()
     for name in names
 }
+
+
+def any_video(name: str) -> Path:
+    """Return the file of a name in ``MADE_UP`` or ``REAL``; the test is skipped where a real one is not there."""
+    return VIDEOS / name if name in MADE_UP else shared(REAL[name])
 
 
 def pictures_by(

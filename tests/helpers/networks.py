@@ -1,8 +1,6 @@
 """The published networks, written plainly, and the values that they give."""
 
 import functools
-import importlib.util
-import json
 import math
 
 import numpy as np
@@ -13,7 +11,7 @@ from pytorchvideo.models.hub.slowfast import slowfast_r50, slowfast_r101
 from torchvision.models.video.resnet import BasicBlock, Conv2Plus1D, R2Plus1dStem, VideoResNet
 from transformers import CLIPConfig, CLIPModel
 
-from helpers.shared import shared
+from helpers.golden import fill, golden_rows, golden_shapes
 
 RESNETS_3D = ["i3d_resnext101", "i3d_resnet152"]
 
@@ -127,16 +125,9 @@ GOLDEN = {
 """Entry, gain of the weights, shape of the pixels."""
 
 
-def golden_script():
-    spec = importlib.util.spec_from_file_location("golden_fill", shared("golden/fill.py"))
-    script = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(script)
-    return script
-
-
 @functools.lru_cache(maxsize=1)  # large, and wanted once for each wrapping
 def golden_state(name: str) -> dict[str, torch.Tensor]:
-    return golden_script().fill({n: torch.empty(shape) for n, shape in published_shapes(name).items()}, GOLDEN[name][1])
+    return fill(published_shapes(name), GOLDEN[name][1])
 
 
 def published_shapes(name: str) -> dict[str, list[int]]:
@@ -150,7 +141,7 @@ def published_shapes(name: str) -> dict[str, list[int]]:
         with torch.device("meta"):
             plain = plain_r2plus1d() if name == "r2plus1d" else CLIPModel(CLIPConfig())
             return {n: list(v.shape) for n, v in plain.state_dict().items()}
-    return json.loads(shared(f"golden/{'s3d_howto100m' if name == 's3d' else name}.keys.json").read_text())
+    return golden_shapes("s3d_howto100m" if name == "s3d" else name)
 
 
 CLIPS = ["clip_vit_b32", "clip_vit_b32_map"]
@@ -201,7 +192,7 @@ def random_state(model: torch.nn.Module, gain: float, seed: int = 0) -> dict[str
 
 
 def assert_golden(rows: torch.Tensor, entry: str) -> None:
-    expected = np.load(shared("golden/golden.npz"))[entry]
+    expected = golden_rows(entry)
     assert rows.shape == expected.shape
     error = np.abs(rows.numpy() - expected).max(axis=1) / np.abs(expected).max(axis=1)
     assert (error < GOLDEN_TOLERANCE).all(), error

@@ -1,10 +1,10 @@
 """Retrieval metrics against plain loops, and chance against draws."""
 
-import json
 from typing import get_type_hints
 
 import numpy as np
 import pytest
+from helpers.golden import reference_numbers
 from helpers.shared import shared
 from vlalign.train.metrics import (
     TIES,
@@ -122,8 +122,8 @@ COOT = {"r1": "R@1", "r5": "R@5", "r10": "R@10", "r50": "R@50", "medr": "median_
 
 
 def goldens():
-    inputs = np.load(shared("data/goldens/inputs.npz"))
-    return inputs, json.loads(shared("data/goldens/goldens.json").read_text())["retrieval"]
+    expected, inputs = reference_numbers()
+    return inputs, expected["retrieval"]
 
 
 def check(got: dict, golden: dict, names: dict = NAMES, percent: float = 1.0):

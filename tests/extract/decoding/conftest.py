@@ -7,7 +7,6 @@ import pytest
 from helpers.decoding import ZOO_SIDE, Ended, ask, want
 from helpers.numbered import constant, moving_picture, numbered_picture
 from helpers.odd_videos import write_source
-from helpers.shared import shared
 from vlalign.extract import load_extractor
 from vlalign.extract.decoding.process import DecodeProcess
 from vlalign.extract.extractor import Extractor
@@ -33,14 +32,13 @@ def process() -> Iterator[DecodeProcess]:
 
 
 @pytest.fixture(scope="module")
-def zoo(process) -> Callable[[str], Ended]:
+def zoo(process, zoo_folder) -> Callable[[str], Ended]:
     """What came of a file of the zoo. One child decodes all of them, one after the other."""
     ended = {}
 
     def look_up(name: str) -> Ended:
-        folder = shared("zoo")
         if not ended:
-            for path in sorted(p for p in folder.iterdir() if p.is_file()):
+            for path in sorted(p for p in zoo_folder.iterdir() if p.is_file()):
                 ended[path.name] = ask(process, path, want(24, ZOO_SIDE))
                 assert process.usable, f"{path.name} ended the child"
         return ended[name]

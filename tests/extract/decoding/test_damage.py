@@ -2,18 +2,18 @@
 whole files."""
 
 import random
-import shutil
 import subprocess
 from pathlib import Path
 
 import av
 import numpy as np
 import pytest
-from helpers.decoding import ask, take, want
+from helpers.damage import zero_bytes
+from helpers.decoding import MADE_UP, REAL, any_video, ask, needs_program, take, want
 from helpers.mutations import MUTATIONS, largest_change, make_sources, mutate, transcode
 from helpers.numbered import constant, moving_picture
-from helpers.shared import shared
 from helpers.videos import remux
+from helpers.zoo import VIDEOS
 from vlalign.extract.decoding import backends
 from vlalign.extract.decoding.container import open_video
 from vlalign.extract.decoding.errors import VideoError
@@ -21,7 +21,6 @@ from vlalign.extract.decoding.probe import ends_early, probe_video
 from vlalign.extract.decoding.process import DecodeProcess
 from vlalign.extract.decoding.structure import structure_damage
 
-needs_program = pytest.mark.skipif(shutil.which("ffmpeg") is None, reason="the ffmpeg program is not installed")
 SEEDS, LARGEST_CHANGE = 40, 0.01
 HEVC = "FFmpeg's HEVC decoder takes any bits for picture data, MP4 has no checksums, and the file no picture hashes"
 VP8 = "VP8 is arithmetic code without end marks, checksums or impossible values; WebM has no checksums"
@@ -158,15 +157,13 @@ def test_flipped_bits_of_vp9_and_hevc_are_noted(whole, tmp_path, name):
 
 
 def test_damage_in_a_frame_that_comes_after_the_last_one_wanted_is_noted(tmp_path):
-    path = mutate(shared("zoo/frag.mp4"), tmp_path / "x.mp4", "flip", 35)
+    path = mutate(VIDEOS / "frag.mp4", tmp_path / "x.mp4", "flip", 35)
     assert "damaged" in take(path, want(1)).finished.partial
 
 
-def test_zeros_in_a_frame_are_noted_although_the_decoder_accepts_them(tmp_path):
-    content = bytearray(shared("data/msrvtt/videos/video7013.mp4").read_bytes())
-    content[149084:149272] = bytes(188)
-    path = tmp_path / "zeros.mp4"
-    path.write_bytes(content)
+@pytest.mark.parametrize("name, place", [("ok_h264.mp4", 104_000), ("msrvtt/videos/video7013.mp4", 149_084)])
+def test_zeros_in_a_frame_are_noted_although_the_decoder_accepts_them(tmp_path, name, place):
+    path = zero_bytes(any_video(name), tmp_path / "zeros.mp4", place, place + 188)
     assert probe_video(path).missing == "1 of its packets are incomplete or damaged"
 
 
@@ -180,10 +177,9 @@ def test_an_index_that_declares_gigabytes_is_unreadable(monkeypatch, whole):
     assert failed.value.kind == "unreadable"
 
 
-def test_damaged_pictures_of_the_ffmpeg_program_are_noted(tmp_path):
-    if backends.ffmpeg_program() is None:
-        pytest.skip("the ffmpeg program is not installed")
-    taken = take(shared("zoo/flip_mid.mp4"), want(24), without=("PyAV", "decord"))
+@needs_program
+def test_damaged_pictures_of_the_ffmpeg_program_are_noted(zoo_folder):
+    taken = take(zoo_folder / "flip_mid.mp4", want(24), without=("PyAV", "decord"))
     assert taken.finished.decoder.startswith("ffmpeg") and "damaged" in taken.finished.partial
 
 
@@ -250,24 +246,22 @@ def test_a_part_copied_out_of_a_video_with_open_groups_is_whole(tmp_path, suffix
 
 
 @pytest.mark.parametrize("container", ["matroska", "mpegts", "mov"])
-@pytest.mark.parametrize("name", ["video7010.mp4", "video7012.mp4", "video7014.mp4"])
-def test_real_videos_stay_whole_in_other_containers(tmp_path, name, container):
-    path = remux(shared(f"data/msrvtt/videos/{name}"), tmp_path / "copy", container)
+@pytest.mark.parametrize("name", ["ok_h264.mp4", *(f"msrvtt/videos/video{i}.mp4" for i in (7010, 7012, 7014))])
+def test_videos_stay_whole_in_other_containers(tmp_path, name, container):
+    path = remux(any_video(name), tmp_path / "copy", container)
     assert take(path, want(1)).finished.partial == ""
 
 
-@pytest.mark.parametrize("folder", ["data/msrvtt/videos", "data/msvd/videos", "data/features/bmt"])
-def test_real_videos_are_whole(folder):
-    paths = [path for path in shared(folder).iterdir() if path.suffix in (".mp4", ".avi")]
-    assert paths
-    for path in paths:
-        assert take(path, want(1)).finished.partial == ""
-        assert take(path, want(24)).finished.partial == ""
+@pytest.mark.parametrize("name", [*MADE_UP, *REAL])
+def test_videos_are_whole(name):
+    path = any_video(name)
+    assert take(path, want(1)).finished.partial == ""
+    assert take(path, want(24)).finished.partial == ""
 
 
 @pytest.mark.parametrize("codec", ["libvpx", "libvpx-vp9"])
 def test_the_strict_decoder_gives_the_frames_of_ffmpegs_own(tmp_path, codec):
-    path = transcode(shared("zoo/ok_h264.mp4"), tmp_path / "x.webm", codec, "webm", speed="8")
+    path = transcode(VIDEOS / "ok_h264.mp4", tmp_path / "x.webm", codec, "webm", speed="8")
     info, pictures = probe_video(path), []
     for strict in (True, False):
         decoding = backends.Decoding(info, [backends.Size(64)], strict)

@@ -66,8 +66,8 @@ ZOO = [
 
 
 SILENT = [
+    *("av1.mp4", "frag.mp4", "vp9.webm", "gif.mp4", "raw_es.mp4"),
     "data/msrvtt/videos/video7013.mp4",
-    *(f"zoo/{name}" for name in ("av1.mp4", "frag.mp4", "vp9.webm", "gif.mp4", "raw_es.mp4")),
 ]
 
 
@@ -100,9 +100,15 @@ def test_decibels_of_a_files_maximum_come_of_the_rows(logmel):
     assert (theirs == theirs.min()).any(), "some are cut"
 
 
-@pytest.mark.parametrize("path", [*REAL, *(f"zoo/{name}" for name in ZOO)])
-def test_real_videos_give_the_second_librarys_values(path):
-    path = shared(path)
+@pytest.fixture
+def heard_file(request, zoo_folder) -> Path:
+    """A made-up video of the zoo, or a real one."""
+    return shared(request.param) if request.param.startswith("data/") else zoo_folder / request.param
+
+
+@pytest.mark.parametrize("heard_file", [*ZOO, *REAL], indirect=True)
+def test_videos_give_the_second_librarys_values(heard_file):
+    path = heard_file
     samples, first = decoded_whole(path)
     expected = second(np.append(np.zeros(first), samples))
     made = heard(path)
@@ -117,10 +123,10 @@ def test_real_videos_give_the_second_librarys_values(path):
 
 
 @needs_program
-@pytest.mark.parametrize("path", [*REAL, "zoo/ok_h264.mp4", "zoo/h264.mkv", "zoo/trunc_tail.mp4"])
-def test_the_ffmpeg_program_gives_the_same_sound(path):
+@pytest.mark.parametrize("heard_file", ["ok_h264.mp4", "h264.mkv", "trunc_tail.mp4", *REAL], indirect=True)
+def test_the_ffmpeg_program_gives_the_same_sound(heard_file):
     """Its decoder is another version's, whose last bits show in bands that are next to nothing."""
-    path = shared(path)
+    path = heard_file
     made = heard(path)
     first = WINDOW - made.valid_frames[0]
     with av.open(str(path)) as container:
@@ -139,10 +145,10 @@ def test_the_ffmpeg_program_gives_the_same_sound(path):
     assert differences.max() < 0.02 and differences[theirs > -80].max(initial=0) < 1e-3
 
 
-@pytest.mark.parametrize("path", SILENT)
-def test_real_videos_without_sound_say_so(path):
+@pytest.mark.parametrize("heard_file", SILENT, indirect=True)
+def test_videos_without_sound_say_so(heard_file):
     with pytest.raises(VideoError, match="there is no sound stream in it") as failed:
-        heard(shared(path))
+        heard(heard_file)
     assert failed.value.kind == "no_sound"
 
 
@@ -158,8 +164,8 @@ def test_real_videos_without_sound_say_so(path):
         ("trunc_nomoov.mp4", "unreadable"),
     ],
 )
-def test_odd_files_of_the_zoo(name, outcome):
-    path = shared(f"zoo/{name}")
+def test_odd_files_of_the_zoo(zoo_folder, name, outcome):
+    path = zoo_folder / name
     try:
         found = f"partial: {heard(path).partial}"
     except VideoError as error:

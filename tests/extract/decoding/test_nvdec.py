@@ -10,10 +10,9 @@ import av
 import numpy as np
 import pytest
 import torch
-from helpers.decoding import REAL, ask, differences, needs_torchcodec, pictures_by, take, want
+from helpers.decoding import REAL, any_video, ask, differences, needs_torchcodec, pictures_by, take, want
 from helpers.extractors import stub
 from helpers.fake_cuda import pretended
-from helpers.shared import shared
 from vlalign.extract import load_extractor
 from vlalign.extract.cli import main as extract_main
 from vlalign.extract.decoding import nvdec_backend
@@ -42,8 +41,8 @@ from vlalign.storage.profiles import PROFILES
 from vlalign.storage.records import Profile
 
 NO_GPU = pytest.mark.skipif(torch.cuda.is_available(), reason="here is a GPU, so CUDA does not refuse")
-SATURATED = list(REAL)[4]
-"""A real video on which the matrix of another standard shows."""
+SATURATED = ["ok_h264.mp4", list(REAL)[4]]
+"""Videos on which the matrix of another standard shows."""
 
 
 @pytest.fixture
@@ -55,8 +54,9 @@ def engine(monkeypatch):
 # What it is compared with
 
 
-def real_frames(name: str = SATURATED) -> list[np.ndarray]:
-    info = probe_video(shared(REAL[name]))
+@pytest.fixture(params=SATURATED)
+def frames(request) -> list[np.ndarray]:
+    info = probe_video(any_video(request.param))
     return frames_of_cpu(Decoding(info, []), frames_to_compare(info, np.arange(0, len(info.pts), 10)))
 
 
@@ -72,8 +72,8 @@ def rounded(frames: list[np.ndarray]) -> list[np.ndarray]:
     return [np.clip(np.rint(frame), 0, 255).astype(np.uint8) for frame in frames]
 
 
-def test_the_same_frames_and_other_roundings_are_near():
-    frames, rng = real_frames(), np.random.default_rng(0)
+def test_the_same_frames_and_other_roundings_are_near(frames):
+    rng = np.random.default_rng(0)
     check_near(frames, frames)
     check_near(rounded([frame + rng.integers(-1, 2, frame.shape) for frame in frames]), frames)
 
@@ -89,14 +89,12 @@ def test_the_same_frames_and_other_roundings_are_near():
     ],
     ids=["another matrix", "another range", "blue for red", "another size", "a frame fewer"],
 )
-def test_frames_of_another_meaning_are_not_near(change, words):
-    frames = real_frames()
+def test_frames_of_another_meaning_are_not_near(frames, change, words):
     with pytest.raises(NotTrusted, match=words):
         check_near(change(frames), frames)
 
 
-def test_another_frame_is_not_near():
-    frames = real_frames()
+def test_another_frame_is_not_near(frames):
     with pytest.raises(NotTrusted):
         check_near([*frames[1:], frames[0]], frames)
 
@@ -121,10 +119,10 @@ def test_up_to_four_frames_of_two_seconds_are_compared(with_sound, wanted, compa
 
 
 @needs_torchcodec
-@pytest.mark.parametrize("name", [SATURATED, list(REAL)[-1]])
+@pytest.mark.parametrize("name", [*SATURATED, list(REAL)[-1]])
 def test_frames_are_scaled_from_rgb_to_nearly_the_same_pictures(engine, name):
     engine("cpu")
-    info, sizes = probe_video(shared(REAL[name])), [Size(224, LIBSWSCALE), Size(112, PILLOW)]
+    info, sizes = probe_video(any_video(name)), [Size(224, LIBSWSCALE), Size(112, PILLOW)]
     wanted = np.arange(0, min(len(info.pts), 100), 25)
     expected, _ = pictures_by("pyav", info, sizes, wanted)
     decoding = Decoding(info, sizes)

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 from helpers.decoding import answers, needs_torchcodec
 from helpers.mutations import MUTATIONS, mutate
-from helpers.shared import shared
 from helpers.videos import scene
 from vlalign.extract.decoding import process as decode_process
 from vlalign.extract.decoding import sandbox
@@ -220,10 +219,10 @@ def calls_when_confined(trace: str) -> list[tuple[str, str]]:
 
 @pytest.mark.slow
 @linux
-def test_a_decoder_calls_nothing_that_opens_files_or_reaches_the_network(tmp_path, monkeypatch):
+def test_a_decoder_calls_nothing_that_opens_files_or_reaches_the_network(zoo_folder, tmp_path, monkeypatch):
     if shutil.which("strace") is None:
         pytest.skip("no strace on this machine")
-    paths = [path for path in sorted(shared("zoo").glob("*")) if path.is_file()]
+    paths = [path for path in sorted(zoo_folder.glob("*")) if path.is_file()]
     sources = [
         path for path in paths if path.suffix in (".mp4", ".webm", ".mkv", ".ts") and path.stat().st_size > 20_000
     ]

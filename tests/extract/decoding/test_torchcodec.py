@@ -5,9 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from helpers.damage import ZEROED, zero_packets
-from helpers.decoding import REAL, ask, needs_program, needs_torchcodec, pictures_by, take, want
+from helpers.decoding import MADE_UP, REAL, any_video, ask, needs_program, needs_torchcodec, pictures_by, take, want
 from helpers.odd_videos import KINDS, make
-from helpers.shared import shared
 from helpers.videos import RECORDINGS
 from vlalign.extract.decoding.backends import choose_backends
 from vlalign.extract.decoding.errors import NotTrusted, VideoError
@@ -38,9 +37,9 @@ def assert_same_as_pyav(path: Path, every: int = 1) -> None:
         np.testing.assert_array_equal(pictures, same)
 
 
-@pytest.mark.parametrize("name", REAL)
-def test_real_videos_give_pyavs_pictures(name):
-    info = probe_video(shared(REAL[name]))
+@pytest.mark.parametrize("name", [*MADE_UP, *REAL])
+def test_videos_give_pyavs_pictures(name):
+    info = probe_video(any_video(name))
     if torchcodec_reads_well(info, FROM_RGB):
         assert_same_as_pyav(info.path, every=20)
     else:

@@ -7,7 +7,6 @@ import pytest
 from helpers.damage import skipping
 from helpers.decoding import ZOO_SIDE, ask, assert_same, by_program, needs_program, pictures_by, want
 from helpers.openings import Openings
-from helpers.shared import shared
 from vlalign.extract.decoding import backends
 from vlalign.extract.decoding.decord_backend import decord_reads_well
 from vlalign.extract.decoding.probe import probe_video
@@ -21,6 +20,7 @@ WHOLE = dict.fromkeys(
     [
         *("ok_h264.mp4", "ok_faststart.mp4", "frag.mp4", "-dash id.mp4", "co:lon.mp4", "pct%03d.mp4"),
         *("av1.mp4", "hevc10.mp4", "vp9.webm", "raw_es.mp4", "interl.mpg", "flip_mid.mp4", "rot90.mp4"),
+        *("h264.avi", "h264.ts"),
     ],
     (120, 120),
 ) | {
@@ -87,11 +87,10 @@ HIDDEN = ("flip_mid.mp4",)
 """Damage that each version of FFmpeg paints over in its own way."""
 
 
-def test_no_file_of_the_zoo_ends_the_child(zoo, process):
+def test_no_file_of_the_zoo_ends_the_child(zoo, zoo_folder, process):
     assert zoo("README.md").failure.kind == "unreadable"
-    assert {p.name for p in shared("zoo").iterdir() if p.is_file()} - {"README.md"} == set(WHOLE) | set(PARTIAL) | set(
-        FAILED
-    )
+    videos = {path.name for path in zoo_folder.iterdir() if path.is_file()} - {"README.md", "make.sh"}
+    assert videos == {*WHOLE, *PARTIAL, *FAILED}
     assert process.usable
 
 
@@ -128,15 +127,15 @@ def test_zoo_files_that_fail(zoo, name):
 
 @needs_program
 @pytest.mark.parametrize("name", [*(name for name in WHOLE if name not in {*COPIES, *HIDDEN}), "trunc_tail.mp4"])
-def test_zoo_files_give_the_frames_of_the_ffmpeg_program(zoo, name):
+def test_zoo_files_give_the_frames_of_the_ffmpeg_program(zoo, zoo_folder, name):
     rows = np.stack(zoo(name).rows)
-    (theirs,) = by_program(shared(f"zoo/{name}"), *rows.shape[1:3], 24)
+    (theirs,) = by_program(zoo_folder / name, *rows.shape[1:3], 24)
     assert_same(rows, theirs)
 
 
 @pytest.mark.parametrize("name", [name for name in WHOLE if name not in {*COPIES, *HIDDEN, "huge_8k.mp4"}])
-def test_zoo_files_give_the_same_pictures_with_any_decoder(name):
-    info = probe_video(shared(f"zoo/{name}"))
+def test_zoo_files_give_the_same_pictures_with_any_decoder(zoo_folder, name):
+    info = probe_video(zoo_folder / name)
     every = np.arange(min(len(info.pts), 40))
     ((pictures,), _) = pictures_by("pyav", info, [ZOO_SIDE], every)
     assert len({picture.tobytes() for picture in pictures}) == len(every)
@@ -161,16 +160,15 @@ def test_zoo_damage_in_pictures_is_noted_whichever_decoders_there_are(zoo):
 @pytest.mark.parametrize(
     "name", ["ok_h264.mp4", "frag.mp4", "h264.mkv", "hevc10.mp4", "interl.mpg", "cut_editlist.mp4", "rot90.mp4"]
 )
-def test_skipping_changes_no_picture_of_the_zoo(name):
-    some, num_some, same, num_whole = skipping(probe_video(shared(f"zoo/{name}")), 112)
+def test_skipping_changes_no_picture_of_the_zoo(zoo_folder, name):
+    some, num_some, same, num_whole = skipping(probe_video(zoo_folder / name), 112)
     np.testing.assert_array_equal(some, same)
     assert num_some < 0.65 * num_whole or name == "interl.mpg"
 
 
-def test_zoo_playlists_open_no_other_file(process):
-    folder = shared("zoo")
-    openings, num_refused = Openings(sorted((folder / "secret").iterdir())), 0
-    for path in sorted(folder.iterdir()):
+def test_zoo_playlists_open_no_other_file(zoo_folder, process):
+    openings, num_refused = Openings(sorted((zoo_folder / "secret").iterdir())), 0
+    for path in sorted(zoo_folder.iterdir()):
         if path.is_file() and path.read_bytes()[:7] in (b"#EXTM3U", b"ffconca"):
             assert ask(process, path, want(1)).failure.kind == "unreadable"
             num_refused += 1

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from helpers.networks import GOLDEN, STORED_GOLDEN, assert_golden, golden_script, golden_state
+from helpers.golden import pixels
+from helpers.networks import GOLDEN, STORED_GOLDEN, assert_golden, golden_state
 from vlalign.extract import load_extractor
 from vlalign.extract.models import MODELS, resnet3d
 from vlalign.extract.models.r2plus1d import R2Plus1D34
@@ -44,7 +45,7 @@ large. How each is read is tested below, without computing."""
 def test_golden_values_from_every_wrapping(name, wrapping, checkpoint):
     entry, _, shape = GOLDEN[name]
     extractor = load_extractor(name, weights=checkpoint(WRAPPINGS[wrapping](golden_state(name))))
-    rows = extractor.features(golden_script().pixels(shape, 0))
+    rows = extractor.features(pixels(shape))
     assert_golden(rows, entry)
     if name == "s3d":
         assert_golden(extractor.network.video_embedding(rows), "s3d_howto100m/16x224/video_embedding")

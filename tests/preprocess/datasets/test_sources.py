@@ -11,7 +11,6 @@ from helpers.readers import (
     left_out,
     write,
 )
-from helpers.shared import shared
 from vlalign.preprocess.datasets import DATASETS, activitynet, coin, youcook2
 from vlalign.storage.common.errors import UserError
 from vlalign.storage.common.problems import Problems
@@ -71,10 +70,10 @@ def test_a_task_that_is_not_text_is_left_out(tmp_path, task):
     left_out(problems, ("COIN.json, video 'a', segment 1", "expected a text"))
 
 
-def test_every_data_set_says_where_its_files_are_published():
+def test_every_data_set_says_where_its_files_are_published(tmp_path):
     for name, spec in DATASETS.items():
         assert spec.protocols and all("http" in source for source in spec.published.values()), name
         with pytest.raises(UserError, match="missing"):
             from vlalign.preprocess.datasets.sources import Annotations
 
-            list(partial(spec.read, Annotations(shared("zoo"), spec.published, Problems()))(spec.protocols[0]))
+            list(partial(spec.read, Annotations(tmp_path, spec.published, Problems()))(spec.protocols[0]))

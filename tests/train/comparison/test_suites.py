@@ -2,10 +2,10 @@
 
 import csv
 import re
-from pathlib import Path
 
 import pytest
 from helpers.labelled import make_steps
+from helpers.shared import shared
 from helpers.toy import make_toy
 from helpers.training import TRAIN_COMMAND, at, torchrun
 from vlalign.storage.captions import write_captions_about
@@ -14,7 +14,6 @@ from vlalign.train.cli_train import main as train_main
 from vlalign.train.comparison.suite_files import all_suites, read_suite, row_config, row_settings
 from vlalign.train.tasks import TASKS
 
-PAPERS = Path(__file__).resolve().parents[4] / "shared" / "papers"
 SMALL = [
     "--features",
     "s3d",
@@ -60,10 +59,8 @@ def test_columns_are_measures(name):
 @pytest.mark.parametrize("name", SUITES)
 def test_figures_stand_in_the_paper_in_this_order(name):
     """The text of the papers is not part of the repository."""
-    path = PAPERS / f"{name.partition('-')[0]}.txt"
-    if not path.exists():
-        pytest.skip(f"no {path}")
-    text = re.sub(r"</?b>|\\\w+|[$|*{}]|<li>|</?ul>", " ", path.read_text(encoding="utf-8"))
+    paper = shared(f"papers/{name.partition('-')[0]}.txt").read_text(encoding="utf-8")
+    text = re.sub(r"</?b>|\\\w+|[$|*{}]|<li>|</?ul>", " ", paper)
     numbers = [float(number) for number in re.findall(r"(?<![\w.])\d+(?:\.\d+)?", text)]
     missing = []
     for row in SUITES[name].rows:
@@ -82,7 +79,7 @@ def toco_rows() -> dict[str, dict[str, list[float]]]:
     In "10 8 7 7 6 7" the last four are those of ToCo's four weights: its rows come last in each block.
     """
     found: dict[str, dict[str, list[float]]] = {}
-    text = re.sub(r"<.*?>", " ", (PAPERS / "toco.txt").read_text(encoding="utf-8"))
+    text = re.sub(r"<.*?>", " ", shared("papers/toco.txt").read_text(encoding="utf-8"))
     before, after = text.split("Table 1: Comparing")
     for part, kinds in ((before, [""]), (after, ["zero-shot, ", "fine-tuned, "])):
         seen: dict[str, int] = {}
@@ -102,8 +99,6 @@ def toco_rows() -> dict[str, dict[str, list[float]]]:
 
 @pytest.mark.parametrize("name", ["toco-table1", "toco-table2"])
 def test_tocos_figures_are_those_of_their_rows(name):
-    if not (PAPERS / "toco.txt").exists():
-        pytest.skip(f"no {PAPERS / 'toco.txt'}")
     printed = toco_rows()
     wrong = [
         (row.name, dataset, figures, printed[row.name][dataset])

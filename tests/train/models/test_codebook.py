@@ -1,19 +1,15 @@
 """CMCM's codebook: nearest codewords, their moving averages, and codewords that nothing uses."""
 
-import json
-
-import numpy as np
 import torch
-from helpers.shared import shared
+from helpers.golden import reference_numbers
 from vlalign.train.models.codebook import IDLE_STEPS, SharedCodebook
 from vlalign.train.workers import Workers
 
 
 def test_codebook_updates_equal_those_of_a_published_program():
     """ResDAVEnet-VQ's, whose smoothing by 1e-5 CMCM's appendix A does not have."""
-    with np.load(shared("data/goldens/inputs.npz")) as arrays:
-        given = {name: torch.from_numpy(arrays[name]) for name in arrays if name.startswith("vq_")}
-    steps = json.loads(shared("data/goldens/goldens.json").read_text())["vq_ema"]["steps"]
+    expected, inputs = reference_numbers()
+    given, steps = {name: torch.from_numpy(values) for name, values in inputs.items()}, expected["vq_ema"]["steps"]
     codebook = SharedCodebook(4, 8)
     codebook.codewords, codebook.sums = given["vq_init"].clone(), given["vq_init"].clone()
     for number, tokens in enumerate(given["vq_inputs"]):

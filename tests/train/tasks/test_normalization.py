@@ -1,11 +1,10 @@
 """Scores that were normalised, on a real matrix (trained Cap4Video scores of MSR-VTT's 1,000 test pairs) and on made
 ones."""
 
-import json
-
 import numpy as np
 import pytest
 import torch
+from helpers.golden import reference_numbers
 from helpers.shared import shared
 from vlalign.train.losses import sinkhorn_biases
 from vlalign.train.metrics import retrieval_metrics
@@ -29,7 +28,7 @@ def recall(scores: np.ndarray) -> float:
 def test_the_oracle_lifts_a_real_matrix_and_leaves_no_error(real):
     assert recall(real) == pytest.approx(48.0)
     found = normalize("ncl-oracle", real, GAMMA, OWN)
-    golden = json.loads(shared("data/goldens/goldens.json").read_text())["retrieval"]["cap4video_video"]
+    golden = reference_numbers()[0]["retrieval"]["cap4video_video"]
     theirs = golden["t2v_after_sinkhorn_tau0.01_200it"]
     metrics = retrieval_metrics(found.by_caption)["text_to_video"]
     assert metrics["R@1"] == pytest.approx(theirs["R1"]) and metrics["R@1"] >= 53.5
@@ -40,9 +39,7 @@ def test_the_oracle_lifts_a_real_matrix_and_leaves_no_error(real):
 
 
 def test_dual_softmax_is_that_of_camoe(real):
-    golden = json.loads(shared("data/goldens/goldens.json").read_text())["retrieval"]["cap4video_video"][
-        "t2v_after_dsl_x100"
-    ]
+    golden = reference_numbers()[0]["retrieval"]["cap4video_video"]["t2v_after_dsl_x100"]
     metrics = retrieval_metrics(normalize("dsl", real, GAMMA, OWN).by_caption)["text_to_video"]
     assert metrics["R@1"] == pytest.approx(golden["R1"]) and metrics["mean_rank"] == pytest.approx(golden["MeanR"])
 

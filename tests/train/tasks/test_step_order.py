@@ -1,12 +1,11 @@
 """The dynamic programme that places steps: against CrossTask's own, and against all ways."""
 
 import itertools
-import json
 import math
 
 import numpy as np
 import pytest
-from helpers.shared import shared
+from helpers.golden import reference_numbers
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
@@ -16,10 +15,9 @@ from vlalign.train.tasks.step_order import order_steps
 @pytest.mark.parametrize("size", ["12x3", "30x5", "80x11", "5x5"])
 @pytest.mark.parametrize("exactly_one", [True, False])
 def test_cost_and_path_are_those_of_crosstasks_own_programme(size, exactly_one):
-    folder = shared("data/goldens")
-    golden = json.loads((folder / "goldens.json").read_text())["crosstask_dp"][f"{size}_exactly_one={exactly_one}"]
-    with np.load(folder / "inputs.npz") as inputs:
-        found = order_steps(inputs[f"dp_C_{size}"], exactly_one=exactly_one)
+    expected, inputs = reference_numbers()
+    golden = expected["crosstask_dp"][f"{size}_exactly_one={exactly_one}"]
+    found = order_steps(inputs[f"dp_C_{size}"], exactly_one=exactly_one)
     assert found.cost == pytest.approx(golden["cost"], rel=1e-9)
     assert [np.flatnonzero(found.step_T == step + 1).tolist() for step in range(len(golden["frames"]))] == golden[
         "frames"
