@@ -11,6 +11,7 @@ import pytest
 import torch
 from helpers.clusters import APART
 from helpers.demo_query import demo_query, fits
+from helpers.needs import PROGRAM, SYSTEM, missing_programs, missing_rights, need
 from helpers.small_clip import train_clip
 from timm import create_model
 from timm.models import save_for_hf
@@ -117,8 +118,8 @@ def test_table(tmp_path, home, made_demo, monkeypatch):
 @pytest.mark.slow
 def test_cluster(tmp_path, home, made_demo):
     """Apart from other networks and processes: ``ray stop`` ends every Ray that it sees."""
-    if os.geteuid() != 0 or not all(map(shutil.which, ("unshare", "ip"))):
-        pytest.skip("needs root, unshare and ip")
+    need(SYSTEM, missing_rights())
+    need(PROGRAM, missing_programs("unshare", "ip"))
     with_demo(tmp_path, made_demo)
     program = 'ip link set lo up && mkdir -p /tmp/ray && mount -t tmpfs ray /tmp/ray && exec "$@"'
     call = [sys.executable, TOP / "docs" / "run_tutorial.py", TUTORIALS / "cluster.md", tmp_path]

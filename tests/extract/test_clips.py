@@ -8,8 +8,8 @@ from pathlib import Path
 import av
 import numpy as np
 import pytest
+from helpers.needs import shared
 from helpers.numbered import SOUND_RATE_HZ, numbered_picture, numbers_of, write_video
-from helpers.shared import shared
 from helpers.zoo import VIDEOS
 from vlalign.extract.clips import cut_clip
 from vlalign.extract.decoding.clip import LONGEST_CLIP_SECONDS, MOST_FPS, MOST_SIDE_PX

@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from helpers.disks import mounted
+from helpers.needs import PROGRAM, SYSTEM, missing_programs, need
 from helpers.sounds import sound_of_one_second, write_clip
 from vlalign.extract import fetch
 from vlalign.extract.cli import main
@@ -276,8 +277,7 @@ NOT_READABLE = {
 @pytest.mark.parametrize("path", NOT_READABLE, ids=lambda path: path.name)
 @pytest.mark.parametrize("features", [["logmel"], ["s3d"], ["s3d", "logmel"]], ids="+".join)
 def test_a_disk_that_cannot_be_read_is_not_the_video_s_fault(tmp_path, path, features):
-    if not path.exists():
-        pytest.skip(f"{path} is not there")
+    need(SYSTEM, [] if path.exists() else [str(path)])
     extractors = [load_extractor(name, weights="random") for name in features]
     ((_, result),) = extract_videos([Job("a", path, extractors)], extractors)
     assert isinstance(result, VideoError)
@@ -289,8 +289,8 @@ def test_a_disk_that_fails_in_the_middle_of_a_video_gives_no_partial_features(tm
     """Its second half cannot be read; a decoder sees the same as at the end of a file that was cut."""
     image = tmp_path / "image"
     image.write_bytes(bytes(16 << 20))
-    if not shutil.which("mkfs.ext4") or subprocess.run(["mkfs.ext4", "-q", "-b", "1024", image]).returncode:
-        pytest.skip("needs mkfs.ext4")
+    need(PROGRAM, missing_programs("mkfs.ext4"))
+    subprocess.run(["mkfs.ext4", "-q", "-b", "1024", image], check=True)
     noise = 0.1 * np.random.default_rng(0).standard_normal((1, 20 * 48_000))
     video = write_clip(tmp_path / "a.mkv", sound=noise, seconds=20.0, codec="pcm_s16le")
     with mounted(tmp_path / "disk", "-o", "loop", image) as disk:

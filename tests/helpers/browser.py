@@ -7,16 +7,16 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-import pytest
+from helpers.needs import PROGRAM, package, skip_without
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-needs_browser = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
+needs_browser = skip_without(PROGRAM, [] if CHROMIUM else ["chromium"])
 
 
 @contextmanager
 def open_browser() -> Iterator[Any]:
     """Start Chromium without a window; skip the test without Playwright."""
-    sync_api = pytest.importorskip("playwright.sync_api")
+    sync_api = package("playwright.sync_api")
     with sync_api.sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         yield browser

@@ -1,6 +1,5 @@
 """Decoding in tests: what is wanted, videos whose frames say which they are, and the ffmpeg program to compare with."""
 
-import shutil
 import subprocess
 import tempfile
 from collections.abc import Sequence
@@ -25,20 +24,20 @@ from vlalign.extract.decoding.sampling import sample_frames
 from vlalign.extract.decoding.scaling import Size
 from vlalign.extract.decoding.windows import Row
 
+from helpers.needs import PACKAGE, needs_program, shared, skip_without
 from helpers.numbered import HEIGHT, WIDTH, numbers_of
 from helpers.rates import FPS
-from helpers.shared import shared
 from helpers.zoo import VIDEOS
 
-needs_decord = pytest.mark.skipif(backends.decord is None, reason="decord is not built for this processor")
+needs_decord = skip_without(PACKAGE, [] if backends.decord else ["decord"])
 
 
-needs_program = pytest.mark.skipif(shutil.which("ffmpeg") is None, reason="the ffmpeg program is not installed")
-
-
-needs_torchcodec = pytest.mark.skipif(
-    not torchcodec_backend.has_torchcodec() or find_library("avcodec") is None,
-    reason="torchcodec (vlalign[torchcodec]) or FFmpeg's shared libraries are not installed",
+needs_torchcodec = skip_without(
+    PACKAGE,
+    [
+        *([] if torchcodec_backend.has_torchcodec() else ["torchcodec"]),
+        *([] if find_library("avcodec") else ["FFmpeg's shared libraries"]),
+    ],
 )
 
 

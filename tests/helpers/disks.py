@@ -4,14 +4,14 @@ import contextlib
 import os
 import subprocess
 
-import pytest
+from helpers.needs import SYSTEM, need
 
 
 @contextlib.contextmanager
 def mounted(folder, *options):
     folder.mkdir(exist_ok=True)
     if os.geteuid() or subprocess.run(["mount", *options, folder], capture_output=True).returncode:
-        pytest.skip("needs root to mount a file system")
+        need(SYSTEM, ["the right to mount a file system"])
     try:
         yield folder
     finally:

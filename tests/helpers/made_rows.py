@@ -15,8 +15,8 @@ from vlalign.extract.extractor import Extractor
 from vlalign.extract.verification.compare import DIFFERENT, SAME, Alternatives, Comparison, Hypothesis, compare
 from vlalign.extract.verification.recipes import Recipes
 
+from helpers.needs import shared
 from helpers.networks import GOLDEN, golden_state
-from helpers.shared import shared
 
 
 class Swapped(torch.nn.Module):

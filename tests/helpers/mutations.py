@@ -8,7 +8,7 @@ from pathlib import Path
 import av
 import numpy as np
 
-from helpers.shared import shared
+from helpers.needs import shared
 from helpers.videos import remux
 
 SHORTEST_CUT_BYTES = 600

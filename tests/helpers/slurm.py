@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from helpers.needs import PROGRAM, SYSTEM, missing_programs, missing_rights, need
+
 from .clusters import APART
 
 DAEMONS = ("munged", "slurmctld", "slurmd")
@@ -106,9 +108,8 @@ class Slurm:
 def slurm() -> Iterator[Slurm]:
     """Return a Slurm; skip the test where it is not installed or cannot run."""
     path = f"{os.environ['PATH']}:{SBIN}"
-    missing = [name for name in NEEDED if shutil.which(name, path=path) is None]
-    if missing or os.geteuid() != 0:
-        pytest.skip(f"needs root and Debian's slurm-wlm, munge and iproute2 (missing: {', '.join(missing) or 'root'})")
+    need(SYSTEM, missing_rights())
+    need(PROGRAM, missing_programs(*NEEDED, path=path))
     folder = Path(tempfile.mkdtemp(prefix="slurm", dir="/tmp"))  # sockets allow no long path
     yield Slurm(folder, os.environ | {"PATH": path, "OMP_NUM_THREADS": "1"})
     shutil.rmtree(folder)

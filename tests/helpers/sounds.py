@@ -1,7 +1,6 @@
 """Files with sound that tests make."""
 
 import io
-import shutil
 import wave
 from collections.abc import Iterator
 from fractions import Fraction
@@ -9,7 +8,6 @@ from pathlib import Path
 
 import av
 import numpy as np
-import pytest
 from transformers import audio_utils
 from vlalign.extract.decoding.log_mel import HOP, NUM_BANDS, RATE, WINDOW, row_times
 from vlalign.extract.decoding.sound import sound_rows
@@ -29,9 +27,6 @@ def second(samples: np.ndarray, **how) -> np.ndarray:
         "dtype": np.float64,
     }
     return audio_utils.spectrogram(emphasised, HAMMING, WINDOW, HOP, **about | how).T[: -(-len(samples) // HOP)]
-
-
-needs_program = pytest.mark.skipif(shutil.which("ffmpeg") is None, reason="the ffmpeg program is not installed")
 
 
 SAME_DECIBELS = 1e-4

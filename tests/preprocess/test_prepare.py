@@ -10,7 +10,7 @@ from dataclasses import replace
 import pyarrow.parquet as pq
 import pytest
 from helpers.captions import SMALL, call, caption_file, tables
-from helpers.shared import shared
+from helpers.needs import shared
 from vlalign.preprocess import prepare as preparing
 from vlalign.preprocess.prepare import prepare_captions, prepare_records
 from vlalign.storage import Caption, VideoRecord, read_captions, read_idf

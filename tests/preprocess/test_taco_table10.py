@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 import spacy
-from helpers.shared import shared
+from helpers.needs import shared
 from spacy.tokens import Doc
 from tokenizers import BertWordPieceTokenizer
 from vlalign.preprocess.cli import main

@@ -6,7 +6,7 @@ import sys
 import pytest
 import spacy
 from helpers.captions import SMALL
-from helpers.shared import shared
+from helpers.needs import shared
 from vlalign.preprocess import tag
 from vlalign.preprocess.tag import RULER, installed_model, load_pipeline, single_word_tagger, tag_captions
 from vlalign.storage import Caption

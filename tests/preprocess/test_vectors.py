@@ -8,7 +8,7 @@ import re
 import numpy as np
 import pytest
 from gensim.models import KeyedVectors
-from helpers.shared import shared
+from helpers.needs import shared
 from vlalign.preprocess import vector_files
 from vlalign.preprocess.cli import main
 from vlalign.preprocess.vector_files import select_vectors

@@ -11,6 +11,7 @@ import jsonschema
 import pytest
 import ray.autoscaler
 import yaml
+from helpers.needs import package
 from ray.autoscaler._private.kuberay.autoscaling_config import _derive_autoscaling_config_from_ray_cr
 from ray.autoscaler._private.util import prepare_config, validate_config
 from ray.scripts.scripts import submit
@@ -77,7 +78,7 @@ def test_all_cluster_files_install_the_same():
 
 @pytest.mark.slow
 def test_rays_own_code_starts_both_machine_types_in_a_simulated_aws(monkeypatch, tmp_path):
-    moto = pytest.importorskip("moto", reason="moto simulates AWS")
+    moto = package("moto")  # simulates AWS
     monkeypatch.setenv("HOME", str(tmp_path))
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(name, "none")
@@ -163,7 +164,7 @@ def test_the_job_has_only_fields_that_kuberay_documents():
 
 
 def test_pods_and_claim_follow_the_schema_of_kubernetes():
-    kubernetes_validate = pytest.importorskip("kubernetes_validate", reason="it contains Kubernetes' schemas")
+    kubernetes_validate = package("kubernetes_validate")  # has Kubernetes' schemas
     for pod in PODS:
         described = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "pod"}, **pod}
         kubernetes_validate.validate(described, "1.34", strict=True)

@@ -3,7 +3,6 @@
 Debian's packages come from its mirror, and those of Python from uv's cache, as `make` left them there.
 """
 
-import os
 import re
 import shlex
 import shutil
@@ -13,6 +12,7 @@ from pathlib import Path
 from string import Template
 
 import pytest
+from helpers.needs import PROGRAM, SYSTEM, missing_programs, missing_rights, need
 from vlalign.storage import FeatureStore
 from vlalign.storage.files import read_jsonl
 
@@ -81,15 +81,16 @@ class CleanRoot:
 
 @pytest.mark.slow
 def test_what_the_steps_install_extracts_a_video_as_an_ordinary_user(tmp_path, short_video):
-    missing = [name for name in NEEDED if shutil.which(name) is None]
-    if missing or os.geteuid() != 0 or sys.version_info[:2] != PYTHON:
-        pytest.skip(f"needs root, Python {PYTHON[0]}.{PYTHON[1]} as Debian {SUITE} has it, and {', '.join(NEEDED)}")
+    need(SYSTEM, missing_rights())
+    need(
+        SYSTEM, [] if sys.version_info[:2] == PYTHON else [f"Python {PYTHON[0]}.{PYTHON[1]}, as Debian {SUITE} has it"]
+    )
+    need(PROGRAM, missing_programs(*NEEDED))
     root, wheels = tmp_path / "root", tmp_path / "root" / "wheels"
     made = subprocess.run(
         ["debootstrap", "--variant=minbase", SUITE, root], capture_output=True, text=True, check=False
     )
-    if made.returncode != 0:
-        pytest.skip(f"debootstrap could not make a Debian: {made.stdout[-300:]}")
+    need(SYSTEM, [f"a Debian by debootstrap ({made.stdout[-300:]})"] if made.returncode else [])
     wheels.mkdir()
     (root / "uv").mkdir()
     shutil.copy("/etc/resolv.conf", root / "etc" / "resolv.conf")

@@ -30,6 +30,7 @@ from helpers.clusters import (
     starts,
     wait_for,
 )
+from helpers.needs import PROGRAM, SYSTEM, missing_programs, missing_rights, need
 from helpers.sounds import sound_of_one_second
 from vlalign.extract.cli import main as extract_main
 from vlalign.extract.selection import render_missing
@@ -410,8 +411,8 @@ run ray down --yes {folder}/one_machine.yaml
 @pytest.mark.slow
 def test_ray_submit_installs_vlalign_on_a_machine_by_ssh_and_extracts_the_demo_set_there(tmp_path):
     needed = ["/usr/sbin/sshd", "ssh", "ssh-keygen", "rsync", "unshare", "ip"]
-    if os.geteuid() != 0 or not all(map(shutil.which, needed)):
-        pytest.skip(f"needs root and {', '.join(needed)}")
+    need(SYSTEM, missing_rights())
+    need(PROGRAM, missing_programs(*needed))
     folder = tmp_path / "m"
     for name in ("home", "client", "ray", "wheels"):
         (folder / name).mkdir(parents=True)

@@ -5,7 +5,7 @@ from typing import get_type_hints
 import numpy as np
 import pytest
 from helpers.golden import reference_numbers
-from helpers.shared import shared
+from helpers.needs import shared
 from vlalign.train.metrics import (
     TIES,
     Chance,

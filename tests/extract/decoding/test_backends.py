@@ -16,12 +16,12 @@ from helpers.decoding import (
     by_program,
     differences,
     needs_decord,
-    needs_program,
     pictures_by,
     take,
     version_of_program,
     want,
 )
+from helpers.needs import PROGRAM, missing_programs, need, needs_program
 from helpers.numbered import HEIGHT, busy_picture, constant
 from helpers.videos import RECORDINGS, UPRIGHT, all_frames
 from vlalign.extract.decoding import backends
@@ -50,7 +50,7 @@ def test_decoders_give_the_same_pictures(name):
     elif backends.decord is not None:
         assert "avi" in info.containers
     if not others:
-        pytest.skip("only one decoder reads it here")
+        need(PROGRAM, missing_programs("ffmpeg"))
     for other in others:
         for pictures, same in zip(pyav, other, strict=True):
             assert_same(pictures, same)

@@ -9,8 +9,9 @@ import av
 import numpy as np
 import pytest
 from helpers.damage import zero_bytes
-from helpers.decoding import MADE_UP, REAL, any_video, ask, needs_program, take, want
+from helpers.decoding import MADE_UP, REAL, any_video, ask, take, want
 from helpers.mutations import MUTATIONS, largest_change, make_sources, mutate, transcode
+from helpers.needs import needs_program
 from helpers.numbered import constant, moving_picture
 from helpers.videos import remux
 from helpers.zoo import VIDEOS

@@ -10,8 +10,8 @@ import av
 import numpy as np
 import pytest
 from helpers.decoding import BACKENDS, assert_same, chosen, pictures_by, take, want
+from helpers.needs import shared
 from helpers.numbered import HEIGHT, SOUND_RATE_HZ, constant, numbers_of, tone, write_video
-from helpers.shared import shared
 from helpers.videos import RECORDINGS, remux, scene
 from helpers.zoo import VIDEOS
 from PIL import Image

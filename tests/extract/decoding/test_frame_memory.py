@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from helpers.decoding import Ended, ask, children_of, take, want
+from helpers.needs import SYSTEM, skip_without
 from helpers.numbered import constant, moving_picture
 from vlalign.extract.decoding import frame_memory
 from vlalign.extract.decoding import process as decode_process
@@ -186,7 +187,7 @@ def test_rows_of_a_decoder_that_gave_up_are_not_mixed_with_those_of_the_next(vid
 # What is left
 
 
-@pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="this system has no files in memory without a name")
+@skip_without(SYSTEM, [] if hasattr(os, "memfd_create") else ["memfd_create"])
 def test_the_memory_keeps_its_size_whatever_a_decoder_does():
     descriptor = create(8192)
     for num_bytes in (0, 4096, 8193):

@@ -15,6 +15,7 @@ import av
 import numpy as np
 import pytest
 from helpers.decoding import BACKENDS, ask, pictures_by, take, want
+from helpers.needs import PROGRAM, SYSTEM, missing_programs, need, skip_without
 from helpers.numbered import HEIGHT, constant, numbered_picture, numbers_of
 from helpers.openings import Openings
 from helpers.videos import remux
@@ -119,8 +120,8 @@ def bait(with_sound, tmp_path) -> Path:
 
 @pytest.fixture
 def openings(bait) -> Iterator[Openings]:
-    if not sys.platform.startswith("linux"):
-        pytest.skip("only Linux tells which files are opened")
+    """Only Linux tells which files are opened."""
+    need(SYSTEM, [] if sys.platform == "linux" else ["Linux"])
     openings = Openings([bait / name for name in SECRETS])
     yield openings
     openings.close()
@@ -182,10 +183,10 @@ def test_ffmpeg_left_to_itself_opens_what_a_playlist_names(bait, openings, liste
     assert listener.num_calls() > 0
 
 
-@pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed")
+@skip_without(PROGRAM, missing_programs("strace"))
 def test_a_trace_shows_that_only_the_file_itself_is_opened(bait, listener, tmp_path):
-    if subprocess.run(["strace", "-o", tmp_path / "x", "true"], capture_output=True).returncode:
-        pytest.skip("strace may not trace here")
+    traced = subprocess.run(["strace", "-o", tmp_path / "x", "true"], capture_output=True)
+    need(SYSTEM, ["the right to trace"] if traced.returncode else [])
     lists = [write_playlist(bait, listener, which, f"{place}.mp4") for place, which in enumerate(PLAYLISTS)]
     good = bait / "good.mp4"
     shutil.copy(bait / "secret.mp4", good)

@@ -2,13 +2,13 @@
 
 import io
 import itertools
-import shutil
 import struct
 import subprocess
 import zlib
 
 import numpy as np
 import pytest
+from helpers.needs import needs_program
 from helpers.videos import touch
 from PIL import Image
 from vlalign.extract.cli import main as extract
@@ -96,7 +96,7 @@ def test_clip_sees_the_pixels_that_pillow_makes(tmp_path):
         np.testing.assert_array_equal(rows["clip_vit_b32"][0], scaled[:, left : left + 224])
 
 
-@pytest.mark.skipif(shutil.which("ffmpeg") is None, reason="no ffmpeg program")
+@needs_program
 @pytest.mark.parametrize("picture", [SMOOTH, NOISE], ids=["smooth", "noise"])
 def test_other_networks_get_the_pixels_of_the_ffmpeg_program(tmp_path, picture):
     path = saved(tmp_path / "a.png", picture)

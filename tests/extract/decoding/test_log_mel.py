@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 from helpers.decoding import version_of_program
-from helpers.shared import shared
-from helpers.sounds import SAME_DECIBELS, heard, needs_program, second
+from helpers.needs import needs_program, shared
+from helpers.sounds import SAME_DECIBELS, heard, second
 from transformers import audio_utils
 from vlalign.extract.decoding.errors import VideoError
 from vlalign.extract.decoding.log_mel import BLOCK_ROWS, HOP, NUM_BANDS, RATE, WINDOW, RowBlocks, log_mel_of_all

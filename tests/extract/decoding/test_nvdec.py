@@ -13,6 +13,7 @@ import torch
 from helpers.decoding import REAL, any_video, ask, differences, needs_torchcodec, pictures_by, take, want
 from helpers.extractors import stub
 from helpers.fake_cuda import pretended
+from helpers.needs import SYSTEM, skip_without
 from vlalign.extract import load_extractor
 from vlalign.extract.cli import main as extract_main
 from vlalign.extract.decoding import nvdec_backend
@@ -40,7 +41,7 @@ from vlalign.storage.layout import DatasetFolder
 from vlalign.storage.profiles import PROFILES
 from vlalign.storage.records import Profile
 
-NO_GPU = pytest.mark.skipif(torch.cuda.is_available(), reason="here is a GPU, so CUDA does not refuse")
+NO_GPU = skip_without(SYSTEM, ["a CUDA that refuses"] if torch.cuda.is_available() else [])
 SATURATED = ["ok_h264.mp4", list(REAL)[4]]
 """Videos on which the matrix of another standard shows."""
 

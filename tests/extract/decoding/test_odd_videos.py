@@ -1,17 +1,16 @@
 """All kinds of ``odd_videos.py``: the frames of the ffmpeg program, as published extractors call it, or a difference
 that is named."""
 
-import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 from helpers.decoding import MOST_DIFFERENCE, by_program, differences, take, version_of_program, want
+from helpers.needs import PROGRAM, need, needs_program
 from helpers.numbered import numbered_picture, numbers_of
 from helpers.odd_videos import KINDS, make, write_source
 from helpers.rates import FPS
 
-needs_program = pytest.mark.skipif(shutil.which("ffmpeg") is None, reason="the ffmpeg program is not installed")
 SHORT = "the program writes no picture at all of a video that ends before half a slot; the first one is taken here"
 ACCEPTED = {
     "one picture": ({1}, SHORT),
@@ -83,7 +82,7 @@ def test_odd_videos_give_the_frames_of_the_ffmpeg_program(source, tmp_path, kind
     except RuntimeError as error:
         if version_of_program().startswith("5."):
             raise
-        pytest.skip(f"this ffmpeg does not write it: {error}")
+        need(PROGRAM, [f"an ffmpeg that writes it ({error})"])
     taken = take(path, *(want(fps) for fps in FPS))
     assert taken.finished.partial == PARTIAL.get(kind, "")
     assert {frame.shape for rows in taken.rows for frame in rows} == {taken.frames.shape[1:]}

@@ -10,13 +10,13 @@ from helpers.decoding import (
     assert_as_program,
     assert_same,
     by_program,
-    needs_program,
     several_by_program,
     take,
     version_of_program,
     want,
     without_last_repeats,
 )
+from helpers.needs import needs_program
 from helpers.numbered import HEIGHT, WIDTH, constant, numbered_picture, numbers_of, write_video
 from helpers.odd_videos import make
 from helpers.rates import FPS, LENGTHS_SECONDS, RATES
@@ -157,6 +157,7 @@ def test_a_video_of_less_than_half_a_slot_gives_its_first_frame_where_the_progra
     assert numbers_of(take(path, want(1)).frames) == [0]
 
 
+@needs_program
 def test_libswscales_bicubic_is_that_of_the_ffmpeg_program(recordings):
     """The kernel of features that ffmpeg's default made: nearer to the program's pictures than the bilinear one is."""
     info = probe_video(recordings["25"])

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from helpers.decoding import answers, needs_torchcodec
 from helpers.mutations import MUTATIONS, mutate
+from helpers.needs import PROGRAM, SYSTEM, missing_programs, need, skip_without
 from helpers.videos import scene
 from vlalign.extract.decoding import process as decode_process
 from vlalign.extract.decoding import sandbox
@@ -25,7 +26,7 @@ from vlalign.extract.render import render_video
 LACKING = sandbox.lacks()
 
 
-linux = pytest.mark.skipif(bool(LACKING), reason=f"this system has {' and '.join(LACKING)}")
+linux = skip_without(SYSTEM, ["seccomp and Landlock"] if LACKING else [])
 
 
 ATTACK = """
@@ -220,8 +221,7 @@ def calls_when_confined(trace: str) -> list[tuple[str, str]]:
 @pytest.mark.slow
 @linux
 def test_a_decoder_calls_nothing_that_opens_files_or_reaches_the_network(zoo_folder, tmp_path, monkeypatch):
-    if shutil.which("strace") is None:
-        pytest.skip("no strace on this machine")
+    need(PROGRAM, missing_programs("strace"))
     paths = [path for path in sorted(zoo_folder.glob("*")) if path.is_file()]
     sources = [
         path for path in paths if path.suffix in (".mp4", ".webm", ".mkv", ".ts") and path.stat().st_size > 20_000

@@ -9,6 +9,7 @@ import av
 import numpy as np
 import pytest
 from helpers.extractors import stub
+from helpers.needs import needs_linux
 from helpers.sounds import heard, tone, write_clip, write_sound
 from helpers.videos import remux
 from vlalign.extract import extract_video, load_extractor
@@ -126,9 +127,7 @@ print([line.split()[1] for line in open("/proc/self/status") if line.startswith(
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(
-    not sys.platform.startswith("linux"), reason="only Linux tells the most memory that a program itself had"
-)
+@needs_linux
 @pytest.mark.parametrize("what, most_mb", [("decoding", 10), ("extracting", 180)])
 def test_memory_does_not_grow_with_the_length_of_the_sound(tmp_path, what, most_mb):
     """But for the rows themselves, of which an hour has 59 MB, and which are put together at the end."""

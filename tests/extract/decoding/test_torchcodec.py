@@ -5,7 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from helpers.damage import ZEROED, zero_packets
-from helpers.decoding import MADE_UP, REAL, any_video, ask, needs_program, needs_torchcodec, pictures_by, take, want
+from helpers.decoding import MADE_UP, REAL, any_video, ask, needs_torchcodec, pictures_by, take, want
+from helpers.needs import needs_program
 from helpers.odd_videos import KINDS, make
 from helpers.videos import RECORDINGS
 from vlalign.extract.decoding.backends import choose_backends

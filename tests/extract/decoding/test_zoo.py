@@ -5,7 +5,8 @@ import re
 import numpy as np
 import pytest
 from helpers.damage import skipping
-from helpers.decoding import ZOO_SIDE, ask, assert_same, by_program, needs_program, pictures_by, want
+from helpers.decoding import ZOO_SIDE, ask, assert_same, by_program, pictures_by, want
+from helpers.needs import needs_program
 from helpers.openings import Openings
 from vlalign.extract.decoding import backends
 from vlalign.extract.decoding.decord_backend import decord_reads_well

@@ -8,6 +8,7 @@ from dataclasses import asdict
 import numpy as np
 import pytest
 import torch
+from helpers.needs import SYSTEM, skip_without
 from helpers.videos import scene
 from vlalign.extract import extract_video, load_extractor
 from vlalign.extract.cli import main as extract_main
@@ -90,7 +91,7 @@ def test_other_weights_or_code_make_another_store(own, capsys):
     assert twice.weights.name == "colours_of_mine:make with two.pt"
 
 
-@pytest.mark.skipif(sys.version_info < (3, 11), reason="TOML is read from Python 3.11 on")
+@skip_without(SYSTEM, [] if sys.version_info >= (3, 11) else ["Python 3.11, which reads TOML"])
 def test_the_file_may_be_toml(own):
     values = json.loads((own / "mine.json").read_text())
     lines = [f"{name} = {json.dumps(value)}" for name, value in values.items() if value is not None]

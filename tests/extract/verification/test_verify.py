@@ -18,7 +18,7 @@ from helpers.made_rows import (
     remembered,
     verdicts_of,
 )
-from helpers.shared import shared
+from helpers.needs import shared
 from vlalign.extract import extract_video
 from vlalign.extract.extractor import Extractor
 from vlalign.extract.verification.compare import Alternatives, compare

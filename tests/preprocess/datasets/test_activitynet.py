@@ -4,6 +4,7 @@ import json
 
 import pytest
 from helpers.annotation_files import ODD_TEXT, ODD_TEXT_READ
+from helpers.needs import shared
 from helpers.readers import (
     brief,
     captions_of,
@@ -12,7 +13,6 @@ from helpers.readers import (
     refused,
     write,
 )
-from helpers.shared import shared
 from vlalign.preprocess.datasets import activitynet
 
 

@@ -6,6 +6,7 @@ import math
 import numpy as np
 import pytest
 from helpers.annotation_files import ODD_TEXT, ODD_TEXT_READ, coin_file, coin_video
+from helpers.needs import shared
 from helpers.readers import (
     annotations_of,
     brief,
@@ -14,7 +15,6 @@ from helpers.readers import (
     left_out,
     refused,
 )
-from helpers.shared import shared
 from hypothesis import given
 from hypothesis import strategies as st
 from vlalign.preprocess.datasets import coin

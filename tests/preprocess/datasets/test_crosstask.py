@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
+from helpers.needs import shared
 from helpers.readers import brief, captions_of, counts, left_out, refused, write
-from helpers.shared import shared
 from vlalign.preprocess.datasets import crosstask
 from vlalign.preprocess.datasets.crosstask import TaskVideo
 

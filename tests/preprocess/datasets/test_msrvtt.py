@@ -7,6 +7,7 @@ from itertools import groupby
 
 import pytest
 from helpers.annotation_files import VTT, VTT_CAPTIONS, VTT_LISTS, VTT_SENTENCES, by_video, data_json
+from helpers.needs import shared
 from helpers.readers import (
     annotations_of,
     counts,
@@ -15,7 +16,6 @@ from helpers.readers import (
     warnings,
     write_named,
 )
-from helpers.shared import shared
 from vlalign.preprocess.datasets import msrvtt
 
 

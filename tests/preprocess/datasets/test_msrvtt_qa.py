@@ -13,13 +13,13 @@ from helpers.annotation_files import (
     official_questions,
     question_files,
 )
+from helpers.needs import shared
 from helpers.readers import (
     counts,
     untimed_captions_of,
     warnings,
     write_named,
 )
-from helpers.shared import shared
 from vlalign.preprocess.datasets import msrvtt_qa, msvd_qa
 
 

@@ -2,8 +2,8 @@
 
 import pytest
 from helpers.annotation_files import MSVD_CAPTIONS, MSVD_LISTS
+from helpers.needs import shared
 from helpers.readers import counts, lines, untimed_captions_of, warnings, write_named
-from helpers.shared import shared
 from vlalign.preprocess.datasets import msvd
 
 

@@ -4,6 +4,7 @@ import json
 from collections import Counter
 
 from helpers.annotation_files import MAPPING, QUESTION_SPLITS, QUESTION_TYPES, QUESTIONS, question_files
+from helpers.needs import shared
 from helpers.readers import (
     counts,
     lines,
@@ -11,7 +12,6 @@ from helpers.readers import (
     warnings,
     write_named,
 )
-from helpers.shared import shared
 from vlalign.preprocess.datasets import msvd_qa
 
 

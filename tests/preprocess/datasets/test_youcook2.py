@@ -3,6 +3,7 @@
 import math
 
 from helpers.annotation_files import LONG_TEXT, ODD_TEXT, ODD_TEXT_READ, youcook, youcook_clip, youcook_files
+from helpers.needs import shared
 from helpers.readers import (
     brief,
     captions_of,
@@ -11,7 +12,6 @@ from helpers.readers import (
     refused,
     write,
 )
-from helpers.shared import shared
 from vlalign.preprocess.datasets import youcook2
 
 

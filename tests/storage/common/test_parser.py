@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+from helpers.needs import SYSTEM, need
 from vlalign.storage.common.parser import command_parser
 
 pytestmark = pytest.mark.portable
@@ -90,7 +91,7 @@ def test_a_word_too_many_is_not_taken_for_an_id_with_a_dash(capsys):
 @pytest.mark.parametrize("kind", TEXTS)
 def test_a_file_has_options_by_name_and_the_command_line_wins(tmp_path, parser, kind):
     if kind == "toml" and sys.version_info < (3, 11):
-        pytest.skip("TOML is read from Python 3.11 on")
+        need(SYSTEM, ["Python 3.11, which reads TOML"])
     path = tmp_path / f"options.{kind}"
     path.write_text(TEXTS[kind])
     parsed = parser.parse_args(["--config", str(path)])

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
+from helpers.needs import SYSTEM, skip_without
 
 pytestmark = pytest.mark.portable
 
@@ -31,7 +32,7 @@ def is_running(pid: int) -> bool:
         return False
 
 
-@pytest.mark.skipif(not Path("/proc").is_dir(), reason="looks for processes in /proc")
+@skip_without(SYSTEM, [] if Path("/proc").is_dir() else ["/proc"])
 @pytest.mark.parametrize("busy", [0, 1000], ids=["idle", "busy"])
 def test_child_processes_end_when_their_parent_is_killed(tmp_path, busy):
     program = tmp_path / "parent.py"

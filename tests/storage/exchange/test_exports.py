@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from helpers.foreign_files import ABOUT, IDS, OURS, PROFILE, WEIGHTS, assert_same, imported, make_store, stated, tar
-from helpers.shared import shared
+from helpers.needs import shared
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from vlalign.storage import FeatureStore, VideoFeatures, Weights, write_shard

@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from helpers.disks import mounted
+from helpers.needs import PROGRAM, SYSTEM, missing_programs, need
 from helpers.store_life import (
     PAGE,
     SHARD_VIDEOS,
@@ -200,11 +201,8 @@ def test_reported_writes_survive_a_power_cut(tmp_path):
     runs = [partial(extract, folder, videos[first::2], log) for first in (0, 1)]
     with image.open("wb") as file:
         file.truncate(16 << 20)
-    if (
-        not shutil.which("mkfs.ext4")
-        or subprocess.run(["mkfs.ext4", "-q", "-F", image], capture_output=True).returncode
-    ):
-        pytest.skip("needs mkfs.ext4")
+    need(PROGRAM, missing_programs("mkfs.ext4"))
+    subprocess.run(["mkfs.ext4", "-q", "-F", image], capture_output=True, check=True)
     before = {}
     for _ in range(8):
         with mounted(disk, "-o", "loop", image):
@@ -214,7 +212,7 @@ def test_reported_writes_survive_a_power_cut(tmp_path):
             try:
                 fcntl.ioctl(at, 0x8004587D, struct.pack("I", 2))  # EXT4_IOC_SHUTDOWN, without the journal's last part
             except OSError:
-                pytest.skip("this ext4 cannot be shut down")
+                need(SYSTEM, ["an ext4 that can be shut down"])
             finally:
                 os.close(at)
                 for child in children:

@@ -5,7 +5,7 @@ import re
 
 import pytest
 from helpers.labelled import make_steps
-from helpers.shared import shared
+from helpers.needs import shared
 from helpers.toy import make_toy
 from helpers.training import TRAIN_COMMAND, at, torchrun
 from vlalign.storage.captions import write_captions_about

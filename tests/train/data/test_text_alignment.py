@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 import spacy
-from helpers.shared import shared
+from helpers.needs import shared
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import BertWordPieceTokenizer

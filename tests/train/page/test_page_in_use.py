@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from helpers.browser import needs_browser, open_browser, serve
 from helpers.clips_of_text import new_clip, save_clip, word_tokenizer
+from helpers.needs import package
 from helpers.videos import encode_frames
 from PIL import Image
 from vlalign.extract.cli import main as extract_main
@@ -223,7 +224,7 @@ def test_filters_choose_and_going_back_shows_what_was_there(address, browser):
 
 @pytest.mark.parametrize("width, colours", LOOKS)
 def test_axe_finds_nothing_serious_on_the_page(address, browser, width, colours):
-    axe = pytest.importorskip("axe_playwright_python.sync_playwright")
+    axe = package("axe_playwright_python.sync_playwright")
     page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=colours, bypass_csp=True)
     page.goto(address)
     search(page)

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 from helpers.golden import reference_numbers
-from helpers.shared import shared
+from helpers.needs import shared
 from vlalign.train.losses import sinkhorn_biases
 from vlalign.train.metrics import retrieval_metrics
 from vlalign.train.scores import QuerySimilarities

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from helpers.browser import needs_browser, open_browser
+from helpers.needs import package
 from vlalign.storage.files import read_json, read_jsonl
 from vlalign.storage.layout import DatasetFolder
 from vlalign.storage.thumbnails import ThumbnailStore
@@ -156,7 +157,7 @@ def test_in_a_real_browser_queries_are_filtered_and_clips_play(report, width, co
 @pytest.mark.slow
 @needs_browser
 def test_axe_finds_nothing_serious_in_the_report(report):
-    axe = pytest.importorskip("axe_playwright_python.sync_playwright")
+    axe = package("axe_playwright_python.sync_playwright")
     with open_browser() as browser:
         for colours in ("light", "dark"):
             page = browser.new_page(color_scheme=colours)

@@ -5,7 +5,7 @@ import json
 
 import numpy as np
 import pytest
-from helpers.shared import shared
+from helpers.needs import shared
 from hypothesis import given
 from hypothesis import strategies as st
 from vlalign.preprocess.datasets import coin

@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 from helpers.labelled import make_steps
-from helpers.shared import shared
+from helpers.needs import shared
 from vlalign.preprocess.datasets import crosstask
 from vlalign.preprocess.datasets.sources import Annotations
 from vlalign.storage import Caption

@@ -5,7 +5,7 @@ from collections import Counter
 import numpy as np
 import pytest
 from helpers.labelled import make_questions
-from helpers.shared import shared
+from helpers.needs import shared
 from helpers.training import at
 from vlalign.preprocess.datasets import msvd_qa
 from vlalign.preprocess.datasets.sources import Annotations
