@@ -17,7 +17,6 @@ x264="-c:v libx264 -preset veryfast -crf 30 -g 48 -pix_fmt yuv420p"
     make -i ok_h264.mp4 -an -c copy -movflags frag_keyframe+empty_moov frag.mp4
     make -i ok_h264.mp4 -c copy h264.mkv
     make -i ok_h264.mp4 -c copy h264.ts
-    make -i ok_h264.mp4 -an -c copy h264.avi
     make -i ok_h264.mp4 -an -c copy -f h264 raw_es.mp4
     make -i ok_h264.mp4 -an -c copy -metadata:s:v rotate=90 rot90.mp4
     make -ss 1.3 -i ok_h264.mp4 -c copy cut_editlist.mp4
@@ -25,6 +24,7 @@ x264="-c:v libx264 -preset veryfast -crf 30 -g 48 -pix_fmt yuv420p"
     make $(picture 320x240 5) -c:v libsvtav1 -preset 12 -crf 50 av1.mp4
     make $(picture 320x240 5) -c:v libx265 -preset ultrafast -pix_fmt yuv420p10le -x265-params log-level=0 hevc10.mp4
     make $(picture 320x240 5) -c:v libvpx-vp9 -deadline realtime -cpu-used 8 vp9.webm
+    make $(picture 320x240 5) -c:v mpeg4 -g 48 -b:v 150k mpeg4.avi
     make $(picture 320x240 5) -c:v mpeg2video -flags +ildct+ilme -q:v 8 interl.mpg
     make $(picture 320x240 5) $x264 -vf "select='lt(t,2)+not(mod(n,6))'" -vsync vfr vfr.mp4
     make $(picture 321x241 2) -c:v libvpx-vp9 -deadline realtime -cpu-used 8 odd_vp9.webm

@@ -21,7 +21,7 @@ WHOLE = dict.fromkeys(
     [
         *("ok_h264.mp4", "ok_faststart.mp4", "frag.mp4", "-dash id.mp4", "co:lon.mp4", "pct%03d.mp4"),
         *("av1.mp4", "hevc10.mp4", "vp9.webm", "raw_es.mp4", "interl.mpg", "flip_mid.mp4", "rot90.mp4"),
-        *("h264.avi", "h264.ts"),
+        *("mpeg4.avi", "h264.ts"),
     ],
     (120, 120),
 ) | {
@@ -76,6 +76,8 @@ NOT_FOR_DECORD = {
         "gif.mp4",
         "vfr.mp4",
         "rot90.mp4",
+        "mpeg4.avi",
+        "h264.ts",
     ),
     *PARTIAL,
 }

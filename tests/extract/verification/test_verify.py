@@ -18,7 +18,7 @@ from helpers.made_rows import (
     remembered,
     verdicts_of,
 )
-from helpers.needs import shared
+from helpers.needs import needs_program, shared
 from vlalign.extract import extract_video
 from vlalign.extract.extractor import Extractor
 from vlalign.extract.verification.compare import Alternatives, compare
@@ -119,6 +119,7 @@ def i3d_of_two(tmp_path_factory) -> tuple[Extractor, Path, VideoFeatures, np.nda
 
 
 @pytest.mark.slow
+@needs_program
 @pytest.mark.parametrize("how", [*CHANGED, *MADE_BY])
 def test_how_rows_of_a_real_video_were_made_is_told(i3d_of_two, how):
     extractor, path, mine, others, alternatives = i3d_of_two
@@ -136,6 +137,7 @@ NUM_REAL_VIDEOS = 9
 
 
 @pytest.mark.slow
+@needs_program
 @pytest.mark.parametrize("number", range(NUM_REAL_VIDEOS))
 def test_how_rows_of_each_real_video_were_made_is_told(number, tmp_path):
     """Every video with one network, every network at least once: all pairs take hours, and are a benchmark,
