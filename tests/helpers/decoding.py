@@ -158,7 +158,7 @@ def without_last_repeats(pictures: Sequence[np.ndarray]) -> Sequence[np.ndarray]
 # Decoders agree
 
 
-MADE_UP = ("ok_h264.mp4", "h264.mkv", "h264.ts", "mpeg4.avi", "frag.mp4", "vp9.webm")
+MADE_UP = ("ok_h264.mp4", "h264.mkv", "mpeg4.avi", "frag.mp4", "vp9.webm")
 """Videos of ``tests/videos`` that stand for any."""
 
 

@@ -15,6 +15,11 @@ HTML = b"<!DOCTYPE html><html><body>Video unavailable</body></html>" * 50
 PLAYLIST = "#EXTM3U\n#EXT-X-TARGETDURATION:10\n#EXTINF:5.0,\n{}\n#EXT-X-ENDLIST\n"
 CONCATENATION = "ffconcat version 1.0\nfile {}\n"
 
+FLIPPED_IN_PICTURES = (
+    47820, 49104, 49301, 49660, 52015, 52309, 52345, 53507, 54302, 54758, 57554, 57759, 59885, 61212, 61729, 62195,
+    62730, 63188, 67026, 68457, 69618, 73764, 74147, 74287, 75083, 75481, 76038, 76574, 77089, 77099, 77657, 78181,
+    78788, 79095, 79127, 79260, 80790, 83575, 84543, 84625,
+)  # fmt: skip
 FLIPPED_IN_INDEX = (1680, 1686, 1734, 1740, 1760, 1783, 1799, 1824, 1873, 1885, 1955, 1972)
 CLOCK = 314
 """The byte of the picture's time scale (12,288 ticks a second) that is not zero."""
@@ -29,7 +34,7 @@ def write_zoo(folder: Path) -> None:
     (folder / "secret").mkdir()
     made = {
         **dict.fromkeys(AWKWARD_NAMES, ok),
-        "flip_mid.mp4": flipped(faststart, chance.sample(range(47_000, 85_000), 40)),
+        "flip_mid.mp4": flipped(faststart, FLIPPED_IN_PICTURES),
         "flip_index.mp4": flipped(faststart, FLIPPED_IN_INDEX),
         "timescale0.mp4": faststart[:CLOCK] + b"\0" + faststart[CLOCK + 1 :],
         "trunc_tail.mp4": faststart[: len(faststart) * 6 // 10],

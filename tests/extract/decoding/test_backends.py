@@ -48,7 +48,7 @@ def test_decoders_give_the_same_pictures(name):
     if decord_reads_well(info, [Size(224)]):
         others.append([pictures_by("decord", info, [side], wanted)[0][0] for side in (224, 112)])
     elif backends.decord is not None:
-        assert info.containers & {"avi", "mpegts"}
+        assert "avi" in info.containers
     if not others:
         need(PROGRAM, missing_programs("ffmpeg"))
     for other in others:
@@ -190,13 +190,13 @@ def test_skipping_frames_that_nothing_refers_to_changes_no_picture(tmp_path, how
         assert num_some < 0.7 * num_whole
 
 
-@pytest.mark.parametrize("name", ["h264.ts", "mpeg4.avi", *list(REAL)[:5], "msvd/videos/j2Dhf-xFUxU_13_20.avi"])
+@pytest.mark.parametrize("name", ["mpeg4.avi", *list(REAL)[:5], "msvd/videos/j2Dhf-xFUxU_13_20.avi"])
 def test_skipping_changes_no_picture(name):
     info = probe_video(any_video(name))
     some, num_some, same, num_whole = skipping(info, 112)
     np.testing.assert_array_equal(some, same)
     assert num_some <= num_whole
-    if not name.endswith(".avi"):  # AVI has no times to know frames by
+    if "msrvtt" in name:  # AVI has no times to know frames by
         assert num_some < 0.7 * num_whole
 
 
