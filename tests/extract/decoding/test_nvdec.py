@@ -120,8 +120,11 @@ def test_up_to_four_frames_of_two_seconds_are_compared(with_sound, wanted, compa
 
 
 @needs_torchcodec
-@pytest.mark.parametrize("name", [*SATURATED, list(REAL)[-1]])
-def test_frames_are_scaled_from_rgb_to_nearly_the_same_pictures(engine, name):
+@pytest.mark.parametrize(
+    "name, most",
+    [("ok_h264.mp4", 3.5), (SATURATED[-1], 2.5), (list(REAL)[-1], 2.5)],  # a test picture has sharp edges everywhere
+)
+def test_frames_are_scaled_from_rgb_to_nearly_the_same_pictures(engine, name, most):
     engine("cpu")
     info, sizes = probe_video(any_video(name)), [Size(224, LIBSWSCALE), Size(112, PILLOW)]
     wanted = np.arange(0, min(len(info.pts), 100), 25)
@@ -131,7 +134,7 @@ def test_frames_are_scaled_from_rgb_to_nearly_the_same_pictures(engine, name):
     assert list(indices) == wanted.tolist() and list(decoding.delivered) == info.pts.tolist()
     scaled_by_ffmpeg, scaled_by_pillow = (np.stack([pictures[i] for pictures in found]) for i in range(2))
     np.testing.assert_array_equal(scaled_by_pillow, expected[1])
-    assert 0 < differences(scaled_by_ffmpeg, expected[0]).max() < 2.5
+    assert 0 < differences(scaled_by_ffmpeg, expected[0]).max() < most
 
 
 @needs_torchcodec
