@@ -158,7 +158,8 @@ def _weights() -> Finding:
     try:
         folder = cache_folder()
     except UserError as error:
-        return Finding("weights", *str(error).removeprefix("weights: ").split("; ", 1))
+        found, todo = str(error).removeprefix("weights: ").split("; ", 1)
+        return Finding("weights", found, todo)
     missing = [name for name in PUBLISHED if not (folder / name).is_file()]
     found = f"{len(PUBLISHED) - len(missing)} of {len(PUBLISHED)} published files are in {folder}"
     if not missing:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from helpers.disks import mounted
+from helpers.needs import PROGRAM, skip_without
 from helpers.videos import scene
 from vlalign.extract.render import render_video
 
@@ -31,8 +32,8 @@ def can(*command: str) -> bool:
     return bool(shutil.which(command[0])) and not subprocess.run([*command, "true"], capture_output=True).returncode
 
 
-needs_namespaces = pytest.mark.skipif(not can(*NOBODY), reason="needs a program: unshare, and the right to use it")
-needs_offline = pytest.mark.skipif(not can(*OFFLINE), reason="needs a program: unshare, and the right to use it")
+needs_namespaces = skip_without(PROGRAM, [] if can(*NOBODY) else ["unshare, with the right to map users"])
+needs_offline = skip_without(PROGRAM, [] if can(*OFFLINE) else ["unshare, with the right to make networks"])
 
 
 @pytest.fixture(scope="module")

@@ -12,8 +12,8 @@ HIGHLIGHT = "#d4380d"
 
 
 @with_plain_texts
-def codebook_figures(codebook: Mapping[str, Any]) -> list[str]:
-    """Return SVGs of P(verb | codeword) (CMCM, Figure 3), and of how codewords are shared (Figure 6).
+def codebook_figures(codebook: Mapping[str, Any]) -> str:
+    """Return SVGs of P(verb | codeword) (CMCM, Figure 3), and of how codewords are shared (Figure 6), in one text.
 
     Args:
         codebook: What ``codewords.read_codebook`` returned.
@@ -34,7 +34,7 @@ def codebook_figures(codebook: Mapping[str, Any]) -> list[str]:
     axes.hist(codebook["sharing"]["part_of_clips"], bins=20, range=(0, 1))
     axes.set(xlabel="share of a codeword's uses in clips (0: captions only, 1: clips only)", ylabel="codewords")
     figures.append(svg_of(figure))
-    return figures
+    return "".join(figures)
 
 
 @with_plain_texts

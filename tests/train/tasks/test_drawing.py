@@ -23,7 +23,7 @@ def steps() -> str:
 def words() -> str:
     one = [[0.5]]
     matrices = {"labels": [FORMULA], "codewords": [1], "clips": one, "captions": one}
-    return "".join(codebook_figures({"matrices": matrices, "sharing": {"part_of_clips": [0.5]}}))
+    return codebook_figures({"matrices": matrices, "sharing": {"part_of_clips": [0.5]}})
 
 
 DRAWN = {"a step's name": steps, "a word": words, "a term of the loss": lambda: loss_curve([{"step": 1, FORMULA: 1.0}])}
