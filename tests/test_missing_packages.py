@@ -175,7 +175,7 @@ def test_training_is_logged_without_tensorboard(tmp_path, monkeypatch, capsys):
     log.close()
     assert json.loads((tmp_path / "events.jsonl").read_text()) == {"step": 1, "loss": 0.5}
     note = "note: no curves for TensorBoard: the Python package tensorboard is not installed; install it with: "
-    assert capsys.readouterr().err == f"{note}{install_command('tensorboard')}\n"
+    assert capsys.readouterr().err == f"{note}{install_command(NEEDED['tensorboard'])}\n"
 
 
 def test_figures_need_matplotlib_and_what_is_around_them_does_not(tmp_path, monkeypatch, capsys):
@@ -187,7 +187,7 @@ def test_figures_need_matplotlib_and_what_is_around_them_does_not(tmp_path, monk
         svg = loss_curve([{"step": 1, "loss": 0.5}])
     assert not (tmp_path / "idf.png").exists() and svg.startswith("<p>no figures: the Python package matplotlib")
     lines = capsys.readouterr().err.splitlines()
-    assert len(lines) == 2 and all(line.endswith(install_command("matplotlib")) for line in lines)
+    assert len(lines) == 2 and all(line.endswith(install_command(NEEDED["matplotlib"])) for line in lines)
 
 
 def test_the_ffmpeg_program_needs_ffmpeg_python(monkeypatch):

@@ -1,7 +1,9 @@
 """Videos that lie elsewhere, fetched from a real server on loopback."""
 
+import errno
 import functools
 import http.server
+import os
 import shutil
 import sys
 import threading
@@ -164,7 +166,13 @@ def test_a_missing_file_system_package_is_reported_at_once(monkeypatch):
     fetcher.close()
 
 
-def test_fsspec_memory_files_can_be_fetched(short_video):
+def test_fsspec_memory_files_can_be_fetched(short_video, monkeypatch):
+    """Also where the temporary folder's file system has no locks."""
+
+    def refuse(*_):
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr("vlalign.extract.fetch.wait_for_lock", refuse)
     with fsspec.open("memory://films/a.mp4", "wb") as file:
         file.write(short_video.read_bytes())
     fetcher = Fetcher(allowed_hosts=HERE)

@@ -1,6 +1,7 @@
 """Published weights: where they come from, what is taken for them, downloads from a real server that does what servers
 do."""
 
+import errno
 import hashlib
 import http.server
 import io
@@ -143,6 +144,15 @@ def test_a_download_lands_in_the_cache_whole_and_pinned(serve, cache):
     assert names_in(cache) == {NAME, "sha256.json"} and pins(cache) == {NAME: sha256(CONTENT)}
     assert published_weights(NAME) == cache / NAME
     assert server.ranges_asked == [None], "the second time, nothing is asked for"
+
+
+def test_a_cache_on_a_file_system_without_locks_is_used(serve, cache, monkeypatch):
+    def refuse(*_):
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(weights, "wait_for_lock", refuse)
+    register(serve(Server()).url)
+    assert published_weights(NAME).read_bytes() == CONTENT
 
 
 @pytest.mark.parametrize("knows_ranges", [True, False], ids=["ranges", "no ranges"])

@@ -15,15 +15,15 @@ NEAR = 2e-3
 HIT = re.compile(r"^ *(-?[\d.]+) +([\d.]+ - +[\d.]+) +(?:[\d.]+%|-) +(.+)$", re.MULTILINE)
 
 
-def lacks_nvdec() -> str:
-    """Return why NVIDIA's video engine cannot be tried here; empty if it can."""
+def lacks_nvdec() -> list[str]:
+    """Return what is missing to try NVIDIA's video engine."""
     if not torch.cuda.is_available():
-        return "a pretended GPU has no video engine"
+        return ["CUDA"]
     try:
         ctypes.CDLL("libnvcuvid.so.1")
     except OSError:
-        return "no NVDEC here: the driver has no libnvcuvid.so.1"
-    return "" if torchcodec_backend.has_torchcodec() else "torchcodec (vlalign[torchcodec]) is not installed"
+        return ["NVDEC (the driver has no libnvcuvid.so.1)"]
+    return [] if torchcodec_backend.has_torchcodec() else ["torchcodec"]
 
 
 def assert_figures_near(found: dict[str, Any], expected: dict[str, Any], case: str) -> None:

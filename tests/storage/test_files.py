@@ -221,7 +221,7 @@ def test_a_file_lock_times_out_and_may_be_unsupported(tmp_path, monkeypatch):
         waiting.start()
         waiting.join(10)
         assert not waiting.is_alive()
-    monkeypatch.setattr("vlalign.storage.files.fcntl.flock", raising(OSError(errno.ENOLCK, "no locks")))
+    monkeypatch.setattr("vlalign.storage.files.try_lock", raising(OSError(errno.ENOLCK, "no locks")))
     with one_at_a_time(path):
         pass
 

@@ -43,7 +43,7 @@ def test_decoders_give_the_same_pictures(name):
     ]
     assert decoding.num_damaged == 0
     others = []
-    if backends.ffmpeg_program():
+    if backends.can_use_ffmpeg():
         others.append(pictures_by("ffmpeg", info, [224, 112], wanted)[0])
     if decord_reads_well(info, [Size(224)]):
         others.append([pictures_by("decord", info, [side], wanted)[0][0] for side in (224, 112)])

@@ -23,7 +23,7 @@ def assert_only_frames_that_exist(path: Path, taken: Taken, num_frames: int) -> 
     assert taken.finished.decoder.startswith("PyAV"), "decord says nothing of what it could not decode"
     # Where many frames are damaged, a decoder may show the one before and call it decoded.
     assert num_frames - 2 <= len({row.tobytes() for row in taken.rows[0]}) <= num_frames
-    if backends.ffmpeg_program() is None:
+    if not backends.can_use_ffmpeg():
         return
     (theirs,) = by_program(path, *taken.frames.shape[1:3], None)
     first_of = {picture.tobytes(): place for place, picture in reversed(list(enumerate(theirs)))}

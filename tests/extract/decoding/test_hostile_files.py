@@ -149,7 +149,7 @@ def test_playlists_are_refused_and_nothing_they_name_is_opened(
         lambda: list(backends.pyav_pictures(Decoding(info, [Size(48)]), np.arange(60))),
         *(
             [lambda: list(backends.ffmpeg_pictures(Decoding(info, [Size(48)]), np.arange(60)))]
-            if backends.ffmpeg_program()
+            if backends.can_use_ffmpeg()
             else []
         ),
         *([lambda: decord_reads_well(info, [Size(48)])] if backends.decord else []),

@@ -146,7 +146,7 @@ def test_zoo_files_give_the_same_pictures_with_any_decoder(zoo_folder, name):
         assert_same(pictures_by("decord", info, [ZOO_SIDE], every)[0][0], pictures)
     else:
         assert name in NOT_FOR_DECORD or backends.decord is None
-        if backends.ffmpeg_program():
+        if backends.can_use_ffmpeg():
             assert_same(pictures_by("ffmpeg", info, [ZOO_SIDE], every)[0][0], pictures)
 
 

@@ -27,7 +27,7 @@ def declared_extras() -> dict[str, list[str]]:
     """Return {extra: requirements} of pyproject.toml. Python 3.10 has no parser for TOML."""
     text = (TOP / "pyproject.toml").read_text(encoding="utf-8")
     table = text.partition("[project.optional-dependencies]\n")[2].partition("\n\n")[0]
-    lists = re.findall(r"^(\w+) = (\[.*?\])(?: #.*)?$", table, flags=re.MULTILINE)
+    lists = re.findall(r"^(\w+) = (\[.*?\])(?: #[^\n]*)?$", table, flags=re.MULTILINE | re.DOTALL)
     return {name: ast.literal_eval(requirements) for name, requirements in lists}
 
 
