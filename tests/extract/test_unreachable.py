@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from fsspec.implementations.http import HTTPFileSystem
 from helpers.disks import mounted
 from helpers.needs import PROGRAM, SYSTEM, missing_programs, need
 from helpers.sounds import sound_of_one_second, write_clip
@@ -77,6 +78,7 @@ class Server(http.server.BaseHTTPRequestHandler):
 @pytest.fixture
 def server(monkeypatch) -> Iterator[http.server.ThreadingHTTPServer]:
     monkeypatch.setattr(web, "SILENT_SECONDS", 0.3)
+    HTTPFileSystem.clear_instance_cache()  # fsspec keeps clients, and their limits, for other tests
     made = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Server)
     made.asked, made.ill, made.sound = [], True, sound_of_one_second()
     threading.Thread(target=made.serve_forever, daemon=True).start()
@@ -84,6 +86,7 @@ def server(monkeypatch) -> Iterator[http.server.ThreadingHTTPServer]:
     made.ill = False
     made.shutdown()
     made.server_close()
+    HTTPFileSystem.clear_instance_cache()
 
 
 def listed(tmp_path: Path, paths: dict[str, str]) -> tuple[DatasetFolder, list[str]]:
