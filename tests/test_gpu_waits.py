@@ -15,6 +15,7 @@ import torch
 from helpers.fake_cuda import pretended
 from helpers.gpu_counts import GpuCounts
 from helpers.labelled import make_questions, make_segments
+from helpers.needs import SYSTEM, missing_precision, need
 from helpers.paper_step import count
 from helpers.spoken import make_spoken
 from helpers.step_cases import WHOLE, made
@@ -184,6 +185,7 @@ def test_a_step_of_the_papers_size_has_few_kernels_and_waits(negatives, most_ker
     ],
 )
 def test_an_extractor_waits_once_a_batch_for_its_rows(name, precision):
+    need(SYSTEM, missing_precision(precision))
     with pretended() as gpu:
         extractor = load_extractor(name, weights="random", device="cuda", precision=precision)
         side, window = 224 if name.startswith(("clip", "slowfast")) else 64, extractor.profile.window

@@ -16,7 +16,7 @@ from helpers.extractors import stub
 from helpers.fake_cuda import gpu, pretended
 from helpers.golden import pixels
 from helpers.labelled import make_questions, make_segments
-from helpers.needs import GPU, need, needs_gpu
+from helpers.needs import GPU, SYSTEM, missing_precision, need, needs_gpu
 from helpers.networks import GOLDEN, assert_golden, golden_state
 from helpers.runs import newest_figures
 from helpers.spoken import make_spoken
@@ -106,6 +106,7 @@ def test_an_extractor_gives_golden_values(name, tf32_as_before, tmp_path):
     ],
 )
 def test_an_extractor_gives_the_rows_of_the_cpu(name, precision):
+    need(SYSTEM, missing_precision(precision))
     expected = load_extractor(name, weights="random")
     side, window = 224 if name.startswith(("clip", "slowfast")) else 64, expected.profile.window
     noise = np.random.default_rng(0).integers(

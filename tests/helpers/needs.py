@@ -44,6 +44,12 @@ def missing_programs(*names: str, path: str | None = None) -> list[str]:
     return [name for name in names if shutil.which(name, path=path) is None]
 
 
+def missing_precision(precision: str) -> list[str]:
+    """Return what is missing to compute in a precision. A processor without instructions for it takes minutes."""
+    has_half = torch.cuda.is_available() or torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    return [] if precision == "fp32" or has_half else [f"instructions for {precision}"]
+
+
 def missing_rights() -> list[str]:
     """Return what is missing to mount file systems and to make networks."""
     return [] if os.geteuid() == 0 else ["the rights of root"]
