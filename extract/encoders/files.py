@@ -193,7 +193,7 @@ def pinned(text: str) -> str:
 
 
 def _downloaded(name: HubName) -> Path:
-    from huggingface_hub import snapshot_download
+    from huggingface_hub import constants, snapshot_download
     from huggingface_hub.errors import (
         GatedRepoError,
         HfHubHTTPError,
@@ -203,7 +203,11 @@ def _downloaded(name: HubName) -> Path:
     )
 
     try:
-        return Path(snapshot_download(name.model, revision=name.revision, allow_patterns=list(WANTED)))
+        offline = constants.HF_HUB_OFFLINE  # some versions of huggingface_hub would ask the hub all the same
+        found = snapshot_download(
+            name.model, revision=name.revision, allow_patterns=list(WANTED), local_files_only=offline
+        )
+        return Path(found)
     except GatedRepoError:
         reason = f"its owners must allow it first: ask at https://huggingface.co/{name.model}, then run hf auth login"
     except RevisionNotFoundError:
