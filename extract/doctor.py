@@ -157,9 +157,9 @@ def _weights() -> Finding:
 
     try:
         folder = cache_folder()
-    except UserError as error:
-        found, todo = str(error).removeprefix("weights: ").split("; ", 1)
-        return Finding("weights", found, todo)
+    except UserError:
+        todo = "set VLALIGN_CACHE to a folder that can be written"
+        return Finding("weights", "there is no home folder to keep them in", todo)
     missing = [name for name in PUBLISHED if not (folder / name).is_file()]
     found = f"{len(PUBLISHED) - len(missing)} of {len(PUBLISHED)} published files are in {folder}"
     if not missing:

@@ -6,7 +6,6 @@ of a file than it declared, and no file is fetched from this machine or a privat
 host.
 """
 
-import contextlib
 import shutil
 import tempfile
 import threading
@@ -60,8 +59,7 @@ class _Downloads:
         _remove_left_behind()
         self.folder = Path(tempfile.mkdtemp(prefix=PREFIX))
         self._lock: TextIO = (self.folder / "lock").open("w")
-        with contextlib.suppress(OSError):  # a file system without locks: what a killed process leaves stays
-            wait_for_lock(self._lock)
+        wait_for_lock(self._lock)
         self.pool = ThreadPoolExecutor(FILES_AHEAD, "fetch")
 
     def close(self) -> None:

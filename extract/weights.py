@@ -1,6 +1,5 @@
 """Weights: published files, from the cache or their authors, or random ones from a seed."""
 
-import contextlib
 import hashlib
 import http.client
 import math
@@ -118,8 +117,7 @@ def _download(url: str, path: Path, published: PublishedFile) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.partial")
     with open(path.parent / ".lock", "w", opener=own_file) as lock:
-        with contextlib.suppress(OSError):  # a file system without locks
-            wait_for_lock(lock)  # one process downloads the file, the others wait
+        wait_for_lock(lock)  # one process downloads the file, the others wait
         if path.exists():
             return
         _receive_all(url, partial, path.name)

@@ -16,7 +16,7 @@ from helpers.extractors import stub
 from helpers.fake_cuda import gpu, pretended
 from helpers.golden import pixels
 from helpers.labelled import make_questions, make_segments
-from helpers.needs import GPU, SYSTEM, missing_precision, need, needs_gpu
+from helpers.needs import GPU, SYSTEM, missing_precision, need
 from helpers.networks import GOLDEN, assert_golden, golden_state
 from helpers.runs import newest_figures
 from helpers.spoken import make_spoken
@@ -58,7 +58,6 @@ def datasets(toy) -> dict[str, DatasetFolder]:
 # Extraction
 
 
-@needs_gpu
 def test_the_video_engine_gives_nearly_the_pictures_of_the_cpu(tmp_path):
     need(GPU, lacks_nvdec())
     render_video(scene(1.6, width=320, height=240), tmp_path / "a.mp4")

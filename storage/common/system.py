@@ -1,9 +1,10 @@
-"""What operating systems do differently: locks, reading at an offset, flushing, and limits of a process.
+"""Differences between operating systems: locks, reading at an offset, flushing, and limits of a process.
 
 Windows has no ``fcntl`` and no ``resource``, and lacks many names of ``os``, ``signal`` and ``mmap``; macOS lacks some
 names as well. Other modules take from here what is not there everywhere.
 """
 
+import contextlib
 import mmap
 import os
 import signal
@@ -67,17 +68,17 @@ def try_lock(file: IO[str]) -> None:
 def wait_for_lock(file: IO[str]) -> None:
     """Lock an open file for this process, until it is closed, when all others have closed it.
 
-    Raises:
-        OSError: The file system has no locks.
+    On a file system without locks, processes do not wait for each other.
     """
-    if fcntl is not None:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        return
-    while True:
-        try:
-            return try_lock(file)
-        except BlockingIOError:
-            time.sleep(LOOK_SECONDS)
+    with contextlib.suppress(OSError):
+        if fcntl is not None:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            return
+        while True:
+            try:
+                return try_lock(file)
+            except BlockingIOError:
+                time.sleep(LOOK_SECONDS)
 
 
 def read_at(descriptor: int, num_bytes: int, offset: int) -> bytes:

@@ -1,9 +1,7 @@
 """Videos that lie elsewhere, fetched from a real server on loopback."""
 
-import errno
 import functools
 import http.server
-import os
 import shutil
 import sys
 import threading
@@ -14,6 +12,7 @@ from pathlib import Path
 import fsspec
 import numpy as np
 import pytest
+from helpers.disks import without_locks
 from vlalign.extract import fetch
 from vlalign.extract.cli import main
 from vlalign.extract.fetch import Fetcher
@@ -168,11 +167,7 @@ def test_a_missing_file_system_package_is_reported_at_once(monkeypatch):
 
 def test_fsspec_memory_files_can_be_fetched(short_video, monkeypatch):
     """Also where the temporary folder's file system has no locks."""
-
-    def refuse(*_):
-        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
-
-    monkeypatch.setattr("vlalign.extract.fetch.wait_for_lock", refuse)
+    without_locks(monkeypatch)
     with fsspec.open("memory://films/a.mp4", "wb") as file:
         file.write(short_video.read_bytes())
     fetcher = Fetcher(allowed_hosts=HERE)

@@ -1,7 +1,6 @@
 """Published weights: where they come from, what is taken for them, downloads from a real server that does what servers
 do."""
 
-import errno
 import hashlib
 import http.server
 import io
@@ -16,6 +15,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from helpers.disks import without_locks
 from vlalign.extract import load_extractor, weights
 from vlalign.extract.models.s3d import S3D
 from vlalign.extract.weights import PublishedFile, published_weights
@@ -147,10 +147,7 @@ def test_a_download_lands_in_the_cache_whole_and_pinned(serve, cache):
 
 
 def test_a_cache_on_a_file_system_without_locks_is_used(serve, cache, monkeypatch):
-    def refuse(*_):
-        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
-
-    monkeypatch.setattr(weights, "wait_for_lock", refuse)
+    without_locks(monkeypatch)
     register(serve(Server()).url)
     assert published_weights(NAME).read_bytes() == CONTENT
 

@@ -1,6 +1,7 @@
 """Small file systems, which fill up."""
 
 import contextlib
+import errno
 import os
 import subprocess
 
@@ -16,3 +17,12 @@ def mounted(folder, *options):
         yield folder
     finally:
         subprocess.run(["umount", "--lazy", folder], check=True)
+
+
+def without_locks(monkeypatch):
+    """File systems refuse locks, as NFS without a lock server does."""
+
+    def refuse(*_):
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr("vlalign.storage.common.system.fcntl.flock", refuse)
