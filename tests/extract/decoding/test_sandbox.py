@@ -249,6 +249,9 @@ def test_a_decoder_calls_nothing_that_opens_files_or_reaches_the_network(zoo_fol
             continue
         by_path += 1
         allowed = [f'"{path}"', *(f'"{folder}' for folder in sandbox.LIBRARIES)]
-        assert not [line for line in opened if "EACCES" not in line and not any(place in line for place in allowed)]
+        # Libraries of the ffmpeg program ask for files that are not there, such as libgcrypt's settings.
+        denied = ("EACCES", "ENOENT")
+        through = [line for line in opened if not any(error in line for error in denied)]
+        assert not [line for line in through if not any(place in line for place in allowed)]
     print(f"{handed} by what they were handed, {by_path} also by path")
     assert handed > len(paths) / 2
