@@ -81,6 +81,8 @@ class Extracted:
     """Why some features are missing although others exist: the file has no sound, or no pictures."""
     remark: str = ""
     """Why another decoder was used than the profiles ask for; empty if it was not."""
+    note: str = ""
+    """What is unusual about the file, and what was done about it; empty if nothing is."""
 
 
 def wanted_of(profile: Profile) -> Wanted:
@@ -258,7 +260,7 @@ class VideoInWork:
             failures |= {e.profile.name: self.failure for e in self.picture_extractors}
         if self.finished is None:
             return Extracted(features, [], failures)
-        return Extracted(features, self.thumbnails, failures, self.finished.remark)
+        return Extracted(features, self.thumbnails, failures, self.finished.remark, self.finished.note)
 
     def _features_of_sound(self, heard: Heard) -> VideoFeatures:
         rows = np.concatenate(self.sound)

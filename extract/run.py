@@ -33,6 +33,7 @@ SHARD_BYTES = 256 << 20
 """Size of the features that wait to be written. An hour of sound takes 58 MB until it is converted to float16."""
 
 ON_CPU = "decoded on the CPU, not by NVIDIA's video engine"
+UNUSUAL = "unusual"
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,8 @@ class Outcome:
     """Why some features are missing although others exist, by name."""
     remark: str = ""
     """Why another decoder was used than was asked for."""
+    note: str = ""
+    """What is unusual about the file, and what was done about it."""
 
 
 @dataclass(frozen=True)
@@ -206,6 +209,7 @@ def _take(result: Result, unwritten: _Unwritten, fetcher: Fetcher) -> Outcome:
         num_bytes=sum(2 * video.features.size for video in features),
         failures={name: _failure(job, path, source, error) for name, error in extracted.failures.items()},
         remark=extracted.remark,
+        note=extracted.note,
     )
 
 
@@ -245,6 +249,15 @@ def run_extraction(
                 work.write_failures()
 
 
+def _note(words: str, kind: str, more: str, problems: Problems) -> None:
+    """Say it, or that there are more, once there were many of a kind."""
+    problems.changed[kind] += 1
+    if problems.changed[kind] <= problems.MAX_LINES:
+        say(f"note: {words}")
+    elif problems.changed[kind] == problems.MAX_LINES + 1:
+        say(f"note: {more}")
+
+
 def note_outcome(outcome: Outcome, work: WorkList, problems: Problems) -> None:
     """Report what is wrong with a video, and record its failures."""
     where = f"video {outcome.video_id!r}, {outcome.path}"
@@ -260,10 +273,10 @@ def note_outcome(outcome: Outcome, work: WorkList, problems: Problems) -> None:
     if outcome.partial:
         problems.add(f"{where}: partial: {outcome.partial}; its features are those of what is left of it")
     if outcome.remark:
-        problems.changed[ON_CPU] += 1
-        if problems.changed[ON_CPU] <= problems.MAX_LINES:
-            say(f"note: {where}: {ON_CPU}: {one_line(outcome.remark)}")
-        elif problems.changed[ON_CPU] == problems.MAX_LINES + 1:
-            say("note: more videos are decoded on the CPU; vlalign-store info says how many")
+        more = "more videos are decoded on the CPU; vlalign-store info says how many"
+        _note(f"{where}: {ON_CPU}: {one_line(outcome.remark)}", ON_CPU, more, problems)
+    if outcome.note:
+        more = "more videos are unusual in such ways, and whole"
+        _note(f"{where}: {one_line(outcome.note)}", UNUSUAL, more, problems)
     for name in outcome.features:
         work.note(name, outcome.video_id, failure or outcome.failures.get(name))

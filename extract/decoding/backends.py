@@ -49,7 +49,8 @@ def choose_backends(info: VideoInfo, sizes: list[Size], without: Sequence[str] =
         "NVDEC": is_in_use,
         "PyAV": lambda: True,
         "decord": lambda: decord_reads_well(info, sizes),
-        "ffmpeg": can_use_ffmpeg,
+        # Versions of the program differ in how long they show a GIF's pictures.
+        "ffmpeg": lambda: info.codec != "gif" and can_use_ffmpeg(),
         "torchcodec": lambda: torchcodec_reads_well(info, sizes),
     }
     return [name for name, can in can_read.items() if name not in without and can()]

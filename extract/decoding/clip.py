@@ -20,7 +20,9 @@ from .container import check_size, context_of, open_video, time_base_of, video_s
 from .errors import VideoError
 from .frames import Tally, decoded_frames, decoded_sound
 from .images import is_image
+from .scaling import take_known_colours
 from .sound import time_zero
+from .upright import lies, upright_filters, upright_picture
 
 LONGEST_CLIP_SECONDS = 30.0
 MOST_SIDE_PX = 640
@@ -123,7 +125,7 @@ def _set_up(encoded: VideoStream, frame: av.VideoFrame, aspect: Fraction) -> Non
     """Set the size of the clip: that of the frame with square pixels, upright, and no larger than needed."""
     check_size(frame.width, frame.height)
     width, height = frame.width * float(aspect), float(frame.height)
-    if frame.rotation % 180:
+    if lies(upright_filters(frame)):
         width, height = height, width
     scale = min(MOST_SIDE_PX / max(width, height), 1.0)
     encoded.width, encoded.height = (max(2 * round(side * scale / 2), 2) for side in (width, height))
@@ -134,11 +136,12 @@ def _set_up(encoded: VideoStream, frame: av.VideoFrame, aspect: Fraction) -> Non
 
 
 def _upright(frame: av.VideoFrame, width: int, height: int) -> av.VideoFrame:
-    turns = frame.rotation % 360 // 90
-    if not turns:
+    take_known_colours(frame)
+    filters = upright_filters(frame)
+    if not filters:
         return frame.reformat(width, height, "yuv420p")
-    lying = (height, width) if turns % 2 else (width, height)
-    picture = np.rot90(frame.reformat(*lying, "rgb24").to_ndarray(), turns)
+    size = (height, width) if lies(filters) else (width, height)
+    picture = upright_picture(frame.reformat(*size, "rgb24").to_ndarray(), filters)
     return av.VideoFrame.from_ndarray(np.ascontiguousarray(picture, np.uint8), "rgb24").reformat(format="yuv420p")
 
 

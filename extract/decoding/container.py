@@ -1,5 +1,7 @@
 """Opening a video file and picking its streams, with nothing that the file may refer to."""
 
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -8,6 +10,7 @@ import av
 from av.codec.context import CodecContext
 from av.container import InputContainer
 from av.error import FFmpegError
+from av.packet import Packet
 from av.stream import Disposition, Stream
 from av.video.stream import VideoStream
 
@@ -23,9 +26,16 @@ CONTAINERS = (
 SAFE_OPENING = {"format_whitelist": CONTAINERS, "protocol_whitelist": "file"}
 # PyAV before 19 refuses a title that is not UTF-8 without this argument; PyAV 19 reads any bytes and refuses it.
 METADATA: dict[str, Any] = {} if int(av.__version__.split(".")[0]) >= 19 else {"metadata_errors": "ignore"}
+SHORT_DELAY, SHOWN_DELAY = 1, 10
+"""A GIF's picture with the first delay is shown for the second, as in browsers and FFmpeg 5.1; in 1/100 s."""
 OWN_CLOCK_CONTAINERS = {"mpegts", "mpeg"}
 """Containers whose clock may start at any time. The ffmpeg program sets it to 0 at the first of the streams that it
 reads; for other containers, at the first stream of the file."""
+LONGEST_JUMP_SECONDS, LONGEST_STEP_BACK_SECONDS = 10, Fraction(1, 10)
+"""In these containers, a jump of a stream's clock by more than this begins another part.
+
+Source: fftools/ffmpeg.c (process_input).
+"""
 MAX_SIDE_RATIO = 10
 """Largest ratio of a frame's longer side to the shorter: a 1-pixel strip scaled to a short side of 224 would be
 hundreds of thousands of pixels long."""
@@ -70,20 +80,103 @@ def _format_of(file: HandedFile) -> str | None:
     return "wav" if head[:4] == b"RIFF" and head[8:] == b"WAVE" else None
 
 
+def video_streams(container: InputContainer) -> list[VideoStream]:
+    """Return the video streams that are not cover pictures."""
+    return [s for s in container.streams.video if not s.disposition & Disposition.attached_pic]
+
+
 def video_stream(container: InputContainer) -> VideoStream:
-    """Return the first video stream that is not a cover picture.
+    """Return the first video stream that is not a cover picture, or the first default one if only others are default.
 
     Raises:
         VideoError: There is none, its format is unknown, or its frames are too large.
     """
-    streams = [s for s in container.streams.video if not s.disposition & Disposition.attached_pic]
+    streams = video_streams(container)
     if not streams:
         raise VideoError("no_video", "there is no video stream in it")
-    stream = streams[0]
+    stream = next((s for s in streams if s.disposition & Disposition.default), streams[0])
     if context_of(stream) is None:
         raise VideoError("unreadable", "its video is in a format that this FFmpeg does not know")
     check_size(stream.width, stream.height)
     return stream
+
+
+def demuxed(
+    container: InputContainer, streams: Sequence[Stream], begins_part: Callable[[Packet], object] = lambda _: None
+) -> Iterator[Packet]:
+    """Yield the packets of some streams, in the order of the file.
+
+    Some are empty: they stand for a repeated picture, and are not to be given to a decoder. Where the clock of a stream
+    jumps within a container whose clock may start at any time, the next part follows the one before.
+
+    Args:
+        container: The opened file.
+        streams: Whose packets to read.
+        begins_part: Called with the first packet after a jump, before it is yielded.
+    """
+    joins = bool(OWN_CLOCK_CONTAINERS & container_names(container))
+    clocks: dict[int, _JoinedClock | _GifClock] = {}
+    if joins:
+        clocks = {s.index: _JoinedClock(ticks_of_frame(s)) for s in streams if s.type in ("video", "audio")}
+    elif "gif" in container_names(container):
+        clocks = {s.index: _GifClock() for s in streams}
+    # PyAV raises it after the last packet if a stream appeared after the file was opened.
+    with contextlib.suppress(IndexError):
+        for packet in container.demux(list(streams)):
+            if not packet.size and packet.dts is None and packet.pts is None:
+                continue  # PyAV's sign that a stream has ended
+            if (clock := clocks.get(packet.stream.index)) and clock.correct(packet):
+                begins_part(packet)
+            yield packet
+
+
+class _GifClock:
+    """Shows pictures with a delay of 1/100 s for 1/10 s."""
+
+    def __init__(self) -> None:
+        self._shift = 0
+
+    def correct(self, packet: Packet) -> bool:
+        """Shift a packet's times; return False: the clock does not jump."""
+        packet.pts, packet.dts = (None if time is None else time + self._shift for time in (packet.pts, packet.dts))
+        if packet.duration == SHORT_DELAY:
+            packet.duration = SHOWN_DELAY
+            self._shift += SHOWN_DELAY - SHORT_DELAY
+        return False
+
+
+class _JoinedClock:
+    """Shifts the times of a stream's packets so that each part follows the one before."""
+
+    def __init__(self, ticks_of_frame: int) -> None:
+        self._ticks_of_frame = ticks_of_frame
+        self._shift = 0
+        self._last: int | None = None
+        """Decoding time of the packet before."""
+        self._next = 0
+        """When that packet ends."""
+
+    def correct(self, packet: Packet) -> bool:
+        """Shift a packet's times; return whether its clock jumped."""
+        jumped = False
+        if packet.dts is not None:
+            dts = packet.dts + self._shift
+            if self._last is not None:
+                jump, back = ((dts - self._next) * packet.time_base, (self._last - dts) * packet.time_base)
+                if jumped := abs(jump) > LONGEST_JUMP_SECONDS or back > LONGEST_STEP_BACK_SECONDS:
+                    self._shift += self._next - dts
+                    dts = self._next
+            self._last, self._next = dts, dts + (packet.duration or self._ticks_of_frame)
+            packet.dts = dts
+        if packet.pts is not None:
+            packet.pts += self._shift
+        return jumped
+
+
+def ticks_of_frame(stream: Stream, rate: Fraction | None = None) -> int:
+    """Return how long a frame lasts if its packet does not say."""
+    rate = rate or getattr(stream, "average_rate", None) or getattr(stream, "guessed_rate", None) or Fraction(25)
+    return max(round(1 / (Fraction(rate) * time_base_of(stream))), 1)
 
 
 def first_frame(path: Path) -> av.VideoFrame | None:

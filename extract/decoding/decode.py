@@ -85,6 +85,8 @@ class Finished:
     """Number of sampled frames, for each profile."""
     remark: str = ""
     """Why another decoder was used than the profile asks for; empty if it was not."""
+    note: str = ""
+    """What is unusual about a file that is whole, and what was done about it; empty if nothing is."""
 
 
 Part = Row | Picture | Started | Finished
@@ -174,6 +176,7 @@ def _decode_with(backend: str, plan: _Plan, beat: Callable[[], None], remark: st
         partial="; ".join(partial),
         num_frames=[len(indices) for indices in plan.samples],
         remark=remark,
+        note="; ".join(plan.info.notes),
     )
 
 
@@ -192,7 +195,9 @@ def _plan_for_delivered(backend: str, plan: _Plan, beat: Callable[[], None]) -> 
     if len(pts) == 0:
         raise VideoError("unreadable", f"none of its {len(info.pts):,} frames can be decoded ({backend})")
     missing = []
-    if len(pts) < len(info.pts):
+    if info.by_fields and not counting.num_damaged and 2 * len(pts) >= len(info.pts):
+        return _Plan(replace(info, pts=pts), plan.wanted, plan.place, plan.strict), missing
+    if len(pts) < np.sum(info.pts >= 0):
         missing.append(f"{len(pts):,} of {len(info.pts):,} frames could be decoded")
     later = info.pts[info.pts > pts[-1]]
     end = min(int(later[0]), int(pts[-1] + np.median(np.diff(info.pts)))) if len(later) else info.end

@@ -13,6 +13,7 @@ from .kernels import LIBSWSCALE
 from .probe import VideoInfo
 from .sampling import scaled_size
 from .scaling import Size
+from .upright import upright_filters
 
 if TYPE_CHECKING:
     import decord
@@ -47,7 +48,7 @@ def decord_reads_well(info: VideoInfo, sizes: list[Size]) -> bool:
     if len(steps) and steps.max() > 1.5 * np.median(steps):
         return False
     first = first_frame(info.path)
-    return first is not None and first.rotation == 0 and first.format.name in ("yuv420p", "yuvj420p")
+    return first is not None and not upright_filters(first) and first.format.name in ("yuv420p", "yuvj420p")
 
 
 def decord_pictures(decoding: Decoding, wanted: np.ndarray) -> Iterator[tuple[int, Pictures]]:

@@ -14,7 +14,7 @@ from av.error import FFmpegError
 
 from ...storage.common.system import IS_LINUX
 from . import sandbox
-from .container import SAFE_OPENING, open_video, time_base_of, video_stream
+from .container import OWN_CLOCK_CONTAINERS, SAFE_OPENING, first_frame, open_video, time_base_of, video_stream
 from .errors import VideoError, short_reason
 from .frames import Decoding, Pictures, frames_in_order
 
@@ -70,11 +70,19 @@ def ffmpeg_pictures(decoding: Decoding, wanted: np.ndarray) -> Iterator[tuple[in
     Raises:
         VideoError: The program returns nothing that can be read.
     """
-    with open_video(decoding.info.path) as original:
-        context = video_stream(original).codec_context
-        colours = int(context.colorspace), int(context.color_range)  # NUT does not carry them
+    info = decoding.info
+    with open_video(info.path) as original:
+        stream = video_stream(original)
+        index, shown = stream.index, first_frame(info.path) or stream.codec_context
+        colours = int(shown.colorspace), int(shown.color_range)  # NUT does not carry them
+    # The file's own times: versions of the program differ in what they take for its start, such as a sound's pre-skip.
+    # Times before 0 do not fit into NUT. A whole number of the time base's numerator is a whole number of ticks.
+    own_times = not info.containers & OWN_CLOCK_CONTAINERS
+    early_seconds = max(-int(info.pts[0]) - info.offset, 0) * info.time_base if own_times else 0
+    later_seconds = -(-early_seconds // info.time_base.numerator) * info.time_base.numerator
+    times = {"copyts": None, "itsoffset": later_seconds} if own_times else {}
     command = (
-        ffmpeg.input(f"file:{decoding.info.path}", **SAFE_OPENING)["V:0"]
+        ffmpeg.input(f"file:{info.path}", **SAFE_OPENING, **times)[str(index)]
         .output("pipe:1", format="nut", vcodec="rawvideo", fps_mode="passthrough", enc_time_base=-1)
         .global_args("-v", "level+warning", "-nostdin", "-threads", "1")
         .compile()
@@ -85,7 +93,9 @@ def ffmpeg_pictures(decoding: Decoding, wanted: np.ndarray) -> Iterator[tuple[in
     try:
         with av.open(program.stdout, format="nut") as container:
             time_base = time_base_of(video_stream(container))
-            yield from frames_in_order(decoding, wanted, container, time_base, 0, skip=False, colours=colours)
+            shifted = info.offset * info.time_base + later_seconds if own_times else 0
+            offset = round(shifted / time_base)
+            yield from frames_in_order(decoding, wanted, container, time_base, offset, skip=False, colours=colours)
         complaints.seek(0)
         lines = complaints.read(MAX_COMPLAINTS_BYTES).decode(errors="replace").splitlines()
         decoding.num_damaged += sum(any(words in line for words in COMPLAINTS) for line in lines)

@@ -17,10 +17,11 @@ from av.packet import Packet
 from av.video.codeccontext import VideoCodecContext
 from av.video.stream import VideoStream
 
-from .container import video_stream
+from .container import demuxed, video_stream
 from .errors import VideoError, short_reason
 from .probe import VideoInfo
-from .scaling import TRANSPOSE, Scaler, Size
+from .scaling import Scaler, Size, take_known_colours
+from .upright import upright_filters
 
 LOGGING_CODECS = {"hevc"}
 """Their decoders mark no frame as damaged; they only log what they find."""
@@ -118,25 +119,44 @@ def frames_in_order(
     context = context or stream.codec_context
     context.thread_count = 1
     context.options = {"err_detect": "crccheck"}  # checksums of frames and slices, if the encoder wrote any
-    skip = skip and info.codec in SKIPPING_CODECS and len(wanted) < len(info.pts)
+    skip = skip and info.codec in SKIPPING_CODECS and len(wanted) < len(info.pts) and not info.by_fields
     needed = {time + offset for time in remaining} if skip else None
-    for frame in decoded_frames(decoding, container, stream, context, needed):
-        if (time := clock.time_of(frame)) is None:
-            continue
-        if frame.is_corrupt:
-            decoding.num_damaged += 1
-        decoding.count(time)
-        degrees = frame.rotation % 360 if frame.rotation % 360 in TRANSPOSE else 0
+    frames = _with_times(decoding, clock, decoded_frames(decoding, container, stream, context, needed))
+    for time, frame in _last_of_each_time(frames) if info.repeats else frames:
+        upright = upright_filters(frame)
         for scaler in scalers:
-            scaler.see(frame, degrees)
+            scaler.see(frame, upright)
         if (index := remaining.pop(time, None)) is not None:
             if colours:
                 frame.colorspace, frame.color_range = colours
-            yield index, [scaler(frame, degrees) for scaler in scalers]
+            take_known_colours(frame)
+            yield index, [scaler(frame, upright) for scaler in scalers]
         if time >= last_wanted and not remaining:
             # A frame that others were made from may be shown after them. It says itself whether it is damaged.
             decoding.num_damaged += sum(frame.is_corrupt for frame in _flush(decoding, context.decode))
             return
+
+
+def _with_times(
+    decoding: Decoding, clock: _Clock, frames: Iterator[av.VideoFrame]
+) -> Iterator[tuple[int, av.VideoFrame]]:
+    """Count frames and their damage; leave out those that should have a time and have none."""
+    for frame in frames:
+        if (time := clock.time_of(frame)) is not None:
+            decoding.num_damaged += frame.is_corrupt
+            decoding.count(time)
+            yield time, frame
+
+
+def _last_of_each_time(frames: Iterator[tuple[int, av.VideoFrame]]) -> Iterator[tuple[int, av.VideoFrame]]:
+    """Of frames that follow each other at one time, yield the last."""
+    held = None
+    for time, frame in frames:
+        if held is not None and held[0] != time:
+            yield held
+        held = time, frame
+    if held is not None:
+        yield held
 
 
 def decoded_frames(
@@ -184,7 +204,7 @@ def decoded_sound(tally: Tally, container: InputContainer, stream: AudioStream) 
 
 def _packets(tally: Tally, container: InputContainer, stream: VideoStream | AudioStream) -> Iterator[Packet | None]:
     """Yield packets, and None whenever the decoder should return what it holds back; the last item is None."""
-    packets = container.demux(stream)
+    packets = demuxed(container, [stream])
     while True:
         try:
             packet = next(packets, None)
@@ -194,7 +214,8 @@ def _packets(tally: Tally, container: InputContainer, stream: VideoStream | Audi
         if packet is None:
             yield None
             return
-        yield packet if packet.size else None
+        if packet.size:
+            yield packet
 
 
 def _decode(tally: Tally, codec: str, decode: Callable[[Packet | None], list[Frame]], packet: Packet) -> list[Frame]:

@@ -98,7 +98,7 @@ def pillow_pictures(decoding: Decoding, wanted: np.ndarray) -> Iterator[tuple[in
     """
     frame = av.VideoFrame.from_ndarray(read_image(decoding.info.path), "rgb24")
     decoding.count(0)
-    yield 0, [Scaler(size)(frame, 0) for size in decoding.sizes]
+    yield 0, [Scaler(size)(frame, ()) for size in decoding.sizes]
 
 
 def _upright(image: Image.Image) -> Image.Image:

@@ -34,6 +34,7 @@ from .torchcodec_backend import (
     rgb_frames,
     torchcodec_version,
 )
+from .upright import TURNS, upright_filters
 
 MOST_DIFFERENCE = 1.0
 """Mean absolute difference, of 255, between a frame and the CPU's, both in RGB of the video's own size. The matrix of
@@ -114,7 +115,7 @@ def nvdec_pictures(decoding: Decoding, wanted: np.ndarray) -> Iterator[tuple[int
         check_near([frame for _, frame in rgb_frames(decoder, decoding, compared)], frames_of_cpu(decoding, compared))
         for index, rgb in rgb_frames(decoder, decoding, wanted):
             frame = av.VideoFrame.from_ndarray(np.ascontiguousarray(rgb), format="rgb24")
-            yield index, [scaler(frame, 0) for scaler in scalers]
+            yield index, [scaler(frame, ()) for scaler in scalers]
     decoding.delivered = array("q", info.pts.tolist())
 
 
@@ -129,6 +130,8 @@ def refusal_of(info: VideoInfo) -> str:
         return (
             f"its frames are {first.format.name if first else 'damaged'}; expected {' or '.join(sorted(PLAIN_FORMATS))}"
         )
+    if upright_filters(first) not in TURNS:
+        return "it is mirrored, or turned by another angle than a right one"
     return "it is interlaced" if first.interlaced_frame else ""
 
 

@@ -1,6 +1,7 @@
 """The times of a video's frames and what is missing from the file, read from its packets alone. Nothing is decoded."""
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
@@ -12,13 +13,30 @@ from av.error import FFmpegError
 from av.packet import Packet
 from av.video.stream import VideoStream
 
-from .container import container_names, memory_error, open_video, start_second, time_base_of, video_stream
+from .container import (
+    container_names,
+    demuxed,
+    first_frame,
+    memory_error,
+    open_video,
+    start_second,
+    ticks_of_frame,
+    time_base_of,
+    video_stream,
+    video_streams,
+)
 from .errors import VideoError, short_reason
-from .structure import has_broken_units, structure_damage
+from .structure import edits_leave_out, has_broken_units, has_gif_picture, structure_damage
 
 LONGEST_FRAME_SECONDS = 300
-"""A frame shown for longer means a broken clock, and hours of work on one picture."""
+"""A frame shown for longer means a broken clock, and hours of work on one picture, unless the header agrees."""
 LONGEST_VIDEO_SECONDS = 12 * 3600
+MOST_DECODED = 500
+"""Frames that are decoded at most to find out whether a file's times are those of decoding or of showing."""
+HDR = {16: "PQ", 18: "HLG"}
+"""Transfer characteristics (ITU-T H.273) that no profile maps to those of other videos."""
+TIMED_CONTAINERS = {"matroska", "mp4"}
+"""Containers that say of each frame when it is shown, and in whose structure lost frames leave a gap."""
 PAUSE_FRAMES, PAUSE_SECONDS, CONSTANT_SHARE = 10, 0.3, 0.9
 """A gap counts as a pause from this many frames and seconds, if this share of frames comes at a constant rate."""
 
@@ -50,8 +68,14 @@ class VideoInfo:
     the decoder returns it."""
     plain: bool
     """Whether the video begins with a key frame and no edit list cuts anything away."""
+    by_fields: bool = False
+    """Whether a packet may hold one field of an interlaced frame, so that fewer frames than packets come."""
+    repeats: bool = False
+    """Whether several frames have the same time. The last of them is shown."""
     missing: str = ""
     """The parts that are missing in the file; empty if it is complete."""
+    notes: tuple[str, ...] = ()
+    """What is unusual about the file, and what is done about it."""
 
     @property
     def duration_seconds(self) -> float:
@@ -73,24 +97,46 @@ class _Packets:
     last_dts: int | None = None
     plain: bool = True
     num_packets: int = 0
-    num_corrupt: int = 0
+    num_broken: int = 0
+    incomplete: list[int] = field(default_factory=list)
+    """Numbers of the packets of which the container says that something is missing."""
+    first_of_parts: list[int] = field(default_factory=list)
+    """Numbers of the packets before which the clock jumped; ``demuxed`` has joined the parts."""
     reached_seconds: float = 0.0
     """The latest time of any stream."""
 
     def add(self, packet: Packet) -> None:
         """Take the next packet of any stream. Raise ``VideoError`` if the clock jumps back."""
-        if packet.size == 0:
-            return
         if packet.dts is not None:
             end = (packet.dts + (packet.duration or 0)) * packet.time_base
             self.reached_seconds = max(self.reached_seconds, float(end))
         if packet.stream is self.stream:
             self._add_video(packet)
 
+    def begins_part(self, packet: Packet) -> None:
+        """Note that the clock jumped before the packet that comes next."""
+        if packet.stream is self.stream:
+            self.first_of_parts.append(self.num_packets)
+
+    @property
+    def num_corrupt(self) -> int:
+        """Number of damaged packets.
+
+        Where parts are joined, other packets come than the container counts on. Its parser notices up to two late.
+        """
+        at_joins = {number - back for number in self.first_of_parts for back in range(3)}
+        return self.num_broken + len(set(self.incomplete) - at_joins)
+
     def _add_video(self, packet: Packet) -> None:
         context = self.stream.codec_context
+        if packet.is_corrupt:
+            self.incomplete.append(self.num_packets)
         self.num_packets += 1
-        self.num_corrupt += packet.is_corrupt or has_broken_units(bytes(packet), context.name, context.extradata)
+        if not packet.size:  # the picture before it again
+            return
+        if context.name == "gif" and not has_gif_picture(bytes(packet)):
+            return
+        self.num_broken += not packet.is_corrupt and has_broken_units(bytes(packet), context.name, context.extradata)
         if packet.is_discard or (not self.pts and not packet.is_keyframe):
             self.plain = False
         if packet.is_discard:
@@ -114,6 +160,7 @@ class _FrameTimes:
     order: np.ndarray
     """[T] index of each frame's packet."""
     end: int
+    offset: int
     timed: bool
     delayed: bool
 
@@ -134,14 +181,16 @@ def probe_video(path: Path, beat: Callable[[], None] = lambda: None) -> VideoInf
         # As in the ffmpeg program: the file starts at 0, whatever its first timestamp is.
         offset = round(start_second(container, stream) / time_base)
         packets = _read_packets(container, stream, time_base, beat)
-        frames = _frame_times(packets, containers, offset)
+        frames = _frame_times(path, packets, containers, offset)
         missing = (
-            _missing_frames(container, packets, frames, containers)
-            or pause(frames.times, time_base)
+            _missing_frames(path, container, packets, frames, containers)
+            or (not containers & TIMED_CONTAINERS and pause(frames.times, time_base))
             or structure_damage(path, containers, beat)
         )
         if packets.num_corrupt and not missing:
             missing = f"{packets.num_corrupt:,} of its packets are incomplete or damaged"
+        declared_seconds = (container.duration or 0) / av.time_base
+        is_stated = bool(containers & TIMED_CONTAINERS) and declared_seconds > frames.end * time_base - 1
         info = VideoInfo(
             path=path,
             pts=frames.times,
@@ -156,9 +205,12 @@ def probe_video(path: Path, beat: Callable[[], None] = lambda: None) -> VideoInf
             timed=frames.timed,
             delayed=frames.delayed,
             plain=packets.plain,
+            by_fields=_may_be_fields(path, stream, containers),
+            repeats=len(frames.times) < len(packets.pts),
             missing=missing,
+            notes=tuple(_notes(container, packets, frames, containers, is_whole=not missing)),
         )
-    _check_times(info)
+    _check_times(info, is_stated)
     return info
 
 
@@ -167,7 +219,8 @@ def _read_packets(
 ) -> _Packets:
     packets = _Packets(stream, time_base)
     try:
-        for packet in container.demux([s for s in container.streams if s.type in ("video", "audio", "subtitle")]):
+        streams = [s for s in container.streams if s.type in ("video", "audio", "subtitle")]
+        for packet in demuxed(container, streams, packets.begins_part):
             beat()
             packets.add(packet)
     except MemoryError as error:
@@ -180,38 +233,83 @@ def _read_packets(
     return packets
 
 
-def _frame_times(packets: _Packets, containers: frozenset[str], offset: int) -> _FrameTimes:
+def _may_be_fields(path: Path, stream: VideoStream, containers: frozenset[str]) -> bool:
+    if stream.codec_context.name != "h264" or not containers & {"mpegts", "h264"}:
+        return False
+    first = first_frame(path)
+    return first is not None and first.interlaced_frame
+
+
+def _notes(
+    container: InputContainer,
+    packets: _Packets,
+    frames: _FrameTimes,
+    containers: frozenset[str],
+    *,
+    is_whole: bool,
+) -> Iterator[str]:
+    """Yield what is unusual about a file without being damage, and what is done about it."""
+    tracks, chosen = video_streams(container), packets.stream
+    if chosen is not tracks[0]:
+        number = tracks.index(chosen) + 1
+        yield f"its video track {number} of {len(tracks)} is decoded: the first one is not marked as the default"
+    if times := [packets.dts[number] for number in packets.first_of_parts if number < len(packets.dts)]:
+        seconds = float(((times[0] or 0) - frames.offset) * packets.time_base)
+        often = "once, at" if len(times) == 1 else f"{len(times):,} times, first at"
+        yield f"its clock jumps {often} {seconds:.2f} s; the parts follow each other"
+    if is_whole and containers & TIMED_CONTAINERS and (words := pause(frames.times, packets.time_base)):
+        yield f"{words}; the frame before is shown for as long"
+    if name := HDR.get(int(chosen.codec_context.color_trc)):
+        yield f"its colours are HDR ({name}); they are taken as they are, as published programs do"
+
+
+def _come_in_order(path: Path) -> bool:
+    """Return whether the times of a video's first decoded frames ascend."""
+    with open_video(path) as container:
+        frames = container.decode(video_stream(container))
+        try:
+            times = [frame.pts for frame in itertools.islice(frames, MOST_DECODED)]
+        except (FFmpegError, ValueError):
+            return False
+    return None not in times and times == sorted(times)
+
+
+def _frame_times(path: Path, packets: _Packets, containers: frozenset[str], offset: int) -> _FrameTimes:
     stream, num_frames = packets.stream, len(packets.pts)
     pts, dts = [t for t in packets.pts if t is not None], [t for t in packets.dts if t is not None]
     depth = stream.codec_context.reorder_depth
-    last_duration = packets.last_duration or ticks_of_frame(stream, packets.time_base)
+    last_duration = packets.last_duration or ticks_of_frame(stream)
     # Some files (MXF, for one) repeat the decoding times although frames are stored in another order than shown.
-    repeats_dts = depth > 0 and num_frames > 2 and packets.pts == packets.dts
+    repeats_dts = depth > 0 and num_frames > 2 and packets.pts == packets.dts and not _come_in_order(path)
     timed = len(pts) == num_frames and "avi" not in containers and not repeats_dts
     delayed = not timed and len(dts) == num_frames
     order = np.arange(num_frames)
     if timed:
-        times, order = np.unique(np.array(pts, dtype=np.int64) - offset, return_index=True)
+        times, order = np.unique(np.array(pts[::-1], dtype=np.int64) - offset, return_index=True)
+        order = num_frames - 1 - order  # of several at one time, the last
     elif delayed:
         times = display_times(dts, depth, last_duration) - offset
     else:  # a bare stream has no times: its frames follow each other at the rate that it states
-        step = ticks_of_frame(stream, packets.time_base, stream.codec_context.framerate)
+        step = ticks_of_frame(stream, stream.codec_context.framerate)
         last_duration = packets.last_duration or step
         times = np.arange(num_frames, dtype=np.int64) * step
-    return _FrameTimes(times, order, int(times[-1]) + last_duration, timed, delayed)
+    return _FrameTimes(times, order, int(times[-1]) + last_duration, offset, timed, delayed)
 
 
 def _missing_frames(
-    container: InputContainer, packets: _Packets, frames: _FrameTimes, containers: frozenset[str]
+    path: Path, container: InputContainer, packets: _Packets, frames: _FrameTimes, containers: frozenset[str]
 ) -> str:
     """Say whether there are fewer frames, or less time, than the container declares; empty if not."""
     declared_frames, num_packets = packets.stream.frames, packets.num_packets
-    if declared_frames > num_packets and not _repeats_frames(packets, containers):
+    is_stated = declared_frames <= container.size  # else it stands for a number that the writer did not know
+    if declared_frames > num_packets and is_stated and not _repeats_frames(packets, containers):
+        if "mp4" in containers and edits_leave_out(path) and len(packets.stream.index_entries) <= num_packets:
+            return ""
         return f"{num_packets:,} of the {declared_frames:,} frames that it should have are in it"
     if declared_frames or not container.duration:
         return ""
     start, declared = (container.start_time or 0) / av.time_base, container.duration / av.time_base
-    if "matroska" in containers:  # its duration counts from 0, wherever its clock starts
+    if containers & TIMED_CONTAINERS:  # the duration of Matroska and of MP4 in fragments counts from 0
         start = min(start, 0.0)
     reached = packets.reached_seconds - start
     if not ends_early(reached, declared, longest_step(frames.times) * float(packets.time_base)):
@@ -224,12 +322,6 @@ def _repeats_frames(packets: _Packets, containers: frozenset[str]) -> bool:
     stream = packets.stream
     ends = (packets.last_dts or 0) + 1 >= stream.frames
     return "avi" in containers and ends and len(stream.index_entries) <= packets.num_packets
-
-
-def ticks_of_frame(stream: VideoStream, time_base: Fraction, rate: Fraction | None = None) -> int:
-    """Return how long a frame lasts if its packet does not say."""
-    rate = rate or stream.average_rate or stream.guessed_rate or Fraction(25)
-    return max(round(1 / (Fraction(rate) * time_base)), 1)
 
 
 def display_times(dts: list[int], depth: int, step: int) -> np.ndarray:
@@ -274,14 +366,20 @@ def pause(pts: np.ndarray, time_base: Fraction) -> str:
     return f"it has no frames between {seconds[0]:.2f} and {seconds[1]:.2f} s{more}"
 
 
-def _check_times(info: VideoInfo) -> None:
+def _check_times(info: VideoInfo, is_stated: bool) -> None:
+    """Raise ``VideoError`` for times that make no sense.
+
+    Args:
+        info: The video.
+        is_stated: Whether its header states at least its length, so that a frame that is shown for long is meant.
+    """
     late_seconds = float(info.pts[0] * info.time_base)
     if late_seconds > LONGEST_FRAME_SECONDS:
         raise VideoError(
             "bad_times", f"its pictures begin {late_seconds:.0f} s after its start (limit: {LONGEST_FRAME_SECONDS} s)"
         )
     longest_seconds = float(np.diff(info.pts, append=info.end).max() * info.time_base)
-    if longest_seconds > LONGEST_FRAME_SECONDS:
+    if longest_seconds > LONGEST_FRAME_SECONDS and not is_stated:
         raise VideoError("bad_times", f"one of its {len(info.pts)} frames would be shown for {longest_seconds:.0f} s")
     if info.duration_seconds > LONGEST_VIDEO_SECONDS:
         raise VideoError(

@@ -10,6 +10,7 @@ from av.video.codeccontext import VideoCodecContext
 from .container import first_frame, open_video
 from .frames import Decoding, Pictures, frames_in_order
 from .probe import VideoInfo
+from .upright import upright_filters
 
 STRICT_DECODERS = {"vp8": "libvpx", "vp9": "libvpx-vp9"}
 """Decoders that reject damaged frames, by codec. FFmpeg's own decoders of these codecs show whatever comes of such
@@ -49,6 +50,11 @@ def _strict_decoder(info: VideoInfo) -> tuple[VideoCodecContext | None, tuple[in
         strict = av.CodecContext.create(STRICT_DECODERS[info.codec], "r")
     except (FFmpegError, ValueError):
         return None, None
-    if first is None or first.rotation or first.format.name != "yuv420p" or not isinstance(strict, VideoCodecContext):
+    if (
+        first is None
+        or upright_filters(first)
+        or first.format.name != "yuv420p"
+        or not isinstance(strict, VideoCodecContext)
+    ):
         return None, None
     return strict, (int(first.colorspace), int(first.color_range))

@@ -4,6 +4,9 @@ from fractions import Fraction
 
 import numpy as np
 
+MOST_EARLY_SLOTS = 2
+"""Slots before time 0 that the ffmpeg program outputs at most: those whose end is at most 1.1 slots behind."""
+
 
 def round_half_away(values: np.ndarray, ratio: Fraction) -> np.ndarray:
     """Return ``values * ratio`` as the nearest integers, halves away from zero, in exact integer arithmetic.
@@ -19,8 +22,9 @@ def sample_frames(pts: np.ndarray, end: int, time_base: Fraction, fps: float) ->
 
     Output slot k shows the last frame whose time, rounded to slots, is not after k; slots run from 0 to the rounded
     end. A frame may be repeated or left out. Slots before the first frame show what the first frame's slot shows: raw
-    video has a constant rate, so the program repeats its first picture. Frames before time 0 are left out. If the
-    program would output no frame at all (a video shorter than half a slot), the first frame is taken: no video is
+    video has a constant rate, so the program repeats its first picture. Where frames begin before time 0, the program
+    first outputs the last two slots before it, so that all others come two slots later, and leaves earlier ones out. If
+    the program would output no frame at all (a video shorter than half a slot), the first frame is taken: no video is
     silently empty.
 
     25 frames a second, 2 s, fps 1  ->  frames 12 and 37 (at 0.48 and 1.48 s), not 0 and 25
@@ -46,7 +50,8 @@ def sample_frames(pts: np.ndarray, end: int, time_base: Fraction, fps: float) ->
     last_slot = int(round_half_away(np.array([end]), slots_of_tick)[0])
     if last_slot <= slots[0]:
         return np.zeros(max(last_slot, 1), dtype=np.int64)
-    return np.searchsorted(slots, np.maximum(np.arange(last_slot), slots[0]), side="right") - 1
+    first_slot = min(max(slots[0], -MOST_EARLY_SLOTS), 0)
+    return np.searchsorted(slots, np.maximum(np.arange(first_slot, last_slot), slots[0]), side="right") - 1
 
 
 def scaled_size(height: int, width: int, short_side_px: int) -> tuple[int, int]:

@@ -8,8 +8,16 @@ from av.filter import Graph
 
 from .kernels import BY_FFMPEG, LIBSWSCALE, Kernel
 from .sampling import scaled_size
+from .upright import Filters, lies
 
-TRANSPOSE = {90: ("transpose", "cclock"), 180: ("hflip", ""), 270: ("transpose", "clock")}
+UNSPECIFIED, BT601, BT2020 = 2, 5, 9
+KNOWN_MATRICES = {0, 1, UNSPECIFIED, 4, BT601, 6, 7, BT2020}
+"""Codes of colour matrices (ITU-T H.273) by which libswscale converts."""
+STANDS_FOR = {10: BT2020}
+"""The matrix that is taken for another one; it is BT.601's where nothing is here.
+
+Source: libswscale/yuv2rgb.c (sws_getCoefficients).
+"""
 
 
 class Size(NamedTuple):
@@ -43,20 +51,20 @@ class Scaler:
         self._graph: Graph | None = None
         self._graph_key: tuple[object, ...] | None = None
 
-    def see(self, frame: av.VideoFrame, upright_degrees: int) -> tuple[int, int]:
+    def see(self, frame: av.VideoFrame, upright: Filters) -> tuple[int, int]:
         """Return (height, width) of the pictures, which the first frame decides. Call it with every frame, wanted or
         not."""
         if self._shape is None:
-            self._shape = self.size.shape(*_turned(frame, upright_degrees))
+            self._shape = self.size.shape(*_turned(frame, upright))
         return self._shape
 
-    def __call__(self, frame: av.VideoFrame, upright_degrees: int) -> np.ndarray:
-        """Return the picture, [H, W, 3] RGB in the kernel's type, turned by ``upright_degrees``."""
-        height, width = self.see(frame, upright_degrees)
-        key = (frame.width, frame.height, frame.format.name, frame.colorspace, frame.color_range, upright_degrees)
+    def __call__(self, frame: av.VideoFrame, upright: Filters) -> np.ndarray:
+        """Return the picture, [H, W, 3] RGB in the kernel's type, made upright by these filters."""
+        height, width = self.see(frame, upright)
+        key = (frame.width, frame.height, frame.format.name, frame.colorspace, frame.color_range, upright)
         if self._graph is None or key != self._graph_key:
-            by_ffmpeg = (height, width) if self._kernel.by == BY_FFMPEG else _turned(frame, upright_degrees)
-            self._graph, self._graph_key = self._make_graph(frame, upright_degrees, by_ffmpeg), key
+            by_ffmpeg = (height, width) if self._kernel.by == BY_FFMPEG else _turned(frame, upright)
+            self._graph, self._graph_key = self._make_graph(frame, upright, by_ffmpeg), key
         frame.pts = None  # times are kept elsewhere; a time that jumps back would stop the filter
         self._graph.push(frame)
         scaled = self._graph.pull()
@@ -64,7 +72,7 @@ class Scaler:
         picture = scaled.to_ndarray()
         return picture if self._kernel.by == BY_FFMPEG else self._kernel.scaled(picture, height, width)
 
-    def _make_graph(self, frame: av.VideoFrame, upright_degrees: int, shape: tuple[int, int]) -> Graph:
+    def _make_graph(self, frame: av.VideoFrame, upright: Filters, shape: tuple[int, int]) -> Graph:
         height, width = shape
         kernel = self._kernel.name if self._kernel.by == BY_FFMPEG else "bilinear"
         graph = Graph()
@@ -78,8 +86,7 @@ class Scaler:
         }
         steps = [
             graph.add("buffer", **source),
-            *([graph.add(*TRANSPOSE[upright_degrees])] if upright_degrees else []),
-            *([graph.add("vflip")] if upright_degrees == 180 else []),
+            *(graph.add(*step) for step in upright),
             graph.add("scale", f"{width}:{height}:flags={kernel}"),
             graph.add("format", "rgb24"),
             graph.add("buffersink"),
@@ -88,6 +95,13 @@ class Scaler:
         return graph
 
 
-def _turned(frame: av.VideoFrame, upright_degrees: int) -> tuple[int, int]:
+def _turned(frame: av.VideoFrame, upright: Filters) -> tuple[int, int]:
     """Return (height, width) of the upright frame."""
-    return (frame.width, frame.height) if upright_degrees in (90, 270) else (frame.height, frame.width)
+    return (frame.width, frame.height) if lies(upright) else (frame.height, frame.width)
+
+
+def take_known_colours(frame: av.VideoFrame) -> None:
+    """Give a frame the colour matrix by which older libswscale would convert it, where newer ones refuse to."""
+    if int(frame.colorspace) not in KNOWN_MATRICES:
+        frame.colorspace = STANDS_FOR.get(int(frame.colorspace), BT601)
+    frame.color_trc = UNSPECIFIED  # it changes nothing without tone mapping

@@ -14,7 +14,7 @@ from av.container import InputContainer
 from av.error import FFmpegError
 from av.stream import Discard
 
-from .container import context_of, open_video, start_second, time_base_of, video_stream
+from .container import context_of, demuxed, open_video, start_second, time_base_of, video_stream
 from .errors import VideoError, short_reason
 from .frames import Tally, decoded_sound
 from .log_mel import HOP, RATE, RowBlocks
@@ -91,7 +91,7 @@ def planned_sound(path: Path, beat: Callable[[], None] = lambda: None) -> tuple[
     with open_video(path) as container:
         stream, zero = sound_stream(container), time_zero(container)
         try:
-            for packet in container.demux(stream):
+            for packet in demuxed(container, [stream]):
                 beat()
                 if packet.size and packet.pts is not None and not packet.is_discard:
                     first = packet.pts if first is None else first

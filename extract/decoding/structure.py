@@ -6,6 +6,7 @@ header, whatever a file declares.
 """
 
 import os
+import struct
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +21,8 @@ IN_CLUSTER = {0xE7, 0xA3, 0xA0, 0xAB, 0xA7, 0x5854, 0xAF, 0xEC, CRC_32}
 LONGEST_CHECKED_BYTES = 64 << 20
 """Longest element whose checksum is checked."""
 TS_PACKET_BYTES = 188
+SHORTEST_CUT_SECONDS = 0.01
+"""An edit list that shows so much less than there is leaves something out; less is rounding."""
 
 
 class _Broken(Exception):
@@ -42,6 +45,14 @@ def structure_damage(path: Path, containers: frozenset[str], beat: Callable[[], 
                 _walk_avi(file, num_bytes, beat)
             elif "mpegts" in containers:
                 _check_mpegts(file, num_bytes)
+            elif "ogg" in containers:
+                _walk_ogg(file, num_bytes, beat)
+            elif "asf" in containers:
+                _check_asf(file, num_bytes)
+            elif "flv" in containers:
+                _walk_flv(file, num_bytes, beat)
+            elif "gif" in containers:
+                _walk_gif(file, num_bytes, beat)
         except _Broken as broken:
             return str(broken)
     return ""
@@ -148,11 +159,13 @@ def _walk_mp4(file: BinaryIO, num_bytes: int, beat: Callable[[], None]) -> None:
 
 # AVI
 
+UNKNOWN_SIZES = {0, 0xFFFFFFFF}
+
 
 def _walk_avi(file: BinaryIO, num_bytes: int, beat: Callable[[], None]) -> None:
     """Walk RIFF chunks, which begin at even positions.
 
-    A size of 0 for the whole is from a writer that could not seek back.
+    A writer that could not seek back leaves one of ``UNKNOWN_SIZES``.
     """
     position, ends = 0, []
     while position + 8 <= num_bytes:
@@ -166,7 +179,7 @@ def _walk_avi(file: BinaryIO, num_bytes: int, beat: Callable[[], None]) -> None:
             return  # bytes after the video
         if not all(0x20 <= byte < 0x7F for byte in name):
             raise _Broken(f"its structure breaks at byte {position:,}")
-        if name in (b"RIFF", b"LIST") and size == 0:
+        if name in (b"RIFF", b"LIST") and size in UNKNOWN_SIZES:
             return
         end = position + 8 + size
         _must_fit(end, num_bytes, f"its chunk {name.decode()!r}")
@@ -190,6 +203,181 @@ def _check_mpegts(file: BinaryIO, num_bytes: int) -> None:
     head = file.read(3 * TS_PACKET_BYTES)
     if len(head) == 3 * TS_PACKET_BYTES and head[::TS_PACKET_BYTES] == b"GGG" and num_bytes % TS_PACKET_BYTES:
         raise _Broken(f"it ends within a packet: {num_bytes:,} bytes are not whole packets of {TS_PACKET_BYTES}")
+
+
+# Ogg
+
+
+def _walk_ogg(file: BinaryIO, num_bytes: int, beat: Callable[[], None]) -> None:
+    """Walk pages. Each stream numbers its own, and marks its last one (RFC 3533)."""
+    position = 0
+    pages: dict[bytes, int] = {}  # {serial number: number of the page before}
+    unfinished: set[bytes] = set()
+    while position < num_bytes:
+        beat()
+        file.seek(position)
+        head = file.read(27)
+        if not head.startswith(b"OggS"[: len(head)]):
+            raise _Broken(f"its structure breaks at byte {position:,}")
+        _must_fit(position + 27, num_bytes, "a page")
+        serial, number = head[14:18], int.from_bytes(head[18:22], "little")
+        lengths = file.read(head[26])
+        position += 27 + head[26] + sum(lengths)
+        _must_fit(position, num_bytes, "a page")
+        if serial in pages and number != pages[serial] + 1:
+            raise _Broken(f"page {number:,} of a stream follows page {pages[serial]:,}")
+        pages[serial] = number
+        (unfinished.discard if head[5] & 4 else unfinished.add)(serial)
+    if unfinished:
+        raise _Broken("it ends without the last page of a stream")
+
+
+# ASF, WMV
+
+
+ASF_HEADER = bytes.fromhex("3026b2758e66cf11a6d900aa0062ce6c")
+ASF_PROPERTIES = bytes.fromhex("a1dcab8c47a9cf118ee400c00c205365")
+IS_BROADCAST = 1
+
+
+def _check_asf(file: BinaryIO, num_bytes: int) -> None:
+    """Compare the size of the file with that in its header, unless it was written while it was sent."""
+    file.seek(0)
+    head = file.read(30)
+    if not head.startswith(ASF_HEADER):
+        return
+    position = 30
+    for _ in range(int.from_bytes(head[24:28], "little")):
+        file.seek(position)
+        properties = file.read(92)
+        if len(properties) < 92:
+            return
+        if properties.startswith(ASF_PROPERTIES) and not properties[88] & IS_BROADCAST:
+            _must_fit(int.from_bytes(properties[40:48], "little"), num_bytes, "its content")
+        position += max(int.from_bytes(properties[16:24], "little"), 24)
+
+
+# FLV
+
+FLV_TAGS = {8, 9, 15, 18}
+
+
+def _walk_flv(file: BinaryIO, num_bytes: int, beat: Callable[[], None]) -> None:
+    file.seek(5)
+    position = int.from_bytes(file.read(4), "big") + 4
+    while position + 11 <= num_bytes:
+        beat()
+        file.seek(position)
+        head = file.read(11)
+        if head[0] & 0x1F not in FLV_TAGS:
+            raise _Broken(f"its structure breaks at byte {position:,}")
+        position += 11 + int.from_bytes(head[1:4], "big") + 4
+        _must_fit(position - 4, num_bytes, "a tag")
+
+
+# GIF
+
+GIF_EXTENSION, GIF_PICTURE, GIF_END = 0x21, 0x2C, 0x3B
+HEADER_BYTES, PICTURE_BYTES = 13, 10
+
+
+def _walk_gif(file: BinaryIO, num_bytes: int, beat: Callable[[], None]) -> None:
+    position = HEADER_BYTES
+    file.seek(0)
+    head = file.read(HEADER_BYTES)
+    position += _colours_bytes(head[10])
+    while position < num_bytes:
+        beat()
+        file.seek(position)
+        block = file.read(PICTURE_BYTES)
+        if block[0] == GIF_END:
+            return
+        if block[0] == GIF_EXTENSION:
+            position += 2
+        elif block[0] == GIF_PICTURE and len(block) == PICTURE_BYTES:
+            position += PICTURE_BYTES + _colours_bytes(block[9]) + 1
+        else:
+            raise _Broken(f"its structure breaks at byte {position:,}")
+        length = 1
+        while length:
+            file.seek(position)
+            length = int.from_bytes(file.read(1), "big")
+            position += 1 + length
+            if position > num_bytes:
+                break
+    raise _Broken(f"it has no end: it stops at byte {num_bytes:,}")
+
+
+def _colours_bytes(flags: int) -> int:
+    return 3 << (flags & 7) + 1 if flags & 0x80 else 0
+
+
+def has_gif_picture(packet: bytes) -> bool:
+    """Return whether a GIF's packet holds a picture; the last one may hold only a comment."""
+    position = HEADER_BYTES + _colours_bytes(packet[10]) if packet.startswith(b"GIF8") and len(packet) > 10 else 0
+    while position + 2 < len(packet) and packet[position] == GIF_EXTENSION:
+        position += 2
+        while position < len(packet) and packet[position]:
+            position += 1 + packet[position]
+        position += 1
+    return packet[position : position + 1] == bytes([GIF_PICTURE])
+
+
+# Edit lists of MP4 and QuickTime
+
+HOLDERS = {b"moov", b"trak", b"mdia", b"edts"}
+LONGEST_TABLE_BYTES = 1 << 20
+
+
+def edits_leave_out(path: Path) -> bool:
+    """Return whether the edit list of a video track shows less than all of it, or shows it in several parts."""
+    with open_file(path) as file:
+        tracks = _edited_tracks(file, 0, os.fstat(file.fileno()).st_size, {})
+    return any(_leaves_out(track) for track in tracks)
+
+
+def _edited_tracks(file: BinaryIO, position: int, end: int, found: dict[bytes, bytes]) -> list[dict[bytes, bytes]]:
+    """Return the tables of each track, by the names of their boxes; those of the movie are in each."""
+    tracks = []
+    while position + 8 <= end:
+        file.seek(position)
+        head = file.read(16)
+        size, name, head_bytes = int.from_bytes(head[:4], "big"), head[4:8], 8
+        if size == 1:
+            size, head_bytes = int.from_bytes(head[8:16], "big"), 16
+        if size < head_bytes or position + size > end:
+            break
+        inside = position + head_bytes
+        if name in HOLDERS:
+            of_track = dict(found) if name == b"trak" else found
+            tracks += _edited_tracks(file, inside, position + size, of_track)
+            if name == b"trak":
+                tracks.append(of_track)
+        elif name in (b"mvhd", b"mdhd", b"elst", b"hdlr") and size < LONGEST_TABLE_BYTES:
+            file.seek(inside)
+            found[name] = file.read(size - head_bytes)
+        position += size
+    return tracks
+
+
+def _leaves_out(track: dict[bytes, bytes]) -> bool:
+    try:
+        if track[b"hdlr"][8:12] != b"vide":
+            return False
+        ticks_of_movie, _ = _clock_of(track[b"mvhd"])
+        ticks_of_media, media_ticks = _clock_of(track[b"mdhd"])
+        edits = track[b"elst"]
+        times = "Qq" if edits[0] == 1 else "Ii"
+        parts = [ticks for ticks, begins, _ in struct.iter_unpack(f">{times}I", edits[8:]) if begins >= 0]
+    except (KeyError, IndexError, struct.error):
+        return False
+    shown = sum(parts) / max(ticks_of_movie, 1)
+    return len(parts) > 1 or 0 < shown < media_ticks / max(ticks_of_media, 1) - SHORTEST_CUT_SECONDS
+
+
+def _clock_of(header: bytes) -> tuple[int, int]:
+    """Return the ticks a second, and the duration in ticks, of a header of a movie or its media."""
+    return struct.unpack_from(*((">IQ", header, 20) if header[0] == 1 else (">II", header, 12)))
 
 
 # H.264 and HEVC in MP4 and Matroska

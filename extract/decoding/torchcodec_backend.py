@@ -25,6 +25,7 @@ from .handed import HandedFile
 from .kernels import BY_FFMPEG, Kernel
 from .probe import VideoInfo
 from .scaling import Size
+from .upright import TURNS, upright_filters
 
 if TYPE_CHECKING:
     from torchcodec.decoders import VideoDecoder  # pyright: ignore[reportPrivateImportUsage]
@@ -76,7 +77,9 @@ def torchcodec_reads_well(info: VideoInfo, sizes: list[Size]) -> bool:
     if not info.timed or info.missing:
         return False
     first = first_frame(info.path)
-    return first is not None and first.format.name in PLAIN_FORMATS and not first.interlaced_frame
+    if first is None or upright_filters(first) not in TURNS:
+        return False
+    return first.format.name in PLAIN_FORMATS and not first.interlaced_frame
 
 
 def torchcodec_pictures(decoding: Decoding, wanted: np.ndarray) -> Iterator[tuple[int, Pictures]]:

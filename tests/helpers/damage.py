@@ -44,3 +44,12 @@ def skipping(info: VideoInfo, short_side_px: int) -> tuple[np.ndarray, int, np.n
         every[indices],
         int(np.searchsorted(whole.delivered, info.pts[indices[-1]])) + 1,
     )
+
+
+def set_last_cluster_to_0(path: Path) -> Path:
+    """Give the last cluster of a Matroska file the time 0."""
+    content = path.read_bytes()
+    time = content.index(b"\xe7", content.rindex(bytes.fromhex("1f43b675"))) + 1
+    num_bytes = content[time] & 0x7F
+    path.write_bytes(content[: time + 1] + bytes(num_bytes) + content[time + 1 + num_bytes :])
+    return path

@@ -9,6 +9,7 @@ from pathlib import Path
 import av
 import numpy as np
 import pytest
+from helpers.damage import set_last_cluster_to_0
 from helpers.decoding import BACKENDS, assert_same, chosen, pictures_by, take, want
 from helpers.needs import shared
 from helpers.numbered import HEIGHT, SOUND_RATE_HZ, constant, numbers_of, tone, write_video
@@ -280,23 +281,21 @@ def at_seconds(path: Path, *seconds: float) -> Path:
     return write_video(path, [round(1000 * s) for s in seconds], Fraction(1, 1000), container="matroska", bf="0")
 
 
-def twice(path: Path) -> Path:
-    constant(path, 60, container="mpegts")
-    path.write_bytes(2 * path.read_bytes())
-    return path
-
-
 LIMITS = {
     "frames too large": (lambda path: declared(path, 6400, 8000), "too_large", "8000x6400"),
     "frames too wide": (lambda path: declared(path, 16, 16 * MAX_SIDE_RATIO + 2), "too_large", "162x16"),
     "frames too high": (lambda path: declared(path, 16 * MAX_SIDE_RATIO + 2, 16), "too_large", "16x162"),
     "one frame too long": (
-        lambda path: at_seconds(path, 0, 1, 302, 303),
+        lambda path: write_video(path, [0, 1, 302, 303], Fraction(1), container="nut", bf="0"),
         "bad_times",
         "one of its 4 frames would be shown for 301 s",
     ),
     "all too long": (lambda path: at_seconds(path, *range(0, 43600, 200)), "too_long", "12.1 h; expected at most 12 h"),
-    "times that jump back": (twice, "bad_times", "its clock jumps back by [23] s"),
+    "times that jump back": (
+        lambda path: set_last_cluster_to_0(at_seconds(path, *range(14))),
+        "bad_times",
+        r"its clock jumps back by \d+ s",
+    ),
 }
 
 

@@ -8,6 +8,7 @@ import av
 import numpy as np
 import pytest
 import torch
+from helpers.damage import set_last_cluster_to_0
 from helpers.extractors import stub
 from helpers.sounds import SAME_DECIBELS, heard, second, tone, write_clip, write_sound
 from helpers.videos import remux
@@ -263,19 +264,18 @@ def test_absurd_timestamps_are_refused_without_filling_memory(tmp_path, seconds)
 
 
 def test_timestamps_that_jump_back_are_refused(tmp_path):
-    path = remux(write_sound(tmp_path / "a.mp4", tone(44100, 3.0), 44100, codec="aac"), tmp_path / "a.ts", "mpegts")
-    path.write_bytes(2 * path.read_bytes())
-    with pytest.raises(VideoError, match="the clock of its sound jumps back by 3 s") as failed:
+    path = set_last_cluster_to_0(paused(tmp_path / "a.mkv", 0, num_packets=700))
+    with pytest.raises(VideoError, match=r"the clock of its sound jumps back by \d+ s") as failed:
         heard(path)
     assert failed.value.kind == "bad_times"
 
 
-def test_overlapping_sound_is_used_once(tmp_path):
+def test_parts_of_a_transport_stream_follow_each_other(tmp_path):
     path = remux(write_sound(tmp_path / "a.mp4", tone(44100, 0.6), 44100, codec="aac"), tmp_path / "a.ts", "mpegts")
     once = heard(path)
     path.write_bytes(2 * path.read_bytes())
     twice = heard(path)
-    assert len(once.features) <= len(twice.features) <= len(once.features) + 5 and twice.partial == ""
+    assert 2 * len(once.features) - 2 <= len(twice.features) <= 2 * len(once.features) and twice.partial == ""
     np.testing.assert_array_equal(twice.features[:50], once.features[:50])
 
 
