@@ -189,7 +189,9 @@ def _plan_for_delivered(backend: str, plan: _Plan, beat: Callable[[], None]) -> 
     for _ in BACKENDS[backend](counting, np.arange(len(info.pts))):
         pass
     if info.timed or info.delayed:
-        pts = np.unique(np.array(counting.delivered, dtype=np.int64))
+        delivered = np.array(counting.delivered, dtype=np.int64)
+        pts = np.unique(delivered)
+        info = replace(info, unordered=bool((np.diff(delivered) < 0).any()) or not np.isin(pts, info.pts).all())
     else:
         pts = info.pts[: len(counting.delivered)]
     if len(pts) == 0:
@@ -197,8 +199,9 @@ def _plan_for_delivered(backend: str, plan: _Plan, beat: Callable[[], None]) -> 
     missing = []
     if info.by_fields and not counting.num_damaged and 2 * len(pts) >= len(info.pts):
         return _Plan(replace(info, pts=pts), plan.wanted, plan.place, plan.strict), missing
-    if len(pts) < np.sum(info.pts >= 0):
-        missing.append(f"{len(pts):,} of {len(info.pts):,} frames could be decoded")
+    num_came = len(counting.delivered) if info.unordered else len(pts)
+    if num_came < np.sum(info.pts >= 0):
+        missing.append(f"{num_came:,} of {len(info.pts):,} frames could be decoded")
     later = info.pts[info.pts > pts[-1]]
     end = min(int(later[0]), int(pts[-1] + np.median(np.diff(info.pts)))) if len(later) else info.end
     return _Plan(replace(info, pts=pts, end=end), plan.wanted, plan.place, plan.strict), missing

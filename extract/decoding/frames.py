@@ -70,17 +70,35 @@ class _Clock:
         self._decoding, self._info = decoding, decoding.info
         self._time_base, self._offset = time_base, offset
         self._step = int(self._info.end - self._info.pts[-1])
+        self._last_pts = self._last_dts = -(1 << 63)
+        self._num_faulty_pts = self._num_faulty_dts = 0
 
     def time_of(self, frame: av.VideoFrame) -> int | None:
         """Return when a frame is shown; None if it should have a time and does not."""
         delivered = self._decoding.delivered
         if self._info.timed:
-            return None if frame.pts is None else self._in_ticks(frame.pts)
+            time = self._best_effort(frame)
+            return None if time is None else self._in_ticks(time)
         if not self._info.delayed:
             return len(delivered)
         if frame.dts is not None:
             return self._in_ticks(frame.dts)
         return delivered[-1] + self._step if delivered else 0  # after the last packet, at the usual step
+
+    def _best_effort(self, frame: av.VideoFrame) -> int | None:
+        """Return the frame's presentation time, or its decoding time where presentation times go back more often.
+
+        Source: libavcodec/decode.c (guess_correct_pts).
+        """
+        pts, dts = frame.pts, frame.dts
+        if dts is not None:
+            self._num_faulty_dts += dts <= self._last_dts
+        if pts is not None:
+            self._num_faulty_pts += pts <= self._last_pts
+        last_dts, last_pts = (pts if dts is None else dts), (dts if pts is None else pts)
+        if last_dts is not None and last_pts is not None:
+            self._last_dts, self._last_pts = last_dts, last_pts
+        return dts if pts is None or (dts is not None and self._num_faulty_pts > self._num_faulty_dts) else pts
 
     def _in_ticks(self, time: int) -> int:
         time -= self._offset
@@ -119,7 +137,12 @@ def frames_in_order(
     context = context or stream.codec_context
     context.thread_count = 1
     context.options = {"err_detect": "crccheck"}  # checksums of frames and slices, if the encoder wrote any
-    skip = skip and info.codec in SKIPPING_CODECS and len(wanted) < len(info.pts) and not info.by_fields
+    skip = (
+        skip
+        and info.codec in SKIPPING_CODECS
+        and len(wanted) < len(info.pts)
+        and not (info.by_fields or info.unordered)
+    )
     needed = {time + offset for time in remaining} if skip else None
     frames = _with_times(decoding, clock, decoded_frames(decoding, container, stream, context, needed))
     for time, frame in _last_of_each_time(frames) if info.repeats else frames:

@@ -70,6 +70,8 @@ class VideoInfo:
     """Whether the video begins with a key frame and no edit list cuts anything away."""
     by_fields: bool = False
     """Whether a packet may hold one field of an interlaced frame, so that fewer frames than packets come."""
+    unordered: bool = False
+    """Whether frames come whose times do not ascend, so that the decoder's guess of their times counts."""
     repeats: bool = False
     """Whether several frames have the same time. The last of them is shown."""
     missing: str = ""
