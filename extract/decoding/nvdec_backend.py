@@ -25,6 +25,7 @@ from .probe import VideoInfo
 from .pyav_backend import pyav_pictures
 from .scaling import Scaler, Size
 from .torchcodec_backend import (
+    GROWING_CONTAINERS,
     PLAIN_FORMATS,
     addresses_bytes,
     failures_as_distrust,
@@ -125,6 +126,8 @@ def refusal_of(info: VideoInfo) -> str:
         return "no GPU was asked for" if _engine is None else _engine.refusal
     if not info.timed or info.missing:
         return "parts of it are missing" if info.missing else "its frames have no times"
+    if info.containers & GROWING_CONTAINERS:
+        return "streams may appear late in its container, which torchcodec does not survive"
     first = first_frame(info.path)
     if first is None or first.format.name not in PLAIN_FORMATS:
         return (

@@ -35,6 +35,10 @@ PLAIN_FORMATS = {"yuv420p", "yuvj420p"}
 """Formats in which its RGB equals the filter's. Some others differ: yuv420p10le by up to 36 of 255."""
 
 
+GROWING_CONTAINERS = {"flv", "mpegts", "mpeg"}
+"""Containers in which a stream may appear after the file was opened: torchcodec 0.17 then writes beyond its memory."""
+
+
 def has_torchcodec() -> bool:
     """Return whether torchcodec is installed. Whether it finds FFmpeg's libraries, ``load`` says."""
     return importlib.util.find_spec("torchcodec") is not None
@@ -74,7 +78,7 @@ def torchcodec_reads_well(info: VideoInfo, sizes: list[Size]) -> bool:
     """Return whether torchcodec can be trusted with a file, judged by its packets and first frame."""
     if not has_torchcodec() or not can_scale(size.resize for size in sizes):
         return False
-    if not info.timed or info.missing:
+    if not info.timed or info.missing or info.containers & GROWING_CONTAINERS:
         return False
     first = first_frame(info.path)
     if first is None or upright_filters(first) not in TURNS:

@@ -48,7 +48,7 @@ MESSAGES: list[Message] = [
     SoundFollows(),
     ClipFollows(),
     Heard("PyAV 18", -3, 1000, 10.0, ""),
-    Finished("PyAV 18", 2.25, "cut", [54]),
+    Finished("PyAV 18", 2.25, "cut", [54], note="its clock jumps"),
 ]
 CROPPED = Wanted(fps=24, window=16, short_side_px=224, crop_px=224, tail="loop")
 WHOLE = Wanted(fps=1, window=1, short_side_px=48, crop_px=None, tail="loop")

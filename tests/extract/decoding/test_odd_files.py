@@ -1,13 +1,16 @@
 """The files of ``tests/videos/odd``: kinds of videos that readers treat differently. See README.md there."""
 
 import re
+import shutil
 from dataclasses import dataclass
+from fractions import Fraction
 
 import numpy as np
 import pytest
 from helpers.decoding import take, want
-from helpers.numbered import numbers_of
+from helpers.numbered import constant, numbers_of, write_video
 from helpers.zoo import VIDEOS
+from vlalign.extract.cli import main
 from vlalign.extract.decoding.backends import BACKENDS, choose_backends
 from vlalign.extract.decoding.errors import VideoError
 from vlalign.extract.decoding.kernels import LIBSWSCALE, PILLOW
@@ -104,3 +107,26 @@ def test_every_decoder_gives_the_same_pictures_or_is_not_tried(name, resize):
             continue
         for ours, theirs in zip(expected.rows, taken.rows, strict=True):
             np.testing.assert_array_equal(np.stack(theirs), np.stack(ours), err_msg=other)
+
+
+@pytest.mark.parametrize("transfer, name", [("smpte2084", "PQ"), ("arib-std-b67", "HLG")])
+def test_hdr_is_said(tmp_path, transfer, name):
+    path = constant(tmp_path / "hdr.mp4", 24, **{"x264-params": f"force-cfr=1:transfer={transfer}"})
+    taken = take(path, want(1))
+    assert f"HDR ({name})" in taken.finished.note and taken.finished.partial == ""
+
+
+def test_a_still_screen_of_an_hour_is_decoded(tmp_path):
+    path = write_video(tmp_path / "still.mkv", [0, 1, 3602, 3603], Fraction(1), container="matroska", bf="0")
+    info = probe_video(path)
+    assert info.duration_seconds == pytest.approx(3603, abs=1) and info.missing == ""
+
+
+def test_the_command_says_what_is_unusual(tmp_path, capsys):
+    (tmp_path / "videos").mkdir()
+    shutil.copy(ODD / "clock_back_0.6_s.ts", tmp_path / "videos")
+    where = ["--root", str(tmp_path / "root"), "--dataset", "mine", "--videos", str(tmp_path / "videos")]
+    assert main([*where, "--features", "resnet152", "--weights", "random"]) == 0
+    said = capsys.readouterr()
+    (note,) = [line for line in (said.out + said.err).splitlines() if line.startswith("note: video")]
+    assert "clock_back_0.6_s.ts" in note and "its clock jumps once" in note
