@@ -17,7 +17,7 @@ from ..storage.layout import DatasetFolder
 from ..storage.records import Failure, VideoFeatures, VideoRecord
 from ..storage.remote.addresses import without_secrets
 from ..storage.remote.store import RemoteStore, remote_store
-from ..storage.shards import check_storable, write_shard
+from ..storage.shards import TEXTS, check_storable, write_shard
 from ..storage.thumbnails import Thumbnail, ThumbnailStore, write_thumbnails
 from .decoding.errors import VideoError
 from .engine import Result, extract_with_pauses
@@ -112,14 +112,16 @@ class _Unwritten:
         """Write a shard to disk; return it and where to send it, or nothing for a local store."""
         extractor, folder = self.extractors[name], self._dataset.features(name)
         remote = remote_store(folder)
-        libraries = () if extractor.network is None else extractor.network.libraries
-        versions = self._made_with | {library: version(library) for library in libraries}
+        libraries, texts = (), ""
+        if extractor.network is not None:
+            libraries, texts = extractor.network.libraries, extractor.network.texts
+        made_with = self._made_with | {library: version(library) for library in libraries}
         shard = write_shard(
             remote.outgoing if remote else folder,
             extractor.profile,
             extractor.weights,
             videos,
-            made_with=versions | _computed_on(extractor),
+            made_with=made_with | _computed_on(extractor) | ({TEXTS: texts} if texts else {}),
         )
         return [(remote, shard)] if remote else []
 

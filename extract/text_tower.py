@@ -17,6 +17,7 @@ from ..storage.common.errors import UserError, refuse_unreadable, unreadable
 from ..storage.files import check_regular, read_object, sha256_of
 from ..storage.records import Profile, Weights
 from .encoders import is_shared_with_texts
+from .encoders.text_rules import AS_THE_FILES_SAY
 from .models.clip_text import ClipText, ClipTextSizes
 from .weights import TENSORS_FILE, read_state
 from .weights_place import known_place
@@ -44,8 +45,9 @@ class TextTower:
     tokenizer: "Tokenizer"
     place: Path
     """File or folder of the weights."""
-    described = ""
-    """How texts are prepared, beyond what CLIP's tokenizer does: not at all."""
+    described = AS_THE_FILES_SAY.described(0)
+    """How texts are prepared, in words."""
+    is_as_files_say = True
 
     @torch.inference_mode()
     def encode(self, texts: list[str]) -> np.ndarray:

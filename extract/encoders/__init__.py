@@ -5,6 +5,8 @@ from ...storage.records import Profile
 METHODS = "get_video_features", "get_image_features", "get_vision_features", "forward"
 """Calls of transformers' models that turn pictures into features, the most specific first."""
 OWN_VECTOR = "the model's own vector"
+SHARED_WITH_TEXTS = f"get_video_features, {OWN_VECTOR}", f"get_image_features, {OWN_VECTOR}"
+"""Layers of features whose model may give texts vectors that can be compared with them."""
 
 
 def is_of_hub(profile: Profile) -> bool:
@@ -14,4 +16,4 @@ def is_of_hub(profile: Profile) -> bool:
 
 def is_shared_with_texts(profile: Profile) -> bool:
     """Return whether the same model may give texts vectors that can be compared with these features."""
-    return profile.layer in (f"get_video_features, {OWN_VECTOR}", f"get_image_features, {OWN_VECTOR}")
+    return profile.layer in SHARED_WITH_TEXTS

@@ -226,6 +226,18 @@ def _downloaded(name: HubName) -> Path:
     raise UserError(f"features {name.text}: {reason}")
 
 
+def text_processor(place: Path) -> Any:
+    """Return the processor of texts in a model's folder, or its tokenizer. Raises transformers' errors."""
+    from transformers import AutoProcessor, PreTrainedTokenizerFast
+
+    try:
+        return AutoProcessor.from_pretrained(place, local_files_only=True, trust_remote_code=False)
+    except ImportError:  # SigLIP names a tokenizer that needs sentencepiece; the same one is in tokenizer.json
+        if not (place / "tokenizer.json").is_file():
+            raise
+        return PreTrainedTokenizerFast.from_pretrained(place, local_files_only=True)
+
+
 def quiet_transformers() -> None:
     """Keep transformers from writing bars and advice among this program's own lines."""
     os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")

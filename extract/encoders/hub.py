@@ -4,7 +4,6 @@ Its configuration, its processor and a forward pass without memory give the prof
 the hub is run. Features are those of the model's own call.
 """
 
-import inspect
 import itertools
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,16 +13,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from ...storage.common.errors import UserError, reason_of
 from ...storage.common.packages import EXTRAS, install_command
 from ...storage.hub_names import POOLINGS, HubName
 from ...storage.records import Profile, Weights
-from ..models.network import Network
-from . import METHODS, OWN_VECTOR
-from .files import ModelFiles, find_files, quiet_transformers
+from . import METHODS, SHARED_WITH_TEXTS
+from .files import ModelFiles, find_files, quiet_transformers, text_processor
+from .hub_network import HubNetwork, picture_input
 from .pictures import Pictures, pictures_of
+from .text_rules import BY_PIPELINE, NoTextRule, text_recipe, tokenizer_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
@@ -34,59 +34,6 @@ OWN_POOLING = {"timesformer": "first"}
 IMAGE_FPS = 1
 LOAD_ERRORS = (OSError, ValueError, KeyError, TypeError, AttributeError, ImportError, RuntimeError, IndexError)
 """Errors of transformers for configurations and weights that it cannot make a model of."""
-
-
-class HubNetwork(Network):
-    """A model of transformers.
-
-    ``forward``: normalised frames [B, 3, (T,) H, W] -> features [B, D], float32.
-    """
-
-    def __init__(self, model: nn.Module, pooling: str | None, *, is_video: bool) -> None:
-        """Take a model, and which of ``POOLINGS`` to use; None for the vector that it gives itself."""
-        super().__init__()
-        is_of_timm = type(model).__name__.startswith("TimmWrapper")
-        self.libraries = ("transformers", "timm") if is_of_timm else ("transformers",)
-        self.model, self._pooling, self._is_video = model, pooling, is_video
-        self._method = next(name for name in METHODS if _picture_input(model, name))
-        self._input = _picture_input(model, self._method)
-        self.batch_sizes = {"cpu": 1, "cuda": 8} if is_video else {"cpu": 8, "cuda": 64}  # type: ignore[misc]
-
-    @property
-    def told(self) -> str:
-        """Description of a feature, in words."""
-        if self._pooling is not None:
-            return f"{self._method}, {POOLINGS[self._pooling]}"
-        return f"{self._method}, {OWN_VECTOR}"
-
-    def forward(self, x: Tensor) -> Tensor:
-        """See the class. Raises ``ValueError`` if the model gives no such vector."""
-        pixels = x.transpose(1, 2) if self._is_video else x
-        output = getattr(self.model, self._method)(**{self._input: pixels})
-        return self._vectors(output).to(torch.promote_types(x.dtype, torch.float32))
-
-    def _vectors(self, output: Any) -> Tensor:
-        own = output if isinstance(output, Tensor) else getattr(output, "pooler_output", None)
-        if own is None:
-            own = getattr(output, "summary", None)  # RADIO's name for it
-        if self._pooling is None:
-            if own is None or own.ndim != 2:
-                raise ValueError("it gives tokens, not a vector; add :mean, :first or :tokens to its name")
-            return own
-        tokens = output if isinstance(output, Tensor) else getattr(output, "last_hidden_state", None)
-        if tokens is not None and tokens.ndim == 4:  # a map [B, C, H, W]
-            tokens = tokens.flatten(2).transpose(1, 2)
-        if tokens is None or tokens.ndim != 3:
-            raise ValueError("it gives no tokens; leave the option at the end of its name out")
-        if self._pooling == "mean":
-            return tokens.mean(dim=1)
-        return tokens[:, 0] if self._pooling == "first" else tokens.flatten(1)
-
-
-def _picture_input(model: nn.Module, method: str) -> str:
-    """Return the argument of a method that takes pictures; empty if there is none."""
-    parameters = inspect.signature(getattr(model, method, lambda: None)).parameters
-    return next((name for name in parameters if name.startswith("pixel_values")), "")
 
 
 @dataclass(frozen=True)
@@ -191,10 +138,22 @@ class HubEncoder:
                 f"({', '.join(missing[:2])}); if they only pool, add :mean or :first to its name"
             )
         network = self._network(model, config).eval().requires_grad_(False)
+        network.texts = self._texts(network, config)
         return network, Weights(name=self.profile.weights, sha256=self.files.sha256())
 
+    def _texts(self, network: HubNetwork, config: "PreTrainedConfig") -> str:
+        """Return how texts must be prepared for these features; empty if they have no text tower, or no rule."""
+        if network.told not in SHARED_WITH_TEXTS:
+            return ""
+        try:
+            tokenizer = tokenizer_of(text_processor(self.files.folder))
+            most_tokens = min(int(config.text_config.max_position_embeddings), int(tokenizer.model_max_length))
+            return text_recipe(config, tokenizer).described(most_tokens)
+        except (NoTextRule, *LOAD_ERRORS):  # pictures need no tokenizer; search says what is missing
+            return ""
+
     def _network(self, model: nn.Module, config: "PreTrainedConfig") -> HubNetwork:
-        if not any(_picture_input(model, method) for method in METHODS):
+        if not any(picture_input(model, method) for method in METHODS):
             raise ValueError(f"{type(model).__name__} takes no pictures")
         return HubNetwork(model, self._pooling(config), is_video=_num_frames(config) is not None)
 
@@ -272,7 +231,12 @@ class HubEncoder:
         raise ValueError(f"it has no processor of pictures ({reasons[-1]}), as text models have none")
 
     def _refused(self, error: Exception) -> UserError:
-        return UserError(f"features {self.name.text}: {self.files.model} cannot be used: {reason_of(error)}")
+        from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
+
+        reason, kind = reason_of(error), self.files.config.get("model_type")
+        if kind in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES and kind not in BY_PIPELINE:
+            reason = f"{kind} is a language model that sees pictures; expected an encoder of pictures, such as siglip2"
+        return UserError(f"features {self.name.text}: {self.files.model} cannot be used: {reason}")
 
 
 def _new_model(config: "PreTrainedConfig") -> nn.Module:

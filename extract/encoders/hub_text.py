@@ -1,7 +1,5 @@
 """The text tower of a model of transformers, beside the tower that made a store's features."""
 
-import re
-import string
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,34 +10,12 @@ from torch import nn
 
 from ...storage.common.errors import UserError, reason_of
 from ...storage.records import Profile, Weights
-from .files import ModelFiles, quiet_transformers
+from .files import ModelFiles, quiet_transformers, text_processor
 from .hub import LOAD_ERRORS
+from .text_rules import AS_THE_FILES_SAY, NoTextRule, TextRecipe, text_recipe, tokenizer_of
 
-NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
-
-
-@dataclass(frozen=True)
-class TextRecipe:
-    """How a model's authors prepare texts, as far as its files do not say so.
-
-    Most say all of it: their vector is that of one token, or they ignore padding. SigLIP reads the vector at the last
-    place, so that padding counts. Only its pages say that it was trained with padding and without capitals. Sources:
-    transformers, ``ZeroShotImageClassificationPipeline``, ``SiglipTokenizer.canonicalize_text`` and
-    ``Siglip2Tokenizer``, which the published SigLIP 2 of one size do not name.
-    """
-
-    is_padded: bool = False
-    """Texts are padded to the tower's longest."""
-    is_lower: bool = False
-    has_punctuation: bool = True
-
-    def prepared(self, text: str) -> str:
-        """Return a text as the tokenizer shall get it."""
-        text = text.lower() if self.is_lower else text
-        return text if self.has_punctuation else re.sub(r"\s+", " ", text.translate(NO_PUNCTUATION)).strip()
-
-
-AS_THE_FILES_SAY = TextRecipe()
+APART = 1e-3
+"""Vectors of length 1 that differ by more are those of other inputs, not of other rounding."""
 
 
 @dataclass(frozen=True)
@@ -57,31 +33,41 @@ class HubTextTower:
 
     @property
     def described(self) -> str:
-        """How texts are prepared, in words; empty if the model's files say all of it."""
-        parts = {
-            f"padded to {self.most_tokens} tokens": self.recipe.is_padded,
-            "lower case": self.recipe.is_lower,
-            "no punctuation": not self.recipe.has_punctuation,
-        }
-        return ", ".join(words for words, applies in parts.items() if applies)
+        """How texts are prepared, in words."""
+        return self.recipe.described(self.most_tokens)
+
+    @property
+    def is_as_files_say(self) -> bool:
+        """Whether the model's own files say all of it."""
+        return self.recipe == AS_THE_FILES_SAY
 
     @torch.inference_mode()
     def encode(self, texts: list[str]) -> np.ndarray:
         """Return a vector of length 1 for each text, float32 [N, D]; what is beyond ``most_tokens`` is cut off."""
         options = {"padding": "max_length"} if self.recipe.is_padded else {}
-        options |= {"truncation": True, "max_length": self.most_tokens, "return_tensors": "pt"}
-        rows = []
-        for text in texts:  # alone: a text's vector then depends on no other text
-            tokens = self.processor(text=[self.recipe.prepared(text)], **options)
-            output = self.model.get_text_features(**tokens)
-            rows.append(output if isinstance(output, torch.Tensor) else output.pooler_output)
-        vectors = torch.cat(rows).float().numpy()
+        # One by one: a text's vector then depends on no other text.
+        vectors = torch.cat([self._vectors([text], **options) for text in texts]).float().numpy()
         return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), np.finfo(np.float32).tiny)
+
+    def _vectors(self, texts: list[str], **options: Any) -> torch.Tensor:
+        options |= {"truncation": True, "max_length": self.most_tokens, "return_tensors": "pt"}
+        tokens = self.processor(text=[self.recipe.prepared(text) for text in texts], **options)
+        output = self.model.get_text_features(**tokens)
+        return output if isinstance(output, torch.Tensor) else output.pooler_output
+
+    @torch.inference_mode()
+    def check_padding(self) -> None:
+        """Raise ``NoTextRule`` if a text's vector depends on padding, and no rule says how long it is padded."""
+        if self.recipe.is_padded or tokenizer_of(self.processor).pad_token is None:
+            return
+        together = self._vectors(["a", "a few words that are more"], padding=True)[:1]
+        alone = self._vectors(["a"])
+        if (nn.functional.normalize(alone, dim=-1) - nn.functional.normalize(together, dim=-1)).abs().max() > APART:
+            raise NoTextRule("its vectors of texts depend on padding, and no rule says how long texts are padded")
 
     def is_cut(self, text: str) -> bool:
         """Return whether the tower reads only the beginning of a text."""
-        tokenizer = getattr(self.processor, "tokenizer", self.processor)
-        return len(tokenizer(self.recipe.prepared(text))["input_ids"]) > self.most_tokens
+        return len(tokenizer_of(self.processor)(self.recipe.prepared(text))["input_ids"]) > self.most_tokens
 
 
 def load_hub_text_tower(profile: Profile, used: Weights, place: Path) -> HubTextTower:
@@ -93,9 +79,10 @@ def load_hub_text_tower(profile: Profile, used: Weights, place: Path) -> HubText
         place: The folder of the model.
 
     Raises:
+        NoTextRule: No rule says how texts are prepared for this model.
         UserError: The folder has other weights, or the model reads no texts.
     """
-    from transformers import AutoModel
+    from transformers import AutoConfig, AutoModel
 
     quiet_transformers()
     files = ModelFiles(place, profile.weights, "")
@@ -106,7 +93,10 @@ def load_hub_text_tower(profile: Profile, used: Weights, place: Path) -> HubText
         )
     files.check_configuration()
     try:
-        processor = _processor(place)
+        processor = text_processor(place)
+        tokenizer = tokenizer_of(processor)
+        config = AutoConfig.from_pretrained(place, local_files_only=True, trust_remote_code=False)
+        recipe = text_recipe(config, tokenizer)
         model = AutoModel.from_pretrained(
             place,
             local_files_only=True,
@@ -115,35 +105,16 @@ def load_hub_text_tower(profile: Profile, used: Weights, place: Path) -> HubText
             dtype=torch.float32,
             attn_implementation="eager",  # transformers 5.23 forgets AIMv2's causal mask with sdpa and no padding
         )
-        tokenizer = getattr(processor, "tokenizer", processor)
         most_tokens = min(_num_positions(model), int(tokenizer.model_max_length))
-        recipe = _recipe(model, tokenizer)
         tower = HubTextTower(model.eval().requires_grad_(False), processor, place, most_tokens, recipe)
+        tower.check_padding()
         tower.encode(["a word"])
+    except NoTextRule as error:
+        raise NoTextRule(f"features {profile.name}: {profile.model}: {error}") from None
     except LOAD_ERRORS as error:
         words = f"features {profile.name}: {profile.model} reads no texts from {place} ({reason_of(error)})"
         raise UserError(words) from None
     return tower
-
-
-def _processor(place: Path) -> Any:
-    from transformers import AutoProcessor, PreTrainedTokenizerFast
-
-    try:
-        return AutoProcessor.from_pretrained(place, local_files_only=True, trust_remote_code=False)
-    except ImportError:  # SigLIP names a tokenizer that needs sentencepiece; the same one is in tokenizer.json
-        if not (place / "tokenizer.json").is_file():
-            raise
-        return PreTrainedTokenizerFast.from_pretrained(place, local_files_only=True)
-
-
-def _recipe(model: Any, tokenizer: Any) -> TextRecipe:
-    if not model.config.model_type.startswith("siglip"):
-        return AS_THE_FILES_SAY
-    # SigLIP's tokenizer is of T5's kind, SigLIP 2's is Gemma's. Without sentencepiece, SigLIP's keeps punctuation.
-    backend = getattr(tokenizer, "backend_tokenizer", None)
-    is_of_first = backend is None or type(backend.model).__name__ == "Unigram"
-    return TextRecipe(is_padded=True, is_lower=True, has_punctuation=not is_of_first)
 
 
 def _num_positions(model: Any) -> int:

@@ -58,6 +58,9 @@ INDEX_TYPES = {
 }
 """Columns of ``videos``. A text column is as wide as its longest text in the shard."""
 READ_BYTES = 1 << 22
+TEXTS = "texts"
+"""Key of ``Provenance.made_with``: how texts must be prepared whose vectors are compared with the features. Stores of
+1.0.0 lack it."""
 
 
 class OtherSchema(UserError):
@@ -77,7 +80,7 @@ class Provenance:
     origin: str = EXTRACTED
     """``EXTRACTED``, or who stated the profile."""
     made_with: dict[str, str] = field(default_factory=dict)
-    """Versions of the programs that made the features."""
+    """Versions of the programs that made the features, the device, and how texts must be prepared (``TEXTS``)."""
 
     @property
     def key(self) -> tuple[str, Weights, str]:

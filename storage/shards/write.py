@@ -85,7 +85,7 @@ def write_shard(
         profile: How the features were made.
         weights: The weights that the model ran with.
         videos: Features [T, D] and times of each video.
-        made_with: Versions of the programs that made the features.
+        made_with: Versions of the programs that made the features, and what else ``Provenance.made_with`` has.
         origin: ``EXTRACTED``, or who stated the profile.
         dtype: Type that the features are stored in, float16 or float32.
 

@@ -7,13 +7,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import transformers
+from PIL import Image
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
+from transformers.models.auto.modeling_auto import MODEL_FOR_ZERO_SHOT_IMAGE_CLASSIFICATION_MAPPING_NAMES
 
 from .clips_of_text import word_tokenizer
-from .hub_models import FRAMED, MIXED, SIDE, SMALL, SQUARE, WIDER
+from .hub_models import CROPPED, FRAMED, FRAMES, MIXED, SIDE, SMALL, SQUARE, LlavaOnevisionVideoProcessor
 
 TEXTS = ["a dog catches a frisbee", "A Red BALL, rolls (away)!", "", "  two   Spaces ", "Über den Fluß"]
 CORPUS = [*TEXTS, *(text.lower() for text in TEXTS), string.ascii_letters, string.digits, string.punctuation]
@@ -72,9 +75,22 @@ def roberta_tokenizer(folder: Path) -> None:
     _save(tokenizer, folder, "XLMRobertaTokenizer", named)
 
 
-def clip_tokenizer(folder: Path) -> None:
+def tips_tokenizer(folder: Path) -> None:
+    """Write TIPSv2's tokenizer, which lower-cases texts itself."""
+    tokenizer = Tokenizer(models.BPE(unk_token="<unk>", fuse_unk=True, byte_fallback=True))
+    tokenizer.normalizer = normalizers.Lowercase()
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace(replacement="▁", prepend_scheme="always")]
+    )
+    tokenizer.train_from_iterator(CORPUS, trainers.BpeTrainer(vocab_size=300, special_tokens=["<pad>", "<unk>"]))
+    _save(tokenizer, folder, "Tipsv2Tokenizer", {"bos_token": None, "eos_token": None, "model_max_length": 64})
+
+
+def clip_tokenizer(folder: Path, most_tokens: int = 77) -> None:
     """Write CLIP's tokenizer."""
-    word_tokenizer(CORPUS).save_pretrained(folder)
+    tokenizer = word_tokenizer(CORPUS)
+    tokenizer.model_max_length = most_tokens
+    tokenizer.save_pretrained(folder)
 
 
 def _save(tokenizer: Tokenizer, folder: Path, kind: str, named: dict[str, Any]) -> None:
@@ -94,6 +110,7 @@ def _of(model: str, text: dict[str, Any], vision: dict[str, Any] = SMALL, **more
 
 
 CLIPS = _texts(77, bos_token_id=1, eos_token_id=2)  # "legacy" ids: CLIP's family then reads the highest id's place
+ENDED = CLIPS | {"eos_token_id": word_tokenizer(CORPUS).eos_token_id}
 Family = tuple[Callable[[], Any], Callable[[Path], None], dict[str, Any]]
 SIGLIP_KWARGS: dict[str, Any] = {"padding": "max_length", "max_length": 64, "truncation": True}
 """Those of transformers' zero-shot pipeline for SigLIP."""
@@ -104,8 +121,8 @@ FAMILIES: dict[str, Family] = {
     "siglip2": (_of("Siglip", _texts(64)), gemma_tokenizer, SIGLIP_KWARGS),
     "siglip2_naflex": (_of("Siglip2", _texts(64), SMALL | {"num_patches": 16}), gemma_tokenizer, SIGLIP_KWARGS),
     "clip": (_of("CLIP", CLIPS, projection_dim=32), clip_tokenizer, LONGEST),
-    "aimv2": (_of("Aimv2", CLIPS, projection_dim=32), clip_tokenizer, LONGEST),
-    "metaclip_2": (_of("MetaClip2", CLIPS, projection_dim=32), clip_tokenizer, LONGEST),
+    "aimv2": (_of("Aimv2", ENDED, projection_dim=32), clip_tokenizer, LONGEST),
+    "metaclip_2": (_of("MetaClip2", ENDED, projection_dim=32), clip_tokenizer, LONGEST),
     "xclip": (_of("XCLIP", CLIPS, FRAMED | MIXED, projection_dim=32), clip_tokenizer, LONGEST),
     "clipseg": (_of("CLIPSeg", CLIPS, projection_dim=32), clip_tokenizer, LONGEST),
     "groupvit": (
@@ -128,14 +145,14 @@ FAMILIES: dict[str, Family] = {
     ),
     "owlvit": (
         _of("OwlViT", _texts(16, bos_token_id=1, eos_token_id=2), projection_dim=32),
-        clip_tokenizer,
+        lambda folder: clip_tokenizer(folder, 16),
         {"padding": "max_length", "truncation": True, "max_length": 16},
     ),
     "chinese_clip": (_of("ChineseCLIP", _texts(), projection_dim=32), bert_tokenizer, SHORTER),
     "altclip": (
-        _of("AltCLIP", _texts(42, pad_token_id=1, project_dim=32, type_vocab_size=1), projection_dim=32),
+        _of("AltCLIP", _texts(202, pad_token_id=1, project_dim=32, type_vocab_size=1), projection_dim=32),
         roberta_tokenizer,
-        SHORTER,
+        LONGEST | {"max_length": 200},
     ),
     "blip": (
         _of("Blip", _texts(encoder_hidden_size=32, projection_dim=32), projection_dim=32, image_text_hidden_size=32),
@@ -148,19 +165,42 @@ FAMILIES: dict[str, Family] = {
             _texts(),
             {
                 "image_size": SIDE,
-                "in_channels": [8],
-                "out_channels": [8],
+                "in_channels": [32],
+                "out_channels": [32],
                 "kernel_sizes": [3],
                 "strides": [1],
                 "num_block_repeats": [1],
                 "expand_ratios": [1],
                 "depthwise_padding": [],
                 "hidden_dim": 32,
+                "width_coefficient": 1.0,
             },
             projection_dim=32,
         ),
         bert_tokenizer,
         SHORTER | {"padding": "max_length"},
+    ),
+    "tipsv2": (
+        _of("Tipsv2", _texts(64), {key: SMALL[key] for key in SMALL if key != "intermediate_size"}),
+        tips_tokenizer,
+        SIGLIP_KWARGS,
+    ),
+    "videoprism": (
+        _of(
+            "VideoPrism",
+            SIZES | {"vocab_size": 300, "max_position_embeddings": 64},
+            SIZES
+            | {
+                "image_size": 36,
+                "num_frames": FRAMES,
+                "tubelet_size": [1, 18, 18],
+                "num_spatial_layers": 1,
+                "num_temporal_layers": 1,
+                "num_auxiliary_layers": 1,
+            },
+        ),
+        lambda folder: t5_tokenizer(folder, "VideoPrismTokenizer", ends=False),
+        SIGLIP_KWARGS,
     ),
     "dual": (
         lambda: transformers.VisionTextDualEncoderConfig.from_vision_text_configs(
@@ -172,18 +212,49 @@ FAMILIES: dict[str, Family] = {
     "dual_roberta": (
         lambda: transformers.VisionTextDualEncoderConfig.from_vision_text_configs(
             transformers.ViTConfig(**SMALL),
-            transformers.XLMRobertaConfig(**_texts(42, pad_token_id=1)),
+            transformers.XLMRobertaConfig(**_texts(202, pad_token_id=1)),
             projection_dim=32,
         ),
         roberta_tokenizer,
-        SHORTER,
+        LONGEST | {"max_length": 200},
     ),
 }
 """{name: (its configuration, its tokenizer, how transformers' own pages and pipeline tokenize texts for it)}"""
 
 
+PICTURES: dict[str, tuple[str, Callable[[], Any]]] = {
+    "siglip": ("SiglipProcessor", lambda: transformers.SiglipImageProcessor(size=SQUARE)),
+    "siglip2": ("SiglipProcessor", lambda: transformers.SiglipImageProcessor(size=SQUARE, resample=2)),
+    "siglip2_naflex": ("Siglip2Processor", lambda: transformers.Siglip2ImageProcessor(patch_size=8)),
+    "xclip": ("XCLIPProcessor", lambda: transformers.VideoMAEImageProcessor(**CROPPED)),
+    "owlvit": ("OwlViTProcessor", lambda: transformers.OwlViTImageProcessor(size=SQUARE, crop_size=SQUARE)),
+    "chinese_clip": ("ChineseCLIPProcessor", lambda: transformers.ChineseCLIPImageProcessor(**CROPPED)),
+    "altclip": ("AltCLIPProcessor", lambda: transformers.CLIPImageProcessor(**CROPPED)),
+    "blip": ("BlipProcessor", lambda: transformers.BlipImageProcessor(size=SQUARE)),
+    "align": (
+        "AlignProcessor",
+        lambda: transformers.EfficientNetImageProcessor(
+            size={"height": SIDE + 4, "width": SIDE + 4},
+            crop_size=SQUARE,
+            do_center_crop=True,
+            do_normalize=False,
+            rescale_factor=1 / 127.5,
+            rescale_offset=True,
+            include_top=False,
+            resample=2,
+        ),
+    ),
+    "tipsv2": ("Tipsv2Processor", lambda: transformers.Tipsv2ImageProcessor(size=SQUARE)),
+    "videoprism": (
+        "VideoPrismProcessor",
+        lambda: LlavaOnevisionVideoProcessor(size={"height": 36, "width": 36}, do_normalize=False),
+    ),
+}
+"""{name: (the class of its processor, the part of it for pictures)}; the others have CLIP's."""
+
+
 def save_dual_encoder(name: str, folder: Path) -> Path:
-    """Write a small model of a family with random weights, an image processor and a tokenizer; return the folder."""
+    """Write a small model of a family with random weights, as it is published; return the folder."""
     config, save_tokenizer, _ = FAMILIES[name]
     torch.manual_seed(0)
     model = transformers.AutoModel.from_config(config()).eval()
@@ -191,13 +262,11 @@ def save_dual_encoder(name: str, folder: Path) -> Path:
         parameter.data.add_(0.1 * torch.randn_like(parameter))
     model.save_pretrained(folder)
     save_tokenizer(folder)
-    if name == "siglip2_naflex":
-        transformers.Siglip2ImageProcessor(patch_size=8).save_pretrained(folder)
-    elif name.startswith("siglip"):
-        resample = 2 if name == "siglip2" else 3
-        transformers.SiglipImageProcessor(size=SQUARE, resample=resample).save_pretrained(folder)
-    else:
-        transformers.CLIPImageProcessor(size=WIDER, crop_size=SQUARE).save_pretrained(folder)
+    kind, pictures = PICTURES.get(name, ("", lambda: transformers.CLIPImageProcessor(**CROPPED)))
+    pictures().save_pretrained(folder)
+    if kind:
+        for path in folder.glob("*preprocessor_config.json"):
+            path.write_text(json.dumps(json.loads(path.read_text()) | {"processor_class": kind}))
     return folder
 
 
@@ -212,6 +281,45 @@ def own_text_vectors(name: str, folder: Path, texts: list[str]) -> torch.Tensor:
     output = model.eval().get_text_features(**tokens)
     vectors = output if isinstance(output, torch.Tensor) else output.pooler_output
     return torch.nn.functional.normalize(vectors, dim=-1)
+
+
+@torch.inference_mode()
+def own_pair_vectors(
+    name: str, folder: Path, windows: list[list[np.ndarray]], texts: list[str]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the library's own vectors, of length 1, of windows of frames and of texts, all in one batch.
+
+    They are those of the zero-shot pipeline, or, for types that it does not have, of the model's own processor.
+    """
+    prepared = [as_trained(name, text) for text in texts]
+    model_type = transformers.AutoConfig.from_pretrained(folder).model_type
+    if model_type in MODEL_FOR_ZERO_SHOT_IMAGE_CLASSIFICATION_MAPPING_NAMES and name != "videoprism":
+        given = {"tokenizer": PreTrainedTokenizerFast.from_pretrained(folder)} if name == "siglip" else {}
+        pipeline = transformers.pipeline("zero-shot-image-classification", model=str(folder), device="cpu", **given)
+        seen = []
+        pipeline.model.register_forward_hook(lambda model, inputs, output: seen.append(output))
+        for window in windows:
+            pipeline(Image.fromarray(window[0]), candidate_labels=prepared, hypothesis_template="{}")
+        pictures, read = torch.cat([output.image_embeds for output in seen]), seen[0].text_embeds
+    else:
+        processor = transformers.AutoProcessor.from_pretrained(folder)
+        model = transformers.AutoModel.from_pretrained(folder).eval()
+        options = {} if "padding" in getattr(processor, "text_kwargs", {}) else {"padding": True}
+        tokens = processor(text=prepared, return_tensors="pt", truncation=True, **options)
+        if name == "videoprism":
+            pixels = processor(videos=[np.stack(window) for window in windows], return_tensors="pt")
+            output = model(**tokens, **pixels)
+            pictures, read = output.video_embeds, output.text_embeds
+        elif name == "xclip":  # its texts get a prompt of each video, which an index cannot have
+            pixels = processor(images=[list(window) for window in windows], return_tensors="pt")["pixel_values"]
+            pictures = model.get_video_features(pixel_values=pixels).pooler_output
+            read = model.get_text_features(**tokens).pooler_output
+        else:
+            frames = [Image.fromarray(window[0]) for window in windows]
+            pixels = processor(images=frames, return_tensors="pt")["pixel_values"]
+            output = model(**tokens, pixel_values=pixels)
+            pictures, read = output.image_embeds, output.text_embeds
+    return tuple(torch.nn.functional.normalize(vectors, dim=-1).numpy() for vectors in (pictures, read))
 
 
 def as_trained(name: str, text: str) -> str:

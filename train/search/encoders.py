@@ -16,6 +16,7 @@ from ...storage.hub_names import is_hub_name, read_hub_name
 from ...storage.layout import DatasetFolder
 from ...storage.profiles import split_features
 from ...storage.records import VideoFeatures
+from ...storage.shards import TEXTS
 from ...storage.store_folder import stores_in
 from ..data.clips import Clip
 from .moments import ScoreCurve
@@ -162,8 +163,9 @@ class ZeroShot:
         Earlier versions neither padded texts for SigLIP nor lower-cased them: their indexes are told apart.
         """
         made = {"profile_hash": self.store.profile.hash, "weights_sha256": self.store.weights.sha256}
-        texts = "" if isinstance(self.tower, UserError) else self.tower.described
-        return made | ({"texts": texts} if texts else {})
+        if isinstance(self.tower, UserError) or self.tower.is_as_files_say:
+            return made
+        return made | {"texts": self.tower.described}
 
     def video_ids(self) -> list[str]:
         """Return the videos of the store."""
@@ -277,6 +279,7 @@ def open_zero_shot(dataset: DatasetFolder, features: str, weights: Path | None) 
     Raises:
         UserError: There is no such store, or its text tower cannot be read.
     """
+    from ...extract.encoders.text_rules import NoTextRule
     from ...extract.text_tower import WITH_TEXT_TOWER, has_text_tower, load_text_tower  # torch takes seconds to import
 
     names = split_features(features, stores_in(dataset.path / "features"))
@@ -289,8 +292,19 @@ def open_zero_shot(dataset: DatasetFolder, features: str, weights: Path | None) 
     store = FeatureStore(dataset.features(names[0]))
     try:
         tower = load_text_tower(store.profile, store.weights, weights)
+        _check_texts(store, tower)
     except UserError as error:
-        if has_text_tower(store.profile):
+        if has_text_tower(store.profile) and not isinstance(error, NoTextRule):
             raise
         tower = error
     return ZeroShot(dataset, store, tower)
+
+
+def _check_texts(store: FeatureStore, tower: "TextTower | HubTextTower") -> None:
+    """Raise ``UserError`` if a store says that texts must be prepared otherwise. Stores of 1.0.0 say nothing."""
+    stated = sorted({shard.made_with.get(TEXTS, tower.described) for shard in store.shards} - {tower.described})
+    if stated:
+        raise UserError(
+            f"{store.where}: texts for it must be prepared so: {stated[0]}; those of {tower.place} are prepared so: "
+            f"{tower.described}; pass --weights with the folder that made it, or update vlalign"
+        )

@@ -11,6 +11,7 @@ from helpers.hub_models import (
     FRAMES,
     IMAGE_MODELS,
     OPTIONS,
+    TEXT,
     VIDEO_MODELS,
     own_features,
     own_pixels,
@@ -32,6 +33,7 @@ from vlalign.storage.hub_names import read_hub_name
 from vlalign.storage.layout import DatasetFolder
 
 WIDTH, HEIGHT = 100, 70
+SPECIAL_TOKENS = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1}
 MODELS = [*IMAGE_MODELS, *VIDEO_MODELS]
 
 
@@ -126,6 +128,14 @@ def test_what_cannot_be_used_is_refused_in_one_line(folders, tmp_path):
     transformers.BertModel(
         transformers.BertConfig(hidden_size=32, num_hidden_layers=1, num_attention_heads=2, intermediate_size=64)
     ).save_pretrained(text)
+    whisper, qwen = tmp_path / "whisper", tmp_path / "qwen"
+    transformers.WhisperModel(
+        transformers.WhisperConfig(d_model=384, encoder_layers=1, decoder_layers=1, vocab_size=9, **SPECIAL_TOKENS)
+    ).save_pretrained(whisper)
+    sizes = {"depth": 1, "hidden_size": 32, "num_heads": 2, "intermediate_size": 64, "out_hidden_size": 32}
+    transformers.Qwen3VLConfig(vision_config=sizes, text_config=TEXT | {"head_dim": 16}).save_pretrained(qwen)
+    transformers.Qwen2VLImageProcessor().save_pretrained(qwen)
+    language_bind = edited(dinov2, tmp_path / "languagebind", model_type="LanguageBindVideo")
     unknown = edited(dinov2, tmp_path / "unknown", model_type="dinov9")
     own_code = edited(dinov2, tmp_path / "own_code", model_type="mine", auto_map={"AutoModel": "mine.py"})
     quantised = edited(dinov2, tmp_path / "quantised", quantization_config={"quant_method": "bitsandbytes"})
@@ -145,6 +155,9 @@ def test_what_cannot_be_used_is_refused_in_one_line(folders, tmp_path):
         f"{tmp_path}/nowhere": "no such folder; expected what save_pretrained writes",
         f"{tmp_path}": "has no config.json",
         f"{text}": "takes no pictures",
+        f"{whisper}": "takes no pictures",
+        f"{qwen}": "qwen3_vl is a language model that sees pictures; expected an encoder of pictures",
+        f"{language_bind}": r"its type is not known \(model_type 'LanguageBindVideo'",
         f"{unknown}": r"its type is not known \(model_type 'dinov9'",
         f"{own_code}": "it has code of its own, which is not run",
         f"{quantised}": "its weights are quantised",

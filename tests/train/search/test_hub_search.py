@@ -6,13 +6,15 @@ import numpy as np
 import pytest
 import torch
 from helpers.clips_of_text import new_clip, save_clip, word_tokenizer
+from helpers.hub_models import SMALL
 from helpers.toy import make_toy
 from helpers.videos import extract_two_shapes
 from PIL import Image
-from transformers import AutoModel, CLIPImageProcessor, CLIPProcessor
+from transformers import AutoModel, Blip2Config, CLIPImageProcessor, CLIPProcessor
 from vlalign.storage import FeatureStore, UserError
 from vlalign.train import open_search
 from vlalign.train.cli_search import main as search_main
+from vlalign.train.search.examples import parse_example
 
 
 @pytest.fixture(scope="module")
@@ -69,6 +71,28 @@ def test_the_command_finds_and_says_what_is_wrong(model, dataset, tmp_path, caps
     (other / "model.safetensors").write_bytes((model / "model.safetensors").read_bytes()[:-1] + b"x")
     with pytest.raises(UserError, match=r"SHA-256 .*, but the store was made with small"):
         open_search(dataset.path, features="small", weights=other)
+
+
+def test_a_model_whose_texts_nobody_prepares_finds_what_looks_alike(model, tmp_path):
+    """A BLIP-2 gives pictures a vector; which texts it can be compared with is for another class."""
+    text = {"model_type": "opt", "num_hidden_layers": 1, "ffn_dim": 32, "vocab_size": 300}
+    sizes = {"hidden_size": 32, "num_attention_heads": 2}
+    config = Blip2Config(
+        vision_config=SMALL | {"image_size": 224, "patch_size": 32},
+        qformer_config=sizes | {"num_hidden_layers": 1, "encoder_hidden_size": 32, "vocab_size": 300},
+        text_config=text | sizes,
+    )
+    folder = tmp_path / "blip2"
+    AutoModel.from_config(config).save_pretrained(folder)
+    CLIPProcessor.from_pretrained(model).save_pretrained(folder)
+    dataset = extract_two_shapes(tmp_path, "--features", f"hf:{folder}")
+    assert "texts" not in FeatureStore(dataset.features("blip2")).shards[0].made_with
+    search = open_search(dataset.path, features=f"hf:{folder}")
+    assert not search.encoder.reads_texts
+    assert {moment.video_id for moment in search(like=parse_example("v0"))} == {"v1"}
+    with pytest.raises(UserError, match="no rule says how texts are prepared for models of type 'blip-2'") as refused:
+        search("a red ball")
+    assert "\n" not in str(refused.value)
 
 
 def test_a_run_trains_on_such_a_store(tmp_path, model):

@@ -9,7 +9,9 @@ import transformers
 from helpers.dual_encoders import save_dual_encoder
 from helpers.videos import extract_two_shapes
 from PIL import Image
-from vlalign.storage import UserError
+from vlalign.storage import FeatureStore, UserError
+from vlalign.storage.layout import DatasetFolder
+from vlalign.storage.shards import write_shard
 from vlalign.train import build_index, open_search
 from vlalign.train.search import build
 from vlalign.train.search.index import open_parts, remove_parts, write_part
@@ -45,6 +47,20 @@ def test_scores_are_those_of_the_librarys_pipeline(model, dataset, tmp_path):
         assert shouted == pytest.approx(cosine, abs=1e-6)
     assert search.remarks("a red ball", "picture") == []
     assert search.remarks(" ".join(map(str, range(100))), "picture") == ["only the first 64 word pieces are read"]
+
+
+def test_a_store_records_how_texts_must_be_prepared(model, dataset, tmp_path):
+    """Stores made before record nothing; one that asks for something else is refused."""
+    [shard] = FeatureStore(dataset.features("small")).shards
+    assert shard.made_with["texts"] == "padded to 64 tokens, lower case"
+    before, other = DatasetFolder(tmp_path / "before", "mine"), DatasetFolder(tmp_path / "other", "mine")
+    video = FeatureStore(dataset.features("small")).get("v0")
+    for made, made_with in (before, {}), (other, {"texts": "padded to 32 tokens"}):
+        write_shard(made.features("small"), shard.profile, shard.weights, [video], made_with=made_with)
+    assert open_search(before.path, features="small", weights=model).encoder.reads_texts
+    with pytest.raises(UserError, match="must be prepared so: padded to 32 tokens") as refused:
+        open_search(other.path, features="small", weights=model)
+    assert "\n" not in str(refused.value)
 
 
 def test_an_index_of_another_recipe_is_not_used(model, dataset, monkeypatch):

@@ -1,0 +1,97 @@
+"""Rules of how texts are prepared for models of transformers: as their authors, or transformers' own pipeline, do."""
+
+import re
+import string
+from dataclasses import dataclass
+from typing import Any
+
+from ...storage.common.errors import UserError
+
+NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
+BY_PIPELINE = (
+    "align",
+    "altclip",
+    "blip",
+    "chinese_clip",
+    "clip",
+    "clipseg",
+    "metaclip_2",
+    "siglip",
+    "siglip2",
+    "tipsv2",
+    "videoprism",
+)
+"""Types of models whose texts transformers' zero-shot pipeline prepares (``MODEL_FOR_ZERO_SHOT_IMAGE_CLASSIFICATION``).
+BLIP-2 is left out: there, the pipeline has another class than ``AutoModel``, whose two sides cannot be compared."""
+BY_PROCESSOR = ("aimv2", "groupvit", "owlv2", "owlvit", "vision-text-dual-encoder", "xclip")
+"""Types that the pipeline lacks and whose own processor says all: it gives a mask, so that padding does not count."""
+
+
+class NoTextRule(UserError):
+    """Nobody says how texts are prepared for a model; its vectors of texts would be guesses."""
+
+
+@dataclass(frozen=True)
+class TextRecipe:
+    """How a model's authors prepare texts, as far as its files do not say so.
+
+    Most say all of it: their vector is that of one token, or they ignore padding. SigLIP reads the vector at the last
+    place, so that padding counts. Only its pages say that it was trained with padding and without capitals. Sources:
+    transformers, ``ZeroShotImageClassificationPipeline``, ``SiglipTokenizer.canonicalize_text`` and
+    ``Siglip2Tokenizer``, which the published SigLIP 2 of one size do not name.
+    """
+
+    is_padded: bool = False
+    """Texts are padded to the tower's longest."""
+    is_lower: bool = False
+    has_punctuation: bool = True
+
+    def prepared(self, text: str) -> str:
+        """Return a text as the tokenizer shall get it."""
+        text = text.lower() if self.is_lower else text
+        return text if self.has_punctuation else re.sub(r"\s+", " ", text.translate(NO_PUNCTUATION)).strip()
+
+    def described(self, most_tokens: int) -> str:
+        """Return how texts are prepared, in words.
+
+        Args:
+            most_tokens: The longest text that the tower reads.
+        """
+        parts = {
+            f"padded to {most_tokens} tokens": self.is_padded,
+            "lower case": self.is_lower,
+            "no punctuation": not self.has_punctuation,
+        }
+        return ", ".join(words for words, applies in parts.items() if applies) or "as the model's files say"
+
+
+AS_THE_FILES_SAY = TextRecipe()
+
+
+def text_recipe(config: Any, tokenizer: Any) -> TextRecipe:
+    """Return how texts are prepared for a model.
+
+    Args:
+        config: The model's ``PreTrainedConfig``.
+        tokenizer: Its tokenizer.
+
+    Raises:
+        NoTextRule: There is no rule for models of this type.
+    """
+    kind = config.model_type
+    if kind not in (*BY_PIPELINE, *BY_PROCESSOR):
+        raise NoTextRule(
+            f"no rule says how texts are prepared for models of type {kind!r}; search by captions or examples, or "
+            "extract with another encoder, such as siglip2"
+        )
+    if not kind.startswith("siglip"):
+        return AS_THE_FILES_SAY
+    # SigLIP's tokenizer is of T5's kind, SigLIP 2's is Gemma's. Without sentencepiece, SigLIP's keeps punctuation.
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    is_of_first = backend is None or type(backend.model).__name__ == "Unigram"
+    return TextRecipe(is_padded=True, is_lower=True, has_punctuation=not is_of_first)
+
+
+def tokenizer_of(processor: Any) -> Any:
+    """Return the tokenizer of a processor, which may be one itself."""
+    return getattr(processor, "tokenizer", processor)
