@@ -87,8 +87,6 @@ class Extracted:
 
 def wanted_of(profile: Profile) -> Wanted:
     """Return what the decoder must know of a picture profile."""
-    if profile.fps is None:
-        raise ValueError(f"profile {profile.name!r}: fps is None, expected a number")
     return Wanted(
         profile.fps,
         profile.window,

@@ -41,8 +41,9 @@ def check_extractable(profile: Profile) -> None:
         rules = {
             "name": (len(profile.name) <= MAX_NAME, f"at most {MAX_NAME} characters"),
             "fps": (
-                is_exact_rate(profile.fps),
-                f"a whole number up to {MAX_FPS:,}, or one such as 7.5 (in {MOST_PARTS_OF_FPS}ths)",
+                is_exact_rate(profile.fps) or (profile.fps is None and profile.window > 1),
+                f"a whole number up to {MAX_FPS:,}, or one such as 7.5 (in {MOST_PARTS_OF_FPS}ths); none spreads a "
+                "window of several frames over the whole video",
             ),
             "short_side_px": (0 < profile.short_side_px <= MAX_SIDE_PX, f"1 to {MAX_SIDE_PX:,}"),
             "crop_px": (

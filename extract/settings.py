@@ -35,7 +35,7 @@ def known_encoders(
     for encoder in split_encoders(text):
         if is_hub_name(encoder):
             hub = read_hub_name(encoder)
-            hub = replace(hub, fps=fps) if hub.fps is None else hub
+            hub = replace(hub, fps=fps) if hub.fps is None and not hub.is_whole else hub
             if hub.store in found or hub.store in PROFILES:
                 problem = f"its store would be called {hub.store!r}, like another one's; extract it by itself"
                 raise SettingError("features", encoder, problem)

@@ -14,9 +14,11 @@ POOLINGS = {
     "first": "the first token of its last layer",
 }
 """{option: what a feature is}; without one it is the vector that the model itself gives."""
+WHOLE = "whole"
 HUB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9._-]+")
 FORM = (
-    "expected hf:ORG/MODEL, timm:NAME or hf:/path/to/folder, then @REVISION, :tokens, :mean, :first or :2fps if wanted"
+    "expected hf:ORG/MODEL, timm:NAME or hf:/path/to/folder, then @REVISION, :tokens, :mean, :first, :2fps or :whole "
+    "if wanted"
 )
 
 
@@ -32,6 +34,8 @@ class HubName:
     """One of ``POOLINGS``, or None."""
     fps: float | None = None
     """Frames a second; None for the model's own."""
+    is_whole: bool = False
+    """One feature for the whole video, over which the model's frames are spread evenly."""
 
     @property
     def is_folder(self) -> bool:
@@ -42,15 +46,20 @@ class HubName:
     def store(self) -> str:
         """The name of its feature store, such as "facebook--dinov2-base--tokens"."""
         base = Path(self.model).name if self.is_folder else self.model.replace("/", "--")
-        fps = None if self.fps is None else f"{self.fps:g}fps"
-        return "--".join(filter(None, (base, self.pooling, fps)))
+        return "--".join(filter(None, (base, self.pooling, self._frames)))
 
     @property
     def text(self) -> str:
         """The name as it was written."""
         revision = f"@{self.revision}" if self.revision else ""
-        pooling = f":{self.pooling}" if self.pooling else ""
-        return f"{HF}{self.model}{revision}{pooling}" + ("" if self.fps is None else f":{self.fps:g}fps")
+        options = "".join(f":{option}" for option in (self.pooling, self._frames) if option)
+        return f"{HF}{self.model}{revision}{options}"
+
+    @property
+    def _frames(self) -> str | None:
+        if self.is_whole:
+            return WHOLE
+        return None if self.fps is None else f"{self.fps:g}fps"
 
 
 def is_hub_name(text: str) -> bool:
@@ -69,17 +78,21 @@ def read_hub_name(text: str) -> HubName:
     model, _, revision = model.partition("@")
     if not model or ("@" in text and not re.fullmatch(r"[\w./-]+", revision)):
         raise SettingError("features", text, FORM)
-    pooling, fps = None, None
+    pooling, fps, is_whole = None, None, False
     for option in options:
         if option in POOLINGS and pooling is None:
             pooling = option
+        elif option == WHOLE:
+            is_whole = True
         elif (match := re.fullmatch(r"(\d+(?:\.\d+)?)fps", option)) and fps is None and float(match[1]) > 0:
             fps = float(match[1])
         else:
             raise SettingError("features", text, f"{option!r} is not known; {FORM}")
+    if is_whole and fps is not None:
+        raise SettingError("features", text, f"both :{WHOLE} and frames a second; leave one of them out")
     if fps is not None and fps.is_integer():
         fps = int(fps)
-    name = HubName(model, revision or None, pooling, fps)
+    name = HubName(model, revision or None, pooling, fps, is_whole)
     if name.is_folder:
         if revision:
             raise SettingError("features", text, "a folder has no revisions; leave it out")

@@ -28,8 +28,8 @@ class Profile:
     weights: str
     """Name of the published weights that the profile is for. A store also records which weights were really used."""
     fps: float | None
-    """Frames per second; the sample rate for sound, whose samples are its frames. None if another program spread the
-    rows evenly over the video.
+    """Frames per second; the sample rate for sound, whose samples are its frames. None if the frames of one window are
+    spread evenly over the whole video, or another program spread rows so.
     """
     window: int
     """Frames that one feature sees."""

@@ -26,7 +26,6 @@ from .messages import (
     encode,
 )
 from .probe import LONGEST_VIDEO_SECONDS, VideoInfo, probe_video
-from .sampling import sample_frames
 from .sound import Heard, declared_seconds, planned_sound, sound_rows
 from .windows import Row
 
@@ -145,8 +144,7 @@ def answer_pictures(request: Request, answers: Answers) -> None:
         info = cut(info, request.seconds)
     limit_cpu(CPU_SECONDS + CPU_SECONDS_PER_SECOND * info.duration_seconds)
     if request.only_probe:
-        samples = [sample_frames(info.pts, info.end, info.time_base, w.fps) for w in request.wanted]
-        num_frames = [len(indices) for indices in samples]
+        num_frames = [len(wanted.sample(info)) for wanted in request.wanted]
         answers.send(
             PicturesProbed(info.codec, info.width, info.height, info.duration_seconds, info.missing, num_frames)
         )

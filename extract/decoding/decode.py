@@ -18,7 +18,7 @@ from .kernels import LIBSWSCALE, PILLOW, Kernel
 from .nvdec_backend import is_in_use
 from .probe import VideoInfo
 from .pyav_backend import STRICT_DECODERS
-from .sampling import sample_frames
+from .sampling import sample_frames, spread_frames
 from .scaling import Size
 from .windows import TAILS, Place, Row, Windows, new_place
 
@@ -30,7 +30,8 @@ THUMBNAIL_HEIGHT_PX = 90
 class Wanted:
     """The part of a profile that decoding needs. The fields are those of ``Profile``."""
 
-    fps: float
+    fps: float | None
+    """None: one window, whose frames are spread over the whole video."""
     window: int
     short_side_px: int
     crop_px: int | None
@@ -47,6 +48,12 @@ class Wanted:
     def size(self) -> Size:
         """The size to which frames are scaled."""
         return Size(self.short_side_px, self.resize)
+
+    def sample(self, info: VideoInfo) -> np.ndarray:
+        """Return the frames to take of a video: [N] indices into ``info.pts``, ascending."""
+        if self.fps is None:
+            return spread_frames(len(info.pts), self.window)
+        return sample_frames(info.pts, info.end, info.time_base, self.fps)
 
     @property
     def max_window_bytes(self) -> int:
@@ -140,7 +147,7 @@ class _Plan:
         self.place = place
         self.strict = strict
         self.wanted = wanted
-        self.samples = [sample_frames(info.pts, info.end, info.time_base, w.fps) for w in wanted]
+        self.samples = [w.sample(info) for w in wanted]
         self.indices = np.unique(np.concatenate(self.samples))
         self.sizes = sorted({w.size for w in wanted}, reverse=True)
         if not any(size.is_for_people for size in self.sizes):
@@ -218,7 +225,7 @@ def _pass(backend: str, plan: _Plan, beat: Callable[[], None]) -> Generator[Part
             stride=w.stride or w.window,
             crop_px=w.crop_px,
             tail=w.tail,
-            fps=w.fps,
+            fps=w.fps or 0,  # a window over the whole video is full, and needs no tail
             cuts_to_even=Kernel.of(w.resize).cuts_to_even,
             place=plan.place,
         )

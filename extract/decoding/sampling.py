@@ -54,6 +54,23 @@ def sample_frames(pts: np.ndarray, end: int, time_base: Fraction, fps: float) ->
     return np.searchsorted(slots, np.maximum(np.arange(first_slot, last_slot), slots[0]), side="right") - 1
 
 
+def spread_frames(num_frames: int, window: int) -> np.ndarray:
+    """Choose frames that are spread evenly over a video; some are repeated if it has fewer.
+
+    10 frames, window 4  ->  0, 2, 5, 7;  2 frames, window 4  ->  0, 0, 1, 1
+
+    Args:
+        num_frames: Frames of the video.
+        window: Frames to choose.
+
+    Returns:
+        [window] indices, ascending.
+
+    Source: transformers, ``video_utils.default_sample_indices_fn``.
+    """
+    return np.arange(window) * num_frames // window
+
+
 def scaled_size(height: int, width: int, short_side_px: int) -> tuple[int, int]:
     """Return (height, width) with the given short side and the other in proportion, truncated to whole pixels.
 
@@ -90,7 +107,7 @@ def num_windows(num_frames: int, window: int, stride: int) -> int:
 
 
 def window_times(
-    num_frames: int, first_slot: int, window: int, fps: float, duration_seconds: float, *, stride: int
+    num_frames: int, first_slot: int, window: int, fps: float | None, duration_seconds: float, *, stride: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the start seconds, end seconds and number of real frames of each window, [T] each.
 
@@ -101,10 +118,12 @@ def window_times(
         num_frames: Number of sampled frames.
         first_slot: Slot of the first sampled frame.
         window: Frames of a window.
-        fps: Sampled frames per second.
+        fps: Sampled frames per second; None for one window whose frames are spread over the whole video.
         duration_seconds: Length of the video, at which the last window ends if it is not full.
         stride: Frames from the start of one window to the start of the next.
     """
+    if fps is None:
+        return np.zeros(1), np.array([duration_seconds]), np.array([window])
     firsts = stride * np.arange(num_windows(num_frames, window, stride))
     starts = (firsts + first_slot) / fps
     ends = np.minimum(starts + window / fps, max(duration_seconds, (first_slot + num_frames) / fps))

@@ -63,7 +63,7 @@ class HubEncoder:
         where = model if revision else str(place)
         poolings = [None, *(pooling for pooling, words in POOLINGS.items() if words in profile.layer)]
         for pooling, fps in itertools.product(poolings, (None, profile.fps)):
-            name = HubName(where, revision or None, pooling, fps)
+            name = HubName(where, revision or None, pooling, fps, is_whole=profile.fps is None)
             if name.store == profile.name:
                 return cls(name, ModelFiles(place, model, revision))
         raise UserError(f"weights {place}: not the folder of {profile.weights}, which made the features {profile.name}")
@@ -164,14 +164,19 @@ class HubEncoder:
             return "mean" if by_mean else "first"
         return OWN_POOLING.get(config.model_type)
 
-    def _fps(self, num_frames: int | None) -> float:
+    def _fps(self, num_frames: int | None) -> float | None:
+        if self.name.is_whole:
+            if num_frames is None:
+                raise UserError(f"features {self.name.text}: it sees 1 frame at once; leave :whole out")
+            return None
         if self.name.fps is not None:
             return self.name.fps
         if num_frames is None:
             return IMAGE_FPS
         raise UserError(
             f"features {self.name.text}: it sees {num_frames} frames at once, and its configuration does not say how "
-            f"many of a second; add that to its name, such as {self.name.text}:8fps"
+            f"many of a second; add that to its name, such as {self.name.text}:8fps, or :whole to spread them over the "
+            "whole video"
         )
 
     def _config(self) -> "PreTrainedConfig":

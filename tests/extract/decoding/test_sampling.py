@@ -6,7 +6,15 @@ import av
 import numpy as np
 import pytest
 from helpers.rates import FPS, LENGTHS_SECONDS, RATES
-from vlalign.extract.decoding.sampling import centre_crop, round_half_away, sample_frames, scaled_size, window_times
+from transformers.video_utils import VideoMetadata, default_sample_indices_fn
+from vlalign.extract.decoding.sampling import (
+    centre_crop,
+    round_half_away,
+    sample_frames,
+    scaled_size,
+    spread_frames,
+    window_times,
+)
 
 pytestmark = pytest.mark.portable
 
@@ -211,3 +219,19 @@ def test_window_times(num_frames, first_slot, window, fps, duration, starts, end
     for got, expected in zip(made, (starts, ends, valid), strict=True):
         np.testing.assert_allclose(got, expected, rtol=1e-12)
     assert made[2].sum() == num_frames
+
+
+def test_frames_over_the_whole_video_are_the_librarys():
+    for num_frames in range(1, 70):
+        for window in (1, 4, 16, 64):
+            found = spread_frames(num_frames, window)
+            if num_frames < window:  # the library refuses these
+                assert found.tolist() == [k * num_frames // window for k in range(window)]
+            else:
+                expected = default_sample_indices_fn(VideoMetadata(total_num_frames=num_frames), num_frames=window)
+                assert found.tolist() == expected.tolist()
+
+
+def test_a_window_over_the_whole_video_ends_where_it_does():
+    starts, ends, valid = window_times(16, 0, 16, None, 7.5, stride=16)
+    assert (starts.tolist(), ends.tolist(), valid.tolist()) == ([0.0], [7.5], [16])

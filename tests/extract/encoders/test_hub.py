@@ -19,13 +19,16 @@ from helpers.hub_models import (
     windows_of,
 )
 from helpers.videos import scene
+from PIL import Image
 from safetensors.torch import load_file, save_file
+from transformers.video_utils import VideoMetadata, default_sample_indices_fn
 from vlalign.extract import extract_video, load_extractor
 from vlalign.extract.cli import main as extract_main
 from vlalign.extract.decoding.decode import decode_video
 from vlalign.extract.decoding.probe import probe_video
 from vlalign.extract.decoding.windows import Row
 from vlalign.extract.encoders.hub import HubEncoder
+from vlalign.extract.extractor import load_for_store
 from vlalign.extract.jobs import wanted_of
 from vlalign.extract.render import render_video
 from vlalign.storage import FeatureStore, UserError
@@ -77,6 +80,34 @@ def test_pixels_and_features_are_the_librarys_own(folders, video, name):
     one_by_one = np.concatenate([extractor.features(frames[None]).numpy() for frames in wanted])
     for other in (backwards[::-1], one_by_one):
         np.testing.assert_allclose(other, theirs, rtol=1e-5, atol=1e-5 * float(theirs.abs().max()))
+
+
+@pytest.mark.parametrize("name", ["vjepa2", "xclip"])
+def test_frames_are_spread_over_the_whole_video(folders, video, name, tmp_path):
+    """As many as the model sees, those that the library's own video processors take of a video."""
+    [frames] = windows_of(video, 25, 75)
+    taken = default_sample_indices_fn(VideoMetadata(total_num_frames=len(frames)), num_frames=FRAMES)
+    expected = own_features(folders[name], own_pixels(folders[name], [frames[index] for index in taken]))
+    extractor = load_extractor(f"hf:{folders[name]}{':mean' if name == 'vjepa2' else ''}:whole")
+    assert extractor.profile.fps is None and extractor.profile.name.endswith("--whole")
+    found = extract_video(video, [extractor])[extractor.profile.name]
+    np.testing.assert_allclose(found.features, expected, rtol=1e-5, atol=1e-5 * float(expected.abs().max()))
+    assert (found.start_seconds.tolist(), found.end_seconds.tolist()) == ([0.0], [3.0])
+    picture = tmp_path / "x.png"
+    Image.fromarray(frames[0]).save(picture)
+    same = own_features(folders[name], own_pixels(folders[name], frames[:1] * FRAMES))
+    found = extract_video(picture, [extractor])[extractor.profile.name].features
+    np.testing.assert_allclose(found, same, rtol=1e-4, atol=1e-4 * float(same.abs().max()))
+
+
+def test_an_encoder_over_the_whole_video_is_found_again(folders, video):
+    """By the profile of its store, such as for the vector of a picture that is searched for."""
+    extractor = load_extractor(f"hf:{folders['xclip']}:whole")
+    again = load_for_store(extractor.profile, folders["xclip"])
+    assert (again.profile, again.weights) == (extractor.profile, extractor.weights)
+    name = extractor.profile.name
+    first, second = (extract_video(video, [each])[name].features for each in (extractor, again))
+    np.testing.assert_array_equal(first, second)
 
 
 def test_pooling_is_what_the_name_says(folders, video):
@@ -168,6 +199,7 @@ def test_what_cannot_be_used_is_refused_in_one_line(folders, tmp_path):
         f"{cut}": "not a safetensors file",
         f"{no_processor}": "it has no processor of pictures",
         f"{folders['videomae']}": "it sees 4 frames at once, and its configuration does not say how many of a second",
+        f"{folders['dinov2']}:whole": "sees 1 frame at once; leave :whole out",
         f"{folders['vjepa2']}:4fps": "it gives tokens, not a vector; add :mean, :first or :tokens",
     }
     for name, words in cases.items():
