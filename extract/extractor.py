@@ -123,8 +123,8 @@ def load_extractor(
 
     Args:
         name: Such as "s3d"; see ``storage.profiles.PROFILES``. Or any model of transformers: "hf:ORG/MODEL" or
-            "hf:/path/to/folder", with @REVISION, :tokens, :mean, :first or :2fps at its end. Or the file of a profile
-            of one's own, whose module is then run.
+            "hf:/path/to/folder", with @REVISION, :tokens, :mean, :first, :2fps or :whole at its end. Or the file
+            of a profile of one's own, whose module is then run.
         weights: A file, a folder that transformers' ``save_pretrained`` wrote, "pretrained" (the profile's own, from
             the cache or their authors) or "random".
         device: "cpu", "cuda" or "cuda:N".
