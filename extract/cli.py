@@ -207,7 +207,8 @@ def _add_features(parser: Parser) -> None:
     group.add_argument(
         "--fps",
         type=float,
-        help="frames a second for hf: encoders (default: 1 for those of images; those of videos need it)",
+        help="frames a second for hf: encoders (default: 1 for those of images; those of videos need it, or :whole at "
+        "the end of their names)",
     )
     group.add_argument(
         "--trust",
