@@ -1,10 +1,12 @@
 """The videos to extract: those of a folder, of the data set's list, or of features made by others."""
 
 import os
+import unicodedata
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..storage.allowed import allow_folder, refuse_other_folders
+from ..storage.allowed import AllowedFolders, allow_folder, refuse_other_folders
+from ..storage.common.counts import number_of
 from ..storage.common.errors import SettingError, UserError
 from ..storage.common.problems import Problems
 from ..storage.common.processes import available_cores, worker_processes
@@ -15,6 +17,7 @@ from ..storage.files import IMAGE_SUFFIXES, SOUND_SUFFIXES, VIDEO_SUFFIXES
 from ..storage.layout import DatasetFolder
 from ..storage.profiles import LOGMEL
 from ..storage.records import VideoRecord
+from .scan import scan_folder
 from .settings import ExtractionSettings
 
 
@@ -44,10 +47,12 @@ def choose_videos(settings: ExtractionSettings, problems: Problems, *, dry_run: 
     else:
         allow_folder(dataset, folder)
         if settings.names == [LOGMEL]:
-            videos = list_folder(folder, problems, suffixes=VIDEO_SUFFIXES + SOUND_SUFFIXES)
+            videos = list_folder(folder, problems, suffixes=VIDEO_SUFFIXES + SOUND_SUFFIXES, dataset=dataset)
         else:
-            videos = list_folder(folder, problems, instead=IMAGE_SUFFIXES)
+            videos = list_folder(folder, problems, instead=IMAGE_SUFFIXES, dataset=dataset)
     refuse_other_folders(dataset, videos)
+    if folder is not None:
+        _say_replaced(dataset, folder, listed, videos)
     if folder is not None and not dry_run:
         merged = {v.video_id: v for v in listed} | {v.video_id: v for v in videos}
         if list(merged.values()) != listed:
@@ -55,6 +60,22 @@ def choose_videos(settings: ExtractionSettings, problems: Problems, *, dry_run: 
     if settings.verify_against is not None:
         videos = _videos_with_features(settings, settings.verify_against, videos)
     return videos
+
+
+def _say_replaced(
+    dataset: DatasetFolder, folder: Path, listed: Sequence[VideoRecord], videos: Sequence[VideoRecord]
+) -> None:
+    """Name a video whose id had another file, if that file is still there."""
+    home = dataset.path.absolute()
+    path_of = {video.video_id: os.path.join(home, video.path) for video in listed if not video.url}
+    changed = [video for video in videos if path_of.get(video.video_id, video.path) != video.path]
+    before = [(video, path_of[video.video_id]) for video in changed if os.path.exists(path_of[video.video_id])]
+    if replaced := [(video, path) for video, path in before if not os.path.samefile(video.path, path)]:
+        video, path = replaced[0]
+        say(
+            f"note: {folder}: {number_of(len(replaced), 'videos')} in place of others with the same id, such as "
+            f"{video.path} of {path}; to have both, put the folders into one and pass that"
+        )
 
 
 def _videos_with_features(settings: ExtractionSettings, folder: Path, videos: list[VideoRecord]) -> list[VideoRecord]:
@@ -74,43 +95,59 @@ def _videos_with_features(settings: ExtractionSettings, folder: Path, videos: li
 
 
 def list_folder(
-    folder: Path, problems: Problems, *, suffixes: Sequence[str] = VIDEO_SUFFIXES, instead: Sequence[str] = ()
+    folder: Path,
+    problems: Problems,
+    *,
+    suffixes: Sequence[str] = VIDEO_SUFFIXES,
+    instead: Sequence[str] = (),
+    dataset: DatasetFolder | None = None,
 ) -> list[VideoRecord]:
     """Return the video files in ``folder`` and below. A video's id is its path in the folder, without the suffix.
 
+    Ids are in Unicode's composed form (NFC): macOS decomposes names, and captions mostly are composed. Files that are
+    left out are named or counted in the output.
+
     Args:
-        folder: Searched with all of its subfolders.
-        problems: Receives files whose names cannot be ids.
+        folder: Searched with all of its subfolders, and with folders that links in it lead to, if that is allowed.
+        problems: Receives files whose names cannot be ids, and links that cannot be followed.
         suffixes: Suffixes of the files to return.
         instead: Suffixes of the files to return if no file has one of ``suffixes``.
+        dataset: Links may lead to the folders that the user allowed for it, and else only within ``folder``.
 
     Raises:
         UserError: The folder does not exist or has no such files.
     """
     if not folder.is_dir():
         raise UserError(f"{folder}: no such folder; --videos expects one with video files")
-    matches = sorted(p for p in folder.rglob("*") if p.suffix.lower() in (*suffixes, *instead) and p.is_file())
-    if not matches:
+    allowed = AllowedFolders([folder]) if dataset is None else AllowedFolders.of(dataset)
+    scan = scan_folder(folder, (*suffixes, *instead), problems, is_allowed=allowed.have)
+    left_out = scan.left_out()
+    if not scan.files:
+        but = f", but {left_out}" if left_out else ""
         raise UserError(
-            f"{folder}: no video files in it; expected names ending in {' '.join(sorted((*suffixes, *instead)))}"
+            f"{folder}: no video files in it{but}; expected names ending in {' '.join(sorted((*suffixes, *instead)))}"
         )
-    files = [p for p in matches if p.suffix.lower() in suffixes] or matches
-    if num_left_out := len(matches) - len(files):
+    if left_out:
+        say(f"note: {folder}: left out: {left_out}")
+    names = sorted(scan.files, key=lambda name: name.split("/"))
+    chosen = [name for name in names if name.lower().endswith(tuple(suffixes))] or names
+    if num_left_out := len(names) - len(chosen):
         say(
             f"note: {folder}: {num_left_out:,} images beside the videos are ignored; to extract images, pass a "
             "folder without videos"
         )
     videos: dict[str, VideoRecord] = {}
-    for file in files:
-        video_id = file.relative_to(folder).with_suffix("").as_posix()
-        if not str(file).isprintable():  # bytes that are not UTF-8, or control characters
-            problems.add(f"{str(file)!a}: a file name with characters that are not printable; left out; rename it")
+    for name in chosen:
+        file, path = str(folder / name), scan.files[name]
+        video_id = unicodedata.normalize("NFC", os.path.splitext(name)[0])
+        if not file.isprintable() or not path.isprintable():  # bytes that are not UTF-8, or control characters
+            problems.add(f"{file!a}: a file name with characters that are not printable; left out; rename it")
         elif video_id in videos:
             problems.add(
                 f"{file}: has the same id, {video_id!r}, as {videos[video_id].path}; left out; rename one of them"
             )
         else:
-            videos[video_id] = VideoRecord(video_id=video_id, path=str(file.absolute()))
+            videos[video_id] = VideoRecord(video_id=video_id, path=path)
     return list(videos.values())
 
 

@@ -49,14 +49,20 @@ def allow_folder(dataset: DatasetFolder, folder: Path) -> None:
         )
 
 
-class _AllowedFolders:
-    """The real folders that files of a data set may lie in: the root, the data set's own and those of the user."""
+class AllowedFolders:
+    """The real folders that files may lie in."""
 
-    def __init__(self, dataset: DatasetFolder) -> None:
-        folders = [dataset.root, dataset.path, *_recorded(str(dataset.path.resolve()))]
+    def __init__(self, folders: Iterable[Path | str]) -> None:
+        """Take folders, which may be links."""
         self._prefixes = tuple(os.path.realpath(folder).rstrip("/") + "/" for folder in folders)
 
+    @classmethod
+    def of(cls, dataset: DatasetFolder) -> "AllowedFolders":
+        """Return the folders of a data set: the root, the data set's own and those that the user allowed."""
+        return cls([dataset.root, dataset.path, *_recorded(str(dataset.path.resolve()))])
+
     def have(self, real_path: str) -> bool:
+        """Return whether a real path, without links in it, is one of the folders or lies in one."""
         return f"{real_path}/".startswith(self._prefixes)
 
 
@@ -65,7 +71,7 @@ def outside_of_folders(dataset: DatasetFolder, videos: Sequence[VideoRecord]) ->
 
     Links are followed: the folder that counts is the one where a file really lies.
     """
-    allowed, home = _AllowedFolders(dataset), str(dataset.path.absolute())
+    allowed, home = AllowedFolders.of(dataset), str(dataset.path.absolute())
     by_folder: dict[str, list[tuple[str, str]]] = defaultdict(list)
     for video in videos:
         if not video.url:
@@ -119,7 +125,7 @@ def refuse_links_out(dataset: DatasetFolder, folders: Iterable[Path]) -> None:
         dataset: The data set.
         folders: Folders in that of the data set. They need not exist yet.
     """
-    allowed, home = _AllowedFolders(dataset), dataset.path.absolute()
+    allowed, home = AllowedFolders.of(dataset), dataset.path.absolute()
     for folder in folders:
         folder = folder.absolute()
         for path in [*(path for path in reversed(folder.parents) if home in path.parents), folder]:

@@ -26,6 +26,7 @@ TURN_SECONDS, LOOK_SECONDS = 10.0, 0.02
 """How long to wait for a lock, and how often to try. Locks are held for much less; after this time something else is
 wrong, such as a network file system without locks.
 """
+# Suffixes of what extract/decoding/ reads. ``.264`` and ``.265`` are none: names end in numbers, too.
 VIDEO_SUFFIXES = (
     ".mp4",
     ".mkv",
@@ -41,9 +42,40 @@ VIDEO_SUFFIXES = (
     ".ogv",
     ".3gp",
     ".gif",
+    ".m2ts",
+    ".mts",
+    ".m2t",
+    ".vob",
+    ".mpe",
+    ".m2p",
+    ".m1v",
+    ".m2v",
+    ".mxf",
+    ".asf",
+    ".f4v",
+    ".3g2",
+    ".mj2",
+    ".qt",
+    ".ismv",
+    ".mk3d",
+    ".divx",
+    ".ogm",
+    ".rm",
+    ".rmvb",
+    ".dv",
+    ".dif",
+    ".nut",
+    ".ivf",
+    ".y4m",
+    ".apng",
+    ".obu",
+    ".h264",
+    ".avc",
+    ".h265",
+    ".hevc",
 )
-IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png")
-SOUND_SUFFIXES = (".wav", ".mp3", ".flac", ".m4a", ".ogg", ".oga", ".opus", ".mka")
+IMAGE_SUFFIXES = (".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".avif")
+SOUND_SUFFIXES = (".wav", ".mp3", ".mp2", ".flac", ".m4a", ".m4b", ".ogg", ".oga", ".opus", ".mka", ".weba", ".wma")
 
 
 @contextmanager

@@ -1,9 +1,9 @@
-"""Still images: JPEG and PNG files, each a video of one frame.
+"""Still images: JPEG, PNG, WebP and AVIF files, each a video of one frame.
 
 Pillow decodes them, as the loaders of image-caption data do (dharwath/DAVEnet-pytorch,
 dataloaders/image_caption_dataset.py). FFmpeg never does: its image reader takes a name such as ``img%03d.jpg`` for a
 whole sequence of files. EXIF orientation is applied, as rotation is for videos; transparency is dropped. Of a file with
-several pictures (an animated PNG, a camera's multi-picture JPEG), the first is taken. A file that is cut off is
+several pictures (an animated PNG or WebP, a camera's multi-picture JPEG), the first is taken. A file that is cut off is
 rejected; damage that libjpeg conceals goes unreported.
 """
 
@@ -26,12 +26,15 @@ from .handed import open_file
 from .probe import VideoInfo
 from .scaling import Scaler
 
+FORMATS = ("JPEG", "PNG", "WEBP", "AVIF")
+"""Pillow's names of the formats that are read."""
 IMAGE = "image"
 """Stands for the name of a container."""
 TIME_BASE = Fraction(1, 25)
 """How long an image lasts, as in FFmpeg. It is one frame at any rate of a profile: rounding gives 1 slot at 16 to 30
 frames a second, and at 1 frame a second none, which stands for the first frame."""
-DAMAGED = (OSError, SyntaxError, ValueError, EOFError, TypeError, LookupError, OverflowError, struct.error, zlib.error)
+_OF_PYTHON = (OSError, SyntaxError, ValueError, EOFError, TypeError, LookupError, OverflowError, RuntimeError)
+DAMAGED = (*_OF_PYTHON, struct.error, zlib.error)
 """Errors that Pillow raises for files that are not images, or are damaged."""
 UPRIGHT = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
@@ -117,13 +120,15 @@ def _open_image(path: Path) -> Image.Image:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", Image.DecompressionBombWarning)
-            image = Image.open(file, formats=("JPEG", "PNG"))
+            image = Image.open(file, formats=FORMATS)
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):
         raise VideoError(
             "too_large", f"it has over {Image.MAX_IMAGE_PIXELS:,} pixels; expected at most {MAX_PIXELS:,}"
         ) from None
     except Image.UnidentifiedImageError:
-        raise VideoError("unreadable", "its name is that of an image, but it is neither a JPEG nor a PNG") from None
+        raise VideoError(
+            "unreadable", f"its name is that of an image, but it is none of {', '.join(FORMATS)}"
+        ) from None
     except DAMAGED as error:
         raise VideoError("unreadable", short_reason(error)) from None
     try:

@@ -4,6 +4,7 @@ Nothing in them is executed, and they cannot make HDF5 open other files.
 """
 
 import re
+import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -135,7 +136,8 @@ def _files(folder: Path, suffixes: Sequence[str]) -> list[Path]:
 def _video_id(relative: PurePath) -> str:
     name = relative.with_suffix("")
     # Many feature files, such as HowTo100M's, are called ID.mp4.npy.
-    return (name.with_suffix("") if name.suffix.lower() in VIDEO_SUFFIXES else name).as_posix()
+    name = name.with_suffix("") if name.suffix.lower() in VIDEO_SUFFIXES else name
+    return unicodedata.normalize("NFC", name.as_posix())
 
 
 def _in_folder(folder: Path, pattern: str | None) -> list[ForeignVideo]:

@@ -107,8 +107,8 @@ def test_the_second_of_two_files_with_one_id_is_skipped_and_named(tmp_path, caps
     [
         (lambda folder: None, "no such folder"),
         (lambda folder: folder.write_text("x"), "no such folder"),
-        (lambda folder: folder.mkdir(), "no video files in it; expected names ending in .3gp .avi"),
-        (lambda folder: touch(folder, "readme.md", "sub/a.wav"), "no video files in it"),
+        (lambda folder: folder.mkdir(), "no video files in it; expected names ending in .3g2 .3gp .apng"),
+        (lambda folder: touch(folder, "readme.md", "sub/a.wav"), "no video files in it, but 2 files"),
     ],
     ids=["missing", "a file", "empty", "nothing of the kind"],
 )

@@ -1,6 +1,7 @@
 """Video ids as users write them, matched to the ids of the videos that exist."""
 
 import re
+import unicodedata
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
@@ -24,7 +25,10 @@ def with_video_ids(captions: Sequence[Caption], videos: Sequence[VideoRecord], n
                 "videos are known yet to match them to; run vlalign-extract --videos FOLDER, and then this command "
                 "again"
             )
-        return list(captions)
+        composed = {name: _composed(name) for name in given}  # as extraction will name the videos
+        return [
+            replace(c, video_id=composed[c.video_id]) if composed[c.video_id] != c.video_id else c for c in captions
+        ]
     matches = match_ids(given, videos)
     if matches:
         name, video_id = next(iter(matches.items()))
@@ -40,9 +44,12 @@ def match_ids(given: Sequence[str], videos: Sequence[VideoRecord]) -> dict[str, 
     result.
 
     A given id can have a suffix, backslashes, ``./`` or more folders than the video's id, or lack folders that the
-    video's id has. It is matched only if it can mean exactly one video and no different path is matched to that video.
+    video's id has. Accents may be letters of their own, as in names from macOS. It is matched only if it can mean
+    exactly one video and no different path is matched to that video.
     """
-    known = {video.video_id: video.path for video in videos}
+    ids = {video.video_id for video in videos}
+    listed = {_composed(video_id): video_id for video_id in ids} | {video_id: video_id for video_id in ids}
+    known = {_composed(video.video_id): _composed(video.path) for video in videos}
     of_path = {path: video_id for video_id, path in known.items()}
     of_tail: dict[str, set[str]] = defaultdict(set)
     for video_id in known:
@@ -51,9 +58,10 @@ def match_ids(given: Sequence[str], videos: Sequence[VideoRecord]) -> dict[str, 
     matches: dict[str, str] = {}
     names_of: dict[str, set[str]] = defaultdict(set)
     """For each video, the different paths that are matched to it."""
-    for text in given:
-        if text in known:
-            names_of[text].add(text)
+    for asked in given:
+        text = _composed(asked)
+        if asked in ids:
+            names_of[asked].add(text)
             continue
         path = _as_path(text)
         name = path if path in known else _without_suffix(path)
@@ -64,10 +72,15 @@ def match_ids(given: Sequence[str], videos: Sequence[VideoRecord]) -> dict[str, 
         else:
             candidates = {tail for tail in _tails(name) if tail in known} or of_tail.get(name, set())
         if len(candidates) == 1:
-            (video_id,) = candidates
-            matches[text] = video_id
-            names_of[video_id].add(name if video_id != of_path.get(text) else video_id)
+            (found,) = candidates
+            matches[asked] = listed[found]
+            names_of[listed[found]].add(name if found != of_path.get(text) else found)
     return {text: video_id for text, video_id in matches.items() if len(names_of[video_id]) == 1}
+
+
+def _composed(name: str) -> str:
+    """Return a name in Unicode's composed form (NFC), in which an accent is part of its letter."""
+    return unicodedata.normalize("NFC", name)
 
 
 def _looks_like_file(name: str) -> bool:

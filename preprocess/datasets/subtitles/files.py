@@ -2,6 +2,7 @@
 
 import os
 import re
+import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,6 +52,7 @@ def find_files(annotations: Path, videos: Sequence[VideoRecord]) -> list[list[Su
             raise UserError(f"{annotations}: no subtitles in this folder; expected {', '.join(SUFFIXES)} files")
     else:
         paths, names = [annotations], [annotations.stem]
+    names = [unicodedata.normalize("NFC", name) for name in names]  # as the ids of videos are
     of_video: dict[str, list[SubtitleFile]] = {}
     for path, (video_id, language) in zip(paths, video_ids(names, videos), strict=True):
         of_video.setdefault(video_id, []).append(SubtitleFile(path, video_id, language))

@@ -1,5 +1,7 @@
 """Columns, times, encodings and ids of users' own captions, as people write them."""
 
+from unicodedata import normalize
+
 import pytest
 from vlalign.preprocess.cli import main
 from vlalign.preprocess.datasets import custom
@@ -219,3 +221,18 @@ def test_nothing_is_replaced_if_no_caption_names_a_video(tmp_path, capsys):
     assert {file: file.read_bytes() for file in dataset.path.rglob("*") if file.is_file()} == before
     [kept] = read_captions(dataset.captions)
     assert (kept.video_id, kept.start_seconds, kept.end_seconds) == ("a", 0.0, 2.0)
+
+
+@pytest.mark.parametrize("listed", ["NFC", "NFD"])
+@pytest.mark.parametrize("asked", ["NFC", "NFD"])
+@pytest.mark.parametrize("name", ["{}", "{}.mp4", "folder/{}"])
+def test_accents_of_a_name_may_be_letters_of_their_own(listed, asked, name):
+    """macOS decomposes the names of files; captions are written on another keyboard."""
+    video_id, text = normalize(listed, "größe"), name.format(normalize(asked, "größe"))
+    videos = [VideoRecord(video_id=video_id, path=f"/videos/{video_id}.mp4"), VideoRecord(video_id="x", path="x.mp4")]
+    assert match_ids([text], videos) == ({} if text == video_id else {text: video_id})
+
+
+def test_two_ids_that_differ_by_the_form_of_their_accents_stay_two():
+    ids = [normalize(form, "größe") for form in ("NFC", "NFD")]
+    assert match_ids(ids, [VideoRecord(video_id=video_id, path=f"{video_id}.mp4") for video_id in ids]) == {}
