@@ -48,6 +48,8 @@ class CaptionStatistics:
     changed: dict[str, int]
     """How many rows were kept with a changed value, by what was changed."""
     left_out: LeftOut
+    other_languages: dict[str, float] = field(default_factory=dict)
+    """Share of captions in each language that the tagger does not speak, as a sample tells; empty if hardly any are."""
 
     @property
     def num_captions(self) -> int:
@@ -66,6 +68,7 @@ class CaptionStatistics:
             videos_in_both=dict(values["videos_in_both"]),
             changed=dict(values["changed"]),
             left_out=LeftOut(**values["left_out"]),
+            other_languages=dict(values.get("other_languages", {})),  # 1.0.0 wrote none
         )
 
 

@@ -34,6 +34,11 @@ def preprocess_parser(prog: str, description: str, example: str) -> Parser:
     )
     parser.add_argument("--spacy-model", default=SPACY_MODEL, help=f"installed spaCy pipeline (default: {SPACY_MODEL})")
     parser.add_argument(
+        "--language",
+        help="language of the captions, such as de: spaCy's pipeline of it tags them, if it is installed (default: "
+        "that of --spacy-model)",
+    )
+    parser.add_argument(
         "--word-vectors",
         type=Path,
         help="word2vec (binary or text), GloVe or npz file; keeps the vectors of the captions' words",
@@ -83,6 +88,7 @@ def run_preprocess(args: argparse.Namespace, prepare: Callable[..., PreparedCapt
         annotations=args.annotations,
         protocol=args.protocol,
         spacy_model=args.spacy_model,
+        language=args.language,
         word_vectors=args.word_vectors,
         seed=args.seed,
         strict=args.strict,

@@ -16,8 +16,9 @@ from ..storage.idf import write_counts
 from ..storage.records import Caption
 from .datasets.sources import Piece
 from .idf import count_words
+from .language import languages_among
 from .pieces import ReadPiece, captions_among
-from .tag import Tagger, tag_captions
+from .tag import Tagger, load_pipeline, tag_captions
 
 T = TypeVar("T")
 
@@ -82,7 +83,10 @@ def make_part(part: Part) -> int:
     for caption in tagged:
         tags.setdefault(caption.split, Counter()).update(caption.pos_tags)
     write_counts(part.folder, part.index, count_words(tagged))
-    write_part(part.folder, part.index, tagged, {"key": part.key, "tags": tags})
+    spoken = load_pipeline(part.tagger.spacy_model).lang or ""
+    languages = languages_among([caption.caption for caption in tagged], spoken)
+    about = {"key": part.key, "tags": tags, "languages": languages, "spoken": spoken}
+    write_part(part.folder, part.index, tagged, about)
     return len(tagged)
 
 

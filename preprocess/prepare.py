@@ -23,6 +23,7 @@ from ..storage.files import sha256_of
 from ..storage.folder_lock import only_process_in
 from ..storage.layout import DatasetFolder
 from .census import CaptionStatistics, Census
+from .language import in_other_languages, model_of_language
 from .pieces import Pieces, Read, in_one_process
 from .readers import Origin, Reader, choose_reader
 from .survey import BYTES_PER_PROCESS, Survey, survey
@@ -62,6 +63,7 @@ def prepare_captions(
     annotations: Path | str | None = None,
     protocol: str | None = None,
     spacy_model: str = SPACY_MODEL,
+    language: str | None = None,
     word_vectors: Path | str | None = None,
     seed: int = 0,
     strict: bool = False,
@@ -81,6 +83,8 @@ def prepare_captions(
             with your own captions.
         protocol: Choice of splits and captions (default: the data set's first).
         spacy_model: Installed spaCy pipeline.
+        language: Language of the captions, such as "de", in place of ``spacy_model``: spaCy's own pipeline of it tags,
+            and of several subtitle files of a video the one in this language is read.
         word_vectors: word2vec (binary or text), GloVe or npz file; keeps the vectors of the captions' words.
         seed: Decides the demo's scenes, and the splits of your own captions if they have none.
         strict: Raise an error at the first row that cannot be used, instead of leaving it out.
@@ -96,8 +100,14 @@ def prepare_captions(
         num_processes = available_cores()
     if num_processes < 1:
         raise SettingError("num_processes", num_processes, "expected 1 or more")
+    if language is not None:
+        if spacy_model != SPACY_MODEL:
+            raise SettingError("language", language, f"spacy_model {spacy_model!r} decides it; pass one of the two")
+        spacy_model = model_of_language(language)
     with report_progress_to(on_progress):
-        reader = choose_reader(Path(root), name, annotations=_as_path(annotations), protocol=protocol, seed=seed)
+        reader = choose_reader(
+            Path(root), name, annotations=_as_path(annotations), protocol=protocol, seed=seed, language=language
+        )
         with Problems(strict=strict, file=reader.dataset.problems("preprocess")) as problems:
             statistics = prepare_records(
                 reader.dataset,
@@ -181,6 +191,8 @@ def prepare_records(
         about = {"tagger": tagger.identity, "captions_sha256": captions_sha256, **decided}
         in_order = in_order or partial(in_processes, num_processes=num_processes)
         statistics = make_tables(dataset, pieces, found, tagger, about, problems, in_order)
+    if statistics.other_languages:
+        say(f"note: {in_other_languages(statistics.other_languages, spacy_model)}")
     report_missing_videos(dataset, found.census, problems)
     return statistics
 

@@ -53,7 +53,9 @@ def known_datasets() -> str:
     return ", ".join([DEMO, *DATASETS])
 
 
-def choose_reader(root: Path, name: str, *, annotations: Path | None, protocol: str | None, seed: int) -> Reader:
+def choose_reader(
+    root: Path, name: str, *, annotations: Path | None, protocol: str | None, seed: int, language: str | None = None
+) -> Reader:
     """Return the reader of a data set.
 
     Args:
@@ -63,6 +65,7 @@ def choose_reader(root: Path, name: str, *, annotations: Path | None, protocol: 
             a user's own captions; or a folder with subtitles.
         protocol: Choice of splits and captions; by default the data set's first.
         seed: Of the demo's scenes, or of the splits of a user's captions.
+        language: Of several subtitle files of a video, the one in this language is read.
 
     Raises:
         UserError: Files do not exist, or the data set has no such protocol.
@@ -86,7 +89,7 @@ def choose_reader(root: Path, name: str, *, annotations: Path | None, protocol: 
     if not annotations.exists():
         raise SettingError("annotations", annotations, f"no such file; expected a {custom.SUFFIXES} with captions")
     if has_subtitles:
-        return _subtitle_reader(dataset, annotations, protocol, seed)
+        return _subtitle_reader(dataset, annotations, protocol, seed, language)
     read = partial(custom.read, annotations, seed, videos=dataset.read_videos())
     return Reader(dataset, in_one_process(read), origin)
 
@@ -95,11 +98,13 @@ def _are_subtitles(annotations: Path) -> bool:
     return annotations.is_dir() or annotations.suffix.lower() in subtitles.SUFFIXES
 
 
-def _subtitle_reader(dataset: DatasetFolder, annotations: Path, protocol: str | None, seed: int) -> Reader:
+def _subtitle_reader(
+    dataset: DatasetFolder, annotations: Path, protocol: str | None, seed: int, language: str | None
+) -> Reader:
     """A protocol that is asked for by name has a folder of its own, so that captions of another kind stay."""
     chosen = protocol or subtitles.PROTOCOLS[0]
     origin = Origin(seed=seed, protocol=chosen, speech=True)
-    read = partial(subtitles.read, annotations, chosen, seed, videos=dataset.read_videos())
+    read = partial(subtitles.read, annotations, chosen, seed, videos=dataset.read_videos(), language=language)
     return Reader(replace(dataset, protocol=protocol or ""), in_one_process(read), origin)
 
 

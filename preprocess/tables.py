@@ -2,11 +2,13 @@
 
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from ..storage.captions import (
     ABOUT_NAME,
     MAPPED_NAME,
+    OTHER_LANGUAGES,
     part_path,
     read_captions,
     read_captions_about,
@@ -24,6 +26,7 @@ from ..storage.idf import read_counts, write_idf
 from ..storage.layout import DatasetFolder
 from .census import CaptionStatistics, LeftOut, count_shared_texts
 from .idf import idf_table
+from .language import other_languages
 from .parts import Part, is_made, make_part, parts_among
 from .pieces import Pieces
 from .plot import plot_idf
@@ -58,7 +61,8 @@ def make_tables(
     """
     folder, summary_file = dataset.captions, dataset.captions / SUMMARY_NAME
     left = {index for index, key in enumerate(found.keys) if not is_made(folder, index, key)}
-    if not left and read_captions_about(folder) == about and dataset.idf.exists() and summary_file.exists():
+    made_of = {name: value for name, value in (read_captions_about(folder) or {}).items() if name != OTHER_LANGUAGES}
+    if not left and made_of == about and dataset.idf.exists() and summary_file.exists():
         say(f"{folder}: already made from the same captions; nothing to do")
         read_captions(folder, in_order)  # writes the file that training maps, if an earlier call was stopped before
         return CaptionStatistics.from_json(read_json(summary_file))
@@ -89,10 +93,15 @@ def _finish(
     the file that training maps, which that note belongs to."""
     folder, census, num_parts = dataset.captions, found.census, len(found.keys)
     counts: Counter[tuple[str, str]] = Counter()
+    languages: Counter[str] = Counter()
+    spoken = ""
     for index in range(num_parts):
         counts.update(read_counts(part_path(folder / "counts", index)))
-        for split, tags in read_part_about(part_path(folder, index))["tags"].items():
+        part_about = read_part_about(part_path(folder, index))
+        for split, tags in part_about["tags"].items():
             census.tags[split].update(tags)
+        languages.update(part_about.get("languages", {}))  # parts of 1.0.0 have none
+        spoken = part_about.get("spoken", spoken)
     for path in (*folder.glob("part-*.parquet"), *(folder / "counts").glob("part-*.parquet")):
         if path.name >= part_path(folder, num_parts).name:
             path.unlink()  # from an earlier call with more captions
@@ -104,8 +113,10 @@ def _finish(
     left_out = LeftOut(count=problems.count, first=problems.messages)
     shared_texts = count_shared_texts(_texts(dataset, num_parts), list(census.num_captions))
     statistics = census.statistics(shared_texts=shared_texts, changed=problems.changed, left_out=left_out)
+    others = other_languages(languages, spoken)
+    statistics = replace(statistics, other_languages=others)
     write_json(folder / SUMMARY_NAME, statistics.to_json())
-    write_captions_about(folder, about)
+    write_captions_about(folder, about | ({OTHER_LANGUAGES: others} if others else {}))
     read_captions(folder, in_order)  # writes the file that training maps
     return statistics
 

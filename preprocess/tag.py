@@ -59,6 +59,15 @@ def installed_model(name: str) -> InstalledModel:
     raise UserError(f"spaCy model {name!r} is not installed; install it with: {how_to_install(name)}")
 
 
+def is_installed(name: str) -> bool:
+    """Return whether a spaCy pipeline is installed."""
+    try:
+        installed_model(name)
+    except UserError:
+        return False
+    return True
+
+
 def how_to_install(name: str) -> str:
     """Return the command that installs a spaCy pipeline."""
     if name in SAME_MODEL:
@@ -129,7 +138,8 @@ def single_word_tagger(nlp: "Language") -> Callable[[int, int], str] | None:
     from spacy.pipeline import AttributeRuler
     from spacy.tokens import Doc
 
-    if nlp.pipe_names[-1:] != [RULER]:
+    # A morphologizer, as in spaCy's German and French pipelines, sets the parts of speech by what stands around a word.
+    if nlp.pipe_names[-1:] != [RULER] or "morphologizer" in nlp.pipe_names:
         return None
     ruler = nlp.get_pipe(RULER)
     if not isinstance(ruler, AttributeRuler):

@@ -22,6 +22,7 @@ def prepare_captions_on_cluster(
     annotations: Path | str | None = None,
     protocol: str | None = None,
     spacy_model: str = SPACY_MODEL,
+    language: str | None = None,
     word_vectors: Path | str | None = None,
     seed: int = 0,
     strict: bool = False,
@@ -36,6 +37,7 @@ def prepare_captions_on_cluster(
         annotations: Folder with the official files, or the file with your own captions.
         protocol: Choice of splits and captions.
         spacy_model: spaCy pipeline that is installed on all machines.
+        language: Language of the captions, as for ``prepare_captions``.
         word_vectors: File of word vectors.
         seed: Decides the demo's scenes, and the splits of your own captions if they have none.
         strict: Raise an error at the first row that cannot be used.
@@ -52,6 +54,7 @@ def prepare_captions_on_cluster(
         annotations=annotations,
         protocol=protocol,
         spacy_model=spacy_model,
+        language=language,
         word_vectors=word_vectors,
         seed=seed,
         strict=strict,

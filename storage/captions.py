@@ -41,6 +41,8 @@ OPTIONAL_COLUMNS = {name for name, field in _FIELDS.items() if field.metadata.ge
 INPUT_FIELDS = tuple(name for name, field in _FIELDS.items() if not field.metadata.get("tagged"))
 """Fields that come from the annotations rather than from tagging."""
 ABOUT_NAME = "about.json"
+OTHER_LANGUAGES = "other_languages"
+"""Field of ``about.json``: share of captions in each language that the tagger does not speak; missing if hardly any."""
 MAPPED_NAME = f"captions{SUFFIX}"
 """The content of all parts, to be mapped."""
 MAPPED_FORMAT = 1

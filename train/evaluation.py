@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ..storage.allowed import refuse_links_out
-from ..storage.captions import choose_protocol, read_captions_about
+from ..storage.captions import OTHER_LANGUAGES, choose_protocol, read_captions_about
 from ..storage.common.errors import SettingError, UserError
 from ..storage.common.problems import Problems
 from ..storage.common.progress import Listener, report_progress_to
@@ -311,6 +311,10 @@ def _ask(request: _Request, device: str, problems: Problems, fingerprint: Mappin
         "left_out": problems.count,
         "fingerprint": fingerprint,
     }
+    if others := (read_captions_about(run.dataset.captions) or {}).get(OTHER_LANGUAGES):
+        named = ", ".join(f"{language} {100 * share:.0f} %" for language, share in others.items())
+        note = f"some captions are in languages that their tagger does not speak ({named}, as a sample tells)"
+        figures["not_comparable"] = [*figures["not_comparable"], f"{note}; their words count as any part of speech"]
     if folder == request.base:
         make_room(folder, request.usual)
     folder.mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,8 @@
 """Subtitles of a user's own videos, beside the videos or in a folder, read as captions.
 
-SubRip (``.srt``), WebVTT (``.vtt``), and the JSON of Whisper and WhisperX are known. The name of a file is that of its
-video, with or without a language: ``kitchen/onion.srt``, ``kitchen/onion.en.vtt`` or ``onion.mp4.json``.
+SubRip (``.srt``), WebVTT (``.vtt``), TTML (``.ttml``, ``.dfxp``) and the JSON of Whisper and WhisperX are known. The
+name of a file is that of its video, with or without a language: ``kitchen/onion.srt``, ``kitchen/onion.en.vtt`` or
+``onion.mp4.json``.
 
 Protocols:
 
@@ -26,6 +27,7 @@ from ..howto100m import Clip, extend, merge
 from .cues import Cue, read_cues
 from .files import SUFFIXES, SubtitleFile, find_files
 from .rolling import without_repeats
+from .ttml import TTML_SUFFIXES, declared_text, read_ttml
 from .whisper import NoTranscript, read_segments
 
 __all__ = ["PROTOCOLS", "SUFFIXES", "read"]
@@ -39,7 +41,12 @@ SHOWN = 3
 
 
 def read(
-    annotations: Path, protocol: str, seed: int, problems: Problems, videos: Sequence[VideoRecord] = ()
+    annotations: Path,
+    protocol: str,
+    seed: int,
+    problems: Problems,
+    videos: Sequence[VideoRecord] = (),
+    language: str | None = None,
 ) -> Iterator[Caption]:
     """Yield the captions in subtitle files, those of a video together.
 
@@ -51,6 +58,7 @@ def read(
         seed: Decides the splits.
         problems: Receives what is left out. If it is quiet, nothing else is logged either.
         videos: Known videos, to whose ids the names of the files are matched; empty if none is known yet.
+        language: Of several files of a video, the one that is named as in this language is read.
 
     Raises:
         UserError: There are no subtitles, or a single file holds something else.
@@ -61,7 +69,7 @@ def read(
             say(f"note: {annotations}: {message}")
 
     reader = _FileReader(problems, note, is_only_one=not annotations.is_dir())
-    of_video = find_files(annotations, videos)
+    of_video = find_files(annotations, videos, language)
     clips_of = {files[0].video_id: clips for files in of_video if (clips := reader.first_readable(files))}
     reader.report()
     if not clips_of:
@@ -125,12 +133,17 @@ class _FileReader:
         check_regular(path)
         if (size := path.stat().st_size) > MOST_BYTES:
             raise UserError(f"{path}: has {size >> 20:,} MB, expected subtitles of at most {MOST_BYTES >> 20} MB")
-        content = decode(path.read_bytes(), path, self.note, save_as="save it as UTF-8")
+        data, suffix = path.read_bytes(), path.suffix.lower()
+        content = declared_text(data) if suffix in TTML_SUFFIXES else None
+        if content is None:
+            content = decode(data, path, self.note, save_as="save it as UTF-8")
 
         def drop(where: str, reason: str) -> None:
             self.problems.add(f"{path}, {where}: {reason}; left out")
 
-        return list((read_segments if path.suffix.lower() == ".json" else read_cues)(content, drop))
+        if suffix in TTML_SUFFIXES:
+            return list(read_ttml(content, path, drop))
+        return list((read_segments if suffix == ".json" else read_cues)(content, drop))
 
     def _usable(self, path: Path, cues: list[Cue]) -> Iterator[Cue]:
         for cue in cues:

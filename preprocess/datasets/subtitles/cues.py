@@ -17,7 +17,7 @@ TAG = re.compile(r"</?[A-Za-z][^<>]*>|</?>|<(?:\d+:)?\d+:\d+[.,]\d+>|\{\\[^{}]*\
 """``<i>``, ``</c>``, ``<v Name>``, ``<00:00:01.000>`` and ``{\\an8}``. A ``<`` that begins none of these is text."""
 NOT_CUES = ("NOTE", "STYLE", "REGION")
 """The first words of WebVTT blocks that are no cues."""
-INVISIBLE = re.compile("[\u200b\u200e\u200f\u202a-\u202e\u2060\u2066-\u2069\ufeff]")
+INVISIBLE = re.compile("[\u061c\u200b\u200e\u200f\u202a-\u202e\u2060\u2066-\u2069\ufeff]")
 """Marks of writing direction and the like, which players use and nobody reads."""
 
 

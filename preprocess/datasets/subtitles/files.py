@@ -12,7 +12,7 @@ from ....storage.files import check_regular
 from ....storage.records import VideoRecord
 from ..custom.ids import MEDIA_SUFFIXES, match_ids
 
-SUFFIXES = (".json", ".vtt", ".srt")
+SUFFIXES = (".json", ".vtt", ".srt", ".ttml", ".dfxp")
 """The best first: Whisper and WhisperX write all of them, and JSON has the exact times."""
 LANGUAGE = re.compile(r"(?P<name>.+)\.(?P<language>[a-z]{2,3}(?:-[A-Za-z0-9]+)*)", re.DOTALL)
 """A name such as ``cooking.en`` or ``cooking.pt-BR``."""
@@ -27,19 +27,24 @@ class SubtitleFile:
     language: str
     """As its name says, such as "en"; empty if it says none."""
 
-    @property
-    def rank(self) -> tuple[int, str, int, str]:
-        """Order of preference: the file of a video with the lowest rank is read."""
-        first = 0 if not self.language else 1 if self.language.split("-")[0] == "en" else 2
+    def rank(self, wanted: str | None) -> tuple[int, str, int, str]:
+        """Return the order of preference: the file of a video with the lowest rank is read.
+
+        Args:
+            wanted: The language that comes first. Otherwise, files without one come before English ones.
+        """
+        code = self.language.split("-")[0]
+        first = 0 if wanted and code == wanted else 1 if not code else 2 if code == "en" else 3
         return first, self.language, SUFFIXES.index(self.path.suffix.lower()), str(self.path)
 
 
-def find_files(annotations: Path, videos: Sequence[VideoRecord]) -> list[list[SubtitleFile]]:
+def find_files(annotations: Path, videos: Sequence[VideoRecord], wanted: str | None = None) -> list[list[SubtitleFile]]:
     """Return the files of each video, the one to read first; the videos in the order of their ids.
 
     Args:
         annotations: A file, or a folder: all files in it and below it count, except hidden ones.
         videos: Known videos; empty if none is known yet.
+        wanted: The language that is preferred, such as "de".
 
     Raises:
         UserError: There is no such file.
@@ -49,14 +54,14 @@ def find_files(annotations: Path, videos: Sequence[VideoRecord]) -> list[list[Su
         paths = _below(annotations)
         names = [path.relative_to(annotations).with_suffix("").as_posix() for path in paths]
         if not paths:
-            raise UserError(f"{annotations}: no subtitles in this folder; expected {', '.join(SUFFIXES)} files")
+            raise UserError(f"{annotations}: no subtitles in this folder; expected {', '.join(SUFFIXES[:3])} files, or TTML")
     else:
         paths, names = [annotations], [annotations.stem]
     names = [unicodedata.normalize("NFC", name) for name in names]  # as the ids of videos are
     of_video: dict[str, list[SubtitleFile]] = {}
     for path, (video_id, language) in zip(paths, video_ids(names, videos), strict=True):
         of_video.setdefault(video_id, []).append(SubtitleFile(path, video_id, language))
-    return [sorted(of_video[video_id], key=lambda file: file.rank) for video_id in sorted(of_video)]
+    return [sorted(of_video[video_id], key=lambda file: file.rank(wanted)) for video_id in sorted(of_video)]
 
 
 def _below(folder: Path) -> list[Path]:

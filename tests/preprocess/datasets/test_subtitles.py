@@ -271,7 +271,9 @@ def test_videos_get_splits_as_captions_without_splits_do(tmp_path):
 
 
 def test_a_folder_without_subtitles_says_what_was_expected(tmp_path):
-    with pytest.raises(UserError, match=r"no subtitles in this folder; expected \.json, \.vtt, \.srt files"):
+    with pytest.raises(
+        UserError, match=r"no subtitles in this folder; expected \.json, \.vtt, \.srt files"
+    ):
         read(tmp_path)
 
 
@@ -289,3 +291,85 @@ def test_subtitles_asked_for_by_protocol_stand_beside_other_captions(tmp_path):
     )
     with pytest.raises(UserError, match="expected one of cues, extended, merged"):
         choose_reader(tmp_path, "mine", annotations=folder, protocol="all", seed=0)
+
+
+TTML = """<?xml version="1.0"{declared}?>
+<tt xmlns="http://www.w3.org/ns/ttml" xmlns:ttp="http://www.w3.org/ns/ttml#parameter" xmlns:tts="x"
+    ttp:frameRate="25" ttp:tickRate="1000" xml:lang="de"><head><metadata>no cue</metadata></head>
+<body begin="10s"><div>
+<p begin="00:00:01.500" end="00:00:02:05">Der <span tts:color="red">Käse</span><br/>
+   schmilzt &amp; tropft</p>
+<p begin="3s" dur="500ms"/>
+<p begin="4000t" end="5s">x</p><p begin="99x">kaputt</p>
+<p><span begin="6s" end="7s">eins</span> <span begin="7s" end="8s">zwei</span></p>
+<p begin="9s">ohne Ende</p>
+</div></body></tt>
+"""
+TTML_CUES = [(11.5, 12.2, "Der Käse schmilzt & tropft"), (14.0, 15.0, "x"), (16.0, 17.0, "eins"), (17.0, 18.0, "zwei")]
+
+
+@pytest.mark.parametrize("suffix", ["ttml", "dfxp", "TTML"])
+@pytest.mark.parametrize(
+    ("encoding", "declared"),
+    [
+        ("utf-8", ""),
+        ("utf-8-sig", ' encoding="utf-8"'),
+        ("utf-16", ' encoding="utf-16"'),
+        ("utf-16-le", ""),
+        ("cp1252", ""),
+        ("latin-1", ' encoding="ISO-8859-1"'),
+        ("cp437", ' encoding="cp437"'),
+        ("utf-8", ' encoding="no-such"'),
+    ],
+)
+def test_ttml_is_read_in_the_encoding_that_it_declares_or_has(tmp_path, suffix, encoding, declared):
+    content = TTML.format(declared=declared)
+    cues, problems, _ = read(write(tmp_path, f"a.{suffix}", content, encoding))
+    assert [(round(start, 6), round(end, 6), text) for start, end, text in cues] == TTML_CUES
+    assert problems.count == 2 and "99x" in problems.messages[0] and "no end" in problems.messages[1]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "<tt><body>",
+        "no xml",
+        '<!DOCTYPE tt [<!ENTITY a "aaaa"><!ENTITY b "&a;&a;">]><tt><body><p begin="0s" end="1s">&b;</p></body></tt>',
+        "<a>" * 100_000,
+    ],
+)
+def test_other_files_named_as_ttml_are_left_out_with_a_line(tmp_path, content):
+    write(tmp_path, "a.ttml", content)
+    write(tmp_path, "b.ttml", '<tt><body><p begin="0s" end="1s">x</p></body></tt>')
+    cues, problems, _ = read(tmp_path)
+    assert cues == [(0.0, 1.0, "x")] and problems.count == 1 and "a.ttml" in problems.messages[0]
+
+
+def test_deep_elements_of_ttml_are_left_out(tmp_path):
+    inner = '<p begin="0s" end="1s">x</p>'
+    deep = "<div>" * 200_000 + inner + "</div>" * 200_000
+    cues, problems, _ = read(write(tmp_path, "a.ttml", f"<tt><body>{inner}{deep}</body></tt>"))
+    assert cues == [(0.0, 1.0, "x")] and problems.count == 1
+
+
+@pytest.mark.parametrize("name", ["a.srt", "a.vtt", "a.ttml"])
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-16-be"])
+def test_marks_of_writing_direction_are_no_words(tmp_path, name, encoding):
+    line = "\u200f\u202bאדם חותך\u202c \u2067בצל\u2069\u061c"
+    content = f"1\n00:00:01,000 --> 00:00:02,000\n{line}\n"
+    if name == "a.vtt":
+        content = f"WEBVTT\n\n00:01.000 --> 00:02.000\n{line}\n"
+    if name == "a.ttml":
+        content = f'<tt><body><p begin="1s" end="2s">{line}</p></body></tt>'
+    assert read(write(tmp_path, name, content, encoding))[0] == [(1.0, 2.0, "אדם חותך בצל")]
+
+
+def test_of_several_files_the_one_in_the_language_asked_for_is_read(tmp_path):
+    for name, text in {"a.srt": "plain", "a.en.srt": "English", "a.de-AT.vtt": "deutsch", "b.en.srt": "only"}.items():
+        head = "WEBVTT\n\n" if name.endswith("vtt") else ""
+        write(tmp_path, name, f"{head}00:00:01.000 --> 00:00:02.000\n{text}\n")
+
+    def texts(language):
+        return [c.caption for c in subtitles.read(tmp_path, "cues", 0, Problems(), [], language)]
+
+    assert texts("de") == ["deutsch", "only"] and texts(None) == ["plain", "only"] == texts("fr")
