@@ -54,7 +54,8 @@ def find_files(annotations: Path, videos: Sequence[VideoRecord], wanted: str | N
         paths = _below(annotations)
         names = [path.relative_to(annotations).with_suffix("").as_posix() for path in paths]
         if not paths:
-            raise UserError(f"{annotations}: no subtitles in this folder; expected {', '.join(SUFFIXES[:3])} files, or TTML")
+            known = f"{', '.join(SUFFIXES[:3])} files, or TTML"
+            raise UserError(f"{annotations}: no subtitles in this folder; expected {known}")
     else:
         paths, names = [annotations], [annotations.stem]
     names = [unicodedata.normalize("NFC", name) for name in names]  # as the ids of videos are

@@ -271,9 +271,7 @@ def test_videos_get_splits_as_captions_without_splits_do(tmp_path):
 
 
 def test_a_folder_without_subtitles_says_what_was_expected(tmp_path):
-    with pytest.raises(
-        UserError, match=r"no subtitles in this folder; expected \.json, \.vtt, \.srt files"
-    ):
+    with pytest.raises(UserError, match=r"no subtitles in this folder; expected \.json, \.vtt, \.srt files"):
         read(tmp_path)
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from helpers.toy import make_toy
 from vlalign.preprocess import cli as preprocess
-from vlalign.storage import Caption, UserError, VideoFeatures, Weights, write_shard
+from vlalign.storage import Caption, FeatureStore, UserError, VideoFeatures, Weights, write_shard
 from vlalign.storage.captions import write_captions_about, write_part
 from vlalign.storage.layout import DatasetFolder
 from vlalign.storage.profiles import PROFILES
@@ -166,3 +166,63 @@ def test_fusion_adds_reciprocal_ranks():
         ("c", "words", 0),
     ]
     assert fused[0].said == "of c" and len(fuse(seen, said, 2)) == 2
+
+
+IN_GAP, IN_LAST_HALF_SECOND, BEYOND = (4.2, 4.8), (9.1, 9.4), (50.0, 51.0)
+
+
+@pytest.fixture(scope="module")
+def gaps(tmp_path_factory):
+    """A trained toy set, and a video of 9.5 s with a gap in its rows and captions outside of rows."""
+    dataset, rng = make_toy(tmp_path_factory.mktemp("gaps")), np.random.default_rng(0)
+    starts = np.array([0.0, 1, 2, 3, 5, 6, 7, 8])
+    times = {"start_seconds": starts, "end_seconds": starts + 1, "valid_frames": np.ones(8, int)}
+    video = VideoFeatures(video_id="gap", features=rng.normal(size=(8, 1024)), duration_seconds=9.5, **times)
+    weights = FeatureStore(dataset.features("s3d")).weights
+    write_shard(dataset.features("s3d"), PROFILES["s3d"], weights, [video], made_with={})
+    spans = [(5.0, 7.0), IN_GAP, IN_LAST_HALF_SECOND, BEYOND]
+    captions = [
+        Caption(
+            video_id="gap",
+            caption="a zebra",
+            split="test",
+            start_seconds=start,
+            end_seconds=end,
+            words=["a", "zebra"],
+            word_starts=[0, 2],
+            pos_tags=["DET", "NOUN"],
+        )
+        for start, end in spans
+    ]
+    write_part(dataset.captions, 1, captions, {})
+    write_captions_about(dataset.captions, {"made": "by a test"})
+    options = ["--features", "s3d", "--num-steps", "2", "--batch-size", "4", "--run-name", "r", "--device", "cpu"]
+    assert train_main(["--root", str(dataset.root), "--dataset", dataset.name, *options]) in (0, 1)
+    return dataset
+
+
+@pytest.mark.parametrize("by", ["words", "both"])
+@pytest.mark.parametrize(
+    ("target", "without"), [({"run": "r"}, [IN_LAST_HALF_SECOND, BEYOND]), ({"features": "s3d"}, [BEYOND])]
+)
+def test_a_caption_without_rows_is_left_out_by_name_and_count(gaps, by, target, without, caplog):
+    """A model without training takes the nearest row; a clip in a gap has the row before it."""
+    caplog.set_level("INFO", "vlalign")
+    search = open_search(gaps.path, **target)
+    caplog.clear()
+    found = search("zebra", by=by, num_results=30)
+    assert all(np.isfinite(moment.score) for moment in found)
+    said = [(m.video_id, m.start_seconds, m.end_seconds) for m in found if m.said == "a zebra"]
+    if by == "words":
+        spans = [(5.0, 7.0), IN_GAP, IN_LAST_HALF_SECOND][: 4 - len(without)]
+        assert sorted(said) == sorted(("gap", *span) for span in spans)
+    assert said and all(start < 9.5 for _, start, _ in said)
+    [line] = [record.getMessage() for record in caplog.records if "no feature rows" in record.getMessage()]
+    assert f"{len(without)} caption" in line and all(f"gap#{start}-{end}" in line for start, end in without)
+    assert line.count("gap#") == len(without)
+
+
+def test_a_page_gets_no_number_that_json_lacks(gaps):
+    search = open_search(gaps.path, run="r")
+    for moment in search("zebra", num_results=30):
+        assert all(map(np.isfinite, [moment.score, moment.percentile or 0.0, *moment.stages.values()]))
