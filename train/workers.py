@@ -35,10 +35,13 @@ class _Gather(torch.autograd.Function):
     def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
         ctx: Any, x: Tensor, rank: int, size: int
     ) -> Tensor:
-        ctx.rows = slice(rank * len(x), (rank + 1) * len(x))
-        parts = [torch.empty_like(x) for _ in range(size)]
-        dist.all_gather(parts, x.contiguous())
-        return torch.cat(parts)
+        counts = _counts(x, size)
+        first, longest = sum(counts[:rank]), max(counts)
+        ctx.rows = slice(first, first + len(x))
+        padded = torch.cat([x, x.new_zeros(longest - len(x), *x.shape[1:])]) if len(x) < longest else x.contiguous()
+        parts = [torch.empty_like(padded) for _ in range(size)]
+        dist.all_gather(parts, padded)
+        return torch.cat([part[:count] for part, count in zip(parts, counts, strict=True)])
 
     @staticmethod
     def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -47,6 +50,15 @@ class _Gather(torch.autograd.Function):
         gradient = gradient.contiguous()
         dist.all_reduce(gradient)
         return gradient[ctx.rows], None, None
+
+
+def _counts(x: Tensor, size: int) -> list[int]:
+    """Return how many rows each process has. GPUs are not asked, since the answer would stop them in every step."""
+    if x.device.type != "cpu":
+        return [len(x)] * size
+    counts = [torch.empty(1, dtype=torch.int64) for _ in range(size)]
+    dist.all_gather(counts, torch.tensor([len(x)]))
+    return [int(count) for count in counts]
 
 
 @dataclass(frozen=True)
@@ -80,7 +92,10 @@ class Workers:
         return slice(self.rank * num_each, (self.rank + 1) * num_each)
 
     def gather(self, x: Tensor) -> Tensor:
-        """Return the rows of all processes with their gradient, [R, ...] -> [size * R, ...]. R is the same in all."""
+        """Return the rows of all processes with their gradient, [R, ...] -> [sum of all R, ...].
+
+        On GPUs, R must be the same in all processes, as ``share`` makes it: all_gather gives wrong rows without a word.
+        """
         return x if self.size == 1 else _Gather.apply(x, self.rank, self.size)
 
     def sum(self, x: Tensor) -> Tensor:
