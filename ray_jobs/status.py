@@ -80,6 +80,7 @@ class Status:
         self.num_videos, self.total_bytes, self.log = num_videos, max(total_bytes, 1), log
         self.num_done = self.num_rows = self.num_bytes = self.bytes_read = self.num_partial = self.num_ended = 0
         self.seconds_of_video = 0.0
+        self._counted: set[str] = set()
         self.failures: Counter[str] = Counter()
         self.started = time.monotonic()
         self._answers: dict[int, tuple[float, float]] = {}
@@ -90,7 +91,13 @@ class Status:
         log.parent.mkdir(parents=True, exist_ok=True)
 
     def outcome(self, outcome: Outcome, size: int) -> None:
-        """Count a video of ``size`` bytes that is done or has failed."""
+        """Count a video of ``size`` bytes that is done or has failed.
+
+        A video that is lost with its worker is extracted again, and only the first result counts.
+        """
+        if outcome.video_id in self._counted:
+            return
+        self._counted.add(outcome.video_id)
         self.num_done += 1
         self.bytes_read += size
         self.failures.update(failure.kind for failure in outcome.failures.values())
@@ -111,7 +118,7 @@ class Status:
         seconds = time.monotonic() - self.started
         computed = sum(compute_seconds for compute_seconds, _ in self._answers.values())
         total = sum(age for _, age in self._answers.values())
-        share_done = self.bytes_read / self.total_bytes
+        share_done = min(self.bytes_read / self.total_bytes, 1.0)  # files may have grown since they were listed
         return Figures(
             time=datetime.now(timezone.utc).isoformat(timespec="seconds"),
             seconds=round(seconds, 1),

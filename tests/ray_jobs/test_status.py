@@ -56,3 +56,18 @@ def test_progress_is_reported_to_a_listener(status):
     status.summary(2)
     assert [(state.done, state.total, state.ended) for state in status.states] == [(2, 4, False), (2, 4, True)]
     assert status.states[0].note == "3 workers"
+
+
+def test_a_video_that_is_repeated_counts_once(status):
+    """A worker that is lost takes finished videos with it, which another one extracts again."""
+    before = status.figures(2, 1)
+    for video_id in ("a", "b", "a"):
+        status.outcome(Outcome(video_id, f"{video_id}.mp4", ["s3d"], None, "", 3600.0, 100, 2000), 400)
+    after = status.figures(2, 1)
+    for name in ("videos", "hours", "rows", "bytes", "partial", "failures"):
+        assert getattr(after, name) == getattr(before, name), name
+    for video_id in ("c", "d"):
+        status.outcome(Outcome(video_id, f"{video_id}.mp4", ["s3d"], None, "", 3600.0, 100, 2000), 400)
+    done = status.figures(0, 1)
+    assert done.videos == 4 and done.seconds_left == 0, "files that grew leave no negative time"
+    assert "-1 day" not in done.time_left() and any("4 of 4" in line for line in status.summary(0))
