@@ -46,8 +46,12 @@ def missing_programs(*names: str, path: str | None = None) -> list[str]:
 
 def missing_precision(precision: str) -> list[str]:
     """Return what is missing to compute in a precision. A processor without instructions for it takes minutes."""
-    has_half = torch.cuda.is_available() or torch.ops.mkldnn._is_mkldnn_bf16_supported()
-    return [] if precision == "fp32" or has_half else [f"instructions for {precision}"]
+    is_fast = {
+        "fp32": lambda: True,
+        "bf16": torch.ops.mkldnn._is_mkldnn_bf16_supported,
+        "fp16": torch.ops.mkldnn._is_mkldnn_fp16_supported,
+    }[precision]
+    return [] if torch.cuda.is_available() or is_fast() else [f"instructions for {precision}"]
 
 
 def missing_rights() -> list[str]:
