@@ -175,8 +175,9 @@ class _JoinedClock:
 
 def ticks_of_frame(stream: Stream, rate: Fraction | None = None) -> int:
     """Return how long a frame lasts if its packet does not say."""
-    rate = rate or getattr(stream, "average_rate", None) or getattr(stream, "guessed_rate", None) or Fraction(25)
-    return max(round(1 / (Fraction(rate) * time_base_of(stream))), 1)
+    stated = (rate, getattr(stream, "average_rate", None), getattr(stream, "guessed_rate", None), Fraction(25))
+    given = next(value for value in stated if value)
+    return max(round(1 / (Fraction(given) * time_base_of(stream))), 1)
 
 
 def first_frame(path: Path) -> av.VideoFrame | None:
