@@ -172,7 +172,7 @@ def _with_times(
 
 
 def _last_of_each_time(frames: Iterator[tuple[int, av.VideoFrame]]) -> Iterator[tuple[int, av.VideoFrame]]:
-    """Of frames that follow each other at one time, yield the last."""
+    """Yield the last of the frames that follow each other at one time."""
     held = None
     for time, frame in frames:
         if held is not None and held[0] != time:

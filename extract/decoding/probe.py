@@ -1,4 +1,7 @@
-"""The times of a video's frames and what is missing from the file, read from its packets alone. Nothing is decoded."""
+"""The times of a video's frames and what is missing from the file, read from its packets.
+
+Frames are decoded only where packets leave open whether their times are those of decoding, or whether they hold fields.
+"""
 
 import itertools
 from collections.abc import Callable, Iterator

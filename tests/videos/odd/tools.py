@@ -21,18 +21,6 @@ def picture(number):
     return blocks.repeat(HEIGHT // ROWS, axis=0).repeat(WIDTH // COLUMNS, axis=1)
 
 
-def numbers_of(pictures):
-    pictures = np.asarray(pictures).astype(int)
-    if not len(pictures):
-        return []
-    _, height, width, _ = pictures.shape
-    rows = (np.arange(ROWS) * 2 + 1) * height // (2 * ROWS)
-    columns = (np.arange(COLUMNS) * 2 + 1) * width // (2 * COLUMNS)
-    blocks = pictures[:, rows][:, :, columns]
-    bits = (blocks[..., 0] > blocks[..., 2]).reshape(len(pictures), -1)
-    return (bits << np.arange(ROWS * COLUMNS)).sum(axis=1).tolist()
-
-
 def source(numbers, rate="25"):
     """The input options of ffmpeg for a video of these pictures."""
     file = Path(tempfile.gettempdir()) / f"numbered_{abs(hash(tuple(numbers)))}.rgb"
