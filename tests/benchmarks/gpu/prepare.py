@@ -14,7 +14,18 @@ from pathlib import Path
 TOP = Path(__file__).resolve().parents[3]
 GOLDEN = TOP.parent / "shared" / "golden"
 SITES = {
-    "site": ["av", "ffmpeg-python", "future", "fvcore", "iopath", "pytorchvideo", "termcolor", "zlib-ng"],
+    "site": [
+        "av",
+        "ffmpeg-python",
+        "future",
+        "fvcore",
+        "iopath",
+        "portalocker",
+        "pytorchvideo",
+        "tabulate",
+        "termcolor",
+        "zlib-ng",
+    ],
     "torchcodec-site": ["torchcodec"],  # apart: where transformers finds it, it needs FFmpeg's libraries
 }
 """{folder: packages that the machine lacks}"""
