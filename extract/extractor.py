@@ -4,7 +4,9 @@ Adding one costs its file in ``models/``, with the network and the ``PublishedFi
 ``models.MODELS``, a row in ``storage.profiles.PROFILES`` under the same name, and its tests.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +25,7 @@ from .encoders.own import is_own_encoder, read_own_encoder
 from .models import MODELS
 from .models.network import Network
 from .profile_rules import DECODINGS, PRECISIONS, VALUE_RANGES, check_extractable
+from .recorded import Recorded, can_record
 from .weights import load_published, load_random, published_weights
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -86,13 +89,34 @@ class Extractor:
             raise ValueError(
                 f"{profile.name}: frames must be {kind} [{', '.join(shape)}], got {frames.dtype} {list(frames.shape)}"
             )
-        values = on_device(frames, self.device).to(torch.float32, copy=True)
-        if (divisor := VALUE_RANGES[profile.value_range]) != 1:
-            values /= divisor
-        if any(profile.mean) or set(profile.std) != {1.0}:
-            mean, std = (on_device(torch.tensor(channels), self.device) for channels in (profile.mean, profile.std))
-            values = values.sub_(mean).div_(std)
-        return self.network(values.to(DTYPES[profile.precision]).movedim(-1, 1)).float().cpu()
+        if self.network.has_many_kernels and len(frames) == self.batch_size and can_record(self.device):
+            rows = self._recorded(frames)
+            if rows is not None:
+                return rows
+        return self._rows(on_device(frames, self.device)).cpu()
+
+    @cached_property
+    def _recorded(self) -> Recorded:
+        return Recorded(self._rows, self.device)
+
+    @cached_property
+    def _rows(self) -> Callable[[Tensor], Tensor]:
+        """The function from frames on the device to float32 features [B, D] there."""
+        profile, network = self.profile, self.network
+        assert network is not None
+        divisor = VALUE_RANGES[profile.value_range]
+        is_normalised = any(profile.mean) or set(profile.std) != {1.0}
+        mean, std = (on_device(torch.tensor(channels), self.device) for channels in (profile.mean, profile.std))
+
+        def rows(frames: Tensor) -> Tensor:
+            values = frames.to(torch.float32, copy=True)
+            if divisor != 1:
+                values /= divisor
+            if is_normalised:
+                values = values.sub_(mean).div_(std)
+            return network(values.to(DTYPES[profile.precision]).movedim(-1, 1)).float()
+
+        return rows
 
 
 def profile_of(name: str, weights: str) -> Profile:

@@ -173,7 +173,7 @@ class Snapshot:
             windows: The rows to return.
             check: Compare the rows of each video with their checksum; raises ``UserError`` for damage.
         """
-        parts = [NO_ROWS] * len(windows)
+        parts: list[np.ndarray] = [NO_ROWS] * len(windows)
         new = []
         prefetched = self._prefetched
         for index, (video_id, low, high) in enumerate(windows):  # kept short: of 20 microseconds, copying takes 16

@@ -91,7 +91,7 @@ def ffmpeg_pictures(decoding: Decoding, wanted: np.ndarray) -> Iterator[tuple[in
     program = _start(command, stderr=complaints)
     assert program.stdout is not None  # a pipe
     try:
-        with av.open(program.stdout, format="nut") as container:
+        with av.open(program.stdout, "r", format="nut") as container:
             time_base = time_base_of(video_stream(container))
             shifted = info.offset * info.time_base + later_seconds if own_times else 0
             offset = round(shifted / time_base)

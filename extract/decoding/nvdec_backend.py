@@ -110,10 +110,11 @@ def nvdec_pictures(decoding: Decoding, wanted: np.ndarray) -> Iterator[tuple[int
     scalers = [Scaler(size) for size in decoding.sizes]
     with failures_as_distrust():
         decoder = open_decoder(info, _engine.device)
-        if decoder.cpu_fallback:  # torchcodec would decode on the CPU, and scale what comes on the GPU
-            raise NotTrusted(short_reason(RuntimeError(str(decoder.cpu_fallback))))
         compared = frames_to_compare(info, wanted)
-        check_near([frame for _, frame in rgb_frames(decoder, decoding, compared)], frames_of_cpu(decoding, compared))
+        first_frames = [frame for _, frame in rgb_frames(decoder, decoding, compared)]
+        if decoder.cpu_fallback:  # known once a frame was decoded
+            raise NotTrusted(short_reason(RuntimeError(str(decoder.cpu_fallback))))
+        check_near(first_frames, frames_of_cpu(decoding, compared))
         for index, rgb in rgb_frames(decoder, decoding, wanted):
             frame = av.VideoFrame.from_ndarray(np.ascontiguousarray(rgb), format="rgb24")
             yield index, [scaler(frame, ()) for scaler in scalers]

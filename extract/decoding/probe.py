@@ -276,7 +276,8 @@ def _come_in_order(path: Path) -> bool:
             times = [frame.pts for frame in itertools.islice(frames, MOST_DECODED)]
         except (FFmpegError, ValueError):
             return False
-    return None not in times and times == sorted(times)
+    known = [pts for pts in times if pts is not None]
+    return len(known) == len(times) and known == sorted(known)
 
 
 def _frame_times(path: Path, packets: _Packets, containers: frozenset[str], offset: int) -> _FrameTimes:

@@ -36,6 +36,8 @@ class Network(nn.Module):
     """The layer that is as wide as the number of classes of a data set; None if there is none."""
     batch_sizes: ClassVar[dict[str, int]]
     """Number of windows that are best computed together, for "cpu" and "cuda"."""
+    has_many_kernels: ClassVar[bool] = False
+    """A GPU computes a whole batch faster than a host launches its kernels one by one."""
     libraries: tuple[str, ...] = ()
     """Packages that define the network, whose versions a store records."""
     texts: str = ""

@@ -173,6 +173,7 @@ class S3D(Network):
     }
     left_out = ("text_module.",)
     batch_sizes: ClassVar = {"cpu": 2, "cuda": 16}
+    has_many_kernels = True
     random_gain = 4.0  # self-gating halves what passes
 
     mixed_3b: InceptionBlock

@@ -63,7 +63,7 @@ def check_storable(video: VideoFeatures, profile: Profile, dtype: DTypeLike = "f
         peak = np.abs(video.features).max() if not fits else 0
     else:
         peak = np.maximum(video.features.max(initial=0.0), -video.features.min(initial=0.0))
-        fits = peak <= np.finfo(dtype).max
+        fits = peak <= np.finfo(str(np.dtype(dtype))).max
     if not fits:
         raise ValueError(f"{video.video_id}: the features reach {peak}, which {np.dtype(dtype)} does not hold")
 

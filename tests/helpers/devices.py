@@ -8,8 +8,6 @@ import pytest
 import torch
 from vlalign.extract.decoding import torchcodec_backend
 
-IN_TF32 = ("spoken",)
-"""Cases whose networks have convolutions, which a GPU computes in TF32 also where the precision is fp32."""
 NEAR = 2e-3
 """Scores that differ by less may change places."""
 HIT = re.compile(r"^ *(-?[\d.]+) +([\d.]+ - +[\d.]+) +(?:[\d.]+%|-) +(.+)$", re.MULTILINE)
@@ -26,34 +24,25 @@ def lacks_nvdec() -> list[str]:
     return [] if torchcodec_backend.has_torchcodec() else ["torchcodec"]
 
 
-def assert_figures_near(found: dict[str, Any], expected: dict[str, Any], case: str) -> None:
-    """Compare two contents of ``metrics.json``: one of the GPU, and one of the CPU.
-
-    Where the network computes in TF32, one caption may change its place, and tokens may have other codewords.
-    """
+def assert_figures_near(found: dict[str, Any], expected: dict[str, Any]) -> None:
+    """Compare two contents of ``metrics.json``: one of the GPU, and one of the CPU."""
     devices = [figures["fingerprint"].pop("device") for figures in (found, expected)]
     assert devices[0] != devices[1] == "cpu", "an evaluation is compared with itself"
-    places = 0.0
-    if case in IN_TF32:
-        places = 100 / found["num_captions"]
-        assert found.pop("codebook").keys() == expected.pop("codebook").keys()
-    ranked = ("metrics", "stages")
-    _assert_near([found.pop(of, None) for of in ranked], [expected.pop(of, None) for of in ranked], places)
-    _assert_near(found, expected, 0.0)
+    _assert_near(found, expected)
 
 
-def _assert_near(found: Any, expected: Any, atol: float) -> None:
+def _assert_near(found: Any, expected: Any) -> None:
     assert type(found) is type(expected)
     if isinstance(expected, dict):
         assert found.keys() == expected.keys()
         for name, value in expected.items():
-            _assert_near(found[name], value, atol)
+            _assert_near(found[name], value)
     elif isinstance(expected, list):
         assert len(found) == len(expected)
         for one, other in zip(found, expected, strict=True):
-            _assert_near(one, other, atol)
+            _assert_near(one, other)
     elif isinstance(expected, float):
-        assert found == pytest.approx(expected, rel=1e-4, abs=max(atol, 1e-5))
+        assert found == pytest.approx(expected, rel=1e-4, abs=1e-5)
     else:
         assert found == expected
 

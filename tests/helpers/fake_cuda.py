@@ -263,6 +263,7 @@ def pretended(num_gpus: int = 1) -> Iterator[Gpu]:
     autocast, same_kind = torch.autocast, torch._has_compatible_shallow_copy_type
     cuda = {
         "_initialized": True,
+        "is_available": lambda: False,  # no real one is used
         "device": lambda _: contextlib.nullcontext(),
         "current_device": lambda: _gpu.current,
         "set_device": _gpu.set_device,

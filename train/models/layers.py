@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ...storage.common.device import on_device
 
@@ -31,6 +33,9 @@ class GroupSize(NamedTuple):
 GROUP_SIZES = {"cpu": GroupSize(16_384, 0), "cuda": GroupSize(131_072, 32_768)}
 """A CPU's time is that of the positions, and small groups stay in its caches. A GPU takes as long for a few positions
 as for thousands, so that launching the layers once more costs more than padding does."""
+ATTENTION = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+"""Without cuDNN's, which PyTorch prefers in bfloat16 on newer GPUs: it is built anew for each shape, and nearly each
+group of sequences has another one."""
 MOST_RECOMPUTED = 32_768
 """Upper limit of a group's positions if results are not kept for the gradient: the largest group sets the memory."""
 
@@ -188,12 +193,15 @@ class MixedPrecision(nn.Module):
 
     in_bfloat16: bool = False
 
-    def autocast(self, device: torch.device) -> torch.autocast:
-        """Return the context in which the layers compute.
+    @contextmanager
+    def autocast(self, device: torch.device) -> Iterator[None]:
+        """The context in which the layers compute.
 
         bfloat16 is used in training only: it makes ties, which ranks must not be computed from.
         """
-        return torch.autocast(device.type, torch.bfloat16, enabled=self.in_bfloat16 and self.training)
+        enabled = self.in_bfloat16 and self.training
+        with torch.autocast(device.type, torch.bfloat16, enabled=enabled), sdpa_kernel(ATTENTION):
+            yield
 
 
 def new_layers(text_encoder: PreTrainedModel, num_layers: int, dropout: float) -> nn.ModuleList:

@@ -153,7 +153,7 @@ class WindowIndex:
                 else:
                     num_outdated += 1
         self.parts: list[Part] = []
-        video = [np.zeros(0, np.int32)]
+        video: list[np.ndarray] = [np.zeros(0, np.int32)]
         for index, part in enumerate(fitting):
             # -1 for a video that is gone or changed, or whose windows are in a later part.
             numbers = [self._number_of[v] if newest.get(v) == index else -1 for v in part.video_ids]

@@ -152,7 +152,7 @@ class Pipeline(Part):
         """Measure one network with one size of video."""
         extractor = self.extractor(name)
         path = make_video(self.videos, size, 2 * seconds_to_fill(extractor))
-        decoded = decoding(extractor, path, time.monotonic() + 2 * EACH_SECONDS)
+        decoded = decoding(extractor, path, 2 * EACH_SECONDS)
         frames = a_batch(extractor)
         extractor.features(frames)
         until = time.monotonic() + EACH_SECONDS

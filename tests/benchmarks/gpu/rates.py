@@ -113,11 +113,12 @@ def a_batch(extractor: Extractor) -> torch.Tensor:
     return frames.pin_memory() if extractor.device.type == "cuda" else frames
 
 
-def decoding(extractor: Extractor, path: Path, until: float) -> float:
-    """Return the windows a second that come from as many decoders as the engine starts."""
+def decoding(extractor: Extractor, path: Path, seconds: float) -> float:
+    """Return the windows a second that come from as many decoders as the engine starts, once each has sent one."""
     wanted, times = [wanted_of(extractor.profile)], []
     decoders = [DecodeProcess(wanted) for _ in range(num_decoders([extractor], available_cores()))]
     of = {decoder.connection: decoder for decoder in decoders}
+    to_begin, until = set(decoders), math.inf
     try:
         for decoder in decoders:
             decoder.start(path, wanted)
@@ -126,7 +127,11 @@ def decoding(extractor: Extractor, path: Path, until: float) -> float:
                 message = decoder.receive()
                 if isinstance(message, RowReady):
                     decoder.take_frames(message, torch.empty(message.shape, dtype=extractor.picture_type).numpy())
-                    times.append(time.monotonic())
+                    if to_begin:
+                        to_begin.discard(decoder)
+                        until = time.monotonic() + seconds
+                    else:
+                        times.append(time.monotonic())
                 elif isinstance(message, PictureFollows):
                     decoder.receive_bytes()
                 elif isinstance(message, Finished):

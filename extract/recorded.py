@@ -1,0 +1,66 @@
+"""CUDA graphs: the kernels of a call, recorded once and launched together."""
+
+import logging
+import threading
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+WARM_UPS = 3
+"""Calls before the recording: at first, libraries choose kernels and take memory."""
+
+logger = logging.getLogger("vlalign")
+
+
+def can_record(device: torch.device) -> bool:
+    """Return whether kernels can be recorded on a device."""
+    return device.type == "cuda" and torch.cuda.is_available()
+
+
+class Recorded:
+    """A function of one tensor of one shape, whose kernels a GPU launches together (a CUDA graph).
+
+    Launching S3D's 621 kernels one by one takes the host longer than the GPU computes
+    (``tests/benchmarks/README.md``, "A GPU in one command"). The result is the same, bit for bit. The memory of a whole
+    call stays taken.
+    """
+
+    def __init__(self, call: Callable[[Tensor], Tensor], device: torch.device) -> None:
+        """Take the function. It gets a tensor of ``device``, waits for nothing and makes its result on ``device``."""
+        self._call, self._device = call, device
+        self._graph: torch.cuda.CUDAGraph | None = None
+        self._input = self._output = torch.empty(0)
+        self._lock = threading.Lock()
+        self._is_refused = False
+
+    def __call__(self, x: Tensor) -> Tensor | None:
+        """Return the result for a tensor of the CPU, on the CPU; None if the GPU cannot record the function."""
+        with self._lock, torch.cuda.device(self._device):
+            if self._graph is None and not self._is_refused:
+                self._record(x)
+            if self._graph is None:
+                return None
+            self._input.copy_(x.pin_memory(), non_blocking=True)
+            self._graph.replay()
+            return self._output.cpu()
+
+    def _record(self, x: Tensor) -> None:
+        graph = torch.cuda.CUDAGraph()
+        try:
+            self._input = torch.zeros_like(x, device=self._device)
+            beside = torch.cuda.Stream(self._device)  # PyTorch's documentation asks for another stream
+            beside.wait_stream(torch.cuda.current_stream(self._device))
+            with torch.cuda.stream(beside):
+                for _ in range(WARM_UPS):
+                    self._call(self._input)
+            torch.cuda.current_stream(self._device).wait_stream(beside)
+            # Other threads go on taking memory meanwhile.
+            with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+                self._output = self._call(self._input)
+        except RuntimeError as error:
+            self._is_refused, self._input = True, torch.empty(0)
+            reason = str(error).splitlines()[0]
+            logger.warning("%s does not record kernels (%s); they are launched one by one", self._device, reason)
+        else:
+            self._graph = graph
