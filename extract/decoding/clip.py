@@ -16,7 +16,7 @@ from av.packet import Packet
 from av.stream import Stream
 from av.video.stream import VideoStream
 
-from .container import check_size, context_of, open_video, time_base_of, video_stream
+from .container import as_fraction, check_size, context_of, open_video, time_base_of, video_stream
 from .errors import VideoError
 from .frames import Tally, decoded_frames, decoded_sound
 from .images import is_image
@@ -111,7 +111,7 @@ def _picture_packets(
         if seconds < start_seconds - TICK / 2 or seconds - last < 0.97 / MOST_FPS:
             continue
         if math.isinf(last):
-            _set_up(encoded, frame, stream.sample_aspect_ratio or Fraction(1))
+            _set_up(encoded, frame, as_fraction(stream.sample_aspect_ratio or 1))
         last = seconds
         upright = _upright(frame, encoded.width, encoded.height)
         upright.pts, upright.time_base = max(round((seconds - start_seconds) / TICK), 0), TICK

@@ -173,11 +173,11 @@ class _JoinedClock:
         return jumped
 
 
-def ticks_of_frame(stream: Stream, rate: Fraction | None = None) -> int:
+def ticks_of_frame(stream: Stream, rate: Any = None) -> int:
     """Return how long a frame lasts if its packet does not say."""
     stated = (rate, getattr(stream, "average_rate", None), getattr(stream, "guessed_rate", None), Fraction(25))
     given = next(value for value in stated if value)
-    return max(round(1 / (Fraction(given) * time_base_of(stream))), 1)
+    return max(round(1 / (as_fraction(given) * time_base_of(stream))), 1)
 
 
 def first_frame(path: Path) -> av.VideoFrame | None:
@@ -224,4 +224,9 @@ def time_base_of(stream: Stream) -> Fraction:
     """Return the seconds of a tick of ``stream``."""
     if not stream.time_base:  # None before PyAV 19, 0/1 from then on
         raise VideoError("unreadable", "its stream has no time base")
-    return Fraction(stream.time_base)
+    return as_fraction(stream.time_base)
+
+
+def as_fraction(rational: Any) -> Fraction:
+    """Return one of PyAV's fractions, which have a type of their own from PyAV 19 on."""
+    return Fraction(rational)

@@ -4,6 +4,7 @@ Frames are decoded only where packets leave open whether their times are those o
 """
 
 import itertools
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -307,7 +308,8 @@ def _missing_frames(
 ) -> str:
     """Say whether there are fewer frames, or less time, than the container declares; empty if not."""
     declared_frames, num_packets = packets.stream.frames, packets.num_packets
-    is_stated = declared_frames <= container.size  # else it stands for a number that the writer did not know
+    # A larger number than there are bytes stands for one that the writer did not know.
+    is_stated = declared_frames <= (container.size or math.inf)
     if declared_frames > num_packets and is_stated and not _repeats_frames(packets, containers):
         if "mp4" in containers and edits_leave_out(path) and len(packets.stream.index_entries) <= num_packets:
             return ""
