@@ -10,10 +10,10 @@ import uvicorn
 from ...storage.common.errors import SettingError
 from ..search.search import Search
 from .app import make_app
+from .connections import MOST_CONNECTIONS, Connection
 from .guard import Access
 
 LOOPBACK = "127.0.0.1"
-MOST_CONNECTIONS = 200
 IDLE_SECONDS = 15
 
 
@@ -38,16 +38,17 @@ def serve(
         port = listening.getsockname()[1]
         is_local = _is_loopback(host)
         token = None if is_local else secrets.token_urlsafe(24)
-        names = [LOOPBACK, "localhost", "[::1]"] if is_local else []
-        app = make_app(searches, Access(names, token))
         shown = f"[{host}]" if ":" in host else host
+        names = [LOOPBACK, "localhost", "[::1]", shown] if is_local else []
+        app = make_app(searches, Access(names, token))
         on_ready(f"http://{shown}:{port}/" + (f"?token={token}" if token else ""))
         config = uvicorn.Config(
             app,
             log_level="critical",
             access_log=False,
             server_header=False,
-            limit_concurrency=MOST_CONNECTIONS,
+            http=Connection,
+            limit_concurrency=MOST_CONNECTIONS + 1,
             timeout_keep_alive=IDLE_SECONDS,
             timeout_graceful_shutdown=2,
             ws="none",

@@ -12,6 +12,7 @@ from fractions import Fraction
 import av
 import numpy as np
 import pytest
+import uvicorn
 from helpers.numbered import numbers_of
 from helpers.numbered import write_video as write_numbered
 from helpers.toy import make_toy
@@ -382,6 +383,19 @@ def test_a_port_in_use_is_said(search):
         port = other.getsockname()[1]
         with pytest.raises(SettingError, match="cannot be listened on"):
             serve([search], port=port, on_ready=print)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.2", "localhost"])
+def test_the_printed_address_is_answered(search, monkeypatch, host):
+    def run(server: uvicorn.Server, sockets: list) -> None:
+        asked = TestClient(server.config.app, base_url=printed[0])
+        assert asked.get("/api/about").status_code == 200
+        assert asked.get("/api/about", headers={"Host": "other.example"}).status_code == 421
+
+    printed: list[str] = []
+    monkeypatch.setattr(uvicorn.Server, "run", run)
+    serve([search], host=host, port=0, on_ready=printed.append)
+    assert printed[0].startswith(f"http://{host}:")
 
 
 def test_the_command_wants_one_thing_to_search_with(toy, capsys):
