@@ -6,7 +6,7 @@ from pathlib import Path
 from ..storage.common.errors import UserError
 from ..storage.files import read_json, write_json
 from ..storage.records import Profile, Weights
-from ..storage.state import state_file
+from ..storage.state import state_file, writable_state_file
 from .encoders import is_of_hub
 from .weights import cache_folder
 
@@ -19,7 +19,7 @@ def remember_place(used: Weights, place: Path) -> None:
         place: Their file or folder.
     """
     try:
-        write_json(state_file("weights", used.sha256), {"place": str(place.absolute())})
+        write_json(writable_state_file("weights", used.sha256), {"place": str(place.absolute())})
     except OSError:  # no home folder, or a read-only one: a search then needs --weights
         return
 

@@ -16,7 +16,7 @@ from .common.terminal import note_once
 from .files import one_at_a_time, write_json
 from .layout import DatasetFolder
 from .records import VideoRecord
-from .state import state_file
+from .state import state_file, writable_state_file
 
 SCANNED_NAMES = 4
 """A folder that so many videos lie in is read once. Asking for each name would take a network disk an hour for a
@@ -38,7 +38,7 @@ def allow_folder(dataset: DatasetFolder, folder: Path) -> None:
         return
     _of_this_process.setdefault(key, []).append(allowed)
     try:
-        path = state_file("videos", key)
+        path = writable_state_file("videos", key)
         with one_at_a_time(path):
             write_json(path, {"dataset": key, "folders": [*_written(key), allowed]})
     except OSError as error:  # no home folder, or a read-only one

@@ -6,6 +6,7 @@ It is kept outside of the folders that people pass around, so that such a folder
 
 import hashlib
 import os
+import stat
 from pathlib import Path
 
 
@@ -26,3 +27,21 @@ def state_file(kind: str, about: str) -> Path:
         except RuntimeError:
             raise OSError("there is no home folder") from None
     return state / "vlalign" / kind / f"{hashlib.sha256(os.fsencode(about)).hexdigest()[:32]}.json"
+
+
+def writable_state_file(kind: str, about: str) -> Path:
+    """Return the path of a record that is to be written, in a folder that nobody else can read or change.
+
+    Args:
+        kind: See ``state_file``.
+        about: See ``state_file``.
+
+    Raises:
+        OSError: There is no home folder, or nothing can be written there.
+    """
+    path = state_file(kind, about)
+    folder = path.parent.parent
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if stat.S_IMODE(folder.stat().st_mode) & 0o077:
+        folder.chmod(0o700)  # an older version made it
+    return path

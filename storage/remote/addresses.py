@@ -40,10 +40,20 @@ def without_secrets(url: str) -> str:
     if scheme in HTTP:
         place, query, _ = rest.partition("?")
         rest = place + ("?..." if query else "")
-    if scheme in NAMES_A_HOST:
-        authority, slash, path = rest.partition("/")
-        rest = authority.rpartition("@")[2] + slash + path
+    authority, slash, path = rest.partition("/")
+    user, _, host = authority.rpartition("@")
+    if scheme in NAMES_A_HOST or ":" in user:
+        rest = host + slash + path
     return f"{scheme}://{rest}"
+
+
+def has_secrets(url: str) -> bool:
+    """Return whether an address holds anything that ``without_secrets`` leaves out.
+
+    >>> has_secrets("s3://KEY:SECRET@films/a"), has_secrets("abfs://films@account.dfs.core.windows.net/a")
+    (True, False)
+    """
+    return "://" in url and without_secrets(url) != url
 
 
 def hide_secrets(text: str) -> str:

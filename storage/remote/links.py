@@ -15,8 +15,8 @@ from pathlib import Path
 from ..common.errors import UserError
 from ..common.terminal import note_once
 from ..files import write_json
-from ..state import state_file
-from .addresses import scheme_of
+from ..state import state_file, writable_state_file
+from .addresses import has_secrets, scheme_of, without_secrets
 
 LINK_FILE = "elsewhere.json"
 SCHEMES = ("s3", "gs", "gcs", "az", "abfs", "https", "http", "file")
@@ -33,12 +33,19 @@ def checked_address(url: str, where: str) -> str:
         where: Where it was given, for the message.
 
     Raises:
-        UserError: It is not an address of ``SCHEMES`` or an absolute path, or it is chained or not printable.
+        UserError: It is not an address of ``SCHEMES`` or an absolute path, it is chained or not printable, or it holds
+            a password or a signature.
     """
     is_known = scheme_of(url) in SCHEMES or ("://" not in url and os.path.isabs(url))
     if not is_known or "::" in url or not url.isprintable():
         schemes = ", ".join(f"{scheme}://" for scheme in SCHEMES)
         raise UserError(f"{where}: the address {url[:200]!a}: expected one that begins with {schemes}")
+    if has_secrets(url):
+        raise UserError(
+            f"{where}: the address {without_secrets(url)} was given with a user, a password or a query; they would be "
+            "kept in a file and printed. Leave them out, and give them to the library of the scheme, as by variables "
+            "of the environment (AWS_ACCESS_KEY_ID, ...)"
+        )
     return url.rstrip("/")
 
 
@@ -85,7 +92,7 @@ def trust(folder: Path, url: str) -> None:
     if _recorded(folder, only_written=True) == url:
         return
     try:
-        write_json(state_file("links", key), {"folder": key, "url": url})
+        write_json(writable_state_file("links", key), {"folder": key, "url": url})
     except OSError as error:  # no home folder, or a read-only one
         note_once(
             f"note: {folder}: the confirmation of {url} cannot be kept ({error}), so the next command asks again; set "

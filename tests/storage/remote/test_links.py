@@ -20,6 +20,7 @@ from vlalign.storage.remote import files
 from vlalign.storage.remote.links import trust, trusted_links
 from vlalign.storage.remote.store import RemoteStore
 from vlalign.storage.shards.read import read_shard
+from vlalign.storage.state import state_file, writable_state_file
 
 WINS = "9" * 20 + "-00000000.h5"
 """A shard's name, later than all others."""
@@ -233,6 +234,26 @@ def test_forbidden_link_addresses_are_refused(tmp_path, asked, url, capsys):
     if isinstance(url, str):
         assert "expected one that begins with s3://" in refused(["link", str(tmp_path / "new"), url], capsys)
     assert paths == []
+
+
+@pytest.mark.parametrize(
+    "url", ["https://anna:s3cret@{}/s3d", "http://{}/s3d?Signature=s3cret", "s3://KEY:s3cret@films/s3d"]
+)
+def test_an_address_with_a_secret_is_refused_and_not_printed(tmp_path, asked, url, capsys):
+    address, paths = asked
+    url = url.format(address.removeprefix("http://"))
+    store = given(tmp_path / "given", url, "a")
+    for command in (["info", str(store)], ["link", str(tmp_path / "new"), url]):
+        error = refused(command, capsys)
+        assert "password or a query" in error and "s3cret" not in error
+    assert paths == [] and not (tmp_path / "new").exists()
+
+
+def test_records_are_kept_in_a_folder_of_the_user_alone(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    (tmp_path / "vlalign").mkdir(mode=0o755)
+    record = writable_state_file("links", "a")
+    assert record == state_file("links", "a") and (tmp_path / "vlalign").stat().st_mode & 0o777 == 0o700
 
 
 @pytest.mark.parametrize("content", ["[]", "[" * 10_000, "{", '{"url": "' + "s3://" * 10_000 + '"}', "\x00"])
