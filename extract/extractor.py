@@ -89,7 +89,7 @@ class Extractor:
             raise ValueError(
                 f"{profile.name}: frames must be {kind} [{', '.join(shape)}], got {frames.dtype} {list(frames.shape)}"
             )
-        if self.network.has_many_kernels and len(frames) == self.batch_size and can_record(self.device):
+        if can_record(self.device) and self.network.has_many_kernels and len(frames) == self.batch_size:
             rows = self._recorded(frames)
             if rows is not None:
                 return rows
