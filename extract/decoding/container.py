@@ -31,6 +31,8 @@ SHORT_DELAY, SHOWN_DELAY = 1, 10
 OWN_CLOCK_CONTAINERS = {"mpegts", "mpeg"}
 """Containers whose clock may start at any time. The ffmpeg program sets it to 0 at the first of the streams that it
 reads; for other containers, at the first stream of the file."""
+JOINED_CONTAINERS = OWN_CLOCK_CONTAINERS | {"ogg"}
+"""Containers that may be put together from parts with clocks of their own. Ogg calls it chaining (RFC 3533, 4)."""
 LONGEST_JUMP_SECONDS, LONGEST_STEP_BACK_SECONDS = 10, Fraction(1, 10)
 """In these containers, a jump of a stream's clock by more than this begins another part.
 
@@ -114,17 +116,20 @@ def demuxed(
         streams: Whose packets to read.
         begins_part: Called with the first packet after a jump, before it is yielded.
     """
-    joins = bool(OWN_CLOCK_CONTAINERS & container_names(container))
+    joins = bool(JOINED_CONTAINERS & container_names(container))
     clocks: dict[int, _JoinedClock | _GifClock] = {}
     if joins:
         clocks = {s.index: _JoinedClock(ticks_of_frame(s)) for s in streams if s.type in ("video", "audio")}
     elif "gif" in container_names(container):
         clocks = {s.index: _GifClock() for s in streams}
+    theora = {s.index for s in streams if s.type == "video" and s.codec_context.name == "theora"}
     # PyAV raises it after the last packet if a stream appeared after the file was opened.
     with contextlib.suppress(IndexError):
         for packet in container.demux(list(streams)):
             if not packet.size and packet.dts is None and packet.pts is None:
                 continue  # PyAV's sign that a stream has ended
+            if packet.stream.index in theora and packet.size and bytes(packet)[0] & 0x80:
+                continue  # a header of the next part (Theora specification, 6.1)
             if (clock := clocks.get(packet.stream.index)) and clock.correct(packet):
                 begins_part(packet)
             yield packet
@@ -155,6 +160,8 @@ class _JoinedClock:
         """Decoding time of the packet before."""
         self._next = 0
         """When that packet ends."""
+        self._delay = 0
+        """How long after its decoding time the first packet is shown."""
 
     def correct(self, packet: Packet) -> bool:
         """Shift a packet's times; return whether its clock jumped."""
@@ -166,6 +173,12 @@ class _JoinedClock:
                 if jumped := abs(jump) > LONGEST_JUMP_SECONDS or back > LONGEST_STEP_BACK_SECONDS:
                     self._shift += self._next - dts
                     dts = self._next
+            if packet.pts is not None:
+                if self._last is None:
+                    self._delay = packet.pts - dts
+                elif abs(packet.pts + self._shift - dts) * packet.time_base > LONGEST_JUMP_SECONDS:
+                    # The first packet of a part may have no decoding time, and FFmpeg goes on with the last part's.
+                    packet.pts = dts + self._delay - self._shift
             self._last, self._next = dts, dts + (packet.duration or self._ticks_of_frame)
             packet.dts = dts
         if packet.pts is not None:

@@ -205,7 +205,8 @@ def _plan_for_delivered(backend: str, plan: _Plan, beat: Callable[[], None]) -> 
         raise VideoError("unreadable", f"none of its {len(info.pts):,} frames can be decoded ({backend})")
     missing = []
     if info.by_fields and not counting.num_damaged and 2 * len(pts) >= len(info.pts):
-        return _Plan(replace(info, pts=pts), plan.wanted, plan.place, plan.strict), missing
+        end = info.end if info.timed or info.delayed else int(pts[-1] + info.pts[1] - info.pts[0])
+        return _Plan(replace(info, pts=pts, end=end), plan.wanted, plan.place, plan.strict), missing
     num_came = len(counting.delivered) if info.unordered else len(pts)
     if num_came < np.sum(info.pts >= 0):
         missing.append(f"{num_came:,} of {len(info.pts):,} frames could be decoded")

@@ -44,6 +44,8 @@ def decord_reads_well(info: VideoInfo, sizes: list[Size]) -> bool:
         return False
     if [size.resize for size in sizes] != [LIBSWSCALE] or not info.timed or not info.plain or info.missing:
         return False
+    if info.by_fields:
+        return False
     steps = np.diff(info.pts)
     if len(steps) and steps.max() > 1.5 * np.median(steps):
         return False

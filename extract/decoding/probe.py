@@ -41,6 +41,8 @@ HDR = {16: "PQ", 18: "HLG"}
 """Transfer characteristics (ITU-T H.273) that no profile maps to those of other videos."""
 TIMED_CONTAINERS = {"matroska", "mp4"}
 """Containers that say of each frame when it is shown, and in whose structure lost frames leave a gap."""
+WALKED_CONTAINERS = TIMED_CONTAINERS | {"gif", "apng", "ogg", "flv"}
+"""Containers in which ``structure_damage`` or FFmpeg finds what is missing, so that a pause is meant."""
 PAUSE_FRAMES, PAUSE_SECONDS, CONSTANT_SHARE = 10, 0.3, 0.9
 """A gap counts as a pause from this many frames and seconds, if this share of frames comes at a constant rate."""
 
@@ -190,7 +192,7 @@ def probe_video(path: Path, beat: Callable[[], None] = lambda: None) -> VideoInf
         frames = _frame_times(path, packets, containers, offset)
         missing = (
             _missing_frames(path, container, packets, frames, containers)
-            or (not containers & TIMED_CONTAINERS and pause(frames.times, time_base))
+            or (not _states_pauses(packets, containers) and pause(frames.times, time_base))
             or structure_damage(path, containers, beat)
         )
         if packets.num_corrupt and not missing:
@@ -211,7 +213,7 @@ def probe_video(path: Path, beat: Callable[[], None] = lambda: None) -> VideoInf
             timed=frames.timed,
             delayed=frames.delayed,
             plain=packets.plain,
-            by_fields=_may_be_fields(path, stream, containers),
+            by_fields=_may_be_fields(path, stream),
             repeats=len(frames.times) < len(packets.pts),
             missing=missing,
             notes=tuple(_notes(container, packets, frames, containers, is_whole=not missing)),
@@ -239,8 +241,8 @@ def _read_packets(
     return packets
 
 
-def _may_be_fields(path: Path, stream: VideoStream, containers: frozenset[str]) -> bool:
-    if stream.codec_context.name != "h264" or not containers & {"mpegts", "h264"}:
+def _may_be_fields(path: Path, stream: VideoStream) -> bool:
+    if stream.codec_context.name != "h264":
         return False
     first = first_frame(path)
     return first is not None and first.interlaced_frame
@@ -263,7 +265,7 @@ def _notes(
         seconds = float(((times[0] or 0) - frames.offset) * packets.time_base)
         often = "once, at" if len(times) == 1 else f"{len(times):,} times, first at"
         yield f"its clock jumps {often} {seconds:.2f} s; the parts follow each other"
-    if is_whole and containers & TIMED_CONTAINERS and (words := pause(frames.times, packets.time_base)):
+    if is_whole and _states_pauses(packets, containers) and (words := pause(frames.times, packets.time_base)):
         yield f"{words}; the frame before is shown for as long"
     if name := HDR.get(int(chosen.codec_context.color_trc)):
         yield f"its colours are HDR ({name}); they are taken as they are, as published programs do"
@@ -314,11 +316,13 @@ def _missing_frames(
         if "mp4" in containers and edits_leave_out(path) and len(packets.stream.index_entries) <= num_packets:
             return ""
         return f"{num_packets:,} of the {declared_frames:,} frames that it should have are in it"
-    if declared_frames or not container.duration:
+    if declared_frames or not container.duration or packets.first_of_parts:  # from its first time to its last
         return ""
     start, declared = (container.start_time or 0) / av.time_base, container.duration / av.time_base
     if containers & TIMED_CONTAINERS:  # the duration of Matroska and of MP4 in fragments counts from 0
         start = min(start, 0.0)
+    elif "asf" in containers:  # FFmpeg's writer adds the time before the first frame
+        start -= float(frames.times[0] * packets.time_base)
     reached = packets.reached_seconds - start
     if not ends_early(reached, declared, longest_step(frames.times) * float(packets.time_base)):
         return ""
@@ -327,9 +331,15 @@ def _missing_frames(
 
 def _repeats_frames(packets: _Packets, containers: frozenset[str]) -> bool:
     """Return whether an AVI declares more frames because it counts those that are shown twice; its index does not."""
-    stream = packets.stream
-    ends = (packets.last_dts or 0) + 1 >= stream.frames
-    return "avi" in containers and ends and len(stream.index_entries) <= packets.num_packets
+    if "avi" not in containers or len(packets.stream.index_entries) > packets.num_packets:
+        return False
+    dts = np.array([0, *(time for time in packets.dts if time is not None)])  # in frames
+    return int(dts.max()) + max(longest_step(np.sort(dts)), 1) >= packets.stream.frames
+
+
+def _states_pauses(packets: _Packets, containers: frozenset[str]) -> bool:
+    """Return whether a stretch without frames is meant: a frame that is shown for long."""
+    return bool(containers & WALKED_CONTAINERS) or _repeats_frames(packets, containers)
 
 
 def display_times(dts: list[int], depth: int, step: int) -> np.ndarray:

@@ -20,7 +20,8 @@ IN_CLUSTER = {0xE7, 0xA3, 0xA0, 0xAB, 0xA7, 0x5854, 0xAF, 0xEC, CRC_32}
 """Ids of the elements that may appear there (RFC 9559)."""
 LONGEST_CHECKED_BYTES = 64 << 20
 """Longest element whose checksum is checked."""
-TS_PACKET_BYTES = 188
+TS_PACKETS = ((188, 0), (192, 4), (204, 0))
+"""Bytes of a packet, and where its first byte, "G", stands: MPEG-TS, M2TS, and with bytes of error correction."""
 SHORTEST_CUT_SECONDS = 0.01
 """An edit list that shows so much less than there is leaves something out; less is rounding."""
 
@@ -198,11 +199,12 @@ def _walk_avi(file: BinaryIO, num_bytes: int, beat: Callable[[], None]) -> None:
 
 
 def _check_mpegts(file: BinaryIO, num_bytes: int) -> None:
-    """Check that packets are complete. Formats with longer packets, such as M2TS, are not checked."""
+    """Check that packets are complete."""
     file.seek(0)
-    head = file.read(3 * TS_PACKET_BYTES)
-    if len(head) == 3 * TS_PACKET_BYTES and head[::TS_PACKET_BYTES] == b"GGG" and num_bytes % TS_PACKET_BYTES:
-        raise _Broken(f"it ends within a packet: {num_bytes:,} bytes are not whole packets of {TS_PACKET_BYTES}")
+    head = file.read(3 * max(size for size, _ in TS_PACKETS))
+    for size, first in TS_PACKETS:
+        if head[first : 3 * size : size] == b"GGG" and num_bytes % size:
+            raise _Broken(f"it ends within a packet: {num_bytes:,} bytes are not whole packets of {size}")
 
 
 # Ogg
@@ -224,7 +226,8 @@ def _walk_ogg(file: BinaryIO, num_bytes: int, beat: Callable[[], None]) -> None:
         lengths = file.read(head[26])
         position += 27 + head[26] + sum(lengths)
         _must_fit(position, num_bytes, "a page")
-        if serial in pages and number != pages[serial] + 1:
+        begins = head[5] & 2  # parts that are chained may have the same serial number
+        if serial in pages and number != pages[serial] + 1 and not begins:
             raise _Broken(f"page {number:,} of a stream follows page {pages[serial]:,}")
         pages[serial] = number
         (unfinished.discard if head[5] & 4 else unfinished.add)(serial)

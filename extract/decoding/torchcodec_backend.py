@@ -83,7 +83,8 @@ def torchcodec_reads_well(info: VideoInfo, sizes: list[Size]) -> bool:
     first = first_frame(info.path)
     if first is None or upright_filters(first) not in TURNS:
         return False
-    return first.format.name in PLAIN_FORMATS and not first.interlaced_frame
+    is_rgb = int(first.colorspace) == 0  # which 4:2:0 cannot be: decoders take it for different matrices
+    return first.format.name in PLAIN_FORMATS and not first.interlaced_frame and not is_rgb
 
 
 def torchcodec_pictures(decoding: Decoding, wanted: np.ndarray) -> Iterator[tuple[int, Pictures]]:

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 NUM_PICTURES = 75
-SOURCE = "-f rawvideo -pix_fmt rgb24 -s 64x48 -r 25 -i {source}"
+SOURCE = "-f rawvideo -pix_fmt rgb24 -s 64x48 -framerate 25 -i {source}"
 SOUND = "-f lavfi -t 3 -i sine=330:44100"
 X264 = "-c:v libx264 -preset ultrafast -crf 12 -pix_fmt yuv420p"
 NO_B, TWO_B, PYRAMID = "-bf 0", "-bf 2 -x264-params b-adapt=0", "-bf 5 -x264-params b-adapt=0:b-pyramid=normal:ref=4"
@@ -30,16 +30,25 @@ def plain(options: str, *, inputs: str = SOURCE) -> tuple[str, ...]:
 
 
 def with_sound(options: str, *, picture_late: float = 0, sound_late: float = 0) -> tuple[str, ...]:
-    return (f"-itsoffset {picture_late} {SOURCE} -itsoffset {sound_late} {SOUND} {options} {{out}}",)
+    vfr = " -fps_mode vfr" if picture_late else ""  # else the program repeats the first picture from time 0 on
+    return (f"-itsoffset {picture_late} {SOURCE} -itsoffset {sound_late} {SOUND} {options}{vfr} {{out}}",)
 
 
 def again(first: tuple[str, ...], options: str) -> tuple[str, ...]:
     return (*first, f"{options} {{out}}")
 
 
+def two_parts(options: str, container: str, apart: float = 60) -> tuple[str, ...]:
+    return (
+        f"{SOURCE} {options} -frames:v 40 {{out}}",
+        f"{SOURCE} {options} -vf trim=start_frame=40 -output_ts_offset {apart} {container} {{more}}",
+    )
+
+
 # Frames come at these source numbers' times, in seconds, and at no others.
 PAUSES = "-vf setpts='(N/25+0.3*floor(N/7))/TB' -fps_mode vfr"
 SLOWER = "-vf setpts='(N/24+0.2*gt(N\\,40)*(N-40))/TB' -fps_mode vfr"
+HELD = "-vf setpts='(N/25+1.4*gt(N\\,30))/TB' -fps_mode vfr"
 AAC, MP2, PCM = "-c:a aac", "-c:a mp2", "-c:a pcm_s16le"
 
 KINDS: dict[str, tuple[str, tuple[str, ...]]] = {
@@ -228,6 +237,15 @@ KINDS: dict[str, tuple[str, tuple[str, ...]]] = {
     "late pictures flv": ("flv", with_sound(f"{X264} {TWO_B} {AAC}", picture_late=0.5)),
     "late pictures avi": ("avi", with_sound(f"{MPEG4} -bf 2 -c:a mp3", picture_late=0.5)),
     "late pictures wmv": ("wmv", with_sound("-c:v wmv2 -q:v 2 -c:a wmav2", picture_late=0.5)),
+    "late pictures by 2 s wmv": ("wmv", with_sound("-c:v wmv2 -q:v 2 -c:a wmav2", picture_late=2)),
+    "held picture gif": ("gif", plain(HELD)),
+    "held picture apng": ("apng", plain(f"-f apng {HELD}")),
+    "held picture flv": ("flv", plain(f"{X264} {TWO_B} {HELD}")),
+    "held picture ogg": ("ogv", plain(f"-c:v libtheora -q:v 9 {HELD}")),
+    "held picture avi": ("avi", plain(f"{MPEG4} {HELD}")),
+    "parts 60 s apart ts": ("ts", two_parts(f"{X264} {NO_B}", "-f mpegts")),
+    "parts 60 s apart mpg": ("mpg", two_parts(f"{MPEG2} -bf 2", "-f mpeg")),
+    "parts 1000 s apart mpg": ("mpg", two_parts(f"{MPEG2} -bf 2", "-f mpeg", apart=1000)),
     "late pictures ogg": ("ogv", with_sound("-c:v libtheora -q:v 9 -c:a libvorbis", picture_late=0.5)),
     "late pictures by 5 s": ("mp4", with_sound(f"{X264} {TWO_B} {AAC}", picture_late=5)),
     "late pictures by 5 s ts": ("ts", with_sound(f"{X264} {TWO_B} {AAC}", picture_late=5)),

@@ -8,7 +8,10 @@ from fractions import Fraction
 import numpy as np
 import pytest
 from helpers.decoding import take, want
-from helpers.numbered import constant, numbers_of, write_video
+from helpers.needs import needs_program
+from helpers.numbered import constant, numbered_picture, numbers_of, write_video
+from helpers.odd_videos import SOURCE, call, write_source
+from helpers.videos import remux
 from helpers.zoo import VIDEOS
 from vlalign.extract.cli import main
 from vlalign.extract.decoding.backends import BACKENDS, choose_backends
@@ -107,6 +110,41 @@ def test_every_decoder_gives_the_same_pictures_or_is_not_tried(name, resize):
             continue
         for ours, theirs in zip(expected.rows, taken.rows, strict=True):
             np.testing.assert_array_equal(np.stack(theirs), np.stack(ours), err_msg=other)
+
+
+@pytest.mark.parametrize("container", ["matroska", "mp4", "mov", "flv"])
+def test_field_pictures_are_frames_in_any_container(tmp_path, container):
+    """Taken from MPEG-TS as they are: each packet is a field"""
+    expected = take(ODD / "fields_h264.ts", *map(want, FPS))
+    taken = take(remux(ODD / "fields_h264.ts", tmp_path / "fields", container), *map(want, FPS))
+    assert taken.finished.partial == "" and taken.finished.decoder.startswith("PyAV")
+    for ours, theirs in zip(taken.rows, expected.rows, strict=True):
+        np.testing.assert_array_equal(np.stack(ours), np.stack(theirs))
+
+
+def test_field_pictures_without_times_last_as_long_as_frames(tmp_path):
+    taken = take(remux(ODD / "fields_h264.ts", tmp_path / "fields.h264", "h264"), want(25))
+    assert numbers_of(taken.rows[0]) == [*range(25)] and taken.finished.duration_seconds == 1.0
+
+
+def test_a_cut_packet_of_m2ts_is_noticed(tmp_path):
+    content = (ODD / "camera.m2ts").read_bytes()
+    cut = tmp_path / "cut.m2ts"
+    cut.write_bytes(content[: len(content) // 192 // 2 * 192 + 76])
+    assert "it ends within a packet" in take(cut, want(1)).finished.partial
+
+
+@needs_program
+def test_the_parts_of_a_chained_ogg_follow_each_other(tmp_path):
+    source = write_source(tmp_path / "source.rgb", numbered_picture)
+    parts = tmp_path / "first.ogv", tmp_path / "second.ogv"
+    theora = f"{SOURCE} -c:v libtheora -q:v 9"
+    call(f"{theora} -frames:v 40 {{out}}", source=source, out=parts[0])
+    call(f"{theora} -vf trim=start_frame=40 {{out}}", source=source, out=parts[1])
+    chained = tmp_path / "chained.ogv"
+    chained.write_bytes(parts[0].read_bytes() + parts[1].read_bytes())
+    taken = take(chained, want(25))
+    assert numbers_of(taken.rows[0]) == [*range(75)] and taken.finished.partial == ""
 
 
 @pytest.mark.parametrize("transfer, name", [("smpte2084", "PQ"), ("arib-std-b67", "HLG")])
