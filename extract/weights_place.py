@@ -19,7 +19,7 @@ def remember_place(used: Weights, place: Path) -> None:
         place: Their file or folder.
     """
     try:
-        write_json(writable_state_file("weights", used.sha256), {"place": str(place.absolute())})
+        write_json(writable_state_file("weights", _about(used)), {"place": str(place.absolute())})
     except OSError:  # no home folder, or a read-only one: a search then needs --weights
         return
 
@@ -35,8 +35,11 @@ def known_place(profile: Profile, used: Weights) -> Path:
         UserError: No extraction on this machine used them, and the cache does not have them.
     """
     with contextlib.suppress(OSError):  # no home folder
-        record = state_file("weights", used.sha256)
-        about = read_json(record) if record.is_file() else None
+        records = (
+            state_file("weights", about) for about in (_about(used), used.sha256)
+        )  # the second: of older versions
+        record = next((path for path in records if path.is_file()), None)
+        about = read_json(record) if record else None
         if isinstance(about, dict) and isinstance(about.get("place"), str) and Path(about["place"]).exists():
             return Path(about["place"])
     if is_of_hub(profile):
@@ -50,3 +53,8 @@ def known_place(profile: Profile, used: Weights) -> Path:
         f"weights {used.name}, which made the features {profile.name}: not in {cached.parent}, and no extraction on "
         "this machine used them; pass --weights with their file or folder"
     )
+
+
+def _about(used: Weights) -> str:
+    """Return what a record is about: copies of a model under other names make other features."""
+    return f"{used.sha256} {used.name}"

@@ -40,4 +40,5 @@ def plot_idf(entries: Sequence[IdfEntry], path: Path) -> None:
         axes.margins(x=0.01)
     with written_whole(path) as partial, warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph")  # words in a script that the font lacks are drawn as boxes
+        warnings.filterwarnings("ignore", message="constrained_layout not applied")  # long words
         figure.savefig(partial, format="png", dpi=100)

@@ -209,9 +209,9 @@ class Caption:
             raise ValueError(f"the caption of video {self.video_id!r} is empty")
         if self.start_seconds is None or self.end_seconds is None:
             if self.start_seconds is not self.end_seconds:
-                raise ValueError(f"{self.start_seconds=} and {self.end_seconds=}: give both or neither")
+                raise ValueError(f"start {self.start_seconds} and end {self.end_seconds}: give both or neither")
         elif not 0 <= self.start_seconds < self.end_seconds:
-            raise ValueError(f"{self.start_seconds=}, {self.end_seconds=}: a clip needs 0 <= start < end")
+            raise ValueError(f"from {self.start_seconds} to {self.end_seconds} s: a clip needs 0 <= start < end")
         if not len(self.words) == len(self.word_starts) == len(self.pos_tags):
             raise ValueError(f"{len(self.words)} words, {len(self.word_starts)} starts and {len(self.pos_tags)} tags")
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from .common.errors import UserError
 from .common.terminal import note_once
+from .profiles import PROFILES
 from .records import StoredVideo, VideoFeatures
 from .remote.store import RemoteStore, is_stub, remote_store
 from .shard_names import stamp_of
@@ -246,8 +247,7 @@ def _read_shards(folder: Path, remote: RemoteStore | None) -> list[Shard]:
             missing = error.filename
             continue
         if not shards:
-            raise UserError(
-                f"{folder}: no feature store (no *.h5); make it with vlalign-extract --features {folder.name}"
-            )
+            named = folder.name if folder.name in PROFILES else "and the hf:... of its model"
+            raise UserError(f"{folder}: no feature store (no *.h5); make it with vlalign-extract --features {named}")
         if remote or shard_files(folder) == [shard.path for shard in shards]:
             return shards

@@ -51,6 +51,7 @@ def match_ids(given: Sequence[str], videos: Sequence[VideoRecord]) -> dict[str, 
     listed = {_composed(video_id): video_id for video_id in ids} | {video_id: video_id for video_id in ids}
     known = {_composed(video.video_id): _composed(video.path) for video in videos}
     of_path = {path: video_id for video_id, path in known.items()}
+    of_path |= {video_id.strip(): video_id for video_id in known if video_id.strip() not in known}
     of_tail: dict[str, set[str]] = defaultdict(set)
     for video_id in known:
         for tail in _tails(video_id):
@@ -75,7 +76,13 @@ def match_ids(given: Sequence[str], videos: Sequence[VideoRecord]) -> dict[str, 
             (found,) = candidates
             matches[asked] = listed[found]
             names_of[listed[found]].add(name if found != of_path.get(text) else found)
-    return {text: video_id for text, video_id in matches.items() if len(names_of[video_id]) == 1}
+    return {text: video_id for text, video_id in matches.items() if _are_one_path(names_of[video_id])}
+
+
+def _are_one_path(names: set[str]) -> bool:
+    """Return whether paths are the same one, with more or fewer of its first folders."""
+    longest = _tails(max(names, key=len))
+    return all(name in longest for name in names)
 
 
 def _composed(name: str) -> str:

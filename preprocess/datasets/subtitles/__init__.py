@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from ....storage.common.counts import number_of
 from ....storage.common.errors import UserError
 from ....storage.common.problems import Problems
 from ....storage.common.terminal import say
@@ -69,7 +70,7 @@ def read(
             say(f"note: {annotations}: {message}")
 
     reader = _FileReader(problems, note, is_only_one=not annotations.is_dir())
-    of_video = find_files(annotations, videos, language)
+    of_video = find_files(annotations, videos, language, problems, note)
     clips_of = {files[0].video_id: clips for files in of_video if (clips := reader.first_readable(files))}
     reader.report()
     if not clips_of:
@@ -136,7 +137,7 @@ class _FileReader:
         data, suffix = path.read_bytes(), path.suffix.lower()
         content = declared_text(data) if suffix in TTML_SUFFIXES else None
         if content is None:
-            content = decode(data, path, self.note, save_as="save it as UTF-8")
+            content = decode(data, path, lambda text: self.note(f"{path.name}: {text}"), save_as="save it as UTF-8")
 
         def drop(where: str, reason: str) -> None:
             self.problems.add(f"{path}, {where}: {reason}; left out")
@@ -155,7 +156,7 @@ class _FileReader:
                 cue = replace(cue, start_seconds=0.0)
             reason = ""
             if cue.end_seconds <= cue.start_seconds or cue.start_seconds < 0:
-                times = f"from {cue.start_seconds:g} to {cue.end_seconds:g} seconds"
+                times = f"from {cue.start_seconds:g} to {cue.end_seconds:g} s"
                 reason = f"{times}, expected 0 <= start < end"
             elif any("\ud800" <= character <= "\udfff" for character in cue.text):
                 reason = "half of a surrogate pair, expected valid Unicode"
@@ -173,9 +174,9 @@ class _FileReader:
             first = self.several[0]
             others = ", ".join(file.path.name for file in first[1 : 1 + SHOWN])
             read = f"such as {first[0].path.name} and not {others}"
-            self.note(f"{len(self.several):,} videos have several files, of which one is read: {read}")
+            number = number_of(len(self.several), "videos")
+            self.note(f"of {number} one of several files is read: {read}")
         if self.other_json:
             names = ", ".join(path.name for path in self.other_json[:SHOWN])
-            self.note(
-                f"{len(self.other_json):,} .json files are no transcripts of Whisper or WhisperX: {names}; ignored"
-            )
+            number = number_of(len(self.other_json), ".json files")
+            self.note(f"ignored: {number} without a transcript of Whisper or WhisperX: {names}")

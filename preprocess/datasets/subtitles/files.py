@@ -3,17 +3,23 @@
 import os
 import re
 import unicodedata
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ....storage.common.counts import number_of
 from ....storage.common.errors import UserError
+from ....storage.common.problems import Problems
 from ....storage.files import check_regular
 from ....storage.records import VideoRecord
 from ..custom.ids import MEDIA_SUFFIXES, match_ids
+from ..encodings import Note
 
 SUFFIXES = (".json", ".vtt", ".srt", ".ttml", ".dfxp")
 """The best first: Whisper and WhisperX write all of them, and JSON has the exact times."""
+OTHER_SUFFIXES = (".ass", ".ssa", ".sub", ".sbv", ".smi", ".lrc", ".stl")
+"""Subtitles that are not read. The ffmpeg program converts most of them to SubRip."""
 LANGUAGE = re.compile(r"(?P<name>.+)\.(?P<language>[a-z]{2,3}(?:-[A-Za-z0-9]+)*)", re.DOTALL)
 """A name such as ``cooking.en`` or ``cooking.pt-BR``."""
 
@@ -38,20 +44,24 @@ class SubtitleFile:
         return first, self.language, SUFFIXES.index(self.path.suffix.lower()), str(self.path)
 
 
-def find_files(annotations: Path, videos: Sequence[VideoRecord], wanted: str | None = None) -> list[list[SubtitleFile]]:
+def find_files(
+    annotations: Path, videos: Sequence[VideoRecord], wanted: str | None, problems: Problems, note: Note
+) -> list[list[SubtitleFile]]:
     """Return the files of each video, the one to read first; the videos in the order of their ids.
 
     Args:
         annotations: A file, or a folder: all files in it and below it count, except hidden ones.
         videos: Known videos; empty if none is known yet.
         wanted: The language that is preferred, such as "de".
+        problems: Receives what is named like subtitles and is no file.
+        note: Reports what is not read, with counts.
 
     Raises:
         UserError: There is no such file.
     """
     check_regular(annotations)
     if annotations.is_dir():
-        paths = _below(annotations)
+        paths = _below(annotations, problems, note)
         names = [path.relative_to(annotations).with_suffix("").as_posix() for path in paths]
         if not paths:
             known = f"{', '.join(SUFFIXES[:3])} files, or TTML"
@@ -65,13 +75,32 @@ def find_files(annotations: Path, videos: Sequence[VideoRecord], wanted: str | N
     return [sorted(of_video[video_id], key=lambda file: file.rank(wanted)) for video_id in sorted(of_video)]
 
 
-def _below(folder: Path) -> list[Path]:
-    paths = []
+def _below(folder: Path, problems: Problems, note: Note) -> list[Path]:
+    paths: list[Path] = []
+    left_out: Counter[str] = Counter()
     for parent, folders, names in os.walk(folder):
+        left_out["linked folders"] += sum(Path(parent, name).is_symlink() for name in folders)
         folders[:] = sorted(name for name in folders if not name.startswith("."))
-        files = (Path(parent, name) for name in sorted(names) if not name.startswith("."))
-        paths += [path for path in files if path.suffix.lower() in SUFFIXES and path.is_file()]
+        for path in (Path(parent, name) for name in sorted(names)):
+            suffix = path.suffix.lower()
+            if suffix in OTHER_SUFFIXES:
+                left_out[f"{suffix} files"] += 1
+            elif suffix not in SUFFIXES:
+                continue
+            elif path.name.startswith("."):
+                left_out["hidden files"] += 1
+            elif path.is_file():
+                paths.append(path)
+            else:
+                problems.add(f"{path}: {_kind_of(path)}, expected a file of subtitles; left out")
+    if counts := [number_of(count, what) for what, count in left_out.items() if count]:
+        formats = ", ".join((*SUFFIXES[1:3], *SUFFIXES[3:], SUFFIXES[0]))
+        note(f"not read: {', '.join(counts)}; expected {formats} in the folder itself or below")
     return paths
+
+
+def _kind_of(path: Path) -> str:
+    return "a link that leads nowhere" if path.is_symlink() and not path.exists() else "a pipe, a socket or a device"
 
 
 def video_ids(names: Sequence[str], videos: Sequence[VideoRecord]) -> list[tuple[str, str]]:

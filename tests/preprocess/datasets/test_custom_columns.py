@@ -202,6 +202,18 @@ def test_ids_are_matched_only_if_exactly_one_video_fits():
     }
 
 
+def test_an_id_may_be_written_with_and_without_its_suffix_or_folders():
+    videos = [VideoRecord(video_id=one, path=f"/v/{one}.mp4") for one in ("clip2", "clip3", " lead", "x/4")]
+    given = ["clip2", "clip2.mp4", "videos/clip2", "clip3.mp4", "videos/clip3.mp4", "lead", "a/x/4", "b/x/4"]
+    assert match_ids(given, videos) == {
+        "clip2.mp4": "clip2",
+        "videos/clip2": "clip2",
+        "clip3.mp4": "clip3",
+        "videos/clip3.mp4": "clip3",
+        "lead": " lead",
+    }
+
+
 def test_nothing_is_replaced_if_no_caption_names_a_video(tmp_path, capsys):
     dataset = DatasetFolder(tmp_path, "mine")
     dataset.write_videos(VIDEOS)

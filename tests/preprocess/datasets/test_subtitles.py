@@ -1,6 +1,7 @@
 """Subtitles: every notation is read to the same cues, and what is odd about a file is treated or said in a line."""
 
 import json
+import os
 
 import pytest
 from vlalign.preprocess.datasets import custom, howto100m, subtitles
@@ -150,9 +151,9 @@ def test_somebody_who_says_something_twice_is_heard_twice(tmp_path):
 @pytest.mark.parametrize(
     ("lines", "kept", "said"),
     [
-        (["00:00:03,000 --> 00:00:01,000", "back"], [], "line 2: from 3 to 1 seconds"),
-        (["00:00:03,000 --> 00:00:03,000", "never"], [], "line 2: from 3 to 3 seconds"),
-        (["-00:00:03,000 --> -00:00:01,000", "before"], [], "line 2: from -3 to -1 seconds"),
+        (["00:00:03,000 --> 00:00:01,000", "back"], [], "line 2: from 3 to 1 s"),
+        (["00:00:03,000 --> 00:00:03,000", "never"], [], "line 2: from 3 to 3 s"),
+        (["-00:00:03,000 --> -00:00:01,000", "before"], [], "line 2: from -3 to -1 s"),
         (["-00:00:01,000 --> 00:00:01,000", "cut"], [(0.0, 1.0, "cut")], None),
         (["00:61:01,000 --> 00:62:01,000", "minutes"], [], "line 2: a time with 61 minutes"),
         (["00:00:0x,000 --> 00:00:01,000", "letters"], [], "are no times, expected 00:00:01,000 -->"),
@@ -203,7 +204,7 @@ def test_a_wrong_json_file_alone_is_an_error_and_in_a_folder_a_note(tmp_path, ca
         cues, problems, _ = read(tmp_path)
     assert cues == CUES
     assert problems.count == 0
-    assert "1 .json files are no transcripts of Whisper or WhisperX: clip.info.json; ignored" in caplog.text
+    assert "ignored: 1 .json file without a transcript of Whisper or WhisperX: clip.info.json" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -249,9 +250,22 @@ def test_one_file_of_a_video_is_read_and_the_others_are_named(tmp_path, caplog):
     with caplog.at_level("INFO", logger="vlalign"):
         cues, _, _ = read(tmp_path)
     assert cues == [(1.0, 2.0, "on.en.vtt")]
-    assert "1 videos have several files, of which one is read: such as on.en.vtt and not on.en.srt, on.de.srt" in (
-        caplog.text
-    )
+    assert "of 1 video one of several files is read: such as on.en.vtt and not on.en.srt, on.de.srt" in caplog.text
+
+
+def test_what_is_not_read_in_a_folder_is_named_or_counted(tmp_path, caplog):
+    write(tmp_path, "a.srt", SRT)
+    for name in ("b.ass", "c.ASS", "d.sub", ".hidden.srt", "film.mp4", "notes.txt"):
+        write(tmp_path, name, "x")
+    os.mkfifo(tmp_path / "pipe.srt")
+    (tmp_path / "gone.vtt").symlink_to("nowhere")
+    (tmp_path / "linked").symlink_to(tmp_path)
+    with caplog.at_level("INFO", logger="vlalign"):
+        cues, problems, _ = read(tmp_path)
+    assert cues == CUES and problems.count == 2
+    for what in ("2 .ass files", "1 .sub file;", "1 hidden file", "1 linked folder,"):
+        assert what in caplog.text
+    assert "pipe.srt" in problems.messages[1] and "gone.vtt" in problems.messages[0]
 
 
 def test_protocols_shape_clips_as_howto100m_does(tmp_path):

@@ -1,6 +1,7 @@
 """``open_search``: moments of any words, with the text tower of a store or with a run."""
 
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ import torch
 from helpers.clips_of_text import new_clip, save_clip, word_tokenizer
 from helpers.toy import make_toy
 from vlalign.extract import load_extractor
-from vlalign.extract.weights_place import remember_place
+from vlalign.extract.weights_place import known_place, remember_place
 from vlalign.storage import FeatureStore, UserError, VideoFeatures, Weights, write_shard
 from vlalign.storage.common.errors import SettingError
 from vlalign.storage.files import sha256_of
@@ -111,6 +112,15 @@ def test_the_place_of_the_weights_need_not_be_said_again(shown, clip):
         open_search(shown.path, features="clip_vit_b32")
     remember_place(FeatureStore(shown.features("clip_vit_b32")).weights, clip)
     assert open_search(shown.path, features="clip_vit_b32")("red ball", num_results=1)
+
+
+def test_a_copy_of_a_model_under_another_name_leaves_its_place_alone(tmp_path):
+    name, sha256 = "hf-clip", "0" * 64
+    profile = replace(PROFILES["clip_vit_b32"], weights=name)
+    for each in (name, "copy-of-clip"):
+        (tmp_path / each).mkdir()
+        remember_place(Weights(name=each, sha256=sha256), tmp_path / each)
+    assert known_place(profile, Weights(name=name, sha256=sha256)) == tmp_path / name
 
 
 def test_a_run_searches_windows_with_the_scores_of_evaluation(toy):
