@@ -118,7 +118,7 @@ def open_decoder(info: VideoInfo, device: str = "cpu") -> "VideoDecoder":
         device: What decodes: "cpu", "cuda" or "cuda:N".
 
     Raises:
-        NotTrusted: It has another number of frames than packets.
+        NotTrusted: It has another number of frames than packets, or frames are not turned as they should.
     """
     from torchcodec.decoders import VideoDecoder, set_cuda_backend  # pyright: ignore[reportPrivateImportUsage]
 
@@ -130,6 +130,9 @@ def open_decoder(info: VideoInfo, device: str = "cpu") -> "VideoDecoder":
         decoder = VideoDecoder(HandedFile(info.path), stream_index=stream_index, dimension_order="NHWC", device=device)
     if len(decoder) != len(info.pts):
         raise NotTrusted(f"torchcodec finds {len(decoder)} frames, the packets are {len(info.pts)}")
+    first = first_frame(info.path)
+    if first is not None and upright_filters(first) and not decoder.metadata.rotation:
+        raise NotTrusted("its pictures state a turn that the file does not, which torchcodec does not know")
     return decoder
 
 
