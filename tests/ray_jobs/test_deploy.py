@@ -188,7 +188,9 @@ def test_pods_share_the_image_the_user_and_the_claim():
         assert container["image"] == PODS[0]["spec"]["containers"][0]["image"]
         assert container["volumeMounts"] == [{"name": "data", "mountPath": "/mnt/vlalign"}]
         assert pod["spec"]["volumes"][0]["persistentVolumeClaim"]["claimName"] == CLAIM["metadata"]["name"]
-        assert pod["spec"]["securityContext"]["runAsUser"] == 1000
+        user = pod["spec"]["securityContext"]
+        assert user["runAsUser"] == 1000 and user["runAsNonRoot"] and user["seccompProfile"]["type"] == "RuntimeDefault"
+        assert container["securityContext"] == {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
 
 
 def test_the_job_runs_rays_pinned_version_and_options_that_exist(capsys):
