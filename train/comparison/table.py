@@ -99,7 +99,7 @@ def as_csv(table: Table) -> str:
     names = []
     for column, has in zip(table.columns, has_deviation, strict=True):
         names += [column.name, f"{column.name} deviation"] if has else [column.name]
-    writer.writerow(names)
+    writer.writerow(map(_harmless_in_a_sheet, names))
     for row in table.rows:
         values: list[str | int | float | None] = []
         for cell, has in zip(row, has_deviation, strict=True):

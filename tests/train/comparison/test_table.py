@@ -76,6 +76,12 @@ def test_hostile_texts_stay_texts(text):
     assert "\\input" not in cells and cells.count("&") - cells.count("\\&") == 1
 
 
+def test_a_name_of_a_column_is_no_formula():
+    """Data sets and tasks name columns"""
+    table = Table((Column("=HYPERLINK(1)"), Column("+1")), ((Number(1.0, 0.5), "a"),))
+    assert as_csv(table).splitlines()[0] == "'=HYPERLINK(1),'=HYPERLINK(1) deviation,'+1"
+
+
 def test_a_mean_has_the_sample_deviation():
     values = [30.0, 31.5, 36.0]
     found = mean_of(values)
