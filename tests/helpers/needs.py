@@ -54,6 +54,15 @@ def missing_precision(precision: str) -> list[str]:
     return [] if torch.cuda.is_available() or is_fast() else [f"instructions for {precision}"]
 
 
+def missing_lanczos() -> list[str]:
+    """Return what is missing to resize tensors by Lanczos' kernel, which torch 2.11 does not."""
+    try:
+        torch.nn.functional.interpolate(torch.zeros(1, 3, 4, 4), size=2, mode="lanczos", antialias=True)
+    except (NotImplementedError, ValueError):
+        return ["a torch that resizes by Lanczos' kernel"]
+    return []
+
+
 def missing_rights() -> list[str]:
     """Return what is missing to mount file systems and to make networks."""
     return [] if os.geteuid() == 0 else ["the rights of root"]
@@ -65,5 +74,6 @@ def package(name: str) -> ModuleType:
 
 
 needs_program = skip_without(PROGRAM, missing_programs("ffmpeg"))
+needs_lanczos = skip_without(PACKAGE, missing_lanczos())
 needs_gpu = skip_without(GPU, [] if torch.cuda.is_available() else ["CUDA"])
 needs_linux = skip_without(SYSTEM, [] if os.uname().sysname == "Linux" else ["Linux"])

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from helpers.decoding import take, want
+from helpers.needs import needs_lanczos
 from helpers.numbered import HEIGHT, WIDTH
 from helpers.videos import scene
 from hypothesis import given, settings
@@ -25,7 +26,9 @@ def noise(height: int, width: int, seed: int, *, extreme: bool) -> np.ndarray:
     return np.where(values < 128, 0, 255).astype(np.uint8) if extreme else values
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=needs_lanczos if name == "lanczos" else ()) for name in NAMES]
+)
 @settings(max_examples=60, deadline=None)
 @given(sides, sides, sides, sides, st.integers(0, 2**32 - 1), st.booleans())
 def test_bytes_are_torchvisions_and_pillows(name, height, width, to_height, to_width, seed, extreme):
