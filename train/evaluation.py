@@ -7,7 +7,6 @@ from typing import Any
 
 from ..storage.allowed import refuse_links_out
 from ..storage.captions import OTHER_LANGUAGES, choose_protocol, read_captions_about
-from ..storage.common.counts import number_of
 from ..storage.common.errors import SettingError, UserError
 from ..storage.common.problems import Problems
 from ..storage.common.progress import Listener, report_progress_to
@@ -126,9 +125,8 @@ def evaluate(
     request = _request(Path(root), None if run is None else str(run), dataset, on, protocol, settings)
     fingerprint = _fingerprint(request, settings.device)
     if (figures := _evaluated_before(request.folder, fingerprint)) is not None:
-        left_out = figures.get("left_out", 0)
-        then = f" ({number_of(left_out, 'problems')} then: something was left out)" if left_out else ""
-        say(f"{request.folder}: evaluated before on the same data and device{then}; nothing to do")
+        then = "; something was left out then" if figures.get("left_out") else ""
+        say(f"{request.folder}: evaluated before on the same data and device; nothing to do{then}")
         return Evaluation(figures, request.folder, _summary_of_file(request, figures))
     with report_progress_to(on_progress), Problems(file=request.asked.problems("evaluate")) as problems:
         figures = _ask(request, settings.device, problems, fingerprint)
