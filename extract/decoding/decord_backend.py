@@ -42,9 +42,9 @@ def decord_reads_well(info: VideoInfo, sizes: list[Size]) -> bool:
     """
     if not has_decord() or info.codec not in DECORD_CODECS or not info.containers & DECORD_CONTAINERS:
         return False
-    if [size.resize for size in sizes] != [LIBSWSCALE] or not info.timed or not info.plain or info.missing:
+    if [size.resize for size in sizes] != [LIBSWSCALE] or not info.timed or not info.plain:
         return False
-    if info.by_fields:
+    if info.missing or info.by_fields:
         return False
     steps = np.diff(info.pts)
     if len(steps) and steps.max() > 1.5 * np.median(steps):

@@ -94,7 +94,7 @@ def _below(folder: Path, problems: Problems, note: Note) -> list[Path]:
             else:
                 problems.add(f"{path}: {_kind_of(path)}, expected a file of subtitles; left out")
     if counts := [number_of(count, what) for what, count in left_out.items() if count]:
-        formats = ", ".join((*SUFFIXES[1:3], *SUFFIXES[3:], SUFFIXES[0]))
+        formats = ", ".join((*SUFFIXES[1:], SUFFIXES[0]))
         note(f"not read: {', '.join(counts)}; expected {formats} in the folder itself or below")
     return paths
 

@@ -157,7 +157,7 @@ def test_what_cuda_refuses_is_decoded_as_always_and_said(engine, with_sound):
     np.testing.assert_array_equal(taken.frames, expected.frames)
     assert taken.finished.decoder == expected.finished.decoder
     remark = taken.finished.remark
-    assert ("NVIDIA" in remark or "torchcodec" in remark) and "\n" not in remark
+    assert ("NVIDIA" in remark or "aten::empty" in remark) and "\n" not in remark  # the second: by torch 2.11
     assert expected.finished.remark == "it did not survive the file"
 
 
