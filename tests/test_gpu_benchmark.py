@@ -1,16 +1,20 @@
 """The kit that measures a GPU: what fails costs nothing else, a rehearsal ends, and its figures are what they say."""
 
 import importlib
+import itertools
 import os
 import re
 import subprocess
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 from helpers.extractors import stub
+from vlalign.extract import engine
+from vlalign.extract.decoding.sampling import num_windows
+from vlalign.extract.extractor import Extractor
 
 KIT = Path(__file__).parent / "benchmarks" / "gpu"
 
@@ -142,15 +146,57 @@ def test_a_rate_is_that_of_the_later_half(kit):
     slow_at_first = [0.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0]
     assert rate(slow_at_first) == pytest.approx(1)
     assert rate([0.0, 0.1, 0.2, 10.0]) == pytest.approx(1 / 9.8)
-    assert rate(slow_at_first, [64, 64, 1, 2, 3, 4, 5, 6]) == pytest.approx((2 + 3 + 4 + 5 + 6) / 5)
 
 
-@pytest.mark.parametrize(
-    ("batch_size", "window", "stride", "seconds"), [(64, 1, 1, 64.0), (3, 16, 16, 48.0), (3, 16, 8, 32.0)]
-)
-def test_a_video_is_long_enough_to_fill_a_batch(kit, batch_size, window, stride, seconds):
-    profile = replace(stub().profile, fps=1, window=window, stride=stride)
-    assert kit("rates").seconds_to_fill(replace(stub(), profile=profile, batch_size=batch_size)) == seconds
+@pytest.mark.parametrize("name", ["s3d", "resnet152", "clip_vit_b32", "r2plus1d", "slowfast"])
+def test_videos_of_the_pipeline_are_two_full_batches_and_decoders_begin_apart(kit, name):
+    extractor = stub(name, 16)
+    profile = extractor.profile
+    jobs = itertools.islice(kit("rates").whole_batches(extractor, Path("a.mp4"), 5), 9)
+    frames = [round((job.seconds or 0) * profile.fps) for job in jobs]
+    assert [num_windows(of, profile.window, profile.stride) for of in frames] == [4, 7, 10, 13, 16, 32, 32, 32, 32]
+
+
+@pytest.fixture
+def pipeline(kit, monkeypatch, tmp_path):
+    """Return a function that measures an extraction with two decoders and a network that takes so many seconds for
+    each window, and returns both rates and the sizes of the batches."""
+    rates = kit("rates")
+    monkeypatch.setitem(rates.SIZES, "240p", (64, 48))
+    for module in (rates, engine):
+        monkeypatch.setattr(module, "num_decoders", lambda *_: 2)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)  # as on a GPU, one batch after the other
+
+    def of(seconds_a_window: float, seconds: float):
+        extractor, sizes = stub("s3d", 4), []
+
+        def features(extractor, frames):
+            time.sleep(seconds_a_window * len(frames))
+            sizes.append(len(frames))
+            return torch.zeros(len(frames), extractor.profile.dimension)
+
+        monkeypatch.setattr(Extractor, "features", features)
+        path = rates.make_video(tmp_path, "240p", rates.seconds_of(extractor, 8))
+        return *rates.decoding_and_together(extractor, path, seconds), sizes
+
+    return of
+
+
+def test_a_slow_network_is_the_rate_of_both_together_in_full_batches(pipeline):
+    decoding, together, sizes = pipeline(0.04, 2)
+    assert together < decoding
+    assert together == pytest.approx(1 / 0.04, rel=0.25)
+    assert set(sizes) == {4}
+
+
+def test_a_fast_network_leaves_the_rate_of_decoding(pipeline):
+    decoding, together, _ = pipeline(0, 1)
+    assert decoding / 2 < together < 2 * decoding  # other work may slow either
+
+
+def test_too_few_windows_or_batches_give_no_rate(pipeline):
+    with pytest.raises(TimeoutError, match="are too few for a rate"):
+        pipeline(0.1, 0.2)
 
 
 @pytest.mark.slow

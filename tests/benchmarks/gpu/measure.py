@@ -28,7 +28,7 @@ sys.path[:0] = [str(Path(__file__).resolve().parents[2])]
 from helpers import paper_step
 from helpers.fake_cuda import pretended
 from limits import gpu_of, limit, measure
-from rates import SIZES, a_batch, calls_a_second, decoding, make_video, seconds_to_fill, together, waits
+from rates import SIZES, a_batch, calls_a_second, decoding_and_together, make_video, seconds_of, waits
 from torch import Tensor
 from vlalign.extract import load_extractor
 from vlalign.extract.extractor import DTYPES, Extractor
@@ -151,13 +151,12 @@ class Pipeline(Part):
     def cells(self, name: str, size: str) -> list[str]:
         """Measure one network with one size of video."""
         extractor = self.extractor(name)
-        path = make_video(self.videos, size, 2 * seconds_to_fill(extractor))
-        decoded = decoding(extractor, path, 2 * EACH_SECONDS)
+        path = make_video(self.videos, size, seconds_of(extractor, 2 * extractor.batch_size))
         frames = a_batch(extractor)
         extractor.features(frames)
         until = time.monotonic() + EACH_SECONDS
         alone = extractor.batch_size * calls_a_second(lambda: extractor.features(frames), until)
-        both = together(extractor, path, time.monotonic() + 5 * EACH_SECONDS)
+        decoded, both = decoding_and_together(extractor, path, 2 * EACH_SECONDS)
         hours = both * (extractor.profile.stride or extractor.profile.window) / extractor.profile.fps
         rates = [f"{alone:,.1f}", f"{decoded:,.1f}", f"{both:,.1f}", f"{both / min(alone, decoded):.2f}"]
         return [self.precision, *rates, f"{hours:,.1f}", peak_memory()]

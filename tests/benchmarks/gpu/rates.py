@@ -3,11 +3,11 @@
 import contextlib
 import itertools
 import math
+import threading
 import time
 import warnings
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future
-from multiprocessing.connection import wait
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from unittest import mock
 
@@ -16,26 +16,26 @@ import numpy as np
 import torch
 from helpers.videos import encode_frames
 from limits import WHOLE_FRAME
-from vlalign.extract.compute import Compute
-from vlalign.extract.decoding.decode import Finished
 from vlalign.extract.decoding.errors import VideoError
-from vlalign.extract.decoding.messages import PictureFollows, RowReady
+from vlalign.extract.decoding.messages import RowReady
 from vlalign.extract.decoding.process import DecodeProcess
 from vlalign.extract.engine import extract_with_pauses, num_decoders
 from vlalign.extract.extractor import Extractor
-from vlalign.extract.jobs import Batch, Job, wanted_of
+from vlalign.extract.jobs import Job
 from vlalign.storage.common.processes import available_cores
 
 SIZES = {"240p": (320, 240), "480p": (854, 480), "1080p": (1920, 1080)}
 VIDEO_FPS, PART_SECONDS = 30, 2
 FEWEST = 4
-"""Calls, windows or batches between which a rate is measured, at least."""
+"""Calls or batches between which a rate is measured, at least."""
+FEWEST_WINDOWS = 16
+"""Windows of each decoder in a rate, at least: all may send at the same moment, and one more or less is 1 of 16."""
 
 
-def seconds_to_fill(extractor: Extractor) -> float:
-    """Return how long a video must be to fill one batch, which holds rows of one video only."""
+def seconds_of(extractor: Extractor, num_windows: int) -> float:
+    """Return how long a video with so many windows is."""
     profile = extractor.profile
-    return (profile.window + (extractor.batch_size - 1) * (profile.stride or profile.window)) / profile.fps
+    return (profile.window + (num_windows - 1) * (profile.stride or profile.window)) / profile.fps
 
 
 def make_video(folder: Path, size: str, seconds: float) -> Path:
@@ -69,17 +69,15 @@ def repeat_packets(part: Path, target: Path, times: int) -> None:
                         written.mux(packet)
 
 
-def rate(times: Sequence[float], amounts: Sequence[int] | None = None) -> float:
+def rate(times: Sequence[float]) -> float:
     """Return how many a second there were in the later half of the time: at first, buffers fill.
 
     Args:
         times: When something was finished.
-        amounts: How much it was each time; None: one.
     """
     middle = (times[0] + times[-1]) / 2
     first = min(sum(t < middle for t in times), len(times) - 2)
-    later = len(times) - 1 - first if amounts is None else sum(amounts[first + 1 :])
-    return later / (times[-1] - times[first])
+    return (len(times) - 1 - first) / (times[-1] - times[first])
 
 
 def calls_a_second(call: Callable[[], object], until: float) -> float:
@@ -113,52 +111,80 @@ def a_batch(extractor: Extractor) -> torch.Tensor:
     return frames.pin_memory() if extractor.device.type == "cuda" else frames
 
 
-def decoding(extractor: Extractor, path: Path, seconds: float) -> float:
-    """Return the windows a second that come from as many decoders as the engine starts, once each has sent one."""
-    wanted, times = [wanted_of(extractor.profile)], []
-    decoders = [DecodeProcess(wanted) for _ in range(num_decoders([extractor], available_cores()))]
-    of = {decoder.connection: decoder for decoder in decoders}
-    to_begin, until = set(decoders), math.inf
-    try:
-        for decoder in decoders:
-            decoder.start(path, wanted)
-        while len(times) < FEWEST or time.monotonic() < until:
-            for decoder in (of[connection] for connection in wait(list(of))):
-                message = decoder.receive()
-                if isinstance(message, RowReady):
-                    decoder.take_frames(message, torch.empty(message.shape, dtype=extractor.picture_type).numpy())
-                    if to_begin:
-                        to_begin.discard(decoder)
-                        until = time.monotonic() + seconds
-                    else:
-                        times.append(time.monotonic())
-                elif isinstance(message, PictureFollows):
-                    decoder.receive_bytes()
-                elif isinstance(message, Finished):
-                    decoder.start(path, wanted)
-    finally:
-        for decoder in decoders:
-            decoder.close()
-    return rate(times)
+def whole_batches(extractor: Extractor, path: Path, num_decoders: int) -> Iterator[Job]:
+    """Yield jobs without end, of two batches each.
+
+    The first one of each decoder is shorter, each by another length: else the batches of all decoders would be full at
+    the same moment, again and again.
+    """
+    size = extractor.batch_size
+    first = (-(-size * number // num_decoders) for number in range(1, num_decoders + 1))
+    for number, num_windows in enumerate(itertools.chain(first, itertools.repeat(2 * size))):
+        yield Job(str(number), path, [extractor], seconds_of(extractor, num_windows))
 
 
-def together(extractor: Extractor, path: Path, until: float) -> float:
-    """Return the windows a second whose rows an extraction computes, in full batches."""
-    times, amounts, rows_of = [], [], Compute._rows_of
+def decoding_and_together(extractor: Extractor, path: Path, seconds: float) -> tuple[float, float]:
+    """Return the windows a second of an extraction without its network, and then with it.
 
-    def counted(future: Future[torch.Tensor], batch: Batch) -> np.ndarray:
-        times.append(time.monotonic())
-        amounts.append(batch.num_rows)
-        return rows_of(future, batch)
+    Both are measured in one extraction, with the same decoders and videos. A window counts when it is taken from its
+    decoder. It is soon computed, too: decoding pauses while two batches wait. Counting begins when each decoder is at
+    its second video, and with the network when that has computed a batch.
 
-    jobs = (Job(str(number), path, [extractor]) for number in itertools.count())
-    with (
-        mock.patch.object(Compute, "_rows_of", staticmethod(counted)),
-        contextlib.closing(extract_with_pauses(jobs, [extractor])) as results,
-    ):
+    Args:
+        extractor: Whose device the network computes on.
+        path: A video of two batches or more.
+        seconds: For each of the two rates, at least; six times as many at most.
+
+    Raises:
+        TimeoutError: There were too few windows or batches for a rate.
+        VideoError: The video cannot be decoded.
+    """
+    number, computes = num_decoders([extractor], available_cores()), threading.Event()
+    windows: Counter[DecodeProcess] = Counter()
+    batches: list[int] = []
+    take_frames, features = DecodeProcess.take_frames, Extractor.features
+
+    def taken(decoder: DecodeProcess, row: RowReady, frames: np.ndarray) -> None:
+        take_frames(decoder, row, frames)
+        if decoder.num_videos > 1:
+            windows[decoder] += 1
+
+    def computed(extractor: Extractor, frames: torch.Tensor) -> torch.Tensor:
+        if not computes.is_set():
+            return torch.zeros(len(frames), extractor.profile.dimension)
+        rows = features(extractor, frames)
+        batches.append(len(frames))
+        return rows
+
+    def go_on(is_enough: Callable[[], bool], shortest: float, longest: float) -> float:
+        began = time.monotonic()
         for done in results:
             if done and isinstance(done[1], VideoError):
                 raise done[1]
-            if len(times) >= FEWEST and time.monotonic() > until:
+            passed = time.monotonic() - began
+            if passed >= shortest and is_enough():
+                return passed
+            if passed > longest:
                 break
-    return rate(times, amounts)
+        counts = f"{windows.total()} windows of {len(windows)} of {number} decoders, and {len(batches)} batches"
+        raise TimeoutError(f"{counts}, are too few for a rate")
+
+    def have_all(num_windows: int) -> bool:
+        return len(windows) == number and min(windows.values()) >= num_windows
+
+    def measured(num_batches: int) -> float:
+        windows.clear()
+        batches.clear()
+        passed = go_on(lambda: have_all(FEWEST_WINDOWS) and len(batches) >= num_batches, seconds, 6 * seconds)
+        return windows.total() / passed
+
+    with (
+        mock.patch.object(DecodeProcess, "take_frames", taken),
+        mock.patch.object(Extractor, "features", computed),
+        contextlib.closing(extract_with_pauses(whole_batches(extractor, path, number), [extractor])) as results,
+    ):
+        go_on(lambda: have_all(1), 0, math.inf)
+        decoded = measured(0)
+        computes.set()
+        go_on(lambda: bool(batches), 0, 6 * seconds)  # a thread's first batch is slow
+        return decoded, measured(FEWEST)
