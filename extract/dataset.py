@@ -8,11 +8,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..storage.allowed import allow_folder, refuse_links_out
+from ..storage.allowed import allow_folder
 from ..storage.common.counts import number_of
 from ..storage.common.problems import Problems
 from ..storage.common.progress import Listener, report_progress_to
 from ..storage.common.terminal import say
+from ..storage.common.writing import check_folders
 from ..storage.records import VideoRecord
 from ..storage.remote.links import checked_address
 from ..storage.remote.store import RemoteStore, link_store, remote_store
@@ -102,7 +103,7 @@ def select_videos(settings: ExtractionSettings, problems: Problems, *, dry_run: 
     for folder in settings.allowed_folders:
         allow_folder(dataset, folder)
     if not dry_run:
-        refuse_links_out(dataset, [*map(dataset.features, names), dataset.thumbnails])
+        check_folders(*map(dataset.features, names), dataset.thumbnails)
     if settings.stores:
         _link_stores(settings, settings.stores, dry_run=dry_run)
     for name in names if not dry_run else []:

@@ -11,7 +11,7 @@ import av
 import numpy as np
 from PIL import Image, ImageDraw
 
-from ..storage.files import written_whole
+from ..storage.common.writing import written_whole
 
 Scene = dict[str, Any]
 """A scene as ``videos.jsonl`` holds it."""

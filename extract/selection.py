@@ -12,6 +12,7 @@ from ..storage.common.problems import Problems
 from ..storage.common.processes import available_cores, worker_processes
 from ..storage.common.progress import progress
 from ..storage.common.terminal import say
+from ..storage.common.writing import make_folder
 from ..storage.exchange.foreign import feature_files
 from ..storage.files import IMAGE_SUFFIXES, SOUND_SUFFIXES, VIDEO_SUFFIXES
 from ..storage.layout import DatasetFolder
@@ -179,7 +180,7 @@ def render_missing(dataset: DatasetFolder, videos: Sequence[VideoRecord]) -> Non
             ) from None
     paths = [dataset.video_path(video) for video, _ in missing]
     for folder in {path.parent for path in paths}:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
     with worker_processes(available_cores()) as pool:
         done = pool.map(render_video, [scene for _, scene in missing], paths, chunksize=4)
         for _ in progress(done, total=len(missing), what="rendering", unit="videos"):

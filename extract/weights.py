@@ -19,9 +19,9 @@ from torch import Tensor, nn
 
 from ..storage.common.errors import READ_ERRORS, UserError, refuse_unreadable
 from ..storage.common.progress import progress
-from ..storage.common.safe_open import own_file
 from ..storage.common.system import wait_for_lock
 from ..storage.common.terminal import say
+from ..storage.common.writing import make_folder, move, open_own, remove_file
 from ..storage.files import read_json, sha256_of, write_json
 from ..storage.records import Weights
 from .models import PUBLISHED
@@ -114,17 +114,17 @@ def _complaint(path: Path, name: str, published: PublishedFile) -> str | None:
 
 def _download(url: str, path: Path, published: PublishedFile) -> None:
     """Download a published file. Raise ``OSError``, ``HTTPException`` or, if it is another file, ``ValueError``."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     partial = path.with_name(f".{path.name}.partial")
-    with open(path.parent / ".lock", "w", opener=own_file) as lock:
+    with open_own(path.parent / ".lock", "w") as lock:
         wait_for_lock(lock)  # one process downloads the file, the others wait
         if path.exists():
             return
         _receive_all(url, partial, path.name)
         if complaint := _complaint(partial, path.name, published):
-            partial.unlink()
+            remove_file(partial)
             raise ValueError(f"removed what was downloaded: {complaint}")
-        os.replace(partial, path)
+        move(partial, path)
 
 
 def _receive_all(url: str, partial: Path, what: str) -> None:
@@ -154,11 +154,11 @@ def _receive(url: str, partial: Path, what: str) -> None:
         answer = urllib.request.urlopen(request, timeout=SILENCE_SECONDS)
     except urllib.error.HTTPError as error:
         if had and error.code == http.client.REQUESTED_RANGE_NOT_SATISFIABLE:  # the file is shorter: another one
-            partial.unlink()
+            remove_file(partial)
             return _receive(url, partial, what)
         raise
     mode = "ab" if answer.status == http.client.PARTIAL_CONTENT else "wb"
-    with answer, open(partial, mode, opener=own_file) as file:
+    with answer, open_own(partial, mode) as file:
         missing = int(answer.headers.get("Content-Length", 0))
         whole = file.tell() + missing
         for block in progress(

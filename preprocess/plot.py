@@ -6,7 +6,7 @@ from pathlib import Path
 
 from ..storage.common.packages import what_is_missing
 from ..storage.common.terminal import say
-from ..storage.files import written_whole
+from ..storage.common.writing import written_whole
 from ..storage.idf import IdfEntry
 
 MOST_WORDS = 60

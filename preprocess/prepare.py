@@ -12,13 +12,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ..storage.allowed import refuse_links_out
 from ..storage.common.counts import number_of
 from ..storage.common.errors import SettingError, UserError
 from ..storage.common.problems import Problems
 from ..storage.common.processes import InOrder, available_cores, in_processes
 from ..storage.common.progress import Listener, report_progress_to
 from ..storage.common.terminal import say
+from ..storage.common.writing import check_folders
 from ..storage.files import sha256_of
 from ..storage.folder_lock import only_process_in
 from ..storage.layout import DatasetFolder
@@ -174,7 +174,7 @@ def prepare_records(
     Raises:
         UserError: There is no caption, the spaCy pipeline is not installed, or another process prepares the captions.
     """
-    refuse_links_out(dataset, [dataset.captions, dataset.captions / "counts"])
+    check_folders(dataset.captions, dataset.captions / "counts")
     pieces = records if isinstance(records, Pieces) else in_one_process(records)
     model = installed_model(spacy_model)
     tagger = Tagger(spacy_model, f"{model.package} {model.version}, spaCy {importlib.metadata.version('spacy')}")

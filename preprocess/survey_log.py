@@ -10,8 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from ..storage.common.safe_open import own_file
-from ..storage.files import errors_naming
+from ..storage.common.writing import errors_naming, make_folder, open_own
 from .census import Census
 
 LOG_NAME = "survey.jsonl"
@@ -91,8 +90,8 @@ def survey_log(path: Path, about: Mapping[str, Any]) -> Iterator[SurveyLog]:
         UserError: The log is a link, or no regular file.
     """
     header = json.dumps(about, sort_keys=True).encode() + b"\n"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with errors_naming(path), open(path, "a+b", opener=own_file) as file:
+    make_folder(path.parent)
+    with errors_naming(path), open_own(path, "a+b") as file:
         file.seek(0)
         log, end = SurveyLog(file), 0
         if file.readline(len(header) + 1) == header:

@@ -21,6 +21,7 @@ from ..storage.common.processes import InOrder
 from ..storage.common.progress import progress
 from ..storage.common.signals import keeping
 from ..storage.common.terminal import say
+from ..storage.common.writing import remove_file
 from ..storage.files import read_json, write_json
 from ..storage.idf import read_counts, write_idf
 from ..storage.layout import DatasetFolder
@@ -67,7 +68,7 @@ def make_tables(
         read_captions(folder, in_order)  # writes the file that training maps, if an earlier call was stopped before
         return CaptionStatistics.from_json(read_json(summary_file))
     for name in (ABOUT_NAME, MAPPED_NAME):  # the folder is incomplete until everything is written
-        (folder / name).unlink(missing_ok=True)
+        remove_file(folder / name, missing_ok=True)
     if left:
         located = parts_among(pieces.split(Problems(quiet=True)), found.piece_sizes, found.part_captions)
         parts = (
@@ -104,9 +105,9 @@ def _finish(
         spoken = part_about.get("spoken", spoken)
     for path in (*folder.glob("part-*.parquet"), *(folder / "counts").glob("part-*.parquet")):
         if path.name >= part_path(folder, num_parts).name:
-            path.unlink()  # from an earlier call with more captions
+            remove_file(path)  # from an earlier call with more captions
     for partial_file in (*folder.glob(".part-*.partial"), *(folder / "counts").glob(".part-*.partial")):
-        partial_file.unlink(missing_ok=True)  # of a call that was killed
+        remove_file(partial_file, missing_ok=True)  # of a call that was killed
     idf = idf_table(census.num_captions["train"], counts)
     write_idf(dataset.idf, idf)
     plot_idf(idf, dataset.idf.with_suffix(".png"))

@@ -17,7 +17,6 @@ from ray.exceptions import RayError
 
 from ..extract.run import Kept, Outcome, note_outcome
 from ..extract.work import WorkList
-from ..storage.allowed import refuse_links_out
 from ..storage.common.errors import UserError
 from ..storage.common.problems import Problems
 from ..storage.common.progress import Listener
@@ -84,7 +83,6 @@ class ClusterRun:
         self.dispatch = Dispatch(self.sizes)
         self._written = Written(work, settings.weights)
         log = work.dataset.path / "jobs" / f"extract-{time.strftime('%Y%m%d-%H%M%S')}.jsonl"
-        refuse_links_out(work.dataset, [log.parent])
         self.status = Status(len(todo), sum(self.sizes), log, on_progress)
         self._workers: dict[str, Worker] = {}
         self._numbers = count()

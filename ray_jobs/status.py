@@ -13,9 +13,8 @@ from ray.util.metrics import Gauge
 
 from ..extract.run import Outcome
 from ..storage.common.progress import LOG_EVERY_SECONDS, Listener, Progress
-from ..storage.common.safe_open import own_file
 from ..storage.common.terminal import harmless, messages_are_shown, say
-from ..storage.files import errors_naming
+from ..storage.common.writing import errors_naming, make_folder, open_own
 from .worker import Answer
 
 MEASURES = {
@@ -88,7 +87,7 @@ class Status:
         self._logged = 0.0
         self._num_lines = 0
         self._gauges = {name: Gauge(f"vlalign_extract_{name}", meaning) for name, meaning in MEASURES.items()}
-        log.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(log.parent)
 
     def outcome(self, outcome: Outcome, size: int) -> None:
         """Count a video of ``size`` bytes that is done or has failed.
@@ -195,7 +194,7 @@ class Status:
 
     def _write(self, figures: Figures, *, finished: bool = False) -> None:
         line = asdict(figures) | ({"finished": True} if finished else {})
-        with errors_naming(self.log), open(self.log, "a", encoding="utf-8", opener=own_file) as file:
+        with errors_naming(self.log), open_own(self.log, "a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
 
     def _line(self, figures: Figures) -> str:

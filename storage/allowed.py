@@ -10,13 +10,16 @@ import shlex
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from .common.errors import UserError
 from .common.terminal import note_once
 from .files import one_at_a_time, write_json
-from .layout import DatasetFolder
 from .records import VideoRecord
 from .state import state_file, writable_state_file
+
+if TYPE_CHECKING:
+    from .layout import DatasetFolder
 
 SCANNED_NAMES = 4
 """A folder that so many videos lie in is read once. Asking for each name would take a network disk an hour for a
@@ -25,7 +28,7 @@ million.
 _of_this_process: dict[str, list[str]] = {}
 
 
-def allow_folder(dataset: DatasetFolder, folder: Path) -> None:
+def allow_folder(dataset: "DatasetFolder", folder: Path) -> None:
     """Record that videos and files of a data set may lie in ``folder``.
 
     Raises:
@@ -57,7 +60,7 @@ class AllowedFolders:
         self._prefixes = tuple(os.path.realpath(folder).rstrip("/") + "/" for folder in folders)
 
     @classmethod
-    def of(cls, dataset: DatasetFolder) -> "AllowedFolders":
+    def of(cls, dataset: "DatasetFolder") -> "AllowedFolders":
         """Return the folders of a data set: the root, the data set's own and those that the user allowed."""
         return cls([dataset.root, dataset.path, *_recorded(str(dataset.path.resolve()))])
 
@@ -66,7 +69,7 @@ class AllowedFolders:
         return f"{real_path}/".startswith(self._prefixes)
 
 
-def outside_of_folders(dataset: DatasetFolder, videos: Sequence[VideoRecord]) -> dict[str, str]:
+def outside_of_folders(dataset: "DatasetFolder", videos: Sequence[VideoRecord]) -> dict[str, str]:
     """Return {path: real path} of the videos that lie neither under the root nor in a folder that the user named.
 
     Links are followed: the folder that counts is the one where a file really lies.
@@ -102,7 +105,7 @@ def _links_among(folder: str, names: Sequence[str]) -> set[str]:
         return {name for name in names if os.path.islink(f"{folder}/{name}")}
 
 
-def refuse_other_folders(dataset: DatasetFolder, videos: Sequence[VideoRecord]) -> None:
+def refuse_other_folders(dataset: "DatasetFolder", videos: Sequence[VideoRecord]) -> None:
     """Raise ``UserError`` if videos lie neither under the root nor in a folder that the user named."""
     if outside := outside_of_folders(dataset, videos):
         for video in videos:
@@ -118,23 +121,26 @@ def refuse_other_folders(dataset: DatasetFolder, videos: Sequence[VideoRecord]) 
         )
 
 
-def refuse_links_out(dataset: DatasetFolder, folders: Iterable[Path]) -> None:
-    """Raise ``UserError`` if a folder that a command writes to really lies elsewhere, and the user has not allowed it.
+def refuse_link_out(dataset: "DatasetFolder", path: str, real_path: str) -> None:
+    """Raise ``UserError`` if a folder that is written to really lies elsewhere, and the user has not allowed it.
 
     Args:
         dataset: The data set.
-        folders: Folders in that of the data set. They need not exist yet.
+        path: A folder in that of the data set. It need not exist yet.
+        real_path: Where it really lies.
     """
-    allowed, home = AllowedFolders.of(dataset), dataset.path.absolute()
-    for folder in folders:
-        folder = folder.absolute()
-        for path in [*(path for path in reversed(folder.parents) if home in path.parents), folder]:
-            real_path = os.path.realpath(path)
-            if not allowed.have(real_path):
-                raise UserError(
-                    f"{path}: a link to {real_path}, outside of {dataset.root}, and nothing is written there; remove "
-                    f"it or, if you made it, pass --allow-folder {shlex.quote(real_path)} once"
-                )
+    allowed = AllowedFolders.of(dataset)
+    if allowed.have(real_path):
+        return
+    home = os.path.abspath(dataset.path)
+    for part in (part for part in reversed([Path(path), *Path(path).parents]) if Path(home) in part.parents):
+        if not allowed.have(real_part := os.path.realpath(part)):
+            path, real_path = str(part), real_part
+            break
+    raise UserError(
+        f"{path}: a link to {real_path}, outside of {dataset.root}, and nothing is written there; remove it or, if you "
+        f"made it, pass --allow-folder {shlex.quote(real_path)} once"
+    )
 
 
 def _recorded(key: str) -> list[str]:

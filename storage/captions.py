@@ -16,7 +16,8 @@ from .caption_table import RECORDS_AT_ONCE, TYPES, CaptionTable
 from .common.errors import READ_ERRORS, UserError, refuse_unreadable
 from .common.processes import InOrder
 from .common.progress import progress
-from .files import check_regular, read_json, write_json, written_whole
+from .common.writing import written_whole
+from .files import check_regular, read_json, write_json
 from .layout import DatasetFolder
 from .mapped import SUFFIX, KeptTensors, TensorWriter
 from .records import Caption

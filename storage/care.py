@@ -20,8 +20,8 @@ from .common.errors import UserError
 from .common.problems import Problems
 from .common.progress import Listener, progress, report_progress_to
 from .common.terminal import say
+from .common.writing import remove_file, written_whole
 from .feature_store import FeatureStore
-from .files import written_whole
 from .remote.store import refuse_remote, remote_store
 from .shard_names import SHARD_NAME
 from .shards.format import OtherSchema, Shard, Unreadable
@@ -152,7 +152,7 @@ def repair(folder: Path, *, on_progress: Listener | None = None) -> list[Repaire
     """
     refuse_remote(folder)
     for path in unfinished(folder):
-        path.unlink(missing_ok=True)
+        remove_file(path, missing_ok=True)
     repaired = []
     with report_progress_to(on_progress):
         for finding in _findings(folder, "repairing"):
@@ -167,11 +167,11 @@ def _repair(folder: Path, finding: Finding) -> str:
     if finding.foreign:
         return f"{finding.message}; left alone"
     if finding.shard is None:
-        finding.path.unlink()
+        remove_file(finding.path)
         return f"{finding.path}: not readable, dropped as a whole"
     kept = np.setdiff1d(np.arange(len(finding.shard.videos)), finding.damaged)
     rewrite(folder, [ShardPart(finding.shard, kept)])
-    finding.path.unlink()
+    remove_file(finding.path)
     return f"{finding.message}; {number_of(len(kept), 'videos')} kept, {len(finding.damaged):,} dropped"
 
 
@@ -221,7 +221,7 @@ def _batches(parts: Sequence[ShardPart], max_bytes: int) -> Iterator[list[ShardP
 def _compact(folder: Path, batch: Sequence[ShardPart]) -> Compacted:
     written = rewrite(folder, batch)
     for part in batch:
-        part.shard.path.unlink()
+        remove_file(part.shard.path)
     step = Compacted(len(batch), int(written is not None))
     say(f"{folder}: {number_of(step.num_read, 'shards')} combined into {step.num_written:,}")
     return step
@@ -292,5 +292,5 @@ def remove(folder: Path, video_ids: Collection[str]) -> list[str]:
         part = ShardPart(shard, np.flatnonzero(~np.isin(shard.videos["video_id"], gone)))
         if not part.is_whole:
             rewrite(folder, [part])
-            shard.path.unlink()
+            remove_file(shard.path)
     return [video_id for video_id in video_ids if video_id not in store]

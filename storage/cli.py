@@ -2,13 +2,12 @@
 
 import argparse
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from . import care
-from .allowed import refuse_links_out
 from .common.command import run_command
 from .common.counts import number_of
 from .common.errors import UserError
@@ -16,6 +15,7 @@ from .common.exits import EXIT_DONE, EXIT_INCOMPLETE
 from .common.parser import Parser, add_dataset, add_messages, formatted, new_parser
 from .common.problems import Problems
 from .common.terminal import harmless, say, show
+from .common.writing import check_folders
 from .describe import describe
 from .exchange.exports import FORMS, export_store
 from .exchange.imports import import_features
@@ -51,12 +51,6 @@ def _existing(args: argparse.Namespace, name: str) -> Path:
         expected = f"one of {', '.join(known)}" if known else "its folder, or --dataset and the name of its features"
         raise UserError(f"{folder}: no feature store there (no *.h5); expected {expected}")
     return folder
-
-
-def _written_to(args: argparse.Namespace, folders: Sequence[Path]) -> None:
-    """Refuse to write to stores of the data set that really lie elsewhere. Stores named by their folders may."""
-    if dataset := _dataset(args):
-        refuse_links_out(dataset, folders)
 
 
 def _stores(args: argparse.Namespace) -> list[Path]:
@@ -117,7 +111,7 @@ def _verify(args: argparse.Namespace) -> int:
 
 
 def _repair(args: argparse.Namespace) -> int:
-    _written_to(args, _stores(args))
+    check_folders(*_stores(args))
     for folder in _stores(args):
         num_shards = len(shard_files(folder))
         repaired = care.repair(folder)
@@ -127,7 +121,7 @@ def _repair(args: argparse.Namespace) -> int:
 
 
 def _compact(args: argparse.Namespace) -> int:
-    _written_to(args, _stores(args))
+    check_folders(*_stores(args))
     for folder in _stores(args):
         num_before = len(shard_files(folder))
         care.compact(folder)
@@ -137,7 +131,7 @@ def _compact(args: argparse.Namespace) -> int:
 
 def _link(args: argparse.Namespace) -> int:
     folder = _folder(args, args.store)
-    _written_to(args, [folder])
+    check_folders(folder)
     remote = link_store(folder, args.url)
     told = f"{number_of(len(sent), 'shards')} sent there; " if (sent := remote.send()) else ""
     show(f"{folder}: stands for {args.url}; {told}{number_of(len(FeatureStore(folder)), 'videos')} there")
@@ -147,7 +141,7 @@ def _link(args: argparse.Namespace) -> int:
 
 def _merge(args: argparse.Namespace) -> int:
     into = _folder(args, args.into)
-    _written_to(args, [into])
+    check_folders(into)
     copied = care.merge(_stores(args), into)
     show(f"{into}: {number_of(len(copied), 'shards')} came in; {number_of(len(FeatureStore(into)), 'videos')} now")
     return EXIT_DONE
@@ -155,7 +149,7 @@ def _merge(args: argparse.Namespace) -> int:
 
 def _rm(args: argparse.Namespace) -> int:
     folder, video_ids = _existing(args, args.store), list(dict.fromkeys(args.videos))
-    _written_to(args, [folder])
+    check_folders(folder)
     with _problems(args) as problems:
         for video_id in care.remove(folder, video_ids):
             problems.add(f"{folder}: no video {video_id!r} in it")
@@ -169,7 +163,7 @@ def _import(args: argparse.Namespace) -> int:
         raise UserError(f"--dataset is missing: pass the name of a data set under {args.root}, or of a new one")
     profile = read_profile(args.profile)
     folder = dataset.features(profile.name)
-    _written_to(args, [folder])
+    check_folders(folder)
     durations = read_durations(args.durations) if args.durations else None
     weights = Weights(name=profile.weights, sha256="")
     with _problems(args) as problems:

@@ -1,14 +1,11 @@
 """Files that are written whole or not at all, and reading of small text files."""
 
 import contextlib
-import errno
 import glob
 import hashlib
 import json
-import os
 import stat
 import time
-import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,8 +13,8 @@ from typing import Any
 
 from .common.errors import UserError, refuse_unreadable
 from .common.progress import progress
-from .common.safe_open import lock_file
-from .common.system import flush_file, flush_folder, try_lock
+from .common.system import try_lock
+from .common.writing import make_folder, open_own, remove_file, written_whole
 
 IDENTITY_BYTES = 1 << 16
 LARGE_BYTES = 1 << 30
@@ -79,37 +76,6 @@ SOUND_SUFFIXES = (".wav", ".mp3", ".mp2", ".flac", ".m4a", ".m4b", ".ogg", ".oga
 
 
 @contextmanager
-def errors_naming(path: Path) -> Iterator[None]:
-    """Add the path to an ``OSError`` of the block. Errors of writing and flushing do not have one."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno is None or error.filename is not None:
-            raise
-        advice = "; make room there" if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
-        raise OSError(error.errno, f"{error.strerror}{advice}", str(path)) from error
-
-
-@contextmanager
-def written_whole(path: Path) -> Iterator[Path]:
-    """Yield a temporary path beside ``path``; at the end of the block, flush the file and rename it to ``path``.
-
-    A link at ``path`` is replaced, not followed. At the temporary path nobody can have put one: its name is random.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{os.getpid()}-{uuid.uuid4().hex[:8]}.partial")
-    try:
-        with errors_naming(path):
-            yield partial
-            flush_file(partial)
-        os.replace(partial, path)
-        flush_folder(path.parent)  # the name must survive a power cut, too
-    finally:
-        with contextlib.suppress(OSError):  # a read-only file system; the error before says so
-            partial.unlink(missing_ok=True)
-
-
-@contextmanager
 def one_at_a_time(path: Path, seconds: float | None = None) -> Iterator[None]:
     """Let one process at a time read, change and write ``path``.
 
@@ -123,8 +89,8 @@ def one_at_a_time(path: Path, seconds: float | None = None) -> Iterator[None]:
     Raises:
         UserError: The file that is locked is a link, or no regular file.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with open(path.with_name(f".{path.name}.lock"), "a", opener=lock_file) as lock:
+    make_folder(path.parent)
+    with open_own(path.with_name(f".{path.name}.lock"), "a", other_names=True) as lock:
         deadline = time.monotonic() + (TURN_SECONDS if seconds is None else seconds)
         while time.monotonic() < deadline:
             try:
@@ -144,7 +110,7 @@ def remove_unfinished(path: Path) -> int:
     """
     partials = [*path.parent.glob(f".{glob.escape(path.name)}.*.partial")]
     for partial in partials:
-        partial.unlink()
+        remove_file(partial)
     return len(partials)
 
 

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TextIO
 
 from .common.errors import UserError
-from .common.safe_open import own_file
 from .common.system import IS_WINDOWS, try_lock
 from .common.terminal import one_line, say
+from .common.writing import make_folder, open_own, remove_empty_folder, remove_file
 
 
 @contextlib.contextmanager
@@ -41,16 +41,16 @@ def only_process_in(path: Path, doing: str, todo: str = "") -> Iterator[None]:
             with contextlib.suppress(OSError):  # a folder with something in it stays
                 if IS_WINDOWS:
                     file.close()  # Windows removes no open file, and none that another process has opened meanwhile
-                path.unlink()
+                remove_file(path)
                 for folder in made or [path.parent]:
-                    folder.rmdir()
+                    remove_empty_folder(folder)
 
 
 def _lock(path: Path, doing: str, todo: str) -> TextIO | None:
     """Return the locked file, or None if the process that had the lock has just removed it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     try:
-        file = open(path, "a+", encoding="utf-8", opener=own_file)  # noqa: SIM115 (the caller closes it)
+        file = open_own(path, "a+", encoding="utf-8")
     except FileNotFoundError:  # with its folder
         return None
     try:

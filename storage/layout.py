@@ -2,10 +2,12 @@
 
 import os
 from dataclasses import asdict, dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 
+from .allowed import refuse_link_out
 from .common.errors import UserError, refuse_unreadable
+from .common.writing import guard
 from .files import read_jsonl, write_jsonl
 from .records import VideoRecord
 from .values import DATASET_NAME
@@ -22,6 +24,7 @@ class DatasetFolder:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "root", Path(self.root))  # callers from Python may pass a text
+        guard(self.path, partial(refuse_link_out, self))
         if not DATASET_NAME.fullmatch(self.name):
             raise UserError(
                 f"data set name {self.name!r}: expected letters, digits, '.', '_' and '-'; pass another --dataset"

@@ -18,7 +18,8 @@ import numpy as np
 from .common.errors import UserError, refuse_unreadable
 from .common.system import advise
 from .common.terminal import say
-from .files import check_regular, one_at_a_time, remove_unfinished, written_whole
+from .common.writing import written_whole
+from .files import check_regular, one_at_a_time, remove_unfinished
 
 SUFFIX = ".safetensors"
 DTYPES = {"F16": "<f2", "F32": "<f4", "F64": "<f8", "I32": "<i4", "I64": "<i8", "U8": "<u1"}

@@ -14,7 +14,8 @@ from PIL import Image
 
 from .common.errors import refuse_unreadable
 from .common.terminal import warn
-from .files import check_regular, written_whole
+from .common.writing import written_whole
+from .files import check_regular
 from .hdf5 import MAX_HEAP_BYTES, VlenReader, check_size, inner_dataset, new_hdf5
 from .shard_names import in_order, shard_path
 

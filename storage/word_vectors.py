@@ -12,8 +12,9 @@ from zipfile import BadZipFile
 import numpy as np
 
 from .common.errors import READ_ERRORS, UserError, refuse_unreadable
+from .common.writing import written_whole
 from .exchange.npz import open_npz
-from .files import check_regular, written_whole
+from .files import check_regular
 
 WORD = re.compile(r"[\w']+")
 

@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save
 
 from ..storage.common.device import find_device, without_memory
 from ..storage.common.errors import SettingError, UserError
-from ..storage.files import written_whole
+from ..storage.common.writing import written_whole
 from ..storage.idf import read_idf
 from ..storage.layout import DatasetFolder
 from .config import TrainConfig

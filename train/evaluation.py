@@ -5,12 +5,12 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..storage.allowed import refuse_links_out
 from ..storage.captions import OTHER_LANGUAGES, choose_protocol, read_captions_about
 from ..storage.common.errors import SettingError, UserError
 from ..storage.common.problems import Problems
 from ..storage.common.progress import Listener, report_progress_to
 from ..storage.common.terminal import say
+from ..storage.common.writing import check_folders
 from ..storage.files import read_json, sha256_of, write_json, write_jsonl
 from ..storage.layout import DatasetFolder, find_dataset
 from ..storage.records import SPLITS
@@ -18,7 +18,7 @@ from .config import TrainConfig
 from .data.stores import Stores
 from .objectives import objective_for
 from .papers.departures import departures_of, recipe_note
-from .results import changed_from, check_result_folder, make_room, result_folder, usual_question
+from .results import changed_from, make_room, result_folder, usual_question
 from .run_files import read_config, score_weights
 from .run_layout import METRICS_FILE, MODEL_FILE, QUERIES_FILE, REPORT_FILE
 from .runs import (
@@ -171,16 +171,14 @@ def _request(
     about = read_run(run_folder)
     config = read_config(about)
     asked, base = _asked_about(run_folder, config, root, dataset, on, protocol)
-    if run is None or run_folder != Path(run):  # it was found by its name
-        refuse_links_out(DatasetFolder(root, run_folder.parents[1].name), [run_folder])
-    refuse_links_out(asked, [asked.captions, asked.pairs])
+    check_folders(run_folder, asked.captions, asked.pairs)
     own = score_weights(about, config)
     weights = _score_weights(settings, own, run_folder.name)
     task = _choose_task(settings.task, config, asked)
     usual = usual_question(config, own, _usual_task(config, asked, task).name, task.name)
     question = Question(settings.split, weights, _task_settings(task, settings, config, run_folder.name))
     request = _Request(run_folder, config, asked, open_run_stores(asked, config), base, usual, task, question)
-    check_result_folder(run_folder, request.folder)
+    check_folders(request.folder)
     return request
 
 
@@ -318,7 +316,6 @@ def _ask(request: _Request, device: str, problems: Problems, fingerprint: Mappin
         figures["not_comparable"] = [*figures["not_comparable"], f"{note}; their words count as any part of speech"]
     if folder == request.base:
         make_room(folder, request.usual)
-    folder.mkdir(parents=True, exist_ok=True)
     write_jsonl(folder / QUERIES_FILE, map(dict, result.rows))
     write_report(run, task, figures, result.page, folder)
     write_json(folder / METRICS_FILE, figures)  # last: it shows that the other two are complete

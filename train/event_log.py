@@ -4,9 +4,10 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
+from ..storage.common.errors import UserError
 from ..storage.common.packages import what_is_missing
-from ..storage.common.safe_open import own_file
 from ..storage.common.terminal import say
+from ..storage.common.writing import make_folder, open_own, open_to_read
 from ..storage.files import write_text
 from .run_layout import EVENTS_FILE, TENSORBOARD_FOLDER
 
@@ -50,13 +51,17 @@ def _open_board(folder: Path, step: int) -> "SummaryWriter | None":
             say(f"note: no curves for TensorBoard: {missing}")
             return None
         raise
+    make_folder(folder)
+    for path in folder.iterdir():  # the names of its files contain the time, and can be guessed
+        if path.is_symlink():
+            raise UserError(f"{path}: a link, which TensorBoard would follow; remove it")
     return SummaryWriter(folder, purge_step=step + 1)
 
 
 def _open_events(path: Path, step: int) -> TextIO:
     lines: list[str] = []
     if step:
-        with open(path, encoding="utf-8", opener=own_file) as file:
+        with open_to_read(path, encoding="utf-8") as file:
             lines = file.readlines()[:step]
     write_text(path, "".join(lines))
-    return open(path, "a", encoding="utf-8", opener=own_file)
+    return open_own(path, "a", encoding="utf-8")

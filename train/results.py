@@ -10,7 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ..storage.common.errors import UserError
+from ..storage.common.writing import make_folder, move, remove_file
 from ..storage.files import read_json
 from .config import TrainConfig
 from .run_layout import EVALUATIONS_FOLDER, METRICS_FILE, QUERIES_FILE, REPORT_FILE
@@ -72,15 +72,6 @@ def result_folder(base: Path, name: str) -> Path:
     return base / EVALUATIONS_FOLDER / name if name else base
 
 
-def check_result_folder(run_folder: Path, folder: Path) -> None:
-    """Raise ``UserError`` if a folder in a run's folder is a link, which leads elsewhere."""
-    for part in (folder, *folder.parents):
-        if part == run_folder:
-            return
-        if part.is_symlink():
-            raise UserError(f"{part}: a link, which leads elsewhere; results are only written into the run; remove it")
-
-
 def make_room(base: Path, usual: Mapping[str, Any]) -> None:
     """Move the results of another question than the usual one out of ``base``, where earlier versions wrote them.
 
@@ -92,8 +83,8 @@ def make_room(base: Path, usual: Mapping[str, Any]) -> None:
     name = changed_from(usual, question) if isinstance(question, dict) else ""
     if not RESULT_NAME.fullmatch(name) or (folder := result_folder(base, name)).exists():
         return
-    folder.mkdir(parents=True)
+    make_folder(folder)
     for file in (QUERIES_FILE, METRICS_FILE):
         if (base / file).exists():
-            (base / file).rename(folder / file)
-    (base / REPORT_FILE).unlink(missing_ok=True)
+            move(base / file, folder / file)
+    remove_file(base / REPORT_FILE, missing_ok=True)

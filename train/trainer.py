@@ -15,6 +15,7 @@ from ..storage.common.problems import Problems
 from ..storage.common.progress import progress
 from ..storage.common.signals import keeping, uninterrupted
 from ..storage.common.terminal import say
+from ..storage.common.writing import make_folder, remove_file
 from ..storage.files import write_json
 from ..storage.idf import read_idf
 from .ahead import InputsAhead
@@ -157,7 +158,7 @@ class Trainer:
             load_init(self.source.init, self.model)
 
     def _start_folder(self, text_inputs: TextInputs) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True)
+        make_folder(self.folder)
         text_inputs.save(self.folder / TEXT_FOLDER)
         if self.examples.labels:
             write_json(self.folder / LABELS_FILE, self.examples.labels)
@@ -302,4 +303,4 @@ class Trainer:
             if (chosen := choose_stage_weights(self.scorer, self.examples)) is not None:
                 result |= {"stage_weights": chosen.weights, "stage_weights_tried": chosen.tried}
         save_run(self.folder, self.config, self.state.inputs, result)
-        (self.folder / STATE_FILE).unlink(missing_ok=True)
+        remove_file(self.folder / STATE_FILE, missing_ok=True)

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..storage.allowed import refuse_links_out
 from ..storage.captions import choose_protocol, read_captions_about
 from ..storage.common.errors import SettingError
 from ..storage.common.problems import Problems
 from ..storage.common.progress import Listener, report_progress_to
 from ..storage.common.terminal import say
+from ..storage.common.writing import check_folders
 from ..storage.layout import DatasetFolder, find_dataset
 from .config import TrainConfig, refuse_unused
 from .data.stores import Stores, choose_features, only_features
@@ -85,7 +85,7 @@ def train(
         refuse_unused(config, given)
     run_folder = folder.runs / (run_name or name_of_run(config, init_folder))
     parts = [run_folder / name for name in (TENSORBOARD_FOLDER, TEXT_FOLDER)]
-    refuse_links_out(folder, [*parts, folder.captions, folder.pairs, folder.path / "pair_weights"])
+    check_folders(*parts, folder.captions, folder.pairs, folder.path / "pair_weights")
     stores = open_run_stores(folder, config)
     if trained_before(run_folder, config, describe_inputs(folder, stores, init_folder)):
         say(f"{run_folder}: trained before with the same settings on the same data; nothing to do")

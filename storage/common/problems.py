@@ -6,8 +6,8 @@ from typing import TextIO
 
 from .errors import UserError
 from .exits import EXIT_DONE, EXIT_INCOMPLETE
-from .safe_open import own_file
 from .terminal import harmless, say, warn
+from .writing import make_folder, open_own
 
 
 class Problems:
@@ -57,12 +57,10 @@ class Problems:
     def _begin_list(self, file: Path) -> TextIO | None:
         """Open ``file`` and list the problems so far; return None if it cannot be written."""
         try:
-            file.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(file.parent)
             if file.parent.is_symlink():
                 raise UserError(f"{file.parent}: a link, expected a folder of its own; remove it")
-            self._lines = open(  # noqa: SIM115 (closed at the end of the ``with`` block of this object)
-                file, "w", encoding="utf-8", errors="backslashreplace", buffering=1, opener=own_file
-            )
+            self._lines = open_own(file, "w", encoding="utf-8", errors="backslashreplace", buffering=1)
         except (OSError, UserError) as error:
             say(f"note: problems cannot be listed in a file ({error}); all are shown here")
             self.file = None

@@ -116,6 +116,16 @@ def flush_folder(path: Path) -> None:
         os.close(folder)
 
 
+def real_path_of(folder: int, path: Path) -> str:
+    """Return where an open folder is, without links; ``path`` is what it was opened by."""
+    if IS_LINUX:
+        with contextlib.suppress(OSError):  # without /proc
+            return os.readlink(f"/proc/self/fd/{folder}")
+    if hasattr(fcntl, "F_GETPATH"):  # macOS
+        return os.fsdecode(fcntl.fcntl(folder, fcntl.F_GETPATH, bytes(1024)).rstrip(b"\0"))
+    return os.path.realpath(path)
+
+
 def keep_size(descriptor: int) -> None:
     """Let nobody change the size of a file in memory (Linux)."""
     if fcntl is not None:

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from ..common.problems import Problems
+from ..common.writing import make_folder
 from ..files import write_json, write_text
 from ..records import VideoFeatures
 from ..store import Store
@@ -15,7 +16,7 @@ DATA_FOLDER, CARD_FILE, PROFILE_FILE = "data", "README.md", "profile.json"
 
 def export_hub(store: Store, target: Path, videos: Iterable[VideoFeatures], problems: Problems) -> int:
     """Write ``data/*.parquet``, ``profile.json`` and a card (``README.md``); return the number of videos."""
-    (target / DATA_FOLDER).mkdir(parents=True, exist_ok=True)
+    make_folder(target / DATA_FOLDER)
     num_videos = export_parquet(store, target / DATA_FOLDER, videos, problems)
     write_json(target / PROFILE_FILE, json.loads(store.profile.to_json()))
     write_text(target / CARD_FILE, card(store, num_videos))

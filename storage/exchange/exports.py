@@ -17,7 +17,7 @@ import numpy as np
 from ..common.errors import UserError
 from ..common.problems import Problems
 from ..common.progress import Listener, progress, report_progress_to
-from ..files import written_whole
+from ..common.writing import written_whole
 from ..records import VideoFeatures
 from ..store import Store
 from .card import export_hub

@@ -16,7 +16,8 @@ import pyarrow.parquet as pq
 
 from ..common.errors import UserError
 from ..common.problems import Problems
-from ..files import check_regular, written_whole
+from ..common.writing import written_whole
+from ..files import check_regular
 from ..records import VideoFeatures
 from ..store import Store
 from .tree import MAX_ARRAY_BYTES, ForeignFeatures, refuse_damaged

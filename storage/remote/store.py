@@ -26,7 +26,8 @@ import numpy as np
 from ..common.errors import UserError, unreadable
 from ..common.progress import progress
 from ..common.terminal import note_once, say
-from ..files import write_json, written_whole
+from ..common.writing import make_folder, move, remove_file, written_whole
+from ..files import write_json
 from ..shard_names import SHARD_NAME, in_order
 from ..shards.format import BLOCK_BYTES, Shard
 from ..shards.read import ShardRows, damaged_videos, read_layout, read_shard
@@ -64,9 +65,9 @@ def link_store(folder: Path, url: str) -> "RemoteStore":
                 f"{foreign[0]}: not a shard that was written here (a symlink, or another name); remove it, then link "
                 "the folder again"
             )
-        remote.outgoing.mkdir(parents=True, exist_ok=True)
+        make_folder(remote.outgoing)
         for path in shards:
-            path.rename(remote.outgoing / path.name)
+            move(path, remote.outgoing / path.name)
         write_json(folder / LINK_FILE, {"url": url})
     trust(folder, url)
     return remote
@@ -177,7 +178,7 @@ class RemoteStore:
         local_names, remote_names = set(_shard_names(self.folder)), set(self.names())
         for name in local_names - remote_names if remote_names else ():  # compacted there
             if _is_own(self.folder / name):
-                (self.folder / name).unlink(missing_ok=True)
+                remove_file(self.folder / name, missing_ok=True)
         return sent
 
     def read_back(self, sent: Sequence[str]) -> str:
@@ -214,7 +215,7 @@ class RemoteStore:
                 problem = f"has other bytes than {path}, which is kept; remove it there, then repeat the command"
                 raise OSError(f"{self.url}/{path.name}: {problem}")
             self._make_stub(path)
-            path.unlink()
+            remove_file(path)
 
     def _fetch_stub(self, name: str) -> None:
         block = self._files.read(name, 0, BLOCK_BYTES)

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from ..common.system import write_at
-from ..files import written_whole
+from ..common.writing import make_folder, written_whole
 from ..records import Profile, StoredVideo, VideoFeatures, Weights
 from ..shard_names import shard_path
 from .format import (
@@ -226,7 +226,7 @@ def _write_all(fd: int, parts: Sequence[np.ndarray | bytes], offset: int) -> Non
 @contextlib.contextmanager
 def room_for(num_bytes: int, folder: Path) -> Iterator[None]:
     """Write a shard of ``num_bytes`` in the block; an ``OSError`` names the folder and says what to do."""
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     try:
         if shutil.disk_usage(folder).free < num_bytes:
             raise OSError(errno.ENOSPC, "not enough")

@@ -2,11 +2,10 @@
 
 import os
 import re
-import shutil
 from pathlib import Path
 
-from ...storage.allowed import refuse_links_out
 from ...storage.common.errors import UserError, refuse_unreadable
+from ...storage.common.writing import check_folders, move, remove_file, remove_tree
 from ...storage.files import read_json, write_json
 from ...storage.layout import DatasetFolder
 from ..run_layout import EVALUATIONS_FOLDER, METRICS_FILE, RUN_FILE, STATE_FILE
@@ -25,7 +24,7 @@ def check_run_folder(dataset: DatasetFolder, name: str) -> Path:
     """
     if not name or name in (".", "..") or "/" in name or "\0" in name:
         raise UserError(f"run {name!r}: expected the name of a folder in {dataset.runs}, not a path")
-    refuse_links_out(dataset, [dataset.runs])
+    check_folders(dataset.runs)
     folder = dataset.runs / name
     if folder.is_symlink():
         raise UserError(f"{folder}: a link, which leads elsewhere; expected a run's own folder; remove it by hand")
@@ -44,12 +43,12 @@ def delete_run(dataset: DatasetFolder, name: str) -> None:
     """
     folder = check_run_folder(dataset, name)
     with training_in(folder, TODO):
-        (folder / RUN_FILE).unlink(missing_ok=True)  # first: what is left of a killed deletion is no finished run
+        remove_file(folder / RUN_FILE, missing_ok=True)  # first: what is left of a killed deletion is no finished run
         for path in folder.iterdir():
             if path.is_dir() and not path.is_symlink():
-                shutil.rmtree(path)
+                remove_tree(path)
             elif path.name != LOCK_FILE:
-                path.unlink()
+                remove_file(path)
 
 
 def rename_run(dataset: DatasetFolder, name: str, new_name: str) -> Path:
@@ -67,8 +66,8 @@ def rename_run(dataset: DatasetFolder, name: str, new_name: str) -> Path:
     if os.path.lexists(target):
         raise UserError(f"{target}: is there already; expected a name that is free")
     with training_in(folder, TODO):
-        folder.rename(target)
-        (target / LOCK_FILE).unlink(missing_ok=True)
+        move(folder, target)
+        remove_file(target / LOCK_FILE, missing_ok=True)
     each = (METRICS_FILE, f"{EVALUATIONS_FOLDER}/*/{METRICS_FILE}")
     for path in sorted(path for base in ("", "on/*/") for name in each for path in target.glob(base + name)):
         parts = [path, *(parent for parent in path.parents if target in parent.parents)]

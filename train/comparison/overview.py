@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ...storage.allowed import refuse_links_out
 from ...storage.common.errors import UserError
 from ...storage.common.problems import Problems
+from ...storage.common.writing import check_folders
 from ...storage.layout import DatasetFolder
 from .groups import filter_groups, group_runs, runs_table, sort_groups
 from .pairs import PairedRuns, pair_runs, write_pair_page
@@ -60,7 +60,7 @@ def compare_runs(dataset: DatasetFolder, first: str, second: str, *, seed: int =
     Raises:
         UserError: A run is missing or was not evaluated, or they were asked something else.
     """
-    refuse_links_out(dataset, [dataset.comparisons])
+    check_folders(dataset.comparisons)
     with Problems(file=dataset.problems("runs")) as problems:
         records = read_records(dataset, problems)
     pair = pair_runs(choose_record(records, first), choose_record(records, second), seed=seed)

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ...storage.allowed import refuse_links_out
 from ...storage.common.errors import SettingError
 from ...storage.common.progress import Listener
+from ...storage.common.writing import check_folders
 from ...storage.layout import DatasetFolder
 from ..evaluation import Evaluation, EvaluationSettings, evaluate
 from ..papers.departures import recipe_note
@@ -127,7 +127,7 @@ def _compared(
 ) -> SeedRuns:
     table = seeds_table([measured(e.figures) for e in evaluations], seeds, recipe=runs[0].config.recipe)
     dataset = DatasetFolder(root, runs[0].config.dataset)
-    refuse_links_out(dataset, [dataset.comparisons])
+    check_folders(dataset.comparisons)
     return SeedRuns(tuple(runs), evaluations, table, tuple(write_table(table, dataset.comparisons, name)))
 
 

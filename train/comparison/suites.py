@@ -5,11 +5,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ...storage.allowed import refuse_links_out
 from ...storage.common.errors import SettingError, UserError
 from ...storage.common.problems import Problems
 from ...storage.common.progress import Listener
 from ...storage.common.terminal import say
+from ...storage.common.writing import check_folders
 from ...storage.layout import DatasetFolder, find_dataset
 from ..evaluation import EvaluationSettings, evaluate
 from ..recipes import RECIPES
@@ -97,7 +97,7 @@ def run_suite(
         problem = f"{suite.source} has no figures for {folder.name}; expected --dataset {', '.join(suite.datasets)}"
         raise SettingError("suite", suite_name, problem)
     given = {name: value for name, value in (settings or {}).items() if value is not None}
-    refuse_links_out(folder, [folder.comparisons])
+    check_folders(folder.comparisons)
     rows = suite.rows_for(folder.name)
     used = [given_for(suite, row, folder.name, given) for row in rows]  # finds mistakes before the first training
     for name, value in given.items():

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ...storage.common.writing import make_folder, move
 from ...storage.idf import IdfEntry
 from ...storage.records import Caption
 from ...storage.word_vectors import WordVectors, split_words, write_word_vectors
@@ -164,13 +165,13 @@ class Pieces:
 
     def save(self, folder: Path) -> None:
         """Write the tokenizer and the encoder's settings."""
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         # transformers follows links that have the names of its files, a rename replaces them.
         with tempfile.TemporaryDirectory(dir=folder, prefix=".", suffix=".partial") as partial:
             self.tokenizer.save_pretrained(partial)
             self.encoder.config.save_pretrained(partial)
             for path in Path(partial).iterdir():
-                path.replace(folder / path.name)
+                move(path, folder / path.name)
 
 
 class Words:
@@ -190,5 +191,4 @@ class Words:
 
     def save(self, folder: Path) -> None:
         """Write the word vectors."""
-        folder.mkdir(parents=True, exist_ok=True)
         write_word_vectors(folder / WORDS_FILE, self.vectors)

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import numpy as np
 
-from ...storage.allowed import refuse_links_out
 from ...storage.common.errors import UserError
 from ...storage.common.packages import EXTRAS, install_command
 from ...storage.common.progress import Listener, report_progress_to
 from ...storage.common.terminal import say
+from ...storage.common.writing import check_folders
 from .codebook import has_faiss
 from .codes import CodedIndex, CodeFolder, Spread, needs_codes, open_codes
 from .encoders import Encoder
@@ -74,7 +74,7 @@ def build_index(
     source = EncoderSource.of(folder, features=features, run=run, weights=weights, root=root, device=device)
     encoder = source.open()
     index = IndexFolder.of(encoder)
-    refuse_links_out(encoder.dataset, [CodeFolder(index.path).path])
+    check_folders(CodeFolder(index.path).path)
     before = after = index.open()
     if missing := before.state.missing:
         with report_progress_to(on_progress):
@@ -141,7 +141,7 @@ def open_index(encoder: Encoder) -> WindowIndex:
         if num_missing > SMALL_WINDOWS:
             break
     if num_missing <= SMALL_WINDOWS:
-        refuse_links_out(encoder.dataset, [folder.path])
+        check_folders(folder.path)
         add_videos(folder, missing)
         return folder.open()
     todo = f"run vlalign-index --dataset {encoder.dataset.name}"

@@ -15,6 +15,7 @@ import numpy as np
 
 from ...storage.common.errors import refuse_unreadable
 from ...storage.common.progress import progress
+from ...storage.common.writing import remove_file
 from ...storage.mapped import SUFFIX, TensorFile, release, write_tensors
 from .codebook import NUM_CODES, VALUES_OF_CODE, Codebook, PartCodes, encode, has_faiss, learn_codebook, padded_width
 from .index import Part, WindowIndex, read_part
@@ -107,13 +108,12 @@ class CodeFolder:
         codebook = self.codebook()
         if codebook is None or codebook.sample.shape[1] != index.dim:
             codebook = learn_codebook(index)
-            self.path.mkdir(exist_ok=True)
             tensors = {name: getattr(codebook, name) for name in CODEBOOK_TYPES}
             write_tensors(self.codebook_path, tensors, {"format": str(FORMAT)})
         kept = {self.path_of(part) for part in index.parts} | {self.codebook_path}
         for path in self.path.glob(f"*{SUFFIX}"):
             if path not in kept:
-                path.unlink()
+                remove_file(path)
         todo = [part for part in index.parts if self._file(part, codebook) is None]
         total = sum(len(part.vectors) for part in todo)
         sizes = spread(partial(_code_part, self), [part.path for part in todo])

@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from ...storage.common.errors import UserError, refuse_unreadable
+from ...storage.common.writing import remove_file
 from ...storage.mapped import SUFFIX, TensorFile, release, write_tensors
 
 FORMAT = 1
@@ -246,7 +247,7 @@ def open_parts(folder: Path) -> list[Part]:
 def remove_parts(paths: Sequence[Path]) -> None:
     """Remove parts; those that are gone already do no harm."""
     for path in paths:
-        path.unlink(missing_ok=True)
+        remove_file(path, missing_ok=True)
 
 
 def folder_name(name: str) -> str:

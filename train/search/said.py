@@ -9,11 +9,11 @@ from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from ...storage.allowed import refuse_links_out
 from ...storage.captions import CaptionTime, caption_parts, read_times
 from ...storage.common.errors import refuse_unreadable
 from ...storage.common.progress import progress
-from ...storage.files import check_regular, written_whole
+from ...storage.common.writing import check_folders, written_whole
+from ...storage.files import check_regular
 from ...storage.layout import DatasetFolder
 from .limits import check_time, is_out_of_time
 
@@ -137,7 +137,7 @@ def open_said(dataset: DatasetFolder) -> SaidIndex | None:
         index = SaidIndex(path)
         if index.made_from() == made_from:
             return index
-    refuse_links_out(dataset, [path.parent])
+    check_folders(path.parent)
     with written_whole(path) as partial:
         _write(partial, made_from, progress(parts, total=len(parts), what="reading captions", unit="files"))
     return SaidIndex(path)

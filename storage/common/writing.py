@@ -1,0 +1,236 @@
+"""The only functions that change files and folders of a data set, a store, a run or a cache.
+
+Such a folder may come from somebody else. A name in it that vlalign knows may be a link to a file of yours, another
+name (hard link) of it, or a pipe whose opening never ends, and a folder in it may be a link that leads elsewhere. So no
+link is followed at the end of a path, and what is below a folder that was passed to ``guard`` must lie where that call
+allows. Folders are opened, then checked, then used as they are open: it makes no difference if one of them is replaced
+by a link meanwhile.
+"""
+
+import contextlib
+import errno
+import os
+import secrets
+import shutil
+import stat
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from .errors import UserError
+from .system import AS_IT_IS, IS_WINDOWS, NO_LINK, NO_WAIT, flush_file, flush_folder, real_path_of
+
+SAFE_FLAGS = NO_LINK | NO_WAIT | AS_IT_IS
+FOLDER_FLAGS = os.O_RDONLY | AS_IT_IS | getattr(os, "O_DIRECTORY", 0)
+OPEN_FOLDERS = "/proc/self/fd/"
+"""Where Linux shows the open folders of this process."""
+FOLDERS_OPEN = not IS_WINDOWS and {os.open, os.unlink, os.rmdir, os.rename} <= os.supports_dir_fd
+"""Whether this system opens folders, and takes names in an open one."""
+
+Judge = Callable[[str, str], None]
+"""Called with a folder's path and its real path; raises ``UserError`` if nothing may be changed there."""
+_judges: dict[str, Judge] = {}
+
+
+def guard(folder: Path, judge: Judge | None = None) -> None:
+    """Let ``judge`` decide, from now on, where files below ``folder`` may really lie. Without one, they stay in it."""
+    _judges[os.path.abspath(folder)] = judge or partial(_only_inside, folder)
+
+
+def _only_inside(folder: Path, path: str, real_path: str) -> None:
+    if not f"{real_path}/".startswith(os.path.realpath(folder).rstrip("/") + "/"):
+        raise UserError(f"{path}: a link to {real_path}, outside of {folder}, and nothing is written there; remove it")
+
+
+def check_folders(*folders: Path) -> None:
+    """Raise ``UserError`` if nothing may be changed in a folder. They need not exist yet."""
+    for folder in folders:
+        _check(folder, os.path.realpath(folder))
+
+
+def _check(folder: Path, real_path: str) -> None:
+    path = Path(os.path.abspath(folder))
+    for guarded in (path, *path.parents):
+        if judge := _judges.get(str(guarded)):
+            judge(str(path), real_path)
+
+
+@contextlib.contextmanager
+def _in_folder_of(path: Path) -> Iterator[tuple[str, int | None]]:
+    """Open and check the folder of ``path``; yield the name in it and its descriptor, or ``path`` and None where
+    folders do not open. Errors of the block name ``path``.
+    """
+    if not FOLDERS_OPEN:
+        check_folders(path.parent)
+        yield str(path), None
+        return
+    folder = os.open(path.parent, FOLDER_FLAGS)
+    try:
+        _check(path.parent, real_path_of(folder, path.parent))
+        try:
+            yield path.name, folder
+        except OSError as error:
+            if error.filename == path.name:
+                error.filename = str(path)
+            raise
+    finally:
+        os.close(folder)
+
+
+def make_folder(path: Path) -> None:
+    """Create a folder, and those above it, unless they exist."""
+    check_folders(path)
+    path.mkdir(parents=True, exist_ok=True)
+    check_folders(path)
+
+
+def open_own(path: Path, mode: str, *, other_names: bool = False, **options: Any) -> Any:
+    """Open a file for writing, as ``open`` does: a regular file that is no link and has no other name.
+
+    It is emptied only once this is known.
+
+    Args:
+        path: The file.
+        mode: As ``open`` takes it.
+        other_names: Whether it may have other names, as in a copy that is made of hard links. For a lock, into which
+            nothing is written.
+        options: As ``open`` takes them.
+
+    Raises:
+        UserError: It is something else, or lies where nothing may be changed.
+    """
+    with _in_folder_of(path) as (name, folder):
+
+        def opener(_: str, flags: int) -> int:
+            return _own_file(path, name, folder, flags, other_names=other_names)
+
+        return open(path, mode, opener=opener, **options)
+
+
+def _own_file(path: Path, name: str, folder: int | None, flags: int, *, other_names: bool) -> int:
+    descriptor = _regular_file(path, name, folder, flags & ~os.O_TRUNC)
+    num_names = os.fstat(descriptor).st_nlink
+    if num_names > 1 and not other_names:
+        os.close(descriptor)
+        raise UserError(
+            f"{path}: a file with {num_names} names (hard links), so writing to it changes another file, too; "
+            "expected a file of its own; remove it"
+        )
+    if flags & os.O_TRUNC:
+        os.ftruncate(descriptor, 0)
+    return descriptor
+
+
+def _regular_file(path: Path, name: str, folder: int | None, flags: int) -> int:
+    if not NO_LINK and path.is_symlink():
+        raise _a_link(path)
+    try:
+        descriptor = os.open(name, flags | SAFE_FLAGS, 0o666, dir_fd=folder)
+    except OSError as error:
+        if error.errno == errno.ELOOP and path.is_symlink():
+            raise _a_link(path) from None
+        if error.errno in (errno.ENXIO, errno.EISDIR):  # a pipe that nobody reads, a socket, or a folder
+            raise _no_file(path) from None
+        raise
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise _no_file(path)
+    return descriptor
+
+
+def _a_link(path: Path) -> UserError:
+    return UserError(f"{path}: a link, expected a file of its own; remove it")
+
+
+def _no_file(path: Path) -> UserError:
+    return UserError(f"{path}: a pipe, a socket, a device or a folder, expected a file; remove it")
+
+
+def open_to_read(path: Path, **options: Any) -> Any:
+    """Open a regular file that is no link for reading, as ``open`` does.
+
+    Raises:
+        UserError: It is something else.
+    """
+
+    def opener(_: str, flags: int) -> int:
+        return _regular_file(path, str(path), None, flags)
+
+    return open(path, opener=opener, **options)
+
+
+@contextlib.contextmanager
+def errors_naming(path: Path) -> Iterator[None]:
+    """Let each ``OSError`` of the block name the path.
+
+    Errors of writing and flushing name none, and those about a file in an open folder another one.
+    """
+    try:
+        yield
+    except OSError as error:
+        is_ours = isinstance(error.filename, str) and error.filename.startswith(OPEN_FOLDERS)
+        if error.errno is None or not (is_ours or error.filename is None):
+            raise
+        advice = "; make room there" if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
+        raise OSError(error.errno, f"{error.strerror}{advice}", str(path)) from error
+
+
+@contextlib.contextmanager
+def written_whole(path: Path) -> Iterator[Path]:
+    """Yield a temporary path; at the end of the block, flush the file there and rename it to ``path``.
+
+    A link at ``path`` is replaced, not followed. At the temporary path nobody can have put one: its name is random. If
+    the block fails, the temporary file is removed.
+    """
+    make_folder(path.parent)
+    with _in_folder_of(path) as (name, folder):
+        partial_name = f".{path.name}.{os.getpid()}-{secrets.token_urlsafe(6)}.partial"
+        unfinished = path.with_name(partial_name)
+        if folder is not None and os.path.isdir(f"{OPEN_FOLDERS}{folder}"):
+            unfinished = Path(f"{OPEN_FOLDERS}{folder}", partial_name)  # that folder, whatever its path means by now
+        try:
+            with errors_naming(path):
+                yield unfinished
+                flush_file(unfinished)
+            if folder is None:
+                os.replace(unfinished, name)
+                flush_folder(path.parent)
+            else:
+                os.replace(partial_name, name, src_dir_fd=folder, dst_dir_fd=folder)
+                os.fsync(folder)  # the name must survive a power cut, too
+        finally:
+            with contextlib.suppress(OSError):  # it was renamed; or a read-only file system, as the error before says
+                unfinished.unlink()
+
+
+def move(path: Path, target: Path) -> None:
+    """Rename a file or a folder. What ``target`` was before is replaced, as ``os.replace`` does."""
+    with _in_folder_of(path) as (name, folder), _in_folder_of(target) as (new_name, new_folder):
+        os.replace(name, new_name, src_dir_fd=folder, dst_dir_fd=new_folder)
+
+
+def remove_file(path: Path, *, missing_ok: bool = False) -> None:
+    """Remove a file or a link."""
+    try:
+        with _in_folder_of(path) as (name, folder):
+            os.unlink(name, dir_fd=folder)
+    except FileNotFoundError:
+        if not missing_ok:
+            raise
+
+
+def remove_empty_folder(path: Path) -> None:
+    """Remove a folder that is empty. Raises ``OSError`` if it is not."""
+    with _in_folder_of(path) as (name, folder):
+        os.rmdir(name, dir_fd=folder)
+
+
+def remove_tree(path: Path) -> None:
+    """Remove a folder with all that is in it. Links in it are removed, what they lead to is not touched.
+
+    Raises:
+        OSError: It is a link, or something in it cannot be removed.
+    """
+    check_folders(path.parent)
+    shutil.rmtree(path)
