@@ -12,7 +12,7 @@ from pathlib import Path
 from ...storage.captions import CaptionTime, caption_parts, read_times
 from ...storage.common.errors import refuse_unreadable
 from ...storage.common.progress import progress
-from ...storage.common.writing import check_folders, written_whole
+from ...storage.common.writing import written_whole
 from ...storage.files import check_regular
 from ...storage.layout import DatasetFolder
 from .limits import check_time, is_out_of_time
@@ -61,7 +61,9 @@ class SaidIndex:
         check_regular(path)
         with self._refusing():
             # A connection may be used in another thread than this one, by one thread at a time.
-            self._open = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, check_same_thread=False)
+            # Immutable: SQLite looks for no journal beside it, which may be a link, and makes none.
+            where = f"{path.absolute().as_uri()}?immutable=1"
+            self._open = sqlite3.connect(where, uri=True, check_same_thread=False)
             self._open.execute("PRAGMA trusted_schema=OFF")
             self._open.set_progress_handler(is_out_of_time, STEPS_BETWEEN_LOOKS)
             tables = self._open.execute("SELECT type, name FROM sqlite_schema").fetchall()
@@ -137,7 +139,6 @@ def open_said(dataset: DatasetFolder) -> SaidIndex | None:
         index = SaidIndex(path)
         if index.made_from() == made_from:
             return index
-    check_folders(path.parent)
     with written_whole(path) as partial:
         _write(partial, made_from, progress(parts, total=len(parts), what="reading captions", unit="files"))
     return SaidIndex(path)

@@ -1,0 +1,167 @@
+"""Nothing but ``storage/common/writing.py`` changes files and folders, so that no place forgets what it checks."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+TOP = Path(__file__).parent.parent
+FOLDERS = ("storage", "extract", "preprocess", "train", "ray_jobs")
+HOME = "storage/common/writing.py"
+METHODS = {
+    *("mkdir", "rmdir", "touch", "unlink", "rename", "chmod", "lchmod", "symlink_to", "hardlink_to"),
+    *("write_text", "write_bytes", "save_pretrained", "savefig"),
+}
+FUNCTIONS = {
+    "os": {
+        *("mkdir", "makedirs", "remove", "unlink", "removedirs", "rmdir", "rename", "renames", "replace", "link"),
+        *("symlink", "mkfifo", "mknod", "chmod", "chown", "lchown", "truncate", "utime", "setxattr"),
+    },
+    "shutil": {"rmtree", "move", "copy", "copy2", "copyfile", "copytree", "chown", "make_archive", "unpack_archive"},
+    "torch": {"save"},
+    "np": {"save", "savez", "savez_compressed", "savetxt", "memmap"},
+    "pq": {"write_table", "ParquetWriter"},
+    "tempfile": {"mkdtemp", "mkstemp", "TemporaryDirectory", "NamedTemporaryFile", "TemporaryFile", "mktemp"},
+    "sqlite3": {"connect"},
+    "shelve": {"open"},
+}
+NAMES = {"SummaryWriter", "save_file", "copyfile", "rmtree"}
+FOR_READING = {"r", "rb", "rt", "r:", "r|"}
+
+OWN = "a temporary file or folder of this process, with a random name that only its user can open"
+PLACES = {
+    "extract/decoding/clip.py webm_clip": "in memory",
+    "extract/decoding/ffmpeg_backend.py _memory_file": OWN,
+    "extract/decoding/frame_memory.py create": OWN,
+    "extract/decoding/link.py _start_connecting": OWN,
+    "extract/decoding/link.py child_link": OWN,
+    "extract/decoding/process.py __init__": OWN,
+    "extract/fetch.py __init__": OWN,
+    "extract/fetch.py _copy": OWN,
+    "extract/fetch.py _fetch": OWN,
+    "extract/fetch.py _remove_left_behind": OWN,
+    "extract/fetch.py close": OWN,
+    "extract/fetch.py done": OWN,
+    "storage/common/command.py _run": "/dev/null",
+    "storage/exchange/exports.py _write_npz": "an open file",
+    "storage/exchange/parquet.py _write_file": "called with a path of written_whole",
+    "storage/hdf5.py new_hdf5": "called with a path of written_whole",
+    "storage/mapped.py _mapped": "memory that is mapped for reading",
+    "storage/mapped.py add": "has no name",
+    "storage/mapped.py open": OWN,
+    "storage/remote/store.py fetch": "asks a server",
+    "storage/shards/plan.py lay_out": "in memory",
+    "storage/state.py writable_state_file": "the user's own state, which is in no data set",
+    "storage/word_vectors.py write_word_vectors": "an open file",
+    "train/data/text.py save": "a folder with a random name, in one that make_folder has checked",
+    "train/event_log.py _open_board": "a folder that make_folder has checked, without links",
+    "train/page/clips.py __init__": OWN,
+    "train/page/clips.py _path": OWN,
+    "train/search/said.py __init__": "opened for reading only",
+    "train/search/said.py _write": "a path of written_whole",
+    "train/tasks/drawing.py svg_of": "in memory",
+}
+"""{file and function: why what is opened for writing there, or changed, cannot be another one's}"""
+
+
+def changes(tree: ast.AST) -> Iterator[tuple[str, ast.Call]]:
+    """Yield each call that may change files, with the name of the function around it.
+
+    Those of paths that ``written_whole`` has made are left out.
+    """
+
+    def visit(node: ast.AST, around: str, unfinished: set[str]) -> Iterator[tuple[str, ast.Call]]:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            around, unfinished = node.name, set()
+        for item in node.items if isinstance(node, ast.With) else []:
+            if isinstance(item.context_expr, ast.Call) and ast.unparse(item.context_expr.func) == "written_whole":
+                unfinished.add(ast.unparse(item.optional_vars))
+        if isinstance(node, ast.Call) and may_change(node):
+            names = {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
+            if not names & unfinished:
+                yield around, node
+        for child in ast.iter_child_nodes(node):
+            yield from visit(child, around, unfinished)
+
+    return visit(tree, "", set())
+
+
+def may_change(call: ast.Call) -> bool:
+    """Return whether a call may write, create, rename or remove something."""
+    function = call.func
+    if isinstance(function, ast.Name):
+        return function.id in NAMES or (function.id == "open" and not is_for_reading(call, 1))
+    if not isinstance(function, ast.Attribute):
+        return False
+    of = function.value.id if isinstance(function.value, ast.Name) else ""
+    if of in FUNCTIONS:
+        return function.attr in FUNCTIONS[of] or (of == "os" and function.attr == "open" and writes(call))
+    if function.attr == "replace" and len(call.args) == 1 and not call.keywords:  # texts take two arguments
+        return True
+    if function.attr == "open" and of != "os":  # Path.open(mode), and open(file, mode) of any module
+        modes = [each for each in call.args if isinstance(each, ast.Constant) and isinstance(each.value, str)]
+        modes += [word.value for word in call.keywords if word.arg == "mode" and isinstance(word.value, ast.Constant)]
+        return any(set(str(mode.value)) <= set("rwaxbt+:|") and mode.value not in FOR_READING for mode in modes)
+    if function.attr == "File":  # h5py
+        return not is_for_reading(call, 1)
+    return function.attr in METHODS | NAMES
+
+
+def is_for_reading(call: ast.Call, place: int) -> bool:
+    """Return whether the mode of an ``open`` is stated, and one for reading; without one, files are read."""
+    mode = (
+        call.args[place] if len(call.args) > place else next((w.value for w in call.keywords if w.arg == "mode"), None)
+    )
+    return mode is None or (isinstance(mode, ast.Constant) and mode.value in FOR_READING)
+
+
+def writes(call: ast.Call) -> bool:
+    """Return whether the flags of an ``os.open`` name one that writes."""
+    return any(
+        isinstance(node, ast.Attribute) and node.attr in ("O_WRONLY", "O_RDWR", "O_CREAT", "O_TRUNC", "O_APPEND")
+        for flags in call.args[1:]
+        for node in ast.walk(flags)
+    )
+
+
+def found() -> dict[str, list[int]]:
+    """Return {file and function: lines that may change files}."""
+    places: dict[str, list[int]] = {}
+    for folder in FOLDERS:
+        for path in sorted((TOP / folder).rglob("*.py")):
+            name = path.relative_to(TOP).as_posix()
+            if name == HOME or name.startswith("ray_jobs/rehearsal/"):
+                continue
+            for function, call in changes(ast.parse(path.read_text(encoding="utf-8"))):
+                places.setdefault(f"{name} {function}", []).append(call.lineno)
+    return places
+
+
+def test_nothing_else_changes_files():
+    places = found()
+    assert {place: lines for place, lines in places.items() if place not in PLACES} == {}
+    assert PLACES.keys() - places.keys() == set(), "gone"
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "path.unlink()", "open(path, 'w')", "open(path, mode)", "path.open('ab')", "os.replace(a, b)", "path.replace(b)",
+        "os.open(path, os.O_RDWR)", "h5py.File(path, 'w')", "torch.save(x, path)", "tarfile.open(path, 'w')",
+        "av.open(path, 'w', format='mp4')", "shutil.rmtree(path)", "path.open(mode='x')",
+    ],
+)  # fmt: skip
+def test_changes_are_noticed(code):
+    assert list(changes(ast.parse(code)))
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "open(path)", "open(path, 'rb')", "path.open()", "text.replace('a', 'b')", "os.open(path, os.O_RDONLY)",
+        "h5py.File(path, 'r')",
+    ],
+)  # fmt: skip
+def test_reading_is_no_change(code):
+    assert not list(changes(ast.parse(code)))
