@@ -147,7 +147,8 @@ def test_nothing_else_changes_files():
 @pytest.mark.parametrize(
     "code",
     [
-        "path.unlink()", "open(path, 'w')", "open(path, mode)", "path.open('ab')", "os.replace(a, b)", "path.replace(b)",
+        "path.unlink()", "open(path, 'w')", "open(path, mode)", "path.open('ab')", "os.replace(a, b)",
+        "path.replace(b)",
         "os.open(path, os.O_RDWR)", "h5py.File(path, 'w')", "torch.save(x, path)", "tarfile.open(path, 'w')",
         "av.open(path, 'w', format='mp4')", "shutil.rmtree(path)", "path.open(mode='x')",
     ],

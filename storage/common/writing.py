@@ -71,8 +71,8 @@ def _in_folder_of(path: Path) -> Iterator[tuple[str, int | None]]:
         try:
             yield path.name, folder
         except OSError as error:
-            if error.filename == path.name:
-                error.filename = str(path)
+            if str(error.filename).startswith((path.name, f".{path.name}.")):
+                error.filename, error.filename2 = str(path), None
             raise
     finally:
         os.close(folder)

@@ -1,0 +1,166 @@
+"""Changing files where somebody else may have put links."""
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+from vlalign.storage.allowed import allow_folder
+from vlalign.storage.common.errors import UserError
+from vlalign.storage.common.writing import (
+    check_folders,
+    guard,
+    make_folder,
+    move,
+    open_own,
+    remove_empty_folder,
+    remove_file,
+    remove_tree,
+    written_whole,
+)
+from vlalign.storage.layout import DatasetFolder
+
+
+@pytest.fixture
+def home(tmp_path) -> Path:
+    """A folder of the user's."""
+    home = tmp_path / "home"
+    (home / "empty").mkdir(parents=True)
+    (home / "tree").mkdir()
+    (home / "tree" / "file").write_text("precious")
+    (home / "file").write_text("precious")
+    return home
+
+
+@pytest.fixture
+def dataset(tmp_path) -> DatasetFolder:
+    dataset = DatasetFolder(tmp_path / "root", "evil")
+    dataset.runs.mkdir(parents=True)
+    return dataset
+
+
+def contents(folder: Path) -> dict[str, str | None]:
+    return {str(path.relative_to(folder)): path.read_text() if path.is_file() else None for path in folder.rglob("*")}
+
+
+def write_whole(path: Path) -> None:
+    with written_whole(path) as unfinished:
+        unfinished.write_text("new")
+
+
+def append(path: Path) -> None:
+    with open_own(path, "a") as file:
+        file.write("new")
+
+
+def move_in(path: Path) -> None:
+    own = path.parent.parent / "own"
+    own.write_text("new")
+    move(own, path)
+
+
+CHANGES = {
+    "write": lambda folder: write_whole(folder / "file"),
+    "write below": lambda folder: write_whole(folder / "new" / "folder" / "file"),
+    "append": lambda folder: append(folder / "file"),
+    "create": lambda folder: append(folder / "new"),
+    "make a folder": lambda folder: make_folder(folder / "new"),
+    "remove": lambda folder: remove_file(folder / "file"),
+    "remove an empty folder": lambda folder: remove_empty_folder(folder / "empty"),
+    "remove a tree": lambda folder: remove_tree(folder / "tree"),
+    "move out": lambda folder: move(folder / "file", folder.parent / "stolen"),
+    "move in": lambda folder: move_in(folder / "file"),
+}
+
+
+@pytest.mark.portable
+@pytest.mark.parametrize("change", CHANGES)
+def test_nothing_is_changed_through_a_folder_that_leads_out_of_the_root(dataset, home, change):
+    before = contents(home)
+    (dataset.runs / "r").symlink_to(home)
+    with pytest.raises(UserError, match=f"--allow-folder {home}") as refused:
+        CHANGES[change](dataset.runs / "r")
+    assert str(refused.value).startswith(str(dataset.runs / "r")) and "\n" not in str(refused.value)
+    assert contents(home) == before
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_everything_is_changed_in_a_folder_that_was_allowed(dataset, home, change):
+    before = contents(home)
+    (dataset.runs / "r").symlink_to(home)
+    allow_folder(dataset, home)
+    CHANGES[change](dataset.runs / "r")
+    assert contents(home) != before
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_everything_is_changed_in_the_root(dataset, tmp_path, home, change):
+    elsewhere = dataset.root / "big disk"
+    home.rename(elsewhere)
+    before = contents(elsewhere)
+    (dataset.runs / "r").symlink_to(elsewhere)
+    CHANGES[change](dataset.runs / "r")
+    assert contents(elsewhere) != before
+
+
+def test_a_folder_is_named_where_the_link_is(dataset, home):
+    dataset.captions.symlink_to(home)
+    with pytest.raises(UserError) as refused:
+        check_folders(dataset.captions / "counts" / "deep")
+    assert str(refused.value).startswith(f"{dataset.captions}: a link to {home}")
+
+
+def test_a_folder_that_is_guarded_without_a_judge_keeps_what_is_written(tmp_path, home):
+    (tmp_path / "export").mkdir()
+    guard(tmp_path / "export")
+    (tmp_path / "export" / "data").symlink_to(home)
+    with pytest.raises(UserError, match=f"outside of {tmp_path / 'export'}"):
+        write_whole(tmp_path / "export" / "data" / "file")
+    write_whole(tmp_path / "export" / "file")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="not on this system: folders are used as they are open")
+def test_a_folder_that_becomes_a_link_while_a_file_is_written_leads_nowhere(dataset, home):
+    before = contents(home)
+    folder = dataset.runs / "r"
+    with written_whole(folder / "file") as unfinished:
+        folder.rename(dataset.runs / "kept")
+        folder.symlink_to(home)
+        unfinished.write_text("new")
+    assert contents(home) == before
+    assert contents(dataset.runs / "kept") == {"file": "new"}
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="not on this system: /proc")
+@pytest.mark.parametrize("change", ["append", "remove", "remove an empty folder", "move out"])
+def test_a_folder_that_becomes_a_link_after_it_was_checked_leads_nowhere(dataset, home, monkeypatch, change):
+    """The link is put there when the folder has been judged: the worst moment."""
+    from vlalign.storage.common import writing
+
+    before = contents(home)
+    folder, kept = dataset.runs / "r", dataset.runs / "kept"
+    (folder / "empty").mkdir(parents=True)
+    (folder / "file").write_text("own")
+    judge = writing._check
+
+    def exchanged(path: Path, real_path: str) -> None:
+        judge(path, real_path)
+        if path == folder and not kept.exists():
+            folder.rename(kept)
+            folder.symlink_to(home)
+
+    monkeypatch.setattr(writing, "_check", exchanged)
+    CHANGES[change](folder)
+    assert contents(home) == before
+
+
+@pytest.mark.portable
+def test_errors_name_the_file_and_not_how_its_folder_was_opened(tmp_path):
+    with pytest.raises(FileNotFoundError) as missing:
+        remove_file(tmp_path / "missing")
+    assert missing.value.filename == str(tmp_path / "missing")
+    (tmp_path / "folder" / "file").mkdir(parents=True)
+    with pytest.raises(OSError, match="file") as error:
+        write_whole(tmp_path / "folder" / "file")
+    assert str(tmp_path / "folder" / "file") in str(error.value) and "/proc" not in str(error.value)
+    assert os.listdir(tmp_path / "folder") == ["file"]
