@@ -60,15 +60,16 @@ class Problems:
             make_folder(file.parent)
             if file.parent.is_symlink():
                 raise UserError(f"{file.parent}: a link, expected a folder of its own; remove it")
-            self._lines = open_own(file, "w", encoding="utf-8", errors="backslashreplace", buffering=1)
+            lines: TextIO = open_own(file, "w", encoding="utf-8", errors="backslashreplace", buffering=1)
         except (OSError, UserError) as error:
             say(f"note: problems cannot be listed in a file ({error}); all are shown here")
             self.file = None
             return None
         for message in self.messages[: self.MAX_LINES]:
-            _write_line(self._lines, message)
+            _write_line(lines, message)
         warn(f"warning: more problems follow; they are only listed in {file}")
-        return self._lines
+        self._lines = lines
+        return lines
 
     @property
     def where(self) -> str:
