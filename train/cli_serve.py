@@ -23,7 +23,8 @@ def _serve(args: argparse.Namespace) -> int:
     searches = [open_search(dataset.path, **options) for dataset in datasets]
     if searches[0].note:
         say(f"note: {searches[0].note}")
-    serve(searches, host=args.host, port=args.port, on_ready=lambda address: show(f"{address} (Ctrl-C ends it)"))
+    where = {"host": args.host, "port": args.port, "no_token": args.no_token}
+    serve(searches, **where, on_ready=lambda address: show(f"{address} (Ctrl-C ends it)"))
     return EXIT_DONE
 
 
@@ -31,8 +32,9 @@ def make_parser() -> Parser:
     """Return the parser of vlalign-serve."""
     parser = command_parser(
         "vlalign-serve",
-        "Show a page in the browser on which data sets are searched by words or by example. It can be reached from "
-        "this machine only, unless --host says otherwise.",
+        "Show a page in the browser on which data sets are searched by words or by example: open the address that it "
+        "prints. It can be reached from this machine only, unless --host says otherwise, and only with the token that "
+        "is part of the address.",
         "vlalign-serve words-s3d-seed0\n  vlalign-serve --dataset mine --features clip_vit_b32\n"
         "  vlalign-serve --dataset mine,msrvtt --features clip_vit_b32",
     )
@@ -47,9 +49,12 @@ def make_parser() -> Parser:
     parser.add_argument(
         "--host",
         default="127.0.0.1",
-        help="address to listen on (default: 127.0.0.1); others need the token that is printed",
+        help="address to listen on (default: 127.0.0.1)",
     )
     parser.add_argument("--port", type=int, default=8377, help="port; 0 for any free one (default: 8377)")
+    parser.add_argument(
+        "--no-token", action="store_true", help="let every user of this machine in; not with another --host"
+    )
     parser.add_argument("--device", default="auto", help=DEVICE_HELP)
     return parser
 

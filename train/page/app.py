@@ -18,13 +18,12 @@ from ..search.limits import OutOfTime, SearchBy, time_limit
 from ..search.moments import Moment
 from ..search.search import Search
 from .answers import AboutAnswer, CurveAnswer, DatasetAnswer, MomentAnswer, SearchAnswer, WordAnswer
-from .clips import Busy, Clips
+from .clips import Clips
 from .guard import Access, Guard
 from .library import Library, Missing
+from .turns import WAIT_SECONDS, Busy, Turns
 
 STATIC = Path(__file__).parent / "static"
-WAIT_SECONDS = 20.0
-"""How long a search waits for those before it."""
 SEARCH_SECONDS = 20.0
 """How long a search may compute; those after it wait as long at most."""
 MOST_RESULTS, MOST_ID_CHARACTERS, MOST_RANGE_CHARACTERS = 60, 1024, 100
@@ -178,20 +177,20 @@ def _add_about(app: FastAPI) -> None:
 
 
 def _add_searches(app: FastAPI) -> None:
-    one_search = threading.Lock()
+    one_search, turn = threading.Lock(), [Depends(Turns("searches"))]
 
     @contextmanager
     def in_turn() -> Iterator[None]:
         """Let one search compute at a time: a model is not made for several threads."""
         if not one_search.acquire(timeout=WAIT_SECONDS):
-            raise HTTPException(503, "too many searches at once; try again", {"Retry-After": "5"})
+            raise Busy("too many searches at once; try again")
         try:
             with time_limit(SEARCH_SECONDS):
                 yield
         finally:
             one_search.release()
 
-    @app.get("/api/search")
+    @app.get("/api/search", dependencies=turn)
     def find(
         of: Of, q: Words, filters: Annotated[Filters, Depends()], num: Count = 12, by: SearchBy = "both"
     ) -> SearchAnswer:
@@ -201,7 +200,7 @@ def _add_searches(app: FastAPI) -> None:
             moments = [] if videos == set() else of.search(q, num_results=num, videos=videos, by=by)
             return of.answer(moments, videos, of.search.remarks(q, by))
 
-    @app.get("/api/like")
+    @app.get("/api/like", dependencies=turn)
     def like(
         of: Of,
         video_id: VideoId,
@@ -216,13 +215,13 @@ def _add_searches(app: FastAPI) -> None:
             moments = [] if videos == set() else of.search.like(video_id, start, end, num_results=num, videos=videos)
             return of.answer(moments, videos, [])
 
-    @app.get("/api/curve")
+    @app.get("/api/curve", dependencies=turn)
     def curve(of: Of, q: Words, video_id: VideoId) -> CurveAnswer:
         """Return how well some words fit a video over its whole time."""
         with in_turn():
             return CurveAnswer.of(of.search.score_curve(q, video_id))
 
-    @app.get("/api/words")
+    @app.get("/api/words", dependencies=turn)
     def words(of: Of, q: Words, video_id: VideoId) -> list[WordAnswer]:
         """Return how well each word fits a video over its time; nothing if the run has no such scores."""
         with in_turn():
@@ -246,7 +245,7 @@ def _add_media(app: FastAPI) -> None:
         """Return the file of a video, or one range of its bytes."""
         return OpenFileResponse(*of.library.file(video_id), kept)
 
-    @app.get("/media/clip", dependencies=[Depends(check_range)], **in_ranges)
+    @app.get("/media/clip", dependencies=[Depends(check_range), Depends(Turns("clips"))], **in_ranges)
     def clip(of: Of, video_id: VideoId, start: Seconds, end: Seconds) -> Any:
         """Return a part of a video as WebM, or one range of its bytes: at most 30 seconds and 640 px a side."""
         return FileResponse(of.library.clip(video_id, start, end), media_type="video/webm", headers=kept)

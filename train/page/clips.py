@@ -6,16 +6,14 @@ import threading
 from collections import OrderedDict
 from pathlib import Path
 
+from .turns import WAIT_SECONDS, Busy
+
 MOST_KEPT = 40
 """Clips; each has some megabytes."""
 MOST_WAITING = 8
 """Requests; others are refused at once, so that searches and pictures go on being answered."""
-WAIT_SECONDS, CUT_SECONDS = 20.0, 20.0
-"""How long a request waits for those before it, and how long cutting a clip may take."""
-
-
-class Busy(Exception):
-    """Too many clips are asked for at once. The message is for the person who asked."""
+CUT_SECONDS = 20.0
+"""How long cutting a clip may take."""
 
 
 class NoClip(Exception):

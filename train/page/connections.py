@@ -13,8 +13,9 @@ REQUEST_SECONDS = 10.0
 class Connection(H11Protocol):
     """A connection that is closed if a request does not arrive whole in time, or if a new one needs its place.
 
-    The place is taken from the oldest idle connection of the address that has most of them. uvicorn itself waits for a
-    request for ever, and answers nobody else once there are too many connections.
+    The place is taken from the address that has most of them: from its oldest idle connection, or else, for an address
+    that has fewer, from its oldest one. uvicorn itself waits for a request for ever, and answers nobody else once there
+    are too many connections.
     """
 
     _timer: asyncio.TimerHandle | None = None
@@ -28,9 +29,10 @@ class Connection(H11Protocol):
         others = [c for c in self.connections if isinstance(c, Connection) and not c.transport.is_closing()]
         if len(others) > MOST_CONNECTIONS:
             numbers = Counter(other.address for other in others)
-            idle = [other for other in others if other is not self and not other.is_answering]
-            if idle:
-                min(idle, key=lambda other: (-numbers[other.address], other.made_at)).transport.abort()
+            limit = numbers[self.address]
+            free = [c for c in others if c is not self and (not c.is_answering or numbers[c.address] > limit)]
+            if free:
+                min(free, key=lambda c: (-numbers[c.address], c.is_answering, c.made_at)).transport.abort()
 
     def data_received(self, data: bytes) -> None:
         """Take a part of a request."""

@@ -3,16 +3,21 @@
 import hmac
 from collections.abc import Sequence
 from dataclasses import dataclass
-from http.cookies import CookieError, SimpleCookie
-from urllib.parse import parse_qs
+from urllib.parse import parse_qsl, urlencode
 
 from starlette.datastructures import Headers, MutableHeaders
-from starlette.responses import PlainTextResponse
+from starlette.requests import HTTPConnection
+from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 MOST_ADDRESS_BYTES = 8192
 """Longest path and query together. A query of 2,000 characters needs fewer unless all of them are emoji."""
-COOKIE = "vlalign_token"
+NO_TOKEN = "the token is missing or wrong; open the address that vlalign-serve printed"
+NO_TOKEN_PAGE = """<!doctype html>
+<html lang="en"><meta charset="utf-8"><title>vlalign search</title>
+<p>The token is missing or wrong. Open the address that <code>vlalign-serve</code> printed in its terminal; each start
+prints a new one.</p></html>
+"""
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; media-src 'self'; connect-src 'self'; "
     "base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
@@ -35,7 +40,14 @@ class Access:
     """Names by which a browser may call this server, without the port; all if empty. A page of somebody else that makes
     its own name point here (DNS rebinding) sends another one."""
     token: str | None = None
-    """Secret that a request must know; None for a server that only this machine can reach."""
+    """Secret that a request must know; None for a server of one user's machine."""
+    port: int = 0
+    """The server's. Browsers send cookies to all ports of a host, so the cookie's name has it."""
+
+    @property
+    def cookie(self) -> str:
+        """Name of the cookie that holds the token."""
+        return f"vlalign_token_{self.port}"
 
 
 class Guard:
@@ -52,24 +64,16 @@ class Guard:
         if scope["type"] != "http":
             await send({"type": "websocket.close", "code": 1008})
             return
-        gives_token = False
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
-                headers = MutableHeaders(scope=message)
-                headers.update(HEADERS)
-                if gives_token:
-                    headers.append("Set-Cookie", f"{COOKIE}={self.access.token}; HttpOnly; SameSite=Strict; Path=/")
+                MutableHeaders(scope=message).update(HEADERS)
             await send(message)
 
-        refused = self._refusal(scope)
-        if refused is not None:
-            await refused(scope, receive, send_with_headers)
-            return
-        gives_token = self.access.token is not None and b"token=" in scope["query_string"]
-        await self.app(scope, receive, send_with_headers)
+        answer = self._refusal(scope) or self._exchange(scope) or self.app
+        await answer(scope, receive, send_with_headers)
 
-    def _refusal(self, scope: Scope) -> PlainTextResponse | None:
+    def _refusal(self, scope: Scope) -> Response | None:
         headers = Headers(scope=scope)
         if scope["method"] not in ("GET", "HEAD"):
             return PlainTextResponse("only GET and HEAD are answered", 405, {"Allow": "GET, HEAD"})
@@ -80,18 +84,34 @@ class Guard:
         if self.access.hosts and _host_name(headers.get("host", "")) not in self.access.hosts:
             return PlainTextResponse("another host was asked for", 421)
         if self.access.token is not None and not self._knows_token(scope, headers):
-            return PlainTextResponse("the token is missing or wrong; open the address that vlalign-serve printed", 401)
+            asks = {"WWW-Authenticate": "Bearer"}
+            is_page = scope["path"] == "/"
+            return HTMLResponse(NO_TOKEN_PAGE, 401, asks) if is_page else JSONResponse({"detail": NO_TOKEN}, 401, asks)
         return None
 
+    def _exchange(self, scope: Scope) -> Response | None:
+        """Give the page's cookie for the token, which thereby leaves the browser's address bar; None if there is none.
+
+        Other addresses are answered at once, for programs that keep no cookies.
+        """
+        asked = _asked(scope)
+        rest = [(name, value) for name, value in asked if name != "token"]
+        if self.access.token is None or scope["path"] != "/" or rest == asked:
+            return None
+        answer = RedirectResponse(f"/?{urlencode(rest)}" if rest else "/", 303)
+        answer.set_cookie(self.access.cookie, self.access.token, httponly=True, samesite="strict")
+        return answer
+
     def _knows_token(self, scope: Scope, headers: Headers) -> bool:
-        try:
-            cookie = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
-        except CookieError:
-            cookie = None
-        given = [headers.get("authorization", "").removeprefix("Bearer "), cookie.value if cookie else ""]
-        given += parse_qs(scope["query_string"].decode("latin-1"), max_num_fields=50).get("token", [])[:1]
+        cookie = HTTPConnection(scope).cookies.get(self.access.cookie, "")
+        given = [headers.get("authorization", "").removeprefix("Bearer "), cookie]
+        given += [value for name, value in _asked(scope) if name == "token"][:1]
         wanted = (self.access.token or "").encode()
         return any(hmac.compare_digest(each.encode(errors="replace"), wanted) for each in given)
+
+
+def _asked(scope: Scope) -> list[tuple[str, str]]:
+    return parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
 
 
 def _host_name(host: str) -> str:

@@ -18,29 +18,38 @@ IDLE_SECONDS = 15
 
 
 def serve(
-    searches: Sequence[Search], *, host: str = LOOPBACK, port: int = 8377, on_ready: Callable[[str], None]
+    searches: Sequence[Search],
+    *,
+    host: str = LOOPBACK,
+    port: int = 8377,
+    no_token: bool = False,
+    on_ready: Callable[[str], None],
 ) -> None:
     """Serve the page until a signal comes.
 
     Args:
         searches: What is asked, one search for each data set.
-        host: Address to listen on. Any but a loopback address needs a token, which is part of the page's address.
+        host: Address to listen on.
         port: Port; 0 for any free one.
+        no_token: Answer every user of this machine. Otherwise, a request needs the token that is part of the page's
+            address, and new at each start.
         on_ready: Called with the page's address.
 
     Raises:
-        SettingError: The address cannot be used.
+        SettingError: The address cannot be used, or others could reach it without a token.
     """
     if not 0 <= port < 1 << 16:
         raise SettingError("port", port, "expected 0 to 65535")
+    is_local = _is_loopback(host)
+    if no_token and not is_local:
+        raise SettingError("host", host, "other machines reach it, so the token stays; leave --no-token out")
     listening = _listen(host, port)
     with listening:
         port = listening.getsockname()[1]
-        is_local = _is_loopback(host)
-        token = None if is_local else secrets.token_urlsafe(24)
+        token = None if no_token else secrets.token_urlsafe(24)
         shown = f"[{host}]" if ":" in host else host
         names = [LOOPBACK, "localhost", "[::1]", shown] if is_local else []
-        app = make_app(searches, Access(names, token))
+        app = make_app(searches, Access(names, token, port))
         on_ready(f"http://{shown}:{port}/" + (f"?token={token}" if token else ""))
         config = uvicorn.Config(
             app,

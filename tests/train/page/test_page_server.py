@@ -12,7 +12,6 @@ from fractions import Fraction
 import av
 import numpy as np
 import pytest
-import uvicorn
 from helpers.numbered import numbers_of
 from helpers.numbered import write_video as write_numbered
 from helpers.toy import make_toy
@@ -27,10 +26,11 @@ from vlalign.train.cli_train import main as train_main
 from vlalign.train.page import app as page_app
 from vlalign.train.page import clips as page_clips
 from vlalign.train.page.app import make_app
-from vlalign.train.page.clips import Busy, Clips
+from vlalign.train.page.clips import Clips
 from vlalign.train.page.guard import POLICY, Access
 from vlalign.train.page.library import Library
 from vlalign.train.page.serve import serve
+from vlalign.train.page.turns import Busy
 
 TRAIN = ["--objective", "taco", "--features", "s3d", "--num-steps", "2", "--batch-size", "4", "--num-negatives", "2"]
 HOSTS = ["127.0.0.1", "localhost"]
@@ -340,15 +340,6 @@ def test_odd_words_are_searched(client, words):
     assert client.get("/api/search", params={"q": words}).status_code == 200
 
 
-def test_elsewhere_a_token_is_needed(search):
-    app = make_app([search], Access([], "open sesame"))
-    client = TestClient(app, base_url="http://10.0.0.7")
-    assert client.get("/api/about").status_code == 401
-    assert client.get("/api/about", params={"token": "wrong"}).status_code == 401
-    assert client.get("/api/about", headers={"Cookie": b"vlalign_token=wr\xc3\xb6ng; ;;=;"}).status_code == 401
-    assert client.get("/api/about", headers={"Authorization": "Bearer open sesame"}).status_code == 200
-
-
 def test_hostile_requests_get_nothing(client):
     rng, page = random.Random(0), client.get("/").content
     parts = [
@@ -383,19 +374,6 @@ def test_a_port_in_use_is_said(search):
         port = other.getsockname()[1]
         with pytest.raises(SettingError, match="cannot be listened on"):
             serve([search], port=port, on_ready=print)
-
-
-@pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.2", "localhost"])
-def test_the_printed_address_is_answered(search, monkeypatch, host):
-    def run(server: uvicorn.Server, sockets: list) -> None:
-        asked = TestClient(server.config.app, base_url=printed[0])
-        assert asked.get("/api/about").status_code == 200
-        assert asked.get("/api/about", headers={"Host": "other.example"}).status_code == 421
-
-    printed: list[str] = []
-    monkeypatch.setattr(uvicorn.Server, "run", run)
-    serve([search], host=host, port=0, on_ready=printed.append)
-    assert printed[0].startswith(f"http://{host}:")
 
 
 def test_the_command_wants_one_thing_to_search_with(toy, capsys):

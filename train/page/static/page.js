@@ -221,11 +221,6 @@ addEventListener("keydown", (event) => {
   if (event.key === "/" && !event.target.closest("input, select, textarea")) { event.preventDefault(); byId("q").focus(); }
 });
 
-const address = new URL(location);
-if (address.searchParams.has("token")) {  // the cookie has it now; a link that is shared must not
-  address.searchParams.delete("token");
-  history.replaceState(null, "", address);
-}
 try {
   const about = await ask("/api/about", {}, undefined);
   byId("dataset").append(...about.datasets.map(({ name }) => new Option(name, name)));
