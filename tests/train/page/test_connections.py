@@ -5,18 +5,25 @@ import socket
 import threading
 import time
 import urllib.request
+from collections import Counter
 
 import pytest
 import uvicorn
+from fastapi import Depends, FastAPI
+from starlette.responses import JSONResponse
 from vlalign.train.page import connections
 from vlalign.train.page.connections import MOST_CONNECTIONS, Connection
 from vlalign.train.page.guard import Access, Guard
 from vlalign.train.page.serve import IDLE_SECONDS
+from vlalign.train.page.turns import MOST_WAITING, Busy, Turns
 
 HALF = b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n"
 
 
 async def app(scope, receive, send):
+    if scope["path"] == "/endless":
+        while (await receive())["type"] != "http.disconnect":
+            pass
     await send({"type": "http.response.start", "status": 200, "headers": []})
     await send({"type": "http.response.body", "body": b"yes"})
 
@@ -24,9 +31,16 @@ async def app(scope, receive, send):
 @pytest.fixture
 def port(monkeypatch):
     monkeypatch.setattr(connections, "REQUEST_SECONDS", 1.0)
+    with serving(Guard(app, Access(["127.0.0.1"]))) as port:
+        yield port
+
+
+@contextlib.contextmanager
+def serving(app):
+    """Serve an application as the page is served; yield the port."""
     listening = socket.create_server(("127.0.0.1", 0), backlog=MOST_CONNECTIONS)
     config = uvicorn.Config(
-        Guard(app, Access(["127.0.0.1"])),
+        app,
         http=Connection,
         limit_concurrency=MOST_CONNECTIONS + 1,
         timeout_keep_alive=IDLE_SECONDS,
@@ -36,10 +50,12 @@ def port(monkeypatch):
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
     thread.start()
-    yield listening.getsockname()[1]
-    server.should_exit = True
-    thread.join(20)
-    listening.close()
+    try:
+        yield listening.getsockname()[1]
+    finally:
+        server.should_exit = True
+        thread.join(20)
+        listening.close()
 
 
 def ask(port: int) -> bytes:
@@ -47,11 +63,13 @@ def ask(port: int) -> bytes:
         return answer.read()
 
 
-def half_requests(port: int, number: int, of_them: contextlib.ExitStack, source: str = "127.0.0.1") -> list:
+def half_requests(
+    port: int, number: int, of_them: contextlib.ExitStack, source: str = "127.0.0.1", sent: bytes = HALF
+) -> list:
     opened = []
     for _ in range(number):
         opened.append(of_them.enter_context(socket.create_connection(("127.0.0.1", port), 5, (source, 0))))
-        opened[-1].sendall(HALF)
+        opened[-1].sendall(sent)
     return opened
 
 
@@ -91,3 +109,72 @@ def test_the_place_is_taken_from_the_address_that_has_most(port):
         [one] = half_requests(port, 1, stack, "127.0.0.2")
         most = half_requests(port, MOST_CONNECTIONS + 5, stack)
         assert is_closed(most[0], 5) and not is_closed(one, 0.2)
+
+
+def test_an_address_with_all_connections_answering_silences_no_other(port):
+    endless = HALF.replace(b"/", b"/endless", 1) + b"\r\n"
+    with contextlib.ExitStack() as stack:
+        most = half_requests(port, MOST_CONNECTIONS + 5, stack, sent=endless)
+        time.sleep(0.3)
+        for _ in range(3):
+            [other] = half_requests(port, 1, stack, "127.0.0.2", HALF + b"\r\n")
+            other.settimeout(5)
+            assert other.recv(12) == b"HTTP/1.1 200"
+        assert is_closed(most[0], 5) and not is_closed(most[10], 0.2), "only as many as were needed"
+
+
+@pytest.mark.parametrize(
+    "sent, status",
+    [
+        (HALF + b"X: " + b"y" * 200_000, b"400"),
+        (HALF + b"".join(b"X%d: y\r\n" % n for n in range(20_000)), b"400"),
+        (b"GET /" + b"y" * 200_000, b"400"),
+        (b"GET /?" + b"y" * 20_000 + b" HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n", b"414"),
+        (HALF + b"Content-Length: 99999999999\r\n\r\n", b"413"),
+        (HALF + b"Transfer-Encoding: chunked\r\n\r\nffffffff\r\n", b"413"),
+        (HALF + b"Content-Length: 5\r\nExpect: 100-continue\r\n\r\n", b"413"),
+    ],
+    ids=["header", "many headers", "path", "query", "body", "chunks", "expect"],
+)
+def test_large_headers_and_bodies_are_refused_and_the_connection_closed(port, sent, status):
+    with contextlib.ExitStack() as stack:
+        connection = stack.enter_context(socket.create_connection(("127.0.0.1", port), 5))
+        with contextlib.suppress(ConnectionError):  # closed before all was sent
+            connection.sendall(sent)
+        answer = b""
+        with contextlib.suppress(ConnectionError):
+            while part := connection.recv(1 << 16):
+                answer += part
+                with contextlib.suppress(ConnectionError):
+                    connection.sendall(b"z" * 1000)  # goes on sending
+        assert answer[9:12] in (status, b"")
+        assert ask(port) == b"yes"
+
+
+def test_an_address_waits_for_its_own_requests_only():
+    app, turns, entered, go_on = FastAPI(), Turns("searches"), [], threading.Event()
+
+    @app.exception_handler(Busy)
+    async def busy(_, error: Exception) -> JSONResponse:
+        return JSONResponse(str(error), 503)
+
+    @app.get("/", dependencies=[Depends(turns)])
+    def search(wait: bool = True) -> str:
+        entered.append(wait)
+        assert not wait or go_on.wait(30)
+        return "found"
+
+    whole = HALF + b"\r\n"
+    with serving(app) as port, contextlib.ExitStack() as stack:
+        many = half_requests(port, 5 + MOST_WAITING, stack, sent=whole)
+        while not entered or turns._num_waiting.total() < MOST_WAITING - 1:  # until all have come
+            time.sleep(0.01)
+        time.sleep(0.3)
+        many += half_requests(port, 1, stack, sent=whole)
+        [refused] = half_requests(port, 1, stack, sent=whole)
+        [other] = half_requests(port, 1, stack, "127.0.0.2", whole.replace(b"/", b"/?wait=0", 1))
+        assert refused.recv(12) == b"HTTP/1.1 503"
+        assert other.recv(12) == b"HTTP/1.1 200"
+        assert entered == [True, False], "no more than one of an address occupies a thread"
+        go_on.set()
+        assert Counter(connection.recv(12) for connection in many)[b"HTTP/1.1 200"] == 1 + MOST_WAITING
