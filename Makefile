@@ -25,7 +25,7 @@ demo: $(INSTALLED)
 	$(BIN)/vlalign-train $(AT) --features resnet152+s3d
 	@$(MAKE) --no-print-directory $(ROOT)/demo/search.txt
 	$(BIN)/vlalign-evaluate $(AT) $(RUN)
-	@echo 'page:    http://127.0.0.1:8377/ after $(BIN)/vlalign-serve $(AT) $(RUN)'
+	@echo 'page:    open the address that $(BIN)/vlalign-serve $(AT) $(RUN) prints'
 
 $(ROOT)/demo/search.txt: $(ROOT)/demo/runs/$(RUN)/run.json Makefile
 	$(BIN)/vlalign-search $(AT) $(RUN) "a blue cross grows" --by picture > $@

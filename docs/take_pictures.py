@@ -8,7 +8,6 @@ FOLDER is where the commands of docs/gallery.md were run; the pictures go into d
 import argparse
 import contextlib
 import io
-import re
 import shutil
 import subprocess
 import sys
@@ -69,12 +68,12 @@ def take_reports(page: Any, folder: Path) -> None:
 
 @contextlib.contextmanager
 def served(folder: Path, dataset: str) -> Iterator[str]:
-    """Serve the search page on a data set; yield its address."""
+    """Serve the search page on a data set; yield its address, to which a query can be added."""
     command = [shutil.which("vlalign-serve", path=str(Path(sys.executable).parent)) or "vlalign-serve"]
     options = ["--dataset", dataset, "words-resnet152+s3d-seed0", "--port", "0"]
     with subprocess.Popen([*command, *options], cwd=folder, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
-        yield re.sub("/$", "", next(line for line in server.stdout if line.startswith("http")).split()[0])
+        yield next(line for line in server.stdout if line.startswith("http")).split()[0]
         server.terminate()
 
 
@@ -86,7 +85,7 @@ def take_search(browser: Browser, folder: Path) -> None:
             page = browser.new_page(
                 viewport={"width": screen["width"], "height": SCREEN_HEIGHT}, color_scheme=screen.get("color_scheme")
             )
-            page.goto(f"{address}/?q={DEMO_QUERY}")
+            page.goto(f"{address}&q={DEMO_QUERY}")
             page.wait_for_selector(".query-words button")
             page.wait_for_timeout(1000)  # for the posters of the videos
             taken.append(Image.open(io.BytesIO(page.screenshot())).convert("RGB"))
@@ -102,7 +101,7 @@ def take_search(browser: Browser, folder: Path) -> None:
 def take_moments(page: Any, folder: Path) -> None:
     """Take the search page on one longer video."""
     with served(folder, "longer") as address:
-        page.goto(f"{address}/?q={QUERY}&by=picture")
+        page.goto(f"{address}&q={QUERY}&by=picture")
         page.wait_for_selector(".query-words button")
         page.wait_for_timeout(1000)  # for the poster of the video
         save("moments", part(page, "body", "#results li"))

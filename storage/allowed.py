@@ -4,15 +4,18 @@ A data set may come from a stranger: ``videos.jsonl`` may name any file, and lin
 these folders. They are kept for each data set (``state.py``).
 """
 
+import errno
 import json
 import os
 import shlex
+import stat
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .common.errors import UserError
+from .common.safe_open import SAFE_FLAGS
 from .common.terminal import note_once
 from .files import one_at_a_time, write_json
 from .records import VideoRecord
@@ -25,6 +28,8 @@ SCANNED_NAMES = 4
 """A folder that so many videos lie in is read once. Asking for each name would take a network disk an hour for a
 million.
 """
+FOLDER_FLAGS = SAFE_FLAGS | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_PATH", 0)
+"""Flags of ``os.open`` for a folder that is no link. With ``O_PATH`` (Linux) it need not be readable."""
 _of_this_process: dict[str, list[str]] = {}
 
 
@@ -57,7 +62,8 @@ class AllowedFolders:
 
     def __init__(self, folders: Iterable[Path | str]) -> None:
         """Take folders, which may be links."""
-        self._prefixes = tuple(os.path.realpath(folder).rstrip("/") + "/" for folder in folders)
+        self.folders = [os.path.realpath(folder) for folder in folders]
+        self._prefixes = tuple(folder.rstrip("/") + "/" for folder in self.folders)
 
     @classmethod
     def of(cls, dataset: "DatasetFolder") -> "AllowedFolders":
@@ -67,6 +73,42 @@ class AllowedFolders:
     def have(self, real_path: str) -> bool:
         """Return whether a real path, without links in it, is one of the folders or lies in one."""
         return f"{real_path}/".startswith(self._prefixes)
+
+    def open(self, path: Path | str) -> tuple[int, str]:
+        """Open a regular file that lies in one of the folders, for reading; return its descriptor and real path.
+
+        Links that are there now are followed. From then on none is: the file is reached from the folder through one
+        open folder after the other, so that none can be put in between. Windows compares afterwards.
+
+        Raises:
+            OSError: There is no such file, or it lies elsewhere.
+        """
+        real_path = os.path.realpath(path)
+        if not self.have(real_path):
+            raise PermissionError(errno.EACCES, "it lies outside of the folders that may be read", str(path))
+        top = next(prefix for prefix in self._prefixes if f"{real_path}/".startswith(prefix))
+        if os.open in os.supports_dir_fd:
+            descriptor = _open_below(top, real_path[len(top) :].split("/"))
+        else:
+            descriptor = os.open(real_path, os.O_RDONLY | SAFE_FLAGS)
+        is_same = os.open in os.supports_dir_fd or os.path.realpath(path) == real_path
+        if not is_same or not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            os.close(descriptor)
+            raise FileNotFoundError(errno.ENOENT, "not a regular file", str(path))
+        return descriptor, real_path
+
+
+def _open_below(top: str, parts: Sequence[str]) -> int:
+    """Open a file below a folder, of which no part may be a link."""
+    folder = os.open(top, FOLDER_FLAGS)
+    try:
+        for part in parts[:-1]:
+            inner = os.open(part, FOLDER_FLAGS, dir_fd=folder)
+            os.close(folder)
+            folder = inner
+        return os.open(parts[-1], os.O_RDONLY | SAFE_FLAGS, dir_fd=folder)
+    finally:
+        os.close(folder)
 
 
 def outside_of_folders(dataset: "DatasetFolder", videos: Sequence[VideoRecord]) -> dict[str, str]:

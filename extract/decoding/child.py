@@ -180,7 +180,7 @@ def serve(connection: Connection, memory: FrameMemory, gpu: str) -> None:
     while True:
         request = Request.from_json(connection.recv_bytes())
         try:
-            descriptor = handed.open_regular(Path(request.path))
+            descriptor = handed.open_regular(Path(request.path), request.folders)
         except OSError as error:
             failure = handed.opening_failure(error)
             answers.send(Failed(failure.kind, str(failure)))
@@ -212,7 +212,7 @@ def serve_here(connection: Connection, memory: FrameMemory, gpu: str) -> None:
         request = Request.from_json(connection.recv_bytes())
         path = Path(request.path)
         try:
-            handed.take(path, handed.open_regular(path))
+            handed.take(path, handed.open_regular(path, request.folders))
         except OSError as error:
             failure = handed.opening_failure(error)
             answers.send(Failed(failure.kind, str(failure)))

@@ -4,11 +4,13 @@ import errno
 import io
 import os
 import stat
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import av.error
 
+from ...storage.allowed import AllowedFolders
 from ...storage.common.system import AS_IT_IS, NO_WAIT, read_at
 from .errors import VideoError
 
@@ -93,12 +95,18 @@ def open_file(path: Path) -> io.BufferedReader:
     return io.BufferedReader(HandedFile(path))
 
 
-def open_regular(path: Path) -> int:
+def open_regular(path: Path, folders: Sequence[str] | None = None) -> int:
     """Return a descriptor for reading; never wait for a pipe or a device.
+
+    Args:
+        path: The file.
+        folders: Where it must lie; None for anywhere.
 
     Raises:
         OSError: There is no such regular file.
     """
+    if folders is not None:
+        return AllowedFolders(folders).open(path)[0]
     descriptor = os.open(path, os.O_RDONLY | NO_WAIT | AS_IT_IS)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)

@@ -37,6 +37,8 @@ class Request:
     """If given, only this: the part between two seconds, as WebM."""
     elsewhere: bool = False
     """Use the decoders that open the file by its path, instead of those that read a handed descriptor."""
+    folders: Sequence[str] | None = None
+    """If given, the file must lie in one of these folders when it is opened."""
 
     def to_json(self) -> bytes:
         """Return the request as JSON."""

@@ -57,6 +57,7 @@ class DecodeProcess:
         seconds: float | None = None,
         only_probe: bool = False,
         clip: tuple[float, float] | None = None,
+        folders: Sequence[str] | None = None,
     ) -> None:
         """Send a request; its answers come by ``receive``, the last being one of ``messages.LAST``.
 
@@ -68,11 +69,12 @@ class DecodeProcess:
             seconds: If given, only the first part of the video.
             only_probe: Read the packets and decode nothing.
             clip: If given, only cut out the part between these two seconds.
+            folders: Where the file must lie when it is opened; None for anywhere.
         """
         self.num_videos += 1
         self._stderr.seek(0)
         self._stderr.truncate()
-        request = Request(str(path), wanted, sound, list(without), seconds, only_probe, clip)
+        request = Request(str(path), wanted, sound, list(without), seconds, only_probe, clip, folders=folders)
         with contextlib.suppress(ConnectionError):  # the child has ended; ``receive`` will say how
             self.connection.send_bytes(request.to_json())
 

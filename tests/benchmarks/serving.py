@@ -52,9 +52,9 @@ class Times:
         return content
 
 
-async def visit(times: Times, address: str, rng: random.Random, until: float) -> None:
+async def visit(times: Times, address: str, headers: dict[str, str], rng: random.Random, until: float) -> None:
     """Do as somebody who looks for one thing after the other."""
-    async with aiohttp.ClientSession(address, timeout=aiohttp.ClientTimeout(60)) as session:
+    async with aiohttp.ClientSession(address, headers=headers, timeout=aiohttp.ClientTimeout(60)) as session:
         while time.monotonic() < until:
             query = " ".join(rng.sample(WORDS, 4))
             found = await times.get(session, "/api/search", params={"q": query, "num": 4})
@@ -65,9 +65,9 @@ async def visit(times: Times, address: str, rng: random.Random, until: float) ->
                 await times.get(session, "/media/video", params=of, headers={"Range": "bytes=0-65535"})
 
 
-async def load(address: str, num_clients: int, seconds: float) -> bool:
+async def load(address: str, headers: dict[str, str], num_clients: int, seconds: float) -> bool:
     times, until = Times(), time.monotonic() + seconds
-    await asyncio.gather(*(visit(times, address, random.Random(n), until) for n in range(num_clients)))
+    await asyncio.gather(*(visit(times, address, headers, random.Random(n), until) for n in range(num_clients)))
     for name, of in sorted(times.seconds.items()):
         p50, p95, most = np.percentile(of, [50, 95, 100]) * 1e3
         print(f"{name:16} {len(of):6,} answers  p50 {p50:7.1f} ms  p95 {p95:7.1f} ms  longest {most:7.1f} ms")
@@ -77,7 +77,7 @@ async def load(address: str, num_clients: int, seconds: float) -> bool:
     return not times.errors
 
 
-def hostile_request(rng: random.Random, video_id: str) -> bytes:
+def hostile_request(rng: random.Random, video_id: str, known: dict[str, str]) -> bytes:
     """Return the bytes of a request that nobody should get anything for; a few just ask for a video by its id."""
     pieces = ["..", "%2e%2e", ".%2e", "/", "//", "\\", "%5c", "%2f", "%00", "static", "media", "api", "video"]
     pieces += ["etc/passwd", "pyproject.toml", "videos", "~", "%25", "%c0%ae", "file:", "C:", "index", "*"]
@@ -98,6 +98,8 @@ def hostile_request(rng: random.Random, video_id: str) -> bytes:
         f"Host: {rng.choice(hosts)}",
         f"Range: {rng.choice(['bytes', 'lines', ''])}={low}-{high}{rng.choice(['', ',0-1' * 50])}",
     ]
+    if rng.random() < 0.9:  # most know the token
+        headers += [f"{name}: {value}" for name, value in known.items()]
     lengths = ["Content-Length: 99999999999"], ["Content-Length: -1"], ["Transfer-Encoding: chunked"]
     headers += rng.choice(
         [[], *lengths, ["X: " + "y" * 70_000], ["Host: evil.example"], [f"H{n}: x" for n in range(500)]]
@@ -127,15 +129,15 @@ async def attack(port: int, request: bytes) -> bytes:
     return answer
 
 
-async def under_attack(port: int, address: str, num_requests: int) -> bool:
+async def under_attack(port: int, address: str, headers: dict[str, str], num_requests: int) -> bool:
     rng, statuses, wrong = random.Random(0), Counter(), []
-    async with aiohttp.ClientSession(address) as session:
+    async with aiohttp.ClientSession(address, headers=headers) as session:
         page = await (await session.get("/")).read()
         found = await (await session.get("/api/search", params={"q": "a", "num": 1})).json()
         video_id = found["moments"][0]["video_id"]
     start = time.monotonic()
     for first in range(0, num_requests, AT_ONCE):
-        requests = [hostile_request(rng, video_id) for _ in range(min(AT_ONCE, num_requests - first))]
+        requests = [hostile_request(rng, video_id, headers) for _ in range(min(AT_ONCE, num_requests - first))]
         for request, answer in zip(requests, await asyncio.gather(*(attack(port, r) for r in requests)), strict=True):
             head, _, body = answer.partition(b"\r\n\r\n")
             status = head.split(b" ")[1].decode() if head.startswith(b"HTTP/") else head[:20].decode(errors="replace")
@@ -148,7 +150,7 @@ async def under_attack(port: int, address: str, num_requests: int) -> bool:
     print(f"{num_requests:,} hostile requests in {time.monotonic() - start:.0f} s: {dict(statuses.most_common())}")
     for request, answer in wrong[:5]:
         print(f"  wrong: {request!r} -> {answer!r}")
-    async with aiohttp.ClientSession(address) as session, session.get("/api/about") as answer:
+    async with aiohttp.ClientSession(address, headers=headers) as session, session.get("/api/about") as answer:
         print(f"wrong: {len(wrong)}; afterwards the page answers {answer.status}")
         return not wrong and answer.status == 200
 
@@ -175,10 +177,11 @@ def main() -> int:
     with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment, text=True) as server:
         assert server.stdout is not None
         address = next(line.split()[0] for line in server.stdout if line.startswith("http"))
-        port = int(address.rstrip("/").rsplit(":", 1)[1])
+        site, token = address.split("/?token=")
+        port, headers = int(site.rsplit(":", 1)[1]), {"Authorization": f"Bearer {token}"}
         try:
-            is_well = asyncio.run(load(address, args.clients, args.seconds))
-            is_safe = asyncio.run(under_attack(port, address, args.hostile))
+            is_well = asyncio.run(load(site, headers, args.clients, args.seconds))
+            is_safe = asyncio.run(under_attack(port, site, headers, args.hostile))
             status = Path(f"/proc/{server.pid}/status").read_text().split("VmHWM:")[1].split()[0]
             print(f"server: {int(status) / 1024:.0f} MiB at most")
         finally:

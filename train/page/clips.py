@@ -4,6 +4,7 @@ import itertools
 import tempfile
 import threading
 from collections import OrderedDict
+from collections.abc import Sequence
 from pathlib import Path
 
 from .turns import WAIT_SECONDS, Busy
@@ -30,13 +31,14 @@ class Clips:
         self._cutting = threading.Lock()
         self._places = threading.BoundedSemaphore(MOST_WAITING)
 
-    def path(self, video: Path, start_seconds: float, end_seconds: float) -> Path:
+    def path(self, video: Path, start_seconds: float, end_seconds: float, folders: Sequence[str] | None = None) -> Path:
         """Return the file of a clip, as WebM.
 
         Args:
             video: The file to cut the clip from.
             start_seconds: First second of the video; time 0 of the clip.
             end_seconds: Last second of the video; at most 30 s later count.
+            folders: Where the file must lie; None for anywhere.
 
         Raises:
             Busy: Too many clips are asked for.
@@ -48,20 +50,20 @@ class Clips:
             if not self._cutting.acquire(timeout=WAIT_SECONDS):
                 raise Busy("too many clips at once; try again")
             try:
-                return self._path(video, start_seconds, end_seconds)
+                return self._path(video, start_seconds, end_seconds, folders)
             finally:
                 self._cutting.release()
         finally:
             self._places.release()
 
-    def _path(self, video: Path, start_seconds: float, end_seconds: float) -> Path:
+    def _path(self, video: Path, start_seconds: float, end_seconds: float, folders: Sequence[str] | None) -> Path:
         from ...extract.clips import cut_clip  # here: most searches need no decoder
         from ...extract.decoding.errors import VideoError
 
         try:
             key = video, video.stat().st_mtime_ns, start_seconds, end_seconds
             if key not in self._kept:
-                content = cut_clip(video, start_seconds, end_seconds, wait_seconds=CUT_SECONDS)
+                content = cut_clip(video, start_seconds, end_seconds, wait_seconds=CUT_SECONDS, folders=folders)
                 path = Path(self._folder.name) / f"{next(self._names)}.webm"
                 path.write_bytes(content)
                 self._kept[key] = path

@@ -3,13 +3,11 @@
 import os
 import threading
 from collections import defaultdict
-from dataclasses import replace
 from pathlib import Path
 
-from ...storage.allowed import refuse_other_folders
+from ...storage.allowed import AllowedFolders
 from ...storage.captions import read_captions, read_captions_about
 from ...storage.common.errors import UserError
-from ...storage.common.safe_open import own_file
 from ...storage.files import IMAGE_SUFFIXES, SOUND_SUFFIXES, VIDEO_SUFFIXES
 from ...storage.layout import DatasetFolder
 from ...storage.media import MEDIA_TYPES, Shown, how_shown
@@ -72,14 +70,11 @@ class Library:
         """
         if self.how_shown(video_id) != "file" and video_id in self._videos:
             raise Missing("browsers do not play this file; clips or pictures of it are shown")
-        path = self._real_path(video_id)
+        descriptor, path, _ = self._opened(video_id)
         if path.suffix.lower() not in SHOWN_SUFFIXES:  # the name in the list may be that of a link to any file
+            os.close(descriptor)
             raise Missing("the file of this video has no name of a video")
-        try:
-            media_type = MEDIA_TYPES[Path(self._videos[video_id].path).suffix.lower()]
-            return own_file(str(path), os.O_RDONLY), path, media_type
-        except (UserError, OSError):
-            raise Missing(NOT_READ) from None
+        return descriptor, path, MEDIA_TYPES[Path(self._videos[video_id].path).suffix.lower()]
 
     def clip(self, video_id: str, start_seconds: float, end_seconds: float) -> Path:
         """Return the file of a clip that browsers play (WebM) of any video on this machine.
@@ -91,23 +86,24 @@ class Library:
         if self.how_shown(video_id) == "pictures" and video_id in self._videos:
             raise Missing("there are no clips of this; its pictures are shown")
         try:
-            return self._clips.path(self._real_path(video_id), start_seconds, end_seconds)
+            descriptor, path, allowed = self._opened(video_id)
+            os.close(descriptor)
+            return self._clips.path(path, start_seconds, end_seconds, allowed.folders)
         except NoClip as error:
             raise Missing(f"no clip of this video: {error}") from None
 
-    def _real_path(self, video_id: str) -> Path:
-        """Return where the file of a video lies, after all links: under the root or in a folder that the user named."""
+    def _opened(self, video_id: str) -> tuple[int, Path, AllowedFolders]:
+        """Open the file of a video under the root or in a folder that the user named; return its descriptor, where it
+        lies after all links, and the folders."""
         video = self._videos.get(video_id)
         if video is None:
             raise Missing("no such video in this data set")
         try:
-            path = self.dataset.video_path(video).resolve()
-            refuse_other_folders(self.dataset, [replace(video, path=str(path))])
-        except (UserError, OSError, RuntimeError):  # the last of a circle of links
+            allowed = AllowedFolders.of(self.dataset)
+            descriptor, real_path = allowed.open(self.dataset.video_path(video))
+        except (UserError, OSError, ValueError):  # the last of a path with a zero byte
             raise Missing(NOT_READ) from None
-        if not path.is_file():
-            raise Missing(NOT_READ)
-        return path
+        return descriptor, Path(real_path), allowed
 
     def picture(self, video_id: str, seconds: float) -> bytes:
         """Return the thumbnail nearest to a time, as JPEG.

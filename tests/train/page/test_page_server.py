@@ -26,7 +26,7 @@ from vlalign.train.cli_train import main as train_main
 from vlalign.train.page import app as page_app
 from vlalign.train.page import clips as page_clips
 from vlalign.train.page.app import make_app
-from vlalign.train.page.clips import Clips
+from vlalign.train.page.clips import Clips, NoClip
 from vlalign.train.page.guard import POLICY, Access
 from vlalign.train.page.library import Library
 from vlalign.train.page.serve import serve
@@ -268,6 +268,15 @@ def test_few_clips_are_kept(tmp_path, monkeypatch):
     assert not first.exists() and all(other.exists() for other in others)
     write_numbered(video, range(24), Fraction(1, 24), container="avi", codec="mpeg4")
     assert clips.path(video, 0.5, 0.75) != others[0], "another file has come in its place"
+
+
+def test_a_clip_is_cut_from_what_lies_in_the_folders_when_it_is_opened(tmp_path):
+    (tmp_path / "root").mkdir()
+    video = write_numbered(tmp_path / "v.avi", range(12), Fraction(1, 24), container="avi", codec="mpeg4")
+    (tmp_path / "root" / "v.avi").symlink_to(video)
+    with pytest.raises(NoClip):
+        Clips().path(tmp_path / "root" / "v.avi", 0.0, 0.25, [str(tmp_path / "root")])
+    assert Clips().path(tmp_path / "root" / "v.avi", 0.0, 0.25, [str(tmp_path)]).stat().st_size
 
 
 def test_too_many_clips_at_once_are_refused(tmp_path, monkeypatch):
