@@ -40,7 +40,7 @@ def test_a_query_shows_moments_that_a_link_shows_again(address, width, colours):
         assert {"cut", "onion"} <= set(page.locator("#results li").first.locator(".word").all_inner_texts())
         assert page.locator(".word.lit").count() > 0, "each word fits some second best"
         assert page.evaluate("document.documentElement.scrollWidth") <= width
-        again = browser.new_page()
+        again = page.context.new_page()  # which has the cookie
         again.goto(page.url)
         again.get_by_text("moments for").wait_for()
         again.wait_for_load_state("networkidle")
