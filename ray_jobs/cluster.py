@@ -1,18 +1,28 @@
 """The Ray cluster: connecting to it, what a worker uses of it, and which of its machines will be gone soon."""
 
 import argparse
+import atexit
 import logging
 import os
+import secrets
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TypeVar
+from pathlib import Path
+from typing import Any, TypeVar
 
 import ray
+from ray._common.utils import get_ray_address_file
+from ray._private import ray_constants
 from ray._private.state import state  # Ray has no public way to list the nodes that are being drained
+from ray._raylet import AuthenticationTokenLoader, Config
 from ray.exceptions import RayError
+from ray.job_config import JobConfig
 
 from ..storage.common.errors import SettingError, UserError
+from ..storage.common.safe_open import own_file
 from ..storage.common.signals import take_signals_again
+from ..storage.common.terminal import say
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -33,27 +43,110 @@ def add_address(parser: argparse.ArgumentParser) -> None:
     )
 
 
+class _OwnImports(JobConfig):
+    """A job whose workers import from their own installation only.
+
+    Ray would put the driver's current folder, and that of its script, before everything else.
+    """
+
+    @property
+    def _py_driver_sys_path(self) -> list[str]:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return []
+
+    @_py_driver_sys_path.setter
+    def _py_driver_sys_path(self, folders: object) -> None:
+        del folders
+
+
 def connect(address: str | None = None) -> None:
     """Connect this process to a Ray cluster.
 
     Args:
-        address: Address of the cluster. By default the one in RAY_ADDRESS, else one that runs on this machine, else a
-            new one in this process, whose dashboard listens on the loopback interface only.
+        address: Address of the cluster. By default the one in RAY_ADDRESS, else one that this user started on this
+            machine, else a new one in this process: it listens on the loopback interface only, has no dashboard, and
+            answers nobody without its token.
 
     Raises:
-        UserError: No cluster answers.
+        UserError: No cluster answers, or none can be started.
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     if os.environ.get("NO_COLOR"):
         os.environ.setdefault("RAY_COLOR_PREFIX", "0")
+    address = address or os.environ.get("RAY_ADDRESS") or None
+    found = _address_here() if address in (None, "auto") else None
+    if address == "auto" and not found:
+        raise UserError("no Ray cluster of yours runs on this machine; start one with ray start --head")
+    if found and "RAY_AUTH_MODE" not in os.environ and AuthenticationTokenLoader.instance().has_token(True):
+        _send_token()
+    address = found or address or "local"
+    own: dict[str, Any] = _settings_of_local_ray() if address == "local" else {}
     try:
-        ray.init(address=address, namespace=NAMESPACE, logging_level=logging.WARNING, log_to_driver=True)
-    except (ConnectionError, ValueError) as error:
-        where = address or os.environ.get("RAY_ADDRESS") or "on this machine"
-        reason = " ".join(str(error).split())
-        raise UserError(f"no Ray cluster {where} answers ({reason}); start one with ray start --head") from None
+        ray.init(
+            address=address,
+            namespace=NAMESPACE,
+            logging_level=logging.WARNING,
+            log_to_driver=True,
+            job_config=_OwnImports(),
+            **own,
+        )
+    except Exception as error:  # Ray's are of all kinds
+        reason = " ".join(str(error).split())[:300]
+        if own:
+            raise UserError(
+                f"Ray did not start on this machine ({reason}); its files are in {own['_temp_dir']}: set RAY_TMPDIR "
+                "to another folder, with a short path, if that is the reason"
+            ) from None
+        raise UserError(f"no Ray cluster {address} answers ({reason}); start one with ray start --head") from None
     take_signals_again()  # a Ray in this process replaces the handler of SIGTERM
+
+
+def _address_here() -> str | None:
+    """Return the address that this user's ``ray start`` noted on this machine, if any.
+
+    Every user may write to Ray's folder: an address that another one left there would lead to their cluster, whose
+    code this process would run.
+    """
+    path = get_ray_address_file(None)
+    try:
+        with open(path, opener=own_file) as file:
+            about = os.fstat(file.fileno())
+            address = file.read().strip()
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, UserError) as error:
+        say(f"note: {path}, where Ray notes that it runs, cannot be read ({error})")
+        return None
+    if os.name == "posix" and (about.st_uid not in (0, os.geteuid()) or about.st_mode & 0o002):
+        say(f"note: {path} is another user's, so the Ray that it names is not used; pass --address to use it")
+        return None
+    return address or None
+
+
+def _send_token() -> None:
+    """Make this process and its children use Ray's token."""
+    os.environ["RAY_AUTH_MODE"] = "token"
+    Config.initialize("")  # Ray read the environment when it was imported
+
+
+def _settings_of_local_ray() -> dict[str, Any]:
+    """Prepare a Ray that nobody but this user can reach or read. Return its settings for ``ray.init``."""
+    folder = tempfile.TemporaryDirectory(
+        prefix="vlalign-", dir=os.environ.get("RAY_TMPDIR"), ignore_cleanup_errors=True
+    )
+    atexit.register(_end_local_ray, folder)  # later than Ray's own, so called before it
+    os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
+    _send_token()
+    # What Ray does on macOS and Windows: no part of it listens on other interfaces.
+    os.environ[ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR] = "0"
+    ray_constants.ENABLE_RAY_CLUSTER = False
+    inner = Path(folder.name) / "ray"  # Ray lets everybody write to its own folder; the outer one is closed
+    return {"_temp_dir": str(inner), "include_dashboard": False}
+
+
+def _end_local_ray(folder: "tempfile.TemporaryDirectory[str]") -> None:
+    ray.shutdown()
+    folder.cleanup()
 
 
 @dataclass(frozen=True)

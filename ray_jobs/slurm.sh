@@ -22,6 +22,8 @@ fi
 export PATH="$PWD/.venv/bin:$PATH"
 export RAY_AUTH_MODE=token RAY_AUTH_TOKEN  # a secret of this job, because other users may reach Ray's ports
 RAY_AUTH_TOKEN=$(python -c "import secrets; print(secrets.token_hex(32))")
+export folder  # Ray lets everybody write to its own folder, so there is one around it that is closed
+folder=$(mktemp --directory)
 ip=$(hostname --all-ip-addresses | cut --delimiter=" " --fields=1)  # this file runs on the first node
 
 start_ray() {  # more than once, because Ray gives up after 30 seconds, and packages on a shared file system load slowly
@@ -32,11 +34,17 @@ start_ray() {  # more than once, because Ray gives up after 30 seconds, and pack
     return 1
 }
 
-trap "ray stop" EXIT
-start_ray --head --node-ip-address "$ip" --port 6379 --include-dashboard=false
+end_ray() {
+    ray stop
+    rm --recursive --force "$folder"
+}
+
+trap end_ray EXIT
+start_ray --head --temp-dir "$folder/ray" --node-ip-address "$ip" --port 6379 --include-dashboard=false
 others=$((SLURM_JOB_NUM_NODES - 1))
 if [ "$others" -gt 0 ]; then  # --cpus-per-task, because a step gets one core by default
     srun --nodes="$others" --ntasks="$others" --relative=1 --cpus-per-task="$SLURM_CPUS_ON_NODE" \
-        bash -c "$(declare -f start_ray); start_ray --address $ip:6379 --block" &
+        bash -c "$(declare -f start_ray end_ray); umask 077; mkdir -p $folder; trap end_ray EXIT
+            start_ray --address $ip:6379 --block" &
 fi
 RAY_ADDRESS="$ip:6379" python "$@"  # the end of this file ends the other nodes' steps, too

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import secrets
 import shutil
 import signal
 import socket
@@ -10,10 +11,11 @@ import sys
 import tempfile
 import threading
 import time
-import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+
+from ray._private.ray_constants import ENABLE_RAY_CLUSTERS_ENV_VAR
 
 from ...storage.common.errors import UserError
 
@@ -67,8 +69,8 @@ class LocalRay:
             environment: Of all processes.
         """
         self.num_cores = num_cores
-        own = {SECRET: uuid.uuid4().hex, "RAY_AUTH_MODE": "token", "RAY_USAGE_STATS_ENABLED": "0"}
-        self.environment = {**environment, **own}
+        own = {SECRET: secrets.token_hex(32), "RAY_AUTH_MODE": "token", "RAY_USAGE_STATS_ENABLED": "0"}
+        self.environment = {**environment, **own, ENABLE_RAY_CLUSTERS_ENV_VAR: "0"}  # else it listens everywhere
         self._folder = tempfile.mkdtemp(prefix="ray", dir="/tmp")  # Ray's sockets allow no long path
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
@@ -80,7 +82,11 @@ class LocalRay:
         program = str(Path(sys.executable).with_name("ray"))
         options = ["--head", f"--port={self.address.partition(':')[2]}", "--node-ip-address=127.0.0.1"]
         options += [f"--num-cpus={self.num_cores}", f"--object-store-memory={OBJECT_STORE_BYTES}"]
-        options += [f"--temp-dir={self._folder}", "--include-dashboard=false", "--disable-usage-stats"]
+        options += [
+            f"--temp-dir={self._folder}/ray",
+            "--include-dashboard=false",
+            "--disable-usage-stats",
+        ]  # Ray opens its own folder to all
         problem = ""
         for _ in range(STARTS):
             try:

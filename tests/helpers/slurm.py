@@ -46,6 +46,7 @@ printf '127.0.0.1 localhost\\n10.77.0.1 n1\\n10.77.0.2 n2\\n' > hosts
 mount --bind hosts /etc/hosts
 mkdir -p n1 n2 ray1 ray2 /tmp/ray
 mount --bind ray1 /tmp/ray
+export TMPDIR=/tmp/ray
 ip link set lo up
 head -c 1024 /dev/urandom > munge.key
 chmod 400 munge.key
