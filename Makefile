@@ -3,7 +3,8 @@
 PYTHON ?= python3
 # pinned: what constraints.txt says. lowest: the lowest that pyproject.toml allows. newest: whatever came out last.
 VERSIONS ?= pinned
-HOW_pinned := --constraint constraints.txt --build-constraint constraints.txt
+HOW_pinned := --require-hashes --require-build-hashes --constraint constraints.txt --build-constraint constraints.txt
+SELF_pinned := --require-build-hashes --build-constraint constraints.txt
 HOW_lowest := --resolution lowest-direct
 HOW_newest := --upgrade
 # A Python that is named has an environment of its own, such as .venv-3.13; so has each other choice of versions.
@@ -79,13 +80,15 @@ docs: $(INSTALLED)
 	@echo 'page:    docs/_build/html/README.html'
 
 # Editors and type checkers find vlalign.* through links, since the folders lie at the top level (see [tool.basedpyright]).
-# uv installs what constraints.txt pins, and refuses a file whose hash is not there; made again when either file changes.
+# uv installs what constraints.txt pins, and refuses a package that it does not name and a file whose hash is not there.
+# vlalign itself has no hash, so it comes last and alone. Made again when either file changes.
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 10) and 'vlalign needs Python 3.10 or newer: make PYTHON=python3.12 ...')"
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	sed -n '/^uv==/,/[^\\]$$/p' constraints.txt > $(VENV)/uv.txt
 	$(BIN)/python -m pip install --quiet --require-hashes --requirement $(VENV)/uv.txt
-	VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --quiet $(HOW_$(VERSIONS)) --editable ".[english,dev]"
+	VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --quiet $(HOW_$(VERSIONS)) --requirement pyproject.toml --extra english --extra dev
+	VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --quiet --no-deps $(SELF_$(VERSIONS)) --editable .
 	mkdir -p .editor/vlalign
 	for folder in extract preprocess ray_jobs storage train; do ln -sfn ../../$$folder .editor/vlalign/$$folder; done
 	touch $@

@@ -124,35 +124,62 @@ def test_every_pin_has_the_hashes_of_its_files():
     assert [e.split()[0] for e in entries if not re.search(r"--hash=sha256:[0-9a-f]{64}$", e)] == []
 
 
-@pytest.mark.parametrize("is_right", [True, False])
-def test_a_file_with_another_hash_than_the_pinned_one_is_not_installed(tmp_path, is_right):
-    wheel = tmp_path / "tiny-1.0-py3-none-any.whl"
+def write_wheel(folder, name, needs=""):
+    """Write a wheel with one empty module; return its SHA-256."""
+    wheel, about = folder / f"{name}-1.0-py3-none-any.whl", f"{name}-1.0.dist-info"
+    needed = f"Requires-Dist: {needs}\n" if needs else ""
     with zipfile.ZipFile(wheel, "w") as file:
-        file.writestr("tiny.py", "")
-        file.writestr("tiny-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: tiny\nVersion: 1.0\n")
+        file.writestr(f"{name}.py", "")
+        file.writestr(f"{about}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n{needed}")
         file.writestr(
-            "tiny-1.0.dist-info/WHEEL",
-            "Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+            f"{about}/WHEEL", "Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
         )
-        file.writestr("tiny-1.0.dist-info/RECORD", "")
-    pinned = hashlib.sha256(wheel.read_bytes()).hexdigest() if is_right else "0" * 64
-    (tmp_path / "constraints.txt").write_text(f"tiny==1.0 \\\n    --hash=sha256:{pinned}\n")
-    # as the Makefile does it
-    call = [
-        "uv",
-        "pip",
-        "install",
-        "--constraint",
-        tmp_path / "constraints.txt",
-        "--no-index",
-        "--find-links",
-        tmp_path,
-        "--no-cache",
-    ]
+        file.writestr(f"{about}/RECORD", "")
+    return hashlib.sha256(wheel.read_bytes()).hexdigest()
+
+
+@pytest.mark.parametrize(
+    ("case", "reason"),
+    [
+        ("all are pinned", ""),
+        ("another hash", "Hash mismatch"),
+        ("a dependency is not named", "no trusted hash was provided for: `inner`"),
+        ("a requirement is not named", "no trusted hash was provided for: `outer`"),
+    ],
+)
+def test_only_packages_that_the_constraints_name_with_a_hash_are_installed(tmp_path, case, reason):
+    (tmp_path / "index").mkdir()
+    hashes = {"inner": write_wheel(tmp_path / "index", "inner")}
+    hashes["outer"] = write_wheel(tmp_path / "index", "outer", needs="inner")
+    if case == "another hash":
+        hashes["inner"] = "0" * 64
+    left_out = {"a dependency is not named": "inner", "a requirement is not named": "outer"}.get(case)
+    pins = [f"{name}==1.0 \\\n    --hash=sha256:{value}\n" for name, value in hashes.items() if name != left_out]
+    (tmp_path / "constraints.txt").write_text("".join(pins))
+    (tmp_path / "pyproject.toml").write_text('[project]\nname = "mine"\nversion = "1"\ndependencies = ["outer"]\n')
+    makefile = (ROOT / "Makefile").read_text()
+    options = re.search("^HOW_pinned := (.*)$", makefile, re.MULTILINE)[1].split()
+    assert "$(HOW_$(VERSIONS)) --requirement pyproject.toml" in makefile
+    call = ["uv", "pip", "install", *options, "--requirement", "pyproject.toml", "--no-index", "--find-links", "index"]
+    there = tmp_path / "there"
     done = subprocess.run(
-        [sys.executable, "-m", *map(str, call), "--target", str(tmp_path / "there"), "tiny"],
+        [sys.executable, "-m", *call, "--no-cache", "--target", str(there)],
+        cwd=tmp_path,
         text=True,
         capture_output=True,
     )
-    assert (tmp_path / "there" / "tiny.py").exists() == is_right == (done.returncode == 0), done.stderr
-    assert is_right or "Hash mismatch" in done.stderr
+    is_right = not reason
+    assert (done.returncode == 0, (there / "outer.py").exists(), (there / "inner.py").exists()) == (is_right,) * 3
+    assert reason in done.stderr
+
+
+def test_every_file_that_installs_the_pins_asks_for_hashes():
+    """Each call of uv with the constraints refuses what they do not name, or installs vlalign alone."""
+    files = ["Makefile", ".github/workflows/check.yml", "ray_jobs/Dockerfile", "tests/benchmarks/gpu/prepare.py"]
+    files += [str(path.relative_to(ROOT)) for path in (ROOT / "ray_jobs").glob("*.yaml")]
+    for name in files:
+        text = (ROOT / name).read_text().replace("\\\n", " ")
+        for line in text.splitlines():
+            if "uv pip install" in line and "$(HOW_" not in line:
+                assert "--require-hashes" in line or "--no-deps" in line, (name, line)
+            assert not re.search(r"(curl|wget)[^|]*\| *(ba)?sh", line), (name, line)

@@ -69,10 +69,10 @@ def test_parameters_for_azure_are_those_of_rays_template():
 def test_all_cluster_files_install_the_same():
     first, *others = (read(name) for name in LAUNCHER_FILES)
     installing = [line for line in first["setup_commands"] if "constraints.txt" in line or "uv.txt" in line]
-    assert len(installing) == 3
+    assert len(installing) == 4
     for other in others:
         assert other["file_mounts"] == first["file_mounts"]
-        lines = "\n".join(other["setup_commands"]).replace("vlalign[english]", "vlalign[english,s3]")
+        lines = "\n".join([*other["setup_commands"], ""]).replace("--extra english\n", "--extra english --extra s3\n")
         assert all(line in lines for line in installing)
 
 

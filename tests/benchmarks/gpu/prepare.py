@@ -37,7 +37,7 @@ def install(packages: list[str], folder: Path) -> None:
     pins = str(TOP / "constraints.txt")
     call = [Path(sys.executable).with_name("uv"), "pip", "install", "--quiet", "--no-deps", "--target", folder]
     call += ["--python-version", PYTHON, "--python-platform", PLATFORM]
-    call += ["--constraint", pins, "--build-constraint", pins, *packages]
+    call += ["--require-hashes", "--require-build-hashes", "--constraint", pins, "--build-constraint", pins, *packages]
     subprocess.run(call, check=True)
 
 
