@@ -5,6 +5,7 @@ import http.client
 import math
 import os
 import pickle
+import re
 import struct
 import urllib.error
 import urllib.request
@@ -99,8 +100,9 @@ def _complaint(path: Path, name: str, published: PublishedFile) -> str | None:
             write_json(pins_file, pins | {name: sha256})
             if not published.sha256:
                 say(
-                    f"note: nobody states the SHA-256 of {name}; this file's, first seen now, is {sha256}: "
-                    f"compare it if you can, another file of this name will be refused ({pins_file})"
+                    f"note: nobody states the SHA-256 of {name}; this file's, first seen now, is {sha256}"
+                    f"{_hint_of(name, sha256)}: compare it if you can, another file of this name will be refused "
+                    f"({pins_file})"
                 )
         except PermissionError:
             say(f"note: {pins_file} cannot be written, so another {name} would not be noticed")
@@ -110,6 +112,14 @@ def _complaint(path: Path, name: str, published: PublishedFile) -> str | None:
             f"this is the right one, remove the line of {name} from {pins_file}"
         )
     return None
+
+
+def _hint_of(name: str, sha256: str) -> str:
+    """Return what the name says about the SHA-256: many, but not all names with hexadecimal digits begin it."""
+    digits = re.search(r"-([0-9a-f]{8,})\.", name)
+    if digits is None:
+        return ""
+    return f" ({'as' if sha256.startswith(digits[1]) else 'NOT as'} the {digits[1]} in its name suggests)"
 
 
 def _download(url: str, path: Path, published: PublishedFile) -> None:
@@ -125,6 +135,8 @@ def _download(url: str, path: Path, published: PublishedFile) -> None:
             remove_file(partial)
             raise ValueError(f"removed what was downloaded: {complaint}")
         move(partial, path)
+        if published.sha256:
+            say(f"{path.name}: its SHA-256 is the published one")
 
 
 def _receive_all(url: str, partial: Path, what: str) -> None:

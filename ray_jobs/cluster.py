@@ -20,9 +20,9 @@ from ray.exceptions import RayError
 from ray.job_config import JobConfig
 
 from ..storage.common.errors import SettingError, UserError
-from ..storage.common.safe_open import own_file
 from ..storage.common.signals import take_signals_again
 from ..storage.common.terminal import say
+from ..storage.common.writing import open_to_read
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -107,9 +107,9 @@ def _address_here() -> str | None:
     Every user may write to Ray's folder: an address that another one left there would lead to their cluster, whose
     code this process would run.
     """
-    path = get_ray_address_file(None)
+    path = Path(get_ray_address_file(None))
     try:
-        with open(path, opener=own_file) as file:
+        with open_to_read(path) as file:
             about = os.fstat(file.fileno())
             address = file.read().strip()
     except FileNotFoundError:

@@ -136,10 +136,11 @@ def test_every_profile_has_weights_with_a_page_or_no_network():
     assert REGISTRY["r3d152_K_200ep.pth"].sources == ()
 
 
-def test_a_download_lands_in_the_cache_whole_and_pinned(serve, cache):
+def test_a_download_lands_in_the_cache_whole_and_pinned(serve, cache, capsys):
     server = serve(Server())
     register(server.url, size_bytes=len(CONTENT), sha256=sha256(CONTENT))
     assert published_weights(NAME) == cache / NAME
+    assert f"{NAME}: its SHA-256 is the published one" in capsys.readouterr().err
     assert (cache / NAME).read_bytes() == CONTENT
     assert names_in(cache) == {NAME, "sha256.json"} and pins(cache) == {NAME: sha256(CONTENT)}
     assert published_weights(NAME) == cache / NAME
@@ -303,6 +304,29 @@ def test_a_file_without_a_published_hash_is_noted_once(cache, capsys, is_stated)
     )
     published_weights(NAME)
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("fits", [True, False])
+def test_digits_in_a_name_are_compared_with_the_hash(cache, capsys, monkeypatch, fits):
+    digits = sha256(CONTENT)[:8] if fits else "0123abcd"
+    name = f"net-{digits}.pth"
+    monkeypatch.setitem(weights.PUBLISHED, name, PublishedFile(()))
+    cache.mkdir(parents=True)
+    (cache / name).write_bytes(CONTENT)
+    published_weights(name)
+    assert f"({'as' if fits else 'NOT as'} the {digits} in its name suggests)" in capsys.readouterr().err
+
+
+def test_the_table_of_the_weights_says_what_each_is_checked_against():
+    page = (Path(__file__).resolve().parents[2] / "docs" / "extraction.md").read_text()
+    rows = dict(re.findall(r"^\| `([\w.-]+)` \| (the (?:published|first)[^|]*) \|$", page, re.MULTILINE))
+    assert rows.keys() == REGISTRY.keys()
+    for name, published in REGISTRY.items():
+        assert ("published SHA-256" in rows[name], "published size" in rows[name], "you put" in rows[name]) == (
+            bool(published.sha256),
+            published.size_bytes is not None,
+            not published.sources,
+        ), name
 
 
 def test_another_file_of_the_same_name_is_refused_with_both_hashes(serve, cache):
