@@ -59,6 +59,29 @@ def test_a_misspelt_key_of_a_cluster_file_is_noticed():
         prepared(read("extract_howto100m.yaml") | {"setup_comands": []})
 
 
+@pytest.mark.parametrize("name", LAUNCHER_FILES)
+def test_a_cluster_wants_a_token_and_its_dashboard_stays_on_the_head(name):
+    config = read(name)
+    starting = [c for c in config["head_start_ray_commands"] + config["worker_start_ray_commands"] if "ray start" in c]
+    assert starting and all(command.startswith("RAY_AUTH_MODE=token ") for command in starting)
+    hosts = [re.findall(r"--dashboard-host=(\S+)", command) for command in starting if "--head" in command]
+    assert hosts == [["127.0.0.1"]]
+    text = (FILES / name).read_text(encoding="utf-8")
+    assert "0.0.0.0" not in text and "(umask 077; ray get-auth-token" in text
+    assert config["file_mounts"]["~/.ray/auth_token"] == "~/.ray/auth_token"
+
+
+def test_machines_at_aws_admit_nobody_else_and_keep_their_role_and_disks_to_themselves():
+    """Ray's own security group would admit ssh from everywhere."""
+    for node in read("extract_howto100m.yaml")["available_node_types"].values():
+        about = node["node_config"]
+        assert about["SecurityGroupIds"] == ["YOUR-SECURITY-GROUP"]
+        assert about["MetadataOptions"] == {"HttpTokens": "required", "HttpPutResponseHopLimit": 1}
+        assert all(disk["Ebs"]["Encrypted"] for disk in about["BlockDeviceMappings"])
+    opened = re.findall(r"authorize-security-group-ingress.*--(cidr|source-group) (\S+)", PAGE)
+    assert opened == [("source-group", "$group"), ("cidr", "YOUR-ADDRESS/32")]
+
+
 def test_parameters_for_azure_are_those_of_rays_template():
     folder = Path(ray.autoscaler.__file__).parent / "_private" / "_azure"
     template = json.loads((folder / "azure-vm-template.json").read_text(encoding="utf-8"))
@@ -90,6 +113,10 @@ def test_rays_own_code_starts_both_machine_types_in_a_simulated_aws(monkeypatch,
 
         config = prepared(read("extract_howto100m.yaml"))
         region = config["provider"]["region"]
+        made = boto3.client("ec2", region).create_security_group(GroupName="vlalign", Description="vlalign")
+        for node in config["available_node_types"].values():
+            assert node["node_config"]["SecurityGroupIds"] == ["YOUR-SECURITY-GROUP"]
+            node["node_config"]["SecurityGroupIds"] = [made["GroupId"]]
         for name in ("vlalign-head", "vlalign-worker"):
             boto3.client("iam").create_instance_profile(InstanceProfileName=name)
         config = bootstrap_aws(config)
@@ -103,7 +130,11 @@ def test_rays_own_code_starts_both_machine_types_in_a_simulated_aws(monkeypatch,
                 Filters=[{"Name": "instance-id", "Values": [machine.id]}]
             )["IamInstanceProfileAssociations"]
             assert association["IamInstanceProfile"]["Arn"].endswith(f"/{name}")
+            assert machine.metadata_options["HttpTokens"] == "required"
         assert machine.instance_lifecycle == "spot"
+        groups = boto3.client("ec2", region).describe_security_groups()["SecurityGroups"]
+        rules = [rule for group in groups for rule in group["IpPermissions"]]
+        assert not any(addresses["CidrIp"] == "0.0.0.0/0" for rule in rules for addresses in rule["IpRanges"])
 
 
 # Kubernetes
@@ -193,6 +224,15 @@ def test_pods_share_the_image_the_user_and_the_claim():
         assert container["securityContext"] == {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
 
 
+def test_the_job_wants_a_token_and_opens_no_port():
+    assert CLUSTER["authOptions"] == {"mode": "token"}
+    assert "serviceType" not in CLUSTER["headGroupSpec"] and "headService" not in CLUSTER["headGroupSpec"]
+    for pod in PODS:
+        assert not {"hostNetwork", "hostPID", "hostIPC"} & pod["spec"].keys()
+        assert not any("hostPort" in port for port in pod["spec"]["containers"][0].get("ports", []))
+    assert PODS[1]["spec"]["automountServiceAccountToken"] is False
+
+
 def test_the_job_runs_rays_pinned_version_and_options_that_exist(capsys):
     pins = (TOP / "constraints.txt").read_text(encoding="utf-8")
     assert re.search(rf"^ray=={re.escape(CLUSTER['rayVersion'])} ", pins, re.M)
@@ -260,7 +300,20 @@ def test_the_image_gets_every_package_and_nothing_else_of_the_checkout():
     assert ignored[1] == "*" and {line[1:] for line in ignored if line.startswith("!")} == copied
 
 
+def test_the_image_runs_as_an_ordinary_user_and_opens_no_port():
+    lines = (FILES / "Dockerfile").read_text(encoding="utf-8").splitlines()
+    assert [line for line in lines if line.startswith("USER ")] == ["USER vlalign"]
+    assert lines.index("USER vlalign") > max(i for i, line in enumerate(lines) if line.startswith("RUN "))
+    assert not any(line.startswith(("EXPOSE", "ADD ")) for line in lines)
+
+
 # Slurm
+
+
+def test_a_job_of_slurm_wants_a_token_and_keeps_rays_files_to_itself():
+    text = (FILES / "slurm.sh").read_text(encoding="utf-8")
+    assert "export RAY_AUTH_MODE=token RAY_AUTH_TOKEN" in text and "--include-dashboard=false" in text
+    assert "folder=$(mktemp --directory)" in text and '--temp-dir "$folder/ray"' in text
 
 
 @pytest.mark.parametrize("name", ["slurm.sh", "slurm_torchrun.sh"])
