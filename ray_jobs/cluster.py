@@ -15,7 +15,7 @@ import ray
 from ray._common.utils import get_ray_address_file
 from ray._private import ray_constants
 from ray._private.state import state  # Ray has no public way to list the nodes that are being drained
-from ray._raylet import AuthenticationTokenLoader, Config
+from ray._raylet import AuthenticationTokenLoader, Config  # pyright: ignore[reportAttributeAccessIssue]
 from ray.exceptions import RayError
 from ray.job_config import JobConfig
 
@@ -94,8 +94,8 @@ def connect(address: str | None = None) -> None:
         reason = " ".join(str(error).split())[:300]
         if own:
             raise UserError(
-                f"Ray did not start on this machine ({reason}); its files are in {own['_temp_dir']}: set RAY_TMPDIR "
-                "to another folder, with a short path, if that is the reason"
+                f"Ray did not start on this machine ({reason}); its files were in {own['_temp_dir']}: if that is the "
+                "reason, set RAY_TMPDIR to another folder with a short path"
             ) from None
         raise UserError(f"no Ray cluster {address} answers ({reason}); start one with ray start --head") from None
     take_signals_again()  # a Ray in this process replaces the handler of SIGTERM
@@ -132,7 +132,7 @@ def _send_token() -> None:
 def _settings_of_local_ray() -> dict[str, Any]:
     """Prepare a Ray that nobody but this user can reach or read. Return its settings for ``ray.init``."""
     folder = tempfile.TemporaryDirectory(
-        prefix="vlalign-", dir=os.environ.get("RAY_TMPDIR"), ignore_cleanup_errors=True
+        prefix="vlalign-", dir=os.environ.get("RAY_TMPDIR") or None, ignore_cleanup_errors=True
     )
     atexit.register(_end_local_ray, folder)  # later than Ray's own, so called before it
     os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
