@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .common.errors import UserError
-from .common.safe_open import SAFE_FLAGS
 from .common.terminal import note_once
+from .common.writing import SAFE_FLAGS
 from .files import one_at_a_time, write_json
 from .records import VideoRecord
 from .state import state_file, writable_state_file
