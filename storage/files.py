@@ -19,6 +19,8 @@ from .common.writing import make_folder, open_own, remove_file, written_whole
 IDENTITY_BYTES = 1 << 16
 LARGE_BYTES = 1 << 30
 """Reading a file of this size takes seconds."""
+MOST_JSON_BYTES, MOST_LINE_BYTES = 1 << 26, 1 << 24
+"""Of a file of JSON, and of a line of one. The largest that commands write have a thousandth of it."""
 TURN_SECONDS, LOOK_SECONDS = 10.0, 0.02
 """How long to wait for a lock, and how often to try. Locks are held for much less; after this time something else is
 wrong, such as a network file system without locks.
@@ -132,12 +134,26 @@ def check_regular(path: Path) -> None:
             raise UserError(f"{path}: a pipe, a socket or a device, expected a file; remove it")
 
 
-def read_json(path: Path) -> Any:
-    """Read a JSON file. Raises ``UserError`` if it is not valid JSON."""
+def read_small(path: Path, most_bytes: int) -> bytes:
+    """Return the content of a file that anybody may have made.
+
+    Raises:
+        ValueError: It holds more than ``most_bytes``.
+        UserError: It is a pipe, a socket or a device.
+    """
     check_regular(path)
+    with path.open("rb") as file:
+        content = file.read(most_bytes + 1)
+    if len(content) > most_bytes:
+        raise ValueError(f"it has more than {most_bytes >> 20} MiB")
+    return content
+
+
+def read_json(path: Path) -> Any:
+    """Read a JSON file. Raises ``UserError`` if it is not valid JSON, or has more than ``MOST_JSON_BYTES``."""
     todo = "remove it and run the command that makes it again"
     with refuse_unreadable(path, "not valid JSON", todo, (ValueError, RecursionError)):
-        return json.loads(path.read_text(encoding="utf-8"))
+        return json.loads(read_small(path, MOST_JSON_BYTES).decode())
 
 
 def read_object(path: Path, most_bytes: int) -> dict[str, Any]:
@@ -147,12 +163,7 @@ def read_object(path: Path, most_bytes: int) -> dict[str, Any]:
         ValueError: The file holds anything else, or more than ``most_bytes``.
         UserError: It is a pipe, a socket or a device.
     """
-    check_regular(path)
-    with path.open("rb") as file:
-        content = file.read(most_bytes + 1)
-    if len(content) > most_bytes:
-        raise ValueError(f"it has more than {most_bytes >> 20} MiB")
-    about = json.loads(content)
+    about = json.loads(read_small(path, most_bytes))
     if not isinstance(about, dict):
         raise ValueError(f"a {type(about).__name__}; expected an object")
     return about
@@ -168,15 +179,17 @@ def write_jsonl(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
 def numbered_jsonl(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield the number and the object of each line that is not blank.
 
-    Raises ``UserError`` for a line without an object.
+    Raises ``UserError`` for a line without an object, or of more than ``MOST_LINE_BYTES``.
     """
     check_regular(path)
     with path.open("rb") as file:
-        for number, line in enumerate(file, start=1):
+        for number, line in enumerate(iter(lambda: file.readline(MOST_LINE_BYTES + 1), b""), start=1):
             where = f"{path}, line {number}"
             with refuse_unreadable(
                 where, "not valid JSON in UTF-8", "expected one object on each line", (ValueError, RecursionError)
             ):
+                if len(line) > MOST_LINE_BYTES:
+                    raise ValueError(f"it has more than {MOST_LINE_BYTES >> 20} MiB")
                 text = line.decode("utf-8-sig" if number == 1 else "utf-8")
                 if not text.strip():
                     continue

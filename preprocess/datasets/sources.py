@@ -11,13 +11,15 @@ from typing import Any, NamedTuple
 
 from ...storage.common.errors import UserError
 from ...storage.common.problems import Problems
-from ...storage.files import check_regular
+from ...storage.files import check_regular, read_small
 from ...storage.records import Caption, VideoRecord
 
 Record = VideoRecord | Caption
 
 EXPECTED = "expected the file as its authors publish it"
 
+MOST_BYTES = 1 << 30
+"""Of a file that is read at once. The largest published one has a tenth of it."""
 csv.field_size_limit(1 << 27)  # captions can be long; Python's default limit is 128 KiB
 
 
@@ -81,7 +83,8 @@ class Annotations:
             return values
 
         try:
-            value = json.loads(path.read_text(encoding="utf-8-sig"), object_pairs_hook=without_duplicates)
+            content = read_small(path, MOST_BYTES).decode("utf-8-sig")
+            value = json.loads(content, object_pairs_hook=without_duplicates)
         except (ValueError, RecursionError) as error:
             raise UserError(f"{path}: not valid JSON in UTF-8 ({error}); {EXPECTED}") from None
         if not isinstance(value, kind):
@@ -207,8 +210,9 @@ def read_lines(path: Path) -> list[str]:
         UserError: The file is not valid UTF-8.
     """
     try:
-        return [line.strip() for line in path.read_text(encoding="utf-8-sig").splitlines() if line.strip()]
-    except UnicodeDecodeError as error:
+        content = read_small(path, MOST_BYTES).decode("utf-8-sig")
+        return [line.strip() for line in content.splitlines() if line.strip()]
+    except ValueError as error:
         raise UserError(f"{path}: not valid UTF-8 ({error}); {EXPECTED}") from None
 
 
