@@ -205,7 +205,11 @@ def read_jsonl(path: Path) -> list[dict[str, Any]]:
 
 
 def sha256_of(path: Path) -> str:
-    """Return the SHA-256 of a file, in hexadecimal digits. For a large file, progress is shown."""
+    """Return the SHA-256 of a file, in hexadecimal digits. For a large file, progress is shown.
+
+    Raises ``UserError`` for a pipe, a socket or a device.
+    """
+    check_regular(path)
     digest, num_bytes = hashlib.sha256(), path.stat().st_size
     with path.open("rb") as file:
         blocks = iter(lambda: file.read(1 << 20), b"")

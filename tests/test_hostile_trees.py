@@ -3,17 +3,26 @@
 Nothing outside changes, nobody is dialled, no code runs, nothing hangs, and bad input is one line.
 """
 
+import mmap
+import os
 import re
+import socket
+import subprocess
 import sys
+import tempfile
+import time
 from itertools import islice
 from pathlib import Path
 
 import pytest
-from helpers.hostile_trees import COMMANDS, Grounds, faults
+from helpers import hostile_trees
+from helpers.hostile_trees import COMMANDS, MOST_BYTES, Grounds, Tree, faults
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="not on this system: pipes, devices and forks of Linux")
 
 NUM_TREES, PARTS, NUM_FAST = 90, 3, 1
+LONG = {"preprocess", "extract again", "extract folder", "train from"}
+"""Each of these takes seconds, and what it reads and writes is mostly what others do."""
 KNOWN: dict[str, str] = {}
 """{tree: what goes wrong there}. Whoever mends one removes it here."""
 
@@ -52,7 +61,51 @@ def test_each_command_of_the_package_is_tried():
     assert {call[0] for call in COMMANDS.values()} == {name or "vlalign" for name in names}
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+def dial() -> None:
+    with socket.socket() as one:
+        one.setblocking(False)
+        one.connect_ex(("192.0.2.1", 80))
+
+
+def take_memory() -> None:
+    bytearray(MOST_BYTES + (64 << 20))[:: mmap.PAGESIZE] = bytes(-(-(MOST_BYTES + (64 << 20)) // mmap.PAGESIZE))
+
+
+WRONG = {
+    "changed outside: home/.bashrc": lambda root: root.parent.joinpath("home", ".bashrc").chmod(0o600),
+    "changed outside: home/new": lambda root: root.parent.joinpath("home", "new").mkdir(),
+    "changed outside: home/documents/letter.txt": lambda root: os.remove(root.parent / "home/documents/letter.txt"),
+    "changed outside: tmp/x": lambda root: Path(tempfile.gettempdir(), "x").touch(),
+    "changed inside: toy/x": lambda root: Path(root, "toy", "x").touch(),
+    "dialled": lambda root: dial(),
+    "started": lambda root: subprocess.run(["true"], check=True),
+    "ran": lambda root: exec(compile("1", str(root / "toy" / "module.py"), "exec")),
+    "took": lambda root: take_memory(),
+    "traceback": lambda root: 1 / 0,
+    "exit code 9": lambda root: sys.exit(9),
+    "exit code -6": lambda root: os.abort(),
+    "control characters": lambda root: print("\x1b[2J"),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_what_a_command_does_wrong_is_seen(grounds, monkeypatch, wrong):
+    clean = grounds.clean_run("store info")
+    monkeypatch.setattr(hostile_trees, "main_of", lambda command: lambda call: (WRONG[wrong](grounds.root) and 0) or 0)
+    outcome = grounds.run(Tree("store info", "toy/videos.jsonl", "empty"))
+    assert any(wrong in fault for fault in faults(clean, outcome, "store info")), outcome
+
+
+def test_a_command_that_waits_is_seen(grounds, monkeypatch):
+    clean = grounds.clean_run("store info")
+    monkeypatch.setattr(hostile_trees, "SECONDS", 0)
+    monkeypatch.setattr(hostile_trees, "WAITING", 1)
+    monkeypatch.setattr(hostile_trees, "main_of", lambda command: lambda call: time.sleep(100))
+    outcome = grounds.run(Tree("store info", "toy/videos.jsonl", "empty"))
+    assert "went on" in faults(clean, outcome, "store info")[0] and "<lambda>" in outcome.shown
+
+
+@pytest.mark.parametrize("command", [command for command in COMMANDS if command not in LONG])
 def test_a_command_in_a_few_hostile_trees(grounds, command):
     check(faulty_trees(grounds, command, NUM_FAST), grounds, command)
 

@@ -11,12 +11,13 @@ from ..storage.common.problems import Problems
 from ..storage.common.progress import Listener, report_progress_to
 from ..storage.common.terminal import say
 from ..storage.common.writing import check_folders
-from ..storage.files import read_json, sha256_of, write_json, write_jsonl
+from ..storage.files import read_json, write_json, write_jsonl
 from ..storage.layout import DatasetFolder, find_dataset
 from ..storage.records import SPLITS
 from .config import TrainConfig
 from .data.stores import Stores
 from .objectives import objective_for
+from .outside import sha256_of_tensors
 from .papers.departures import departures_of, recipe_note
 from .results import changed_from, make_room, result_folder, usual_question
 from .run_files import read_config, score_weights
@@ -188,7 +189,7 @@ def _fingerprint(request: _Request, device: str) -> dict[str, object]:
 
     return {
         **request.asked_for,
-        "model_sha256": sha256_of(request.run_folder / MODEL_FILE),
+        "model_sha256": sha256_of_tensors(request.run_folder / MODEL_FILE),
         "inputs": describe_inputs(request.asked, request.stores),
         "device": title_of(find_device(device)),
     }

@@ -8,6 +8,7 @@ from pathlib import Path
 from safetensors import safe_open
 
 from ..storage.common.errors import UserError, unreadable
+from ..storage.files import check_regular, sha256_of
 
 TRAIN_AGAIN = "train the run again"
 BEGIN_ANEW = "remove it, and the run begins anew"
@@ -15,7 +16,12 @@ BEGIN_ANEW = "remove it, and the run begins anew"
 
 @contextlib.contextmanager
 def refusing(path: Path, todo: str = TRAIN_AGAIN) -> Iterator[None]:
-    """Turn whatever libraries raise for a damaged file into one line that ends with what to do."""
+    """Turn whatever libraries raise for a damaged file into one line that ends with what to do.
+
+    Raises:
+        UserError: The file is damaged, or a pipe, whose opening would not end.
+    """
+    check_regular(path)
     try:
         yield
     except UserError:
@@ -48,6 +54,16 @@ def read_shapes(path: Path, prefix: str = "", todo: str = TRAIN_AGAIN) -> dict[s
     with refusing(path, todo), safe_open(path, framework="pt") as file:
         names = [name for name in file.offset_keys() if name.startswith(prefix)]
         return {name.removeprefix(prefix): tuple(file.get_slice(name).get_shape()) for name in names}
+
+
+def sha256_of_tensors(path: Path) -> str:
+    """Return the SHA-256 of a safetensors file.
+
+    Raises:
+        UserError: It is none. A file with a hole costs nothing to send, and hashing it could take hours.
+    """
+    read_shapes(path)
+    return sha256_of(path)
 
 
 def difference(expected: dict[str, tuple[int, ...]], there: dict[str, tuple[int, ...]]) -> str | None:

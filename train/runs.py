@@ -12,12 +12,13 @@ from ..storage.captions import read_captions_about
 from ..storage.common.errors import SettingError, UserError
 from ..storage.common.packages import package_version
 from ..storage.common.terminal import one_line, say
-from ..storage.files import check_regular, read_json, sha256_of, write_json
+from ..storage.files import check_regular, read_json, write_json
 from ..storage.layout import DatasetFolder
 from ..storage.shards import EXTRACTED
 from ..storage.values import is_text
 from .config import TrainConfig
 from .data.stores import StoreFacts, StoreOrigin, Stores, facts_of, open_stores
+from .outside import sha256_of_tensors
 from .run_files import UnknownRun, check_run, read_config
 from .run_layout import LABELS_FILE, MODEL_FILE, RUN_FILE
 
@@ -67,7 +68,7 @@ def describe_inputs(dataset: DatasetFolder, stores: Stores, init: Path | None = 
         "features": [*map(facts_of, stores.features)],
     }
     if init is not None:
-        inputs["init"] = {"run": init.name, "model_sha256": sha256_of(init / MODEL_FILE)}
+        inputs["init"] = {"run": init.name, "model_sha256": sha256_of_tensors(init / MODEL_FILE)}
     if stores.recordings is not None:
         inputs["recordings"] = facts_of(stores.recordings)
     return inputs

@@ -637,7 +637,8 @@ class Grounds:
                 os.fdopen(n, "r" if n == 0 else "w", 1, closefd=False, errors="backslashreplace") for n in range(3)
             )
             tempfile.tempdir = None
-            faulthandler.dump_traceback_later(SECONDS, file=shown, repeat=True)
+            faulthandler.disable()
+            faulthandler.register(signal.SIGUSR1, file=shown)  # pytest's own watch holds a lock that a fork keeps
             os.chdir(self.case / "cwd")
             size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
             resource.setrlimit(resource.RLIMIT_AS, (size + ADDRESS_SPACE,) * 2)
@@ -680,6 +681,9 @@ def _wait(child: int, most_seconds: float) -> int | None:
             code = os.waitstatus_to_exitcode(status)
         else:
             time.sleep(0.002)
+    if code is None:
+        os.kill(child, signal.SIGUSR1)  # it says where it is
+        time.sleep(0.2)
     with contextlib.suppress(ProcessLookupError):
         os.killpg(child, signal.SIGKILL)
     if code is None:
