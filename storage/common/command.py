@@ -85,7 +85,9 @@ def _run(command: Command, args: argparse.Namespace, prog: str) -> int:
             warn(f"{prog}: error: {missing}")
             error_code = EXIT_MISTAKE
         elif isinstance(error, MemoryError):
-            warn(f"{prog}: error: there is not enough memory ({error or 'a file is too large'}); --verbose says where")
+            warn(
+                f"{prog}: error: there is not enough memory{f' ({error})' if str(error) else ''}; --verbose says where"
+            )
             error_code = EXIT_INCOMPLETE
         elif stop_code:
             error_code = stop_code

@@ -11,6 +11,7 @@ import fcntl
 import hashlib
 import http.client
 import importlib
+import io
 import json
 import os
 import re
@@ -31,7 +32,7 @@ from functools import cache
 from pathlib import Path
 from urllib.parse import parse_qs, urlencode, urlsplit
 
-import vlalign
+from PIL import Image
 from vlalign.extract.render import render_video
 from vlalign.preprocess.prepare import SPACY_MODEL
 from vlalign.preprocess.tag import load_pipeline
@@ -40,6 +41,7 @@ from vlalign.storage.files import write_jsonl
 from vlalign.storage.layout import DatasetFolder
 from vlalign.storage.profiles import PROFILES
 from vlalign.storage.records import VideoRecord
+from vlalign.storage.thumbnails import Thumbnail, write_thumbnails
 
 from helpers.toy import make_toy
 from helpers.training import GATED, TWO_STEPS, options
@@ -306,11 +308,15 @@ UNPRIVILEGED = {*MODES, "immutable"}
 
 # What a command did
 
-UNGUESSABLE = re.compile(r"[0-9]+-[0-9a-f]{8}\.partial|[0-9a-f]{32}|tmp[a-z0-9_]{8}")
+UNGUESSABLE = re.compile(r"[0-9]+-[\w-]{8}\.partial|[0-9a-f]{32}|tmp[a-z0-9_]{8}")
 CHANGING = [(re.compile(r"\d{20}-[0-9a-f]{8}"), "SHARD"), (re.compile(r"tfevents\.[^/]*"), "tfevents.TIME")]
 CHANGING += [(re.compile(r"vlalign-clips-\w+"), "vlalign-clips")]
-OPENED = {"open": 0, "os.listdir": 0, "os.scandir": 0, "os.mkdir": 0, "os.remove": 0, "os.rmdir": 0, "os.chmod": 0}
-OPENED |= {"os.truncate": 0, "os.utime": 0, "shutil.rmtree": 0, "shutil.move": 1, "sqlite3.connect": 0}
+NAMED: dict[str, list[tuple[int, int | None]]] = {
+    **{event: [(0, None)] for event in ("open", "os.listdir", "os.scandir", "os.truncate", "sqlite3.connect")},
+    **{"os.mkdir": [(0, 2)], "os.chmod": [(0, 2)], "os.utime": [(0, 3)], "os.remove": [(0, 1)], "os.rmdir": [(0, 1)]},
+    **{"os.rename": [(0, 2), (1, 3)], "os.link": [(0, 2), (1, 3)], "os.symlink": [(1, 2)]},
+}
+"""{audit event: where its arguments have a path, and the open folder in which that lies}"""
 STARTED = {"subprocess.Popen", "os.exec", "os.posix_spawn", "os.spawn", "os.system"}
 ASKED = {"socket.connect", "socket.sendto", "socket.sendmsg", "socket.getaddrinfo", "socket.gethostbyname"}
 OWN_PROGRAMS = {"ffmpeg", "ffprobe", "nvidia-smi", "ldd", "ldconfig", "uname", "lscpu", "gcc", "cc", "c++", "g++"}
@@ -375,12 +381,9 @@ class _Watch:
         sys.addaudithook(self.note)
 
     def note(self, event: str, args: tuple) -> None:
-        if event in OPENED or event in ("os.rename", "os.link", "os.symlink"):
-            for value in args[:2] if event in ("os.rename", "os.link", "os.symlink") else [args[OPENED[event]]]:
-                if isinstance(value, str | bytes | os.PathLike):
-                    path = os.path.abspath(os.fsdecode(value))
-                    if path.startswith(self.prefix):
-                        self.write("touched", path[len(self.prefix) :])
+        if event in NAMED:
+            for place, folder in NAMED[event]:
+                self.note_name(args[place], -1 if folder is None else args[folder])
         elif event in ASKED:
             address = args[1] if event == "socket.connect" else args[-1] if event.startswith("socket.send") else args[0]
             host = address[0] if isinstance(address, tuple) else address
@@ -397,6 +400,14 @@ class _Watch:
             self.write("ran", args[0].co_filename)
         elif event == "ctypes.dlopen" and str(args[0]).startswith(self.prefix):
             self.write("loaded", str(args[0]))
+
+    def note_name(self, name: object, folder: int) -> None:
+        if isinstance(name, str | bytes | os.PathLike):
+            path = os.fsdecode(name)
+            if folder >= 0 and os.path.exists(f"/proc/self/fd/{folder}"):
+                path = os.path.join(os.readlink(f"/proc/self/fd/{folder}"), path)
+            if (path := os.path.abspath(path)).startswith(self.prefix):
+                self.write("touched", path[len(self.prefix) :])
 
     def write(self, what: str, about: str) -> None:
         os.write(self.log, json.dumps([what, about]).encode() + b"\n")
@@ -489,20 +500,21 @@ class Grounds:
         self._prepare("store", "export", "s3d", str(self.case / "there" / "linked"), "--form", "npy")
         profile = asdict(PROFILES["logmel"]) | {"name": "theirs"}
         (self.case / "profile.json").write_text(json.dumps(profile))
-        toy.write_videos(videos)
+        toy.write_videos([*videos, *(VideoRecord(video_id=f"gone{n}", path=f"videos/gone{n}.mp4") for n in range(25))])
+        jpeg = io.BytesIO()
+        Image.new("RGB", (16, 9)).save(jpeg, "jpeg")
+        write_thumbnails(toy.thumbnails, [Thumbnail(f"v{n:03d}", 0.0, jpeg.getvalue(), "s") for n in range(12)])
         splits = ["train"] * 6 + ["validation", "test"] * 3
         rows = ({"video_id": f"v{n:03d}", "caption": CUT, "split": split} for n, split in enumerate(splits))
         write_jsonl(toy.path / "annotations" / "captions.jsonl", rows)
         self._prepare("train", *TWO_STEPS, "--run-name", "taco")
         for name in ("gated", "fresh"):
             self._prepare("train", *GATED_RUN, "--features", "s3d", "--run-name", name)
-        for name in ("taco", "gated", "fresh"):
+        for name in ("taco", "gated"):
             self._prepare("evaluate", name)
         self._prepare("index", "taco")
         self._prepare("search", "taco", CUT)
         self._prepare("runs", "--compare", "gated", "taco")
-        for name in ("metrics.json", "queries.jsonl", "report.html"):
-            (toy.runs / "fresh" / name).unlink(missing_ok=True)
         self._link(toy)
 
     def _link(self, toy: DatasetFolder) -> None:
@@ -736,6 +748,3 @@ def faults(base: Outcome, outcome: Outcome, command: str) -> list[str]:
     if outcome.grown_bytes - base.grown_bytes > MOST_BYTES:
         found.append(f"took {outcome.grown_bytes >> 20} MiB")
     return found
-
-
-__all__ = ["COMMANDS", "KINDS", "Grounds", "Outcome", "Tree", "faults", "vlalign"]

@@ -48,6 +48,7 @@ def raising(error):
             "vlalign-test: error: [Errno 13] Permission",
             id="no right",
         ),
+        pytest.param(MemoryError(), 1, "vlalign-test: error: there is not enough memory", id="no memory"),
         pytest.param(KeyboardInterrupt(), 130, "vlalign-test: stopped\n", id="stopped"),
     ],
 )
