@@ -21,9 +21,9 @@ from helpers.hostile_trees import COMMANDS, MOST_BYTES, Grounds, Tree, faults
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="not on this system: pipes, devices and forks of Linux")
 
 NUM_TREES, PARTS = 90, 3
-FAST = {"extract": 2, "preprocess": 1, "train": 2, "evaluate again": 3, "search like": 2, "index": 1, "serve": 1}
+FAST = {"extract": 2, "train": 2, "evaluate again": 3, "search like": 2, "index": 1, "serve": 1}
 FAST |= {"runs list": 3, "runs delete": 3, "store verify": 3, "store compact": 3, "doctor": 1, "vlalign": 2}
-"""{command: number of trees that are tried each time}"""
+"""{command: number of trees that are tried each time}. Loading what vlalign-preprocess tags with takes seconds."""
 KNOWN: dict[str, str] = {}
 """{tree: what goes wrong there}. Whoever mends one removes it here."""
 
@@ -60,7 +60,8 @@ def test_each_command_of_the_package_is_tried():
     scripts = Path(__file__).parents[1].joinpath("pyproject.toml").read_text().split("[project.scripts]")[1]
     names = re.findall(r"^vlalign-?(\w*) =", scripts.split("\n[")[0], re.MULTILINE)
     expected = {name or "vlalign" for name in names}
-    assert {call[0] for call in COMMANDS.values()} == {COMMANDS[fast][0] for fast in FAST} == expected
+    assert {call[0] for call in COMMANDS.values()} == expected
+    assert {COMMANDS[command][0] for command in FAST} == expected - {"preprocess"}
 
 
 def dial() -> None:
@@ -114,10 +115,10 @@ def test_a_command_in_a_few_hostile_trees(grounds, command):
 
 ONCE_WRONG = [
     Tree("train", "toy/captions/about.json", "sparse"),  # was read as a whole
-    Tree("train", "toy/runs/new/state.safetensors", "pipe"),  # was waited for
+    Tree("train from", "toy/runs/new/state.safetensors", "pipe"),  # was waited for
     Tree("evaluate again", "toy/runs/taco/model.safetensors", "huge"),  # was hashed for hours
     Tree("runs list", "toy/runs/gated/run.json", "huge"),  # MemoryError
-    Tree("extract plan", "toy/videos.jsonl", "huge"),  # a line without an end
+    Tree("extract", "toy/videos.jsonl", "huge"),  # a line without an end
 ]
 """Trees in which a command did wrong before."""
 
