@@ -268,11 +268,11 @@ def _odd_names(names: Iterable[bytes]) -> Callable[[Path, Path], None]:
         if not path.exists():
             raise NotHere
         for name in names:
-            copy = os.path.join(os.fsencode(path.parent), name + os.fsencode(path.suffix))
+            copy = path.parent / (os.fsdecode(name) + path.suffix)
             if path.is_dir():
-                shutil.copytree(os.fsencode(path), copy, ignore=shutil.ignore_patterns(b"*.safetensors", b"*.mp4"))
+                shutil.copytree(path, copy, ignore=shutil.ignore_patterns("*.safetensors", "*.mp4"))
             else:
-                shutil.copyfile(os.fsencode(path), copy)
+                shutil.copyfile(path, copy)
 
     return lay
 
@@ -653,7 +653,7 @@ class Grounds:
             faulthandler.register(signal.SIGUSR1, file=shown)  # pytest's own watch holds a lock that a fork keeps
             os.chdir(self.case / "cwd")
             size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-            resource.setrlimit(resource.RLIMIT_AS, (size + ADDRESS_SPACE,) * 2)
+            resource.setrlimit(resource.RLIMIT_AS, (size + ADDRESS_SPACE, size + ADDRESS_SPACE))
             resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
             resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
             if no_rights and os.geteuid() == 0:
