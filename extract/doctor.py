@@ -12,6 +12,7 @@ from pathlib import Path
 from ..storage.common.errors import UserError, reason_of
 from ..storage.common.packages import EXTRAS, NEEDED, install_command, package_version
 from ..storage.common.processes import available_cores
+from ..storage.common.programs import find_program
 
 LEAST_DISK_BYTES = 2 << 30
 """With less, a store of a small data set may not fit."""
@@ -136,7 +137,7 @@ def _gpu() -> Finding:
     if torch.cuda.is_available():
         names = [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
         return Finding("GPU", f"{', '.join(names)}; torch {torch.__version__}")
-    if shutil.which("nvidia-smi") is None:
+    if find_program("nvidia-smi") is None:
         return Finding("GPU", f"none; everything runs on the CPU (torch {torch.__version__})")
     cause = "a build for the CPU" if torch.version.cuda is None else f"built for CUDA {torch.version.cuda}"
     todo = "compare the CUDA version of nvidia-smi with torch's, and install the build of torch that fits it"

@@ -12,6 +12,7 @@ import torch
 from ..storage.common.device import memory_used, title_of
 from ..storage.common.errors import UserError
 from ..storage.common.problems import Problems
+from ..storage.common.programs import keep_compiled_code_private
 from ..storage.common.progress import progress
 from ..storage.common.signals import keeping, uninterrupted
 from ..storage.common.terminal import say
@@ -97,6 +98,7 @@ class Trainer:
         self.average = copy.deepcopy(self.model).eval().requires_grad_(False) if self.config.average else None
         self.model.set_precision(self.config.precision)
         if self.config.compile:
+            keep_compiled_code_private()
             self.model.compile_layers()
         # Decoupled weight decay: as a part of the gradient, Adam would scale it up to full steps for rows of the
         # vocabulary and positions that no batch has, and a pretrained model would forget them.

@@ -1,7 +1,6 @@
 """Pictures by the ffmpeg program, if it is installed. It may be another version than PyAV's, with other codecs."""
 
 import os
-import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -12,6 +11,7 @@ import av
 import numpy as np
 from av.error import FFmpegError
 
+from ...storage.common.programs import find_program
 from ...storage.common.system import IS_LINUX
 from . import sandbox
 from .container import OWN_CLOCK_CONTAINERS, SAFE_OPENING, first_frame, open_video, time_base_of, video_stream
@@ -37,7 +37,7 @@ def can_use_ffmpeg() -> bool:
 
 def ffmpeg_program() -> str | None:
     """Return the path of the ffmpeg program; None if there is none."""
-    return shutil.which("ffmpeg")
+    return find_program("ffmpeg")
 
 
 def _start(command: list[str], *, stderr: BinaryIO | int) -> subprocess.Popen[bytes]:
@@ -57,7 +57,7 @@ def _memory_file() -> BinaryIO:
 
 def ffmpeg_version() -> str:
     """Return the program's version, such as "5.1.6"."""
-    with _start(["ffmpeg", "-version"], stderr=subprocess.PIPE) as program:
+    with _start([str(ffmpeg_program()), "-version"], stderr=subprocess.PIPE) as program:
         words = program.communicate()[0].decode(errors="replace").split()
     return words[2] if len(words) > 2 else "unknown"
 
@@ -85,7 +85,7 @@ def ffmpeg_pictures(decoding: Decoding, wanted: np.ndarray) -> Iterator[tuple[in
         ffmpeg.input(f"file:{info.path}", **SAFE_OPENING, **times)[str(index)]
         .output("pipe:1", format="nut", vcodec="rawvideo", fps_mode="passthrough", enc_time_base=-1)
         .global_args("-v", "level+warning", "-nostdin", "-threads", "1")
-        .compile()
+        .compile(str(ffmpeg_program()))
     )
     complaints = _memory_file()
     program = _start(command, stderr=complaints)

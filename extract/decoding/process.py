@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ...storage.common.processes import python_command
+from ...storage.common.programs import python_command, without_current_folder
 from ...storage.common.system import SIGKILL, SIGXCPU
 from . import link, sandbox
 from .decode import Wanted
@@ -38,7 +38,10 @@ class DecodeProcess:
             gpu: The GPU whose video engine decodes, such as "cuda:0"; empty: none.
         """
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 (lives as long as the child)
-        environment = sandbox.environment(os.environ) | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+        environment = without_current_folder(sandbox.environment(os.environ)) | {
+            "OMP_NUM_THREADS": "1",
+            "OPENBLAS_NUM_THREADS": "1",
+        }
         if gpu:
             environment |= {name: os.environ[name] for name in CUDA_VARIABLES if name in os.environ}
         self._link = link.start(python_command(COMMAND), gpu, num_bytes_for(wanted), environment, self._stderr)

@@ -18,6 +18,7 @@ from pathlib import Path
 from ray._private.ray_constants import ENABLE_RAY_CLUSTERS_ENV_VAR
 
 from ...storage.common.errors import UserError
+from ...storage.common.programs import without_current_folder
 
 SECRET = "RAY_AUTH_TOKEN"
 START_SECONDS = 300
@@ -70,7 +71,8 @@ class LocalRay:
         """
         self.num_cores = num_cores
         own = {SECRET: secrets.token_hex(32), "RAY_AUTH_MODE": "token", "RAY_USAGE_STATS_ENABLED": "0"}
-        self.environment = {**environment, **own, ENABLE_RAY_CLUSTERS_ENV_VAR: "0"}  # else it listens everywhere
+        own[ENABLE_RAY_CLUSTERS_ENV_VAR] = "0"  # else it listens everywhere
+        self.environment = {**without_current_folder(environment), **own}
         self._folder = tempfile.mkdtemp(prefix="ray", dir="/tmp")  # Ray's sockets allow no long path
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))

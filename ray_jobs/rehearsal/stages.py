@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...storage.common.errors import UserError
-from ...storage.common.processes import python_command
+from ...storage.common.programs import python_command
 from ...storage.common.terminal import say
 from .machine import LocalRay, Usage, disk_bytes
 

@@ -20,7 +20,7 @@ from typing import Any
 
 from .connections import parents_socket, start_connected
 from .errors import UserError
-from .processes import python_command
+from .programs import python_command, without_current_folder
 from .signals import CommandSignals, command_signals, stopping, uninterrupted, what_is_kept
 from .system import signal_self
 from .terminal import logger, say, warn
@@ -82,7 +82,8 @@ class Child:
         ignore = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)"
         self.name = name
         self.process, self.connection = start_connected(
-            python_command(f"{ignore}; from {module} import main; main()"), {**os.environ, **(environment or {})}
+            python_command(f"{ignore}; from {module} import main; main()"),
+            without_current_folder({**os.environ, **(environment or {})}),
         )
 
     def send(self, message: object) -> None:

@@ -17,11 +17,11 @@ from .errors import SettingError, UserError
 from .exits import EXIT_INCOMPLETE, EXIT_MISTAKE, EXIT_SIGNAL
 from .packages import package_version, what_is_missing
 from .parser import Parser
+from .programs import start_programs_without_current_folder
 from .progress import TerminalProgress, report_progress_to
 from .signals import CommandSignals, command_signals, stopping, what_is_kept
 from .system import SIGPIPE
 from .terminal import Level, logger, messages_on_terminal, warn
-from .threads import limit_spinning
 
 Command = Callable[[argparse.Namespace], int]
 """Runs with the parsed arguments and returns the exit code."""
@@ -46,7 +46,7 @@ def run_command(command: Command, parser: Parser, argv: list[str] | None) -> int
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # characters that the terminal's encoding lacks
     args = parser.parse_args(argv)
-    limit_spinning()
+    start_programs_without_current_folder()
     listener = None if args.quiet else TerminalProgress()
     level = Level.QUIET if args.quiet else Level.VERBOSE if args.verbose else Level.USUAL
     with messages_on_terminal(level), report_progress_to(listener), command_signals.taken():

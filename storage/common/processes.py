@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -15,6 +14,7 @@ from multiprocessing.context import SpawnContext, SpawnProcess
 from typing import Any, Protocol, TypeVar
 
 from .errors import UserError
+from .programs import python_command, start_programs_without_current_folder, without_current_folder
 from .signals import leave_signals_to_the_parent, uninterrupted
 from .system import IS_WINDOWS
 from .terminal import Level, show_messages, shown_level
@@ -38,18 +38,6 @@ class InOrder(Protocol):
             doing: What the function does, for messages, such as "tagging captions".
         """
         ...
-
-
-def python_command(program: str) -> list[str]:
-    """Return the beginning of a command line that runs a program in another Python.
-
-    Nothing is imported from the current folder, which may be a stranger's: ``python -c`` alone would run a
-    ``signal.py`` that lies there. Python 3.13 imports modules before the program's first statement, so only ``-P``
-    helps; Python 3.10 lacks it. PYTHONPATH and installed packages work as ever.
-    """
-    if sys.version_info >= (3, 11):
-        return [sys.executable, "-P", "-c", program]
-    return [sys.executable, "-c", f"import sys; sys.path[:] = filter(None, sys.path); {program}"]
 
 
 def available_cores() -> int:
@@ -137,7 +125,7 @@ _STARTING = threading.Lock()
 
 @contextlib.contextmanager
 def _python_commands() -> Iterator[None]:
-    """Let multiprocessing start its processes by ``python_command``. It has no option for that."""
+    """Let multiprocessing start its processes by ``python_command``. It has no option for that, nor for variables."""
 
     def start(path: bytes, args: list[Any], passfds: Any) -> int:
         # [Python, its options, "-c", program, ...]
@@ -145,11 +133,15 @@ def _python_commands() -> Iterator[None]:
         return start_process(path, [*args[:at], *python_command(args[at + 1])[1:], *args[at + 2 :]], passfds)
 
     with _STARTING:
-        start_process = util.spawnv_passfds
+        start_process, before = util.spawnv_passfds, dict(os.environ)
+        after = without_current_folder(before)
+        changed = {name: value for name, value in before.items() if after.get(name) != value}
         util.spawnv_passfds = start  # type: ignore[assignment]
         try:
+            start_programs_without_current_folder()
             yield
         finally:
+            os.environ.update(changed)
             util.spawnv_passfds = start_process
 
 

@@ -1,31 +1,48 @@
 """Processes that this package starts import nothing from the current folder, which may be a stranger's."""
 
 import os
+import pkgutil
+import shutil
+import stat
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from helpers.videos import scene
+from torch._inductor.runtime.cache_dir_utils import cache_dir
 from vlalign.extract.render import render_video
+from vlalign.storage.common.programs import COMPILED_CODE, find_program, keep_compiled_code_private
+from vlalign.storage.common.system import IS_WINDOWS
 
 pytestmark = pytest.mark.portable
 
-NAMES = (
-    *("_weakrefset", "abc", "codecs", "collections", "contextlib", "encodings", "functools", "io"),
-    *("linecache", "logging", "multiprocessing", "os", "pickle", "re", "sitecustomize", "signal", "site", "socket"),
-    *("struct", "subprocess", "threading", "traceback", "types", "typing", "usercustomize", "warnings"),
-    *("av", "numpy", "PIL", "torch", "tqdm", "transformers", "vlalign"),
+PROGRAMS = (
+    *("cc", "ffmpeg", "ffprobe", "g++", "gcc", "git", "ld", "ldconfig", "lscpu"),
+    *("nvidia-smi", "objdump", "ptxas", "ssh", "uv"),
 )
-"""Modules that a process imports early, or that Python itself does."""
-POOL = """
+INSTALLED = {module.name for module in pkgutil.iter_modules() if module.name.isidentifier()}
+EVERY_MODULE = sorted({*INSTALLED, *sys.stdlib_module_names, "sitecustomize", "usercustomize", "vlalign"})
+EMPTY_ENTRIES = """
+import os
+for name in ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH"):
+    os.environ[name] = os.pathsep.join(["", ".", os.environ.get(name, "")])
+"""
+"""Such an entry means the current folder. A Python that is started with it would import its own modules from there, so
+it comes later."""
+POOL = (
+    EMPTY_ENTRIES
+    + """
 from vlalign.storage.common.processes import in_processes
 import on_purpose
 
 if __name__ == "__main__":
     print(list(in_processes(on_purpose.double, range(4), num_processes=2, doing="doubling")))
 """
-CHILD = """
+)
+CHILD = (
+    EMPTY_ENTRIES
+    + """
 import time
 from vlalign.storage.common.children import Child
 
@@ -35,13 +52,38 @@ if __name__ == "__main__":
     print(child.receive())
     child.stop(time.monotonic() + 60)
 """
-DECODER = """
+)
+DECODER = (
+    EMPTY_ENTRIES
+    + """
 import sys
 from vlalign.extract import extract_video, load_extractor
 
 if __name__ == "__main__":
     print(*extract_video(sys.argv[1], [load_extractor("logmel")]))
 """
+)
+IMPORTS = (
+    EMPTY_ENTRIES
+    + """
+import subprocess
+import sys
+from vlalign.storage.common.programs import python_command, without_current_folder
+
+modules = "train.one_process", "extract.device_workers", "extract.decoding.child", "ray_jobs.worker", "preprocess.tag"
+program = "; ".join(f"import vlalign.{name}" for name in modules)
+libraries = "import transformers.modeling_utils, timm, faiss, spacy, matplotlib.figure, torch.utils.tensorboard, ray"
+environment = without_current_folder(os.environ)
+subprocess.run([*python_command(f"{program}; {libraries}; print(1)")], env=environment, check=True)
+"""
+)
+"""What all kinds of processes import."""
+RECORDER = """
+import sys
+names = open({file!r}, "a", buffering=1)
+sys.addaudithook(lambda event, args: event == "import" and names.write(args[0].partition(".")[0] + "\\n"))
+"""
+"""Writes down each module that is tried, whether there is one or not."""
 ON_PURPOSE = """
 def double(number):
     return 2 * number
@@ -52,14 +94,22 @@ def main():
 """
 
 
+def plant(folder, names):
+    """Fill a folder with modules and programs that leave their names in the file ``ran`` beside it when they run."""
+    folder.mkdir()
+    ran = str(folder.parent / "ran")
+    for name in names:
+        (folder / f"{name}.py").write_text(f"open({ran!r}, 'a').write({name!r} + ' ')\n")
+    for name in PROGRAMS:
+        (folder / name).write_text(f"#!/bin/sh\necho {name} >> {ran!r}\nexit 1\n")
+        (folder / name).chmod(0o755)
+    return folder
+
+
 @pytest.fixture
 def planted(tmp_path):
-    """A folder with modules that leave their names in the file ``ran`` when they are imported."""
-    folder = tmp_path / "planted"
-    folder.mkdir()
-    for name in NAMES:
-        (folder / f"{name}.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'a').write({name!r} + ' ')\n")
-    return folder
+    """A folder with a module of each name that can be imported on this machine."""
+    return plant(tmp_path / "planted", EVERY_MODULE)
 
 
 def run(command, folder, **variables):
@@ -86,12 +136,56 @@ def test_a_process_runs_nothing_from_the_current_folder_but_finds_pythonpath(tmp
 
 
 def test_commands_run_nothing_from_the_current_folder(tmp_path, planted):
-    """With two devices, the command starts processes of all kinds."""
+    """With two devices, the command starts processes of all kinds. An empty entry of PATH is the current folder."""
     (tmp_path / "videos").mkdir()
     for number in range(4):
         render_video(scene(0.6), tmp_path / "videos" / f"v{number}.mp4")
     at = ["--root", str(tmp_path / "root"), "--dataset", "mine"]
     call = [*at, "--videos", str(tmp_path / "videos"), "--features", "logmel", "--device", "cpu,cpu"]
-    done = run([str(Path(sys.executable).with_name("vlalign-extract")), *call], planted)
+    path = os.pathsep.join(["", ".", os.environ["PATH"]])
+    done = run([str(Path(sys.executable).with_name("vlalign-extract")), *call], planted, PATH=path)
     assert done.returncode == 0, done.stderr
     assert "4 videos tried" in done.stderr
+
+
+@pytest.mark.slow
+def test_no_name_that_is_tried_is_taken_from_the_current_folder(tmp_path):
+    """Libraries try many modules that are not installed, too."""
+    (tmp_path / "sitecustomize.py").write_text(RECORDER.format(file=str(tmp_path / "tried")))
+    (tmp_path / "program.py").write_text(IMPORTS)
+    path = os.pathsep.join(filter(None, (str(tmp_path), os.environ.get("PYTHONPATH"))))
+    program = [sys.executable, str(tmp_path / "program.py")]
+    empty = plant(tmp_path / "empty", ())
+    assert run(program, empty, PYTHONPATH=path).stdout == "1\n"
+    tried = {name for name in (tmp_path / "tried").read_text().split() if name.isidentifier()}
+    assert {"torch", "numpy", "vlalign"} < tried and len(tried - set(EVERY_MODULE)) > 10
+    (tmp_path / "sitecustomize.py").unlink()
+    everything = plant(tmp_path / "everything", {*tried, *EVERY_MODULE})
+    done = run(program, everything, PYTHONPATH=path)
+    assert done.stdout == "1\n", done.stderr
+
+
+def test_programs_are_found_in_absolute_folders_only(tmp_path, monkeypatch, planted):
+    other = tmp_path / "other"
+    other.mkdir()
+    monkeypatch.chdir(planted)
+    monkeypatch.setenv("PATH", os.pathsep.join(["", ".", "../planted", str(other)]))
+    assert shutil.which("ffmpeg") and find_program("ffmpeg") is None
+    program = other / ("ffmpeg.exe" if IS_WINDOWS else "ffmpeg")
+    program.write_text("")
+    assert IS_WINDOWS or find_program("ffmpeg") is None, "it is no program"
+    program.chmod(0o755)
+    assert find_program("ffmpeg") == str(program)
+
+
+def test_what_torch_compiles_lies_in_a_folder_of_the_user(tmp_path, monkeypatch):
+    monkeypatch.delenv(COMPILED_CODE, raising=False)
+    monkeypatch.setenv("VLALIGN_CACHE", str(tmp_path))
+    (tmp_path / "compiled").mkdir(mode=0o777)
+    keep_compiled_code_private()
+    folder = Path(os.environ[COMPILED_CODE])
+    assert folder == tmp_path / "compiled" and (IS_WINDOWS or stat.S_IMODE(folder.stat().st_mode) == 0o700)
+    assert cache_dir() == str(folder)
+    monkeypatch.setenv(COMPILED_CODE, str(tmp_path / "mine"))
+    keep_compiled_code_private()
+    assert os.environ[COMPILED_CODE] == str(tmp_path / "mine")

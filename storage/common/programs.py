@@ -1,0 +1,89 @@
+"""How programs and other Pythons are started: with nothing from the current folder, which may be a stranger's."""
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from .system import IS_WINDOWS
+
+SEARCH_PATHS = "PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "DYLD_FALLBACK_LIBRARY_PATH"
+"""Variables with folders that programs, modules and libraries are taken from."""
+COMPILED_CODE = "TORCHINDUCTOR_CACHE_DIR"
+"""Names the folder from which torch.compile loads programs that it made before."""
+
+
+def python_command(program: str) -> list[str]:
+    """Return the beginning of a command line that runs a program in another Python.
+
+    Nothing is imported from the current folder: ``python -c`` alone would run a ``signal.py`` that lies there. Python
+    3.13 imports modules before the program's first statement, so only ``-P`` helps; Python 3.10 lacks it. PYTHONPATH
+    and installed packages work as ever. Start it with ``without_current_folder`` of the environment: an empty entry of
+    PYTHONPATH is the current folder, too.
+    """
+    if sys.version_info >= (3, 11):
+        return [sys.executable, "-P", "-c", program]
+    return [sys.executable, "-c", f"import sys; sys.path[:] = filter(None, sys.path); {program}"]
+
+
+def without_current_folder(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return variables for another program, without folders that depend on where it is started.
+
+    An empty entry, as in ``PATH=$PATH:``, means the current folder, and so may any relative one.
+    """
+    kept = dict(environment)
+    for name in SEARCH_PATHS:
+        if kept.get(name):
+            kept[name] = os.pathsep.join(_absolute(kept[name]))
+            if not kept[name] and name != "PATH":  # an empty PATH finds nothing; without one, systems look elsewhere
+                del kept[name]
+    return kept
+
+
+def start_programs_without_current_folder() -> None:
+    """Change this process's variables as ``without_current_folder`` does: libraries start programs, too."""
+    after = without_current_folder(os.environ)
+    for name in SEARCH_PATHS:
+        if name not in after:
+            os.environ.pop(name, None)
+        elif after[name] != os.environ[name]:
+            os.environ[name] = after[name]
+
+
+def find_program(name: str) -> str | None:
+    """Return the path of a program in an absolute folder of PATH; None if there is none.
+
+    ``shutil.which`` also looks in the current folder: on Windows always, elsewhere for an empty entry.
+    """
+    file_name = f"{name}.exe" if IS_WINDOWS else name
+    for folder in _absolute(os.environ.get("PATH", os.defpath)):
+        path = os.path.join(folder, file_name)
+        if os.path.isfile(path) and os.access(path, os.X_OK):
+            return path
+    return None
+
+
+def keep_compiled_code_private() -> None:
+    """Make torch.compile keep what it compiles in a folder of the user's.
+
+    Its own default is a name in /tmp that can be guessed, and it loads code from there, whoever made that folder.
+    Without a home folder, what is compiled is kept until this process ends.
+    """
+    if os.environ.get(COMPILED_CODE):
+        return
+    try:
+        folder = Path(os.environ.get("VLALIGN_CACHE") or Path.home() / ".cache" / "vlalign").absolute() / "compiled"
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        folder.chmod(0o700)  # fails if it belongs to somebody else
+    except (OSError, RuntimeError):
+        import atexit
+        import tempfile
+
+        made = tempfile.TemporaryDirectory(prefix="vlalign-compiled-")
+        atexit.register(made.cleanup)
+        folder = Path(made.name)
+    os.environ[COMPILED_CODE] = str(folder)
+
+
+def _absolute(entries: str) -> list[str]:
+    return [entry for entry in entries.split(os.pathsep) if os.path.isabs(entry)]
