@@ -132,6 +132,6 @@ class ExtractionSettings:
             return encoder
         if not is_hub_name(encoder):
             return self.weights.get(name, PRETRAINED)
-        from .encoders.files import pinned  # asks the hub
+        from ..storage.model_files import pinned  # asks the hub
 
         return pinned(encoder)

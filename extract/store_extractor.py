@@ -10,11 +10,11 @@ from ..storage.common.errors import UserError
 from ..storage.common.terminal import say
 from ..storage.hub_names import is_hub_name, read_hub_name
 from ..storage.layout import DatasetFolder
+from ..storage.model_files import find_files
 from ..storage.profiles import PROFILES
 from ..storage.records import EXACT
 from ..storage.shards import Shard, read_shard
 from ..storage.store_folder import shard_files
-from .encoders.files import find_files
 from .encoders.own import is_own_encoder
 from .extractor import NAMED, Extractor, load_extractor
 from .settings import PRETRAINED

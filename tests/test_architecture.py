@@ -64,7 +64,7 @@ def read_folder_table(text: str) -> dict[str, tuple[set[str], set[str]]]:
 TABLE = read_folder_table(PAGE)
 EXCEPTIONS = {
     ("extract/models/clip.py", "transformers"),
-    ("extract/encoders/files.py", "transformers"),
+    ("storage/model_loading.py", "transformers"),
     ("extract/encoders/hub.py", "transformers"),
     ("extract/encoders/hub_text.py", "transformers"),
     ("train/search/encoders.py", "vlalign.extract"),

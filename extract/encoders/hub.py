@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
@@ -18,9 +18,17 @@ from torch import nn
 from ...storage.common.errors import UserError, reason_of
 from ...storage.common.packages import EXTRAS, install_command
 from ...storage.hub_names import POOLINGS, HubName
+from ...storage.model_files import ModelFiles, find_files
+from ...storage.model_loading import (
+    load_network,
+    load_processor,
+    load_text_processor,
+    new_network,
+    quiet_transformers,
+    read_config,
+)
 from ...storage.records import Profile, Weights
 from . import METHODS, SHARED_WITH_TEXTS
-from .files import ModelFiles, find_files, quiet_transformers, text_processor
 from .hub_network import HubNetwork, picture_input
 from .pictures import Pictures, pictures_of
 from .text_rules import BY_PIPELINE, NoTextRule, text_recipe, tokenizer_of
@@ -80,7 +88,7 @@ class HubEncoder:
         num_frames = _num_frames(config)
         try:
             with torch.device("meta"):
-                network = self._network(_new_model(config), config)
+                network = self._network(new_network(config), config)
             pictures = self._pictures(num_frames)
             side = pictures.crop_px or pictures.short_side_px
             frames = () if num_frames is None else (num_frames,)
@@ -112,21 +120,11 @@ class HubEncoder:
         Raises:
             UserError: The weights are missing, incomplete, or of a type that is not computed with.
         """
-        from transformers import AutoModel
-
         quiet_transformers()
         self.files.check_types()
         config = self._config()
         try:
-            model, about = AutoModel.from_pretrained(
-                self.files.folder,
-                config=config,
-                dtype=torch.float32,
-                local_files_only=True,
-                use_safetensors=True,
-                trust_remote_code=False,
-                output_loading_info=True,
-            )
+            model, about = load_network(self.files, config, dtype=torch.float32)
         except LOAD_ERRORS as error:
             raise self._refused(error) from None
         missing = sorted(about["missing_keys"])
@@ -146,7 +144,7 @@ class HubEncoder:
         if network.told not in SHARED_WITH_TEXTS:
             return ""
         try:
-            tokenizer = tokenizer_of(text_processor(self.files.folder))
+            tokenizer = tokenizer_of(load_text_processor(self.files))
             most_tokens = min(int(config.text_config.max_position_embeddings), int(tokenizer.model_max_length))
             return text_recipe(config, tokenizer).described(most_tokens)
         except (NoTextRule, *LOAD_ERRORS):  # pictures need no tokenizer; search says what is missing
@@ -180,7 +178,7 @@ class HubEncoder:
         )
 
     def _config(self) -> "PreTrainedConfig":
-        from transformers import CONFIG_MAPPING, MODEL_MAPPING, AutoConfig, __version__
+        from transformers import CONFIG_MAPPING, MODEL_MAPPING, __version__
 
         self.files.check_configuration()
         about = self.files.config
@@ -195,10 +193,8 @@ class HubEncoder:
                 f"features {self.name.text}: {own_code} (model_type {kind!r}, transformers {__version__}); expected a "
                 "model that transformers itself has"
             )
-        if "quantization_config" in about:
-            raise UserError(f"features {self.name.text}: its weights are quantised; pass the model that it was made of")
         try:
-            config = AutoConfig.from_pretrained(self.files.folder, local_files_only=True, trust_remote_code=False)
+            config = read_config(self.files)
         except LOAD_ERRORS as error:
             raise self._refused(error) from None
         if getattr(config, "model_args", None):  # newer timms write the number of classes there, too
@@ -222,15 +218,13 @@ class HubEncoder:
         return pictures_of(processor, processed)
 
     def _processor(self, *, is_video: bool) -> Any:
-        from transformers import AutoImageProcessor, AutoVideoProcessor
-
-        loaders: list[Any] = [AutoImageProcessor]
+        kinds: list[Literal["image", "video"]] = ["image"]
         if is_video:  # the kind that its files name comes first: the two differ in a few pixels of a thousand
-            loaders.insert(0 if self.files.names_video_processor() else 1, AutoVideoProcessor)
+            kinds.insert(0 if self.files.names_video_processor() else 1, "video")
         reasons: list[str] = []
-        for loader in loaders:
+        for kind in kinds:
             try:
-                return loader.from_pretrained(self.files.folder, local_files_only=True, trust_remote_code=False)
+                return load_processor(self.files, kind)
             except LOAD_ERRORS as error:
                 reasons.append(reason_of(error))
         raise ValueError(f"it has no processor of pictures ({reasons[-1]}), as text models have none")
@@ -242,12 +236,6 @@ class HubEncoder:
         if kind in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES and kind not in BY_PIPELINE:
             reason = f"{kind} is a language model that sees pictures; expected an encoder of pictures, such as siglip2"
         return UserError(f"features {self.name.text}: {self.files.model} cannot be used: {reason}")
-
-
-def _new_model(config: "PreTrainedConfig") -> nn.Module:
-    from transformers import AutoModel
-
-    return AutoModel.from_config(config, trust_remote_code=False)
 
 
 def _num_frames(config: "PreTrainedConfig") -> int | None:

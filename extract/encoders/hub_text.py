@@ -9,8 +9,9 @@ import torch
 from torch import nn
 
 from ...storage.common.errors import UserError, reason_of
+from ...storage.model_files import ModelFiles
+from ...storage.model_loading import load_network, load_text_processor, quiet_transformers, read_config
 from ...storage.records import Profile, Weights
-from .files import ModelFiles, quiet_transformers, text_processor
 from .hub import LOAD_ERRORS
 from .text_rules import AS_THE_FILES_SAY, NoTextRule, TextRecipe, text_recipe, tokenizer_of
 
@@ -82,8 +83,6 @@ def load_hub_text_tower(profile: Profile, used: Weights, place: Path) -> HubText
         NoTextRule: No rule says how texts are prepared for this model.
         UserError: The folder has other weights, or the model reads no texts.
     """
-    from transformers import AutoConfig, AutoModel
-
     quiet_transformers()
     files = ModelFiles(place, profile.weights, "")
     if (sha256 := files.sha256()) != used.sha256:
@@ -91,20 +90,13 @@ def load_hub_text_tower(profile: Profile, used: Weights, place: Path) -> HubText
             f"weights {place}: SHA-256 {sha256[:16]}..., but the store was made with {used.name}, "
             f"{used.sha256[:16]}...; pass --weights with the folder of those"
         )
-    files.check_configuration()
     try:
-        processor = text_processor(place)
+        processor = load_text_processor(files)
         tokenizer = tokenizer_of(processor)
-        config = AutoConfig.from_pretrained(place, local_files_only=True, trust_remote_code=False)
+        config = read_config(files)
         recipe = text_recipe(config, tokenizer)
-        model = AutoModel.from_pretrained(
-            place,
-            local_files_only=True,
-            trust_remote_code=False,
-            use_safetensors=True,
-            dtype=torch.float32,
-            attn_implementation="eager",  # transformers 5.23 forgets AIMv2's causal mask with sdpa and no padding
-        )
+        # transformers 5.23 forgets AIMv2's causal mask with sdpa and no padding.
+        model, _ = load_network(files, config, dtype=torch.float32, attn_implementation="eager")
         most_tokens = min(_num_positions(model), int(tokenizer.model_max_length))
         tower = HubTextTower(model.eval().requires_grad_(False), processor, place, most_tokens, recipe)
         tower.check_padding()

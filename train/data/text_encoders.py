@@ -10,9 +10,6 @@ from pathlib import Path
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 from torch import nn
 from transformers import (
-    AutoConfig,
-    AutoModel,
-    AutoTokenizer,
     BertConfig,
     BertModel,
     PreTrainedModel,
@@ -21,14 +18,15 @@ from transformers import (
 )
 
 from ...storage.common.errors import UserError
-from ...storage.files import read_object
+from ...storage.hub_names import HUB_ID
+from ...storage.model_files import ModelFiles, downloaded
+from ...storage.model_loading import load_network, load_processor, read_config
 from ..models.saved_encoder import plain_config, read_encoder, without_pooler
 from ..workers import Workers
 from .saved_tokenizer import SPECIAL as SPECIAL_NAMES
 from .saved_tokenizer import plain_tokenizer, read_tokenizer
 
 SMALL = "small"
-MAX_INDEX_BYTES = 64 << 20
 SPECIAL = {
     "pad_token": "[PAD]",
     "unk_token": "[UNK]",
@@ -89,13 +87,11 @@ def new_text_encoder(
         tokenizer = workers.from_first(lambda: small_tokenizer(train_captions))
         return tokenizer, small_bert(len(tokenizer))
     try:
-        only = {"trust_remote_code": False, "local_files_only": Path(name).is_dir()}
-        if only["local_files_only"]:
-            _check_weights(Path(name))
         with contextlib.redirect_stderr(io.StringIO()):  # transformers' progress bars and messages
-            config = plain_config(AutoConfig.from_pretrained(name, **only).to_dict())
-            tokenizer = _fast_tokenizer(AutoTokenizer.from_pretrained(name, **only))
-            encoder = AutoModel.from_pretrained(name, config=config, use_safetensors=True, **only)
+            files = _find_files(name)
+            config = plain_config(read_config(files).to_dict())
+            tokenizer = _fast_tokenizer(load_processor(files, "tokenizer"))
+            encoder, _ = load_network(files, config)
             return tokenizer, without_pooler(encoder)
     except (OSError, ValueError) as error:
         raise UserError(
@@ -104,13 +100,12 @@ def new_text_encoder(
         ) from None
 
 
-def _check_weights(folder: Path) -> None:
-    """Raise ``ValueError`` if the weights of a model are said to lie outside of its folder."""
-    index = folder / "model.safetensors.index.json"
-    if index.is_file():
-        names = read_object(index, MAX_INDEX_BYTES).get("weight_map")
-        if not isinstance(names, dict) or any("/" in str(name) for name in names.values()):
-            raise ValueError(f"{index.name} names files outside of the folder")
+def _find_files(name: str) -> ModelFiles:
+    if (folder := Path(name)).is_dir():
+        return ModelFiles(folder.absolute(), folder.name, "")
+    if not HUB_ID.fullmatch(name):
+        raise ValueError("no such folder, and no name of the hub's")
+    return downloaded(name, None, f"text encoder {name!r}", "--text-encoder FOLDER")
 
 
 def _fast_tokenizer(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerFast:

@@ -8,11 +8,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from transformers import AutoConfig, AutoModel, PreTrainedConfig, PreTrainedModel
+from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
 
 from ...storage.common.device import without_memory
 from ...storage.common.terminal import one_line, say
 from ...storage.files import read_object
+from ...storage.model_loading import new_network
 from ..outside import difference, refusing
 
 MOST_CONFIG_BYTES = 1 << 20
@@ -115,7 +116,7 @@ def read_encoder(folder: Path, shapes: dict[str, tuple[int, ...]]) -> PreTrained
 
 def make_encoder(config: PreTrainedConfig) -> PreTrainedModel:
     """Return an encoder with random weights."""
-    return without_pooler(AutoModel.from_config(config, trust_remote_code=False))
+    return without_pooler(new_network(config))
 
 
 def without_pooler(encoder: PreTrainedModel) -> PreTrainedModel:

@@ -7,10 +7,10 @@ import pytest
 import transformers
 from helpers.dual_encoders import FAMILIES, TEXTS, TOO_LONG, own_text_vectors, save_dual_encoder
 from helpers.hub_models import SMALL
-from vlalign.extract.encoders.files import ModelFiles
 from vlalign.extract.encoders.hub_text import load_hub_text_tower
 from vlalign.extract.encoders.text_rules import NoTextRule
 from vlalign.storage import Weights
+from vlalign.storage.model_files import ModelFiles
 from vlalign.storage.profiles import PROFILES
 
 pytestmark = pytest.mark.portable

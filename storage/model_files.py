@@ -10,9 +10,9 @@ from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
-from ...storage.common.errors import READ_ERRORS, UserError, reason_of, refuse_unreadable
-from ...storage.files import check_regular, read_object, sha256_of
-from ...storage.hub_names import HubName, read_hub_name
+from .common.errors import READ_ERRORS, UserError, reason_of, refuse_unreadable
+from .files import check_regular, read_object, sha256_of
+from .hub_names import HubName, read_hub_name
 
 CONFIG_FILE = "config.json"
 WANTED = ("*.json", "*.txt", "*.model", "*.safetensors", "README.md")
@@ -29,6 +29,8 @@ PROCESSOR_FILES = (
 )
 AUDIO_TOKENIZER = ("audio_tokenizer", "audio_tokenizer_class", "audio_tokenizer_name_or_path")
 """Fields of a processor by which transformers loads any class of its own from any folder, and its code."""
+ADAPTER_FILE = "adapter_config.json"
+"""With PEFT installed, transformers adds the adapter to the model, or loads the model that this file names."""
 TIMM_NAMES = ("architecture", "backbone")
 """Fields that name a network of timm, which also takes "local-dir:FOLDER" and "hf-hub:ORG/MODEL"."""
 TIMM_ARGUMENTS = ("model_args", "backbone_kwargs")
@@ -60,10 +62,12 @@ class ModelFiles:
         index = self.folder / "model.safetensors.index.json"
         if index.is_file():
             with refuse_unreadable(index, "not a list of files of weights"):
-                names = sorted(set(read_object(index, MAX_INDEX_BYTES)["weight_map"].values()))
+                names = sorted(set(map(str, read_object(index, MAX_INDEX_BYTES)["weight_map"].values())))
         else:
             names = ["model.safetensors"]
-        if missing := [name for name in names if "/" in name or not (self.folder / name).is_file()]:
+        if outside := [name for name in names if Path(name).name != name]:
+            raise UserError(f"{index}: names files outside of the folder ({outside[0][:80]!r})")
+        if missing := [name for name in names if not (self.folder / name).is_file()]:
             raise UserError(
                 f"{self.folder / missing[0]}: not found; a model needs its weights as safetensors; "
                 "AutoModel.from_pretrained(...).save_pretrained(FOLDER) writes them"
@@ -86,6 +90,8 @@ class ModelFiles:
 
         ``auto_map`` of ``config.json`` itself is not refused: transformers' own network of that type is used.
         """
+        if (self.folder / ADAPTER_FILE).exists():
+            raise UserError(f"{self.folder / ADAPTER_FILE}: an adapter of a model; expected a model: merge and save it")
         for name in PROCESSOR_FILES:
             path = self.folder / name
             if path.is_file():
@@ -97,6 +103,8 @@ class ModelFiles:
                     if field := next((field for field in AUDIO_TOKENIZER if field in part), None):
                         raise UserError(f"{path}: its processor loads another model ({field}); remove this field")
         path, about = self.folder / CONFIG_FILE, self.config
+        if "quantization_config" in about:
+            raise UserError(f"{path}: its weights are quantised; pass the model that it was made of")
         if "configuration_files" in about:
             raise UserError(
                 f"{path}: names other files to read instead (configuration_files); expected one configuration"
@@ -175,8 +183,7 @@ def find_files(name: HubName) -> ModelFiles:
             problem = f"{folder} has no {CONFIG_FILE}" if folder.is_dir() else f"{folder}: no such folder"
             raise UserError(f"features {name.text}: {problem}; expected what save_pretrained writes, or hf:ORG/MODEL")
         return ModelFiles(folder.absolute(), folder.absolute().name, "")
-    folder = _downloaded(name)
-    return ModelFiles(folder, name.model, folder.name)
+    return downloaded(name.model, name.revision, f"features {name.text}", "--features hf:/path/to/FOLDER")
 
 
 def pinned(text: str) -> str:
@@ -192,7 +199,18 @@ def pinned(text: str) -> str:
     return replace(name, revision=files.revision).text
 
 
-def _downloaded(name: HubName) -> Path:
+def downloaded(model: str, revision: str | None, what: str, option: str) -> ModelFiles:
+    """Return the files of a model of the hub: those that its cache on this machine has, or else downloaded.
+
+    Args:
+        model: ``ORG/MODEL``.
+        revision: A branch, a tag or a commit; None for the newest.
+        what: What needs it, for messages, such as "features hf:ORG/MODEL".
+        option: The option that takes a folder of the model, for messages.
+
+    Raises:
+        UserError: There is no such model or revision, or the hub cannot be reached.
+    """
     from huggingface_hub import constants, snapshot_download
     from huggingface_hub.errors import (
         GatedRepoError,
@@ -204,44 +222,20 @@ def _downloaded(name: HubName) -> Path:
 
     try:
         offline = constants.HF_HUB_OFFLINE  # some versions of huggingface_hub would ask the hub all the same
-        found = snapshot_download(
-            name.model, revision=name.revision, allow_patterns=list(WANTED), local_files_only=offline
-        )
-        return Path(found)
+        found = Path(snapshot_download(model, revision=revision, allow_patterns=list(WANTED), local_files_only=offline))
+        return ModelFiles(found, model, found.name)
     except GatedRepoError:
-        reason = f"its owners must allow it first: ask at https://huggingface.co/{name.model}, then run hf auth login"
+        reason = f"its owners must allow it first: ask at https://huggingface.co/{model}, then run hf auth login"
     except RevisionNotFoundError:
-        reason = f"it has no revision {name.revision}; expected a branch, a tag or a commit"
+        reason = f"it has no revision {revision}; expected a branch, a tag or a commit"
     except RepositoryNotFoundError:
-        reason = "the hub has no such model, or it is private: run hf auth login; a folder is written hf:./FOLDER"
+        reason = f"the hub has no such model, or it is private: run hf auth login; for a folder, pass {option}"
     except LocalEntryNotFoundError:
-        revision = f" --revision {name.revision}" if name.revision else ""
+        at = f" --revision {revision}" if revision else ""
         reason = (
             "not in the hub's cache on this machine, and the hub cannot be reached; where it can be, run "
-            f"hf download {name.model}{revision} --local-dir FOLDER, bring the folder here and pass "
-            "--features hf:/path/to/FOLDER"
+            f"hf download {model}{at} --local-dir FOLDER, bring the folder here and pass {option}"
         )
     except (HfHubHTTPError, OSError, ValueError) as error:
         reason = reason_of(error)
-    raise UserError(f"features {name.text}: {reason}")
-
-
-def text_processor(place: Path) -> Any:
-    """Return the processor of texts in a model's folder, or its tokenizer. Raises transformers' errors."""
-    from transformers import AutoProcessor, PreTrainedTokenizerFast
-
-    try:
-        return AutoProcessor.from_pretrained(place, local_files_only=True, trust_remote_code=False)
-    except ImportError:  # SigLIP names a tokenizer that needs sentencepiece; the same one is in tokenizer.json
-        if not (place / "tokenizer.json").is_file():
-            raise
-        return PreTrainedTokenizerFast.from_pretrained(place, local_files_only=True)
-
-
-def quiet_transformers() -> None:
-    """Keep transformers from writing bars and advice among this program's own lines."""
-    os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
-    from transformers.utils import logging
-
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
+    raise UserError(f"{what}: {reason}")

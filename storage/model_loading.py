@@ -1,0 +1,225 @@
+"""The only way to what transformers makes of a model's folder, whoever made that.
+
+No code of the folder is run, nothing is asked, nothing else is loaded, and nothing is asked of the hub, whatever the
+files name.
+"""
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import fields
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from .files import check_regular, read_object
+from .model_files import ADAPTER_FILE, CONFIG_FILE, MAX_CONFIG_BYTES, ModelFiles
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig, PreTrainedModel
+
+WORD = re.compile(r"[\w .,+()|-]{0,100}")
+"""The texts that a configuration may have: names, but no paths, addresses, models of the hub or code."""
+WORDS = (
+    *("model_type", "image_processor_type", "video_processor_type", "feature_extractor_type", "processor_class"),
+    *("tokenizer_class", "rope_type", "type", "interpolation", "crop_mode", "out_features", "layer_types"),
+)
+"""Settings with texts that a configuration may have although its class does not declare them."""
+LEFT_OUT = {
+    *("architectures", "auto_map", "dtype", "id2label", "label2id", "label_names", "name_or_path", "torch_dtype"),
+    *("task_specific_params", "transformers_version", "attn_implementation", "experts_implementation"),
+    *("transformers_weights", "pretrained", "use_pretrained_backbone", "distributed_config"),
+}
+"""Settings that change nothing, or say what else to load: kernels of the hub, other files of weights."""
+PROCESSOR_SETTINGS = re.compile(r"(.*_)?(path|file|dir|url|repo|repo_id)|auto_map|chat_template|_.*|custom_.*")
+"""Settings of processors and tokenizers that are left out: what else to load, and templates."""
+PROCESSOR_PARTS = ("*.json", "*.txt", "*.model")
+NO_PARTS = (CONFIG_FILE, ADAPTER_FILE, "audio_tokenizer_config.json", "generation_config.json", "*.index.json")
+MAX_PART_BYTES = 64 << 20
+_alone = threading.RLock()
+
+
+@contextlib.contextmanager
+def offline() -> Iterator[None]:
+    """Let libraries ask nothing of the hub meanwhile: a request raises ``OSError``."""
+    from huggingface_hub import constants
+
+    with _alone:
+        before = constants.HF_HUB_OFFLINE
+        constants.HF_HUB_OFFLINE = True
+        try:
+            yield
+        finally:
+            constants.HF_HUB_OFFLINE = before
+
+
+def read_config(files: ModelFiles) -> "PreTrainedConfig":
+    """Return the configuration of a model of transformers.
+
+    Raises:
+        UserError: It would make a library load other files, or cannot be read.
+        ValueError: Its type is not known, or it has a path or an address where a name belongs. transformers raises other
+            errors for impossible values.
+    """
+    from transformers import CONFIG_MAPPING
+
+    about = _plain_config(files)
+    with offline():
+        return CONFIG_MAPPING[about["model_type"]].from_dict(about)
+
+
+def new_network(config: "PreTrainedConfig") -> "PreTrainedModel":
+    """Return a network with random weights."""
+    from transformers import AutoModel
+
+    with offline():
+        return AutoModel.from_config(config, trust_remote_code=False)
+
+
+def load_network(
+    files: ModelFiles, config: "PreTrainedConfig", **options: Any
+) -> "tuple[PreTrainedModel, dict[str, Any]]":
+    """Return a network with its weights, and what transformers says about missing ones.
+
+    Args:
+        files: The files.
+        config: Its configuration, from ``read_config``.
+        options: ``dtype`` and ``attn_implementation`` of ``from_pretrained``.
+
+    Raises:
+        UserError: The weights are missing. transformers raises other errors for impossible ones.
+    """
+    from transformers import AutoModel
+
+    for path in files.weights:
+        check_regular(path)
+    with offline():
+        return AutoModel.from_pretrained(
+            files.folder,
+            config=config,
+            local_files_only=True,
+            output_loading_info=True,
+            trust_remote_code=False,
+            use_safetensors=True,
+            weights_only=True,
+            **options,
+        )
+
+
+def load_processor(files: ModelFiles, kind: Literal["image", "video", "text", "tokenizer"]) -> Any:
+    """Return a processor of a model, or its tokenizer. Raises transformers' errors."""
+    from transformers import AutoImageProcessor, AutoProcessor, AutoTokenizer, AutoVideoProcessor
+
+    classes = {"image": AutoImageProcessor, "video": AutoVideoProcessor, "text": AutoProcessor}
+    with _processor_files(files) as folder, offline():
+        return classes.get(kind, AutoTokenizer).from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+
+
+def load_text_processor(files: ModelFiles) -> Any:
+    """Return a model's processor of texts, or its tokenizer. Raises transformers' errors."""
+    from transformers import PreTrainedTokenizerFast
+
+    try:
+        return load_processor(files, "text")
+    except ImportError:  # SigLIP names a tokenizer that needs sentencepiece; the same one is in tokenizer.json
+        if not (files.folder / "tokenizer.json").is_file():
+            raise
+    with _processor_files(files) as folder, offline():
+        return PreTrainedTokenizerFast.from_pretrained(folder, local_files_only=True)
+
+
+def quiet_transformers() -> None:
+    """Keep transformers from writing bars and advice among this program's own lines."""
+    os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
+    from transformers.utils import logging
+
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+
+
+def _plain_config(files: ModelFiles) -> dict[str, Any]:
+    from transformers import CONFIG_MAPPING
+
+    files.check_configuration()
+    about = files.config
+    kind = "timm_wrapper" if "model_type" not in about and "architecture" in about else about.get("model_type")
+    if not isinstance(kind, str) or kind not in CONFIG_MAPPING:
+        raise ValueError(f"transformers has no model_type {str(kind)[:80]!r}")
+    return _plain(about | {"model_type": kind}, CONFIG_MAPPING[kind])
+
+
+def _plain(
+    about: Mapping[str, Any], config_class: "type[PreTrainedConfig] | None", *, with_texts: bool = False
+) -> dict[str, Any]:
+    """Return the settings of a configuration that name nothing to load: numbers, and words where the class has some."""
+    declared = {field.name for field in fields(config_class)} if config_class is not None else set()
+    declared |= (config_class.attribute_map if config_class is not None else {}).keys()
+    parts = config_class.sub_configs if config_class is not None else {}
+
+    def plain(name: str, value: Any) -> Any:
+        if isinstance(value, dict):
+            part = _class_of(parts.get(name.removesuffix("_dict")), value)
+            return _plain(value, part, with_texts=name in declared)
+        if isinstance(value, list):
+            return [plain(name, inner) for inner in value]
+        if isinstance(value, str):
+            if not (with_texts or name in declared or name in WORDS):
+                return _NOTHING
+            if not WORD.fullmatch(value):
+                raise ValueError(f"its {name} is {value[:80]!r}; expected a number or a name")
+        return value
+
+    made = {
+        name: plain(name, value) for name, value in about.items() if name not in LEFT_OUT and not name.startswith("_")
+    }
+    return {name: value for name, value in made.items() if value is not _NOTHING and _NOTHING not in _items(value)}
+
+
+_NOTHING = object()
+
+
+def _items(value: Any) -> list[Any]:
+    return [inner for item in value for inner in (item, *_items(item))] if isinstance(value, list) else []
+
+
+def _class_of(part: Any, about: Mapping[str, Any]) -> "type[PreTrainedConfig] | None":
+    """Return the class of a part of a configuration; None if it is not known."""
+    from transformers import CONFIG_MAPPING, AutoConfig
+
+    if part is not AutoConfig:
+        return part
+    kind = about.get("model_type")
+    return CONFIG_MAPPING[kind] if isinstance(kind, str) and kind in CONFIG_MAPPING else None
+
+
+@contextlib.contextmanager
+def _processor_files(files: ModelFiles) -> Iterator[str]:
+    """Yield a folder with all that processors and tokenizers need, without settings that name other files."""
+    config = _plain_config(files)
+    with tempfile.TemporaryDirectory(prefix="vlalign-model-") as name:
+        folder = Path(name)
+        for path in sorted(files.folder.iterdir()):
+            wanted = any(fnmatch(path.name, pattern) for pattern in PROCESSOR_PARTS)
+            if not wanted or not path.is_file() or any(fnmatch(path.name, pattern) for pattern in NO_PARTS):
+                continue
+            check_regular(path)
+            if path.name.endswith("_config.json"):
+                about = read_object(path, MAX_CONFIG_BYTES)
+                (folder / path.name).write_text(json.dumps(_without_files(about)), encoding="utf-8")
+            elif path.stat().st_size <= MAX_PART_BYTES:
+                shutil.copyfile(path, folder / path.name)
+        (folder / CONFIG_FILE).write_text(json.dumps(config), encoding="utf-8")
+        yield name
+
+
+def _without_files(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_without_files(inner) for inner in value]
+    if not isinstance(value, dict):
+        return value
+    return {name: _without_files(inner) for name, inner in value.items() if not PROCESSOR_SETTINGS.fullmatch(name)}
