@@ -186,7 +186,7 @@ def _bytes_since(tell: Callable[[], int]) -> Callable[[Any], int]:
 
 
 def _from_npz(path: Path) -> Chunk:
-    with np.load(path) as arrays:
+    with np.load(path, allow_pickle=False) as arrays:
         words = [name for name in arrays.files if arrays[name].dtype.kind in "US" and arrays[name].ndim == 1]
         vectors = [name for name in arrays.files if arrays[name].dtype.kind == "f" and arrays[name].ndim == 2]
         if len(words) != 1 or len(vectors) != 1 or len(arrays[words[0]]) != len(arrays[vectors[0]]):

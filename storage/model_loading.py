@@ -17,6 +17,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from .common.errors import reason_of
 from .files import check_regular, read_object
 from .model_files import ADAPTER_FILE, CONFIG_FILE, MAX_CONFIG_BYTES, ModelFiles
 
@@ -25,19 +26,15 @@ if TYPE_CHECKING:
 
 WORD = re.compile(r"[\w .,+()|-]{0,100}")
 """The texts that a configuration may have: names, but no paths, addresses, models of the hub or code."""
-WORDS = (
-    *("model_type", "image_processor_type", "video_processor_type", "feature_extractor_type", "processor_class"),
-    *("tokenizer_class", "rope_type", "type", "interpolation", "crop_mode", "out_features", "layer_types"),
-)
-"""Settings with texts that a configuration may have although its class does not declare them."""
+FILES = re.compile(r"(.*_)?(path|file|dir|url|repo|repo_id)")
+"""Settings whose texts name something to load."""
 LEFT_OUT = {
     *("architectures", "auto_map", "dtype", "id2label", "label2id", "label_names", "name_or_path", "torch_dtype"),
     *("task_specific_params", "transformers_version", "attn_implementation", "experts_implementation"),
     *("transformers_weights", "pretrained", "use_pretrained_backbone", "distributed_config"),
 }
 """Settings that change nothing, or say what else to load: kernels of the hub, other files of weights."""
-PROCESSOR_SETTINGS = re.compile(r"(.*_)?(path|file|dir|url|repo|repo_id)|auto_map|chat_template|_.*|custom_.*")
-"""Settings of processors and tokenizers that are left out: what else to load, and templates."""
+LEFT_OUT_OF_PROCESSORS = re.compile(rf"{FILES.pattern}|auto_map|chat_template|_.*|custom_.*")
 PROCESSOR_PARTS = ("*.json", "*.txt", "*.model")
 NO_PARTS = (CONFIG_FILE, ADAPTER_FILE, "audio_tokenizer_config.json", "generation_config.json", "*.index.json")
 MAX_PART_BYTES = 64 << 20
@@ -58,26 +55,45 @@ def offline() -> Iterator[None]:
             constants.HF_HUB_OFFLINE = before
 
 
+@contextlib.contextmanager
+def _loading() -> Iterator[None]:
+    """Be offline, and make one kind of error of all that libraries raise for files that anybody may have made."""
+    from huggingface_hub.errors import OfflineModeIsEnabled
+
+    try:
+        with offline():
+            yield
+    except (ImportError, MemoryError):
+        raise
+    except OfflineModeIsEnabled:
+        raise ValueError("a part of it is another model of the hub; expected all of it in its folder") from None
+    except Exception as error:
+        raise ValueError(reason_of(error)) from None
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":  # from tokenizers' Rust code; its type cannot be imported
+            raise
+        raise ValueError(reason_of(error)) from None
+
+
 def read_config(files: ModelFiles) -> "PreTrainedConfig":
     """Return the configuration of a model of transformers.
 
     Raises:
         UserError: It would make a library load other files, or cannot be read.
-        ValueError: Its type is not known, or it has a path or an address where a name belongs. transformers raises other
-            errors for impossible values.
+        ValueError: transformers makes nothing of it, or it has a path or an address where a name belongs.
     """
     from transformers import CONFIG_MAPPING
 
     about = _plain_config(files)
-    with offline():
+    with _loading():
         return CONFIG_MAPPING[about["model_type"]].from_dict(about)
 
 
 def new_network(config: "PreTrainedConfig") -> "PreTrainedModel":
-    """Return a network with random weights."""
+    """Return a network with random weights. Raises ``ValueError`` if transformers cannot make it."""
     from transformers import AutoModel
 
-    with offline():
+    with _loading():
         return AutoModel.from_config(config, trust_remote_code=False)
 
 
@@ -92,13 +108,14 @@ def load_network(
         options: ``dtype`` and ``attn_implementation`` of ``from_pretrained``.
 
     Raises:
-        UserError: The weights are missing. transformers raises other errors for impossible ones.
+        UserError: The weights are missing.
+        ValueError: transformers cannot load them.
     """
     from transformers import AutoModel
 
     for path in files.weights:
         check_regular(path)
-    with offline():
+    with _loading():
         return AutoModel.from_pretrained(
             files.folder,
             config=config,
@@ -112,16 +129,22 @@ def load_network(
 
 
 def load_processor(files: ModelFiles, kind: Literal["image", "video", "text", "tokenizer"]) -> Any:
-    """Return a processor of a model, or its tokenizer. Raises transformers' errors."""
+    """Return a processor of a model, or its tokenizer.
+
+    Raises:
+        UserError: It would make a library load other files.
+        ImportError: It needs a package that is not installed.
+        ValueError: transformers cannot load it.
+    """
     from transformers import AutoImageProcessor, AutoProcessor, AutoTokenizer, AutoVideoProcessor
 
     classes = {"image": AutoImageProcessor, "video": AutoVideoProcessor, "text": AutoProcessor}
-    with _processor_files(files) as folder, offline():
+    with _processor_files(files) as folder, _loading():
         return classes.get(kind, AutoTokenizer).from_pretrained(folder, local_files_only=True, trust_remote_code=False)
 
 
 def load_text_processor(files: ModelFiles) -> Any:
-    """Return a model's processor of texts, or its tokenizer. Raises transformers' errors."""
+    """Return a model's processor of texts, or its tokenizer. Raises what ``load_processor`` does."""
     from transformers import PreTrainedTokenizerFast
 
     try:
@@ -129,7 +152,7 @@ def load_text_processor(files: ModelFiles) -> Any:
     except ImportError:  # SigLIP names a tokenizer that needs sentencepiece; the same one is in tokenizer.json
         if not (files.folder / "tokenizer.json").is_file():
             raise
-    with _processor_files(files) as folder, offline():
+    with _processor_files(files) as folder, _loading():
         return PreTrainedTokenizerFast.from_pretrained(folder, local_files_only=True)
 
 
@@ -150,29 +173,30 @@ def _plain_config(files: ModelFiles) -> dict[str, Any]:
     kind = "timm_wrapper" if "model_type" not in about and "architecture" in about else about.get("model_type")
     if not isinstance(kind, str) or kind not in CONFIG_MAPPING:
         raise ValueError(f"transformers has no model_type {str(kind)[:80]!r}")
-    return _plain(about | {"model_type": kind}, CONFIG_MAPPING[kind])
+    try:
+        return _plain(about | {"model_type": kind}, CONFIG_MAPPING[kind])
+    except RecursionError:
+        raise ValueError("its parts lie too deep in each other") from None
 
 
-def _plain(
-    about: Mapping[str, Any], config_class: "type[PreTrainedConfig] | None", *, with_texts: bool = False
-) -> dict[str, Any]:
-    """Return the settings of a configuration that name nothing to load: numbers, and words where the class has some."""
+def _plain(about: Mapping[str, Any], config_class: "type[PreTrainedConfig] | None") -> dict[str, Any]:
+    """Return the settings of a configuration that name nothing to load: numbers and names.
+
+    Networks read settings, too, that their class does not declare.
+    """
     declared = {field.name for field in fields(config_class)} if config_class is not None else set()
-    declared |= (config_class.attribute_map if config_class is not None else {}).keys()
     parts = config_class.sub_configs if config_class is not None else {}
 
     def plain(name: str, value: Any) -> Any:
         if isinstance(value, dict):
-            part = _class_of(parts.get(name.removesuffix("_dict")), value)
-            return _plain(value, part, with_texts=name in declared)
+            return _plain(value, _class_of(parts.get(name.removesuffix("_dict")), value))
         if isinstance(value, list):
             return [plain(name, inner) for inner in value]
-        if isinstance(value, str):
-            if not (with_texts or name in declared or name in WORDS):
-                return _NOTHING
-            if not WORD.fullmatch(value):
-                raise ValueError(f"its {name} is {value[:80]!r}; expected a number or a name")
-        return value
+        if not isinstance(value, str) or (WORD.fullmatch(value) and not FILES.fullmatch(name)):
+            return value
+        if name in declared:
+            raise ValueError(f"its {name} is {value[:80]!r}; expected a number or a name")
+        return _NOTHING
 
     made = {
         name: plain(name, value) for name, value in about.items() if name not in LEFT_OUT and not name.startswith("_")
@@ -222,4 +246,4 @@ def _without_files(value: Any) -> Any:
         return [_without_files(inner) for inner in value]
     if not isinstance(value, dict):
         return value
-    return {name: _without_files(inner) for name, inner in value.items() if not PROCESSOR_SETTINGS.fullmatch(name)}
+    return {name: _without_files(inner) for name, inner in value.items() if not LEFT_OUT_OF_PROCESSORS.fullmatch(name)}

@@ -71,7 +71,7 @@ def density_weights(
 
     def make(writer: TensorWriter) -> None:
         if (earlier := path.with_suffix(".npz")).exists():  # of a version that did not map them
-            with np.load(earlier) as arrays:
+            with np.load(earlier, allow_pickle=False) as arrays:
                 return writer.append(NAME, arrays[NAME])
         among = f", neighbours among {num_pairs // num_parts:,} each" if num_parts > 1 else ""
         say(f"{path}: computing how probable it is that clips and captions belong together, {num_pairs:,} pairs{among}")

@@ -59,7 +59,7 @@ def test_code_beside_a_users_encoder_is_not_executed(run, tmp_path, monkeypatch,
     )
     answers = tmp_path / "answers"
     answers.write_text("y\n" * 9)
-    with answers.open() as file, pytest.raises(UserError, match="not loadable|code of its own, which is not run"):
+    with answers.open() as file, pytest.raises(UserError, match=r"not loadable|code of its own, which is not run"):
         monkeypatch.setattr(sys, "stdin", file)
         new_text_encoder(str(folder), [], Workers())
     assert not marker.exists()
