@@ -66,7 +66,6 @@ EXCEPTIONS = {
     ("extract/models/clip.py", "transformers"),
     ("storage/model_loading.py", "transformers"),
     ("extract/encoders/hub.py", "transformers"),
-    ("extract/encoders/hub_text.py", "transformers"),
     ("train/search/encoders.py", "vlalign.extract"),
     ("train/page/clips.py", "vlalign.extract"),
 }
