@@ -43,6 +43,7 @@ PLACES = {
     "extract/fetch.py _remove_left_behind": OWN,
     "extract/fetch.py close": OWN,
     "extract/fetch.py done": OWN,
+    "ray_jobs/cluster.py _settings_of_local_ray": OWN,
     "storage/common/command.py _run": "/dev/null",
     "storage/common/programs.py keep_compiled_code_private": "the user's own cache, which is in no data set",
     "storage/exchange/exports.py _write_npz": "an open file",

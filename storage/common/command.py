@@ -22,6 +22,7 @@ from .progress import TerminalProgress, report_progress_to
 from .signals import CommandSignals, command_signals, stopping, what_is_kept
 from .system import SIGPIPE
 from .terminal import Level, logger, messages_on_terminal, warn
+from .threads import limit_spinning
 
 Command = Callable[[argparse.Namespace], int]
 """Runs with the parsed arguments and returns the exit code."""
@@ -47,6 +48,7 @@ def run_command(command: Command, parser: Parser, argv: list[str] | None) -> int
         sys.stdout.reconfigure(errors="backslashreplace")  # characters that the terminal's encoding lacks
     args = parser.parse_args(argv)
     start_programs_without_current_folder()
+    limit_spinning()
     listener = None if args.quiet else TerminalProgress()
     level = Level.QUIET if args.quiet else Level.VERBOSE if args.verbose else Level.USUAL
     with messages_on_terminal(level), report_progress_to(listener), command_signals.taken():
