@@ -18,7 +18,7 @@ from .compute import Compute
 from .decoding.decode import Finished, Started
 from .decoding.errors import VideoError
 from .decoding.messages import Message, Nonsense, PictureFollows, RowReady, SoundFollows, Unheard
-from .decoding.process import SILENCE_SECONDS, DecodeProcess
+from .decoding.process import DecodeProcess
 from .decoding.sound import Heard
 from .extractor import Extractor
 from .jobs import END, ClosableIterator, Extracted, Job, VideoInWork, wanted_of
@@ -98,7 +98,6 @@ class _Engine:
         self._gpu = video_engine(extractors)
         self._idle: list[DecodeProcess] = []
         self._decoding: dict[DecodeProcess, VideoInWork] = {}
-        self._last_heard: dict[DecodeProcess, float] = {}
         self._sources = selectors.DefaultSelector()
         """The sources of messages for ``_listen``: decoders at work, and finished batches."""
         self._sources.register(self._compute.done, selectors.EVENT_READ)
@@ -108,7 +107,8 @@ class _Engine:
             more_jobs = self._start_next()
             if self._compute.is_full:
                 self._compute.wait()
-                self._last_heard = dict.fromkeys(self._last_heard, time.monotonic())  # nobody listened meanwhile
+                for decoder in self._decoding:
+                    decoder.last_heard = time.monotonic()  # nobody listened meanwhile
             else:
                 yield from self._listen(1.0 if more_jobs or not self._jobs else POLL_SECONDS)
             for video in self._compute.take_done():
@@ -140,7 +140,7 @@ class _Engine:
         if needs_sound:
             video.sound.clear()
         decoder.start(video.job.path, video.wanted, sound=needs_sound, without=video.without, seconds=video.job.seconds)
-        self._decoding[decoder], self._last_heard[decoder] = video, time.monotonic()
+        self._decoding[decoder] = video
         self._sources.register(decoder.connection, selectors.EVENT_READ, decoder)
 
     def _take_decoder(self) -> DecodeProcess:
@@ -155,8 +155,8 @@ class _Engine:
 
     def _listen(self, seconds: float) -> Iterator[Result]:
         """Take what decoders send; wait up to ``seconds`` for them or for a finished batch."""
-        for decoder in [key.data for key, _ in self._sources.select(seconds) if key.data]:
-            self._last_heard[decoder] = time.monotonic()
+        ready = [key.data for key, _ in self._sources.select(seconds) if key.data]
+        for decoder in dict.fromkeys([*ready, *(decoder for decoder in self._decoding if decoder.is_silent)]):
             video = self._decoding[decoder]
             try:
                 self._take(decoder, video)
@@ -164,10 +164,6 @@ class _Engine:
                 yield from self._failed(decoder, error)
             if video.complete:
                 yield video.job, video.result()
-        for decoder in [d for d in self._decoding if time.monotonic() - self._last_heard[d] > SILENCE_SECONDS]:
-            decoder.kill()
-            error = VideoError("timeout", f"its decoder sent nothing for {SILENCE_SECONDS:.0f} s")
-            yield from self._failed(decoder, error)
 
     def _take(self, decoder: DecodeProcess, video: VideoInWork) -> None:
         message = decoder.receive()
@@ -220,6 +216,6 @@ class _Engine:
             yield video.job, video.result() if video.heard else video.failure
 
     def _release(self, decoder: DecodeProcess) -> None:
-        del self._decoding[decoder], self._last_heard[decoder]
+        del self._decoding[decoder]
         self._sources.unregister(decoder.connection)
         self._idle.append(decoder)

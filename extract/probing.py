@@ -28,6 +28,8 @@ from .store_extractor import make_extractor
 SAMPLE_VIDEOS = 3
 SAMPLE_SECONDS = 10.0
 WARM_UP_SECONDS = 2.0
+LOOK_SECONDS = 1.0
+"""How often silent decoders are looked for."""
 
 
 @dataclass(frozen=True)
@@ -62,8 +64,8 @@ def probe_videos(
             while left and len(busy) < num_processes:
                 process = DecodeProcess()
                 busy[process] = _Probing(*left.pop(), profiles, process)
-            ready = wait([process.connection for process in busy])
-            for process in [p for p in busy if p.connection in ready]:
+            ready = wait([process.connection for process in busy], LOOK_SECONDS)
+            for process in [p for p in busy if p.connection in ready or p.is_silent]:
                 probing = busy[process]
                 if (answer := probing.take(process)) is None:
                     continue

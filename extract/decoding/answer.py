@@ -1,7 +1,7 @@
 """The answers of a decoder process to a request."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -35,7 +35,8 @@ OF_ALL = (Finished, Heard, Unheard, PicturesProbed, SoundProbed, ClipFollows)
 """Messages that are only true if the whole file could be read."""
 CPU_SECONDS = 120
 CPU_SECONDS_PER_SECOND = 5
-"""Processor time that a video may take: ``CPU_SECONDS``, and this much for each of its seconds."""
+"""Processor time that a video may take: ``CPU_SECONDS``, and this much for each of its seconds, for its sound and for
+its pictures."""
 BEAT_SECONDS = 1.0
 
 
@@ -53,10 +54,14 @@ class LeftToOthers(Exception):
 class Answers:
     """Sends answers to the parent."""
 
-    def __init__(self, connection: Connection, memory: FrameMemory) -> None:
+    def __init__(
+        self, connection: Connection, memory: FrameMemory, allow: Callable[[float], None] | None = None
+    ) -> None:
         self._connection = connection
         self.memory = memory
         """The memory in which frames are handed to the parent."""
+        self.allow = allow or limit_cpu
+        """Called with the seconds that a video is long, once they are known, since they allow more processor time."""
         self._last = 0.0
 
     def send(self, message: Message, content: bytes | None = None) -> None:
@@ -78,9 +83,14 @@ class Answers:
             self.send(Beat())
 
 
-def limit_cpu(seconds: float) -> None:
-    """End this process (SIGXCPU) once it has used ``seconds`` more of processor time."""
-    limit("RLIMIT_CPU", int(time.process_time() + seconds) + 1)
+def processor_seconds(length_seconds: float) -> float:
+    """Return the processor time that the sound or the pictures of a video of some length may take."""
+    return CPU_SECONDS + CPU_SECONDS_PER_SECOND * min(length_seconds, LONGEST_VIDEO_SECONDS)
+
+
+def limit_cpu(length_seconds: float) -> None:
+    """End this process (SIGXCPU) once it has used more processor time than a video of this length may."""
+    limit("RLIMIT_CPU", int(time.process_time() + processor_seconds(length_seconds)) + 1)
 
 
 def answer(request: Request, answers: Answers) -> None:
@@ -93,7 +103,7 @@ def answer(request: Request, answers: Answers) -> None:
         LeftToOthers: Other decoders should try.
     """
     if request.clip:
-        limit_cpu(CPU_SECONDS)
+        answers.allow(0)
         content = webm_clip(Path(request.path), *request.clip, answers.beat)
         answers.send(ClipFollows(), content)
         return
@@ -114,7 +124,7 @@ def answer_sound(request: Request, answers: Answers) -> None:
     Raises:
         VideoError: The sound failed.
     """
-    limit_cpu(CPU_SECONDS)
+    answers.allow(0)
     path = Path(request.path)
     if is_image(path):
         raise VideoError("no_sound", "it is an image")
@@ -122,7 +132,7 @@ def answer_sound(request: Request, answers: Answers) -> None:
         num_rows, duration_seconds = planned_sound(path, answers.beat)
         answers.send(SoundProbed(num_rows, duration_seconds))
         return
-    limit_cpu(CPU_SECONDS + CPU_SECONDS_PER_SECOND * min(declared_seconds(path), LONGEST_VIDEO_SECONDS))
+    answers.allow(declared_seconds(path))
     for part in sound_rows(path, seconds=request.seconds, beat=answers.beat):
         if isinstance(part, Heard):
             answers.send(part)
@@ -137,12 +147,12 @@ def answer_pictures(request: Request, answers: Answers) -> None:
         VideoError: The pictures failed.
         LeftToOthers: Other decoders should try.
     """
-    limit_cpu(CPU_SECONDS)
+    answers.allow(0)
     path = Path(request.path)
     info = probe_image(path) if is_image(path) else probe_video(path, answers.beat)
     if request.seconds is not None:
         info = cut(info, request.seconds)
-    limit_cpu(CPU_SECONDS + CPU_SECONDS_PER_SECOND * info.duration_seconds)
+    answers.allow(info.duration_seconds)
     if request.only_probe:
         num_frames = [len(wanted.sample(info)) for wanted in request.wanted]
         answers.send(

@@ -1,10 +1,14 @@
 """Pictures by the ffmpeg program, if it is installed. It may be another version than PyAV's, with other codecs."""
 
 import os
+import re
+import struct
 import subprocess
 import tempfile
-from collections.abc import Iterator
-from functools import partial
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache, partial
+from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 import av
@@ -12,7 +16,7 @@ import numpy as np
 from av.error import FFmpegError
 
 from ...storage.common.programs import find_program
-from ...storage.common.system import IS_LINUX
+from ...storage.common.system import IS_LINUX, limit
 from . import sandbox
 from .container import OWN_CLOCK_CONTAINERS, SAFE_OPENING, first_frame, open_video, time_base_of, video_stream
 from .errors import VideoError, short_reason
@@ -28,6 +32,8 @@ else:
 
 COMPLAINTS = ("[error]", "[fatal]", "corrupt decoded frame")
 MAX_COMPLAINTS_BYTES = 1 << 20
+PT_INTERP, LIBRARY = 3, re.compile(r"^\t(?:.* => )?(/.+) \(0x", re.MULTILINE)
+LOADERS_CACHE = "/etc/ld.so.cache"
 
 
 def can_use_ffmpeg() -> bool:
@@ -40,26 +46,114 @@ def ffmpeg_program() -> str | None:
     return find_program("ffmpeg")
 
 
-def _start(command: list[str], *, stderr: BinaryIO | int) -> subprocess.Popen[bytes]:
-    """Start the program so that it can start no other program and ends with this process.
+@dataclass
+class Running:
+    """The program at work on a video."""
 
-    ``restore_signals=False`` makes writes beyond the file size limit fail instead of ending the program.
+    pictures: BinaryIO
+    """Its output: raw video in NUT."""
+    complaints: BinaryIO
+    """A file in memory that gets what it prints."""
+    process: subprocess.Popen[bytes] | None = None
+    """None if another process has started it, and ends it."""
+
+    def close(self) -> None:
+        """End the program, if it is this process's."""
+        self.pictures.close()
+        self.complaints.close()
+        if self.process:
+            self.process.kill()
+            self.process.wait()
+
+
+Start = Callable[[Path, int, int | None], Running]
+"""Starts the program: the video, the stream's number, and the seconds that are added to the file's own times (None: the
+program chooses the times)."""
+
+
+def start(path: Path, stream: int, later_seconds: int | None, *, processor_seconds: float | None = None) -> Running:
+    """Start the program, confined: it reads ``path``, can start no other program, and ends with this process.
+
+    Raises:
+        VideoError: The program cannot be started.
     """
-    confine = partial(sandbox.confine_program, os.getpid()) if IS_LINUX else None
-    return subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=stderr, preexec_fn=confine, restore_signals=not IS_LINUX
+    times = {} if later_seconds is None else {"copyts": None, "itsoffset": later_seconds}
+    command = (
+        ffmpeg.input(f"file:{path}", **SAFE_OPENING, **times)[str(stream)]
+        .output("pipe:1", format="nut", vcodec="rawvideo", fps_mode="passthrough", enc_time_base=-1)
+        .global_args("-v", "level+warning", "-nostdin", "-threads", "1")
+        .compile()
     )
+    complaints = _memory_file()
+    try:
+        program = Path(ffmpeg_program() or "").resolve(strict=True)
+        files = program_files(program) if IS_LINUX else ([], [])
+        # ``restore_signals=False`` makes writes beyond the file size limit fail instead of ending the program.
+        process = subprocess.Popen(
+            command,
+            executable=program,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=complaints,
+            preexec_fn=partial(_confine, os.getpid(), path, files, processor_seconds) if IS_LINUX else None,
+            restore_signals=not IS_LINUX,
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        complaints.close()
+        raise VideoError("unreadable", f"the ffmpeg program cannot be started ({short_reason(error)})") from None
+    assert process.stdout is not None  # a pipe
+    return Running(process.stdout, complaints, process)
+
+
+def _confine(parent: int, path: Path, files: tuple[list[str], list[str]], processor_seconds: float | None) -> None:
+    if processor_seconds is not None:
+        limit("RLIMIT_CPU", int(processor_seconds) + 1)
+    sandbox.confine_program(parent, path, *files)
+
+
+_start: Start = start
+
+
+def start_by(other: Start) -> None:
+    """Let ``other`` start the program from now on, as this process may not."""
+    global _start
+    _start = other
+
+
+@cache
+def program_files(program: Path) -> tuple[list[str], list[str]]:
+    """Return the files that the kernel runs to start a program, and those that its loader reads.
+
+    Raises:
+        OSError: It is not a program for this machine, such as a script.
+    """
+    with program.open("rb") as file:
+        header = file.read(64)
+        if header[:5] != b"\x7fELF\x02":
+            raise OSError(f"{program} is no ELF file of 64 bits")
+        (headers_at,), (size, number) = struct.unpack_from("<Q", header, 32), struct.unpack_from("<HH", header, 54)
+        file.seek(headers_at)
+        parts = list(struct.iter_unpack("<IIQQQQQQ", file.read(number * size)))
+        loaders = [(at, length) for kind, _, at, _, _, length, _, _ in parts if kind == PT_INTERP]
+        if not loaders:
+            return [str(program)], []
+        file.seek(loaders[0][0])
+        loader = os.fsdecode(file.read(loaders[0][1]).rstrip(b"\0"))
+    listed = subprocess.run([loader, "--list", program], stdin=subprocess.DEVNULL, capture_output=True, check=True)
+    libraries = LIBRARY.findall(os.fsdecode(listed.stdout))
+    return [str(program), loader], [*libraries, *(cache for cache in [LOADERS_CACHE] if os.path.exists(cache))]
 
 
 def _memory_file() -> BinaryIO:
     return os.fdopen(os.memfd_create("complaints"), "w+b") if hasattr(os, "memfd_create") else tempfile.TemporaryFile()
 
 
+@cache
 def ffmpeg_version() -> str:
     """Return the program's version, such as "5.1.6"."""
-    with _start([str(ffmpeg_program()), "-version"], stderr=subprocess.PIPE) as program:
-        words = program.communicate()[0].decode(errors="replace").split()
-    return words[2] if len(words) > 2 else "unknown"
+    command = [str(ffmpeg_program()), "-version"]
+    words = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True).stdout.split()
+    return words[2].decode(errors="replace") if len(words) > 2 else "unknown"
 
 
 def ffmpeg_pictures(decoding: Decoding, wanted: np.ndarray) -> Iterator[tuple[int, Pictures]]:
@@ -80,29 +174,17 @@ def ffmpeg_pictures(decoding: Decoding, wanted: np.ndarray) -> Iterator[tuple[in
     own_times = not info.containers & OWN_CLOCK_CONTAINERS
     early_seconds = max(-int(info.pts[0]) - info.offset, 0) * info.time_base if own_times else 0
     later_seconds = -(-early_seconds // info.time_base.numerator) * info.time_base.numerator
-    times = {"copyts": None, "itsoffset": later_seconds} if own_times else {}
-    command = (
-        ffmpeg.input(f"file:{info.path}", **SAFE_OPENING, **times)[str(index)]
-        .output("pipe:1", format="nut", vcodec="rawvideo", fps_mode="passthrough", enc_time_base=-1)
-        .global_args("-v", "level+warning", "-nostdin", "-threads", "1")
-        .compile(str(ffmpeg_program()))
-    )
-    complaints = _memory_file()
-    program = _start(command, stderr=complaints)
-    assert program.stdout is not None  # a pipe
+    program = _start(info.path, index, later_seconds if own_times else None)
     try:
-        with av.open(program.stdout, "r", format="nut") as container:
+        with av.open(program.pictures, "r", format="nut") as container:
             time_base = time_base_of(video_stream(container))
             shifted = info.offset * info.time_base + later_seconds if own_times else 0
             offset = round(shifted / time_base)
             yield from frames_in_order(decoding, wanted, container, time_base, offset, skip=False, colours=colours)
-        complaints.seek(0)
-        lines = complaints.read(MAX_COMPLAINTS_BYTES).decode(errors="replace").splitlines()
+        program.complaints.seek(0)
+        lines = program.complaints.read(MAX_COMPLAINTS_BYTES).decode(errors="replace").splitlines()
         decoding.num_damaged += sum(any(words in line for words in COMPLAINTS) for line in lines)
     except (FFmpegError, ValueError) as error:
         raise VideoError("unreadable", f"the ffmpeg program returns nothing for it ({short_reason(error)})") from None
     finally:
-        program.stdout.close()
-        program.kill()
-        program.wait()
-        complaints.close()
+        program.close()

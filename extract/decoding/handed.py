@@ -69,7 +69,7 @@ class HandedFile(io.RawIOBase):
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
         """Move the read position; return it, or -1 for a position before the file."""
         start = {os.SEEK_SET: 0, os.SEEK_CUR: self._position}.get(whence)
-        position = offset + (os.fstat(self._descriptor).st_size if start is None else start)
+        position = offset + (num_bytes_of(self._descriptor) if start is None else start)
         if position < 0:
             return -1  # FFmpeg does this to learn the size of an empty file, and cannot handle an exception
         self._position = position
@@ -93,6 +93,11 @@ def open_file(path: Path) -> io.BufferedReader:
         OSError: There is no such regular file.
     """
     return io.BufferedReader(HandedFile(path))
+
+
+def num_bytes_of(descriptor: int) -> int:
+    """Return the size of an open file. ``fstat`` is refused to decoders, as C libraries call it by another name."""
+    return os.lseek(descriptor, 0, os.SEEK_END)
 
 
 def open_regular(path: Path, folders: Sequence[str] | None = None) -> int:

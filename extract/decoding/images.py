@@ -22,7 +22,7 @@ from ...storage.files import IMAGE_SUFFIXES
 from .container import MAX_PIXELS, check_size
 from .errors import VideoError, short_reason
 from .frames import Decoding, Pictures
-from .handed import open_file
+from .handed import num_bytes_of, open_file
 from .probe import VideoInfo
 from .scaling import Scaler
 
@@ -59,11 +59,11 @@ def probe_image(path: Path) -> VideoInfo:
     Raises:
         VideoError: The file is missing, too large, or not an image.
     """
-    with _open_image(path) as image:
+    with _open_image(path) as image, open_file(path) as file:
         return VideoInfo(
             path=path,
             pts=np.zeros(1, dtype=np.int64),
-            packet_bytes=np.array([path.stat().st_size]),
+            packet_bytes=np.array([num_bytes_of(file.fileno())]),
             end=1,
             time_base=TIME_BASE,
             codec=(image.format or "").lower(),

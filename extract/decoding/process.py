@@ -2,7 +2,8 @@
 
 import contextlib
 import os
-import tempfile
+import struct
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -20,8 +21,15 @@ SILENCE_SECONDS = 60.0
 """A decoder that sends nothing for this long hangs."""
 VIDEOS_OF_A_CHILD = 500
 """After this many videos a new process takes over: libraries that decode for days leak."""
+MAX_WAIT_SECONDS = 24 * 60 * 60.0
+"""A decoder that makes its parent wait longer than this for one video is ended, even if it sends messages."""
 MAX_ANSWER_BYTES = 64 << 20
-"""Longest message."""
+"""Longest content that a message announces."""
+MAX_MESSAGE_BYTES = 1 << 20
+"""Longest message itself: a small one can be a hundred times as large in memory once it is parsed."""
+MAX_PART_BYTES = 1 << 20
+HEADER = struct.Struct("!i")
+"""What ``multiprocessing``'s connections send before each message: its length."""
 CUDA_VARIABLES = "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"
 """They decide which GPU "cuda:0" is."""
 COMMAND = "from vlalign.extract.decoding.child import main; main()"
@@ -37,18 +45,18 @@ class DecodeProcess:
             wanted: What requests will want. There is room for windows of all of these, or else for small ones.
             gpu: The GPU whose video engine decodes, such as "cuda:0"; empty: none.
         """
-        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 (lives as long as the child)
-        environment = without_current_folder(sandbox.environment(os.environ)) | {
-            "OMP_NUM_THREADS": "1",
-            "OPENBLAS_NUM_THREADS": "1",
-        }
+        environment = without_current_folder(sandbox.environment(os.environ))
+        environment |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
         if gpu:
             environment |= {name: os.environ[name] for name in CUDA_VARIABLES if name in os.environ}
-        self._link = link.start(python_command(COMMAND), gpu, num_bytes_for(wanted), environment, self._stderr)
+        self._link = link.start(python_command(COMMAND), gpu, num_bytes_for(wanted), environment)
         self._process, self._memory = self._link.process, self._link.memory
         self.connection = self._link.connection
         """Becomes readable when the child has sent something, or has ended."""
         self.num_videos = 0
+        self.last_heard = time.monotonic()
+        """When it last sent something. Who does not listen for a while sets this when listening again."""
+        self._waited_seconds = 0.0
 
     def start(
         self,
@@ -75,20 +83,22 @@ class DecodeProcess:
             folders: Where the file must lie when it is opened; None for anywhere.
         """
         self.num_videos += 1
-        self._stderr.seek(0)
-        self._stderr.truncate()
+        self._link.take_output()
+        self.last_heard, self._waited_seconds = time.monotonic(), 0.0
         request = Request(str(path), wanted, sound, list(without), seconds, only_probe, clip, folders=folders)
-        with contextlib.suppress(ConnectionError):  # the child has ended; ``receive`` will say how
-            self.connection.send_bytes(request.to_json())
+        with contextlib.suppress(ConnectionError, TimeoutError):  # it has ended or hangs; ``receive`` will say how
+            content = request.to_json()
+            self.connection.settimeout(SILENCE_SECONDS)
+            self.connection.sendall(HEADER.pack(len(content)) + content)
 
     def receive(self) -> Message:
         """Return the next answer.
 
         Raises:
-            VideoError: The video failed, the child has ended, or it sent nonsense.
+            VideoError: The video failed, the child has ended, was silent for too long, or sent nonsense.
         """
         try:
-            message = parse(self.receive_bytes())
+            message = parse(self.receive_bytes(MAX_MESSAGE_BYTES))
         except Nonsense as error:
             raise self.refused(error) from None
         if isinstance(message, Failed):
@@ -100,18 +110,44 @@ class DecodeProcess:
         self.kill()
         return VideoError("crashed", f"its decoder answered what no decoder answers ({error})")
 
-    def receive_bytes(self) -> bytes:
+    def receive_bytes(self, max_bytes: int = MAX_ANSWER_BYTES) -> bytes:
         """Return the content that an answer announced.
 
         Raises:
-            VideoError: The child has ended, or sent too much.
+            VideoError: The child has ended, was silent for too long, or sent too much.
         """
         try:
-            return self.connection.recv_bytes(MAX_ANSWER_BYTES)
+            (num_bytes,) = HEADER.unpack(self._read(HEADER.size, self.last_heard + SILENCE_SECONDS))
+            now = time.monotonic()
+            self._waited_seconds += now - self.last_heard
+            self.last_heard = now
+            if not 0 <= num_bytes <= max_bytes:
+                raise self.refused(Nonsense(f"more than {max_bytes:,} bytes at once"))
+            if self._waited_seconds > MAX_WAIT_SECONDS:
+                raise TimeoutError
+            return self._read(num_bytes, now + SILENCE_SECONDS)
+        except (TimeoutError, BlockingIOError):
+            self.kill()
+            reason = f"sent nothing whole for {SILENCE_SECONDS:.0f} s, or was at work for a day"
+            raise VideoError("timeout", f"its decoder {reason}") from None
         except (EOFError, ConnectionError):
             raise self._cause_of_end() from None
-        except OSError:  # longer, and the connection is closed
-            raise self.refused(Nonsense(f"more than {MAX_ANSWER_BYTES >> 20} MB at once")) from None
+
+    def _read(self, num_bytes: int, until: float) -> bytes:
+        """Return what the child sends, if it is there by ``until``, by the clock of ``time.monotonic``."""
+        received = bytearray()
+        while len(received) < num_bytes:
+            self.connection.settimeout(max(until - time.monotonic(), 0))
+            part = self.connection.recv(min(num_bytes - len(received), MAX_PART_BYTES))
+            if not part:
+                raise EOFError
+            received += part
+        return bytes(received)
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether the child has sent nothing for so long that ``receive`` gives it up."""
+        return time.monotonic() - self.last_heard > SILENCE_SECONDS
 
     def take_frames(self, row: RowReady, frames: np.ndarray) -> None:
         """Copy the frames of a row, after which the child may write others in their place.
@@ -135,8 +171,7 @@ class DecodeProcess:
 
     def _cause_of_end(self) -> VideoError:
         code = self._process.wait()
-        self._stderr.seek(0)
-        words = " ".join(self._stderr.read()[-2000:].decode(errors="replace").split())[-200:]
+        words = " ".join(self._link.take_output()[-2000:].decode(errors="replace").split())[-200:]
         last_words = f"; its last words: {words}" if words else ""
         if code == -SIGXCPU:
             return VideoError("timeout", f"decoding took more processor time than a video may{last_words}")
@@ -161,5 +196,4 @@ class DecodeProcess:
         self.kill()
         if self._process.stdin is not None:
             self._process.stdin.close()
-        self._stderr.close()
         self._link.close()

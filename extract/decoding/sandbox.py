@@ -5,6 +5,7 @@ reaches the network or starts a program. Both are part of the Linux kernel (Land
 process cannot undo them. ``lacks`` says what this kernel does not have.
 """
 
+import contextlib
 import ctypes
 import errno
 import os
@@ -12,41 +13,40 @@ import platform
 import signal
 import struct
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from functools import cache
 from pathlib import Path
 
-from ...storage.common.system import IS_LINUX, limit
+from ...storage.common.system import IS_LINUX, limit, make_limits_final
 
 MOST_WRITTEN_BYTES = 1 << 20
-"""Limit for a file that is already open, such as the one for stderr."""
+"""Limit for a file that is already open, such as the one for the messages of a program."""
 MOST_OPEN_FILES = 256
-LIBRARIES = "/usr", "/lib", "/lib64", "/etc/ld.so.cache"
-"""Files that a program needs to start, besides the folder in which it is installed."""
 KEPT_VARIABLES = {"PATH", "LANG", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "PYTHONHOME", "PYTHONPATH", "TMPDIR"}
 KEPT_VARIABLES |= {"SYSTEMROOT", "TEMP", "TMP"}  # Windows opens no socket without the first
 
 # System calls: name, number on x86_64, number on aarch64 ("-": does not exist).
 CALLS = """
-read 0 63 · write 1 64 · readv 19 65 · writev 20 66 · pread64 17 67 · lseek 8 62 · close 3 57 · fstat 5 80
-newfstatat 262 79 · statx 332 291 · stat 4 - · lstat 6 - · access 21 - · faccessat 269 48 · readlink 89 -
-readlinkat 267 78 · getdents64 217 61 · getcwd 79 17 · dup 32 23 · dup2 33 - · dup3 292 24 · fcntl 72 25
-fadvise64 221 223 · pipe 22 - · pipe2 293 59 · poll 7 - · ppoll 271 73 · select 23 - · pselect6 270 72 · mmap 9 222
-munmap 11 215 · mprotect 10 226 · mremap 25 216 · madvise 28 233 · brk 12 214 · futex 202 98 · set_robust_list 273 99
-rseq 334 293 · membarrier 324 283 · set_tid_address 218 96 · arch_prctl 158 - · sched_yield 24 124
-sched_getaffinity 204 123 · exit 60 93 · exit_group 231 94 · rt_sigaction 13 134 · rt_sigprocmask 14 135
-rt_sigreturn 15 139 · sigaltstack 131 132 · restart_syscall 219 128 · nanosleep 35 101 · clock_nanosleep 230 115
-clock_gettime 228 113 · clock_getres 229 114 · gettimeofday 96 169 · time 201 - · times 100 153 · getrusage 98 165
-getrlimit 97 163 · setrlimit 160 164 · getpid 39 172 · getppid 110 173 · gettid 186 178 · getuid 102 174
+recvmsg 47 212 · read 0 63 · write 1 64
+readv 19 65 · writev 20 66 · pread64 17 67 · lseek 8 62 · close 3 57 · fstat 5 80 · dup 32 23
+dup2 33 - · dup3 292 24 · fadvise64 221 223 · pipe 22 - · pipe2 293 59 · poll 7 - · ppoll 271 73 · select 23 -
+pselect6 270 72 · mmap 9 222 · munmap 11 215 · mprotect 10 226 · mremap 25 216 · madvise 28 233 · brk 12 214
+futex 202 98 · set_robust_list 273 99 · rseq 334 293 · membarrier 324 283 · set_tid_address 218 96 · arch_prctl 158 -
+sched_yield 24 124 · sched_getaffinity 204 123 · exit 60 93 · exit_group 231 94 · rt_sigaction 13 134
+rt_sigprocmask 14 135 · rt_sigreturn 15 139 · sigaltstack 131 132 · restart_syscall 219 128 · nanosleep 35 101
+clock_nanosleep 230 115 · clock_gettime 228 113 · clock_getres 229 114 · gettimeofday 96 169 · time 201 -
+times 100 153 · getrusage 98 165 · getrlimit 97 163 · getpid 39 172 · getppid 110 173 · gettid 186 178 · getuid 102 174
 geteuid 107 175 · getgid 104 176 · getegid 108 177 · getrandom 318 278 · uname 63 160 · sysinfo 99 179
 """
-HANDING_CALLS = "recvmsg 47 212"
+PATH_CALLS = """
+newfstatat 262 79 · statx 332 291 · stat 4 - · lstat 6 - · access 21 - · faccessat 269 48 · readlink 89 -
+readlinkat 267 78 · getcwd 79 17
+"""
+"""They tell whether a file exists and how large it is, and Landlock does not hide that."""
 OPENING_CALLS = "open 2 - · openat 257 56"
 """For reading: ``_only_these`` refuses flags that would write."""
-CHECKED_CALLS = "clone 56 220 · tgkill 234 131 · prctl 157 167 · prlimit64 302 261 · ioctl 16 29"
-PROGRAM_CALLS = (
-    "execve 59 221 · wait4 61 260 · kill 62 129 · memfd_create 319 279 · fork 57 - · vfork 58 - · seccomp 317 277"
-)
+CHECKED_CALLS = "clone 56 220 · fcntl 72 25 · tgkill 234 131 · prctl 157 167 · prlimit64 302 261 · ioctl 16 29"
+STARTING_CALLS = "execve 59 221"
 NEWER_CALLS = 403
 """From this number on, calls fail with "no such call", as on an older kernel: libraries then use the calls above."""
 
@@ -60,10 +60,13 @@ WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | O_TMPFILE
 CLONE_THREAD, CLONE_NEWUSER, CLONE_NEWNET = 0x10000, 0x10000000, 0x40000000
 NEW_NAMESPACES = 0x7E020080
 PR_SET_PDEATHSIG, PR_SET_NAME, PR_SET_NO_NEW_PRIVS = 1, 15, 38
+HARMLESS_FCNTL = [0, 1, 2, 3, 1030]
+"""F_DUPFD, F_GETFD, F_SETFD, F_GETFL, F_DUPFD_CLOEXEC. Others send signals, lock files or grow pipes."""
+CAPABILITIES_VERSION, CAP_DAC_READ_SEARCH = 0x20080522, 1 << 2
 TCGETS, FIOCLEX = 0x5401, 0x5451
 
 LANDLOCK_CREATE, LANDLOCK_ADD, LANDLOCK_RESTRICT = 444, 445, 446
-EXECUTE, READ_FILE, READ_DIR = 1, 4, 8
+EXECUTE, READ_FILE = 1, 4
 ALL_RIGHTS = {1: 13, 2: 14, 3: 15, 4: 15}
 """{Landlock version: number of file rights that it knows}; 16 in later versions."""
 
@@ -113,39 +116,64 @@ def limit_files() -> None:
     limit("RLIMIT_NOFILE", MOST_OPEN_FILES)
 
 
-def confine(file: Path | None = None, program: str | None = None) -> None:
-    """Confine this process, which has one thread, to files that are already open.
+def close_all_but(kept: Collection[int]) -> None:
+    """Close all descriptors of this process except ``kept``."""
+    for descriptor in map(int, os.listdir("/proc/self/fd")):
+        if descriptor not in kept:
+            with contextlib.suppress(OSError):  # the one by which they were listed
+                os.close(descriptor)
+
+
+def confine(file: Path | None = None) -> None:
+    """Confine this process, which has one thread, to files that are already open. Its limits become final.
 
     Args:
         file: A file that it may open for reading.
-        program: A program that it may start, and whose libraries may be read.
 
     Raises:
         OSError: There is no such file.
     """
-    _no_new_rights()
+    limit("RLIMIT_FSIZE", 0)
+    _give_up_rights(opening=file is not None)
     if _landlock_version():
-        folders = [*LIBRARIES, str(Path(program).resolve().parent.parent)] if program else []
-        _hide_files([*(folder for folder in folders if os.path.exists(folder)), *([str(file)] if file else [])])
+        _hide_files([str(file)] if file else [])
     if _has_seccomp():
-        _set_filter(_only_these(opening=file is not None, programs=program is not None))
+        _set_filter(_only_these(opening=file is not None))
 
 
-def confine_program(parent: int) -> None:
-    """Confine a program that ``parent`` starts: it can start no other program and gains no rights.
+def confine_program(parent: int, file: Path, starting: Iterable[str], libraries: Iterable[str]) -> None:
+    """Confine a program that ``parent`` starts: it can start no other, reads one file, and gains no rights.
 
     Called in the new process before the program is loaded.
+
+    Args:
+        parent: The process with which it ends.
+        file: The file.
+        starting: Files that the kernel runs: the program and its loader.
+        libraries: Files that the loader reads.
+
+    Raises:
+        OSError: One of the files does not exist.
     """
     end_with_parent(parent)
-    _no_new_rights()
+    _give_up_rights(opening=True)
+    if _landlock_version():
+        _hide_files([str(file), *libraries], starting)
     if _has_seccomp():
-        _set_filter(_no_new_processes())
+        _set_filter(_only_these(opening=True, starting=True))
 
 
-def _no_new_rights() -> None:
-    """Give started programs no more rights than this process, whoever owns them. The kernel requires this first."""
+def _give_up_rights(*, opening: bool) -> None:
+    """Make the limits of this process final, and give up what a superuser may do; started programs gain no rights.
+
+    The kernel requires the last before it takes rules. A superuser may still read files of other users, if ``opening``.
+    """
     if IS_LINUX:
+        make_limits_final()
         _check(_libc().prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "prctl")
+        kept = CAP_DAC_READ_SEARCH if opening and os.geteuid() == 0 else 0
+        header, rights = struct.pack("<Ii", CAPABILITIES_VERSION, 0), struct.pack("<6I", kept, kept, 0, 0, 0, 0)
+        _check(_libc().capset(header, rights), "capset")
 
 
 # Landlock
@@ -156,8 +184,8 @@ def _landlock_version() -> int:
     return max(_syscall(LANDLOCK_CREATE, None, 0, 1), 0) if IS_LINUX else 0
 
 
-def _hide_files(but: Iterable[str]) -> None:
-    """Hide all files except those in ``but`` or in folders of ``but``.
+def _hide_files(but: Iterable[str], starting: Iterable[str] = ()) -> None:
+    """Hide all files except ``but``, which can be read, and ``starting``, which can also be run.
 
     Also forbid TCP, and signals to other processes, if this version of Landlock can.
     """
@@ -166,10 +194,10 @@ def _hide_files(but: Iterable[str]) -> None:
     rules = struct.pack("<QQQ", rights, 0b11, 0b11)[: 8 if version < 4 else 16 if version < 6 else 24]
     ruleset = _check(_syscall(LANDLOCK_CREATE, rules, len(rules), 0), "Landlock")
     try:
-        for path in but:
+        rights_of = dict.fromkeys(but, READ_FILE) | dict.fromkeys(starting, READ_FILE | EXECUTE)
+        for path, allowed in rights_of.items():
             descriptor = os.open(path, os.O_PATH)
             try:
-                allowed = READ_FILE | EXECUTE | READ_DIR if os.path.isdir(path) else READ_FILE
                 _check(_syscall(LANDLOCK_ADD, ruleset, 1, struct.pack("<Qi", allowed, descriptor), 0), "Landlock")
             finally:
                 os.close(descriptor)
@@ -196,49 +224,41 @@ def _numbers(calls: str) -> dict[str, int]:
     return {row[0]: int(row[column]) for row in rows if row[column] != "-"}
 
 
-def _only_these(*, opening: bool, programs: bool) -> list[Instruction]:
+def _only_these(*, opening: bool, starting: bool = False) -> list[Instruction]:
     """Allow ``CALLS`` with any arguments, and some other calls with harmless arguments."""
-    me, calls = os.getpid(), _numbers(CALLS + (PROGRAM_CALLS if programs else "") + ("" if opening else HANDING_CALLS))
+    me = os.getpid()
+    calls = _numbers(CALLS + (PATH_CALLS if opening else "") + (STARTING_CALLS if starting else ""))
     rules = [instruction for call in calls.values() for instruction in ((EQUAL, 0, 1, call), (RETURN, 0, 0, ALLOW))]
     if opening:
         for name, number in _numbers(OPENING_CALLS).items():
             for_writing = [(ANY_BIT, 0, 1, WRITES), (RETURN, 0, 0, REFUSE | errno.EACCES)]
             rules += _checked(number, 1 if name == "open" else 2, for_writing, ALLOW)
-    checked = _numbers(CHECKED_CALLS)
-    if programs:
-        rules += _checked(
-            checked["clone"], 0, [(ANY_BIT, 0, 1, NEW_NAMESPACES), (RETURN, 0, 0, REFUSE | errno.EPERM)], ALLOW
-        )
-    else:
-        rules += _checked(
-            checked["clone"], 0, [(ANY_BIT, 0, 1, CLONE_THREAD), (RETURN, 0, 0, ALLOW)], REFUSE | errno.EPERM
-        )
-    values = {
-        "tgkill": (0, [me]),
-        "prctl": (0, [PR_SET_PDEATHSIG, PR_SET_NAME, PR_SET_NO_NEW_PRIVS]),
-        "prlimit64": (0, [0, me]),
+    refuse = RETURN, 0, 0, REFUSE | errno.EPERM
+    threads = [(ANY_BIT, 0, 1, NEW_NAMESPACES), refuse, (ANY_BIT, 0, 1, CLONE_THREAD), (RETURN, 0, 0, ALLOW)]
+    new_limit = ARGUMENTS_AT + 8 * 2  # a pointer: both halves must be zero
+    reading = [step for half in (0, 4) for step in ((LOAD, 0, 0, new_limit + half), (EQUAL, 1, 0, 0), refuse)]
+    checks = {
+        "clone": (0, threads),
+        "fcntl": (1, _any_of(HARMLESS_FCNTL)),
+        "tgkill": (0, _any_of([me])),
+        "prctl": (0, _any_of([PR_SET_NAME])),
+        "prlimit64": (0, [*reading, (LOAD, 0, 0, ARGUMENTS_AT), *_any_of([0, me])]),
+        "ioctl": (1, _any_of([TCGETS, FIOCLEX])),
     }
-    for name, (argument, allowed) in (values | {"ioctl": (1, [TCGETS, FIOCLEX])}).items():
-        tests = [step for value in allowed for step in ((EQUAL, 0, 1, value), (RETURN, 0, 0, ALLOW))]
-        rules += _checked(checked[name], argument, tests, REFUSE | errno.EPERM)
+    for name, number in _numbers(CHECKED_CALLS).items():
+        rules += _checked(number, *checks[name], REFUSE | errno.EPERM)
     return [(LOAD, 0, 0, NUMBER_AT), (AT_LEAST, 0, 1, NEWER_CALLS), (RETURN, 0, 0, REFUSE | errno.ENOSYS), *rules]
+
+
+def _any_of(values: Iterable[int]) -> list[Instruction]:
+    """Allow the call if the loaded argument is one of ``values``."""
+    return [step for value in values for step in ((EQUAL, 0, 1, value), (RETURN, 0, 0, ALLOW))]
 
 
 def _checked(number: int, argument: int, tests: list[Instruction], otherwise: int) -> list[Instruction]:
     """Decide call ``number`` by ``tests`` on the lower half of an argument, else return ``otherwise``."""
     steps = [(LOAD, 0, 0, ARGUMENTS_AT + 8 * argument), *tests, (RETURN, 0, 0, otherwise)]
     return [(EQUAL, 0, len(steps), number), *steps]
-
-
-def _no_new_processes() -> list[Instruction]:
-    """Forbid new processes but not new threads; leave all other calls as they are."""
-    numbers = _numbers("clone 56 220 · fork 57 - · vfork 58 - · clone3 435 435")
-    threads = _checked(
-        numbers.pop("clone"), 0, [(ANY_BIT, 0, 1, CLONE_THREAD), (RETURN, 0, 0, ALLOW)], REFUSE | errno.EPERM
-    )
-    clone3 = [(EQUAL, 0, 1, numbers.pop("clone3")), (RETURN, 0, 0, REFUSE | errno.ENOSYS)]
-    forks = [step for call in numbers.values() for step in ((EQUAL, 0, 1, call), (RETURN, 0, 0, REFUSE | errno.EPERM))]
-    return [(LOAD, 0, 0, NUMBER_AT), *threads, *clone3, *forks, (RETURN, 0, 0, ALLOW)]
 
 
 def _set_filter(rules: list[Instruction]) -> None:

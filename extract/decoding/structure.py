@@ -5,14 +5,13 @@ The walkers here understand less, but say where a file stops making sense. Every
 header, whatever a file declares.
 """
 
-import os
 import struct
 import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
 
-from .handed import open_file
+from .handed import num_bytes_of, open_file
 
 EBML, SEGMENT, CLUSTER, CRC_32 = 0x1A45DFA3, 0x18538067, 0x1F43B675, 0xBF
 IN_SEGMENT = {0x114D9B74, 0x1549A966, 0x1654AE6B, CLUSTER, 0x1C53BB6B, 0x1254C367, 0x1043A770, 0x1941A469, 0xEC, CRC_32}
@@ -36,7 +35,7 @@ def structure_damage(path: Path, containers: frozenset[str], beat: Callable[[], 
     Empty if they show nothing, or if the format is not one of those checked here.
     """
     with open_file(path) as file:
-        num_bytes = os.fstat(file.fileno()).st_size
+        num_bytes = num_bytes_of(file.fileno())
         try:
             if "matroska" in containers:
                 _walk_matroska(file, num_bytes, beat)
@@ -335,7 +334,7 @@ LONGEST_TABLE_BYTES = 1 << 20
 def edits_leave_out(path: Path) -> bool:
     """Return whether the edit list of a video track shows less than all of it, or shows it in several parts."""
     with open_file(path) as file:
-        tracks = _edited_tracks(file, 0, os.fstat(file.fileno()).st_size, {})
+        tracks = _edited_tracks(file, 0, num_bytes_of(file.fileno()), {})
     return any(_leaves_out(track) for track in tracks)
 
 

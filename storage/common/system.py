@@ -157,6 +157,14 @@ def limit(what: str, value: int | None) -> None:
             raise
 
 
+def make_limits_final() -> None:
+    """Let this process never raise one of its limits again (a superuser must give up that right first or later)."""
+    for name in dir(resource) if resource is not None else ():
+        if name.startswith("RLIMIT_"):
+            current, _ = resource.getrlimit(getattr(resource, name))
+            resource.setrlimit(getattr(resource, name), (current, current))
+
+
 def peak_memory_bytes() -> int | None:
     """Return the most memory that this process has had; None where the system does not say."""
     if resource is None:

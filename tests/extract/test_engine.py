@@ -20,7 +20,7 @@ from helpers.networks import CLIPS
 from helpers.videos import scene
 from helpers.zoo import VIDEOS
 from torch import nn
-from vlalign.extract import engine, extract_video, load_extractor
+from vlalign.extract import extract_video, load_extractor
 from vlalign.extract import run as run_module
 from vlalign.extract.decoding import process as decode_process
 from vlalign.extract.decoding.errors import VideoError
@@ -265,7 +265,7 @@ def failing_decoders(monkeypatch):
     def use(what: str, which: set[str]) -> None:
         monkeypatch.setattr(decode_process, "COMMAND", REFUSING.format(what=ENDS[what], which=which))
         if what == "hang":  # long enough for a decoder that starts on a busy machine
-            monkeypatch.setattr(engine, "SILENCE_SECONDS", 5.0)
+            monkeypatch.setattr(decode_process, "SILENCE_SECONDS", 5.0)
 
     return use
 
