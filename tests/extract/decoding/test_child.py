@@ -15,6 +15,7 @@ import av
 import numpy as np
 import pytest
 from helpers.decoding import ask, children_of, want
+from helpers.needs import SYSTEM, skip_without
 from helpers.numbered import HEIGHT, WIDTH, numbered_picture
 from vlalign.extract.decoding import process as decode_process
 from vlalign.extract.decoding.probe import probe_video
@@ -77,11 +78,12 @@ def test_a_video_that_takes_too_much_processor_time_is_ended(laborious, monkeypa
 
 
 def test_processor_time_is_counted_for_each_video_anew(with_sound, monkeypatch):
-    with child(monkeypatch, CPU_SECONDS=0, CPU_SECONDS_PER_SECOND=1) as process:
-        for _ in range(8):
-            assert ask(process, with_sound, want(24, 480)).failure is None
-        (decoder,) = children_of(process._process.pid)
-        assert time.clock_gettime(~decoder << 3 | 2) > 2.5, "all together take more than one may"
+    with child(monkeypatch, CPU_SECONDS=3, CPU_SECONDS_PER_SECOND=0) as process:
+        used_seconds = 0.0
+        while used_seconds < 4:  # all together use more than one may
+            assert ask(process, with_sound, want(24, 960)).failure is None
+            (decoder,) = children_of(process._process.pid)
+            used_seconds = time.clock_gettime(~decoder << 3 | 2)
 
 
 @pytest.fixture(scope="module")
@@ -189,6 +191,63 @@ def test_ctrl_c_does_not_disturb_the_child(with_sound):
     os.killpg(parent.pid, signal.SIGINT)
     out, err = parent.communicate(timeout=120)
     assert (out, err) == ("interrupted\nFinished b''\n", "")
+
+
+linux = skip_without(SYSTEM, [] if sys.platform == "linux" else ["processes that confine decoders"])
+
+
+# A decoder that was taken over and keeps its parent waiting
+
+KEEPS_WAITING = """
+import os, signal, struct, time
+from vlalign.extract.decoding import answer, child
+from vlalign.extract.decoding.messages import Beat
+answer.CPU_SECONDS = answer.CPU_SECONDS_PER_SECOND = {cpu_seconds}
+def answer_never(request, answers):
+    for number in range(1, 65):
+        if number not in (signal.SIGKILL, signal.SIGSTOP, 32, 33):
+            signal.signal(number, signal.SIG_IGN)
+    line = answers._connection
+    {what}
+child.answer = answer_never
+child.main()
+"""
+WAYS = {
+    "sleeps": ("time.sleep(1000)", "timeout"),
+    "stops itself": ("signal.raise_signal(signal.SIGSTOP)", "timeout"),
+    "sends now and then": ("while True: time.sleep(0.2); answers.send(Beat())", "timeout"),
+    "sends half a message": ("os.write(line.fileno(), struct.pack('!i', 1000) + b'{'); time.sleep(1000)", "timeout"),
+    "sends byte by byte": (
+        "os.write(line.fileno(), struct.pack('!i', 1000))\n    while not time.sleep(0.2): os.write(line.fileno(), b'{')",
+        "timeout",
+    ),
+    "sends a large message": ("line.send_bytes(bytes(2 << 20))", "crashed"),
+    "works without end": ("while True: answers.beat()", "timeout"),
+    "says that it is done and works on": (
+        "os.write(answers.allow.args[0].fileno(), child.DONE)\n    while True: answers.beat()",
+        "timeout",
+    ),
+    "prints without end": ("while True: os.write(2, b'x' * 4096)", "crashed"),
+    "closes everything": ("os.closerange(0, 256); time.sleep(1000)", "out_of_memory"),
+}
+
+
+@linux
+@pytest.mark.parametrize("way", WAYS)
+def test_a_decoder_that_keeps_its_parent_waiting_is_ended(with_sound, monkeypatch, way):
+    what, kind = WAYS[way]
+    monkeypatch.setattr(decode_process, "SILENCE_SECONDS", 2.0)
+    monkeypatch.setattr(decode_process, "MAX_WAIT_SECONDS", 3.0)
+    cpu_seconds = 0 if "work" in way else 100
+    monkeypatch.setattr(decode_process, "COMMAND", KEEPS_WAITING.format(what=what, cpu_seconds=cpu_seconds))
+    process = DecodeProcess()
+    try:
+        started = time.monotonic()
+        failure = ask(process, with_sound, want(1)).failure
+        assert (failure.kind, process.usable) == (kind, False)
+        assert time.monotonic() - started < 10
+    finally:
+        process.close()
 
 
 def test_ctrl_c_while_the_child_starts_prints_no_traceback():
