@@ -127,7 +127,7 @@ def decode_by_path(answers: Answers, request: Request, failure: VideoError | Non
         respond(request, answers, failure)
 
 
-def ask_for_program(line: socket.socket, _: Path, stream: int, later_seconds: int | None) -> ffmpeg_backend.Running:
+def ask_for_program(line: socket.socket, _path: Path, stream: int, later_seconds: int | None) -> ffmpeg_backend.Running:
     """Have the ffmpeg program started by the process at the other end of ``line``.
 
     Raises:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import IO, TYPE_CHECKING, BinaryIO
 
 import av
 import numpy as np
@@ -50,7 +50,7 @@ def ffmpeg_program() -> str | None:
 class Running:
     """The program at work on a video."""
 
-    pictures: BinaryIO
+    pictures: IO[bytes]
     """Its output: raw video in NUT."""
     complaints: BinaryIO
     """A file in memory that gets what it prints."""

@@ -246,7 +246,8 @@ def _only_these(*, opening: bool, starting: bool = False) -> list[Instruction]:
         "ioctl": (1, _any_of([TCGETS, FIOCLEX])),
     }
     for name, number in _numbers(CHECKED_CALLS).items():
-        rules += _checked(number, *checks[name], REFUSE | errno.EPERM)
+        argument, tests = checks[name]
+        rules += _checked(number, argument, tests, REFUSE | errno.EPERM)
     return [(LOAD, 0, 0, NUMBER_AT), (AT_LEAST, 0, 1, NEWER_CALLS), (RETURN, 0, 0, REFUSE | errno.ENOSYS), *rules]
 
 

@@ -189,7 +189,9 @@ REFUSALS = {"PermissionError", "OSError", "ValueError", "BlockingIOError"}
 
 @linux
 @pytest.mark.parametrize("version", VERSIONS)
-@pytest.mark.parametrize("backend", ["PyAV", "decord", pytest.param("torchcodec", marks=needs_torchcodec)])
+@pytest.mark.parametrize(
+    "backend", ["PyAV", "decord", pytest.param("torchcodec", marks=[needs_torchcodec, pytest.mark.slow])]
+)
 def test_a_decoder_that_was_taken_over_reaches_nothing(hostile, monkeypatch, backend, version):
     """Started as every decoder is; what it tries is what ``SECURITY.md`` says that it cannot do."""
     handed = backend == "PyAV"
