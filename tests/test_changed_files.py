@@ -36,7 +36,6 @@ PLACES = {
     "extract/decoding/frame_memory.py create": OWN,
     "extract/decoding/link.py _start_connecting": OWN,
     "extract/decoding/link.py child_link": OWN,
-    "extract/decoding/process.py __init__": OWN,
     "extract/fetch.py __init__": OWN,
     "extract/fetch.py _copy": OWN,
     "extract/fetch.py _fetch": OWN,

@@ -16,13 +16,13 @@ def _serve(args: argparse.Namespace) -> int:
     names = [None] if args.dataset is None else list(dict.fromkeys(args.dataset.split(",")))
     datasets = [find_dataset(args.root, name, having="features", hint="vlalign-extract") for name in names]
 
-    from ..extract.decoding import sandbox
+    from .page.clips import sandbox_lacks
     from .page.serve import serve  # torch takes seconds to import
     from .search.search import open_search
 
     options = {"features": args.features, "run": args.run, "weights": args.weights, "device": args.device}
     searches = [open_search(dataset.path, **options) for dataset in datasets]
-    if lacking := sandbox.lacks():
+    if lacking := sandbox_lacks():
         say(f"note: decoders are confined less than they could be: this system has {'; '.join(lacking)}")
     if searches[0].note:
         say(f"note: {searches[0].note}")

@@ -21,6 +21,13 @@ class NoClip(Exception):
     """A clip could not be made. The message says why."""
 
 
+def sandbox_lacks() -> tuple[str, ...]:
+    """Return what this system cannot confine the decoders of clips with."""
+    from ...extract.decoding.sandbox import lacks
+
+    return lacks()
+
+
 class Clips:
     """Cuts one clip at a time and keeps the latest in a folder that goes away with the program."""
 
