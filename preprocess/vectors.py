@@ -6,9 +6,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
-
-from ..storage.captions import read_captions_about
+from ..storage.captions import read_captions_about, read_table
 from ..storage.common.errors import SettingError
 from ..storage.common.progress import progress
 from ..storage.common.terminal import say
@@ -109,7 +107,7 @@ def count_caption_words(captions: Path) -> dict[str, Counter[str]]:
     counts: dict[str, Counter[str]] = {split: Counter() for split in SPLITS}
     parts = sorted(captions.glob("part-*.parquet"))
     for part in progress(parts, total=len(parts), what="counting words", unit="parts"):
-        rows = pq.read_table(part, columns=["caption", "split", "answer"]).to_pydict()
+        rows = read_table(part, ["caption", "split", "answer"]).to_pydict()
         for caption, split, answer in zip(*rows.values(), strict=True):
             counts[split].update(split_words(caption))
             counts[split].update(split_words(answer or ""))

@@ -20,6 +20,7 @@ from .common.writing import written_whole
 from .files import check_regular, read_json, write_json
 from .layout import DatasetFolder
 from .mapped import SUFFIX, KeptTensors, TensorWriter
+from .parquet_files import ParquetReader
 from .records import Caption
 
 _COLUMN_TYPES = {
@@ -128,19 +129,23 @@ def _refuse_damaged(path: Path) -> Any:
 
 
 def _read_metadata(path: Path) -> pq.FileMetaData:
-    with _refuse_damaged(path):
-        return pq.read_metadata(path)
+    with _refuse_damaged(path), ParquetReader(path) as file:
+        return file.metadata
 
 
-def read_table(path: Path, columns: Sequence[str]) -> pa.Table:
-    """Read and check columns of a whole file, so that no damage appears later. Raises ``UserError`` for damage."""
-    with _refuse_damaged(path):
-        with pq.ParquetFile(path) as file:  # pq.read_table imports pandas, if it is there: seconds for a small table
-            if missing := sorted(set(columns) - set(file.schema_arrow.names)):
-                raise ValueError(f"columns missing: {', '.join(missing)}")
-            table = file.read(columns=list(columns))
-        table.validate(full=True)
-        return table
+def read_table(path: Path, columns: Sequence[str], row_bytes: int = 0) -> pa.Table:
+    """Read and check columns of a whole file, so that no damage appears later.
+
+    Args:
+        path: The file.
+        columns: Names of the columns.
+        row_bytes: What the caller makes of a row takes this many bytes in memory.
+
+    Raises:
+        UserError: It is damaged, or takes more memory than a file of its size may.
+    """
+    with _refuse_damaged(path), ParquetReader(path) as file:
+        return file.read(columns, row_bytes=row_bytes)
 
 
 def read_captions(folder: Path | str, in_order: InOrder | None = None) -> CaptionTable:

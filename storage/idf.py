@@ -14,6 +14,8 @@ IDF_SCHEMA = pa.schema(
     [("word", pa.string()), ("part_of_speech", pa.string()), ("document_count", pa.int64()), ("idf", pa.float64())]
 )
 COUNT_SCHEMA = pa.schema([("word", pa.string()), ("part_of_speech", pa.string()), ("document_count", pa.int64())])
+ENTRY_BYTES = 500
+"""What an entry takes in memory."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +39,7 @@ def read_idf(path: Path | str) -> list[IdfEntry]:
     path = Path(path)
     if not path.exists():
         raise UserError(f"{path}: not found; run vlalign-preprocess first")
-    return [IdfEntry(**row) for row in read_table(path, IDF_SCHEMA.names).to_pylist()]
+    return [IdfEntry(**row) for row in read_table(path, IDF_SCHEMA.names, ENTRY_BYTES).to_pylist()]
 
 
 def write_counts(folder: Path, number: int, counts: Mapping[tuple[str, str], int]) -> None:
@@ -50,7 +52,7 @@ def write_counts(folder: Path, number: int, counts: Mapping[tuple[str, str], int
 
 def read_counts(path: Path) -> Counter[tuple[str, str]]:
     """Read the counts of a part (``write_counts``)."""
-    columns = read_table(path, COUNT_SCHEMA.names).to_pydict()
+    columns = read_table(path, COUNT_SCHEMA.names, ENTRY_BYTES).to_pydict()
     return Counter(
         dict(zip(zip(columns["word"], columns["part_of_speech"], strict=True), columns["document_count"], strict=True))
     )

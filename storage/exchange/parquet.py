@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from ..common.errors import UserError
 from ..common.problems import Problems
 from ..common.writing import written_whole
-from ..files import check_regular
+from ..parquet_files import ParquetReader
 from ..records import VideoFeatures
 from ..store import Store
 from .tree import MAX_ARRAY_BYTES, ForeignFeatures, refuse_damaged
@@ -26,6 +26,8 @@ SUFFIX = ".parquet"
 METADATA_KEY = b"vlalign"
 FILE_BYTES, GROUP_BYTES = 1_000_000_000, 64 << 20
 """Size of the embeddings in a file, and of those that are written at once."""
+PLACE_BYTES = 300
+"""What is kept about the rows of a video takes in memory."""
 ID_COLUMNS, EMBEDDING_COLUMNS = ("video_id", "id"), ("embedding", "features", "vector")
 """Names of columns in files of other programs, in the order in which they are tried."""
 
@@ -166,10 +168,12 @@ class ParquetVideos:
         table = self._last.get(group)
         if table is None:
             self._last.clear()  # first, so that memory holds one group
-            with pq.ParquetFile(self.path) as file:
-                _check_size(file, group, self.path)
-                table = file.read_row_group(group, columns=columns)
-            table.validate(full=True)
+            with ParquetReader(self.path) as file:
+                table = file.read(columns, [group])
+            if table.nbytes > MAX_ARRAY_BYTES:
+                raise UserError(
+                    f"{self.path}: a group of rows of more than {MAX_ARRAY_BYTES >> 30} GiB; write smaller groups"
+                )
             self._last[group] = table
         return table
 
@@ -191,11 +195,6 @@ class ParquetVideos:
     def _made(self) -> dict[str, str]:
         assert self.about is not None
         return {name: json.dumps(self.about[name]) for name in ("profile", "weights")}
-
-
-def _check_size(file: pq.ParquetFile, group: int, path: Path) -> None:
-    if file.metadata.row_group(group).total_byte_size > MAX_ARRAY_BYTES:
-        raise UserError(f"{path}: a group of rows of more than {MAX_ARRAY_BYTES >> 30} GiB; write smaller groups")
 
 
 def _rows(column: pa.ChunkedArray) -> np.ndarray:
@@ -221,9 +220,8 @@ def open_parquet(path: Path) -> ParquetVideos:
     Raises:
         UserError: It is damaged, or has no columns of ids and embeddings.
     """
-    check_regular(path)
-    with refuse_damaged(path), pq.ParquetFile(path) as file:
-        names = file.schema_arrow.names
+    with refuse_damaged(path), ParquetReader(path) as file:
+        names = file.schema.names
         columns = [next((name for name in known if name in names), None) for known in (ID_COLUMNS, EMBEDDING_COLUMNS)]
         if None in columns:
             raise UserError(
@@ -233,15 +231,15 @@ def open_parquet(path: Path) -> ParquetVideos:
         id_column, embedding_column = map(str, columns)
         about = _about(file)
         places: list[tuple[str, _Place | None]] = []
-        for group in range(file.num_row_groups):
-            _check_size(file, group, path)
-            places += _places(group, file.read_row_group(group, columns=[id_column]).column(0).to_pylist())
+        for group in range(file.metadata.num_row_groups):
+            ids = file.read([id_column], [group], row_bytes=PLACE_BYTES).column(0)
+            places += _places(group, ids.to_pylist())
         if about is not None:
             places += [(str(facts["video_id"]), None) for facts in about["without_rows"]]
     return ParquetVideos(path, id_column, embedding_column, places, about)
 
 
-def _about(file: pq.ParquetFile) -> dict[str, Any] | None:
+def _about(file: ParquetReader) -> dict[str, Any] | None:
     text = (file.metadata.metadata or {}).get(METADATA_KEY)
     if text is None:
         return None

@@ -14,15 +14,17 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from ....storage.common.errors import UserError
 from ....storage.files import check_regular
+from ....storage.parquet_files import ParquetReader
 from ..encodings import Note, decode
 
 TEXT_SUFFIXES = (".csv", ".tsv", ".txt")
 SUFFIXES = ".csv, .tsv, .txt, .jsonl or .parquet file"
 DELIMITERS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
+ROW_BYTES, VALUE_BYTES = 250, 60
+"""What a row, and each of its values, take in memory."""
 SAVE_AS = "save it as CSV UTF-8"
 
 
@@ -49,7 +51,6 @@ def read_table(path: Path, is_known: Callable[[str], bool], note: Note) -> Table
     """
     suffix = path.suffix.lower()
     if suffix == ".parquet":
-        check_regular(path)
         return _parquet(path)
     if suffix != ".jsonl" and suffix not in TEXT_SUFFIXES:
         hint = ""
@@ -133,8 +134,9 @@ class _Pairs(list):
 
 def _parquet(path: Path) -> Table:
     try:
-        table = pq.read_table(path)
-        table.validate(full=True)
+        with ParquetReader(path) as file:
+            names = file.schema.names
+            table = file.read(names, row_bytes=ROW_BYTES + VALUE_BYTES * len(names))
         rows = [list(row) for row in zip(*(column.to_pylist() for column in table.columns), strict=True)]
     except (OSError, ValueError, KeyError, MemoryError, pa.ArrowException) as error:
         reason = (str(error) or "it needs too much memory").splitlines()[0]
