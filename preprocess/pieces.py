@@ -1,7 +1,7 @@
 """The records of a data set in pieces, so that several processes can read them."""
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,9 @@ from .datasets.sources import Piece, Record
 
 PIECE_RECORDS = 500
 """Records after which a piece of records ends with a video."""
+
+MOST_CHARACTERS = 20_000
+"""Longest caption: about 25 minutes of speech. Tagging one takes a second, or ten if it is nothing but signs."""
 
 Read = Callable[[Problems], Iterator[Record]]
 """Yields the records of a data set, the same ones in each call."""
@@ -54,12 +57,18 @@ def _as_it_is(piece: list[Record], _: Problems) -> list[Record]:
 def captions_among(
     records: Iterable[Record], problems: Problems, videos: list[VideoRecord] | None = None
 ) -> Iterator[Caption]:
-    """Yield the captions that belong to a split; append the videos to the list, if there is one."""
+    """Yield the captions that belong to a split; append the videos to the list, if there is one.
+
+    Captions of more than ``MOST_CHARACTERS`` are cut there, and counted.
+    """
     for record in records:
         if isinstance(record, VideoRecord):
             if videos is not None:
                 videos.append(record)
         elif record.split in SPLITS:
+            if len(record.caption) > MOST_CHARACTERS:
+                problems.changed[f"longer than {MOST_CHARACTERS:,} characters, cut there"] += 1
+                record = replace(record, caption=record.caption[:MOST_CHARACTERS].rstrip())
             yield record
         else:
             problems.add(f"caption of video {record.video_id!r}: split {record.split!r}; expected {', '.join(SPLITS)}")

@@ -1,11 +1,12 @@
 """Words and part-of-speech tags, by spaCy."""
 
 import importlib.metadata
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache
-from itertools import islice
+from functools import lru_cache, partial
+from itertools import chain, islice, pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from ..storage.common.errors import UserError
@@ -19,6 +20,11 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 CHUNK, BATCH = 1000, 128
+BATCH_CHARACTERS = 1 << 15
+"""Texts are tagged together up to this length: a word takes 15 KB, and a character may be one."""
+RUN = re.compile(r"\S{200}")
+"""Characters without a blank between them that are split into words at a time: spaCy takes a time that grows with the
+square of their number, 35 s for 10,000 brackets."""
 RULER = "attribute_ruler"
 NEEDED_COMPONENTS = ("tok2vec", "transformer", "tagger", RULER, "morphologizer")
 SINGLE_WORD_ATTRIBUTES = {"TAG", "TEXT", "ORTH", "LOWER", "IS_SPACE", "DEP"}
@@ -107,13 +113,38 @@ def tag_captions(captions: Iterable[Caption], model: str) -> Iterator[Caption]:
     """
     nlp = load_pipeline(model)
     tag_of = single_word_tagger(nlp)
+    pipe = partial(nlp.pipe, batch_size=BATCH, disable=[RULER] if tag_of else [])
     for chunk in batched(captions, CHUNK):
         texts = list(dict.fromkeys(caption.caption for caption in chunk))
-        docs = nlp.pipe(texts, batch_size=BATCH, disable=[RULER] if tag_of else [])
+        docs = chain.from_iterable(pipe(map(partial(_split, nlp), batch)) for batch in _batches(texts))
         tagged = {text: _words(doc, tag_of) for text, doc in zip(texts, docs, strict=True)}
         for caption in chunk:
             words, starts, tags = tagged[caption.caption]
             yield replace(caption, words=words, word_starts=starts, pos_tags=tags)
+
+
+def _batches(texts: Iterable[str]) -> Iterator[list[str]]:
+    """Yield the texts in lists of up to ``BATCH_CHARACTERS``, or of one text."""
+    batch, size = [], 0
+    for text in texts:
+        if batch and size + len(text) > BATCH_CHARACTERS:
+            yield batch
+            batch, size = [], 0
+        batch.append(text)
+        size += len(text)
+    if batch:
+        yield batch
+
+
+def _split(nlp: "Language", text: str) -> "Doc | str":
+    """Return the words of a text that has long runs without a blank; other texts as they are."""
+    if not RUN.search(text):
+        return text
+    from spacy.tokens import Doc
+
+    ends = [0, *(match.end() for match in RUN.finditer(text)), len(text)]
+    docs = [nlp.make_doc(text[first:last]) for first, last in pairwise(ends) if first < last]
+    return Doc.from_docs(docs, ensure_whitespace=False) or text
 
 
 def _words(doc: "Doc", tag_of: Callable[[int, int], str] | None) -> tuple[list[str], list[int], list[str]]:

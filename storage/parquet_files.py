@@ -83,7 +83,7 @@ class ParquetReader:
         """Return columns of a group, with texts as dictionaries."""
         about = self.metadata.row_group(group)
         indices = [index for index in range(about.num_columns) if _name(about.column(index)) in columns]
-        texts = {about.column(index).path_in_schema: about.column(index) for index in indices if self._is_text(index)}
+        texts = [about.column(index).path_in_schema for index in indices if self._is_text(index)]
         packed = 0
         with self._path.open("rb") as file:
             for index in indices:
@@ -94,20 +94,11 @@ class ParquetReader:
                 packed += chunk_bytes
                 if packed > self._size:
                     raise ValueError("its columns lie over each other")
-            try:
-                table = self._read_as(group, columns, list(texts))
-            except pa.ArrowNotImplementedError:  # lists, if only the first of their texts stand in the dictionary
-                for name in [name for name in texts if "." in name]:
-                    chunk = texts.pop(name)
-                    budget.take(chunk.num_values * _longest_text(file, chunk), f"its column {_name(chunk)[:80]!r}")
-                table = self._read_as(group, columns, list(texts))
+        with pq.ParquetFile(self._path, metadata=self.metadata, read_dictionary=texts) as file:
+            table = file.read_row_group(group, columns=list(columns))
         table.validate(full=True)
         budget.take(sum(map(_expanded, table.columns)), "its texts")
         return table
-
-    def _read_as(self, group: int, columns: Sequence[str], texts: list[str]) -> pa.Table:
-        with pq.ParquetFile(self._path, metadata=self.metadata, read_dictionary=texts) as file:
-            return file.read_row_group(group, columns=list(columns))
 
     def _is_text(self, index: int) -> bool:
         column = self._file.schema.column(index)
@@ -118,18 +109,14 @@ def _name(chunk: pq.ColumnChunkMetaData) -> str:
     return chunk.path_in_schema.split(".")[0]
 
 
-def _first_byte(chunk: pq.ColumnChunkMetaData) -> int:
-    if chunk.has_dictionary_page and 0 < (chunk.dictionary_page_offset or 0) < chunk.data_page_offset:
-        return chunk.dictionary_page_offset
-    return chunk.data_page_offset
-
-
 def _sizes(file: BinaryIO, chunk: pq.ColumnChunkMetaData, width: int, *, is_text: bool) -> tuple[int, int]:
     """Return how many bytes a column of a group takes in the file, and at most in memory.
 
     Arrow reads pages until they have as many values as the column, wherever the column ends.
     """
-    first = _first_byte(chunk)
+    first = chunk.data_page_offset
+    if chunk.has_dictionary_page and 0 < (chunk.dictionary_page_offset or 0) < first:
+        first = chunk.dictionary_page_offset
     unpacked = longest = num_repeated = num_seen = 0
     file.seek(first)
     while num_seen < chunk.num_values:
@@ -143,19 +130,6 @@ def _sizes(file: BinaryIO, chunk: pq.ColumnChunkMetaData, width: int, *, is_text
     if chunk.physical_type == "BYTE_ARRAY":  # each of these texts may be as long as all of a page
         unpacked += num_repeated * longest
     return file.tell() - first, unpacked
-
-
-def _longest_text(file: BinaryIO, chunk: pq.ColumnChunkMetaData) -> int:
-    """Return the bytes of the longest text in a column's dictionary."""
-    file.seek(_first_byte(chunk))
-    page, longest, place = _Page(file), 0, 0
-    content = file.read(page.packed_bytes)
-    if chunk.compression != "UNCOMPRESSED":
-        content = pa.decompress(content, page.unpacked_bytes, chunk.compression.lower(), asbytes=True)
-    while page.kind == DICTIONARY_PAGE and place < len(content):
-        length = int.from_bytes(content[place : place + 4], "little")
-        longest, place = max(longest, length), place + 4 + length
-    return longest
 
 
 def _has_texts(kind: pa.DataType) -> bool:

@@ -17,7 +17,7 @@ class Problems:
     logged at the end of the ``with`` block that this object is used in.
     """
 
-    MAX_LINES, MAX_KEPT = 20, 1000
+    MAX_LINES, MAX_KEPT, MAX_CHARACTERS = 20, 1000, 2000
 
     def __init__(self, *, strict: bool = False, quiet: bool = False, file: Path | None = None) -> None:
         """Start with no problems.
@@ -38,7 +38,8 @@ class Problems:
         """Inputs that were kept in a changed form: what was changed, and how often."""
 
     def add(self, message: str) -> None:
-        """Count a problem and log it, or list it in the file."""
+        """Count a problem and log it, or list it in the file: the first ``MAX_CHARACTERS`` of it."""
+        message = message if len(message) <= self.MAX_CHARACTERS else f"{message[: self.MAX_CHARACTERS]} ..."
         if self.strict:
             raise UserError(f"{message} (--strict stops here)")
         self.count += 1

@@ -192,5 +192,5 @@ def _may_be_time(value: Any) -> bool:
     if isinstance(value, list):
         return any(map(_may_be_time, value))
     return isinstance(value, int | float) or (
-        isinstance(value, str) and bool(re.fullmatch(r"[\d\s:.,;>\[\]()-]*\d[\d\s:.,;>\[\]()-]*s?", value))
+        isinstance(value, str) and bool(re.fullmatch(r"[\d\s:.,;>\[\]()-]+s?", value) and re.search(r"\d", value))
     )

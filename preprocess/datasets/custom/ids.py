@@ -10,6 +10,8 @@ from ....storage.files import IMAGE_SUFFIXES, SOUND_SUFFIXES, VIDEO_SUFFIXES
 from ....storage.records import Caption, VideoRecord
 from ..encodings import Note
 
+MOST_FOLDERS = 32
+"""Last folders of a path, by which videos are matched."""
 MEDIA_SUFFIXES = (*VIDEO_SUFFIXES, *SOUND_SUFFIXES, *IMAGE_SUFFIXES)
 
 
@@ -105,6 +107,7 @@ def _without_suffix(name: str) -> str:
 
 
 def _tails(path: str) -> list[str]:
-    """Return the path, then the path without its first folder, and so on."""
+    """Return the path, then the path without its first folder, and so on. Of very deep ones the first are left out."""
     parts = path.split("/")
-    return ["/".join(parts[first:]) for first in range(len(parts))]
+    firsts = [0, *range(max(1, len(parts) - MOST_FOLDERS), len(parts))]
+    return ["/".join(parts[first:]) for first in firsts]

@@ -23,6 +23,9 @@ from ..encodings import Note, decode
 TEXT_SUFFIXES = (".csv", ".tsv", ".txt")
 SUFFIXES = ".csv, .tsv, .txt, .jsonl or .parquet file"
 DELIMITERS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
+MOST_COLUMNS = 500
+MOST_CELLS = 1 << 20
+"""Values that any table may have, besides eight for each of its characters."""
 ROW_BYTES, VALUE_BYTES = 250, 60
 """What a row, and each of its values, take in memory."""
 SAVE_AS = "save it as CSV UTF-8"
@@ -84,7 +87,9 @@ def _csv(path: Path, text: str, is_known: Callable[[str], bool], note: Note) -> 
         for row in reader:
             if columns is None:
                 columns = row or None
+                _check_columns(path, len(row))
             elif any(field.strip() for field in row):  # skips lines with nothing but delimiters, as spreadsheets add
+                _check_cells(path, len(columns), len(rows), len(text))
                 rows.append((f"line {reader.line_num + skipped}", row + [None] * (len(columns) - len(row))))
             line = reader.line_num
     except csv.Error as error:
@@ -96,6 +101,17 @@ def _csv(path: Path, text: str, is_known: Callable[[str], bool], note: Note) -> 
     if columns and delimiter != ("\t" if path.suffix.lower() == ".tsv" else ","):
         note(f"columns are separated by {DELIMITERS.get(delimiter, repr(delimiter))}")
     return Table(columns or [], rows)
+
+
+def _check_columns(path: Path, number: int) -> None:
+    if number > MOST_COLUMNS:
+        raise UserError(f"{path}: more than {MOST_COLUMNS} columns; expected video_id, caption and a few more")
+
+
+def _check_cells(path: Path, num_columns: int, num_rows: int, num_characters: int) -> None:
+    """Raise ``UserError`` if rows of few values are to be filled up to many columns."""
+    if num_columns * num_rows > 8 * num_characters + MOST_CELLS:
+        raise UserError(f"{path}: {num_columns} columns, of which most rows have few; write tables with fewer columns")
 
 
 def _count_known(text: str, delimiter: str, is_known: Callable[[str], bool]) -> tuple[int, int]:
@@ -124,7 +140,9 @@ def _json_lines(path: Path, text: str) -> Table:
         if len(row) < len(pairs):
             raise UserError(f"{path}, line {number}: the same key twice in one object; expected each key once")
         columns |= dict.fromkeys(row)
+        _check_columns(path, len(columns))
         objects.append((f"line {number}", row))
+    _check_cells(path, len(columns), len(objects), len(text))
     return Table(list(columns), [(where, [row.get(name) for name in columns]) for where, row in objects])
 
 
@@ -136,6 +154,7 @@ def _parquet(path: Path) -> Table:
     try:
         with ParquetReader(path) as file:
             names = file.schema.names
+            _check_columns(path, len(names))
             table = file.read(names, row_bytes=ROW_BYTES + VALUE_BYTES * len(names))
         rows = [list(row) for row in zip(*(column.to_pylist() for column in table.columns), strict=True)]
     except (OSError, ValueError, KeyError, MemoryError, pa.ArrowException) as error:

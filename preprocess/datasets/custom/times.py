@@ -11,7 +11,7 @@ from .table import Table
 
 TIME_FORMS = "seconds, mm:ss or hh:mm:ss"
 
-POINT = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.ASCII | re.IGNORECASE)
+POINT = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)(e[+-]?\d+)?", re.ASCII | re.IGNORECASE)
 COMMA = re.compile(r"[+-]?\d*,\d+", re.ASCII)
 CLOCK = re.compile(r"(?:(?P<h>\d+):(?=\d+:))?(?P<m>\d+):(?P<s>\d{1,2})(?:[.,](?P<fraction>\d+))?", re.ASCII)
 

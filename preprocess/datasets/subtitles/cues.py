@@ -15,6 +15,8 @@ TIMING = re.compile(rf"\s*{_TIME}\s*-->\s*{_TIME}(?:\s.*)?", re.ASCII)
 """Start and end, and then the settings of WebVTT or the coordinates of SubRip."""
 TAG = re.compile(r"</?[A-Za-z][^<>]*>|</?>|<(?:\d+:)?\d+:\d+[.,]\d+>|\{\\[^{}]*\}", re.ASCII)
 """``<i>``, ``</c>``, ``<v Name>``, ``<00:00:01.000>`` and ``{\\an8}``. A ``<`` that begins none of these is text."""
+LONG_NUMBER = re.compile(r"&#\d{8,};?", re.ASCII)
+"""No character's number, and one of thousands of digits is an error to Python."""
 NOT_CUES = ("NOTE", "STYLE", "REGION")
 """The first words of WebVTT blocks that are no cues."""
 INVISIBLE = re.compile("[\u061c\u200b\u200e\u200f\u202a-\u202e\u2060\u2066-\u2069\ufeff]")
@@ -102,4 +104,4 @@ def plain(line: str) -> str:
     >>> plain("<i>put</i> it &amp; wait {\\\\an8}")
     'put it & wait'
     """
-    return " ".join(INVISIBLE.sub("", html.unescape(TAG.sub("", line))).split())
+    return " ".join(INVISIBLE.sub("", html.unescape(LONG_NUMBER.sub("", TAG.sub("", line)))).split())

@@ -17,6 +17,8 @@ MOST_PAUSE_SECONDS = 0.2
 """Between two cues of which the second one rolls on."""
 LEAST_SHARE = 0.5
 """Least share of neighbouring cues that repeat a line. Other files repeat one when somebody says it twice."""
+MOST_LINES = 20
+"""Lines that a cue repeats at most."""
 LEAST_PAIRS = 3
 """Neighbouring cues that a file must have to be called rolling."""
 
@@ -25,7 +27,7 @@ def repeated_lines(before: Cue, cue: Cue) -> int:
     """Return how many first lines of a cue are the last ones of the cue before; 0 after a pause."""
     if cue.start_seconds - before.end_seconds > MOST_PAUSE_SECONDS:
         return 0
-    most = min(len(before.lines), len(cue.lines))
+    most = min(len(before.lines), len(cue.lines), MOST_LINES)
     return next((n for n in range(most, 0, -1) if before.lines[-n:] == cue.lines[:n]), 0)
 
 

@@ -112,13 +112,16 @@ def _cues(
             yield from _cues(inner, begin, end, clock, drop, numbers, depth + 1)
 
 
-def _text(element: Element) -> Iterator[str]:
-    """Yield the text of an element, with a line break for each ``br``. Other white space says nothing in XML."""
+def _text(element: Element, depth: int = 0) -> Iterator[str]:
+    """Yield the text of an element, with a line break for each ``br``. Other white space says nothing in XML.
+
+    Text with more than ``MOST_DEPTH`` elements around it is left out.
+    """
     yield " ".join((element.text or "").split("\n"))
-    for inner in element:
+    for inner in element if depth < MOST_DEPTH else ():
         name = inner.tag.rpartition("}")[2]
         if name == "br":
             yield "\n"
         elif name != "metadata":
-            yield from _text(inner)
+            yield from _text(inner, depth + 1)
         yield " ".join((inner.tail or "").split("\n"))
