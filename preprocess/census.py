@@ -7,6 +7,7 @@ from itertools import combinations
 from typing import Any
 
 from ..storage.records import SPLITS, Caption
+from ..storage.values import is_text
 
 MOST_TEXTS = 2_000_000
 """Largest number of different texts of a split that are compared. Above it, shared texts are not counted."""
@@ -62,14 +63,23 @@ class CaptionStatistics:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> "CaptionStatistics":
-        """Return the statistics that ``to_json`` made these values of."""
-        return cls(
+        """Return the statistics that ``to_json`` made these values of. Raises ``ValueError`` and others for others."""
+        statistics = cls(
             splits={name: SplitStatistics(**split) for name, split in values["splits"].items()},
             videos_in_both=dict(values["videos_in_both"]),
             changed=dict(values["changed"]),
             left_out=LeftOut(**values["left_out"]),
             other_languages=dict(values.get("other_languages", {})),  # 1.0.0 wrote none
         )
+        counts = [*statistics.videos_in_both.values(), *statistics.changed.values(), statistics.left_out.count]
+        for split in statistics.splits.values():
+            counts += [count for name, count in vars(split).items() if (name, count) != ("shared_texts", None)]
+        shares = statistics.other_languages.values()
+        if not all(type(count) is int for count in counts) or not all(type(s) is float for s in shares):
+            raise ValueError("counts that are no integers")
+        if not statistics.splits:
+            raise ValueError("no split")
+        return statistics
 
 
 class Census:
@@ -116,6 +126,8 @@ class Census:
         """Return the census that ``to_json`` made these values of."""
         census = cls()
         for split, counts in values.items():
+            if not type(counts["captions"]) is type(counts["clips"]) is int or not all(map(is_text, counts["videos"])):
+                raise ValueError("counts that are no integers, or ids that are no texts")
             census.num_captions[split], census.num_clips[split] = counts["captions"], counts["clips"]
             census.videos[split] = set(counts["videos"])
         return census

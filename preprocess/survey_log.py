@@ -5,12 +5,13 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from ..storage.common.writing import errors_naming, make_folder, open_own
+from ..storage.values import is_text
 from .census import Census
 
 LOG_NAME = "survey.jsonl"
@@ -44,17 +45,28 @@ class SurveyLine:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values."""
-        pieces = [asdict(piece) | {"census": piece.census.to_json()} for piece in self.pieces]
+        pieces = [
+            {"census": piece.census.to_json(), "messages": piece.messages, "changed": dict(piece.changed)}
+            for piece in self.pieces
+        ]
         return {"keys": self.keys, "pieces": pieces, "is_last": self.is_last}
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> "SurveyLine":
-        """Return the line that ``to_json`` made these values of."""
+        """Return the line that ``to_json`` made these values of. Raises ``ValueError`` and others for anything else."""
         pieces = [
             PieceCounts(Census.from_json(piece["census"]), piece["messages"], Counter(piece["changed"]))
             for piece in values["pieces"]
         ]
-        return cls(values["keys"], pieces, values["is_last"])
+        texts = [*values["keys"], *(message for piece in pieces for message in piece.messages)]
+        counts = [count for piece in pieces for count in piece.changed.values()]
+        if (
+            not isinstance(values["keys"], list)
+            or not all(map(is_text, texts))
+            or not all(type(n) is int for n in counts)
+        ):
+            raise ValueError("keys or messages that are no texts, or counts that are no integers")
+        return cls(values["keys"], pieces, bool(values["is_last"]))
 
 
 @dataclass
@@ -99,7 +111,13 @@ def survey_log(path: Path, about: Mapping[str, Any]) -> Iterator[SurveyLog]:
             for line in file:
                 try:
                     log.lines.append(SurveyLine.from_json(json.loads(line)))
-                except (ValueError, TypeError, KeyError, AttributeError):  # cut short when its process ended
+                except (
+                    ValueError,
+                    TypeError,
+                    KeyError,
+                    AttributeError,
+                    RecursionError,
+                ):  # cut short when its process ended
                     break
                 end += len(line)
         file.truncate(end)

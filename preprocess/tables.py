@@ -16,6 +16,7 @@ from ..storage.captions import (
     read_table,
     write_captions_about,
 )
+from ..storage.common.errors import refuse_unreadable
 from ..storage.common.problems import Problems
 from ..storage.common.processes import InOrder
 from ..storage.common.progress import progress
@@ -66,7 +67,8 @@ def make_tables(
     if not left and made_of == about and dataset.idf.exists() and summary_file.exists():
         say(f"{folder}: already made from the same captions; nothing to do")
         read_captions(folder, in_order)  # writes the file that training maps, if an earlier call was stopped before
-        return CaptionStatistics.from_json(read_json(summary_file))
+        with refuse_unreadable(summary_file, "not a summary of captions", "remove it and run the command again"):
+            return CaptionStatistics.from_json(read_json(summary_file))
     for name in (ABOUT_NAME, MAPPED_NAME):  # the folder is incomplete until everything is written
         remove_file(folder / name, missing_ok=True)
     if left:
@@ -99,10 +101,11 @@ def _finish(
     for index in range(num_parts):
         counts.update(read_counts(part_path(folder / "counts", index)))
         part_about = read_part_about(part_path(folder, index))
-        for split, tags in part_about["tags"].items():
-            census.tags[split].update(tags)
-        languages.update(part_about.get("languages", {}))  # parts of 1.0.0 have none
-        spoken = part_about.get("spoken", spoken)
+        with refuse_unreadable(part_path(folder, index), "not a part of the captions", "remove it, and run this again"):
+            for split, tags in part_about["tags"].items():
+                census.tags[split].update(_counts(tags))
+            languages.update(_counts(part_about.get("languages", {})))  # parts of 1.0.0 have none
+            spoken = str(part_about.get("spoken", spoken))
     for path in (*folder.glob("part-*.parquet"), *(folder / "counts").glob("part-*.parquet")):
         if path.name >= part_path(folder, num_parts).name:
             remove_file(path)  # from an earlier call with more captions
@@ -120,6 +123,13 @@ def _finish(
     write_captions_about(folder, about | ({OTHER_LANGUAGES: others} if others else {}))
     read_captions(folder, in_order)  # writes the file that training maps
     return statistics
+
+
+def _counts(values: Any) -> dict[str, int]:
+    """Return what was counted. Raises ``ValueError`` for anything but integers by name."""
+    if not isinstance(values, dict) or not all(type(count) is int for count in values.values()):
+        raise ValueError("counts that are no integers")
+    return values
 
 
 def _texts(dataset: DatasetFolder, num_parts: int) -> Iterator[tuple[str, str, str]]:

@@ -9,7 +9,7 @@ from functools import lru_cache, partial
 from itertools import chain, islice, pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from ..storage.common.errors import UserError
+from ..storage.common.errors import UserError, reason_of
 from ..storage.common.packages import EXTRAS, has_pip, install_command
 from ..storage.records import Caption
 
@@ -96,7 +96,7 @@ def load_pipeline(model: str) -> "Language":
         nlp = spacy.load(package)
     except (OSError, ImportError, TypeError, AttributeError) as error:  # an installed package that is not a pipeline
         raise UserError(
-            f"spaCy model {model!r}: cannot be loaded ({str(error).splitlines()[0]}); expected an installed pipeline"
+            f"spaCy model {model!r}: cannot be loaded ({reason_of(error)}); expected an installed pipeline"
         ) from None
     nlp.max_length = sys.maxsize  # spaCy limits the length for its parser and NER, which do not run here
     nlp.disable_pipes(*[name for name in nlp.pipe_names if name not in NEEDED_COMPONENTS])

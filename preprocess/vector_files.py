@@ -9,8 +9,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pa_csv
 
-from ..storage.common.errors import UserError
+from ..storage.budget import Budget
+from ..storage.common.errors import UserError, refuse_unreadable
 from ..storage.common.progress import progress
+from ..storage.exchange.npz import open_npz
+from ..storage.exchange.tree import FORMAT_ERRORS
 
 T = TypeVar("T")
 
@@ -54,12 +57,14 @@ def select_vectors(path: Path, needed: set[str]) -> Selection:
         UserError: The file has another format, is truncated, or has non-finite values.
     """
     words: dict[str, None] = {}
-    rows, num_in_file = [], 0
+    rows, num_in_file, budget = [], 0, Budget(path.stat().st_size)
     for chunk in _chunks(path):
         for index, word in enumerate(chunk.words):
             if (word in needed or num_in_file + index < MOST_FREQUENT) and word not in words:
                 words[word] = None
                 rows.append(chunk.vectors[index].astype(np.float32))
+                with refuse_unreadable(path, "not readable as word vectors", EXPECTED):
+                    budget.take(rows[-1].nbytes, f"the vectors until {word[:80]!r}")
         num_in_file += len(chunk.words)
     if not rows:
         raise UserError(f"{path}: contains no vector of a word; {EXPECTED}")
@@ -89,7 +94,7 @@ def _chunks(path: Path) -> Iterator[Chunk]:
             yield from _from_binary(path, header)
         else:
             raise ValueError("its first line is not a word followed by numbers")
-    except (OSError, EOFError, ValueError, KeyError, AssertionError, MemoryError) as error:  # includes pyarrow's errors
+    except FORMAT_ERRORS as error:
         reason = str(error)[:200] or type(error).__name__
         raise UserError(f"{path}: not readable as word vectors ({reason}); {EXPECTED}") from None
 
@@ -186,10 +191,11 @@ def _bytes_since(tell: Callable[[], int]) -> Callable[[Any], int]:
 
 
 def _from_npz(path: Path) -> Chunk:
-    with np.load(path, allow_pickle=False) as arrays:
-        words = [name for name in arrays.files if arrays[name].dtype.kind in "US" and arrays[name].ndim == 1]
-        vectors = [name for name in arrays.files if arrays[name].dtype.kind == "f" and arrays[name].ndim == 2]
+    with open_npz(path) as read:
+        arrays = {name: array for name, member in read.items() if (array := member()) is not None}
+        words = [name for name, array in arrays.items() if array.dtype.kind in "US" and array.ndim == 1]
+        vectors = [name for name, array in arrays.items() if array.dtype.kind == "f" and array.ndim == 2]
         if len(words) != 1 or len(vectors) != 1 or len(arrays[words[0]]) != len(arrays[vectors[0]]):
-            shapes = ", ".join(f"{name} {list(arrays[name].shape)}" for name in arrays.files)
+            shapes = ", ".join(f"{name} {list(array.shape)}" for name, array in arrays.items())
             raise ValueError(f"its arrays are {shapes or 'none'}")
         return Chunk(arrays[words[0]].astype(np.str_).tolist(), arrays[vectors[0]])

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ..storage.captions import read_captions_about, read_table
-from ..storage.common.errors import SettingError
+from ..storage.common.errors import SettingError, refuse_unreadable
 from ..storage.common.progress import progress
 from ..storage.common.terminal import say
 from ..storage.files import file_identity, sha256_of
@@ -82,7 +82,8 @@ def prepare_word_vectors(dataset: DatasetFolder, source: Path) -> WordVectorSumm
         about = read_word_vectors(dataset.word_vectors).about
         if {name: about.get(name) for name in made_from} == made_from:
             say(f"{dataset.word_vectors}: already made from the same file and captions; nothing to do")
-            return WordVectorSummary.from_json(about)
+            with refuse_unreadable(dataset.word_vectors, "not readable word vectors", "remove it and run this again"):
+                return WordVectorSummary.from_json(about)
     counts = count_caption_words(dataset.captions)
     needed = {form for of_split in counts.values() for word in of_split for form in (word, word.lower())}
     words, vectors, num_in_file = select_vectors(source, needed)

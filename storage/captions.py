@@ -22,6 +22,7 @@ from .layout import DatasetFolder
 from .mapped import SUFFIX, KeptTensors, TensorWriter
 from .parquet_files import ParquetReader
 from .records import Caption
+from .values import is_text
 
 _COLUMN_TYPES = {
     str: pa.string(),
@@ -45,6 +46,27 @@ INPUT_FIELDS = tuple(name for name, field in _FIELDS.items() if not field.metada
 ABOUT_NAME = "about.json"
 OTHER_LANGUAGES = "other_languages"
 """Field of ``about.json``: share of captions in each language that the tagger does not speak; missing if hardly any."""
+
+
+def _are_steps(value: Any) -> bool:
+    """Return True for lists of texts by name."""
+    return isinstance(value, dict) and all(
+        isinstance(each, list) and all(map(is_text, each)) for each in value.values()
+    )
+
+
+def _are_shares(value: Any) -> bool:
+    return isinstance(value, dict) and all(type(each) in (int, float) and 0 <= each <= 1 for each in value.values())
+
+
+ABOUT_RULES = {
+    "protocol": (is_text, "a text"),
+    "task": (is_text, "a text"),
+    "steps": (_are_steps, "lists of texts by task"),
+    "speech": (lambda value: isinstance(value, bool), "true or false"),
+    OTHER_LANGUAGES: (_are_shares, "a number from 0 to 1 for each language"),
+}
+"""{field of ``about.json`` that is used: (whether a value fits, what does)}"""
 MAPPED_NAME = f"captions{SUFFIX}"
 """The content of all parts, to be mapped."""
 MAPPED_FORMAT = 1
@@ -89,12 +111,34 @@ def write_part(folder: Path, number: int, captions: Sequence[Caption], about: Ma
 
 def read_part_about(path: Path) -> dict[str, Any]:
     """Return the ``about`` of ``write_part``; empty if the file is missing or has none."""
-    return json.loads((_read_metadata(path).metadata or {}).get(b"vlalign", b"{}")) if path.exists() else {}
+    if not path.exists():
+        return {}
+    text = (_read_metadata(path).metadata or {}).get(b"vlalign", b"{}")
+    with refuse_unreadable(path, "not a part of a caption table", "run vlalign-preprocess again"):
+        about = json.loads(text)
+        if not isinstance(about, dict):
+            raise ValueError(f"its note is a {type(about).__name__}")
+        return about
 
 
 def read_captions_about(folder: Path) -> dict[str, Any] | None:
-    """Return where the captions come from and how they were tagged; None if the table is missing or not complete."""
-    return read_json(folder / ABOUT_NAME) if (folder / ABOUT_NAME).exists() else None
+    """Return where the captions come from and how they were tagged; None if the table is missing or not complete.
+
+    Raises:
+        UserError: The note is damaged.
+    """
+    path = folder / ABOUT_NAME
+    if not path.exists():
+        return None
+    about = read_json(path)
+    if not isinstance(about, dict):
+        raise UserError(
+            f"{path}: holds a {type(about).__name__}, expected an object; remove it and run vlalign-preprocess again"
+        )
+    for name, (is_right, expected) in ABOUT_RULES.items():
+        if name in about and not is_right(about[name]):
+            raise UserError(f"{path}: its {name!r} is not {expected}; remove it and run vlalign-preprocess again")
+    return about
 
 
 def write_captions_about(folder: Path, about: Mapping[str, Any]) -> None:

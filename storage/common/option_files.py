@@ -2,6 +2,7 @@
 
 import argparse
 import difflib
+import reprlib
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,7 +12,7 @@ import yaml
 
 from .errors import UserError, refuse_unreadable
 
-MOST_BYTES = 1 << 20
+MOST_BYTES = 1 << 16
 """A file with options is small."""
 
 
@@ -68,13 +69,13 @@ def _arguments(path: Path, name: str, action: argparse.Action, value: Any) -> li
         return []
     if isinstance(action, argparse.BooleanOptionalAction) or action.nargs == 0:
         if not isinstance(value, bool):
-            raise UserError(f"{path}: {name}: expected true or false, not {value!r}")
+            raise UserError(f"{path}: {name}: expected true or false, not {reprlib.repr(value)}")
         if value:
             return [option]
         return [f"--no-{name}"] if isinstance(action, argparse.BooleanOptionalAction) else []
     values = value if isinstance(value, list) else [value]
     if isinstance(value, bool) or not all(isinstance(each, str | int | float) for each in values):
-        raise UserError(f"{path}: {name}: expected a text, a number or a list of them, not {value!r}")
+        raise UserError(f"{path}: {name}: expected a text, a number or a list of them, not {reprlib.repr(value)}")
     texts = [str(each) for each in values]
     if isinstance(action, argparse._AppendAction):
         return [f"{option}={text}" for text in texts]

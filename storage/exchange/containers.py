@@ -9,6 +9,7 @@ from typing import NoReturn
 import h5py
 import numpy as np
 
+from ..budget import Budget
 from ..common.errors import UserError
 from ..hdf5 import check_size, inner_dataset, is_inside, offset_of
 from .npz import open_npz
@@ -35,16 +36,32 @@ def open_arrays(path: Path) -> Iterator[Tree]:
         with h5py.File(path, "r", locking=False) as file:
             if "profile_hash" in file.attrs:
                 raise UserError(f"{path}: a shard of a feature store of vlalign; it needs no import")
-            yield _hdf5_tree(file, {}, with_groups=True)
+            yield _hdf5_tree(file, {}, _HDF5Budget(path), with_groups=True)
 
 
-def _hdf5_tree(group: h5py.Group, names: dict[int, str], *, with_groups: bool) -> Tree:
+class _HDF5Budget(Budget):
+    """What all arrays of a file may take together. One that is read again counts once."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path.stat().st_size)
+        self._read: set[str] = set()
+
+    def take_once(self, dataset: h5py.Dataset) -> None:
+        """Count an array. Raises ``ValueError`` if the file would take more than it may."""
+        name = str(dataset.name)
+        if name not in self._read:
+            self.take(dataset.nbytes, f"its data set {name[:80]!r}")
+            self._read.add(name)
+
+
+def _hdf5_tree(group: h5py.Group, names: dict[int, str], budget: _HDF5Budget, *, with_groups: bool) -> Tree:
     """Return the arrays of a group.
 
     Args:
         group: The group.
         names: First name of each object, by its offset in the file. A further name takes a few bytes and would have the
             object read again.
+        budget: What the arrays may take.
         with_groups: Include the groups in this group.
     """
     tree: dict[str, Read | Tree] = {}
@@ -57,9 +74,9 @@ def _hdf5_tree(group: h5py.Group, names: dict[int, str], *, with_groups: bool) -
         if first != full_name:
             tree[name] = partial(_refuse_repeated, first)
         elif kind is h5py.Dataset:
-            tree[name] = partial(_hdf5_array, group, name)
+            tree[name] = partial(_hdf5_array, group, name, budget)
         elif with_groups and isinstance(inner := group[name] if kind is h5py.Group else None, h5py.Group):
-            tree[name] = _hdf5_tree(inner, names, with_groups=False)
+            tree[name] = _hdf5_tree(inner, names, budget, with_groups=False)
     return tree
 
 
@@ -67,6 +84,10 @@ def _refuse_repeated(first: str) -> NoReturn:
     raise ValueError(f"the same as {first!r} under another name; expected each once")
 
 
-def _hdf5_array(group: h5py.Group, name: str) -> np.ndarray | None:
+def _hdf5_array(group: h5py.Group, name: str, budget: _HDF5Budget) -> np.ndarray | None:
     dataset = inner_dataset(group, name)
-    return check_size(dataset, MAX_ARRAY_BYTES)[()] if dataset.dtype.kind in "fiu" and dataset.shape else None
+    if dataset.dtype.kind not in "fiu" or not dataset.shape:
+        return None
+    check_size(dataset, MAX_ARRAY_BYTES)
+    budget.take_once(dataset)
+    return dataset[()]

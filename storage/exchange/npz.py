@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from ..budget import Budget
 from .tree import MAX_ARRAY_BYTES, Read
 
 NPY_MAGIC = np.lib.format.MAGIC_PREFIX
@@ -22,7 +23,8 @@ def open_npz(path: Path) -> Iterator[dict[str, Read]]:
     """Yield the arrays of a file by name. Each is read from the open file when it is called.
 
     Raises:
-        ValueError, zipfile.BadZipFile: NumPy would not have written this: members overlap or have the same name.
+        ValueError, zipfile.BadZipFile: NumPy would not have written this: members overlap or have the same name; or
+            they unpack to more than a file of this size may.
             Reading raises them for an array of more than ``MAX_ARRAY_BYTES``, or one that is truncated.
     """
     with zipfile.ZipFile(path) as file:
@@ -34,6 +36,9 @@ def open_npz(path: Path) -> Iterator[dict[str, Read]]:
         names = Counter(member.filename.removesuffix(".npy") for member in members)
         if repeated := [name for name, count in names.items() if count > 1]:
             raise ValueError(f"two members called {repeated[0]!r}")
+        budget = Budget(path.stat().st_size)
+        for member in [member for member in members if member.compress_type in COMPRESSIONS]:
+            budget.take(member.file_size, f"what unpacks from it until {member.filename[:80]!r}")
         yield {member.filename.removesuffix(".npy"): partial(_read, file, member) for member in file.infolist()}
 
 

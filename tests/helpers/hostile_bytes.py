@@ -4,8 +4,10 @@ It prints a line of JSON for each that gave anything but a line for the user, or
 one for each reader with the numbers of files that it read and refused.
 """
 
+import argparse
 import contextlib
 import faulthandler
+import gzip
 import io
 import json
 import os
@@ -14,7 +16,10 @@ import resource
 import shutil
 import signal
 import sys
+import tempfile
 import traceback
+import zipfile
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
@@ -26,29 +31,38 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from PIL import Image
 from vlalign.extract.text_tower import load_text_tower
-from vlalign.preprocess.datasets import custom, subtitles
+from vlalign.preprocess.census import CaptionStatistics, Census, LeftOut, format_statistics
+from vlalign.preprocess.datasets import DATASETS, custom, subtitles
+from vlalign.preprocess.datasets.sources import Annotations
+from vlalign.preprocess.survey import Survey
+from vlalign.preprocess.survey_log import PieceCounts, SurveyLine, survey_log
+from vlalign.preprocess.vector_files import select_vectors
 from vlalign.storage import FeatureStore
 from vlalign.storage.captions import read_captions, read_captions_about
 from vlalign.storage.care import look_through
-from vlalign.storage.common.errors import UserError
+from vlalign.storage.common.errors import UserError, refuse_unreadable
+from vlalign.storage.common.option_files import read_option_file
 from vlalign.storage.common.problems import Problems
 from vlalign.storage.describe import describe
 from vlalign.storage.exchange.exports import export_store
 from vlalign.storage.exchange.foreign import foreign_videos
 from vlalign.storage.exchange.stated import read_durations, read_profile
-from vlalign.storage.files import sha256_of
+from vlalign.storage.files import read_json, sha256_of
 from vlalign.storage.idf import read_idf
 from vlalign.storage.layout import DatasetFolder
 from vlalign.storage.profiles import PROFILES
-from vlalign.storage.records import Weights
+from vlalign.storage.records import Caption, Weights
+from vlalign.storage.remote.links import linked_address, trusted_address
 from vlalign.storage.thumbnails import Thumbnail, ThumbnailStore, write_thumbnails
 from vlalign.storage.word_vectors import read_word_vectors
 
+from helpers.annotation_files import VTT_LISTS, VTT_SENTENCES, data_json
 from helpers.clips_of_text import new_clip, save_clip, word_tokenizer
 from helpers.foreign_files import make_store
 from helpers.toy import make_toy
 
 MOST_SECONDS, MOST_BYTES = 10, 2 << 30
+WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 VALUES = [
     None,
     True,
@@ -72,10 +86,56 @@ VALUES = [
     [{}],
 ]
 """What may stand anywhere in a JSON file."""
+RAW = [
+    "1" * 5000,
+    "1" * 10**6,
+    "1e999",
+    "-Infinity",
+    "[" * 10**5,
+    "[" * 900 + "]" * 900,
+    '{"a":' * 10**5,
+    '{"a": 1, "a": 2}',
+    '"' + "x" * 10**6 + '"',
+    '"' + "\\ud800" * 1000 + '"',
+    "[" + "1," * 10**5 + "1]",
+    "{" + ",".join(f'"{number}": 1' for number in range(10**4)) + "}",
+]
+"""The same, as text: long, deep or twice."""
+RAW_PLACE = "@RAW@"
 
 
 class TooLong(BaseException):
     """Not an ``Exception``: no reader takes it for its own."""
+
+
+# What a reader must not do
+
+
+FORBIDDEN = ("socket.connect", "socket.getaddrinfo", "subprocess.Popen", "os.system", "os.exec", "os.posix_spawn")
+CHANGES = ("os.remove", "os.rename", "os.rmdir", "os.mkdir", "os.link", "os.symlink", "os.chmod", "os.truncate")
+DONE: list[str] = []
+"""What the reader did that none may do."""
+
+
+def watch(folder: Path) -> None:
+    """Note from now on what is written outside the folder, dialled, started, or run from the folder."""
+    inside = (str(folder), tempfile.gettempdir(), "/dev/", "/proc/self/")
+
+    def is_outside(path: object) -> bool:
+        path = os.fsdecode(path) if isinstance(path, str | bytes | os.PathLike) else None
+        return path is not None and not os.path.abspath(path).startswith(inside)
+
+    def hook(event: str, args: tuple) -> None:
+        if (
+            event in FORBIDDEN
+            or (event == "open" and isinstance(args[2], int) and args[2] & WRITING and is_outside(args[0]))
+            or (event in CHANGES and any(map(is_outside, args[:2])))
+            or (event == "pickle.find_class")
+            or (event == "exec" and getattr(args[0], "co_filename", "").startswith(str(folder)))
+        ):
+            DONE.append(f"{event} {args!r}"[:300])
+
+    sys.addaudithook(hook)
 
 
 # Damage
@@ -122,7 +182,7 @@ def damage_json(content: bytes, chance: random.Random, *, lines_of: bool = False
     value = json.loads(content)
     for _ in range(chance.choice([1, 1, 3])):
         value = _changed(value, chance)
-    return json.dumps(value).encode()
+    return json.dumps(value).replace(f'"{RAW_PLACE}"', chance.choice(RAW)).encode()
 
 
 def _changed(value: Any, chance: random.Random) -> Any:
@@ -139,7 +199,41 @@ def _changed(value: Any, chance: random.Random) -> Any:
         for _ in range(chance.choice([3, 400, 900])):
             deep = [deep]
         return deep
-    return chance.choice(VALUES)
+    return RAW_PLACE if chance.random() < 0.1 else chance.choice(VALUES)
+
+
+def bomb(path: Path, chance: random.Random) -> None:
+    """A small file of the same format that unpacks to gigabytes."""
+    if path.suffix == ".parquet":
+        names = pq.ParquetFile(path).schema_arrow.names
+        number = 10 ** chance.choice([3, 4, 6])
+        kinds = {
+            "text": pa.array(["x" * 10 ** chance.choice([1, 4, 6])]),
+            "number": pa.array([0.0]),
+            "list": pa.array([["y" * 10**4] * 100]),
+            "rows": pa.array([[0.0] * 10**4]),
+        }
+        chosen = [kinds[chance.choice(list(kinds))] for _ in names]
+        with pq.ParquetWriter(path, pa.schema(list(zip(names, (kind.type for kind in chosen), strict=True)))) as writer:
+            indices = pa.array(np.zeros(min(number, 10**7 // max(kind.nbytes for kind in chosen) + 1), np.int64))
+            writer.write_table(pa.table([kind.take(indices) for kind in chosen], names=names))
+    elif path.suffix == ".npz":
+        with zipfile.ZipFile(path, "w", chance.choice([zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2])) as file:
+            for name in chance.choice([["a"], ["words", "vectors", "about"]]):
+                array = np.zeros(10**7, chance.choice(["f4", "U1", "f8"]))
+                with file.open(f"{name}.npy", "w") as member:
+                    np.lib.format.write_array(member, array)
+    elif path.suffix == ".h5":
+        with h5py.File(path, "w") as file:
+            for number in range(chance.choice([1, 50])):
+                file.create_dataset(f"v{number}", shape=(10**6, 64), dtype="f4", chunks=(10**4, 64), compression="gzip")
+                file[f"v{number}"][: 10**4] = 0
+    elif path.suffix == ".gz":
+        path.write_bytes(gzip.compress(b"1000000 30000\n" + b"a " + bytes(10**7), 1))
+    elif path.suffix in (".csv", ".tsv"):
+        path.write_text(",".join(f"c{number}" for number in range(chance.choice([300, 10**5]))) + "\n" + "a\n" * 10**5)
+    else:
+        path.write_bytes(chance.choice([b"(" * 10**6, b"\x00" * 10**6, b"1" * 10**6, b"a\n" * 10**5, b"{" * 10**6]))
 
 
 def made_up_hdf5(path: Path, chance: random.Random) -> None:
@@ -226,6 +320,49 @@ def read_words(folder: Path, path: Path) -> None:
     read_word_vectors(path)
 
 
+def read_settings(folder: Path, path: Path) -> None:
+    actions = {name: argparse.ArgumentParser().add_argument(f"--{name}") for name in ("features", "batch-size")}
+    read_option_file(path, actions, [])
+
+
+def read_link(folder: Path, path: Path) -> None:
+    if linked_address(folder) is None:
+        raise UserError("no link")
+    with contextlib.suppress(UserError):  # nobody confirmed it here
+        trusted_address(folder)
+
+
+def read_survey(folder: Path, path: Path) -> None:
+    with survey_log(path, {"file": "x"}) as log:
+        if not log.lines:
+            raise UserError("begins anew")
+        found = Survey(10)
+        for line in log.lines:
+            found.add_line(line, Problems(quiet=True))
+        assert found.num_captions >= 0
+        json.dumps(line.to_json())
+
+
+def read_vectors(folder: Path, path: Path) -> None:
+    select_vectors(path, {"salt"})
+
+
+def read_summary(folder: Path, path: Path) -> None:
+    with refuse_unreadable(path, "damaged"):
+        statistics = CaptionStatistics.from_json(read_json(path))
+    format_statistics(statistics)
+
+
+def read_official(folder: Path, path: Path) -> None:
+    name = folder.name if folder.name in DATASETS else "msrvtt"
+    problems = Problems(quiet=True)
+    for protocol in DATASETS[name].protocols:
+        for record in DATASETS[name].read(Annotations(folder, DATASETS[name].published, problems), protocol):
+            record.video_id.encode()
+    if problems.count:
+        raise UserError("a line for each row that was left out")
+
+
 def read_import_options(folder: Path, path: Path) -> None:
     read_durations(path) if path.suffix == ".csv" else read_profile(str(path))
 
@@ -303,6 +440,13 @@ READERS: dict[str, Callable[[Path, Path], None]] = {
     "codes": read_codes,
     "clip": read_clip,
     "compared": read_compared,
+    "options": read_import_options,
+    "settings": read_settings,
+    "link": read_link,
+    "survey": read_survey,
+    "vectors": read_vectors,
+    "summary": read_summary,
+    "official": read_official,
 }
 
 
@@ -385,6 +529,11 @@ def make_originals(reader: str, folder: Path) -> Path:
         (folder / "b.en.vtt").write_text("WEBVTT\n\n" + "\n\n".join(cues).replace(",0", ".0").replace(",9", ".9"))
         segments = [{"id": n, "start": n, "end": n + 0.9, "text": f" some words, {n}"} for n in range(6)]
         (folder / "c.mp4.json").write_text(json.dumps({"text": "", "segments": segments, "language": "en"}))
+        paragraphs = "".join(f'<p begin="{n}s" end="{n}.9s">words<br/>{n}</p>' for n in range(6))
+        for suffix in ("ttml", "dfxp"):
+            (folder / f"d{suffix}.{suffix}").write_text(
+                f'<tt xmlns="http://www.w3.org/ns/ttml"><body><div>{paragraphs}</div></body></tt>'
+            )
     elif reader == "index":
         from vlalign.train.search.index import write_part
 
@@ -400,6 +549,41 @@ def make_originals(reader: str, folder: Path) -> Path:
         write_part(folder, "{}", {"v0": 0, "v1": 1}, [spans, spans], [vectors, -vectors])
         index = WindowIndex(open_parts(folder), "{}", {"v0": 0, "v1": 1})
         CodeFolder(folder).update(index)
+    elif reader == "options":
+        (folder / "a.json").write_text(PROFILES["s3d"].to_json())
+        (folder / "a.csv").write_text("video_id,seconds\nv0,1.5\nv1,20\n")
+    elif reader == "settings":
+        (folder / "a.yaml").write_text("features: s3d\nbatch-size: 4\n")
+        (folder / "b.yml").write_text("features: [s3d, clip]\n")
+        if sys.version_info >= (3, 11):
+            (folder / "a.toml").write_text('features = "s3d"\n')
+    elif reader == "link":
+        (folder / "elsewhere.json").write_text('{"url": "s3://bucket/place"}')
+    elif reader == "survey":
+        with survey_log(folder / "survey.jsonl", {"file": "x"}) as log:
+            for number in range(4):
+                census = Census()
+                census.add(Caption(video_id=f"v{number}", caption="a", split="train"))
+                log.add(SurveyLine([f"k{number}"], [PieceCounts(census, ["a problem"], Counter({"cut": 1}))]))
+    elif reader == "vectors":
+        lines = [f"w{number} " + " ".join(map(str, row)) for number, row in enumerate(rows)]
+        (folder / "a.txt").write_text("\n".join(lines) + "\n")
+        binary = b"5 4\n" + b"".join(b"w%d " % number + row.tobytes() + b"\n" for number, row in enumerate(rows))
+        (folder / "a.bin").write_bytes(binary)
+        (folder / "a.bin.gz").write_bytes(gzip.compress(binary))
+        np.savez(folder / "a.npz", words=np.array(["a", "b", "c", "d", "e"]), vectors=rows)
+    elif reader == "summary":
+        census = Census()
+        for number in range(4):
+            census.add(Caption(video_id=f"v{number}", caption="a", split=("train", "test")[number % 2]))
+        found = census.statistics(
+            shared_texts={"train": 0, "test": None}, changed={"cut": 1}, left_out=LeftOut(count=0)
+        )
+        (folder / "summary.json").write_text(json.dumps(found.to_json()))
+    elif reader == "official":
+        (folder / "MSRVTT_data.json").write_text(json.dumps(data_json(VTT_SENTENCES)))
+        for name, content in VTT_LISTS.items():
+            (folder / name.replace("__", ".")).write_text(content)
     elif reader == "clip":
         save_clip(new_clip(tokenizer := word_tokenizer(["a red circle falls"]), width=8), tokenizer, folder)
     elif reader == "import":
@@ -436,6 +620,8 @@ def inputs(reader: str, whole: Path, seeds: range, work: Path) -> Iterator[tuple
             made_up_hdf5(target, chance)
         elif kind in (".json", ".jsonl") and chance.random() < 0.7:
             target.write_bytes(damage_json(target.read_bytes(), chance, lines_of=kind == ".jsonl"))
+        elif chance.random() < 0.1:
+            bomb(target, chance)
         elif chance.random() < 0.05:
             target.write_bytes(chance.randbytes(chance.randrange(5000)))
         else:
@@ -462,6 +648,7 @@ def try_reader(reader: str, seeds: range, folder: Path) -> None:
         signal.alarm(MOST_SECONDS)
         faulthandler.dump_traceback_later(2 * MOST_SECONDS, exit=True)  # a library that does not return to Python
         print(f"{reader}, seed {seed}", file=sys.stderr)
+        DONE.clear()  # what making the files did
         try:
             READERS[reader](place, target)
             read += 1
@@ -474,11 +661,14 @@ def try_reader(reader: str, seeds: range, folder: Path) -> None:
             print(json.dumps({**where, "error": words[-1], "where": words[-3].strip()}), flush=True)
         signal.alarm(0)
         faulthandler.cancel_dump_traceback_later()
+        for what in DONE:
+            print(json.dumps({"reader": reader, "seed": seed, "file": target.name, "error": what}), flush=True)
     print(json.dumps({"reader": reader, "read": read, "refused": refused}), flush=True)
 
 
 def main(first: int, last: int, folder: Path, readers: list[str]) -> None:
     signal.signal(signal.SIGALRM, too_long)
+    watch(folder)
     for reader in readers:
         try_reader(reader, range(first, last), folder / reader)
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 import pytest
 from vlalign.preprocess.datasets import custom, subtitles
 from vlalign.preprocess.pieces import MOST_CHARACTERS, captions_among
-from vlalign.preprocess.tag import tag_captions
+from vlalign.preprocess.tag import load_pipeline, tag_captions
 from vlalign.storage.common.errors import UserError
 from vlalign.storage.common.problems import Problems
 from vlalign.storage.records import Caption, VideoRecord
@@ -19,7 +19,7 @@ FILES = {
     "lines that cues repeat.srt": "".join(CUE % (n, n) + "a\n" * 60_000 + f"b{n}\n\n" for n in range(5)),
     "number of a character.srt": CUE % (1, 2) + "&#" + "1" * 100_000 + "; salt",
     "tags.srt": CUE % (1, 2) + "<a" * 100_000,
-    "elements around a text.ttml": "<tt><p begin='1s' end='2s'>"
+    "elements around a text.ttml": "<tt><p begin='1s' end='2s'>salt"
     + "<span>" * 20_000
     + "x"
     + "</span>" * 20_000
@@ -80,6 +80,7 @@ def test_a_long_caption_is_cut_and_counted():
 
 @pytest.mark.parametrize("text", ["(" * 3000, "x('" * 1000, "put the onion " * 1000, "the " + "$." * 200 + " pan"])
 def test_words_of_a_text_without_blanks_are_found_soon(text):
+    load_pipeline("en_core_web_sm")
     with soon():
         (tagged,) = tag_captions([caption(text)], "en_core_web_sm")
     spans = zip(tagged.word_starts, tagged.words, strict=True)

@@ -10,9 +10,11 @@ from collections.abc import Iterable
 import numpy as np
 
 from ...storage.captions import read_captions_about
-from ...storage.common.errors import SettingError
+from ...storage.common.errors import SettingError, refuse_unreadable
 from ...storage.common.progress import progress
 from ...storage.common.terminal import say
+from ...storage.exchange.npz import open_npz
+from ...storage.exchange.tree import FORMAT_ERRORS
 from ...storage.layout import DatasetFolder
 from ...storage.mapped import SUFFIX, KeptTensors, TensorWriter
 from ...storage.word_vectors import WordVectors, read_word_vectors
@@ -71,8 +73,11 @@ def density_weights(
 
     def make(writer: TensorWriter) -> None:
         if (earlier := path.with_suffix(".npz")).exists():  # of a version that did not map them
-            with np.load(earlier, allow_pickle=False) as arrays:
-                return writer.append(NAME, arrays[NAME])
+            with refuse_unreadable(earlier, "not readable", "remove it", FORMAT_ERRORS), open_npz(earlier) as arrays:
+                values = arrays[NAME]()
+                if values is None or values.ndim != 1:
+                    raise ValueError("no list of numbers")
+                return writer.append(NAME, values.astype(np.float32, copy=False))
         among = f", neighbours among {num_pairs // num_parts:,} each" if num_parts > 1 else ""
         say(f"{path}: computing how probable it is that clips and captions belong together, {num_pairs:,} pairs{among}")
         writer.append(NAME, _probability(features, vectors, pairs, num_neighbors, num_parts))
