@@ -69,13 +69,13 @@ def _arguments(path: Path, name: str, action: argparse.Action, value: Any) -> li
         return []
     if isinstance(action, argparse.BooleanOptionalAction) or action.nargs == 0:
         if not isinstance(value, bool):
-            raise UserError(f"{path}: {name}: expected true or false, not {reprlib.repr(value)}")
+            raise UserError(f"{path}: {name}: expected true or false, not {reprlib.repr(value)[:100]}")
         if value:
             return [option]
         return [f"--no-{name}"] if isinstance(action, argparse.BooleanOptionalAction) else []
     values = value if isinstance(value, list) else [value]
     if isinstance(value, bool) or not all(isinstance(each, str | int | float) for each in values):
-        raise UserError(f"{path}: {name}: expected a text, a number or a list of them, not {reprlib.repr(value)}")
+        raise UserError(f"{path}: {name}: expected a text, a number or a list of them, not {reprlib.repr(value)[:100]}")
     texts = [str(each) for each in values]
     if isinstance(action, argparse._AppendAction):
         return [f"{option}={text}" for text in texts]
