@@ -46,6 +46,8 @@ MOST_SETTINGS = 1 << 14
 """Upper limit of the characters of all settings, without vocabulary and character tables."""
 MOST_LETTER_BYTES = 64
 """Upper limit of what a character becomes in such a table, in bytes; Unicode's longest takes 33."""
+MOST_NUMBER = 1 << 22
+"""Largest number of a token. The library takes memory for all smaller ones, too, and aborts if there is none."""
 SPECIAL = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token", "bos_token", "eos_token")
 PROBE = ["A Übung: 12 “red” circles… ☃ 円", "a"]
 
@@ -73,6 +75,10 @@ def plain_tokenizer(about: dict[str, Any], special: Mapping[str, str]) -> PreTra
         ValueError: It has parts that no encoder's tokenizer has. The library raises other errors for damaged ones.
     """
     _check(about)
+    vocabulary = about["model"].get("vocab") if isinstance(about.get("model"), dict) else None
+    numbers = vocabulary.values() if isinstance(vocabulary, dict) else ()
+    if any(type(number) is int and number > MOST_NUMBER for number in numbers):
+        raise ValueError(f"its vocabulary has a number above {MOST_NUMBER:,}")
     tokenizer = Tokenizer.from_str(json.dumps(about | {"truncation": None, "padding": None}))
     if unknown := [token for token in special.values() if tokenizer.token_to_id(token) is None]:
         raise ValueError(f"its special token {unknown[0]!r} is not in its vocabulary")
