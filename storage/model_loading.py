@@ -185,7 +185,7 @@ def _plain(about: Mapping[str, Any], config_class: "type[PreTrainedConfig] | Non
     Networks read settings, too, that their class does not declare.
     """
     declared = {field.name for field in fields(config_class)} if config_class is not None else set()
-    parts: Mapping[str, Any] = config_class.sub_configs if config_class is not None else {}
+    parts: Any = config_class.sub_configs if config_class is not None else {}
 
     def plain(name: str, value: Any) -> Any:
         if isinstance(value, dict):
