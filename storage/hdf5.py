@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 import h5py
 import numpy as np
@@ -96,14 +97,14 @@ class VlenReader:
     """The placeholder that a data set holds instead of a value."""
     _MAX_HEAPS = 16
 
-    def __init__(self, file: h5py.File, path: Path) -> None:
-        """Prepare to read values of ``file``, which lies at ``path``.
+    def __init__(self, file: h5py.File, content: BinaryIO) -> None:
+        """Prepare to read values of ``file``, whose bytes are ``content``.
 
         Raises ``ValueError`` for another kind of file.
         """
         if file.id.get_create_plist().get_sizes() != (8, 8) or file.userblock_size:
             raise ValueError("its addresses are not laid out as vlalign does")
-        self._path = path
+        self._content = content
         self._heaps: dict[int, _Heap] = {}
         """The heaps that were used last, by their offset."""
 
@@ -162,11 +163,10 @@ class VlenReader:
         return _Heap(content, parts)
 
     def _bytes(self, offset: int, num_bytes: int) -> bytes:
-        with self._path.open("rb") as file:
-            if offset + num_bytes > os.fstat(file.fileno()).st_size:
-                raise ValueError("it is truncated")
-            file.seek(offset)
-            return file.read(num_bytes)
+        if offset + num_bytes > os.fstat(self._content.fileno()).st_size:
+            raise ValueError("it is truncated")
+        self._content.seek(offset)
+        return self._content.read(num_bytes)
 
 
 class MemoryFile:

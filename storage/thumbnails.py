@@ -14,8 +14,7 @@ from PIL import Image
 
 from .common.errors import refuse_unreadable
 from .common.terminal import warn
-from .common.writing import written_whole
-from .files import check_regular
+from .common.writing import check_folders, open_to_read, written_whole
 from .hdf5 import MAX_HEAP_BYTES, VlenReader, check_size, inner_dataset, new_hdf5
 from .shard_names import in_order, shard_path
 
@@ -116,14 +115,18 @@ class ThumbnailStore:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[_OpenShard]:
-    check_regular(path)
-    with refuse_unreadable(path, "not a readable thumbnail file", "remove it"), h5py.File(path, "r") as file:
+    check_folders(path.parent)  # what is shown to others comes from here
+    with (
+        refuse_unreadable(path, "not a readable thumbnail file", "remove it"),
+        open_to_read(path, mode="rb") as content,
+        h5py.File(content, "r") as file,
+    ):
         table, jpegs = inner_dataset(file, "thumbnails"), inner_dataset(file, "jpegs")
         if table.ndim != 1 or table.dtype != THUMBNAIL_ROW:
             raise ValueError("its table has other columns")
         if jpegs.shape != table.shape or h5py.check_vlen_dtype(jpegs.dtype) != np.uint8:
             raise ValueError("it does not have one picture for each row")
-        reader = VlenReader(file, path)
+        reader = VlenReader(file, content)
         rows = reader.rows(check_size(table, MAX_TABLE_BYTES), ROW_IN_FILE)
         yield _OpenShard(rows, reader.rows(check_size(jpegs, MAX_TABLE_BYTES), VlenReader.REFERENCE), reader)
 

@@ -150,6 +150,22 @@ def test_a_list_of_problems_is_written_to_no_other_folder(evil, trap, capsys):
     assert sum(line.startswith("warning: video ") for line in capsys.readouterr().err.splitlines()) == 25
 
 
+def helped(to: list[str]) -> int:
+    for main in (
+        extract_main,
+        preprocess_main,
+        train_main,
+        evaluate_main,
+        index_main,
+        runs_main,
+        store_main,
+        doctor_main,
+    ):
+        with pytest.raises(SystemExit):
+            main([*to, "--help"])
+    return 0
+
+
 READ_ONLY: dict[str, Callable[[list[str]], int]] = {
     "plan": lambda to: extract_main([*to, *LOGMEL, "--plan"]),
     "runs": runs_main,
@@ -157,6 +173,7 @@ READ_ONLY: dict[str, Callable[[list[str]], int]] = {
     "store info": lambda to: store_main(["info", *to]),
     "store verify": lambda to: store_main(["verify", *to]),
     "doctor": lambda to: doctor_main(to[:2]),
+    "help": helped,
 }
 
 

@@ -147,7 +147,7 @@ def _no_file(path: Path) -> UserError:
     return UserError(f"{path}: a pipe, a socket, a device or a folder, expected a file; remove it")
 
 
-def open_to_read(path: Path, **options: Any) -> Any:
+def open_to_read(path: Path, mode: str = "r", **options: Any) -> Any:
     """Open a regular file that is no link for reading, as ``open`` does.
 
     Raises:
@@ -157,7 +157,7 @@ def open_to_read(path: Path, **options: Any) -> Any:
     def opener(_: str, flags: int) -> int:
         return _regular_file(path, str(path), None, flags)
 
-    return open(path, opener=opener, **options)
+    return open(path, mode, opener=opener, **options)
 
 
 @contextlib.contextmanager

@@ -9,6 +9,7 @@ import pytest
 from helpers.stores import jpeg
 from vlalign.storage.common.errors import UserError
 from vlalign.storage.hdf5 import VlenReader
+from vlalign.storage.layout import DatasetFolder
 from vlalign.storage.thumbnails import (
     MAX_PICTURES,
     ROW_IN_FILE,
@@ -160,8 +161,8 @@ def test_values_are_read_as_hdf5_reads_them(tmp_path):
         [Thumbnail(name, 1.5, chance.bytes(size), name[::-1]) for name, size in zip(names, sizes, strict=True)],
     )
     (shard,) = tmp_path.glob("*.h5")
-    with h5py.File(shard) as file:
-        reader = VlenReader(file, shard)
+    with shard.open("rb") as content, h5py.File(content) as file:
+        reader = VlenReader(file, content)
         table, jpegs = reader.rows(file["thumbnails"], ROW_IN_FILE), reader.rows(file["jpegs"], VlenReader.REFERENCE)
         for row, expected in zip(table, file["thumbnails"][()], strict=True):
             found = reader.value(row["video_id"], 1 << 20), float(row["seconds"]), reader.value(row["source"], 1 << 20)
@@ -185,3 +186,18 @@ def test_an_endless_hdf5_heap_is_refused(tmp_path, length):
     shard.write_bytes(content)
     with pytest.raises(UserError, match="a heap of values is damaged"):
         ThumbnailStore(tmp_path)
+
+
+@pytest.mark.parametrize("outside", ["file", "folder"])
+def test_a_file_that_is_a_link_is_refused(tmp_path, outside):
+    theirs, dataset = tmp_path / "theirs", DatasetFolder(tmp_path / "root", "evil")
+    write_thumbnails(theirs, [Thumbnail("a", 1.0, jpeg(8), "s")])
+    dataset.path.mkdir(parents=True)
+    if outside == "folder":
+        dataset.thumbnails.symlink_to(theirs)
+    else:
+        dataset.thumbnails.mkdir()
+        (dataset.thumbnails / "1.h5").symlink_to(next(theirs.glob("*.h5")))
+    with pytest.raises(UserError, match="a link") as refused:
+        ThumbnailStore(dataset.thumbnails)
+    assert str(dataset.thumbnails) in str(refused.value)
