@@ -17,8 +17,9 @@ from pathlib import Path
 import pytest
 from helpers import hostile_trees
 from helpers.hostile_trees import COMMANDS, MOST_BYTES, Grounds, Tree, faults
+from helpers.needs import SYSTEM, skip_without
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="not on this system: pipes, devices and forks of Linux")
+pytestmark = skip_without(SYSTEM, [] if sys.platform == "linux" else ["pipes, devices and forks of Linux"])
 
 NUM_TREES, PARTS = 90, 3
 FAST = {"extract": 2, "train": 2, "evaluate again": 3, "search like": 2, "index": 1, "serve": 1}

@@ -42,7 +42,9 @@ ALLOWED = {
         "importlib.import_module": "modules of PyAV and NumPy",
         "os.fork": "the confined decoder is forked from the process that opens files",
     },
-    "extract/decoding/ffmpeg_backend.py": {"subprocess.Popen": "the ffmpeg program that find_program found"},
+    "extract/decoding/ffmpeg_backend.py": dict.fromkeys(
+        ("subprocess.Popen", "subprocess.run"), "the ffmpeg program that find_program found"
+    ),
     "extract/decoding/link.py": {"subprocess.Popen": "a decoder, by python_command"},
     "extract/decoding/torchcodec_backend.py": {"importlib.import_module": "torchcodec, once memory is limited"},
     "extract/encoders/own.py": {"importlib.import_module": "a module that --trust names"},

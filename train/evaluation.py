@@ -19,7 +19,7 @@ from .data.stores import Stores
 from .objectives import objective_for
 from .outside import sha256_of_tensors
 from .papers.departures import departures_of, recipe_note
-from .results import changed_from, make_room, result_folder, usual_question
+from .results import changed_from, check_result_folder, make_room, result_folder, usual_question
 from .run_files import read_config, score_weights
 from .run_layout import METRICS_FILE, MODEL_FILE, QUERIES_FILE, REPORT_FILE
 from .runs import (
@@ -179,7 +179,7 @@ def _request(
     usual = usual_question(config, own, _usual_task(config, asked, task).name, task.name)
     question = Question(settings.split, weights, _task_settings(task, settings, config, run_folder.name))
     request = _Request(run_folder, config, asked, open_run_stores(asked, config), base, usual, task, question)
-    check_folders(request.folder)
+    check_result_folder(run_folder, request.folder)
     return request
 
 

@@ -10,6 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from ..storage.common.errors import UserError
 from ..storage.common.writing import make_folder, move, remove_file
 from ..storage.files import read_json
 from .config import TrainConfig
@@ -70,6 +71,15 @@ def result_folder(base: Path, name: str) -> Path:
         name: What ``changed_from`` returned.
     """
     return base / EVALUATIONS_FOLDER / name if name else base
+
+
+def check_result_folder(run_folder: Path, folder: Path) -> None:
+    """Raise ``UserError`` if a folder in a run's folder is a link, which leads elsewhere."""
+    for part in (folder, *folder.parents):
+        if part == run_folder:
+            return
+        if part.is_symlink():
+            raise UserError(f"{part}: a link, which leads elsewhere; results are only written into the run; remove it")
 
 
 def make_room(base: Path, usual: Mapping[str, Any]) -> None:

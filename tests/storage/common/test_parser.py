@@ -137,7 +137,7 @@ def test_other_files_are_refused_in_one_line(tmp_path, parser, capsys):
     (tmp_path / "x.yaml").write_bytes(b"\xff")
     assert "not readable" in refused(parser, capsys, "--config", tmp_path / "x.yaml")
     (tmp_path / "x.yaml").write_text("#" * (1 << 21))
-    assert "more than 1,048,576 bytes" in refused(parser, capsys, "--config", tmp_path / "x.yaml")
+    assert "more than 65,536 bytes" in refused(parser, capsys, "--config", tmp_path / "x.yaml")
 
 
 def test_ids_that_look_like_options(parser, capsys):

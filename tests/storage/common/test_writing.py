@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from helpers.needs import SYSTEM, skip_without
 from vlalign.storage.allowed import allow_folder
 from vlalign.storage.common.errors import UserError
 from vlalign.storage.common.writing import (
@@ -119,7 +120,7 @@ def test_a_folder_that_is_guarded_without_a_judge_keeps_what_is_written(tmp_path
     write_whole(tmp_path / "export" / "file")
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="not on this system: folders are used as they are open")
+@skip_without(SYSTEM, [] if sys.platform == "linux" else ["folders that are used as they are open"])
 def test_a_folder_that_becomes_a_link_while_a_file_is_written_leads_nowhere(dataset, home):
     before = contents(home)
     folder = dataset.runs / "r"
@@ -131,7 +132,7 @@ def test_a_folder_that_becomes_a_link_while_a_file_is_written_leads_nowhere(data
     assert contents(dataset.runs / "kept") == {"file": "new"}
 
 
-@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="not on this system: /proc")
+@skip_without(SYSTEM, [] if Path("/proc/self/fd").exists() else ["/proc"])
 @pytest.mark.parametrize("change", ["append", "remove", "remove an empty folder", "move out"])
 def test_a_folder_that_becomes_a_link_after_it_was_checked_leads_nowhere(dataset, home, monkeypatch, change):
     """The link is put there when the folder has been judged: the worst moment."""
