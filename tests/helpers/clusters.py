@@ -53,10 +53,10 @@ sys.meta_path.insert(0, AfterImport())
 if any("decoding.child" in word for word in sys.orig_argv):
     from vlalign.extract.decoding import child, handed
     open_regular, answer = handed.open_regular, child.answer
-    def logged(path):
+    def logged(path, folders=None):
         with open({log!r}, "a") as file:
             file.write(f"{{path}}\\n")
-        return open_regular(path)
+        return open_regular(path, folders)
     def watched(request, answers):
         name = os.path.basename(request.path)
         if name.startswith("crash"):
