@@ -182,6 +182,8 @@ class _Engine:
             video.begin(message.decoder)
         elif isinstance(message, RowReady):
             message.check(video.wanted[: len(video.rows)])  # nothing is wanted before ``Started``
+            if len(video.rows[message.wanted]) >= video.wanted[message.wanted].most_rows:
+                raise Nonsense("more rows than the longest video has")
             decoder.take_frames(message, self._compute.next_window(video, message.wanted, message.shape))
             self._compute.add(video, message.wanted)
         elif isinstance(message, PictureFollows):

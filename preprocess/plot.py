@@ -4,6 +4,7 @@ import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
+from ..storage.common.drawing import own_settings
 from ..storage.common.packages import what_is_missing
 from ..storage.common.terminal import say
 from ..storage.common.writing import written_whole
@@ -23,17 +24,20 @@ def choose_evenly(entries: Sequence[IdfEntry], tag: str) -> list[IdfEntry]:
 def plot_idf(entries: Sequence[IdfEntry], path: Path) -> None:
     """Write a PNG with a bar for the IDF of each chosen noun and verb; none without Matplotlib, which is reported."""
     try:
-        from matplotlib.figure import Figure  # takes a second to import; without pyplot, no display is needed
+        with own_settings():
+            _draw(entries, path)
     except ModuleNotFoundError as error:
         say(f"note: {path} is not drawn: {what_is_missing(error)}")
-        return
+
+
+def _draw(entries: Sequence[IdfEntry], path: Path) -> None:
+    from matplotlib.figure import Figure  # without pyplot, no display is needed
+
     figure = Figure(figsize=(14, 7), layout="constrained")
     for axes, (tag, name) in zip(figure.subplots(len(TAGS)), TAGS.items(), strict=True):
         words = choose_evenly(entries, tag)
         axes.bar(range(len(words)), [e.idf for e in words], color="tab:blue" if tag == "NOUN" else "tab:orange")
-        axes.set_xticks(
-            range(len(words)), [e.word for e in words], rotation=90, fontsize=8, parse_math=False, usetex=False
-        )
+        axes.set_xticks(range(len(words)), [e.word for e in words], rotation=90, fontsize=8)
         axes.set_ylabel("idf")
         num_words = sum(e.part_of_speech == tag for e in entries)
         axes.set_title(f"{len(words):,} of {num_words:,} {name}, from rare to frequent", fontsize=10)

@@ -117,7 +117,8 @@ def _address_here() -> str | None:
     except (OSError, ValueError, UserError) as error:
         say(f"note: {path}, where Ray notes that it runs, cannot be read ({error})")
         return None
-    if os.name == "posix" and (about.st_uid not in (0, os.geteuid()) or about.st_mode & 0o002):
+    links = [folder.lstat().st_uid for folder in path.parents if folder.is_symlink()]
+    if os.name == "posix" and (not {about.st_uid, *links} <= {0, os.geteuid()} or about.st_mode & 0o002):
         say(f"note: {path} is another user's, so the Ray that it names is not used; pass --address to use it")
         return None
     return address or None

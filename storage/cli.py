@@ -21,7 +21,7 @@ from .exchange.exports import FORMS, export_store
 from .exchange.imports import import_features
 from .exchange.stated import read_durations, read_profile
 from .feature_store import FeatureStore
-from .layout import DatasetFolder
+from .layout import DatasetFolder, guard_around
 from .profiles import split_features
 from .records import Weights
 from .remote.store import link_store
@@ -36,6 +36,7 @@ def _folder(args: argparse.Namespace, name: str) -> Path:
     """Return the folder of one store: ``name`` is its features with --dataset, else its folder."""
     dataset = _dataset(args)
     if dataset is None:
+        guard_around(Path(name))
         return Path(name)
     names = split_features(name, stores_in(dataset.path / "features"))
     if len(names) > 1:

@@ -118,6 +118,13 @@ class DatasetFolder:
         return str(self.path.absolute())
 
 
+def guard_around(folder: Path) -> None:
+    """Guard the data set whose store or run ``folder`` is, by its path: ``<root>/<data set>/features/<store>``."""
+    home = Path(os.path.abspath(folder)).parent
+    if home.name in ("features", "runs") and DATASET_NAME.fullmatch(home.parent.name):
+        DatasetFolder(home.parent.parent, home.parent.name)
+
+
 def find_dataset(root: Path, name: str | None, *, having: str, hint: str) -> DatasetFolder:
     """Return a data set that has been prepared.
 

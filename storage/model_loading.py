@@ -38,6 +38,7 @@ LEFT_OUT_OF_PROCESSORS = re.compile(rf"{FILES.pattern}|auto_map|chat_template|_.
 PROCESSOR_PARTS = ("*.json", "*.txt", "*.model")
 NO_PARTS = (CONFIG_FILE, ADAPTER_FILE, "audio_tokenizer_config.json", "generation_config.json", "*.index.json")
 MAX_PART_BYTES = 64 << 20
+MOST_LAYERS = 10_000
 _alone = threading.RLock()
 
 
@@ -192,6 +193,8 @@ def _plain(about: Mapping[str, Any], config_class: "type[PreTrainedConfig] | Non
             return _plain(value, _class_of(parts.get(name.removesuffix("_dict")), value))
         if isinstance(value, list):
             return [plain(name, inner) for inner in value]
+        if isinstance(value, int) and value > MOST_LAYERS and ("layers" in name or "depth" in name):
+            raise ValueError(f"its {name} is {str(value)[:20]}; expected at most {MOST_LAYERS:,}")
         if not isinstance(value, str) or (WORD.fullmatch(value) and not FILES.fullmatch(name)):
             return value
         if name in declared:

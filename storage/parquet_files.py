@@ -7,6 +7,8 @@ dictionaries, where each takes memory once, and are repeated only after their le
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -49,8 +51,10 @@ class ParquetReader:
         with path.open("rb") as file:
             file.seek(max(self._size - 8, 0))
             footer_bytes = int.from_bytes(file.read(4), "little")
-        if footer_bytes > MAX_FOOTER_BYTES + self._size // 16:
-            raise ValueError(f"its metadata takes {footer_bytes:,} of its {self._size:,} bytes")
+            if not 0 < footer_bytes <= min(MAX_FOOTER_BYTES + self._size // 16, self._size - 8):
+                raise ValueError(f"its metadata takes {footer_bytes:,} of its {self._size:,} bytes")
+            file.seek(self._size - 8 - footer_bytes)
+            self._chunks = _chunks_of(file.read(footer_bytes))
         self._file = pq.ParquetFile(path)
         self.schema: pa.Schema = self._file.schema_arrow
         self.metadata: pq.FileMetaData = self._file.metadata
@@ -81,16 +85,20 @@ class ParquetReader:
 
     def _read_group(self, group: int, columns: Sequence[str], budget: Budget) -> pa.Table:
         """Return columns of a group, with texts as dictionaries."""
-        about = self.metadata.row_group(group)
-        indices = [index for index in range(about.num_columns) if _name(about.column(index)) in columns]
-        texts = [about.column(index).path_in_schema for index in indices if self._is_text(index)]
+        num_rows, chunks = self.metadata.row_group(group).num_rows, dict(enumerate(self._chunks)).get(group, [])
+        described = [self._file.schema.column(index) for index in range(len(self._file.schema))]
+        if [chunk.path for chunk in chunks] != [column.path for column in described]:
+            raise ValueError("its columns are not those of its schema")
+        indices = [index for index, chunk in enumerate(chunks) if chunk.name in columns]
+        texts = [chunks[index].path for index in indices if self._is_text(index)]
         packed = 0
         with self._path.open("rb") as file:
             for index in indices:
-                chunk = about.column(index)
-                width = LEVEL_BYTES + (WIDTHS.get(chunk.physical_type) or self._file.schema.column(index).length)
-                chunk_bytes, unpacked = _sizes(file, chunk, width, is_text=self._is_text(index))
-                budget.take(max(unpacked, about.num_rows * width), f"its column {_name(chunk)[:80]!r}")
+                chunk, kind = chunks[index], described[index].physical_type
+                width = LEVEL_BYTES + (WIDTHS.get(kind) or described[index].length)
+                is_text, is_bytes = self._is_text(index), kind == "BYTE_ARRAY"
+                chunk_bytes, unpacked = _sizes(file, chunk, width, is_text=is_text, is_bytes=is_bytes)
+                budget.take(max(unpacked, num_rows * width), f"its column {chunk.name[:80]!r}")
                 packed += chunk_bytes
                 if packed > self._size:
                     raise ValueError("its columns lie over each other")
@@ -105,17 +113,13 @@ class ParquetReader:
         return column.physical_type == "BYTE_ARRAY" and _has_texts(self.schema.field(column.path.split(".")[0]).type)
 
 
-def _name(chunk: pq.ColumnChunkMetaData) -> str:
-    return chunk.path_in_schema.split(".")[0]
-
-
-def _sizes(file: BinaryIO, chunk: pq.ColumnChunkMetaData, width: int, *, is_text: bool) -> tuple[int, int]:
+def _sizes(file: BinaryIO, chunk: "_Chunk", width: int, *, is_text: bool, is_bytes: bool) -> tuple[int, int]:
     """Return how many bytes a column of a group takes in the file, and at most in memory.
 
     Arrow reads pages until they have as many values as the column, wherever the column ends.
     """
     first = chunk.data_page_offset
-    if chunk.has_dictionary_page and 0 < (chunk.dictionary_page_offset or 0) < first:
+    if 0 < chunk.dictionary_page_offset < first:
         first = chunk.dictionary_page_offset
     unpacked = longest = num_repeated = num_seen = 0
     file.seek(first)
@@ -127,7 +131,7 @@ def _sizes(file: BinaryIO, chunk: pq.ColumnChunkMetaData, width: int, *, is_text
             num_seen += page.num_values
             num_repeated += page.num_values if FRONT_CODED in page.encodings or not is_text else 0
         file.seek(page.packed_bytes, 1)
-    if chunk.physical_type == "BYTE_ARRAY":  # each of these texts may be as long as all of a page
+    if is_bytes:  # each of these texts may be as long as all of a page
         unpacked += num_repeated * longest
     return file.tell() - first, unpacked
 
@@ -166,7 +170,41 @@ def _plain_type(kind: pa.DataType) -> pa.DataType:
     return kind.value_type if pa.types.is_dictionary(kind) else kind
 
 
-# The head of a page, in Thrift's compact protocol. Source: Apache Parquet, parquet.thrift, PageHeader.
+# The block about the file and the heads of pages, in Thrift's compact protocol. Source: Apache Parquet, parquet.thrift.
+# Arrow's own reader ends the process for some damaged blocks, once it is asked about a column.
+
+
+@dataclass(frozen=True)
+class _Chunk:
+    """A column of a group of rows."""
+
+    path: str
+    num_values: int
+    data_page_offset: int
+    dictionary_page_offset: int
+    """0 if there is none."""
+
+    @property
+    def name(self) -> str:
+        """Name of the column that it is a part of."""
+        return self.path.split(".")[0]
+
+
+def _chunks_of(footer: bytes) -> list[list[_Chunk]]:
+    """Return the columns of each group of rows, from FileMetaData."""
+    try:
+        groups = dict(_fields(BytesIO(footer))).get(4, ())
+        return [[_chunk_of(dict(dict(chunk)[3])) for chunk in dict(group)[1]] for group in groups]
+    except (KeyError, TypeError, ValueError, OverflowError):
+        raise ValueError("the block about its columns is damaged") from None
+
+
+def _chunk_of(about: dict[int, Any]) -> _Chunk:
+    path = b".".join(about[3]).decode()
+    offsets = about[5], about[9], about.get(11, 0)
+    if not all(type(offset) is int and 0 <= offset < 1 << 62 for offset in offsets):
+        raise ValueError("a column at an impossible place")
+    return _Chunk(path, *offsets)
 
 
 class _Page:
@@ -191,24 +229,45 @@ def _size(value: Any) -> int:
 
 
 def _fields(file: BinaryIO, depth: int = 0) -> Iterator[tuple[int, Any]]:
-    """Yield (number, value) of the fields of a structure: integers, and structures as lists of fields."""
+    """Yield (number, value) of the fields of a structure: integers, structures as lists of fields, and lists as tuples.
+    Texts are left out.
+    """
     number, known = 0, set()
     while head := _byte(file):
         kind = head & 15
         number = number + (head >> 4) if head >> 4 else _integer(file)
-        if number in known or depth > 3:
-            raise ValueError("the head of a page is damaged")
+        if number in known or depth > 6:
+            raise ValueError("its metadata is damaged")
         known.add(number)
         if kind in (4, 5, 6):
             yield number, _integer(file)
         elif kind == 8:
             file.seek(_varint(file), 1)
+        elif kind == 9:
+            yield number, tuple(_items(file, depth))
         elif kind == 12:
             yield number, list(_fields(file, depth + 1))
         elif kind in (3, 7):
             file.seek(1 if kind == 3 else 8, 1)
         elif kind not in (1, 2):  # a truth value has no content
-            raise ValueError("the head of a page is damaged")
+            raise ValueError("its metadata is damaged")
+
+
+def _items(file: BinaryIO, depth: int) -> Iterator[Any]:
+    """Yield the items of a list: integers, texts and structures."""
+    head = _byte(file)
+    kind = head & 15
+    for _ in range(head >> 4 if head >> 4 < 15 else _varint(file)):
+        if kind in (4, 5, 6):
+            yield _integer(file)
+        elif kind == 8:
+            yield file.read(_varint(file))
+        elif kind == 12:
+            yield list(_fields(file, depth + 1))
+        elif kind in (1, 2, 3):
+            _byte(file)
+        else:
+            raise ValueError("its metadata is damaged")
 
 
 def _byte(file: BinaryIO) -> int:
@@ -224,7 +283,7 @@ def _varint(file: BinaryIO) -> int:
         value |= (byte & 127) << shift
         if byte < 128:
             return value
-    raise ValueError("the head of a page is damaged")
+    raise ValueError("its metadata is damaged")
 
 
 def _integer(file: BinaryIO) -> int:

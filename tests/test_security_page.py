@@ -26,7 +26,7 @@ def test_the_numbers_are_those_of_the_list():
 def test_the_tests_exist(number):
     assert TESTS[number]
     for file, names in TESTS[number]:
-        tree = ast.parse((TOP / "tests" / file).read_text(encoding="utf-8"))
+        tree = ast.parse((TOP / file).read_text(encoding="utf-8"))
         there = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
         assert not set(re.findall(r"test_\w+", names)) - there, file
 

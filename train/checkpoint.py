@@ -200,7 +200,10 @@ def load_model(folder: Path, model: PairModel) -> None:
 
 def _read_model(folder: Path) -> dict[str, torch.Tensor]:
     with refusing(folder / MODEL_FILE):
-        return load_file(folder / MODEL_FILE)
+        tensors = load_file(folder / MODEL_FILE)
+        if not all(torch.isfinite(tensor).all() for tensor in tensors.values() if tensor.is_floating_point()):
+            raise ValueError("it has values that are no numbers")
+        return tensors
 
 
 def load_run(

@@ -12,7 +12,7 @@ from ..storage.common.progress import Listener, report_progress_to
 from ..storage.common.terminal import say
 from ..storage.common.writing import check_folders
 from ..storage.files import read_json, write_json, write_jsonl
-from ..storage.layout import DatasetFolder, find_dataset
+from ..storage.layout import DatasetFolder, find_dataset, guard_around
 from ..storage.records import SPLITS
 from .config import TrainConfig
 from .data.stores import Stores
@@ -172,6 +172,7 @@ def _request(
     about = read_run(run_folder)
     config = read_config(about)
     asked, base = _asked_about(run_folder, config, root, dataset, on, protocol)
+    guard_around(run_folder)
     check_folders(run_folder, asked.captions, asked.pairs)
     own = score_weights(about, config)
     weights = _score_weights(settings, own, run_folder.name)

@@ -178,7 +178,16 @@ class Helper:
     def send(self, request: Request, descriptor: int) -> None:
         """Begin a request and send it with the file's descriptor."""
         self.begin(request)
-        socket.send_fds(self._line, [request.to_json()], [descriptor])
+        self._hand(request.to_json(), [descriptor])
+
+    def _hand(self, content: bytes, descriptors: list[int]) -> None:
+        """Send something without waiting: a process that reads nothing is ended."""
+        try:
+            socket.send_fds(self._line, [content], descriptors, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            os.kill(self._process, signal.SIGKILL)
+        except ConnectionError:  # it has ended; ``hear`` will say how
+            pass
 
     def hear(self) -> bytes:
         """Return the next message; nothing if the process has ended well."""
@@ -220,8 +229,7 @@ class Helper:
             reply, files = str(error).encode(), []
         else:
             reply, files = b".", [self._program.pictures, self._program.complaints]
-        with contextlib.suppress(ConnectionError):  # the process has ended; ``hear`` will say how
-            socket.send_fds(self._line, [reply], [file.fileno() for file in files])
+        self._hand(reply, [file.fileno() for file in files])
         for file in files:
             file.close()
 

@@ -4,6 +4,7 @@ This runs in a child process (``process.py``), which imports neither torch nor a
 """
 
 import io
+import math
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -16,9 +17,9 @@ from .errors import NotTrusted, VideoError
 from .frames import Decoding
 from .kernels import LIBSWSCALE, PILLOW, Kernel
 from .nvdec_backend import is_in_use
-from .probe import VideoInfo
+from .probe import LONGEST_VIDEO_SECONDS, VideoInfo
 from .pyav_backend import STRICT_DECODERS
-from .sampling import sample_frames, spread_frames
+from .sampling import num_windows, sample_frames, spread_frames
 from .scaling import Size
 from .windows import TAILS, Place, Row, Windows, new_place
 
@@ -54,6 +55,14 @@ class Wanted:
         if self.fps is None:
             return spread_frames(len(info.pts), self.window)
         return sample_frames(info.pts, info.end, info.time_base, self.fps)
+
+    @property
+    def most_rows(self) -> int:
+        """Number of rows of the longest video."""
+        if self.fps is None:
+            return 1
+        num_frames = math.ceil(self.fps * (LONGEST_VIDEO_SECONDS + 1)) + self.window
+        return num_windows(num_frames, self.window, self.stride or self.window) + 1
 
     @property
     def max_window_bytes(self) -> int:

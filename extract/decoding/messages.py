@@ -5,7 +5,6 @@ fields and types; the receiver checks the values. Both raise ``Nonsense``.
 """
 
 import json
-import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, get_args, get_type_hints
@@ -184,9 +183,9 @@ def parse(content: bytes) -> Message:
 
 def _has_type(value: Any, kind: object) -> bool:
     if kind is str:
-        return isinstance(value, str) and len(value) <= MAX_TEXT
+        return isinstance(value, str) and len(value) <= MAX_TEXT and "\0" not in value and value.encode() is not None
     if kind is int:
         return type(value) is int and abs(value) < MAX_INT
     if kind is float:
-        return type(value) in (int, float) and math.isfinite(value)
+        return type(value) in (int, float) and abs(value) < MAX_INT
     return isinstance(value, list) and len(value) <= MAX_LIST and all(_has_type(item, int) for item in value)

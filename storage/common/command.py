@@ -17,12 +17,14 @@ from .errors import SettingError, UserError
 from .exits import EXIT_INCOMPLETE, EXIT_MISTAKE, EXIT_SIGNAL
 from .packages import package_version, what_is_missing
 from .parser import Parser
-from .programs import start_programs_without_current_folder
+from .programs import refuse_planted_libraries, start_programs_without_current_folder
 from .progress import TerminalProgress, report_progress_to
 from .signals import CommandSignals, command_signals, stopping, what_is_kept
 from .system import SIGPIPE
 from .terminal import Level, logger, messages_on_terminal, warn
 from .threads import limit_spinning
+
+start_programs_without_current_folder()  # before torch is imported, which starts one
 
 Command = Callable[[argparse.Namespace], int]
 """Runs with the parsed arguments and returns the exit code."""
@@ -47,7 +49,6 @@ def run_command(command: Command, parser: Parser, argv: list[str] | None) -> int
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # characters that the terminal's encoding lacks
     args = parser.parse_args(argv)
-    start_programs_without_current_folder()
     limit_spinning()
     listener = None if args.quiet else TerminalProgress()
     level = Level.QUIET if args.quiet else Level.VERBOSE if args.verbose else Level.USUAL
@@ -68,6 +69,7 @@ def _run(command: Command, args: argparse.Namespace, prog: str) -> int:
     try:
         if (encoding := sys.getfilesystemencoding()) != "utf-8":
             raise UserError(f"file names are read as {encoding}, expected utf-8; set PYTHONUTF8=1")
+        refuse_planted_libraries()
         _allow_folders(args)
         code = command(args)
         sys.stdout.flush()

@@ -5,6 +5,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from .errors import UserError
 from .system import IS_WINDOWS
 
 SEARCH_PATHS = "PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "DYLD_FALLBACK_LIBRARY_PATH"
@@ -48,6 +49,20 @@ def start_programs_without_current_folder() -> None:
             os.environ.pop(name, None)
         elif after[name] != os.environ[name]:
             os.environ[name] = after[name]
+
+
+def refuse_planted_libraries() -> None:
+    """Raise ``UserError`` if a library in the current folder would be loaded with PyTorch.
+
+    NVIDIA's libcusparseLt has an empty part in its search path, which means the current folder, and looks for CUDA's
+    driver there first.
+    """
+    for name in ("libcuda.so.1", "libcuda.so"):
+        if not IS_WINDOWS and os.path.lexists(name):
+            raise UserError(
+                f"{os.path.abspath(name)}: a library in the current folder, which PyTorch's own libraries would load; "
+                "run the command in another folder"
+            )
 
 
 def find_program(name: str) -> str | None:

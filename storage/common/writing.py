@@ -81,8 +81,23 @@ def _in_folder_of(path: Path) -> Iterator[tuple[str, int | None]]:
 def make_folder(path: Path) -> None:
     """Create a folder, and those above it, unless they exist."""
     check_folders(path)
-    path.mkdir(parents=True, exist_ok=True)
-    check_folders(path)
+    if not FOLDERS_OPEN or path.is_dir():
+        path.mkdir(parents=True, exist_ok=True)
+        return
+    top = next(folder for folder in path.parents if folder.is_dir())
+    folder = os.open(top, FOLDER_FLAGS)
+    try:
+        _check(top, real_path_of(folder, top))
+        for name in path.relative_to(top).parts:
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(name, dir_fd=folder)
+            inner = os.open(name, FOLDER_FLAGS | NO_LINK, dir_fd=folder)
+            os.close(folder)
+            folder = inner
+    except NotADirectoryError:  # a file, or a link that leads to no folder
+        raise FileExistsError(errno.EEXIST, "not a folder", str(path)) from None
+    finally:
+        os.close(folder)
 
 
 def open_own(path: Path, mode: str, *, other_names: bool = False, **options: Any) -> Any:

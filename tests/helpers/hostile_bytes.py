@@ -120,6 +120,8 @@ DONE: list[str] = []
 def watch(folder: Path) -> None:
     """Note from now on what is written outside the folder, dialled, started, or run from the folder."""
     inside = (str(folder), tempfile.gettempdir(), "/dev/", "/proc/self/")
+    folder.mkdir(parents=True, exist_ok=True)
+    os.chdir(folder)  # a name in an open folder is shown without that folder
 
     def is_outside(path: object) -> bool:
         path = os.fsdecode(path) if isinstance(path, str | bytes | os.PathLike) else None
@@ -182,7 +184,11 @@ def damage_json(content: bytes, chance: random.Random, *, lines_of: bool = False
     value = json.loads(content)
     for _ in range(chance.choice([1, 1, 3])):
         value = _changed(value, chance)
-    return json.dumps(value).replace(f'"{RAW_PLACE}"', chance.choice(RAW)).encode()
+    try:
+        text = json.dumps(value)
+    except RecursionError:  # deep in what was deep
+        text = f'"{RAW_PLACE}"'
+    return text.replace(f'"{RAW_PLACE}"', chance.choice(RAW)).encode()
 
 
 def _changed(value: Any, chance: random.Random) -> Any:

@@ -115,7 +115,8 @@ class SaidIndex:
             raise
 
     def _refusing(self) -> AbstractContextManager[None]:
-        return refuse_unreadable(self.path, "not a readable index of captions", TODO, (sqlite3.Error, ValueError))
+        errors = (sqlite3.Error, ValueError, TypeError)
+        return refuse_unreadable(self.path, "not a readable index of captions", TODO, errors)
 
 
 def _is_same(said: Said, other: Said) -> bool:

@@ -6,6 +6,7 @@ import io
 from collections.abc import Callable
 from typing import TYPE_CHECKING, ParamSpec
 
+from ...storage.common.drawing import own_settings
 from ...storage.common.packages import what_is_missing
 from ...storage.common.terminal import note_once
 
@@ -18,19 +19,17 @@ P = ParamSpec("P")
 def with_plain_texts(draw: Callable[P, str]) -> Callable[P, str]:
     """Decorate a function that draws, so that captions and names appear as they are.
 
-    Matplotlib would otherwise read what stands between two dollar signs as a formula, and a user's settings may send
-    every text to LaTeX. Without Matplotlib, a line stands in place of the drawing.
+    Without Matplotlib, a line stands in place of the drawing.
     """
 
     @functools.wraps(draw)
     def drawn(*args: P.args, **kwargs: P.kwargs) -> str:
         try:
-            import matplotlib
+            with own_settings():
+                return draw(*args, **kwargs)
         except ModuleNotFoundError as error:
             note_once("note: " + (line := f"no figures: {what_is_missing(error)}"))
             return f"<p>{html.escape(line)}</p>"
-        with matplotlib.rc_context({"text.parse_math": False, "text.usetex": False}):
-            return draw(*args, **kwargs)
 
     return drawn
 
