@@ -173,6 +173,11 @@ def test_only_packages_that_the_constraints_name_with_a_hash_are_installed(tmp_p
     assert reason in done.stderr
 
 
+def test_uv_takes_no_settings_of_folders_above():
+    """It takes those of the nearest folder that has some, which could name packages to build with."""
+    assert "\n[tool.uv]\n" in (ROOT / "pyproject.toml").read_text()
+
+
 def test_every_file_that_installs_the_pins_asks_for_hashes():
     """Each call of uv with the constraints refuses what they do not name, or installs vlalign alone."""
     files = ["Makefile", ".github/workflows/check.yml", "ray_jobs/Dockerfile", "tests/benchmarks/gpu/prepare.py"]

@@ -345,6 +345,21 @@ def trained(tmp_path_factory) -> Path:
     return toy.root
 
 
+@pytest.mark.parametrize("folder", ["features", "runs"])
+def test_a_store_or_a_run_that_is_named_by_its_path_is_not_changed_elsewhere(tmp_path, trained, folder, capsys):
+    shutil.copytree(trained, tmp_path / "root", dirs_exist_ok=True)
+    toy, elsewhere = DatasetFolder(tmp_path / "root", "toy"), tmp_path / "another disk"
+    shutil.move(toy.path / folder, elsewhere)
+    (toy.path / folder).symlink_to(elsewhere)
+    before = contents(elsewhere)
+    if folder == "features":
+        assert store_main(["compact", str(toy.features("s3d"))]) == 2
+    else:
+        assert evaluate_main([str(toy.runs / "r"), "--root", str(toy.root), "--device", "cpu"]) == 2
+    assert f"--allow-folder '{elsewhere}" in capsys.readouterr().err
+    assert contents(elsewhere) == before
+
+
 @pytest.mark.parametrize("name", WRITERS)
 def test_a_folder_that_leads_out_of_the_root_is_written_to_only_if_it_was_allowed(
     tmp_path, trained, evil, capsys, name

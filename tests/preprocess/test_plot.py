@@ -33,6 +33,6 @@ FORMULA = r"$\frac{$ \input{secret}"
 
 
 def test_a_word_that_looks_like_a_formula_is_drawn_as_it_is(tmp_path):
-    with rc_context({"text.usetex": False}):
+    with rc_context({"text.usetex": True}):  # as a matplotlibrc in the current folder may have it
         plot_idf([IdfEntry(word=FORMULA, part_of_speech="NOUN", document_count=1, idf=1.0)], tmp_path / "idf.png")
     assert (tmp_path / "idf.png").exists()

@@ -193,7 +193,7 @@ def test_a_running_ray_of_this_user_is_used(note):
     assert asked == ["127.0.0.1:6379"]
 
 
-@pytest.mark.parametrize("plant", ["another user's", "open to all", "a link", "a pipe"])
+@pytest.mark.parametrize("plant", ["another user's", "open to all", "a link", "a linked folder", "a pipe"])
 def test_an_address_that_another_user_left_is_not_used(note, plant, tmp_path, capsys):
     path, asked = note
     if plant == "a pipe":
@@ -201,6 +201,12 @@ def test_an_address_that_another_user_left_is_not_used(note, plant, tmp_path, ca
     elif plant == "a link":
         (tmp_path / "other").write_text("10.9.9.9:6379")
         path.symlink_to(tmp_path / "other")
+    elif plant == "a linked folder":
+        need(SYSTEM, missing_rights())
+        path.parent.rename(tmp_path / "mine")
+        path.parent.symlink_to(tmp_path / "mine")
+        os.lchown(path.parent, 12345, 12345)
+        path.write_text("10.9.9.9:6379")
     else:
         path.write_text("10.9.9.9:6379")
         if plant == "open to all":

@@ -171,10 +171,14 @@ def test_a_configuration_keeps_numbers_and_names(tmp_path):
     assert not hasattr(config, "anything") and not hasattr(config, "a_path")
 
 
+LAYERS = {"vision_config": {"num_hidden_layers": 10**7}}
+"""Of which transformers would make ten million objects."""
+
+
 def test_what_a_library_cannot_read_is_one_kind_of_error(tmp_path):
     path = save_model("clip", tmp_path) / "config.json"
     about = json.loads(path.read_text())
-    for wrong in ({"projection_dim": "x"}, {"vision_config": [1]}, {"model_type": 3}, {"model_type": "mine"}):
+    for wrong in ({"projection_dim": "x"}, {"vision_config": [1]}, {"model_type": 3}, {"model_type": "mine"}, LAYERS):
         path.write_text(json.dumps(about | wrong))
         with pytest.raises(ValueError, match=r"\w"):
             read_config(ModelFiles(path.parent, "clip", ""))

@@ -5,6 +5,7 @@ import json
 import random
 import shutil
 from dataclasses import replace
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -31,7 +32,9 @@ from vlalign.extract.decoding.messages import (
     encode,
     parse,
 )
+from vlalign.extract.decoding.probe import LONGEST_VIDEO_SECONDS
 from vlalign.extract.decoding.process import MAX_ANSWER_BYTES, DecodeProcess
+from vlalign.extract.decoding.sampling import num_windows, sample_frames
 from vlalign.extract.decoding.sound import Heard
 from vlalign.extract.jobs import Job, wanted_of
 from vlalign.storage.profiles import PROFILES
@@ -66,7 +69,7 @@ def test_messages_and_requests_survive_encoding():
 def test_any_answer_is_parsed_or_refused():
     chance, values = (
         random.Random(0),
-        [None, True, -1, 2**60, 1e400, float("nan"), "", "x" * 70_000, [], [1.5], {}, [[1]]],
+        [None, True, -1, 2**60, 10**400, 1e400, float("nan"), "", "x" * 70_000, "\0", "\ud800", [], [1.5], {}, [[1]]],
     )
     num_refused = 0
     for _ in range(3000):
@@ -81,10 +84,21 @@ def test_any_answer_is_parsed_or_refused():
         if chance.random() < 0.2:
             content = content[: chance.randrange(len(content))] + chance.randbytes(3)
         try:
-            assert type(parse(content)) in Message.__args__
+            message = parse(content)
+            assert type(message) in Message.__args__
+            assert "\0" not in repr(message) and repr(message).encode()
         except Nonsense:
             num_refused += 1
     assert num_refused > 2000
+
+
+def test_no_video_has_more_rows_than_the_longest():
+    num_ticks = LONGEST_VIDEO_SECONDS * 2
+    for wanted in (CROPPED, WHOLE, replace(CROPPED, stride=4)):
+        num_frames = len(sample_frames(np.arange(num_ticks), num_ticks, Fraction(1, 2), wanted.fps))
+        num_rows = num_windows(num_frames, wanted.window, wanted.stride or wanted.window)
+        assert num_rows <= wanted.most_rows <= num_rows + 30
+    assert replace(WHOLE, fps=None).most_rows == 1
 
 
 @pytest.mark.parametrize(

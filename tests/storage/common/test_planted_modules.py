@@ -9,10 +9,17 @@ import sys
 from pathlib import Path
 
 import pytest
+from helpers.needs import SYSTEM, skip_without
 from helpers.videos import scene
 from torch._inductor.runtime.cache_dir_utils import cache_dir
 from vlalign.extract.render import render_video
-from vlalign.storage.common.programs import COMPILED_CODE, find_program, keep_compiled_code_private
+from vlalign.storage.common.errors import UserError
+from vlalign.storage.common.programs import (
+    COMPILED_CODE,
+    find_program,
+    keep_compiled_code_private,
+    refuse_planted_libraries,
+)
 from vlalign.storage.common.system import IS_WINDOWS
 
 pytestmark = pytest.mark.portable
@@ -94,13 +101,13 @@ def main():
 """
 
 
-def plant(folder, names):
+def plant(folder, names, programs=()):
     """Fill a folder with modules and programs that leave their names in the file ``ran`` beside it when they run."""
     folder.mkdir()
     ran = str(folder.parent / "ran")
     for name in names:
         (folder / f"{name}.py").write_text(f"open({ran!r}, 'a').write({name!r} + ' ')\n")
-    for name in PROGRAMS:
+    for name in (*PROGRAMS, *programs):
         (folder / name).write_text(f"#!/bin/sh\necho {name} >> {ran!r}\nexit 1\n")
         (folder / name).chmod(0o755)
     return folder
@@ -135,8 +142,9 @@ def test_a_process_runs_nothing_from_the_current_folder_but_finds_pythonpath(tmp
     assert done.stdout.strip() == printed, done.stderr
 
 
-def test_commands_run_nothing_from_the_current_folder(tmp_path, planted):
+def test_commands_run_nothing_from_the_current_folder(tmp_path):
     """With two devices, the command starts processes of all kinds. An empty entry of PATH is the current folder."""
+    planted = plant(tmp_path / "planted", EVERY_MODULE, ["uname"])  # torch starts it when it is imported
     (tmp_path / "videos").mkdir()
     for number in range(4):
         render_video(scene(0.6), tmp_path / "videos" / f"v{number}.mp4")
@@ -176,6 +184,15 @@ def test_programs_are_found_in_absolute_folders_only(tmp_path, monkeypatch, plan
     assert IS_WINDOWS or find_program("ffmpeg") is None, "it is no program"
     program.chmod(0o755)
     assert find_program("ffmpeg") == str(program)
+
+
+@skip_without(SYSTEM, ["libraries that are named like this"] if IS_WINDOWS else [])
+def test_a_library_that_pytorch_would_load_from_the_current_folder_is_refused(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    refuse_planted_libraries()
+    (tmp_path / "libcuda.so.1").touch()
+    with pytest.raises(UserError, match=str(tmp_path / "libcuda.so.1")):
+        refuse_planted_libraries()
 
 
 def test_what_torch_compiles_lies_in_a_folder_of_the_user(tmp_path, monkeypatch):

@@ -72,6 +72,14 @@ def test_the_token_leaves_the_address_for_a_cookie():
         assert "location" not in client.get(f"http://127.0.0.1:8001{path}{TOKEN}").headers
 
 
+def test_the_cookie_is_found_among_any_others():
+    client = new_client(port=8001)
+    for others in ('a="', 'a="\\a\\a"; ', "=; ;", "b=" + "x" * 5000 + "; "):
+        headers = {"Cookie": f"{others}; vlalign_token_8001={TOKEN}; c"}
+        assert client.get("/api/about", headers=headers).status_code == 200
+        assert client.get("/api/about", headers={"Cookie": others}).status_code == 401
+
+
 def test_programs_give_the_token_with_each_request():
     client = new_client()
     assert client.get("/api/about", headers={"Authorization": f"Bearer {TOKEN}"}).status_code == 200

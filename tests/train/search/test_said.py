@@ -116,6 +116,11 @@ def test_a_damaged_file_is_refused_in_one_line(mine):
         assert "\n" not in str(refused.value)
     path.write_bytes(whole)
     with sqlite3.connect(path) as database:
+        database.execute("UPDATE said SET end_seconds = 'x'")
+    with pytest.raises(UserError, match="not a readable index of captions"):
+        SaidIndex(path).find("oven", 3, CUES)
+    path.write_bytes(whole)
+    with sqlite3.connect(path) as database:
         database.execute("CREATE VIEW trap AS SELECT load_extension('evil')")
     with pytest.raises(UserError, match="its tables are not those of an index of captions"):
         open_said(mine)
