@@ -96,6 +96,9 @@ def make_folder(path: Path) -> None:
             folder = inner
     except NotADirectoryError:  # a file, or a link that leads to no folder
         raise FileExistsError(errno.EEXIST, "not a folder", str(path)) from None
+    except OSError as error:
+        error.filename = str(path)
+        raise
     finally:
         os.close(folder)
 

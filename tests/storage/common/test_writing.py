@@ -160,6 +160,13 @@ def test_errors_name_the_file_and_not_how_its_folder_was_opened(tmp_path):
     with pytest.raises(FileNotFoundError) as missing:
         remove_file(tmp_path / "missing")
     assert missing.value.filename == str(tmp_path / "missing")
+    with pytest.raises(OSError) as odd:
+        make_folder(tmp_path / "new" / ("x" * 300))
+    assert str(tmp_path / "new") in str(odd.value)
+    (tmp_path / "new").rmdir()
+    with pytest.raises(FileExistsError, match="not a folder"):
+        (tmp_path / "a file").touch()
+        make_folder(tmp_path / "a file" / "below")
     (tmp_path / "folder" / "file").mkdir(parents=True)
     with pytest.raises(OSError, match="file") as error:
         write_whole(tmp_path / "folder" / "file")
