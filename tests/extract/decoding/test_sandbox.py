@@ -421,7 +421,7 @@ def test_a_decoder_calls_nothing_that_opens_files_or_reaches_the_network(zoo_fol
         by_path += 1
         allowed = [f'"{path}"', *(f'"{file}"' for files in program_files() for file in files)]
         # Libraries of the ffmpeg program ask for files that are not there, such as libgcrypt's settings.
-        denied = ("EACCES", "ENOENT")
+        denied = ("EACCES", "ENOENT", "EPERM")
         through = [line for line in opened if not any(error in line for error in denied)]
         assert not [line for line in through if not any(place in line for place in allowed)]
     print(f"{handed} by what they were handed, {by_path} also by path")

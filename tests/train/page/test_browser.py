@@ -26,7 +26,8 @@ def address(tmp_path):
 @pytest.mark.parametrize("width, colours", [(1280, "light"), (360, "dark")])
 def test_a_query_shows_moments_that_a_link_shows_again(address, width, colours):
     with open_browser() as browser:
-        page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=colours)
+        context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=colours)
+        page = context.new_page()
         errors = []
         page.on("pageerror", lambda error: errors.append(str(error)))
         page.on("console", lambda line: errors.append(line.text) if "Content Security Policy" in line.text else None)
@@ -40,7 +41,7 @@ def test_a_query_shows_moments_that_a_link_shows_again(address, width, colours):
         assert {"cut", "onion"} <= set(page.locator("#results li").first.locator(".word").all_inner_texts())
         assert page.locator(".word.lit").count() > 0, "each word fits some second best"
         assert page.evaluate("document.documentElement.scrollWidth") <= width
-        again = page.context.new_page()  # which has the cookie
+        again = context.new_page()  # which has the cookie
         again.goto(page.url)
         again.get_by_text("moments for").wait_for()
         again.wait_for_load_state("networkidle")
