@@ -364,17 +364,23 @@ NETWORK = {
 OPENS = {"open", "openat", "openat2", "creat", "open_by_handle_at"}
 
 
+UNFINISHED = " <unfinished ...>"
 CALL = re.compile(r"^(\d+) +(?:<\.\.\. )?(\w+)(?:\(| resumed)")
 
 
 def calls_when_confined(trace: str) -> list[tuple[str, str]]:
     """(call, line) of each call that a process makes after it has confined itself, and those of its threads and
     programs."""
-    confined, found = set(), []
+    confined, found, begun = set(), [], {}
     for line in trace.splitlines():
         if not (match := CALL.match(line)):
             continue
         pid, call = match.groups()
+        if line.endswith(UNFINISHED):  # another process's call came between
+            begun[pid] = line.removesuffix(UNFINISHED)
+            continue
+        if " resumed>" in line:
+            line = begun.pop(pid, "") + line.partition(" resumed>")[2]
         if pid in confined:
             found.append((call, line))
             if call in ("clone", "clone3", "vfork", "fork") and (child := re.search(r"= (\d+)$", line)):
