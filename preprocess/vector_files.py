@@ -198,4 +198,4 @@ def _from_npz(path: Path) -> Chunk:
         if len(words) != 1 or len(vectors) != 1 or len(arrays[words[0]]) != len(arrays[vectors[0]]):
             shapes = ", ".join(f"{name} {list(array.shape)}" for name, array in arrays.items())
             raise ValueError(f"its arrays are {shapes or 'none'}")
-        return Chunk(arrays[words[0]].astype(np.str_).tolist(), arrays[vectors[0]])
+        return Chunk(list(map(str, arrays[words[0]].astype(np.str_))), arrays[vectors[0]])
