@@ -4,6 +4,7 @@ import io
 import os
 import random
 import shutil
+import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -388,3 +389,12 @@ def test_a_port_in_use_is_said(search):
 def test_the_command_wants_one_thing_to_search_with(toy, capsys):
     assert serve_main(["r", "--root", str(toy.root), "--dataset", "toy", "--features", "s3d"]) == 2
     assert "the run r has its own; leave one of both out" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("lacking", [(), ("no Landlock: it could read what you can read",)])
+def test_the_command_says_what_the_decoders_sandbox_lacks(toy, monkeypatch, capsys, lacking):
+    monkeypatch.setattr("vlalign.extract.decoding.sandbox.lacks", lambda: lacking)
+    with socket.create_server(("127.0.0.1", 0)) as taken:  # so that it ends where it would serve
+        port = str(taken.getsockname()[1])
+        assert serve_main(["r", "--root", str(toy.root), "--dataset", "toy", "--port", port, "--device", "cpu"]) == 2
+    assert ("no Landlock" in capsys.readouterr().err) == bool(lacking)
