@@ -24,7 +24,6 @@ class DatasetFolder:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "root", Path(self.root))  # callers from Python may pass a text
-        guard(self.path, partial(refuse_link_out, self))
         if not DATASET_NAME.fullmatch(self.name):
             raise UserError(
                 f"data set name {self.name!r}: expected letters, digits, '.', '_' and '-'; pass another --dataset"
@@ -33,6 +32,7 @@ class DatasetFolder:
             raise UserError(
                 f"protocol {self.protocol!r}: expected letters, digits, '.', '_' and '-'; pass another --protocol"
             )
+        guard(self.path, partial(refuse_link_out, self))
 
     @property
     def path(self) -> Path:

@@ -208,7 +208,7 @@ def _chunk_of(about: dict[int, Any]) -> _Chunk:
 
 
 class _Page:
-    """What the head of a page says: sizes of its content, and number of values. Arrow reads no more than that.
+    """The head of a page: the sizes of its content, and the number of values. Arrow reads no more than it says.
 
     Args:
         file: At the beginning of the head; afterwards, of the content.

@@ -6,12 +6,11 @@ Nothing outside of the folder is written or created, and nothing blocks.
 import fcntl
 import os
 import shutil
-import signal
 from collections.abc import Callable
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from helpers.deadlines import in_time
 from helpers.toy import make_toy
 from helpers.training import TWO_STEPS, at
 from helpers.videos import scene
@@ -35,27 +34,6 @@ from vlalign.train.cli_train import main as train_main
 from vlalign.train.event_log import EventLog
 
 PRECIOUS = "alias ll='ls -l'\n"
-SECONDS = 60
-
-
-class Blocked(BaseException):
-    """A command waited, as whoever opens a pipe may do for ever."""
-
-
-@contextmanager
-def in_time():
-    """Raise ``Blocked`` when the block takes too long."""
-
-    def give_up(*_: object) -> None:
-        raise Blocked
-
-    before = signal.signal(signal.SIGALRM, give_up)
-    signal.alarm(SECONDS)
-    try:
-        yield
-    finally:
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, before)
 
 
 class Trap:

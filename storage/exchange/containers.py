@@ -40,7 +40,7 @@ def open_arrays(path: Path) -> Iterator[Tree]:
 
 
 class _HDF5Budget(Budget):
-    """What all arrays of a file may take together. One that is read again counts once."""
+    """The memory that all arrays of a file may take together. One that is read again counts once."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path.stat().st_size)

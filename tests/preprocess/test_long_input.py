@@ -1,10 +1,7 @@
 """Small files on which a reader's time or memory would grow with the square of their size."""
 
-import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import pytest
+from helpers.deadlines import in_time
 from vlalign.preprocess.datasets import custom, subtitles
 from vlalign.preprocess.pieces import MOST_CHARACTERS, captions_among
 from vlalign.preprocess.tag import load_pipeline, tag_captions
@@ -35,26 +32,12 @@ FILES = {
 }
 
 
-@contextmanager
-def soon() -> Iterator[None]:
-    def late(*_: object) -> None:
-        raise TimeoutError
-
-    before = signal.signal(signal.SIGALRM, late)
-    signal.alarm(MOST_SECONDS)
-    try:
-        yield
-    finally:
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, before)
-
-
 @pytest.mark.parametrize("name", FILES)
 def test_a_small_file_is_read_or_refused_soon(tmp_path, name):
     path, problems = tmp_path / name, Problems(quiet=True)
     path.write_text(FILES[name])
     known = [VideoRecord(video_id="a/" * 20_000 + "b", path="x")]
-    with soon():
+    with in_time(MOST_SECONDS):
         try:
             if path.suffix in subtitles.SUFFIXES:
                 read = list(subtitles.read(path, "cues", 0, problems))
@@ -81,7 +64,7 @@ def test_a_long_caption_is_cut_and_counted():
 @pytest.mark.parametrize("text", ["(" * 3000, "x('" * 1000, "put the onion " * 1000, "the " + "$." * 200 + " pan"])
 def test_words_of_a_text_without_blanks_are_found_soon(text):
     load_pipeline("en_core_web_sm")
-    with soon():
+    with in_time(MOST_SECONDS):
         (tagged,) = tag_captions([caption(text)], "en_core_web_sm")
     spans = zip(tagged.word_starts, tagged.words, strict=True)
     assert all(text[start : start + len(word)] == word for start, word in spans)

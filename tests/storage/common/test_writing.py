@@ -172,3 +172,11 @@ def test_errors_name_the_file_and_not_how_its_folder_was_opened(tmp_path):
         write_whole(tmp_path / "folder" / "file")
     assert str(tmp_path / "folder" / "file") in str(error.value) and "/proc" not in str(error.value)
     assert os.listdir(tmp_path / "folder") == ["file"]
+
+
+def test_a_data_set_whose_name_is_refused_guards_nothing(tmp_path, home):
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "linked").symlink_to(home)
+    with pytest.raises(UserError, match="data set name"):
+        DatasetFolder(tmp_path / "root", "../other")
+    write_whole(tmp_path / "other" / "linked" / "file")
