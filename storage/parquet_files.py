@@ -58,6 +58,8 @@ class ParquetReader:
         self._file = pq.ParquetFile(path)
         self.schema: pa.Schema = self._file.schema_arrow
         self.metadata: pq.FileMetaData = self._file.metadata
+        if len(self._chunks) != self.metadata.num_row_groups:
+            raise ValueError("the block about its columns is damaged")
 
     def __enter__(self) -> "ParquetReader":
         return self
@@ -85,7 +87,7 @@ class ParquetReader:
 
     def _read_group(self, group: int, columns: Sequence[str], budget: Budget) -> pa.Table:
         """Return columns of a group, with texts as dictionaries."""
-        num_rows, chunks = self.metadata.row_group(group).num_rows, dict(enumerate(self._chunks)).get(group, [])
+        num_rows, chunks = self.metadata.row_group(group).num_rows, self._chunks[group]
         described = [self._file.schema.column(index) for index in range(len(self._file.schema))]
         if [chunk.path for chunk in chunks] != [column.path for column in described]:
             raise ValueError("its columns are not those of its schema")
