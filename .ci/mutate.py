@@ -29,8 +29,8 @@ TESTS = {
     "train/metrics.py": ["tests/train/test_metrics.py"],
     "extract/decoding/sampling.py": ["tests/extract/decoding/test_sampling.py"],
     "storage/shards/*.py": [
-        "tests/storage/test_feature_store.py",
-        "tests/storage/test_care.py",
+        "tests/storage/stores/test_feature_store.py",
+        "tests/storage/stores/test_maintenance.py",
         "tests/storage/shards/test_format.py",
         "tests/storage/shards/test_damaged_shards.py",
         "tests/storage/shards/test_hostile_shards.py",

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from vlalign.train.comparison.suite_files import all_suites
-from vlalign.train.papers.departures import KINDS, Departure, all_departures, in_order
+from vlalign.train.recipes.departures import KINDS, Departure, all_departures, in_order
 
 PAGE = Path(__file__).with_name("departures.md")
 ESCAPED = "\\`*_[]<>|#"
@@ -27,7 +27,7 @@ A point is of one of three kinds:
 - *open*: the paper does not say it, or not all of it, so we made a choice;
 - *missing*: rows, columns or parts that we do not reproduce.
 
-This page is made by `docs/make_departures.py` from `train/papers/departure_data/` (points of recipes) and
+This page is made by `docs/make_departures.py` from `train/recipes/departure_data/` (points of recipes) and
 `train/comparison/suite_data/` (points of single tables).
 """
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import run_notebook
 from error_messages import GAP, error_messages
-from vlalign.storage.common.all_commands import COMMANDS
-from vlalign.storage.common.parser import Parser
+from vlalign.storage.cli.all_commands import COMMANDS
+from vlalign.storage.cli.parser import Parser
 from vlalign.storage.profiles import PROFILES
 
 PAGES = {

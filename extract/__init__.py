@@ -5,17 +5,16 @@ into its stores, as ``vlalign-extract`` does; ``plan_extraction`` and ``verify_d
 ``--verify-against``.
 """
 
+from __future__ import annotations
+
 from typing import TYPE_CHECKING
 
 from ..storage.common.lazy import names_from
 
 if TYPE_CHECKING:
-    from .dataset import ExtractionResult, extract_dataset
-    from .extractor import load_extractor
-    from .plan import ExtractionPlan, plan_extraction
-    from .settings import ExtractionSettings
-    from .verification.verify import VerificationResult, verify_dataset
-    from .video import extract_video
+    from types import ModuleType
+
+    from .public import *
 
 __all__ = [
     "ExtractionPlan",
@@ -28,18 +27,13 @@ __all__ = [
     "plan_extraction",
     "verify_dataset",
 ]
+
+
+def _public() -> ModuleType:
+    from . import public
+
+    return public
+
+
 # Torch takes seconds to import, and a command that has nothing left to do does not need it.
-__getattr__ = names_from(
-    __name__,
-    {
-        "ExtractionPlan": "plan",
-        "ExtractionResult": "dataset",
-        "ExtractionSettings": "settings",
-        "VerificationResult": "verification.verify",
-        "extract_dataset": "dataset",
-        "extract_video": "video",
-        "load_extractor": "extractor",
-        "plan_extraction": "plan",
-        "verify_dataset": "verification.verify",
-    },
-)
+__getattr__ = names_from(__name__, __all__, _public)

@@ -15,18 +15,18 @@ from torch import Tensor
 
 from ..storage.common.device import find_device, on_device
 from ..storage.common.errors import SettingError
-from ..storage.hub_names import is_hub_name, read_hub_name
+from ..storage.hub.names import is_hub_name, read_hub_name
 from ..storage.profiles import ALIASES, PROFILES, find_profile
 from ..storage.records import EXACT, NVDEC, Profile, Weights
 from .decoding.kernels import Kernel
 from .decoding.log_mel import log_mel_of_all
 from .encoders import is_of_hub
-from .encoders.own import is_own_encoder, read_own_encoder
+from .encoders.custom import is_own_encoder, read_own_encoder
+from .encoders.profile_checks import DECODINGS, PRECISIONS, VALUE_RANGES, check_extractable
 from .models import MODELS
+from .models.cuda_graphs import Recorded, can_record
 from .models.network import Network
-from .profile_rules import DECODINGS, PRECISIONS, VALUE_RANGES, check_extractable
-from .recorded import Recorded, can_record
-from .weights import load_published, load_random, published_weights
+from .models.weights import load_published, load_random, published_weights
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 NAMED = ("pretrained", "random")

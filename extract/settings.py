@@ -5,12 +5,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ..storage.common.errors import SettingError
-from ..storage.hub_names import is_hub_name, read_hub_name
-from ..storage.layout import DatasetFolder
+from ..storage.dataset.folder import DatasetFolder
+from ..storage.hub.names import is_hub_name, read_hub_name
 from ..storage.profiles import ALIASES, PROFILES, split_encoders
 from ..storage.records import EXACT
 from ..storage.remote.addresses import host_named
-from .encoders.own import find_own_encoder, is_own_encoder
+from .encoders.custom import find_own_encoder, is_own_encoder
 
 PRETRAINED = "pretrained"
 
@@ -132,6 +132,6 @@ class ExtractionSettings:
             return encoder
         if not is_hub_name(encoder):
             return self.weights.get(name, PRETRAINED)
-        from ..storage.model_files import pinned  # asks the hub
+        from ..storage.hub.files import pinned  # asks the hub
 
         return pinned(encoder)

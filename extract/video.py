@@ -5,9 +5,9 @@ from pathlib import Path
 
 from ..storage.records import VideoFeatures
 from .decoding.errors import VideoError
-from .engine import extract_videos
 from .extractor import Extractor
-from .jobs import Job
+from .pipeline.engine import extract_videos
+from .pipeline.jobs import Job
 
 
 def extract_video(

@@ -1,13 +1,24 @@
 """Annotations to captions with part-of-speech tags, and the IDF table. ``prepare_captions`` does all of it."""
 
+from __future__ import annotations
+
 from typing import TYPE_CHECKING
 
 from ..storage.common.lazy import names_from
 
 if TYPE_CHECKING:
-    from .prepare import PreparedCaptions, prepare_captions
+    from types import ModuleType
+
+    from .public import *
 
 __all__ = ["PreparedCaptions", "prepare_captions"]
 
+
+def _public() -> ModuleType:
+    from . import public
+
+    return public
+
+
 # Importing one reader imports nothing heavy.
-__getattr__ = names_from(__name__, dict.fromkeys(__all__, "prepare"))
+__getattr__ = names_from(__name__, __all__, _public)

@@ -5,17 +5,17 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from ..storage.common.command import run_command
+from ..storage.cli.command import run_command
+from ..storage.cli.parser import Parser, command_parser, next_call
 from ..storage.common.errors import SettingError, UserError
-from ..storage.common.exits import EXIT_DONE, EXIT_INCOMPLETE
-from ..storage.common.parser import Parser, command_parser, next_call
+from ..storage.common.exit_codes import EXIT_DONE, EXIT_INCOMPLETE
 from ..storage.common.processes import available_cores
 from ..storage.common.terminal import say, show
-from ..storage.layout import DatasetFolder
-from .census import format_statistics
+from ..storage.dataset.folder import DatasetFolder
+from .corpus_statistics import format_statistics
 from .datasets import DATASETS
 from .prepare import SPACY_MODEL, PreparedCaptions, prepare_captions
-from .readers import known_datasets
+from .reader_choice import known_datasets
 from .vectors import format_coverage
 
 

@@ -4,7 +4,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from ..storage.idf import IdfEntry
+from ..storage.captions.idf import IdfEntry
 from ..storage.records import Caption
 
 NOT_WORDS = {"PUNCT", "SPACE", "SYM", "X"}

@@ -9,15 +9,15 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import TypeVar
 
-from ..storage.captions import INPUT_FIELDS, part_path, read_part_about, write_part
+from ..storage.captions.files import INPUT_FIELDS, part_path, read_part_about, write_part
+from ..storage.captions.idf import write_counts
 from ..storage.common.errors import UserError
 from ..storage.common.problems import Problems
-from ..storage.idf import write_counts
 from ..storage.records import Caption
+from .chunks import ReadPiece, captions_among
 from .datasets.sources import Piece
 from .idf import count_words
 from .language import languages_among
-from .pieces import ReadPiece, captions_among
 from .tag import Tagger, load_pipeline, tag_captions
 
 T = TypeVar("T")

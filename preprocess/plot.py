@@ -4,11 +4,11 @@ import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..storage.common.drawing import own_settings
+from ..storage.captions.idf import IdfEntry
+from ..storage.common.matplotlib_settings import own_settings
 from ..storage.common.packages import what_is_missing
 from ..storage.common.terminal import say
 from ..storage.common.writing import written_whole
-from ..storage.idf import IdfEntry
 
 MOST_WORDS = 60
 TAGS = {"NOUN": "nouns", "VERB": "verbs"}

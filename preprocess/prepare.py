@@ -12,22 +12,21 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ..storage.common.counts import number_of
 from ..storage.common.errors import SettingError, UserError
+from ..storage.common.files import sha256_of
+from ..storage.common.folder_lock import only_process_in
 from ..storage.common.problems import Problems
 from ..storage.common.processes import InOrder, available_cores, in_processes
 from ..storage.common.progress import Listener, report_progress_to
-from ..storage.common.terminal import say
+from ..storage.common.terminal import number_of, say
 from ..storage.common.writing import check_folders
-from ..storage.files import sha256_of
-from ..storage.folder_lock import only_process_in
-from ..storage.layout import DatasetFolder
-from .census import CaptionStatistics, Census
+from ..storage.dataset.folder import DatasetFolder
+from .chunks import Pieces, Read, in_one_process
+from .corpus_statistics import CaptionStatistics, Census
+from .first_pass import BYTES_PER_PROCESS, Survey, survey
+from .first_pass_log import LOG_NAME, code_hash, survey_log
 from .language import in_other_languages, model_of_language
-from .pieces import Pieces, Read, in_one_process
-from .readers import Origin, Reader, choose_reader
-from .survey import BYTES_PER_PROCESS, Survey, survey
-from .survey_log import LOG_NAME, code_hash, survey_log
+from .reader_choice import Origin, Reader, choose_reader
 from .tables import make_tables
 from .tag import Tagger, installed_model
 from .vectors import WordVectorSummary, prepare_word_vectors

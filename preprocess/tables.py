@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from ..storage.captions import (
+from ..storage.captions.files import (
     ABOUT_NAME,
     MAPPED_NAME,
     OTHER_LANGUAGES,
@@ -16,23 +16,23 @@ from ..storage.captions import (
     read_table,
     write_captions_about,
 )
+from ..storage.captions.idf import read_counts, write_idf
 from ..storage.common.errors import refuse_unreadable
+from ..storage.common.files import read_json, write_json
 from ..storage.common.problems import Problems
 from ..storage.common.processes import InOrder
 from ..storage.common.progress import progress
 from ..storage.common.signals import keeping
 from ..storage.common.terminal import say
 from ..storage.common.writing import remove_file
-from ..storage.files import read_json, write_json
-from ..storage.idf import read_counts, write_idf
-from ..storage.layout import DatasetFolder
-from .census import CaptionStatistics, LeftOut, count_shared_texts
+from ..storage.dataset.folder import DatasetFolder
+from .chunks import Pieces
+from .corpus_statistics import CaptionStatistics, LeftOut, count_shared_texts
+from .first_pass import Survey
 from .idf import idf_table
 from .language import other_languages
 from .parts import Part, is_made, make_part, parts_among
-from .pieces import Pieces
 from .plot import plot_idf
-from .survey import Survey
 from .tag import Tagger
 
 SUMMARY_NAME = "summary.json"

@@ -9,11 +9,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pa_csv
 
-from ..storage.budget import Budget
 from ..storage.common.errors import UserError, refuse_unreadable
 from ..storage.common.progress import progress
-from ..storage.exchange.npz import open_npz
-from ..storage.exchange.tree import FORMAT_ERRORS
+from ..storage.untrusted.limits import FORMAT_ERRORS, Budget
+from ..storage.untrusted.npz import open_npz
 
 T = TypeVar("T")
 

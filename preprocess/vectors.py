@@ -6,14 +6,14 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from ..storage.captions import read_captions_about, read_table
+from ..storage.captions.files import read_captions_about, read_table
+from ..storage.captions.word_vectors import WordVectors, read_word_vectors, split_words, write_word_vectors
 from ..storage.common.errors import SettingError, refuse_unreadable
+from ..storage.common.files import file_identity, sha256_of
 from ..storage.common.progress import progress
 from ..storage.common.terminal import say
-from ..storage.files import file_identity, sha256_of
-from ..storage.layout import DatasetFolder
+from ..storage.dataset.folder import DatasetFolder
 from ..storage.records import SPLITS
-from ..storage.word_vectors import WordVectors, read_word_vectors, split_words, write_word_vectors
 from .vector_files import EXPECTED, select_vectors
 
 SHOWN = 10

@@ -1,14 +1,15 @@
 """The steps of the other folders on a Ray cluster. A worker here is a Ray actor or task on one of its machines."""
 
+from __future__ import annotations
+
 from typing import TYPE_CHECKING
 
 from ..storage.common.lazy import names_from
 
 if TYPE_CHECKING:
-    from .extraction import WorkerOptions, extract_on_cluster
-    from .indexing import build_index_on_cluster
-    from .preprocessing import prepare_captions_on_cluster
-    from .training import train_on_cluster
+    from types import ModuleType
+
+    from .public import *
 
 __all__ = [
     "WorkerOptions",
@@ -18,14 +19,12 @@ __all__ = [
     "train_on_cluster",
 ]
 
+
+def _public() -> ModuleType:
+    from . import public
+
+    return public
+
+
 # Each needs Ray and the folder of its step.
-__getattr__ = names_from(
-    __name__,
-    {
-        "WorkerOptions": "extraction",
-        "build_index_on_cluster": "indexing",
-        "extract_on_cluster": "extraction",
-        "prepare_captions_on_cluster": "preprocessing",
-        "train_on_cluster": "training",
-    },
-)
+__getattr__ = names_from(__name__, __all__, _public)

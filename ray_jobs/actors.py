@@ -11,7 +11,7 @@ import ray
 from ray.actor import ActorHandle
 from ray.exceptions import RayError
 
-from ..storage.layout import DatasetFolder
+from ..storage.dataset.folder import DatasetFolder
 from .cluster import NAMESPACE, Share
 from .worker import ExtractionWorker
 

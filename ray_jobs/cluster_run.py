@@ -15,12 +15,12 @@ from itertools import count
 import ray
 from ray.exceptions import RayError
 
-from ..extract.run import Kept, Outcome, note_outcome
-from ..extract.work import WorkList
+from ..extract.pipeline.work_list import WorkList
+from ..extract.pipeline.write import Kept, Outcome, note_outcome
 from ..storage.common.errors import UserError
+from ..storage.common.files import file_identity
 from ..storage.common.problems import Problems
 from ..storage.common.progress import Listener
-from ..storage.files import file_identity
 from ..storage.records import Failure, Profile, VideoRecord, Weights
 from ..storage.remote.addresses import without_secrets
 from .actors import Worker, existing_workers, kill_worker, start_worker
@@ -28,7 +28,7 @@ from .cluster import NAMESPACE, Share, cause_of, draining_nodes, reason_of
 from .dispatch import MOST_ENDS, Dispatch
 from .status import Status
 from .worker import Answer, Greeting, VideoTask, WorkerSettings
-from .written import Written
+from .written_videos import Written
 
 LOOK_SECONDS = 5.0
 """Time between checks whether the cluster has grown, and whether machines will be gone soon."""

@@ -12,15 +12,15 @@ from pathlib import Path
 import ray
 from ray.exceptions import RayError
 
-from ..extract.cli import extract_parser, run
-from ..extract.dataset import ExtractionResult, extract_dataset
+from ..extract.cli.extract import extract_parser, run
 from ..extract.decoding.errors import VideoError
-from ..extract.probing import Probed, measure_speed_with, probe_videos
-from ..extract.run import SHARD_SECONDS
-from ..extract.runner import Speed
+from ..extract.pipeline.dataset import ExtractionResult, extract_dataset
+from ..extract.pipeline.probing import Probed, measure_speed_with, probe_videos
+from ..extract.pipeline.runner import Speed
+from ..extract.pipeline.work_list import Todo, WorkList
+from ..extract.pipeline.write import SHARD_SECONDS
 from ..extract.settings import ExtractionSettings
-from ..extract.work import Todo, WorkList
-from ..storage.common.command import run_command
+from ..storage.cli.command import run_command
 from ..storage.common.errors import UserError
 from ..storage.common.problems import Problems
 from ..storage.common.progress import Listener

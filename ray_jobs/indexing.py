@@ -8,10 +8,10 @@ import argparse
 from functools import partial
 from pathlib import Path
 
-from ..storage.common.command import run_command
+from ..storage.cli.command import run_command
 from ..storage.common.errors import SettingError
 from ..storage.common.progress import Listener
-from ..train.cli_index import index_parser, run_index
+from ..train.cli.index import index_parser, run_index
 from ..train.search.build import BuiltIndex, build_index
 from .cluster import add_address, connect, spread
 

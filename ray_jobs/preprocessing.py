@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ..preprocess.cli import preprocess_parser, run_preprocess
 from ..preprocess.prepare import SPACY_MODEL, PreparedCaptions, prepare_captions
-from ..storage.common.command import run_command
+from ..storage.cli.command import run_command
 from ..storage.common.progress import Listener
 from .cluster import add_address, connect, spread
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ray.util.metrics import Gauge
 
-from ..extract.run import Outcome
+from ..extract.pipeline.write import Outcome
 from ..storage.common.progress import LOG_EVERY_SECONDS, Listener, Progress
 from ..storage.common.terminal import harmless, messages_are_shown, say
 from ..storage.common.writing import errors_naming, make_folder, open_own

@@ -16,15 +16,15 @@ from ray.train import FailureConfig, RunConfig, ScalingConfig
 from ray.train.torch import TorchConfig, TorchTrainer
 from ray.train.v2.api.exceptions import TrainingFailedError
 
-from ..storage.common.command import run_command
+from ..storage.cli.command import run_command
+from ..storage.cli.parser import command_parser
 from ..storage.common.errors import SettingError, UserError, VlalignError
-from ..storage.common.exits import EXIT_INCOMPLETE, EXIT_MISTAKE
-from ..storage.common.parser import command_parser
+from ..storage.common.exit_codes import EXIT_INCOMPLETE, EXIT_MISTAKE
 from ..storage.common.signals import Stopped
 from ..storage.common.terminal import say
 from ..storage.remote.links import trust, trusted_links
-from ..train.cli_train import main as train
-from ..train.workers import PATIENCE
+from ..train.cli.train import main as train
+from ..train.distributed import PATIENCE
 from .cluster import add_address, connect, device_of_workers
 
 

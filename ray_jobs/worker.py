@@ -16,12 +16,12 @@ import torch
 from torch import Tensor
 
 from ..extract.extractor import Extractor
-from ..extract.jobs import Job
-from ..extract.run import Kept, Outcome, extract_into_stores, job_of
-from ..extract.store_extractor import make_extractor
+from ..extract.pipeline.jobs import Job
+from ..extract.pipeline.store_extractor import make_extractor
+from ..extract.pipeline.write import Kept, Outcome, extract_into_stores, job_of
 from ..storage.common.device import use_tf32
 from ..storage.common.terminal import show_messages
-from ..storage.layout import DatasetFolder
+from ..storage.dataset.folder import DatasetFolder
 from ..storage.records import Profile, VideoRecord, Weights
 from ..storage.remote.store import link_store
 

@@ -3,21 +3,16 @@
 Public names are imported at their first use: each decoding process imports this package, but neither HDF5 nor Parquet.
 """
 
+from __future__ import annotations
+
 from typing import TYPE_CHECKING
 
 from .common.lazy import names_from
 
 if TYPE_CHECKING:
-    from .captions import read_captions
-    from .common.errors import UserError, VlalignError
-    from .feature_store import FeatureStore
-    from .idf import IdfEntry, read_idf, write_idf
-    from .layout import DatasetFolder
-    from .memory_store import MemoryStore
-    from .records import Caption, Failure, Profile, StoredVideo, VideoFeatures, VideoRecord, Weights
-    from .shards import write_shard
-    from .store import Store
-    from .thumbnails import ThumbnailStore
+    from types import ModuleType
+
+    from .public import *
 
 __all__ = [
     "Caption",
@@ -41,27 +36,11 @@ __all__ = [
     "write_shard",
 ]
 
-__getattr__ = names_from(
-    __name__,
-    {
-        "Caption": "records",
-        "DatasetFolder": "layout",
-        "Failure": "records",
-        "FeatureStore": "feature_store",
-        "IdfEntry": "idf",
-        "MemoryStore": "memory_store",
-        "Profile": "records",
-        "Store": "store",
-        "StoredVideo": "records",
-        "ThumbnailStore": "thumbnails",
-        "UserError": "common.errors",
-        "VideoFeatures": "records",
-        "VideoRecord": "records",
-        "VlalignError": "common.errors",
-        "Weights": "records",
-        "read_captions": "captions",
-        "read_idf": "idf",
-        "write_idf": "idf",
-        "write_shard": "shards",
-    },
-)
+
+def _public() -> ModuleType:
+    from . import public
+
+    return public
+
+
+__getattr__ = names_from(__name__, __all__, _public)

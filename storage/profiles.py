@@ -12,7 +12,7 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from .common.errors import UserError
-from .hub_names import is_hub_name, read_hub_name
+from .hub.names import is_hub_name, read_hub_name
 from .records import Profile
 
 # S3D-G of MIL-NCE (Miech et al. 2020): antoine77340/S3D_HowTo100M, README.md:33 (values in 0..1, nothing subtracted).

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from .values import PROFILE_RULES, TEXT, check_text
+from .common.validation import PROFILE_RULES, TEXT, check_text
 
 EXACT, NVDEC = "exact", "nvdec"
 """Values of ``Profile.decoding``."""
@@ -170,7 +170,7 @@ ADDED_LATER = {"added_later": True}
 class Caption:
     """A sentence about a clip: the part of a video between two times, or the whole video if both are None.
 
-    The columns of the caption table are made from these fields (``storage/captions.py``).
+    The columns of the caption table are made from these fields (``storage/captions/files.py``).
     """
 
     video_id: str

@@ -16,15 +16,15 @@ from helpers.videos import RECORDINGS, scene
 from helpers.zoo import write_zoo
 from hypothesis import settings
 from vlalign.extract import load_extractor
-from vlalign.extract.cli import main as extract_main
+from vlalign.extract.cli.extract import main as extract_main
 from vlalign.extract.extractor import Extractor
-from vlalign.extract.render import render_video
+from vlalign.extract.videos.demo import render_video
 from vlalign.preprocess.datasets import demo
 from vlalign.preprocess.prepare import prepare_records
 from vlalign.storage.common.problems import Problems
 from vlalign.storage.common.progress import TerminalProgress, report_progress_to
 from vlalign.storage.common.terminal import messages_on_terminal
-from vlalign.storage.layout import DatasetFolder
+from vlalign.storage.dataset.folder import DatasetFolder
 
 settings.register_profile("any machine", deadline=None)
 settings.load_profile("any machine")
@@ -82,7 +82,7 @@ def _no_surprises(monkeypatch, tmp_path_factory):
     monkeypatch.setenv("VLALIGN_CACHE", str(home / "cache"))
     monkeypatch.setenv("XDG_STATE_HOME", str(home / "state"))
     monkeypatch.delenv("VLALIGN_ROOT", raising=False)
-    import vlalign.extract.weights as weights
+    import vlalign.extract.models.weights as weights
 
     closed = {name: weights.PublishedFile(("http://127.0.0.1:9/" + name,), None) for name in weights.PUBLISHED}
     monkeypatch.setattr(weights, "PUBLISHED", closed)

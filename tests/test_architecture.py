@@ -64,10 +64,10 @@ def read_folder_table(text: str) -> dict[str, tuple[set[str], set[str]]]:
 TABLE = read_folder_table(PAGE)
 EXCEPTIONS = {
     ("extract/models/clip.py", "transformers"),
-    ("storage/model_loading.py", "transformers"),
+    ("storage/hub/loading.py", "transformers"),
     ("extract/encoders/hub.py", "transformers"),
-    ("train/search/encoders.py", "vlalign.extract"),
-    ("train/page/clips.py", "vlalign.extract"),
+    ("train/search/encoder.py", "vlalign.extract"),
+    ("train/page/browser_clips.py", "vlalign.extract"),
 }
 """CLIP's features, and those of all hf: encoders, are defined by transformers' own networks; a copy of them here would
 soon differ. A query is
@@ -169,52 +169,62 @@ def test_every_folder_with_code_is_installed():
 # Inside the folders
 
 
-def read_layers(text: str) -> list[set[str]]:
-    """Read the layers of train/ from the page, from top to bottom: sets of module names and rooms (``tasks/``)."""
-    return [set(re.findall(r"`([\w/]+)`", modules)) for number, _, modules in table_rows(text, 3) if number.isdecimal()]
+def read_levels(text: str) -> dict[str, list[set[str]]]:
+    """Read {folder: levels from top to bottom} from the page. A level is a set of modules and rooms (``tasks/``)."""
+    tables = re.findall(r"### `(\w+)/`\n(.*?)(?=\n#|\n`preprocess)", text, re.DOTALL)
+    return {
+        folder: [set(re.findall(r"`([\w/]+)`", what)) for n, _, what in table_rows(table, 3) if n.isdecimal()]
+        for folder, table in tables
+    }
 
 
-def layer_of(module: str, layers: list[set[str]]) -> list[int]:
-    """Return the indexes of all layers that list ``module``, such as ``train.tasks.steps``, by name or by its room."""
-    _, first, *rest = module.split(".")
-    is_room = bool(rest) or (f"train.{first}" in modules() and modules()[f"train.{first}"].path.name == "__init__.py")
-    listed = f"{first}/" if is_room else first
-    return [index for index, names in enumerate(layers) if listed in names]
+def place_of(module: str) -> str:
+    """Return the room of a module, such as "tasks/" of ``train.tasks.steps``, or the name of one that is in none."""
+    folder, first, *rest = module.split(".")
+    top = modules().get(f"{folder}.{first}")
+    return f"{first}/" if rest or (top is not None and top.path.name == "__init__.py") else first
 
 
-def upward_imports(arrows: dict[str, set[str]], layers: list[set[str]]) -> list[str]:
-    """Return the imports from a layer of train/ into one above it."""
+def wrong_imports(arrows: dict[str, set[str]], folder: str, levels: list[set[str]]) -> list[str]:
+    """Return the imports of a folder that lead to another room which does not stand on a lower level."""
+    level = {place: number for number, places in enumerate(levels) for place in places}
     return [
-        f"{name} imports {target}, which stands above it in docs/architecture.md"
+        f"{name} imports {target}, which does not stand below it in docs/architecture.md"
         for name, targets in sorted(arrows.items())
         for target in sorted(targets)
-        if name.startswith("train.")
-        and target.startswith("train.")
-        and layer_of(target, layers) < layer_of(name, layers)
+        if name.startswith(f"{folder}.")
+        and target.startswith(f"{folder}.")
+        and place_of(name) != place_of(target)
+        and level[place_of(target)] <= level[place_of(name)]
     ]
 
 
-LAYERS = read_layers(PAGE)
+LEVELS = read_levels(PAGE)
 
 
-def test_every_module_of_train_stands_in_one_layer():
-    layers = {name: layer_of(name, LAYERS) for name in modules() if name.startswith("train.")}
-    assert {name: found for name, found in layers.items() if len(found) != 1} == {}
-    rooms_and_modules = {name.split(".")[1] for name in layers}
-    assert {entry.strip("/") for layer in LAYERS for entry in layer} == rooms_and_modules
+@pytest.mark.parametrize("folder", LEVELS)
+def test_every_module_stands_on_one_level(folder):
+    listed = [place for places in LEVELS[folder] for place in places]
+    assert len(listed) == len(set(listed))
+    assert set(listed) == {place_of(name) for name in modules() if name.startswith(f"{folder}.")}
 
 
-def test_imports_inside_train_run_one_way():
-    assert upward_imports(arrows(), LAYERS) == []
+@pytest.mark.parametrize("folder", LEVELS)
+def test_imports_inside_a_folder_run_downward(folder):
+    assert wrong_imports(arrows(), folder, LEVELS[folder]) == []
 
 
-def test_upward_imports_are_noticed():
-    layers = [{"trainer"}, {"tasks/"}, {"config"}]
-    down = {"train.trainer": {"train.tasks.steps"}, "train.tasks.steps": {"train.config", "train.tasks.vqa"}}
-    assert upward_imports(down, layers) == []
-    assert upward_imports({"train.config": {"train.tasks.steps"}}, layers) == [
-        "train.config imports train.tasks.steps, which stands above it in docs/architecture.md"
-    ]
+def test_the_levels_of_three_folders_are_on_the_page():
+    assert set(LEVELS) == {"train", "extract", "storage"}
+
+
+def test_upward_and_sideways_imports_are_noticed():
+    levels = [{"trainer"}, {"tasks/"}, {"settings", "metrics"}]
+    down = {"train.trainer": {"train.tasks.steps"}, "train.tasks.steps": {"train.settings", "train.tasks.vqa"}}
+    assert wrong_imports(down, "train", levels) == []
+    for name, target in [("train.settings", "train.tasks.steps"), ("train.settings", "train.metrics")]:
+        [line] = wrong_imports({name: {target}}, "train", levels)
+        assert line.startswith(f"{name} imports {target}")
 
 
 def test_no_modules_import_each_other_in_a_circle():

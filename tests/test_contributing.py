@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 from helpers.toy import make_toy
 from helpers.videos import scene
-from vlalign.extract.cli import main as extract_main
-from vlalign.extract.render import render_video
+from vlalign.extract.cli.extract import main as extract_main
+from vlalign.extract.videos.demo import render_video
 from vlalign.preprocess.cli import main as preprocess_main
 from vlalign.storage import FeatureStore, read_captions
-from vlalign.storage.files import read_json, read_jsonl
-from vlalign.storage.layout import DatasetFolder
-from vlalign.train.cli_evaluate import main as evaluate_main
-from vlalign.train.cli_train import main as train_main
+from vlalign.storage.common.files import read_json, read_jsonl
+from vlalign.storage.dataset.folder import DatasetFolder
+from vlalign.train.cli.evaluate import main as evaluate_main
+from vlalign.train.cli.train import main as train_main
 
 PAGE = (Path(__file__).resolve().parents[1] / "CONTRIBUTING.md").read_text(encoding="utf-8")
 FILES = {
@@ -63,15 +63,15 @@ def test_all_examples_are_tested():
         "extract/models/mean_color.py",
         "preprocess/datasets/kitchens.py",
         "train/objectives/triplet.py",
-        "train/tasks/counting.py",
-        "train/tasks/counting.html.jinja",
+        "train/evaluation/counting.py",
+        "train/evaluation/counting.html.jinja",
     }
     assert set(ROWS) == {
         "extract/models/__init__.py",
         "storage/profiles.py",
         "preprocess/datasets/__init__.py",
         "train/objectives/__init__.py",
-        "train/tasks/__init__.py",
+        "train/evaluation/__init__.py",
     }
 
 
@@ -124,8 +124,8 @@ def test_the_objective(add, tmp_path):
 def test_the_task(add, tmp_path, capsys):
     add_file, add_row = add
     toy = make_toy(tmp_path)
-    add_file("train/tasks/counting.html.jinja")
-    add_row("train/tasks/__init__.py", "TASKS", Counting=add_file("train/tasks/counting.py").Counting)
+    add_file("train/evaluation/counting.html.jinja")
+    add_row("train/evaluation/__init__.py", "TASKS", Counting=add_file("train/evaluation/counting.py").Counting)
     assert train(tmp_path) == 0
     assert evaluate_main(["--root", str(tmp_path), "--dataset", "toy", "r", "--task", "counting"]) == 0
     folder = toy.runs / "r" / "evaluations" / "counting"

@@ -7,18 +7,18 @@ import numpy as np
 import pytest
 from helpers.demo_query import demo_query, scenes_for
 from helpers.runs import newest_figures
-from vlalign.extract.cli import main as extract_main
+from vlalign.extract.cli.extract import main as extract_main
 from vlalign.preprocess.cli import main as preprocess_main
 from vlalign.preprocess.datasets.demo import COLOURS, SHAPES, VERBS
-from vlalign.storage.files import read_json
-from vlalign.train.cli_evaluate import main as evaluate_main
-from vlalign.train.cli_train import main as train_main
+from vlalign.storage.common.files import read_json
+from vlalign.train.cli.evaluate import main as evaluate_main
+from vlalign.train.cli.train import main as train_main
 
 SEEDS = (0, 1, 2)
 TOP = Path(__file__).resolve().parents[1]
 ASKED = [
     *(TOP / "docs").rglob("*.md"),
-    *(TOP / name for name in ("README.md", "Makefile", "docs/take_pictures.py", "train/cli_search.py")),
+    *(TOP / name for name in ("README.md", "Makefile", "docs/take_pictures.py", "train/cli/search.py")),
     TOP / "train" / "search" / "limits.py",
 ]
 """What shows queries for the demo."""

@@ -9,7 +9,7 @@ import shlex
 from pathlib import Path
 
 import pytest
-from vlalign.storage.common import all_commands
+from vlalign.storage.cli import all_commands
 
 TOP = Path(__file__).resolve().parents[1]
 PAGES = [

@@ -14,7 +14,7 @@ from vlalign.extract import extract_video, load_extractor
 from vlalign.extract.encoders.hub_text import HubTextTower
 from vlalign.storage import FeatureStore
 from vlalign.train import open_search
-from vlalign.train.search.encoders import unit
+from vlalign.train.search.encoder import unit
 
 MODELS = [name for name in FAMILIES if name != "siglip2_naflex"]
 """NaFlex cuts pictures into patches itself: its pictures are refused."""

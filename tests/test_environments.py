@@ -11,7 +11,7 @@ import pytest
 from helpers.disks import mounted
 from helpers.needs import PROGRAM, skip_without
 from helpers.videos import scene
-from vlalign.extract.render import render_video
+from vlalign.extract.videos.demo import render_video
 
 NOBODY = ["unshare", "--user", "--map-user=54321", "--map-group=54321"]
 """Runs a program as a user who has no entry among the system's users, and who is held to permissions."""

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 import torch
 from helpers.extractors import stub
-from vlalign.extract import engine
 from vlalign.extract.decoding.sampling import num_windows
 from vlalign.extract.extractor import Extractor
+from vlalign.extract.pipeline import engine
 
 KIT = Path(__file__).parent / "benchmarks" / "gpu"
 

@@ -23,14 +23,14 @@ from helpers.toy import make_toy
 from helpers.training import SPOKEN, in_processes, make_trainer, settings_of
 from vlalign.extract import load_extractor
 from vlalign.extract.models import MODELS
-from vlalign.storage.files import read_json, write_json
-from vlalign.storage.layout import DatasetFolder
-from vlalign.train.config import TrainConfig, train_config
-from vlalign.train.workers import join_workers
+from vlalign.storage.common.files import read_json, write_json
+from vlalign.storage.dataset.folder import DatasetFolder
+from vlalign.train.distributed import join_workers
+from vlalign.train.recipes.train_config import TrainConfig, train_config
 
 SLOW = pytest.mark.slow
 
-LOSS = "train/workers.py mean: a value for the host"
+LOSS = "train/distributed.py mean: a value for the host"
 TEXTS = (
     "train/models/transformer.py _hidden_states, transformers' _ignore_bidirectional_mask_sdpa: a value for the host"
 )
@@ -80,8 +80,8 @@ CASES = {
 SLOW_CASES = {"spoken", "toco, micro-batches", "cmcm, micro-batches", "taco, random", "taco, all", "taco-both"}
 
 LENGTHS = {
-    "train/workers.py largest: copy to the device": 2,
-    "train/workers.py largest: a value for the host": 2,
+    "train/distributed.py largest: copy to the device": 2,
+    "train/distributed.py largest: a value for the host": 2,
     "train/models/tokens.py lengths_of: copy to the host": 2,
 }
 """The tokens of all processes are padded to the longest text and clip, and fused in groups by their length."""

@@ -14,24 +14,24 @@ from helpers.deadlines import in_time
 from helpers.toy import make_toy
 from helpers.training import TWO_STEPS, at
 from helpers.videos import scene
-from vlalign.extract import weights as published
-from vlalign.extract.cli import main as extract_main
-from vlalign.extract.cli_doctor import main as doctor_main
-from vlalign.extract.fetch import PREFIX, Fetcher
-from vlalign.extract.render import render_video
+from vlalign.extract.cli.doctor import main as doctor_main
+from vlalign.extract.cli.extract import main as extract_main
+from vlalign.extract.models import weights as published
+from vlalign.extract.pipeline.download import PREFIX, Fetcher
+from vlalign.extract.videos.demo import render_video
 from vlalign.preprocess.cli import main as preprocess_main
 from vlalign.preprocess.datasets import DATASETS
-from vlalign.preprocess.survey_log import survey_log
-from vlalign.storage.cli import main as store_main
+from vlalign.preprocess.first_pass_log import survey_log
+from vlalign.storage.cli.store import main as store_main
 from vlalign.storage.common.errors import UserError
-from vlalign.storage.files import one_at_a_time
-from vlalign.storage.layout import DatasetFolder
+from vlalign.storage.common.files import one_at_a_time
+from vlalign.storage.dataset.folder import DatasetFolder
 from vlalign.storage.records import VideoRecord
-from vlalign.train.cli_evaluate import main as evaluate_main
-from vlalign.train.cli_index import main as index_main
-from vlalign.train.cli_runs import main as runs_main
-from vlalign.train.cli_train import main as train_main
-from vlalign.train.event_log import EventLog
+from vlalign.train.cli.evaluate import main as evaluate_main
+from vlalign.train.cli.index import main as index_main
+from vlalign.train.cli.runs import main as runs_main
+from vlalign.train.cli.train import main as train_main
+from vlalign.train.loop.event_log import EventLog
 
 PRECIOUS = "alias ll='ls -l'\n"
 
@@ -247,7 +247,7 @@ def test_a_log_and_a_lock_of_ones_own_are_used_again(tmp_path):
 
 
 def test_what_others_left_among_temporary_folders_is_not_opened(tmp_path, trap, monkeypatch):
-    monkeypatch.setattr("vlalign.extract.fetch.tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr("vlalign.extract.pipeline.download.tempfile.tempdir", str(tmp_path))
     for kind in ("link", "pipe", "hard_link"):
         trap.lay(kind, tmp_path / f"{PREFIX}{kind}" / "lock")
     with in_time():

@@ -45,18 +45,17 @@ ALLOWED = {
     "extract/decoding/ffmpeg_backend.py": dict.fromkeys(
         ("subprocess.Popen", "subprocess.run"), "the ffmpeg program that find_program found"
     ),
-    "extract/decoding/link.py": {"subprocess.Popen": "a decoder, by python_command"},
+    "extract/decoding/process_link.py": {"subprocess.Popen": "a decoder, by python_command"},
     "extract/decoding/torchcodec_backend.py": {"importlib.import_module": "torchcodec, once memory is limited"},
-    "extract/encoders/own.py": {"importlib.import_module": "a module that --trust names"},
+    "extract/encoders/custom.py": {"importlib.import_module": "a module that --trust names"},
     "preprocess/language.py": {"import_module": "spaCy's languages, from a table in the same file"},
     "preprocess/tag.py": {"spacy.load": "a pipeline that is an installed package"},
     "ray_jobs/rehearsal/machine.py": {"subprocess.run": "the ray program beside this Python"},
     "ray_jobs/rehearsal/stages.py": {"subprocess.Popen": "a command of ours, by python_command"},
-    "storage/common/all_commands.py": {"importlib.import_module": "commands, from a table in the same file"},
+    "storage/cli/all_commands.py": {"importlib.import_module": "commands, from a table in the same file"},
     "storage/common/children.py": {"pickle.loads": "an error that was pickled in the same line"},
     "storage/common/connections.py": {"subprocess.Popen": "a process of a command, by python_command"},
-    "storage/common/lazy.py": {"import_module": "our own modules, from a table"},
-    "storage/model_loading.py": {
+    "storage/hub/loading.py": {
         "AutoModel.from_config": "the wrapper itself",
         "AutoModel.from_pretrained": "the wrapper itself",
         "PreTrainedTokenizerFast.from_pretrained": "the wrapper itself",

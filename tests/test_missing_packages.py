@@ -10,18 +10,18 @@ from pathlib import Path
 
 import pytest
 from test_systems import MODULES, SCRIPTS
-from vlalign.extract import cli as extract_command
+from vlalign.extract.cli import extract as extract_command
 from vlalign.extract.decoding import ffmpeg_backend
 from vlalign.preprocess.plot import plot_idf
 from vlalign.preprocess.tag import load_pipeline
-from vlalign.storage.common import all_commands
-from vlalign.storage.common.command import run_command
+from vlalign.storage.captions.idf import IdfEntry
+from vlalign.storage.cli import all_commands
+from vlalign.storage.cli.command import run_command
+from vlalign.storage.cli.parser import new_parser
 from vlalign.storage.common.packages import EXTRAS, NEEDED, OF_EXTRAS, install_command
-from vlalign.storage.common.parser import new_parser
 from vlalign.storage.common.terminal import messages_on_terminal
-from vlalign.storage.idf import IdfEntry
-from vlalign.train.event_log import EventLog
-from vlalign.train.tasks.report import loss_curve
+from vlalign.train.evaluation.report import loss_curve
+from vlalign.train.loop.event_log import EventLog
 
 TOP = Path(__file__).resolve().parents[1]
 TAKEN_AWAY = (
@@ -55,7 +55,7 @@ def run(environment: dict[str, str], folder: Path, *command: str) -> subprocess.
 
 
 def command_line(name: str, *words: str) -> tuple[str, ...]:
-    return "-c", "import sys; from vlalign.storage.common.all_commands import main; sys.exit(main())", name, *words
+    return "-c", "import sys; from vlalign.storage.cli.all_commands import main; sys.exit(main())", name, *words
 
 
 def test_the_table_of_packages_is_that_of_pyproject():
@@ -136,7 +136,7 @@ def test_tagging_needs_spacy(monkeypatch, capsys):
 
 def test_the_page_needs_fastapi(monkeypatch, capsys):
     """A package that a command imports before it begins"""
-    for name in [name for name in sys.modules if name.startswith("vlalign.train.cli_serve")]:
+    for name in [name for name in sys.modules if name.startswith("vlalign.train.cli.serve")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(all_commands.COMMANDS, "serve", ("test_missing_packages_toy", ""))
     monkeypatch.setitem(sys.modules, "fastapi", None)

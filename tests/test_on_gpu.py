@@ -25,19 +25,19 @@ from helpers.toy import make_toy
 from helpers.training import SPOKEN, at, options, without_dropout
 from helpers.videos import scene
 from vlalign.extract import load_extractor
-from vlalign.extract.cli import main as extract_main
+from vlalign.extract.cli.extract import main as extract_main
 from vlalign.extract.decoding.process import DecodeProcess
-from vlalign.extract.jobs import Job
 from vlalign.extract.models import MODELS
-from vlalign.extract.render import render_video
+from vlalign.extract.pipeline.jobs import Job
+from vlalign.extract.videos.demo import render_video
 from vlalign.storage import FeatureStore
 from vlalign.storage.common.device import tf32_in_use, use_tf32
-from vlalign.storage.files import read_json, read_jsonl
-from vlalign.storage.layout import DatasetFolder
-from vlalign.train.cli_evaluate import main as evaluate_main
-from vlalign.train.cli_search import main as search_main
-from vlalign.train.cli_train import main as train_main
-from vlalign.train.trainer import Trainer
+from vlalign.storage.common.files import read_json, read_jsonl
+from vlalign.storage.dataset.folder import DatasetFolder
+from vlalign.train.cli.evaluate import main as evaluate_main
+from vlalign.train.cli.search import main as search_main
+from vlalign.train.cli.train import main as train_main
+from vlalign.train.loop.trainer import Trainer
 
 SLOW = pytest.mark.slow
 CASES = WHOLE | {"spoken": SPOKEN}

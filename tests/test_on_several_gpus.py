@@ -9,9 +9,9 @@ from helpers.labelled import make_questions, make_segments
 from helpers.step_cases import WHOLE
 from helpers.toy import make_toy
 from helpers.training import at, check_processes, torchrun
-from vlalign.storage.files import read_jsonl
-from vlalign.storage.layout import DatasetFolder
-from vlalign.train.cli_train import main as train_main
+from vlalign.storage.common.files import read_jsonl
+from vlalign.storage.dataset.folder import DatasetFolder
+from vlalign.train.cli.train import main as train_main
 
 TRAIN = ["--batch-size", "6", "--num-steps", "2", "--validate-every", "2", "--warmup-steps", "0"]
 
@@ -38,7 +38,7 @@ ONE_OF_TWO = """
 import json, os, sys
 sys.path.insert(0, sys.argv[1])
 from helpers.fake_cuda import pretended
-from vlalign.train.cli_train import main
+from vlalign.train.cli.train import main
 
 with pretended(num_gpus=2) as gpu:
     status = main(sys.argv[3:])

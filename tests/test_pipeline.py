@@ -6,16 +6,16 @@ import shutil
 
 import numpy as np
 import pytest
-from vlalign.extract.cli import main as extract_main
+from vlalign.extract.cli.extract import main as extract_main
 from vlalign.preprocess.cli import main as preprocess_main
 from vlalign.storage import FeatureStore
-from vlalign.storage.files import read_json, read_jsonl
-from vlalign.storage.layout import DatasetFolder
-from vlalign.storage.thumbnails import ThumbnailStore
-from vlalign.train.cli_evaluate import main as evaluate_main
-from vlalign.train.cli_runs import main as runs_main
-from vlalign.train.cli_search import main as search_main
-from vlalign.train.cli_train import main as train_main
+from vlalign.storage.common.files import read_json, read_jsonl
+from vlalign.storage.dataset.folder import DatasetFolder
+from vlalign.storage.stores.thumbnails import ThumbnailStore
+from vlalign.train.cli.evaluate import main as evaluate_main
+from vlalign.train.cli.runs import main as runs_main
+from vlalign.train.cli.search import main as search_main
+from vlalign.train.cli.train import main as train_main
 
 pytestmark = pytest.mark.portable
 
@@ -104,10 +104,10 @@ def test_the_same_seed_trains_the_same_model(trained):
 def test_metrics_equal_a_count_over_search_results(trained, capsys):
     """Search for each test caption as a user would; the position of the right video is the rank."""
     from vlalign.storage import read_captions
-    from vlalign.storage.captions import caption_table
-    from vlalign.train.checkpoint import load_run
+    from vlalign.storage.captions.files import caption_table
     from vlalign.train.data.pairs import make_pairs
-    from vlalign.train.scoring import stage_scores
+    from vlalign.train.runs.checkpoint import load_run
+    from vlalign.train.scoring.scorer import stage_scores
 
     metrics = read_json(run_folder(trained) / "metrics.json")["metrics"]["text_to_video"]
     run = load_run(run_folder(trained))

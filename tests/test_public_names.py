@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from vlalign.extract import ExtractionSettings
-from vlalign.storage.layout import DatasetFolder
+from vlalign.storage.dataset.folder import DatasetFolder
 
 PACKAGES = ("extract", "preprocess", "train", "storage", "ray_jobs")
 FUNCTIONS = [

@@ -15,13 +15,13 @@ import pytest
 from helpers.sessions import running_in_session
 from helpers.toy import make_toy
 from helpers.videos import scene
-from vlalign.extract.cli import main as extract_main
-from vlalign.extract.render import render_video
+from vlalign.extract.cli.extract import main as extract_main
+from vlalign.extract.videos.demo import render_video
 from vlalign.preprocess import prepare
 from vlalign.preprocess.cli import main as preprocess_main
 from vlalign.storage import FeatureStore
-from vlalign.storage.captions import read_captions
-from vlalign.storage.layout import DatasetFolder
+from vlalign.storage.captions.files import read_captions
+from vlalign.storage.dataset.folder import DatasetFolder
 
 WAIT_SECONDS = 300.0
 """Generous, because the machine may be busy."""
@@ -81,8 +81,8 @@ def script(lines: str, *arguments: object) -> list[object]:
 
 COMMAND = """
     import sys, threading, time
-    from vlalign.storage.common.command import run_command
-    from vlalign.storage.common.parser import command_parser
+    from vlalign.storage.cli.command import run_command
+    from vlalign.storage.cli.parser import command_parser
     from vlalign.storage.common.signals import keeping, uninterrupted
     def command(args):
         {}
@@ -152,9 +152,9 @@ def test_a_signal_that_the_caller_ignores_stays_ignored(tmp_path):
 
 EXTRACT = """
     import sys
-    from vlalign.extract import run
-    from vlalign.extract.cli import main
-    run.SHARD_VIDEOS = 4
+    from vlalign.extract.pipeline import write
+    from vlalign.extract.cli.extract import main
+    write.SHARD_VIDEOS = 4
     sys.exit(main(sys.argv[1:]))
 """
 NUM_VIDEOS = 16
@@ -216,7 +216,11 @@ def test_extraction_without_a_finished_video_keeps_nothing(tmp_path, videos):
     call = extraction(tmp_path, videos)
     process = Process(
         tmp_path,
-        [*call[:2], "import sys; from vlalign.extract.cli import main; sys.exit(main(sys.argv[1:]))", *call[3:]],
+        [
+            *call[:2],
+            "import sys; from vlalign.extract.cli.extract import main; sys.exit(main(sys.argv[1:]))",
+            *call[3:],
+        ],
     )
     process.wait_for(lambda: process.maps("libtorch"))  # libraries are loaded only if there is work to do
     assert process.stop(signal.SIGTERM) == 143
@@ -308,10 +312,10 @@ def training(root: Path) -> list[object]:
         "--validate-every",
         4,
     ]
-    return [sys.executable, "-m", "vlalign.train.cli_train", *call, "--batch-size", 4]
+    return [sys.executable, "-m", "vlalign.train.cli.train", *call, "--batch-size", 4]
 
 
-TRAIN = "import sys; from vlalign.train.cli_train import main; sys.exit(main(sys.argv[1:]))"
+TRAIN = "import sys; from vlalign.train.cli.train import main; sys.exit(main(sys.argv[1:]))"
 
 
 @pytest.mark.parametrize("continued", [False, pytest.param(True, marks=pytest.mark.slow)])

@@ -139,8 +139,8 @@ import subprocess
 import sys
 from pathlib import Path
 from vlalign.storage.common.errors import UserError
-from vlalign.storage.files import one_at_a_time, write_text
-from vlalign.storage.folder_lock import only_process_in
+from vlalign.storage.common.files import one_at_a_time, write_text
+from vlalign.storage.common.folder_lock import only_process_in
 
 place, link = Path("made/here/lock"), Path("link")
 with only_process_in(place, "trains"):

@@ -16,10 +16,10 @@ from helpers.small_clip import train_clip
 from timm import create_model
 from timm.models import save_for_hf
 from transformers import AutoTokenizer, CLIPImageProcessor, CLIPProcessor
-from vlalign.extract.cli import main as extract_main
+from vlalign.extract.cli.extract import main as extract_main
 from vlalign.preprocess.cli import main as preprocess_main
 from vlalign.train import open_search
-from vlalign.train.cli_train import main as train_main
+from vlalign.train.cli.train import main as train_main
 
 TOP = Path(__file__).resolve().parents[1]
 TUTORIALS = TOP / "docs" / "tutorials"

@@ -34,12 +34,13 @@ import av
 from PIL import Image
 
 from ...storage.common.system import IS_LINUX, limit
-from . import ffmpeg_backend, handed, nvdec_backend, sandbox, torchcodec_backend
-from .answer import Answers, LeftToOthers, answer, processor_seconds
+from . import ffmpeg_backend, nvdec_backend, sandbox, torchcodec_backend
+from . import input_file as handed
 from .errors import VideoError
 from .frame_memory import FrameMemory
-from .link import child_link, descriptors_to_answer
 from .messages import Failed, Request
+from .process_link import child_link, descriptors_to_answer
+from .request_handler import Answers, LeftToOthers, answer, processor_seconds
 
 MEMORY_BYTES = 4 << 30
 MAX_FAILURE_BYTES = MAX_ORDER_BYTES = 1 << 16

@@ -15,7 +15,7 @@ from av.stream import Disposition, Stream
 from av.video.stream import VideoStream
 
 from .errors import VideoError, short_reason
-from .handed import HandedFile
+from .input_file import HandedFile
 
 # Containers that hold frames themselves. Playlists and concat scripts are left out: they make FFmpeg open other files
 # or addresses, whatever the name of the file.

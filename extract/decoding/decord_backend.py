@@ -11,9 +11,9 @@ from .errors import NotTrusted, short_reason
 from .frames import Decoding, Pictures
 from .kernels import LIBSWSCALE
 from .probe import VideoInfo
+from .rotation import upright_filters
 from .sampling import scaled_size
 from .scaling import Size
-from .upright import upright_filters
 
 if TYPE_CHECKING:
     import decord

@@ -20,8 +20,8 @@ from av.video.stream import VideoStream
 from .container import demuxed, video_stream
 from .errors import VideoError, short_reason
 from .probe import VideoInfo
+from .rotation import upright_filters
 from .scaling import Scaler, Size, take_known_colours
-from .upright import upright_filters
 
 LOGGING_CODECS = {"hevc"}
 """Their decoders mark no frame as damaged; they only log what they find."""

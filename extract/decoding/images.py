@@ -18,11 +18,11 @@ import av
 import numpy as np
 from PIL import ExifTags, Image
 
-from ...storage.files import IMAGE_SUFFIXES
+from ...storage.common.files import IMAGE_SUFFIXES
 from .container import MAX_PIXELS, check_size
 from .errors import VideoError, short_reason
 from .frames import Decoding, Pictures
-from .handed import num_bytes_of, open_file
+from .input_file import num_bytes_of, open_file
 from .probe import VideoInfo
 from .scaling import Scaler
 

@@ -23,6 +23,7 @@ from .frames import Decoding, Pictures
 from .kernels import PILLOW
 from .probe import VideoInfo
 from .pyav_backend import pyav_pictures
+from .rotation import TURNS, upright_filters
 from .scaling import Scaler, Size
 from .torchcodec_backend import (
     GROWING_CONTAINERS,
@@ -35,7 +36,6 @@ from .torchcodec_backend import (
     rgb_frames,
     torchcodec_version,
 )
-from .upright import TURNS, upright_filters
 
 MOST_DIFFERENCE = 1.0
 """Mean absolute difference, of 255, between a frame and the CPU's, both in RGB of the video's own size. The matrix of

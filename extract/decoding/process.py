@@ -11,7 +11,8 @@ import numpy as np
 
 from ...storage.common.programs import python_command, without_current_folder
 from ...storage.common.system import SIGKILL, SIGXCPU
-from . import link, sandbox
+from . import process_link as link
+from . import sandbox
 from .decode import Wanted
 from .errors import VideoError
 from .frame_memory import num_bytes_for

@@ -10,7 +10,7 @@ from av.video.codeccontext import VideoCodecContext
 from .container import first_frame, open_video
 from .frames import Decoding, Pictures, frames_in_order
 from .probe import VideoInfo
-from .upright import upright_filters
+from .rotation import upright_filters
 
 STRICT_DECODERS = {"vp8": "libvpx", "vp9": "libvpx-vp9"}
 """Decoders that reject damaged frames, by codec. FFmpeg's own decoders of these codecs show whatever comes of such

@@ -7,8 +7,8 @@ import numpy as np
 from av.filter import Graph
 
 from .kernels import BY_FFMPEG, LIBSWSCALE, Kernel
+from .rotation import Filters, lies
 from .sampling import scaled_size
-from .upright import Filters, lies
 
 UNSPECIFIED, BT601, BT2020 = 2, 5, 9
 KNOWN_MATRICES = {0, 1, UNSPECIFIED, 4, BT601, 6, 7, BT2020}

@@ -21,11 +21,11 @@ from ...storage.common.system import limit
 from .container import first_frame, open_video, video_stream
 from .errors import NotTrusted, short_reason
 from .frames import Decoding, Pictures
-from .handed import HandedFile
+from .input_file import HandedFile
 from .kernels import BY_FFMPEG, Kernel
 from .probe import VideoInfo
+from .rotation import TURNS, upright_filters
 from .scaling import Size
-from .upright import TURNS, upright_filters
 
 if TYPE_CHECKING:
     from torchcodec.decoders import VideoDecoder  # pyright: ignore[reportPrivateImportUsage]

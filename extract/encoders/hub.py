@@ -17,9 +17,8 @@ from torch import nn
 
 from ...storage.common.errors import UserError, reason_of
 from ...storage.common.packages import EXTRAS, install_command
-from ...storage.hub_names import POOLINGS, HubName
-from ...storage.model_files import ModelFiles, find_files
-from ...storage.model_loading import (
+from ...storage.hub.files import ModelFiles, find_files
+from ...storage.hub.loading import (
     load_network,
     load_processor,
     load_text_processor,
@@ -27,11 +26,12 @@ from ...storage.model_loading import (
     quiet_transformers,
     read_config,
 )
+from ...storage.hub.names import POOLINGS, HubName
 from ...storage.records import Profile, Weights
 from . import METHODS, SHARED_WITH_TEXTS
 from .hub_network import HubNetwork, picture_input
-from .pictures import Pictures, pictures_of
-from .text_rules import BY_PIPELINE, NoTextRule, text_recipe, tokenizer_of
+from .image_processor import Pictures, pictures_of
+from .text_preparation import BY_PIPELINE, NoTextRule, text_recipe, tokenizer_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ...storage.hub_names import POOLINGS
+from ...storage.hub.names import POOLINGS
 from ..models.network import Network
 from . import METHODS, OWN_VECTOR
 

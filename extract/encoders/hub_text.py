@@ -9,11 +9,11 @@ import torch
 from torch import nn
 
 from ...storage.common.errors import UserError, reason_of
-from ...storage.model_files import ModelFiles
-from ...storage.model_loading import load_network, load_text_processor, quiet_transformers, read_config
+from ...storage.hub.files import ModelFiles
+from ...storage.hub.loading import load_network, load_text_processor, quiet_transformers, read_config
 from ...storage.records import Profile, Weights
 from .hub import LOAD_ERRORS
-from .text_rules import AS_THE_FILES_SAY, NoTextRule, TextRecipe, text_recipe, tokenizer_of
+from .text_preparation import AS_THE_FILES_SAY, NoTextRule, TextRecipe, text_recipe, tokenizer_of
 
 APART = 1e-3
 """Vectors of length 1 that differ by more are those of other inputs, not of other rounding."""

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ...storage.common.errors import refuse_unreadable
-from ...storage.files import read_json
+from ...storage.common.files import read_json
 from .network import Network, PublishedFile
 
 CONFIG_FILE = "config.json"

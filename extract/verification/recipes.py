@@ -16,8 +16,8 @@ from ..decoding.kernels import LIBSWSCALE, LIBSWSCALE_BICUBIC, PILLOW, SQUARE, K
 from ..decoding.messages import Nonsense, PictureFollows, RowReady
 from ..decoding.process import DecodeProcess
 from ..extractor import Extractor
-from ..jobs import wanted_of
 from ..models.s3d import S3D
+from ..pipeline.jobs import wanted_of
 from .compare import Alternatives, Hypothesis
 
 BATCH = 4

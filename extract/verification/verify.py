@@ -9,16 +9,16 @@ import numpy as np
 
 from ...storage.common.errors import SettingError, UserError
 from ...storage.common.progress import Listener
-from ...storage.exchange.foreign import feature_files, read_features
-from ...storage.feature_store import FeatureStore
-from ...storage.layout import DatasetFolder
+from ...storage.dataset.folder import DatasetFolder
+from ...storage.exchange.readers import feature_files, read_features
 from ...storage.records import VideoRecord
-from ..dataset import ExtractionResult, extract_dataset
+from ...storage.stores.feature_store import FeatureStore
 from ..decoding.errors import VideoError
 from ..extractor import Extractor
-from ..runner import Runner
+from ..pipeline.dataset import ExtractionResult, extract_dataset
+from ..pipeline.runner import Runner
+from ..pipeline.store_extractor import choose_devices, make_extractor
 from ..settings import ExtractionSettings
-from ..store_extractor import choose_devices, make_extractor
 from .compare import Alternatives, Comparison, compare
 from .recipes import Recipes
 

@@ -1,7 +1,7 @@
 """The demo data set: short generated scenes whose captions follow a small grammar.
 
 Every noun, verb and adjective of a caption can be seen in its video. Nothing is downloaded. The reader plans the
-scenes and writes their captions; ``vlalign-extract`` renders the planned videos (``extract/render.py``).
+scenes and writes their captions; ``vlalign-extract`` renders the planned videos (``extract/videos/demo.py``).
 """
 
 import hashlib

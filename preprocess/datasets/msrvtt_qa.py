@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ...storage.files import numbered_jsonl
+from ...storage.common.files import numbered_jsonl
 from ...storage.records import SPLITS, Caption
 from .sources import Annotations, Dataset, Record, as_published, read_rows, text
 

@@ -18,7 +18,7 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
 
-from ...storage.files import check_regular
+from ...storage.common.files import check_regular
 from ...storage.records import Caption
 from .sources import Annotations, Dataset, Record, read_lines, text
 

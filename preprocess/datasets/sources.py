@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ...storage.common.errors import UserError
+from ...storage.common.files import check_regular, read_small
 from ...storage.common.problems import Problems
-from ...storage.files import check_regular, read_small
 from ...storage.records import Caption, VideoRecord
 
 Record = VideoRecord | Caption

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import numpy as np
 
-from ...storage.captions import part_path, read_table
-from ...storage.care import verify
+from ...storage.captions.files import part_path, read_table
+from ...storage.captions.idf import read_idf
 from ...storage.common.errors import UserError
-from ...storage.feature_store import FeatureStore
-from ...storage.files import read_jsonl
-from ...storage.idf import read_idf
-from ...storage.layout import DatasetFolder
+from ...storage.common.files import read_jsonl
+from ...storage.dataset.folder import DatasetFolder
 from ...storage.shards.format import COLUMNS, checksum
-from ...train.run_layout import EVENTS_FILE, METRICS_FILE, QUERIES_FILE
+from ...storage.stores.feature_store import FeatureStore
+from ...storage.stores.maintenance import verify
+from ...train.run_file_names import EVENTS_FILE, METRICS_FILE, QUERIES_FILE
 from ...train.search.index import open_parts
 from .made import HELD_OUT_NAME, TAGS, MadeDataset, MadeVideo
 from .stubs import FEATURES, rows_of

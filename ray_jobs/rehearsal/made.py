@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ...storage.layout import DatasetFolder
+from ...storage.dataset.folder import DatasetFolder
 from ...storage.records import VideoRecord
 
 FRAME_SECONDS = 64

@@ -7,14 +7,13 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from ...storage.common.command import run_command
-from ...storage.common.counts import number_of
+from ...storage.cli.command import run_command
+from ...storage.cli.parser import new_parser
 from ...storage.common.errors import SettingError
-from ...storage.common.exits import EXIT_DONE
-from ...storage.common.parser import new_parser
+from ...storage.common.exit_codes import EXIT_DONE
 from ...storage.common.processes import available_cores
-from ...storage.common.terminal import say, show
-from ...storage.layout import DatasetFolder
+from ...storage.common.terminal import number_of, say, show
+from ...storage.dataset.folder import DatasetFolder
 from .checks import check_captions, check_features, check_index, check_run
 from .machine import LocalRay, disk_bytes
 from .made import HELD_OUT_NAME, MadeDataset

@@ -1,28 +1,29 @@
 """Public names of a package that are imported at their first use."""
 
-from collections.abc import Callable, Mapping
-from importlib import import_module
+from collections.abc import Callable, Collection
+from types import ModuleType
 from typing import Any
 
 
-def names_from(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]:
-    """Return the ``__getattr__`` of a package whose public names lie in its modules.
+def names_from(package: str, names: Collection[str], public: Callable[[], ModuleType]) -> Callable[[str], Any]:
+    """Return the ``__getattr__`` of a package whose public names are imported at the first use of one.
 
     Args:
         package: The package's ``__name__``.
-        modules: {public name: its module below the package}
+        names: The public names.
+        public: Imports the module that has them.
     """
 
     def load(name: str) -> Any:
-        if name in modules:
-            try:
-                return getattr(import_module(f"{package}.{modules[name]}"), name)
-            except ModuleNotFoundError as error:
-                from .packages import what_is_missing  # slow to import
+        if name not in names:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        try:
+            return getattr(public(), name)
+        except ModuleNotFoundError as error:
+            from .packages import what_is_missing  # slow to import
 
-                if missing := what_is_missing(error):
-                    raise ModuleNotFoundError(missing, name=error.name) from None
-                raise
-        raise AttributeError(f"module {package!r} has no attribute {name!r}")
+            if missing := what_is_missing(error):
+                raise ModuleNotFoundError(missing, name=error.name) from None
+            raise
 
     return load

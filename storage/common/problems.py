@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TextIO
 
 from .errors import UserError
-from .exits import EXIT_DONE, EXIT_INCOMPLETE
+from .exit_codes import EXIT_DONE, EXIT_INCOMPLETE
 from .terminal import harmless, say, warn
 from .writing import make_folder, open_own
 

@@ -19,10 +19,10 @@ from ..common.problems import Problems
 from ..common.progress import Listener, progress, report_progress_to
 from ..common.writing import written_whole
 from ..records import VideoFeatures
-from ..store import Store
-from .card import export_hub
+from ..stores.store import Store
+from .dataset_card import export_hub
 from .parquet import export_parquet
-from .tars import ABOUT_SUFFIX, ROWS_SUFFIX
+from .webdataset import ABOUT_SUFFIX, ROWS_SUFFIX
 
 TAR_BYTES = 1_000_000_000
 MAX_NAME_BYTES = 255 - len("..12345678-12345678.partial")

@@ -12,18 +12,18 @@ from typing import Any
 import numpy as np
 
 from ..common.errors import UserError
+from ..common.files import file_identity
 from ..common.packages import package_version
 from ..common.problems import Problems
 from ..common.progress import Listener, progress, report_progress_to
 from ..common.terminal import one_line
-from ..feature_store import FeatureStore
-from ..files import file_identity
 from ..records import Profile, VideoFeatures, Weights
 from ..remote.store import refuse_remote
 from ..shards.format import Provenance
 from ..shards.write import check_storable, write_shard
-from .foreign import ForeignVideo, foreign_videos
-from .tree import ForeignFeatures
+from ..stores.feature_store import FeatureStore
+from .array_tree import ForeignFeatures
+from .readers import ForeignVideo, foreign_videos
 
 IMPORTED = "imported; its profile is as stated by the user"
 """``origin`` of features that this package did not make."""

@@ -17,10 +17,11 @@ import pyarrow.parquet as pq
 from ..common.errors import UserError
 from ..common.problems import Problems
 from ..common.writing import written_whole
-from ..parquet_files import ParquetReader
 from ..records import VideoFeatures
-from ..store import Store
-from .tree import MAX_ARRAY_BYTES, ForeignFeatures, refuse_damaged
+from ..stores.store import Store
+from ..untrusted.limits import MAX_ARRAY_BYTES
+from ..untrusted.parquet import ParquetReader
+from .array_tree import ForeignFeatures, refuse_damaged
 
 SUFFIX = ".parquet"
 METADATA_KEY = b"vlalign"

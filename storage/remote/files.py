@@ -14,7 +14,7 @@ from ..common.errors import UserError
 from ..common.retry import RetriesFailed, retry
 from ..common.signals import stopping
 from .addresses import HTTP, AddressRefused, scheme_of
-from .opening import file_system, package_to_install
+from .file_systems import file_system, package_to_install
 
 T = TypeVar("T")
 
@@ -103,7 +103,7 @@ class RemoteFiles:
 
     def fetch(self, name: str, path: Path, num_bytes: int) -> None:
         """Copy a file of ``num_bytes`` to ``path``. Raises ``UserError`` if more are sent."""
-        from .web import SizeLimit
+        from .http_client import SizeLimit
 
         def get() -> None:
             limit = {"callback": SizeLimit(num_bytes)} | self._time_limit(num_bytes)

@@ -13,9 +13,9 @@ import stat
 from pathlib import Path
 
 from ..common.errors import UserError
+from ..common.files import write_json
 from ..common.terminal import note_once
-from ..files import write_json
-from ..state import state_file, writable_state_file
+from ..common.user_state import state_file, writable_state_file
 from .addresses import has_secrets, scheme_of, without_secrets
 
 LINK_FILE = "elsewhere.json"

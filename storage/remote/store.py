@@ -24,12 +24,12 @@ from threading import Lock
 import numpy as np
 
 from ..common.errors import UserError, unreadable
+from ..common.files import write_json
 from ..common.progress import progress
 from ..common.terminal import note_once, say
 from ..common.writing import make_folder, move, remove_file, written_whole
-from ..files import write_json
-from ..shard_names import SHARD_NAME, in_order
 from ..shards.format import BLOCK_BYTES, Shard
+from ..shards.names import SHARD_NAME, in_order
 from ..shards.read import ShardRows, damaged_videos, read_layout, read_shard
 from .files import RemoteFiles
 from .links import LINK_FILE, checked_address, linked_address, trust, trusted_address

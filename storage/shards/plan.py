@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import h5py
 import numpy as np
 
-from ..hdf5 import MemoryFile
+from ..untrusted.hdf5 import MemoryFile
 from .format import BLOCK_BYTES, COLUMNS, INDEX_TYPES, ROW_TYPES, SCHEMA, Provenance, crc32
 
 ALIGNMENT = 4096

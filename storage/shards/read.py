@@ -15,8 +15,8 @@ import numpy as np
 
 from ..common.errors import UserError, unreadable
 from ..common.system import AS_IT_IS, NO_WAIT, advise, read_at
+from ..common.validation import is_text
 from ..records import Profile, Weights
-from ..values import is_text
 from .format import (
     BLOCK_BYTES,
     COLUMNS,

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 
 from ..common.errors import UserError
-from ..shard_names import shard_path
 from .format import Shard
+from .names import shard_path
 from .read import ShardRows
 from .write import VideoRows, write_rows
 

@@ -18,16 +18,8 @@ from numpy.typing import DTypeLike
 from ..common.system import write_at
 from ..common.writing import make_folder, written_whole
 from ..records import Profile, StoredVideo, VideoFeatures, Weights
-from ..shard_names import shard_path
-from .format import (
-    EXTRACTED,
-    INDEX_TYPES,
-    ROW_TYPES,
-    TEXT,
-    Provenance,
-    checksum,
-    rest_crc32,
-)
+from .format import EXTRACTED, INDEX_TYPES, ROW_TYPES, TEXT, Provenance, checksum, rest_crc32
+from .names import shard_path
 from .plan import Plan, block_of, lay_out
 from .read import read_shard
 

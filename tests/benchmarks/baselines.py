@@ -25,9 +25,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from vlalign.storage.common.problems import Problems
-from vlalign.storage.layout import DatasetFolder
+from vlalign.storage.dataset.folder import DatasetFolder
 from vlalign.train.data.clip_features import ClipFeatures, pad_rows
-from vlalign.train.data.kept_pairs import read_pairs
+from vlalign.train.data.pair_cache import read_pairs
 from vlalign.train.data.stores import open_stores
 
 MOST_ROWS = 64

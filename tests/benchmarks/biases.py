@@ -11,10 +11,10 @@ import statistics
 from pathlib import Path
 from typing import Any
 
-from vlalign.storage.files import read_json
+from vlalign.storage.common.files import read_json
 from vlalign.train import evaluate, train
-from vlalign.train.evaluation import EvaluationSettings
-from vlalign.train.tasks.retrieval_settings import RetrievalSettings
+from vlalign.train.evaluation.evaluate import EvaluationSettings
+from vlalign.train.evaluation.retrieval_settings import RetrievalSettings
 
 WAYS = ("none", "ncl", "ncl-oracle")
 

@@ -2,7 +2,7 @@
 two cores, else quiet.
 
 Each part runs alone and beside two programs that never rest, by turns: with the threads' waiting as the libraries have
-it, as the commands set it (``storage/common/threads.py``), and with one thread. Two programs on two cores leave half of
+it, as the commands set it (``storage/common/openmp.py``), and with one thread. Two programs on two cores leave half of
 the machine: a ratio of 2 is what sharing it costs, and one thread, which gets two thirds of a core, can reach 2.4 where
 two threads are 1.6 times as fast.
 """
@@ -33,8 +33,8 @@ def make_trainer(recipe: str | None):
     import torch
     from helpers.toy import make_toy
     from helpers.training import make_trainer
-    from vlalign.train.recipes import make_config
-    from vlalign.train.workers import Workers
+    from vlalign.train.distributed import Workers
+    from vlalign.train.recipes.recipes import make_config
 
     folder = Path(tempfile.mkdtemp())
     config = make_config(recipe, {"dataset": "toy", "features": "s3d", "num_steps": 10_000})
@@ -51,7 +51,7 @@ def training(recipe: str | None = "default") -> Callable[[], None]:
 
 def evaluation() -> Callable[[], None]:
     """All stages' scores of 100 captions and 100 clips."""
-    from vlalign.train.scoring import stage_scores
+    from vlalign.train.scoring.scorer import stage_scores
 
     trainer = make_trainer(None)
     pairs = trainer.examples.pairs["validation"]
@@ -62,9 +62,9 @@ def extraction() -> Callable[[], None]:
     """S3D on two short videos, with their decoding."""
     from helpers.videos import scene
     from vlalign.extract import load_extractor
-    from vlalign.extract.engine import extract_videos
-    from vlalign.extract.jobs import Job
-    from vlalign.extract.render import render_video
+    from vlalign.extract.pipeline.engine import extract_videos
+    from vlalign.extract.pipeline.jobs import Job
+    from vlalign.extract.videos.demo import render_video
 
     paths = [Path(tempfile.mkdtemp()) / f"{number}.mp4" for number in range(2)]
     for path in paths:
@@ -78,7 +78,7 @@ PARTS = {"train": training, "taco": lambda: training(None), "evaluate": evaluati
 
 def child(part: str) -> None:
     """Prints the median seconds of a turn of ``part``."""
-    from vlalign.storage.common.threads import limit_spinning
+    from vlalign.storage.common.openmp import limit_spinning
 
     limit_spinning()
     run, times = PARTS[part](), []

@@ -26,7 +26,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from vlalign.preprocess.prepare import PART_CAPTIONS
 from vlalign.storage import IdfEntry, VideoFeatures, Weights, write_idf, write_shard
-from vlalign.storage.captions import (
+from vlalign.storage.captions.files import (
     CAPTION_SCHEMA,
     MAPPED_NAME,
     part_path,
@@ -34,10 +34,10 @@ from vlalign.storage.captions import (
     read_captions_about,
     write_captions_about,
 )
+from vlalign.storage.captions.word_vectors import WordVectors, write_word_vectors
 from vlalign.storage.common.processes import available_cores, in_processes
-from vlalign.storage.layout import DatasetFolder
+from vlalign.storage.dataset.folder import DatasetFolder
 from vlalign.storage.profiles import PROFILES
-from vlalign.storage.word_vectors import WordVectors, write_word_vectors
 
 NUM_VIDEOS, SHARD_VIDEOS, NUM_ROWS, SECONDS_OF_ROW = 180_000, 1000, 24, 20.0
 PROFILE, WEIGHTS = replace(PROFILES["s3d"], dimension=8), Weights(name="none", sha256="0" * 64)
@@ -107,8 +107,8 @@ def memory_mb() -> dict[str, float]:
 
 def train_until_first_steps(call: list[str], began: float) -> None:
     """Train some steps; print when the first was done, and the memory after the last."""
-    from vlalign.train.cli_train import main as train_main
-    from vlalign.train.trainer import Trainer
+    from vlalign.train.cli.train import main as train_main
+    from vlalign.train.loop.trainer import Trainer
 
     peak, do_step, seconds, processor = [0.0], Trainer._do_step, [], []
 

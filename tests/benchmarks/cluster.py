@@ -167,20 +167,20 @@ def on_ray(num_cpus: int) -> Iterator[None]:
 
 def job_settings(root: Path, dataset: str):
     from vlalign.extract import ExtractionSettings
-    from vlalign.storage.layout import DatasetFolder
+    from vlalign.storage.dataset.folder import DatasetFolder
 
     return ExtractionSettings(dataset=DatasetFolder(root, dataset), features="s3d", weights={"s3d": "random"})
 
 
 def overhead(folder: Path) -> None:
     """Measure the cost of Ray and the bookkeeping for 20,000 videos without work, with one and eight workers."""
-    from vlalign.extract.run import Kept, Outcome
-    from vlalign.extract.work import WorkList
+    from vlalign.extract.pipeline.work_list import WorkList
+    from vlalign.extract.pipeline.write import Kept, Outcome
     from vlalign.ray_jobs import actors, cluster_run
     from vlalign.ray_jobs.cluster import Share
     from vlalign.ray_jobs.worker import ExtractionWorker, WorkerSettings
     from vlalign.storage.common.problems import Problems
-    from vlalign.storage.layout import DatasetFolder
+    from vlalign.storage.dataset.folder import DatasetFolder
     from vlalign.storage.records import VideoRecord
 
     class Stub(ExtractionWorker):
@@ -229,7 +229,7 @@ def overhead(folder: Path) -> None:
 
 
 def _without_extractors(worker) -> Iterator:
-    from vlalign.extract.jobs import Job
+    from vlalign.extract.pipeline.jobs import Job
 
     while True:
         with worker._changed:
@@ -253,10 +253,10 @@ def _noting(call, times: list[float]):
 
 def loop(folder: Path) -> None:
     """Compare the plain command with one worker on Ray, in turns, from the first finished video to the last."""
-    from vlalign.extract.selection import render_missing
+    from vlalign.extract.videos.selection import render_missing
     from vlalign.preprocess.datasets import demo
-    from vlalign.storage.allowed import allow_folder
-    from vlalign.storage.layout import DatasetFolder
+    from vlalign.storage.dataset.folder import DatasetFolder
+    from vlalign.storage.dataset.trusted_folders import allow_folder
     from vlalign.storage.records import VideoRecord
 
     made = DatasetFolder(folder, "films")
@@ -283,7 +283,7 @@ def loop(folder: Path) -> None:
 
 def turn(root: Path, how: str) -> None:
     from vlalign.extract import extract_dataset
-    from vlalign.extract import run as plain
+    from vlalign.extract.pipeline import write as plain
     from vlalign.ray_jobs import cluster_run, extraction
 
     times: list[float] = []
@@ -301,8 +301,8 @@ def turn(root: Path, how: str) -> None:
 def resume(folder: Path) -> None:
     """Measure time and memory to find the hundred videos that are left of 1.2 million, in a separate process."""
     from vlalign.storage import VideoFeatures, Weights, write_shard
-    from vlalign.storage.files import file_identity
-    from vlalign.storage.layout import DatasetFolder
+    from vlalign.storage.common.files import file_identity
+    from vlalign.storage.dataset.folder import DatasetFolder
     from vlalign.storage.profiles import PROFILES
 
     dataset = DatasetFolder(folder, "many")
@@ -347,7 +347,7 @@ def resume(folder: Path) -> None:
 
 def decide(folder: Path) -> None:
     from vlalign.extract import extract_dataset
-    from vlalign.extract.runner import LocalRunner
+    from vlalign.extract.pipeline.runner import LocalRunner
 
     class Decided(LocalRunner):
         def extract(self, settings, work, todo: list, weights: dict, problems) -> None:

@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 from planted import WEIGHTS, call, make_text_encoder, spread
 from vlalign.storage import Caption, IdfEntry, VideoFeatures, write_shard
-from vlalign.storage.captions import write_captions_about, write_part
-from vlalign.storage.files import read_json, read_jsonl
-from vlalign.storage.idf import write_idf
-from vlalign.storage.layout import DatasetFolder
+from vlalign.storage.captions.files import write_captions_about, write_part
+from vlalign.storage.captions.idf import write_idf
+from vlalign.storage.common.files import read_json, read_jsonl
+from vlalign.storage.dataset.folder import DatasetFolder
 from vlalign.storage.profiles import LOGMEL, PROFILES
 
 ACTIONS = {kind: [f"action{number}" for number in range(size)] for kind, size in (("text", 40), ("spoken", 20))}
@@ -111,8 +111,8 @@ def run(dataset: DatasetFolder, setting: str, seed: int) -> dict[str, Any]:
     )
     at = ["--root", str(dataset.root), "--dataset", dataset.name]
     log = dataset.path / f"{name}.log"
-    call("train.cli_train", [*at, *options.split()], log)
-    call("train.cli_evaluate", [*at, name], log)
+    call("train.cli.train", [*at, *options.split()], log)
+    call("train.cli.evaluate", [*at, name], log)
     result = read_json(dataset.runs / name / "metrics.json")
     both = result["metrics"]["text_to_video"], result["metrics"]["video_to_text"]
     found = {"R@1": np.mean([way["R@1"] for way in both]), "mean_rank": np.mean([way["mean_rank"] for way in both])}

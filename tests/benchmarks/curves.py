@@ -15,13 +15,13 @@ from helpers.labelled import make_questions, make_segments
 from helpers.spoken import make_spoken
 from helpers.toy import make_toy
 from helpers.training import PAIR_CASES, QUESTIONS, SEGMENTS, SPOKEN, options
-from vlalign.train.cli_train import main as train_main
+from vlalign.train.cli.train import main as train_main
 
 CASES = {"taco": ("toy", {"objective": "taco"}), "toco": ("toy", {"objective": "toco"})}
 CASES |= {f"{name} settings": ("toy", settings) for name, settings in PAIR_CASES.items()}
 CASES |= {"vqa": ("asked", QUESTIONS), "segmentation": ("segmented", SEGMENTS), "spoken": ("spoken", SPOKEN)}
 FEATURES = {"toy": "s3d"}
-NUM_STEPS = 6
+NUM_STEPS = 20
 
 
 def curve(root: Path, dataset: str, settings: dict, name: str) -> list[dict[str, str]]:

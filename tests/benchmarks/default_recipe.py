@@ -9,7 +9,7 @@ import statistics
 from pathlib import Path
 from typing import Any
 
-from vlalign.storage.files import read_json
+from vlalign.storage.common.files import read_json
 from vlalign.train import evaluate, train
 
 TAKEN_OUT: dict[str, dict[str, Any]] = {

@@ -15,16 +15,16 @@ from pathlib import Path
 
 import numpy as np
 from vlalign.storage import Caption, IdfEntry, VideoFeatures, Weights, write_shard
-from vlalign.storage.captions import write_captions_about, write_part
-from vlalign.storage.idf import write_idf
-from vlalign.storage.layout import DatasetFolder
+from vlalign.storage.captions.files import write_captions_about, write_part
+from vlalign.storage.captions.idf import write_idf
+from vlalign.storage.captions.word_vectors import WordVectors, write_word_vectors
+from vlalign.storage.dataset.folder import DatasetFolder
 from vlalign.storage.profiles import PROFILES
-from vlalign.storage.word_vectors import WordVectors, write_word_vectors
 from vlalign.train import evaluate, train
-from vlalign.train.evaluation import EvaluationSettings
+from vlalign.train.evaluation import split_scores
+from vlalign.train.evaluation.evaluate import EvaluationSettings
+from vlalign.train.evaluation.retrieval_settings import RetrievalSettings
 from vlalign.train.metrics import TIES
-from vlalign.train.tasks import split_scores
-from vlalign.train.tasks.retrieval_settings import RetrievalSettings
 
 WORDS = [f"word{number}" for number in range(3000)]
 WORDS_OF_CAPTION = 8

@@ -28,10 +28,10 @@ from vlalign.extract.decoding.messages import PictureFollows, RowReady
 from vlalign.extract.decoding.probe import probe_video
 from vlalign.extract.decoding.process import DecodeProcess
 from vlalign.extract.decoding.sampling import sample_frames
-from vlalign.extract.engine import extract_videos
 from vlalign.extract.extractor import Extractor
-from vlalign.extract.jobs import Job, wanted_of
 from vlalign.extract.models import MODELS
+from vlalign.extract.pipeline.engine import extract_videos
+from vlalign.extract.pipeline.jobs import Job, wanted_of
 from vlalign.storage.common.processes import available_cores
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[1] / part) for part in ("", "train")]
@@ -265,8 +265,8 @@ def memory(paths: list[Path]) -> None:
     path = max(paths, key=lambda p: probe_video(p).duration_seconds)
     idle, _ = measured("")
     extract = (
-        "from pathlib import Path; from vlalign.extract import load_extractor; from vlalign.extract.engine import Job, "
-        "extract_videos\n"
+        "from pathlib import Path; from vlalign.extract import load_extractor; "
+        "from vlalign.extract.pipeline.engine import Job, extract_videos\n"
         f"e = load_extractor('s3d', weights='random'); list(extract_videos([Job('x', Path({str(path)!r}), [e], 20.0)], "
         "[e]))"
     )
@@ -279,8 +279,9 @@ def memory(paths: list[Path]) -> None:
 def startup(paths: list[Path]) -> None:
     """(f) many videos in one process against a process for each."""
     extract = (
-        "from pathlib import Path; from vlalign.extract import load_extractor; from vlalign.extract.engine import Job, "
-        "extract_videos\ne = load_extractor('resnet152', weights='random'); paths = {paths}\n"
+        "from pathlib import Path; from vlalign.extract import load_extractor; "
+        "from vlalign.extract.pipeline.engine import Job, extract_videos\n"
+        "e = load_extractor('resnet152', weights='random'); paths = {paths}\n"
         "list(extract_videos([Job(p, Path(p), [e], 5.0) for p in paths], [e]))"
     )
     names = [str(path) for path in paths]

@@ -17,9 +17,9 @@ import numpy as np
 import torch
 from torch import Tensor
 from vlalign.extract.decoding import process as decode_process
-from vlalign.extract.engine import extract_videos
 from vlalign.extract.extractor import Extractor
-from vlalign.extract.jobs import Extracted, Job
+from vlalign.extract.pipeline.engine import extract_videos
+from vlalign.extract.pipeline.jobs import Extracted, Job
 from vlalign.storage import Weights
 from vlalign.storage.profiles import PROFILES
 
@@ -29,7 +29,7 @@ STUB_DECODER = """
 from fractions import Fraction
 from pathlib import Path
 import numpy as np
-from vlalign.extract.decoding import answer, child, decode
+from vlalign.extract.decoding import child, request_handler as answer, decode
 from vlalign.extract.decoding.probe import VideoInfo
 
 decoded = np.random.default_rng(0).integers(0, 256, (24, 224, 224, 3), dtype=np.uint8)

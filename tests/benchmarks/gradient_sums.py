@@ -17,10 +17,10 @@ sys.path[:0] = [str(Path(__file__).resolve().parents[1])]
 
 from helpers import paper_step
 from helpers.training import in_processes
-from vlalign.train import step
-from vlalign.train.config import train_config
-from vlalign.train.gradients import summed_gradients
-from vlalign.train.workers import Workers, join_workers
+from vlalign.train.distributed import Workers, join_workers
+from vlalign.train.loop import step
+from vlalign.train.loop.gradients import summed_gradients
+from vlalign.train.recipes.train_config import train_config
 
 TURNS, BATCH, WIDTH = 7, 16, 256
 

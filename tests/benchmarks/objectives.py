@@ -35,14 +35,14 @@ from planted import (
 )
 from safetensors.numpy import load_file
 from vlalign.storage import read_captions, write_shard
+from vlalign.storage.captions.word_vectors import read_word_vectors, split_words
+from vlalign.storage.common.files import read_json
 from vlalign.storage.common.progress import progress
-from vlalign.storage.files import read_json
-from vlalign.storage.layout import DatasetFolder
-from vlalign.storage.word_vectors import read_word_vectors, split_words
-from vlalign.train.config import train_config
+from vlalign.storage.dataset.folder import DatasetFolder
 from vlalign.train.data.text import average_words
 from vlalign.train.density import nearest_pairs
-from vlalign.train.workers import Workers
+from vlalign.train.distributed import Workers
+from vlalign.train.recipes.train_config import train_config
 
 SWEEPS = {
     "K": [1, 2, 3, 4, 6, 8, 10, 12, 16, 20, 24],
@@ -142,8 +142,8 @@ def shuffled(folder: Path, annotations: Path | None) -> None:
             options = f"{TRAIN_SHUFFLED} --pair-weights {weights} --seed {seed} --run-name {name}".split()
             log = folder / "logs" / f"{name}.log"
             shutil.rmtree(dataset.runs / name, ignore_errors=True)
-            call("train.cli_train", [*at(dataset), *options], log)
-            call("train.cli_evaluate", [*at(dataset), name], log)
+            call("train.cli.train", [*at(dataset), *options], log)
+            call("train.cli.evaluate", [*at(dataset), name], log)
             recalls.append(read_json(dataset.runs / name / "metrics.json")["metrics"]["text_to_video"]["R@10"])
             print(f"shuffled  seed {seed}, pair weights {weights:<8} R@10 {recalls[-1]:5.2f}", flush=True)
     (kept,) = (dataset.path / "pair_weights").glob(f"{SHUFFLED_NAME}-*.safetensors")

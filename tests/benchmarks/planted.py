@@ -32,9 +32,9 @@ import numpy as np
 import torch
 from transformers import BertConfig, BertModel
 from vlalign.storage import Caption, VideoFeatures, Weights, read_captions, write_shard
-from vlalign.storage.captions import read_captions_about
-from vlalign.storage.files import read_json, read_jsonl
-from vlalign.storage.layout import DatasetFolder
+from vlalign.storage.captions.files import read_captions_about
+from vlalign.storage.common.files import read_json, read_jsonl
+from vlalign.storage.dataset.folder import DatasetFolder
 from vlalign.storage.profiles import PROFILES
 from vlalign.train.data.text_encoders import small_tokenizer
 
@@ -212,11 +212,11 @@ def train_and_evaluate(dataset: DatasetFolder, setting: str, seed: int) -> dict[
     start = time.perf_counter()
     encoder = ["--text-encoder", str(dataset.root / "text_encoder")]
     call(
-        "train.cli_train",
+        "train.cli.train",
         [*at(dataset), *OPTIONS, *encoder, *SETTINGS[setting], "--seed", str(seed), "--run-name", name],
         log,
     )
-    call("train.cli_evaluate", [*at(dataset), name], log)
+    call("train.cli.evaluate", [*at(dataset), name], log)
     metrics = read_json(folder / "metrics.json")["metrics"]["text_to_video"]
     kept = {key: metrics[key] for key in ("R@1", "R@5", "R@10", "median_rank", "mean_rank")}
     return {"setting": setting, "seed": seed, **kept, "seconds": round(time.perf_counter() - start, 1)}

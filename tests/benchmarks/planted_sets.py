@@ -38,7 +38,7 @@ from planted import (
     visible_words,
 )
 from vlalign.storage import Caption, VideoFeatures, read_captions, write_shard
-from vlalign.storage.layout import DatasetFolder
+from vlalign.storage.dataset.folder import DatasetFolder
 
 Row = tuple[str, str, str, float | str, float | str]
 """Video, split, caption, start and end."""

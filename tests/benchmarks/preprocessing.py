@@ -19,15 +19,15 @@ from multiprocessing import get_context
 from pathlib import Path
 
 from vlalign.preprocess import prepare as preparing
+from vlalign.preprocess.chunks import in_one_process
 from vlalign.preprocess.datasets import howto100m
 from vlalign.preprocess.datasets.sources import Annotations
-from vlalign.preprocess.pieces import in_one_process
 from vlalign.preprocess.prepare import prepare_records
-from vlalign.preprocess.readers import choose_reader
+from vlalign.preprocess.reader_choice import choose_reader
 from vlalign.preprocess.tag import Tagger, load_pipeline
 from vlalign.storage.common.problems import Problems
 from vlalign.storage.common.processes import available_cores
-from vlalign.storage.layout import DatasetFolder
+from vlalign.storage.dataset.folder import DatasetFolder
 from vlalign.storage.records import Caption
 
 MODEL = "en_core_web_sm"

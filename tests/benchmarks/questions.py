@@ -17,11 +17,11 @@ from zlib import crc32
 import numpy as np
 from planted import WEIGHTS, call, spread, unit
 from vlalign.storage import Caption, VideoFeatures, write_shard
-from vlalign.storage.captions import read_captions, read_captions_about, write_captions_about, write_part
-from vlalign.storage.files import read_json
-from vlalign.storage.layout import DatasetFolder
+from vlalign.storage.captions.files import read_captions, read_captions_about, write_captions_about, write_part
+from vlalign.storage.captions.word_vectors import split_words
+from vlalign.storage.common.files import read_json
+from vlalign.storage.dataset.folder import DatasetFolder
 from vlalign.storage.profiles import PROFILES
-from vlalign.storage.word_vectors import split_words
 
 WIDTH, ROWS, NOISE, STRENGTH = 512, 8, 1.0, 8.0
 PROFILE = replace(
@@ -113,7 +113,7 @@ def main() -> None:
             for seed in SEEDS:
                 run, log = f"{features}-seed{seed}", dataset.root / f"{features}-seed{seed}.log"
                 call(
-                    "train.cli_train",
+                    "train.cli.train",
                     [
                         *at(dataset),
                         *OPTIONS.replace("FEATURES", features).split(),
@@ -124,7 +124,7 @@ def main() -> None:
                     ],
                     log,
                 )
-                call("train.cli_evaluate", [*at(dataset), run], log)
+                call("train.cli.evaluate", [*at(dataset), run], log)
                 result = read_json(dataset.runs / run / "metrics.json")
                 for key, values in found.items():
                     values.append(result[key]["all"])

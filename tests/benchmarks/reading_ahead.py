@@ -20,12 +20,12 @@ sys.path[:0] = [TESTS]
 
 import captions
 from helpers.s3_server import Fault, S3Server, running_server
-from vlalign.storage.files import read_json
-from vlalign.storage.layout import DatasetFolder
+from vlalign.storage.common.files import read_json
+from vlalign.storage.dataset.folder import DatasetFolder
 from vlalign.storage.remote.store import RemoteStore, is_stub, link_store
-from vlalign.train import ahead
-from vlalign.train.cli_train import main as train_main
+from vlalign.train.cli.train import main as train_main
 from vlalign.train.data.examples import Examples
+from vlalign.train.loop import prefetch as ahead
 
 SHARDS, SHARD_VIDEOS, BATCH, STEPS, ROUNDS = 600, 3, 6, 60, 2
 DELAYS = 0.05, 0.2

@@ -15,9 +15,9 @@ sys.path[:0] = [str(Path(__file__).parents[1])]
 import numpy as np
 from search import CHUNK, NUM_RESULTS, Planted, exact, measure, timed
 from vlalign.train.search.codes import CodedIndex, CodeFolder
+from vlalign.train.search.exact_search import Scan
 from vlalign.train.search.index import WindowIndex, part_files, read_part, write_part
-from vlalign.train.search.parts import PART_WINDOWS
-from vlalign.train.search.scan import Scan
+from vlalign.train.search.index_shards import PART_WINDOWS
 
 WINDOWS_OF_VIDEO = 16
 

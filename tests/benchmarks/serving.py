@@ -171,7 +171,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--hostile", type=int, default=10_000)
     args = parser.parse_args()
-    program = "import sys; from vlalign.train.cli_serve import main; sys.exit(main(sys.argv[1:]))"
+    program = "import sys; from vlalign.train.cli.serve import main; sys.exit(main(sys.argv[1:]))"
     at = ["--root", str(args.root), "--dataset", args.dataset, "--port", "0"]
     command, environment = [sys.executable, "-c", program, args.run, *at], os.environ | {"OMP_NUM_THREADS": "1"}
     with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment, text=True) as server:

@@ -7,7 +7,7 @@ equally.
 import time
 
 import numpy as np
-from vlalign.train.tasks.step_order import Ordered, order_steps
+from vlalign.train.evaluation.step_order import Ordered, order_steps
 
 VIDEOS, PLAIN_VIDEOS, FRAMES, STEPS = 1850, 185, 300, 8
 

@@ -16,8 +16,8 @@ from pathlib import Path
 
 from objectives import SHUFFLED_NAME, make_shuffled
 from planted import NAME, at, call, lock, make_data, spread
-from vlalign.storage.files import read_json, read_jsonl
-from vlalign.storage.layout import DatasetFolder
+from vlalign.storage.common.files import read_json, read_jsonl
+from vlalign.storage.dataset.folder import DatasetFolder
 
 OPTIONS = (
     "--recipe taco-small --num-video-layers 1 --max-video-tokens 8 --max-text-tokens 20 --num-steps 1000 --batch-size "
@@ -51,7 +51,7 @@ def run(dataset: DatasetFolder, features: str, objective: str, more: str, seed: 
     )
     encoder, log = ["--text-encoder", str(dataset.root / "text_encoder")], dataset.root / "logs" / f"{name}.log"
     shutil.rmtree(dataset.runs / name, ignore_errors=True)
-    call("train.cli_train", [*at(dataset), *options, *encoder], log)
+    call("train.cli.train", [*at(dataset), *options, *encoder], log)
     found = evaluate(dataset, name, log, normalized="--normalized-loss" in WITH[more])
     return (
         {"objective": objective, "with": more, "seed": seed}
@@ -62,7 +62,7 @@ def run(dataset: DatasetFolder, features: str, objective: str, more: str, seed: 
 
 def evaluate(dataset: DatasetFolder, name: str, log: Path, normalized: bool) -> dict[str, float]:
     def text_to_video(*options: str) -> dict[str, float]:
-        call("train.cli_evaluate", [*at(dataset), name, *options], log)
+        call("train.cli.evaluate", [*at(dataset), name, *options], log)
         folder = dataset.runs / name / ("evaluations/normalize=ncl" if options else "")
         return read_json(folder / "metrics.json")["metrics"]["text_to_video"]
 

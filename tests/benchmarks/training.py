@@ -18,16 +18,16 @@ import torch.nn.functional as F
 from helpers.training import make_trainer
 from torch import Tensor, nn
 from transformers import BertConfig, BertModel
-from vlalign.storage.layout import DatasetFolder
-from vlalign.train.config import train_config
+from vlalign.storage.dataset.folder import DatasetFolder
 from vlalign.train.data.text_encoders import small_tokenizer
+from vlalign.train.distributed import Workers
+from vlalign.train.evaluation.ranking import Weightings, rank_split
 from vlalign.train.losses import cascade_scores, fusion_nce, hard_negatives, sentence_nce, token_nce, token_similarity
 from vlalign.train.models.tokens import TextTokens, VideoTokens
 from vlalign.train.models.transformer import VideoTextModel
 from vlalign.train.objectives.batch import Batch
-from vlalign.train.scoring import stage_scores
-from vlalign.train.tasks.ranked import Weightings, rank_split
-from vlalign.train.workers import Workers
+from vlalign.train.recipes.train_config import train_config
+from vlalign.train.scoring.scorer import stage_scores
 
 K, NEGATIVES, MAX_TEXT, MAX_VIDEO = 128, 8, 30, 48  # TACo section 4.3
 WIDTH, HEADS, TEXT_LAYERS, FEATURES = 256, 4, 12, 1024

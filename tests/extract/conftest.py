@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 from helpers.foreign import STORED, rows_of
 from helpers.videos import touch
-from vlalign.extract import fetch
+from vlalign.extract.pipeline import download as fetch
 from vlalign.storage import write_shard
-from vlalign.storage.files import file_identity, write_jsonl
-from vlalign.storage.layout import DatasetFolder
+from vlalign.storage.common.files import file_identity, write_jsonl
+from vlalign.storage.dataset.folder import DatasetFolder
 from vlalign.storage.profiles import PROFILES
 
 

@@ -6,13 +6,13 @@ import shutil
 
 import pytest
 from helpers.videos import scene, touch
-from vlalign.extract.cli import main, parse_weights
-from vlalign.extract.render import render_video
-from vlalign.extract.store_extractor import make_extractor
+from vlalign.extract.cli.extract import main, parse_weights
+from vlalign.extract.pipeline.store_extractor import make_extractor
+from vlalign.extract.videos.demo import render_video
 from vlalign.storage import FeatureStore
 from vlalign.storage.common.errors import UserError
-from vlalign.storage.files import file_identity, read_jsonl
-from vlalign.storage.layout import DatasetFolder
+from vlalign.storage.common.files import file_identity, read_jsonl
+from vlalign.storage.dataset.folder import DatasetFolder
 
 # The command
 

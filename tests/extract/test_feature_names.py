@@ -2,12 +2,12 @@
 
 import pytest
 from helpers.toy import make_toy
-from vlalign.extract.cli import main as extract_main
+from vlalign.extract.cli.extract import main as extract_main
 from vlalign.storage import FeatureStore, Weights, write_shard
-from vlalign.storage.cli import main as store_main
+from vlalign.storage.cli.store import main as store_main
 from vlalign.storage.common.errors import UserError
 from vlalign.storage.profiles import PROFILES, split_features
-from vlalign.train.cli_train import main as train_main
+from vlalign.train.cli.train import main as train_main
 from vlalign.train.data.stores import choose_features
 
 WEIGHTS = Weights(name="toy", sha256="0" * 64)

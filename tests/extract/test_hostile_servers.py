@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 from helpers.sounds import sound_of_one_second
-from vlalign.extract import fetch
-from vlalign.extract.cli import main
-from vlalign.extract.fetch import Fetcher
-from vlalign.extract.jobs import Job
+from vlalign.extract.cli.extract import main
+from vlalign.extract.pipeline import download as fetch
+from vlalign.extract.pipeline.download import Fetcher
+from vlalign.extract.pipeline.jobs import Job
 from vlalign.storage import FeatureStore, VideoRecord
-from vlalign.storage.files import read_jsonl
-from vlalign.storage.layout import DatasetFolder
+from vlalign.storage.common.files import read_jsonl
+from vlalign.storage.dataset.folder import DatasetFolder
 
 pytestmark = pytest.mark.usefixtures("own_temporary_folder")
 SIZE = 1_000_000

@@ -9,7 +9,7 @@ import pytest
 PROGRAM = """
 import hashlib, sys
 from pathlib import Path
-from vlalign.extract.render import render_video
+from vlalign.extract.videos.demo import render_video
 from vlalign.preprocess.datasets import demo
 scenes = {record.video_id: record.scene for record in demo.records(demo.plan_scenes(0)) if hasattr(record, "scene")}
 for video_id in ("demo0006", "demo0186", "demo0251", "demo0277"):

@@ -15,9 +15,9 @@ from vlalign.extract.decoding.probe import probe_video
 from vlalign.extract.decoding.sampling import num_windows, window_times
 from vlalign.extract.decoding.windows import Row, Windows
 from vlalign.extract.extractor import Extractor, check_extractable
-from vlalign.extract.jobs import wanted_of
-from vlalign.extract.probing import probe_videos
-from vlalign.extract.render import render_video
+from vlalign.extract.pipeline.jobs import wanted_of
+from vlalign.extract.pipeline.probing import probe_videos
+from vlalign.extract.videos.demo import render_video
 from vlalign.storage import Profile
 from vlalign.storage.profiles import PROFILES
 

@@ -18,18 +18,18 @@ from fsspec.implementations.http import HTTPFileSystem
 from helpers.disks import mounted
 from helpers.needs import PROGRAM, SYSTEM, missing_programs, need
 from helpers.sounds import sound_of_one_second, write_clip
-from vlalign.extract import fetch
-from vlalign.extract.cli import main
+from vlalign.extract.cli.extract import main
 from vlalign.extract.decoding.errors import VideoError
-from vlalign.extract.engine import extract_videos
 from vlalign.extract.extractor import load_extractor
-from vlalign.extract.fetch import Fetcher
-from vlalign.extract.jobs import Job
-from vlalign.extract.work import WorkList
+from vlalign.extract.pipeline import download as fetch
+from vlalign.extract.pipeline.download import Fetcher
+from vlalign.extract.pipeline.engine import extract_videos
+from vlalign.extract.pipeline.jobs import Job
+from vlalign.extract.pipeline.work_list import WorkList
 from vlalign.storage import FeatureStore, VideoRecord
-from vlalign.storage.files import file_identity, read_jsonl, write_jsonl
-from vlalign.storage.layout import DatasetFolder
-from vlalign.storage.remote import web
+from vlalign.storage.common.files import file_identity, read_jsonl, write_jsonl
+from vlalign.storage.dataset.folder import DatasetFolder
+from vlalign.storage.remote import http_client as web
 from vlalign.storage.remote.addresses import hide_secrets, without_secrets
 
 pytestmark = pytest.mark.usefixtures("own_temporary_folder")

@@ -11,12 +11,12 @@ from PIL import Image
 from vlalign.extract import extract_video, load_extractor
 from vlalign.extract.decoding.probe import VideoInfo, probe_video
 from vlalign.extract.decoding.sampling import centre_crop, sample_frames, window_times
-from vlalign.extract.engine import extract_videos
-from vlalign.extract.jobs import Job
-from vlalign.extract.render import render_video
+from vlalign.extract.pipeline.engine import extract_videos
+from vlalign.extract.pipeline.jobs import Job
+from vlalign.extract.videos.demo import render_video
 from vlalign.preprocess.datasets.demo import plan_scenes
 from vlalign.storage import VideoFeatures
-from vlalign.storage.files import file_identity
+from vlalign.storage.common.files import file_identity
 from vlalign.storage.profiles import PROFILES
 
 # Rendering

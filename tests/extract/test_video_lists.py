@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 from helpers.videos import scene
-from vlalign.extract.cli import main as extract_main
-from vlalign.extract.render import render_video
+from vlalign.extract.cli.extract import main as extract_main
+from vlalign.extract.videos.demo import render_video
 from vlalign.storage import FeatureStore
-from vlalign.storage.allowed import allow_folder, outside_of_folders
-from vlalign.storage.files import file_identity
-from vlalign.storage.layout import DatasetFolder
+from vlalign.storage.common.files import file_identity
+from vlalign.storage.dataset.folder import DatasetFolder
+from vlalign.storage.dataset.trusted_folders import allow_folder, outside_of_folders
 from vlalign.storage.records import VideoRecord
 
 
@@ -165,7 +165,7 @@ def test_a_pipe_in_a_list_does_not_block(dataset, recordings):
     (dataset.path / "b.mp4").write_bytes((recordings / "b.mp4").read_bytes())
     dataset.write_videos([VideoRecord(video_id="p", path="pipe.mp4"), VideoRecord(video_id="b", path="b.mp4")])
     call = ["--root", str(dataset.root), "--dataset", "mine", "--features", "resnet152", "--weights", "random"]
-    main = "import sys; from vlalign.extract.cli import main; sys.exit(main(sys.argv[1:]))"
+    main = "import sys; from vlalign.extract.cli.extract import main; sys.exit(main(sys.argv[1:]))"
     done = subprocess.run([sys.executable, "-c", main, *call], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 1 and "video 'p'" in done.stderr and "no such file" in done.stderr
     assert FeatureStore(dataset.features("resnet152")).video_ids() == ["b"]

@@ -26,7 +26,7 @@ def open_browser() -> Iterator[Any]:
 @contextmanager
 def serve(*options: str, environment: Mapping[str, str] | None = None) -> Iterator[str]:
     """Serve the search page as the command does, on a free port; yield its address."""
-    program = "import sys; from vlalign.train.cli_serve import main; sys.exit(main(sys.argv[1:]))"
+    program = "import sys; from vlalign.train.cli.serve import main; sys.exit(main(sys.argv[1:]))"
     command = [sys.executable, "-c", program, *options, "--port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment, text=True) as server:
         assert server.stdout is not None

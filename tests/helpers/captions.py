@@ -7,9 +7,9 @@ import json
 from pathlib import Path
 
 from vlalign.preprocess.cli import main
-from vlalign.preprocess.survey_log import LOG_NAME
-from vlalign.storage.captions import MAPPED_NAME
-from vlalign.storage.mapped import FIRST_BYTE
+from vlalign.preprocess.first_pass_log import LOG_NAME
+from vlalign.storage.captions.files import MAPPED_NAME
+from vlalign.storage.common.tensor_files import FIRST_BYTE
 
 SMALL = "en_core_web_sm"
 

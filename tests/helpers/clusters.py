@@ -51,8 +51,8 @@ class AfterImport:
 
 sys.meta_path.insert(0, AfterImport())
 if any("decoding.child" in word for word in sys.orig_argv):
-    from vlalign.extract.decoding import child, handed
-    open_regular, answer = handed.open_regular, child.answer
+    from vlalign.extract.decoding import child, input_file
+    open_regular, answer = input_file.open_regular, child.answer
     def logged(path, folders=None):
         with open({log!r}, "a") as file:
             file.write(f"{{path}}\\n")
@@ -68,7 +68,7 @@ if any("decoding.child" in word for word in sys.orig_argv):
             while True:
                 eaten.append(bytearray(1 << 26))
         answer(request, answers)
-    child.answer, handed.open_regular = watched, logged
+    child.answer, input_file.open_regular = watched, logged
 """
 
 

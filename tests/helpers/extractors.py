@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import torch
 from vlalign.extract.decoding.errors import VideoError
-from vlalign.extract.engine import extract_videos
 from vlalign.extract.extractor import Extractor
-from vlalign.extract.jobs import Extracted, Job
 from vlalign.extract.models.network import Network
+from vlalign.extract.pipeline.engine import extract_videos
+from vlalign.extract.pipeline.jobs import Extracted, Job
 from vlalign.storage import Weights
 from vlalign.storage.profiles import PROFILES
 

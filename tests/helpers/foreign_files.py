@@ -16,8 +16,8 @@ import numpy as np
 from vlalign.storage import FeatureStore, VideoFeatures, Weights, write_shard
 from vlalign.storage.common.errors import UserError
 from vlalign.storage.common.problems import Problems
-from vlalign.storage.exchange.foreign import foreign_videos
 from vlalign.storage.exchange.imports import import_features
+from vlalign.storage.exchange.readers import foreign_videos
 from vlalign.storage.profiles import S3D
 
 PROFILE = replace(S3D, name="theirs", fps=4, window=2, stride=1, dimension=3)

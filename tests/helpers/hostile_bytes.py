@@ -30,31 +30,31 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from PIL import Image
-from vlalign.extract.text_tower import load_text_tower
-from vlalign.preprocess.census import CaptionStatistics, Census, LeftOut, format_statistics
+from vlalign.extract.encoders.text_tower import load_text_tower
+from vlalign.preprocess.corpus_statistics import CaptionStatistics, Census, LeftOut, format_statistics
 from vlalign.preprocess.datasets import DATASETS, custom, subtitles
 from vlalign.preprocess.datasets.sources import Annotations
-from vlalign.preprocess.survey import Survey
-from vlalign.preprocess.survey_log import PieceCounts, SurveyLine, survey_log
+from vlalign.preprocess.first_pass import Survey
+from vlalign.preprocess.first_pass_log import PieceCounts, SurveyLine, survey_log
 from vlalign.preprocess.vector_files import select_vectors
 from vlalign.storage import FeatureStore
-from vlalign.storage.captions import read_captions, read_captions_about
-from vlalign.storage.care import look_through
+from vlalign.storage.captions.files import read_captions, read_captions_about
+from vlalign.storage.captions.idf import read_idf
+from vlalign.storage.captions.word_vectors import read_word_vectors
+from vlalign.storage.cli.option_files import read_option_file
 from vlalign.storage.common.errors import UserError, refuse_unreadable
-from vlalign.storage.common.option_files import read_option_file
+from vlalign.storage.common.files import read_json, sha256_of
 from vlalign.storage.common.problems import Problems
-from vlalign.storage.describe import describe
+from vlalign.storage.dataset.folder import DatasetFolder
+from vlalign.storage.exchange.declared_profile import read_durations, read_profile
 from vlalign.storage.exchange.exports import export_store
-from vlalign.storage.exchange.foreign import foreign_videos
-from vlalign.storage.exchange.stated import read_durations, read_profile
-from vlalign.storage.files import read_json, sha256_of
-from vlalign.storage.idf import read_idf
-from vlalign.storage.layout import DatasetFolder
+from vlalign.storage.exchange.readers import foreign_videos
 from vlalign.storage.profiles import PROFILES
 from vlalign.storage.records import Caption, Weights
 from vlalign.storage.remote.links import linked_address, trusted_address
-from vlalign.storage.thumbnails import Thumbnail, ThumbnailStore, write_thumbnails
-from vlalign.storage.word_vectors import read_word_vectors
+from vlalign.storage.stores.description import describe
+from vlalign.storage.stores.maintenance import look_through
+from vlalign.storage.stores.thumbnails import Thumbnail, ThumbnailStore, write_thumbnails
 
 from helpers.annotation_files import VTT_LISTS, VTT_SENTENCES, data_json
 from helpers.clips_of_text import new_clip, save_clip, word_tokenizer
@@ -374,8 +374,8 @@ def read_import_options(folder: Path, path: Path) -> None:
 
 
 def read_run(folder: Path, path: Path) -> None:
-    from vlalign.train.checkpoint import load_run
-    from vlalign.train.runs import features_note, read_labels, read_run
+    from vlalign.train.runs.checkpoint import load_run
+    from vlalign.train.runs.folder import features_note, read_labels, read_run
 
     about = read_run(folder)
     features_note(about["inputs"]["features"])
@@ -470,7 +470,7 @@ def originals(reader: str, folder: Path) -> list[Path]:
 
 
 def train(root: Path, name: str, objective: str = "taco") -> None:
-    from vlalign.train.cli_train import main
+    from vlalign.train.cli.train import main
 
     call = ["--root", str(root), "--dataset", "toy", "--features", "s3d", "--run-name", name, "--num-steps", "1"]
     options = ["--batch-size", "2", "--objective", objective]
@@ -479,7 +479,7 @@ def train(root: Path, name: str, objective: str = "taco") -> None:
 
 
 def evaluate(root: Path, name: str) -> None:
-    from vlalign.train.cli_evaluate import main
+    from vlalign.train.cli.evaluate import main
 
     with contextlib.redirect_stdout(sys.stderr):
         assert main(["--root", str(root), "--dataset", "toy", name]) == 0

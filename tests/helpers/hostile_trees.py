@@ -33,15 +33,15 @@ from pathlib import Path
 from urllib.parse import parse_qs, urlencode, urlsplit
 
 from PIL import Image
-from vlalign.extract.render import render_video
+from vlalign.extract.videos.demo import render_video
 from vlalign.preprocess.prepare import SPACY_MODEL
 from vlalign.preprocess.tag import load_pipeline
-from vlalign.storage.common.all_commands import COMMANDS as MODULES
-from vlalign.storage.files import write_jsonl
-from vlalign.storage.layout import DatasetFolder
+from vlalign.storage.cli.all_commands import COMMANDS as MODULES
+from vlalign.storage.common.files import write_jsonl
+from vlalign.storage.dataset.folder import DatasetFolder
 from vlalign.storage.profiles import PROFILES
 from vlalign.storage.records import VideoRecord
-from vlalign.storage.thumbnails import Thumbnail, write_thumbnails
+from vlalign.storage.stores.thumbnails import Thumbnail, write_thumbnails
 
 from helpers.toy import make_toy
 from helpers.training import GATED, TWO_STEPS, options
@@ -110,7 +110,7 @@ PAGES = (
 
 def main_of(command: str) -> Callable[[list[str]], int]:
     """Return the function behind a command of ``pyproject.toml``."""
-    module = MODULES[command][0] if command in MODULES else "vlalign.storage.common.all_commands"
+    module = MODULES[command][0] if command in MODULES else "vlalign.storage.cli.all_commands"
     return importlib.import_module(module).main
 
 

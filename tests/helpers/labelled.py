@@ -4,11 +4,11 @@ from pathlib import Path
 
 import numpy as np
 from vlalign.storage import Caption, IdfEntry, VideoFeatures, Weights, write_shard
-from vlalign.storage.captions import write_captions_about, write_part
-from vlalign.storage.idf import write_idf
-from vlalign.storage.layout import DatasetFolder
+from vlalign.storage.captions.files import write_captions_about, write_part
+from vlalign.storage.captions.idf import write_idf
+from vlalign.storage.captions.word_vectors import WordVectors, write_word_vectors
+from vlalign.storage.dataset.folder import DatasetFolder
 from vlalign.storage.profiles import PROFILES
-from vlalign.storage.word_vectors import WordVectors, write_word_vectors
 
 THINGS, ACTS = ["onion", "bread", "fish", "rice"], ["cut", "fry", "wash"]
 DIRECTIONS = {word: np.random.default_rng(n).normal(size=2048) for n, word in enumerate(THINGS + ACTS)}

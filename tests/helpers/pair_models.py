@@ -3,11 +3,11 @@
 import torch
 from torch import nn
 from transformers import BertConfig, BertModel
+from vlalign.train.distributed import Workers
 from vlalign.train.models.tokens import TextTokens, VideoTokens
 from vlalign.train.models.transformer import VideoTextModel
 from vlalign.train.objectives import OBJECTIVES
 from vlalign.train.objectives.batch import Batch
-from vlalign.train.workers import Workers
 
 MAX_TEXT = 8
 BERT = {"vocab_size": 40, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}

@@ -3,11 +3,11 @@
 import numpy as np
 import torch
 from transformers import BertConfig, BertModel
-from vlalign.train.config import train_config
 from vlalign.train.data.examples import Inputs
+from vlalign.train.distributed import Workers
+from vlalign.train.loop.step import backward
 from vlalign.train.models.transformer import VideoTextModel
-from vlalign.train.step import backward
-from vlalign.train.workers import Workers
+from vlalign.train.recipes.train_config import train_config
 
 from helpers.fake_cuda import pretended
 from helpers.gpu_counts import GpuCounts

@@ -3,8 +3,8 @@
 import signal
 from pathlib import Path
 
-from vlalign.storage.files import read_json, write_json
-from vlalign.train.cli_search import main as search_main
+from vlalign.storage.common.files import read_json, write_json
+from vlalign.train.cli.search import main as search_main
 
 MOST_SECONDS = 60
 

@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
-from vlalign.extract.render import scene_background, scene_frame
+from vlalign.extract.videos.demo import scene_background, scene_frame
 from vlalign.preprocess.datasets import demo
 from vlalign.storage.profiles import PROFILES
 

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import numpy as np
 from vlalign.storage import Caption, VideoFeatures, Weights, write_shard
-from vlalign.storage.captions import write_captions_about, write_part
-from vlalign.storage.idf import write_idf
-from vlalign.storage.layout import DatasetFolder
+from vlalign.storage.captions.files import write_captions_about, write_part
+from vlalign.storage.captions.idf import write_idf
+from vlalign.storage.dataset.folder import DatasetFolder
 from vlalign.storage.profiles import PROFILES
 
 CONCEPTS = 6

@@ -1,7 +1,7 @@
 """Every way to train, with a data set for each."""
 
-from vlalign.storage.layout import DatasetFolder
-from vlalign.train.trainer import Trainer
+from vlalign.storage.dataset.folder import DatasetFolder
+from vlalign.train.loop.trainer import Trainer
 
 from helpers.training import PAIR_CASES, TASK_CASES, trainer
 

@@ -9,9 +9,10 @@ from collections import Counter
 
 import h5py
 import numpy as np
-from vlalign.storage import FeatureStore, care
+from vlalign.storage import FeatureStore
 from vlalign.storage.shards.read import read_shard
-from vlalign.storage.store_folder import shard_files
+from vlalign.storage.stores import maintenance as care
+from vlalign.storage.stores.folder import shard_files
 
 from helpers.stores import DIMENSION, video, write
 

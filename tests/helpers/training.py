@@ -12,18 +12,18 @@ from typing import Any
 import pytest
 import torch
 from torch.distributed import TCPStore
+from vlalign.storage.common.files import read_jsonl
 from vlalign.storage.common.problems import Problems
-from vlalign.storage.files import read_jsonl
-from vlalign.storage.layout import DatasetFolder
-from vlalign.train.cli_train import main as train_main
-from vlalign.train.config import TrainConfig, train_config
+from vlalign.storage.dataset.folder import DatasetFolder
+from vlalign.train.cli.train import main as train_main
 from vlalign.train.data.examples import Inputs
-from vlalign.train.processes import meeting_environment
-from vlalign.train.run_source import RunSource
-from vlalign.train.runs import open_run_stores
-from vlalign.train.step import backward
-from vlalign.train.trainer import Trainer
-from vlalign.train.workers import Workers, join_workers
+from vlalign.train.distributed import Workers, join_workers
+from vlalign.train.loop.processes import meeting_environment
+from vlalign.train.loop.run_source import RunSource
+from vlalign.train.loop.step import backward
+from vlalign.train.loop.trainer import Trainer
+from vlalign.train.recipes.train_config import TrainConfig, train_config
+from vlalign.train.runs.folder import open_run_stores
 
 from helpers.fake_cuda import pretended
 

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import av
 import numpy as np
-from vlalign.extract.cli import main as extract_main
+from vlalign.extract.cli.extract import main as extract_main
 from vlalign.extract.decoding import backends
 from vlalign.extract.decoding.frames import Decoding
 from vlalign.extract.decoding.probe import probe_video
 from vlalign.extract.decoding.scaling import Size
-from vlalign.extract.render import render_video
+from vlalign.extract.videos.demo import render_video
 from vlalign.preprocess.datasets.demo import plan_scenes
-from vlalign.storage.layout import DatasetFolder
+from vlalign.storage.dataset.folder import DatasetFolder
 
 STILL = {"width": 240, "height": 180, "variable_rate": False, "rotation_degrees": 0}
 RECORDINGS = {

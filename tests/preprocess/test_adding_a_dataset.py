@@ -5,8 +5,8 @@ import importlib.util
 from helpers.captions import call
 from vlalign.preprocess.datasets import DATASETS
 from vlalign.storage import read_captions
-from vlalign.storage.captions import read_captions_about
-from vlalign.storage.layout import DatasetFolder
+from vlalign.storage.captions.files import read_captions_about
+from vlalign.storage.dataset.folder import DatasetFolder
 
 READER = '''
 """Toy: one line per caption, as ``video: sentence``."""

@@ -17,16 +17,16 @@ from helpers.captions import tables
 from helpers.disks import mounted
 from helpers.sessions import running_in_session
 from vlalign.preprocess import prepare as preparing
+from vlalign.preprocess.chunks import in_one_process
 from vlalign.preprocess.cli import main
 from vlalign.preprocess.datasets import howto100m
 from vlalign.preprocess.datasets.sources import Annotations
-from vlalign.preprocess.pieces import in_one_process
+from vlalign.preprocess.first_pass_log import LOG_NAME
 from vlalign.preprocess.prepare import prepare_captions, prepare_records
-from vlalign.preprocess.readers import choose_reader
-from vlalign.preprocess.survey_log import LOG_NAME
+from vlalign.preprocess.reader_choice import choose_reader
 from vlalign.preprocess.tag import Tagger
 from vlalign.storage.common.problems import Problems
-from vlalign.storage.layout import DatasetFolder
+from vlalign.storage.dataset.folder import DatasetFolder
 
 PART, PIECE, NUM_PARTS = 400, 1 << 12, 50
 WAIT_SECONDS = 900

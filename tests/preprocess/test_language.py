@@ -14,10 +14,10 @@ from vlalign.preprocess.cli import main
 from vlalign.preprocess.language import MODELS, guess_language, languages_among, model_of_language, other_languages
 from vlalign.preprocess.tag import SAME_MODEL, load_pipeline
 from vlalign.storage import read_captions
-from vlalign.storage.captions import read_captions_about
+from vlalign.storage.captions.files import read_captions_about
 from vlalign.storage.common.errors import SettingError, UserError
-from vlalign.storage.files import read_json
-from vlalign.storage.layout import DatasetFolder
+from vlalign.storage.common.files import read_json
+from vlalign.storage.dataset.folder import DatasetFolder
 
 SENTENCES = {
     "en": "the man is in the kitchen and cuts an onion",

@@ -2,8 +2,8 @@
 
 import pytest
 from helpers.deadlines import in_time
+from vlalign.preprocess.chunks import MOST_CHARACTERS, captions_among
 from vlalign.preprocess.datasets import custom, subtitles
-from vlalign.preprocess.pieces import MOST_CHARACTERS, captions_among
 from vlalign.preprocess.tag import load_pipeline, tag_captions
 from vlalign.storage.common.errors import UserError
 from vlalign.storage.common.problems import Problems

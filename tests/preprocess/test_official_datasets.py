@@ -5,9 +5,9 @@ import json
 import pytest
 from helpers.captions import call
 from vlalign.storage import read_captions, read_idf
-from vlalign.storage.captions import choose_protocol, read_captions_about
+from vlalign.storage.captions.files import choose_protocol, read_captions_about
 from vlalign.storage.common.errors import UserError
-from vlalign.storage.layout import DatasetFolder
+from vlalign.storage.dataset.folder import DatasetFolder
 
 
 def official(folder, *, clips=2):

@@ -14,10 +14,10 @@ from helpers.needs import shared
 from vlalign.preprocess import prepare as preparing
 from vlalign.preprocess.prepare import prepare_captions, prepare_records
 from vlalign.storage import Caption, VideoRecord, read_captions, read_idf
-from vlalign.storage.captions import MAPPED_NAME
+from vlalign.storage.captions.files import MAPPED_NAME
 from vlalign.storage.common.errors import UserError
 from vlalign.storage.common.problems import Problems
-from vlalign.storage.layout import DatasetFolder
+from vlalign.storage.dataset.folder import DatasetFolder
 
 
 def captions(count: int, changed: int | None = None) -> list[Caption]:

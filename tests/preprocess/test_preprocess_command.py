@@ -11,7 +11,7 @@ import pytest
 from helpers.captions import call, caption_file
 from helpers.idf import idf_by_word, loop_idf
 from vlalign.storage import VideoRecord, read_captions, read_idf
-from vlalign.storage.layout import DatasetFolder
+from vlalign.storage.dataset.folder import DatasetFolder
 
 GOOD = {"video_id": "v1", "caption": "a man cooks", "start_seconds": 1, "end_seconds": 2, "split": "train"}
 

@@ -9,7 +9,7 @@ from vlalign.preprocess.cli import main
 from vlalign.preprocess.datasets import places, smit
 from vlalign.storage import read_captions
 from vlalign.storage.common.errors import UserError
-from vlalign.storage.layout import DatasetFolder
+from vlalign.storage.dataset.folder import DatasetFolder
 
 
 @pytest.mark.parametrize("reader", [places, smit], ids=["places", "smit"])

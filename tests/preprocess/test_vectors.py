@@ -14,10 +14,10 @@ from vlalign.preprocess.cli import main
 from vlalign.preprocess.vector_files import select_vectors
 from vlalign.preprocess.vectors import Coverage, prepare_word_vectors
 from vlalign.storage import Caption
-from vlalign.storage.captions import write_captions_about, write_part
+from vlalign.storage.captions.files import write_captions_about, write_part
+from vlalign.storage.captions.word_vectors import WordVectors, read_word_vectors, split_words
 from vlalign.storage.common.errors import UserError
-from vlalign.storage.layout import DatasetFolder
-from vlalign.storage.word_vectors import WordVectors, read_word_vectors, split_words
+from vlalign.storage.dataset.folder import DatasetFolder
 
 WORDS = [
     "</s>",

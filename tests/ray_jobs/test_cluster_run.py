@@ -2,7 +2,7 @@
 
 import pytest
 from ray.exceptions import RayTaskError
-from vlalign.extract.work import WorkList
+from vlalign.extract.pipeline.work_list import WorkList
 from vlalign.ray_jobs.actors import Worker
 from vlalign.ray_jobs.cluster import Share
 from vlalign.ray_jobs.cluster_run import ClusterRun
@@ -10,7 +10,7 @@ from vlalign.ray_jobs.worker import WorkerSettings
 from vlalign.storage import VideoRecord
 from vlalign.storage.common.errors import UserError
 from vlalign.storage.common.problems import Problems
-from vlalign.storage.layout import DatasetFolder
+from vlalign.storage.dataset.folder import DatasetFolder
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from string import Template
 import pytest
 from helpers.needs import PROGRAM, SYSTEM, missing_programs, missing_rights, need
 from vlalign.storage import FeatureStore
-from vlalign.storage.files import read_jsonl
+from vlalign.storage.common.files import read_jsonl
 
 TOP = Path(__file__).resolve().parents[2]
 DOCKERFILE = TOP / "ray_jobs" / "Dockerfile"

@@ -32,18 +32,18 @@ from helpers.clusters import (
 )
 from helpers.needs import PROGRAM, SYSTEM, missing_programs, missing_rights, need
 from helpers.sounds import sound_of_one_second
-from vlalign.extract.cli import main as extract_main
-from vlalign.extract.selection import render_missing
+from vlalign.extract.cli.extract import main as extract_main
+from vlalign.extract.videos.selection import render_missing
 from vlalign.preprocess.cli import main as preprocess_main
 from vlalign.preprocess.datasets import demo
 from vlalign.storage import FeatureStore, VideoFeatures, VideoRecord, Weights, write_shard
-from vlalign.storage.allowed import allow_folder
-from vlalign.storage.cli import main as store_main
-from vlalign.storage.files import read_jsonl
-from vlalign.storage.layout import DatasetFolder
+from vlalign.storage.cli.store import main as store_main
+from vlalign.storage.common.files import read_jsonl
+from vlalign.storage.dataset.folder import DatasetFolder
+from vlalign.storage.dataset.trusted_folders import allow_folder
 from vlalign.storage.profiles import PROFILES
 from vlalign.storage.shards.read import read_shard
-from vlalign.train.cli_index import main as index_main
+from vlalign.train.cli.index import main as index_main
 from vlalign.train.search.index import open_parts
 
 __all__ = ["cluster", "environment", "network"]  # fixtures

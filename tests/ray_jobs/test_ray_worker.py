@@ -10,15 +10,15 @@ import pytest
 from helpers import stores
 from helpers.extractors import stub
 from helpers.videos import scene
-from vlalign.extract.render import render_video
-from vlalign.extract.run import Kept, Outcome
-from vlalign.extract.work import WorkList
+from vlalign.extract.pipeline.work_list import WorkList
+from vlalign.extract.pipeline.write import Kept, Outcome
+from vlalign.extract.videos.demo import render_video
 from vlalign.ray_jobs import worker as module
 from vlalign.ray_jobs.worker import Answer, ExtractionWorker, WorkerSettings
-from vlalign.ray_jobs.written import Written
+from vlalign.ray_jobs.written_videos import Written
 from vlalign.storage import FeatureStore, VideoRecord
 from vlalign.storage.common.errors import UserError
-from vlalign.storage.layout import DatasetFolder
+from vlalign.storage.dataset.folder import DatasetFolder
 
 FEATURES = ["s3d"]
 SETTINGS = WorkerSettings(weights={"s3d": "random"})
@@ -83,7 +83,7 @@ def test_everything_is_on_disk_once_no_more_videos_follow(worker, films):
 
 
 def test_its_rows_equal_those_of_a_plain_loop(worker, films, tmp_path):
-    from vlalign.extract.engine import extract_videos
+    from vlalign.extract.pipeline.engine import extract_videos
 
     worker.exchange([(video, FEATURES) for video in films], None)
     exchange_until(worker, is_idle)
@@ -133,7 +133,7 @@ def test_an_error_in_its_thread_reaches_the_driver(worker, films, monkeypatch):
     def full(*_, **__):
         raise OSError("no room there: a shard needs 1 MB")
 
-    monkeypatch.setattr("vlalign.extract.run.write_shard", full)
+    monkeypatch.setattr("vlalign.extract.pipeline.write.write_shard", full)
     with pytest.raises(OSError, match="no room there"):
         worker.exchange([(films[0], FEATURES)], None)
         exchange_until(worker, is_idle)

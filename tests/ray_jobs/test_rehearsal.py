@@ -10,16 +10,16 @@ import sys
 import pyarrow.parquet as pq
 import pytest
 from helpers.clusters import SCRIPTS, network
-from vlalign.extract.cli import main as extract_main
+from vlalign.extract.cli.extract import main as extract_main
 from vlalign.preprocess.cli import main as preprocess_main
 from vlalign.ray_jobs.rehearsal.checks import check_captions, check_features
 from vlalign.ray_jobs.rehearsal.made import FRAME_SECONDS, MadeDataset
 from vlalign.ray_jobs.rehearsal.main import main, table_of
 from vlalign.ray_jobs.rehearsal.stages import Killer, Measured, Stage
 from vlalign.ray_jobs.rehearsal.stubs import FEATURES, MODULE, TAGGER, write_stubs
-from vlalign.storage.captions import part_path
+from vlalign.storage.captions.files import part_path
 from vlalign.storage.common.errors import UserError
-from vlalign.storage.layout import DatasetFolder
+from vlalign.storage.dataset.folder import DatasetFolder
 
 __all__ = ["network"]  # a fixture
 

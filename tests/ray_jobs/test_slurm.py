@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from helpers.slurm import slurm
 from vlalign.storage import FeatureStore
-from vlalign.storage.files import read_jsonl
+from vlalign.storage.common.files import read_jsonl
 
 __all__ = ["slurm"]  # a fixture
 

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from vlalign.extract.run import Outcome
+from vlalign.extract.pipeline.write import Outcome
 from vlalign.ray_jobs import status as module
 from vlalign.ray_jobs.status import Status
 from vlalign.ray_jobs.worker import Answer

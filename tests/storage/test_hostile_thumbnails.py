@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 from helpers.stores import jpeg
 from vlalign.storage.common.errors import UserError
-from vlalign.storage.hdf5 import VlenReader
-from vlalign.storage.layout import DatasetFolder
-from vlalign.storage.thumbnails import (
+from vlalign.storage.dataset.folder import DatasetFolder
+from vlalign.storage.stores.thumbnails import (
     MAX_PICTURES,
     ROW_IN_FILE,
     THUMBNAIL_ROW,
@@ -18,6 +17,7 @@ from vlalign.storage.thumbnails import (
     ThumbnailStore,
     write_thumbnails,
 )
+from vlalign.storage.untrusted.hdf5 import VlenReader
 
 SECRET = b"what nobody should see"
 PICTURES = h5py.vlen_dtype(np.uint8)

@@ -4,8 +4,8 @@ import os
 import threading
 
 import pytest
-from vlalign.extract.decoding.handed import open_regular
-from vlalign.storage.allowed import AllowedFolders
+from vlalign.extract.decoding.input_file import open_regular
+from vlalign.storage.dataset.trusted_folders import AllowedFolders
 
 SECRET, CONTENT = b"the secret of another folder", b"a video"
 

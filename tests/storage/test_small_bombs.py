@@ -9,13 +9,13 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
-from vlalign.preprocess.census import Census
-from vlalign.preprocess.survey_log import PieceCounts, SurveyLine, survey_log
+from vlalign.preprocess.corpus_statistics import Census
+from vlalign.preprocess.first_pass_log import PieceCounts, SurveyLine, survey_log
 from vlalign.preprocess.vector_files import select_vectors
-from vlalign.storage.captions import read_captions_about
+from vlalign.storage.captions.files import read_captions_about
+from vlalign.storage.cli.option_files import read_option_file
 from vlalign.storage.common.errors import UserError
-from vlalign.storage.common.option_files import read_option_file
-from vlalign.storage.exchange.foreign import foreign_videos
+from vlalign.storage.exchange.readers import foreign_videos
 
 
 def refusals(path: Path) -> list[str]:

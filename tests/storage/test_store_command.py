@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from helpers.stores import PROFILE, WEIGHTS, video, write
 from vlalign.storage import FeatureStore, Weights
-from vlalign.storage.cli import main
-from vlalign.storage.layout import DatasetFolder
+from vlalign.storage.cli.store import main
+from vlalign.storage.dataset.folder import DatasetFolder
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ import pytest
 from helpers.spoken import make_spoken
 from helpers.toy import make_toy
 from helpers.training import TRAIN, TWO_STEPS, at
-from vlalign.storage.layout import DatasetFolder
-from vlalign.train.cli_train import main as train_main
+from vlalign.storage.dataset.folder import DatasetFolder
+from vlalign.train.cli.train import main as train_main
 
 
 @pytest.fixture(scope="module")

@@ -10,13 +10,14 @@ from vlalign.train.metrics import (
     TIES,
     Chance,
     DirectionMetrics,
+    Ranking,
     RetrievalMetrics,
+    Rivals,
     chance,
     retrieval_metrics,
     text_metrics,
     video_metrics,
 )
-from vlalign.train.ranking import Ranking, Rivals
 
 pytestmark = pytest.mark.portable
 
@@ -199,7 +200,7 @@ def test_many_queries_are_counted_in_chunks(monkeypatch):
     right = rng.permutation(np.repeat(np.arange(70), 3))
     similarity = rng.normal(size=(210, 70)).round(1).astype(np.float32)
     whole = [retrieval_metrics(similarity, right, ties) for ties in TIES if ties != "coot"]
-    monkeypatch.setattr("vlalign.train.ranking.CHUNK", 11)
+    monkeypatch.setattr("vlalign.train.metrics.CHUNK", 11)
     assert [retrieval_metrics(similarity, right, ties) for ties in TIES if ties != "coot"] == whole
 
 

@@ -7,14 +7,14 @@ import pytest
 from helpers.runs import change
 from helpers.toy import make_toy
 from helpers.training import TWO_STEPS, at
-from vlalign.storage.files import read_json, write_json
-from vlalign.storage.layout import DatasetFolder
-from vlalign.train.cli_evaluate import main as evaluate_main
-from vlalign.train.cli_index import main as index_main
-from vlalign.train.cli_runs import main as runs_main
-from vlalign.train.cli_search import main as search_main
-from vlalign.train.cli_serve import main as serve_main
-from vlalign.train.cli_train import main as train_main
+from vlalign.storage.common.files import read_json, write_json
+from vlalign.storage.dataset.folder import DatasetFolder
+from vlalign.train.cli.evaluate import main as evaluate_main
+from vlalign.train.cli.index import main as index_main
+from vlalign.train.cli.runs import main as runs_main
+from vlalign.train.cli.search import main as search_main
+from vlalign.train.cli.serve import main as serve_main
+from vlalign.train.cli.train import main as train_main
 from vlalign.train.page import serve
 
 UNKNOWN = {

@@ -3,12 +3,12 @@
 import pytest
 from helpers.toy import make_toy
 from helpers.training import at, options
-from vlalign.storage.layout import DatasetFolder
-from vlalign.train.cli_evaluate import main as evaluate_main
-from vlalign.train.cli_index import main as index_main
-from vlalign.train.cli_search import main as search_main
-from vlalign.train.cli_serve import main as serve_main
-from vlalign.train.cli_train import main as train_main
+from vlalign.storage.dataset.folder import DatasetFolder
+from vlalign.train.cli.evaluate import main as evaluate_main
+from vlalign.train.cli.index import main as index_main
+from vlalign.train.cli.search import main as search_main
+from vlalign.train.cli.serve import main as serve_main
+from vlalign.train.cli.train import main as train_main
 from vlalign.train.page import serve
 
 SHORT = {"features": "s3d", "num_steps": 2, "batch_size": 4, "validate_every": 1, "device": "cpu"}

@@ -13,13 +13,13 @@ from helpers.spoken import make_spoken
 from helpers.toy import make_toy
 from helpers.training import GATED, NCL, SPOKEN, at, options, settings_of, trainer
 from vlalign.storage.common.errors import SettingError, UserError
-from vlalign.storage.layout import DatasetFolder
+from vlalign.storage.dataset.folder import DatasetFolder
 from vlalign.train import train
-from vlalign.train.cli_train import main as train_main
+from vlalign.train.cli.train import main as train_main
 from vlalign.train.comparison.suite_files import all_suites, given_for, read_suite, row_config
 from vlalign.train.comparison.suites import run_suite
-from vlalign.train.config import setting_types, train_config
-from vlalign.train.recipes import RECIPES, make_config
+from vlalign.train.recipes.recipes import RECIPES, make_config
+from vlalign.train.recipes.train_config import setting_types, train_config
 
 SHORT = ["--features", "s3d", "--num-steps", "2", "--batch-size", "4", "--validate-every", "1", "--device", "cpu"]
 REFUSED = {

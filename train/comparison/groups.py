@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
-from ...storage.common.counts import number_of
 from ...storage.common.errors import SettingError
-from ..run_names import changed_settings
+from ...storage.common.terminal import number_of
+from ..runs.names import changed_settings
 from .measures import Measured
 from .published import Published, published_figure
 from .records import RunRecord

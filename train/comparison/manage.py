@@ -5,11 +5,11 @@ import re
 from pathlib import Path
 
 from ...storage.common.errors import UserError, refuse_unreadable
+from ...storage.common.files import read_json, write_json
 from ...storage.common.writing import check_folders, move, remove_file, remove_tree
-from ...storage.files import read_json, write_json
-from ...storage.layout import DatasetFolder
-from ..run_layout import EVALUATIONS_FOLDER, METRICS_FILE, RUN_FILE, STATE_FILE
-from ..run_lock import LOCK_FILE, training_in
+from ...storage.dataset.folder import DatasetFolder
+from ..run_file_names import EVALUATIONS_FOLDER, METRICS_FILE, RUN_FILE, STATE_FILE
+from ..runs.folder import LOCK_FILE, training_in
 
 RUN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+=-]{0,199}")
 """Names that a run can be given."""

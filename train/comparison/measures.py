@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from ...storage.common.errors import UserError
-from ...storage.files import read_json
-from ...storage.values import is_text
-from ..run_layout import METRICS_FILE
-from ..tasks import TASKS
-from ..tasks.base import Figures, counted
+from ...storage.common.files import read_json
+from ...storage.common.validation import is_text
+from ..evaluation import TASKS
+from ..evaluation.task import Figures, counted
+from ..run_file_names import METRICS_FILE
 
 NO_QUESTION = ("inputs", "model_sha256", "device")
 """What decides the figures besides the question (``fingerprint`` in ``metrics.json``)."""

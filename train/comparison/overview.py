@@ -7,7 +7,7 @@ from pathlib import Path
 from ...storage.common.errors import UserError
 from ...storage.common.problems import Problems
 from ...storage.common.writing import check_folders
-from ...storage.layout import DatasetFolder
+from ...storage.dataset.folder import DatasetFolder
 from .groups import filter_groups, group_runs, runs_table, sort_groups
 from .pairs import PairedRuns, pair_runs, write_pair_page
 from .records import choose_record, read_records, unfinished_runs

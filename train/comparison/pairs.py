@@ -9,14 +9,14 @@ import jinja2
 import numpy as np
 
 from ...storage.common.errors import UserError
-from ...storage.files import numbered_jsonl, write_text
-from ...storage.layout import DatasetFolder
-from ...storage.thumbnails import ThumbnailStore
-from ...storage.values import is_text
+from ...storage.common.files import numbered_jsonl, write_text
+from ...storage.common.validation import is_text
+from ...storage.dataset.folder import DatasetFolder
+from ...storage.stores.thumbnails import ThumbnailStore
 from ..data.clips import Clip
+from ..evaluation.thumbnails import pictures_of
 from ..metrics import RECALL_AT
-from ..run_layout import QUERIES_FILE
-from ..tasks.pictures import pictures_of
+from ..run_file_names import QUERIES_FILE
 from .measures import Measured
 from .records import RunRecord
 from .statistics import Interval, paired_bootstrap
@@ -176,7 +176,7 @@ def write_pair_page(pair: PairedRuns, dataset: DatasetFolder) -> Path:
     """
     thumbnails = ThumbnailStore(dataset.thumbnails)
     templates = jinja2.Environment(
-        loader=jinja2.FileSystemLoader([Path(__file__).parent, Path(__file__).parents[1] / "tasks"]),
+        loader=jinja2.FileSystemLoader([Path(__file__).parent, Path(__file__).parents[1] / "evaluation"]),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,

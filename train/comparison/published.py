@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from ..config import TrainConfig
-from ..papers.departures import Departure
+from ..recipes.departures import Departure
+from ..recipes.train_config import TrainConfig
 from .measures import Measured
 from .suite_files import Suite, all_suites, row_config
 

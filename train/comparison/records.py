@@ -8,12 +8,12 @@ from typing import Any
 
 from ...storage.common.errors import SettingError, UserError
 from ...storage.common.problems import Problems
-from ...storage.layout import DatasetFolder
-from ..config import TrainConfig
-from ..results import changed_from, usual_question
-from ..run_files import read_config, score_weights
-from ..run_layout import EVALUATIONS_FOLDER, RUN_FILE, STATE_FILE
-from ..runs import read_run
+from ...storage.dataset.folder import DatasetFolder
+from ..evaluation.result_folders import changed_from, usual_question
+from ..recipes.train_config import TrainConfig
+from ..run_file_names import EVALUATIONS_FOLDER, RUN_FILE, STATE_FILE
+from ..runs.folder import read_run
+from ..runs.run_json import read_config, score_weights
 from .measures import Measured, read_measured
 
 

@@ -9,11 +9,11 @@ from typing import Any
 from ...storage.common.errors import SettingError
 from ...storage.common.progress import Listener
 from ...storage.common.writing import check_folders
-from ...storage.layout import DatasetFolder
-from ..evaluation import Evaluation, EvaluationSettings, evaluate
-from ..papers.departures import recipe_note
-from ..run_names import name_of_run
-from ..training import TrainedRun, is_first_process, train
+from ...storage.dataset.folder import DatasetFolder
+from ..evaluation.evaluate import Evaluation, EvaluationSettings, evaluate
+from ..loop.training import TrainedRun, is_first_process, train
+from ..recipes.departures import recipe_note
+from ..runs.names import name_of_run
 from .measures import Measured, measured
 from .table import Cell, Column, Table, mean_of, write_table
 
@@ -98,7 +98,7 @@ def train_seeds(
         raise SettingError("seeds", "()", "expected one seed or more")
     if (settings or {}).get("seed") is not None:
         raise SettingError("seed", (settings or {})["seed"], "the seeds are those of --seeds; leave one of both out")
-    from ..workers import meet_workers  # torch takes seconds to import
+    from ..distributed import meet_workers  # torch takes seconds to import
 
     with meet_workers(device):
         runs = [

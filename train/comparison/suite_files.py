@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import Any
 
 from ...storage.common.errors import SettingError
-from ...storage.files import read_json
-from ..config import TrainConfig, foreign_settings
-from ..papers.departures import Departure, departures_of, in_order, read_departures
-from ..recipes import RECIPES, make_config
+from ...storage.common.files import read_json
+from ..recipes.departures import Departure, departures_of, in_order, read_departures
+from ..recipes.recipes import RECIPES, make_config
+from ..recipes.train_config import TrainConfig, foreign_settings
 
 FOLDER = Path(__file__).with_name("suite_data")
 

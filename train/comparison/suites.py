@@ -10,12 +10,12 @@ from ...storage.common.problems import Problems
 from ...storage.common.progress import Listener
 from ...storage.common.terminal import say
 from ...storage.common.writing import check_folders
-from ...storage.layout import DatasetFolder, find_dataset
-from ..evaluation import EvaluationSettings, evaluate
-from ..recipes import RECIPES
-from ..run_names import settings_text
-from ..tasks.retrieval_settings import RetrievalSettings
-from ..training import TrainedRun, is_first_process, train
+from ...storage.dataset.folder import DatasetFolder, find_dataset
+from ..evaluation.evaluate import EvaluationSettings, evaluate
+from ..evaluation.retrieval_settings import RetrievalSettings
+from ..loop.training import TrainedRun, is_first_process, train
+from ..recipes.recipes import RECIPES
+from ..runs.names import settings_text
 from .measures import Measured, measured
 from .seeds import shown_seeds
 from .suite_files import Row, Suite, all_suites, given_for, read_suite, row_config, row_settings
@@ -105,7 +105,7 @@ def run_suite(
             objectives = " or ".join({row_config(suite, row, folder.name, given).objective.name: None for row in rows})
             problem = f"changes nothing in any row of {suite.name}, which trains objective {objectives}; leave it out"
             raise SettingError(name, value, problem)
-    from ..workers import meet_workers  # torch takes seconds to import
+    from ..distributed import meet_workers  # torch takes seconds to import
 
     problems = Problems(quiet=not is_first_process(), file=folder.problems("suite"))
     call = {"device": device, "on_progress": on_progress}

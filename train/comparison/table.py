@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
+from ...storage.common.files import write_text
 from ...storage.common.terminal import one_line
-from ...storage.files import write_text
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ...storage.profiles import FRAME_MAPS
 from ...storage.records import VideoFeatures
-from ...storage.store import Store
+from ...storage.stores.store import Store
 from .clips import Clip, Clips, evenly
 
 

@@ -8,10 +8,10 @@ from typing import TypedDict
 
 import numpy as np
 
-from ...storage.caption_table import CaptionTable
-from ...storage.common.counts import number_of
+from ...storage.captions.table import CaptionTable
+from ...storage.common.terminal import number_of
 from ...storage.records import Caption
-from ...storage.store import Store
+from ...storage.stores.store import Store
 from .clip_features import ClipFeatures
 from .pairs import make_pairs
 from .usable import find_faults

@@ -12,20 +12,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...storage.common.counts import number_of
 from ...storage.common.errors import UserError
 from ...storage.common.problems import Problems
 from ...storage.common.progress import progress
-from ...storage.common.terminal import say
-from ...storage.layout import DatasetFolder
+from ...storage.common.terminal import number_of, say
+from ...storage.dataset.folder import DatasetFolder
 from ...storage.records import Caption
-from ...storage.store import Store
-from ..settings import DataSettings, OptimizationSettings
-from ..workers import Workers
+from ...storage.stores.store import Store
+from ..config.settings import DataSettings, OptimizationSettings
+from ..distributed import Workers
 from .batches import Batches, ClipBatches
 from .clip_features import ClipFeatures
 from .clips import Clip, Clips
-from .kept_pairs import Found, PairSource, in_parts, read_pairs
+from .pair_cache import Found, PairSource, in_parts, read_pairs
 from .pair_weights import density_weights
 from .pairs import Pairs, make_pairs
 from .shard_order import group_by_shard

@@ -9,17 +9,17 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from ...storage.captions import read_captions_about
+from ...storage.captions.files import read_captions_about
+from ...storage.captions.word_vectors import WordVectors, read_word_vectors
 from ...storage.common.errors import SettingError, refuse_unreadable
 from ...storage.common.progress import progress
+from ...storage.common.tensor_files import SUFFIX, KeptTensors, TensorWriter
 from ...storage.common.terminal import say
-from ...storage.exchange.npz import open_npz
-from ...storage.exchange.tree import FORMAT_ERRORS
-from ...storage.layout import DatasetFolder
-from ...storage.mapped import SUFFIX, KeptTensors, TensorWriter
-from ...storage.word_vectors import WordVectors, read_word_vectors
+from ...storage.dataset.folder import DatasetFolder
+from ...storage.untrusted.limits import FORMAT_ERRORS
+from ...storage.untrusted.npz import open_npz
 from ..density import nearest_pairs, probability
-from ..workers import Workers
+from ..distributed import Workers
 from .clip_features import ClipFeatures
 from .pairs import Pairs
 from .stores import facts_of

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...storage.caption_table import CaptionTable, by_appearance
+from ...storage.captions.table import CaptionTable, by_appearance
 from .clips import Clips, Groups
 
 

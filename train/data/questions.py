@@ -12,7 +12,7 @@ import torch
 from ...storage.common.errors import UserError
 from ...storage.common.terminal import say
 from .examples import InputMaker, Inputs, PairExamples, Source
-from .kept_pairs import read_pairs
+from .pair_cache import read_pairs
 from .pairs import Pairs, make_pairs
 
 NUM_ANSWERS = 1500

@@ -7,7 +7,7 @@ import numpy as np
 from torch import Tensor
 
 from ...storage.records import Caption
-from ...storage.store import Store
+from ...storage.stores.store import Store
 from .clip_features import pad_rows
 
 ROWS_OF_TOKEN = 16

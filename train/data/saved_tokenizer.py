@@ -12,8 +12,8 @@ from typing import Any
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
-from ...storage.files import read_object
-from ..outside import refusing
+from ...storage.common.files import read_object
+from ..untrusted_files import refusing
 
 MOST_BYTES, MOST_CONFIG_BYTES = 32 << 20, 1 << 20
 MODELS = ("WordPiece", "BPE", "Unigram", "WordLevel")

@@ -7,8 +7,8 @@ from itertools import compress
 
 import torch
 
-from ...storage.captions import read_captions
-from ...storage.common.counts import number_of
+from ...storage.captions.files import read_captions
+from ...storage.common.terminal import number_of
 from .batches import ClipBatches
 from .clip_features import pad_rows
 from .clips import Clips

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from typing import TypedDict
 
 from ...storage.common.errors import SettingError
-from ...storage.feature_store import FeatureStore
-from ...storage.layout import DatasetFolder
+from ...storage.dataset.folder import DatasetFolder
 from ...storage.profiles import LOGMEL, split_features
-from ...storage.store import Store
-from ...storage.store_folder import stores_in
+from ...storage.stores.feature_store import FeatureStore
+from ...storage.stores.folder import stores_in
+from ...storage.stores.store import Store
 
 
 @dataclass(frozen=True)

@@ -15,10 +15,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ...storage.captions.idf import IdfEntry
+from ...storage.captions.word_vectors import WordVectors, split_words, write_word_vectors
 from ...storage.common.writing import make_folder, move
-from ...storage.idf import IdfEntry
 from ...storage.records import Caption
-from ...storage.word_vectors import WordVectors, split_words, write_word_vectors
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast

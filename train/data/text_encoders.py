@@ -18,11 +18,11 @@ from transformers import (
 )
 
 from ...storage.common.errors import UserError
-from ...storage.hub_names import HUB_ID
-from ...storage.model_files import ModelFiles, downloaded
-from ...storage.model_loading import load_network, load_processor, read_config
-from ..models.saved_encoder import plain_config, read_encoder, without_pooler
-from ..workers import Workers
+from ...storage.hub.files import ModelFiles, downloaded
+from ...storage.hub.loading import load_network, load_processor, read_config
+from ...storage.hub.names import HUB_ID
+from ..distributed import Workers
+from .saved_encoder import plain_config, read_encoder, without_pooler
 from .saved_tokenizer import SPECIAL as SPECIAL_NAMES
 from .saved_tokenizer import plain_tokenizer, read_tokenizer
 

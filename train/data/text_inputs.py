@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from ...storage.store import Store
-from ...storage.word_vectors import read_word_vectors
-from ..outside import BEGIN_ANEW, read_shapes
-from ..run_layout import STATE_FILE, TEXT_FOLDER
-from ..settings import Encoder
+from ...storage.captions.word_vectors import read_word_vectors
+from ...storage.stores.store import Store
+from ..config.settings import Encoder
+from ..run_file_names import STATE_FILE, TEXT_FOLDER
+from ..untrusted_files import BEGIN_ANEW, read_shapes
 from .examples import Examples
 from .recordings import Recordings
 from .text import WORDS_FILE, Pieces, TokenWeights, Words

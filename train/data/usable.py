@@ -7,12 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ...storage.caption_table import CaptionTable
-from ...storage.captions import read_captions
-from ...storage.common.counts import number_of
+from ...storage.captions.files import read_captions
+from ...storage.captions.table import CaptionTable
 from ...storage.common.problems import Problems
-from ...storage.layout import DatasetFolder
-from ...storage.store import Store
+from ...storage.common.terminal import number_of
+from ...storage.dataset.folder import DatasetFolder
+from ...storage.stores.store import Store
 from .clip_features import ClipFeatures, clips_with_rows
 
 NUM_NAMED = 3

@@ -10,11 +10,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...storage.files import read_object, write_json
+from ...storage.captions.word_vectors import split_words
+from ...storage.common.files import read_object, write_json
+from ...storage.common.validation import is_text
 from ...storage.records import Caption
-from ...storage.values import is_text
-from ...storage.word_vectors import split_words
-from ..outside import refusing
+from ..untrusted_files import refusing
 
 WORD_LIST_FILE = "words.json"
 MOST_WORDS = 50_000

@@ -16,7 +16,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-from ..workers import current_workers
+from ..distributed import current_workers
 from .layers import compiled_once
 from .tokens import lengths_of, nonzero
 

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from ...storage.common.device import on_device
+from ..distributed import Workers
 from ..losses import code_distances
-from ..workers import Workers
 from .tokens import TextTokens, VideoTokens, lengths_of, nonzero
 
 DECAY = 0.99  # gamma of CMCM's appendix A

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from ...storage.common.errors import SettingError
-from ..rules import Settings, setting
+from ..config.fields import Settings, setting
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from ..config import TrainConfig
+    from ..config.settings import DataSettings, OptimizationSettings
     from ..data.batches import Batches
     from ..data.examples import Examples, Source
     from ..data.pairs import Pairs
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ..models.fusion import FusionScores
     from ..models.queries import QueryQueue
     from ..models.tokens import TextTokens, VideoTokens
-    from ..settings import DataSettings, OptimizationSettings
+    from ..recipes.train_config import TrainConfig
     from .batch import Batch
 
 PAIR_WEIGHTS = {

@@ -13,11 +13,11 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from ...storage.common.device import on_device
+from ..distributed import Workers
 from ..losses import hard_negatives, shares_of, sinkhorn_biases, token_similarity
 from ..models.base import PairModel
 from ..models.fusion import FusionScores, TokenBank
 from ..models.tokens import TextTokens, VideoTokens, present
-from ..workers import Workers
 from .base import Objective
 
 

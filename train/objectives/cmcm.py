@@ -7,16 +7,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from ...storage.common.errors import SettingError
-from ..rules import setting
+from ..config.fields import setting
 from .base import Objective
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from ..config import TrainConfig
     from ..models.base import PairModel, Parts
     from ..models.codebook import Coded, SharedCodebook
     from ..models.tokens import TextTokens, VideoTokens
+    from ..recipes.train_config import TrainConfig
     from .batch import Batch
 
 
@@ -105,15 +105,15 @@ class Cmcm(Objective):
 
     def text_vectors(self, model: PairModel, texts: TextTokens) -> Tensor:
         """Return the texts' vectors in CMCM's space."""
+        from ..distributed import Workers
         from ..models.codebook import coded_texts
-        from ..workers import Workers
 
         return coded_texts(_codebook(model), texts, Workers()).vector_BD
 
     def video_vectors(self, model: PairModel, videos: VideoTokens) -> Tensor:
         """Return the videos' vectors in CMCM's space."""
+        from ..distributed import Workers
         from ..models.codebook import coded_videos
-        from ..workers import Workers
 
         return coded_videos(_codebook(model), videos, Workers()).vector_BD
 

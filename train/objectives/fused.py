@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from ..rules import setting
+from ..config.fields import setting
 from .base import Objective
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from ..config import TrainConfig
+    from ..recipes.train_config import TrainConfig
     from .batch import Batch
 
 NEGATIVES = {

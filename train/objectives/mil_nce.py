@@ -5,17 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from ..rules import setting
+from ..config.fields import setting
 from .base import Objective
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from ..config.settings import DataSettings, OptimizationSettings
     from ..data.batches import Batches
     from ..data.pairs import Pairs
     from ..models.base import PairModel
     from ..models.tokens import TextTokens, VideoTokens
-    from ..settings import DataSettings, OptimizationSettings
     from .batch import Batch
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from ..rules import setting
+from ..config.fields import setting
 from .base import Objective
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from ..config import TrainConfig
     from ..models.base import PairModel
+    from ..recipes.train_config import TrainConfig
     from .batch import Batch
 
 

@@ -6,18 +6,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from ...storage.common.errors import SettingError
-from ..rules import setting
+from ..config.fields import setting
 from .base import MOST_SIMILARITIES
 from .fused import FusedObjective
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from ..config import TrainConfig
+    from ..config.settings import DataSettings
     from ..models.base import PairModel
     from ..models.fusion import FusionScores
     from ..models.tokens import TextTokens, VideoTokens
-    from ..settings import DataSettings
+    from ..recipes.train_config import TrainConfig
     from .batch import Batch
 
 

@@ -11,10 +11,10 @@ from .fused import FusedObjective
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from ..config import TrainConfig
     from ..models.base import PairModel
     from ..models.fusion import FusionScores
     from ..models.tokens import TextTokens, VideoTokens
+    from ..recipes.train_config import TrainConfig
     from .batch import Batch
 
 

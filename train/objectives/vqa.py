@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from ...storage.common.errors import SettingError
-from ..rules import setting
+from ..config.fields import setting
 from .base import OF_PAIRS, Objective
 
 if TYPE_CHECKING:

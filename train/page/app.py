@@ -17,11 +17,11 @@ from ...storage.common.errors import UserError
 from ..search.limits import OutOfTime, SearchBy, time_limit
 from ..search.moments import Moment
 from ..search.search import Search
-from .answers import AboutAnswer, CurveAnswer, DatasetAnswer, MomentAnswer, SearchAnswer, WordAnswer
-from .clips import Clips
+from .browser_clips import Clips
+from .concurrency import WAIT_SECONDS, Busy, Turns
 from .guard import Access, Guard
 from .library import Library, Missing
-from .turns import WAIT_SECONDS, Busy, Turns
+from .responses import AboutAnswer, CurveAnswer, DatasetAnswer, MomentAnswer, SearchAnswer, WordAnswer
 
 STATIC = Path(__file__).parent / "static"
 SEARCH_SECONDS = 20.0

@@ -5,15 +5,15 @@ import threading
 from collections import defaultdict
 from pathlib import Path
 
-from ...storage.allowed import AllowedFolders
-from ...storage.captions import read_captions, read_captions_about
+from ...storage.captions.files import read_captions, read_captions_about
 from ...storage.common.errors import UserError
-from ...storage.files import IMAGE_SUFFIXES, SOUND_SUFFIXES, VIDEO_SUFFIXES
-from ...storage.layout import DatasetFolder
-from ...storage.media import MEDIA_TYPES, Shown, how_shown
+from ...storage.common.files import IMAGE_SUFFIXES, SOUND_SUFFIXES, VIDEO_SUFFIXES
+from ...storage.dataset.folder import DatasetFolder
+from ...storage.dataset.media_types import MEDIA_TYPES, Shown, how_shown
+from ...storage.dataset.trusted_folders import AllowedFolders
 from ...storage.records import SPLITS, Caption
-from ...storage.thumbnails import ThumbnailStore
-from .clips import Clips, NoClip
+from ...storage.stores.thumbnails import ThumbnailStore
+from .browser_clips import Clips, NoClip
 
 MOST_CAPTIONS = 3
 SHOWN_SUFFIXES = VIDEO_SUFFIXES + SOUND_SUFFIXES + IMAGE_SUFFIXES

@@ -10,13 +10,13 @@ from ...storage.common.packages import EXTRAS, install_command
 from ...storage.common.progress import Listener, report_progress_to
 from ...storage.common.terminal import say
 from ...storage.common.writing import check_folders
+from .caption_index import open_said
 from .codebook import has_faiss
 from .codes import CodedIndex, CodeFolder, Spread, needs_codes, open_codes
-from .encoders import Encoder
+from .encoder import Encoder
 from .index import WindowIndex, part_files, remove_parts, write_part
-from .opening import EncoderSource
-from .parts import IndexFolder, add_videos, add_videos_elsewhere
-from .said import open_said
+from .index_shards import IndexFolder, add_videos, add_videos_elsewhere
+from .open_encoder import EncoderSource
 from .windows import plan_windows
 
 SMALL_WINDOWS = 20_000

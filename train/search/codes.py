@@ -15,11 +15,11 @@ import numpy as np
 
 from ...storage.common.errors import refuse_unreadable
 from ...storage.common.progress import progress
+from ...storage.common.tensor_files import SUFFIX, TensorFile, release, write_tensors
 from ...storage.common.writing import remove_file
-from ...storage.mapped import SUFFIX, TensorFile, release, write_tensors
 from .codebook import NUM_CODES, VALUES_OF_CODE, Codebook, PartCodes, encode, has_faiss, learn_codebook, padded_width
+from .exact_search import Scan, best_of, exact_scores, half_product, percent_below
 from .index import Part, WindowIndex, read_part
-from .scan import Scan, best_of, exact_scores, half_product, percent_below
 
 EXACT_WINDOWS = 1 << 20
 """Up to so many windows, all are compared."""

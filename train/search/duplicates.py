@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...storage.common.errors import SettingError
-from .encoders import unit
+from .encoder import unit
 from .search import Search
 
 BLOCK_VIDEOS = 2048

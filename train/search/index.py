@@ -15,8 +15,8 @@ from pathlib import Path
 import numpy as np
 
 from ...storage.common.errors import UserError, refuse_unreadable
+from ...storage.common.tensor_files import SUFFIX, TensorFile, release, write_tensors
 from ...storage.common.writing import remove_file
-from ...storage.mapped import SUFFIX, TensorFile, release, write_tensors
 
 FORMAT = 1
 TYPES = {

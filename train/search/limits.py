@@ -7,7 +7,7 @@ from contextvars import ContextVar
 from typing import Literal, get_args
 
 from ...storage.common.errors import SettingError, UserError
-from ...storage.values import is_text
+from ...storage.common.validation import is_text
 
 SearchBy = Literal["both", "picture", "words"]
 """Targets that a text is compared with."""

@@ -9,19 +9,18 @@ from typing import Any
 import numpy as np
 
 from ...storage.common.errors import SettingError, UserError
-from ...storage.layout import DatasetFolder
+from ...storage.dataset.folder import DatasetFolder
 from ..data.clips import Clip
 from .build import open_index, open_index_codes
+from .caption_index import SaidIndex, found_said, open_said
 from .codes import AnyScan, CodedIndex
-from .encoders import Encoder, unit
-from .examples import Example, VideoPart
+from .encoder import Encoder, unit
+from .exact_search import Scan
+from .example_queries import Example, VideoPart
 from .index import WindowIndex
 from .limits import SearchBy, check_by, check_count, check_query
 from .moments import Hit, Moment, ScoreCurve, fuse, merge_hits, span_lines
-from .opening import open_encoder
-from .said import SaidIndex, open_said
-from .said_moments import found_said
-from .scan import Scan
+from .open_encoder import open_encoder
 
 CANDIDATES_PER_RESULT, MIN_CANDIDATES = 16, 256
 """Windows that are looked at for each moment: overlapping ones become one."""

@@ -16,8 +16,8 @@ from typing import Any
 import pyarrow as pa
 
 from ....storage.common.errors import UserError
-from ....storage.files import check_regular
-from ....storage.parquet_files import ParquetReader
+from ....storage.common.files import check_regular
+from ....storage.untrusted.parquet import ParquetReader
 from ..encodings import Note, decode
 
 TEXT_SUFFIXES = (".csv", ".tsv", ".txt")

@@ -16,11 +16,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from ....storage.common.counts import number_of
 from ....storage.common.errors import UserError
+from ....storage.common.files import check_regular
 from ....storage.common.problems import Problems
-from ....storage.common.terminal import say
-from ....storage.files import check_regular
+from ....storage.common.terminal import number_of, say
 from ....storage.records import Caption, VideoRecord
 from ..custom import draw_splits
 from ..encodings import Note, decode

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ....storage.common.counts import number_of
 from ....storage.common.errors import UserError
+from ....storage.common.files import check_regular
 from ....storage.common.problems import Problems
-from ....storage.files import check_regular
+from ....storage.common.terminal import number_of
 from ....storage.records import VideoRecord
 from ..custom.ids import MEDIA_SUFFIXES, match_ids
 from ..encodings import Note

@@ -4,7 +4,7 @@ Prints "columns: A | B" and, for each row, "begins: NAME" and then "| ... |". A 
 other; after an error of the device itself, which all later rows would repeat, the process ends.
 """
 
-from vlalign.storage.common.threads import limit_spinning
+from vlalign.storage.common.openmp import limit_spinning
 
 limit_spinning()
 
@@ -34,13 +34,13 @@ from vlalign.extract import load_extractor
 from vlalign.extract.extractor import DTYPES, Extractor
 from vlalign.extract.models import MODELS
 from vlalign.storage.common.device import title_of
-from vlalign.train.ahead import InputsAhead
-from vlalign.train.config import train_config
+from vlalign.train.distributed import Workers
+from vlalign.train.loop.prefetch import InputsAhead
+from vlalign.train.loop.step import backward
+from vlalign.train.loop.trainer import READ_LOSSES_EVERY
 from vlalign.train.models.layers import GROUP_SIZES
 from vlalign.train.models.transformer import VideoTextModel
-from vlalign.train.step import backward
-from vlalign.train.trainer import READ_LOSSES_EVERY
-from vlalign.train.workers import Workers
+from vlalign.train.recipes.train_config import train_config
 
 CUDA = torch.device("cuda")
 EACH_SECONDS = 1.2

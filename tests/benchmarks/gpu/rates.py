@@ -19,9 +19,9 @@ from limits import WHOLE_FRAME
 from vlalign.extract.decoding.errors import VideoError
 from vlalign.extract.decoding.messages import RowReady
 from vlalign.extract.decoding.process import DecodeProcess
-from vlalign.extract.engine import extract_with_pauses, num_decoders
 from vlalign.extract.extractor import Extractor
-from vlalign.extract.jobs import Job
+from vlalign.extract.pipeline.engine import extract_with_pauses, num_decoders
+from vlalign.extract.pipeline.jobs import Job
 from vlalign.storage.common.processes import available_cores
 
 SIZES = {"240p": (320, 240), "480p": (854, 480), "1080p": (1920, 1080)}

@@ -59,7 +59,9 @@ def child(monkeypatch, **constants: int) -> Iterator[DecodeProcess]:
     settings = [
         f"{'child' if name == 'MEMORY_BYTES' else 'answer'}.{name} = {value}" for name, value in constants.items()
     ]
-    command = "; ".join(["from vlalign.extract.decoding import answer, child", *settings, "child.main()"])
+    command = "; ".join(
+        ["from vlalign.extract.decoding import child, request_handler as answer", *settings, "child.main()"]
+    )
     monkeypatch.setattr(decode_process, "COMMAND", command)
     process = DecodeProcess()
     try:
@@ -200,7 +202,7 @@ linux = skip_without(SYSTEM, [] if sys.platform == "linux" else ["processes that
 
 KEEPS_WAITING = """
 import os, signal, struct, time
-from vlalign.extract.decoding import answer, child
+from vlalign.extract.decoding import child, request_handler as answer
 from vlalign.extract.decoding.messages import Beat
 answer.CPU_SECONDS = answer.CPU_SECONDS_PER_SECOND = {cpu_seconds}
 def answer_never(request, answers):

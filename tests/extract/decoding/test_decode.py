@@ -24,8 +24,8 @@ from vlalign.extract.decoding.errors import VideoError
 from vlalign.extract.decoding.kernels import PILLOW
 from vlalign.extract.decoding.probe import VideoInfo, probe_video
 from vlalign.extract.decoding.scaling import Size
-from vlalign.extract.jobs import wanted_of
-from vlalign.extract.render import frame_times, render_video
+from vlalign.extract.pipeline.jobs import wanted_of
+from vlalign.extract.videos.demo import frame_times, render_video
 from vlalign.storage.profiles import LOGMEL, PROFILES
 
 pytestmark = pytest.mark.portable

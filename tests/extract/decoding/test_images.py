@@ -11,19 +11,19 @@ import pytest
 from helpers.needs import needs_program
 from helpers.videos import touch
 from PIL import Image
-from vlalign.extract.cli import main as extract
+from vlalign.extract.cli.extract import main as extract
 from vlalign.extract.decoding.decode import Finished, Picture, Started, decode_video
 from vlalign.extract.decoding.errors import VideoError
 from vlalign.extract.decoding.images import FORMATS, is_image, probe_image, read_image
 from vlalign.extract.decoding.sampling import scaled_size, window_times
 from vlalign.extract.decoding.windows import Row
-from vlalign.extract.jobs import wanted_of
-from vlalign.extract.probing import probe_videos
-from vlalign.extract.selection import list_folder
+from vlalign.extract.pipeline.jobs import wanted_of
+from vlalign.extract.pipeline.probing import probe_videos
+from vlalign.extract.videos.selection import list_folder
 from vlalign.storage import FeatureStore
 from vlalign.storage.common.errors import UserError
+from vlalign.storage.common.files import read_jsonl
 from vlalign.storage.common.problems import Problems
-from vlalign.storage.files import read_jsonl
 from vlalign.storage.profiles import LOGMEL, PROFILES
 
 PICTURED = [profile for profile in PROFILES.values() if profile.name != LOGMEL]

@@ -15,7 +15,7 @@ from PIL import Image
 from torchvision.transforms import InterpolationMode
 from torchvision.transforms.v2 import functional
 from vlalign.extract.decoding.kernels import KERNELS, NAMES, Kernel
-from vlalign.extract.render import render_video
+from vlalign.extract.videos.demo import render_video
 
 sides = st.integers(8, 300)
 

@@ -10,7 +10,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 from helpers.extractors import run, stub
-from vlalign.extract import jobs, load_extractor
+from vlalign.extract import load_extractor
 from vlalign.extract.decoding import process as decode_process
 from vlalign.extract.decoding.decode import Finished, Started, Wanted
 from vlalign.extract.decoding.errors import VideoError
@@ -36,7 +36,8 @@ from vlalign.extract.decoding.probe import LONGEST_VIDEO_SECONDS
 from vlalign.extract.decoding.process import MAX_ANSWER_BYTES, DecodeProcess
 from vlalign.extract.decoding.sampling import num_windows, sample_frames
 from vlalign.extract.decoding.sound import Heard
-from vlalign.extract.jobs import Job, wanted_of
+from vlalign.extract.pipeline import jobs
+from vlalign.extract.pipeline.jobs import Job, wanted_of
 from vlalign.storage.profiles import PROFILES
 
 MESSAGES: list[Message] = [

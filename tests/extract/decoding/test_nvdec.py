@@ -15,7 +15,7 @@ from helpers.extractors import stub
 from helpers.fake_cuda import pretended
 from helpers.needs import SYSTEM, skip_without
 from vlalign.extract import load_extractor
-from vlalign.extract.cli import main as extract_main
+from vlalign.extract.cli.extract import main as extract_main
 from vlalign.extract.decoding import nvdec_backend
 from vlalign.extract.decoding.backends import choose_backends
 from vlalign.extract.decoding.errors import NotTrusted
@@ -33,13 +33,13 @@ from vlalign.extract.decoding.nvdec_backend import (
 from vlalign.extract.decoding.probe import probe_video
 from vlalign.extract.decoding.process import DecodeProcess
 from vlalign.extract.decoding.scaling import Size
-from vlalign.extract.engine import video_engine
+from vlalign.extract.pipeline.engine import video_engine
 from vlalign.storage import FeatureStore
 from vlalign.storage.common.errors import UserError
-from vlalign.storage.describe import describe
-from vlalign.storage.layout import DatasetFolder
+from vlalign.storage.dataset.folder import DatasetFolder
 from vlalign.storage.profiles import PROFILES
 from vlalign.storage.records import Profile
+from vlalign.storage.stores.description import describe
 
 NO_GPU = skip_without(SYSTEM, ["a CUDA that refuses"] if torch.cuda.is_available() else [])
 SATURATED = ["ok_h264.mp4", list(REAL)[4]]

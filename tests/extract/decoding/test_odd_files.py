@@ -13,7 +13,7 @@ from helpers.numbered import constant, numbered_picture, numbers_of, write_video
 from helpers.odd_videos import SOURCE, call, write_source
 from helpers.videos import remux
 from helpers.zoo import VIDEOS
-from vlalign.extract.cli import main
+from vlalign.extract.cli.extract import main
 from vlalign.extract.decoding.backends import BACKENDS, choose_backends
 from vlalign.extract.decoding.errors import VideoError
 from vlalign.extract.decoding.kernels import LIBSWSCALE, PILLOW

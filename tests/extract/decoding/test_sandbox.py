@@ -21,7 +21,7 @@ from vlalign.extract.decoding.errors import VideoError
 from vlalign.extract.decoding.kernels import LIBSWSCALE, PILLOW
 from vlalign.extract.decoding.messages import RowReady
 from vlalign.extract.decoding.process import DecodeProcess
-from vlalign.extract.render import render_video
+from vlalign.extract.videos.demo import render_video
 
 LACKING = sandbox.lacks()
 

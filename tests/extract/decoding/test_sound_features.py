@@ -13,18 +13,18 @@ from helpers.needs import needs_linux
 from helpers.sounds import heard, tone, write_clip, write_sound
 from helpers.videos import remux
 from vlalign.extract import extract_video, load_extractor
-from vlalign.extract.cli import main
+from vlalign.extract.cli.extract import main
 from vlalign.extract.decoding import log_mel, sound
 from vlalign.extract.decoding import process as decode_process
 from vlalign.extract.decoding.errors import VideoError
 from vlalign.extract.decoding.log_mel import RATE
 from vlalign.extract.decoding.probe import probe_video
-from vlalign.extract.engine import extract_videos
-from vlalign.extract.jobs import Job
+from vlalign.extract.pipeline.engine import extract_videos
+from vlalign.extract.pipeline.jobs import Job
 from vlalign.storage import FeatureStore
 from vlalign.storage.common.errors import UserError
-from vlalign.storage.files import read_jsonl
-from vlalign.storage.layout import DatasetFolder
+from vlalign.storage.common.files import read_jsonl
+from vlalign.storage.dataset.folder import DatasetFolder
 from vlalign.storage.profiles import PROFILES
 
 # In one pass with the pictures
@@ -78,7 +78,7 @@ def test_missing_streams_are_left_out_and_others_extracted(clips, logmel):
 
 ENDING = """
 import os, signal, time
-from vlalign.extract.decoding import answer, child, sound
+from vlalign.extract.decoding import child, request_handler as answer, sound
 
 def ending(*args, **how):
     for part in sound.sound_rows(*args, **how):

@@ -17,9 +17,9 @@ from safetensors.torch import save_file
 from timm.models import save_for_hf
 from vlalign.extract import load_extractor
 from vlalign.extract.encoders.hub_text import load_hub_text_tower
-from vlalign.extract.render import render_video
+from vlalign.extract.videos.demo import render_video
 from vlalign.storage import UserError, Weights
-from vlalign.storage.model_files import ModelFiles
+from vlalign.storage.hub.files import ModelFiles
 from vlalign.storage.profiles import PROFILES
 
 CLIP = PROFILES["clip_vit_b32"]

@@ -23,17 +23,17 @@ from PIL import Image
 from safetensors.torch import load_file, save_file
 from transformers.video_utils import VideoMetadata, default_sample_indices_fn
 from vlalign.extract import extract_video, load_extractor
-from vlalign.extract.cli import main as extract_main
+from vlalign.extract.cli.extract import main as extract_main
 from vlalign.extract.decoding.decode import decode_video
 from vlalign.extract.decoding.probe import probe_video
 from vlalign.extract.decoding.windows import Row
 from vlalign.extract.encoders.hub import HubEncoder
 from vlalign.extract.extractor import load_for_store
-from vlalign.extract.jobs import wanted_of
-from vlalign.extract.render import render_video
+from vlalign.extract.pipeline.jobs import wanted_of
+from vlalign.extract.videos.demo import render_video
 from vlalign.storage import FeatureStore, UserError
-from vlalign.storage.hub_names import read_hub_name
-from vlalign.storage.layout import DatasetFolder
+from vlalign.storage.dataset.folder import DatasetFolder
+from vlalign.storage.hub.names import read_hub_name
 
 WIDTH, HEIGHT = 100, 70
 SPECIAL_TOKENS = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1}

@@ -8,9 +8,9 @@ import transformers
 from helpers.dual_encoders import FAMILIES, TEXTS, TOO_LONG, own_text_vectors, save_dual_encoder
 from helpers.hub_models import SMALL
 from vlalign.extract.encoders.hub_text import load_hub_text_tower
-from vlalign.extract.encoders.text_rules import NoTextRule
+from vlalign.extract.encoders.text_preparation import NoTextRule
 from vlalign.storage import Weights
-from vlalign.storage.model_files import ModelFiles
+from vlalign.storage.hub.files import ModelFiles
 from vlalign.storage.profiles import PROFILES
 
 pytestmark = pytest.mark.portable

@@ -11,7 +11,7 @@ from timm.data import create_transform, resolve_model_data_config
 from timm.models import save_for_hf
 from vlalign.extract import extract_video, load_extractor
 from vlalign.extract.encoders import hub
-from vlalign.extract.render import render_video
+from vlalign.extract.videos.demo import render_video
 from vlalign.storage import UserError
 
 pytestmark = pytest.mark.portable

@@ -14,7 +14,7 @@ from vlalign.extract.models import MODELS, resnet3d
 from vlalign.extract.models.r2plus1d import R2Plus1D34
 from vlalign.extract.models.resnet152 import ResNet152
 from vlalign.extract.models.s3d import S3D
-from vlalign.extract.weights import load_published
+from vlalign.extract.models.weights import load_published
 from vlalign.storage.common.errors import UserError
 
 WRAPPINGS = {

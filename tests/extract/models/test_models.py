@@ -28,7 +28,7 @@ from vlalign.extract.extractor import Extractor
 from vlalign.extract.models import MODELS
 from vlalign.extract.models.resnet152 import ResNet152
 from vlalign.extract.models.s3d import S3D
-from vlalign.extract.weights import load_random
+from vlalign.extract.models.weights import load_random
 from vlalign.storage.common.errors import UserError
 from vlalign.storage.profiles import FRAME_MAPS, LOGMEL, PROFILES
 from vlalign.storage.records import Weights

@@ -25,7 +25,7 @@ from vlalign.extract.verification.compare import Alternatives, compare
 from vlalign.extract.verification.recipes import Recipes
 from vlalign.storage import VideoFeatures
 from vlalign.storage.common.errors import UserError
-from vlalign.storage.exchange.foreign import feature_files, read_features
+from vlalign.storage.exchange.readers import feature_files, read_features
 
 
 def write_h5(path: Path, **arrays) -> None:

@@ -10,10 +10,10 @@ import torch
 from helpers.foreign import rows
 from helpers.videos import scene
 from vlalign.extract import extract_video
-from vlalign.extract.cli import main
-from vlalign.extract.jobs import wanted_of
-from vlalign.extract.render import render_video
+from vlalign.extract.cli.extract import main
+from vlalign.extract.pipeline.jobs import wanted_of
 from vlalign.extract.verification.recipes import read_windows
+from vlalign.extract.videos.demo import render_video
 from vlalign.storage import FeatureStore
 
 # The command

@@ -9,7 +9,7 @@ from vlalign.preprocess.datasets.custom.ids import match_ids
 from vlalign.storage import VideoRecord, read_captions
 from vlalign.storage.common.errors import UserError
 from vlalign.storage.common.problems import Problems
-from vlalign.storage.layout import DatasetFolder
+from vlalign.storage.dataset.folder import DatasetFolder
 
 VIDEOS = [VideoRecord(video_id=name, path=f"/data/videos/{name}.mp4") for name in ("a", "b/c", "d")]
 

@@ -7,7 +7,7 @@ from helpers.readers import (
 )
 from helpers.spoken_files import PLACES_TRAIN, PLACES_VAL, places_entry, places_files
 from helpers.videos import touch
-from vlalign.extract.selection import list_folder
+from vlalign.extract.videos.selection import list_folder
 from vlalign.preprocess.datasets import places
 from vlalign.preprocess.datasets.places import id_of
 from vlalign.storage.common.errors import UserError

@@ -7,11 +7,11 @@ import pytest
 from vlalign.preprocess.datasets import custom, howto100m, subtitles
 from vlalign.preprocess.datasets.subtitles.cues import plain, read_cues
 from vlalign.preprocess.datasets.subtitles.files import video_ids
-from vlalign.preprocess.readers import choose_reader
+from vlalign.preprocess.reader_choice import choose_reader
 from vlalign.storage import Caption, VideoRecord
 from vlalign.storage.common.errors import UserError
 from vlalign.storage.common.problems import Problems
-from vlalign.storage.layout import DatasetFolder
+from vlalign.storage.dataset.folder import DatasetFolder
 
 SRT = """1
 00:00:01,000 --> 00:00:02,500

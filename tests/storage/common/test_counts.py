@@ -1,7 +1,7 @@
 """Counts in messages."""
 
 import pytest
-from vlalign.storage.common.counts import number_of
+from vlalign.storage.common.terminal import number_of
 
 
 @pytest.mark.parametrize(

@@ -2,9 +2,9 @@
 
 import pickle
 
-from vlalign.storage.common.command import run_command
+from vlalign.storage.cli.command import run_command
+from vlalign.storage.cli.parser import command_parser
 from vlalign.storage.common.errors import SettingError
-from vlalign.storage.common.parser import command_parser
 
 
 def test_a_setting_error_names_the_argument_in_python_and_the_option_in_a_command(capsys):

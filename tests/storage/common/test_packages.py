@@ -88,10 +88,12 @@ def run(environment: dict[str, str], folder: Path, code: str) -> subprocess.Comp
 @pytest.mark.parametrize(
     ("command", "code"),
     [
-        pytest.param("storage.cli import main; main(['--version'])", 0, id="version"),
-        pytest.param("storage.cli import main; sys.exit(main(['ls', '--verbose', '--root', '.']))", 2, id="verbose"),
-        pytest.param("extract.cli_doctor import main; main(['--root', '.'])", 0, id="doctor"),
-        pytest.param("train.runs import describe_software; print(describe_software())", 0, id="a run"),
+        pytest.param("storage.cli.store import main; main(['--version'])", 0, id="version"),
+        pytest.param(
+            "storage.cli.store import main; sys.exit(main(['ls', '--verbose', '--root', '.']))", 2, id="verbose"
+        ),
+        pytest.param("extract.cli.doctor import main; main(['--root', '.'])", 0, id="doctor"),
+        pytest.param("train.runs.folder import describe_software; print(describe_software())", 0, id="a run"),
     ],
 )
 def test_without_an_installation_the_version_is_given_as_such(on_the_import_path, tmp_path, command, code):
@@ -104,7 +106,9 @@ def test_a_store_made_without_an_installation_says_so(on_the_import_path, tmp_pa
     (tmp_path / "videos").mkdir()
     shutil.copy(short_video, tmp_path / "videos" / "v.mp4")
     call = ["--root", ".", "--dataset", "mine", "--videos", "videos", "--features", "logmel"]
-    done = run(on_the_import_path, tmp_path, f"from vlalign.extract.cli import main; raise SystemExit(main({call}))")
+    done = run(
+        on_the_import_path, tmp_path, f"from vlalign.extract.cli.extract import main; raise SystemExit(main({call}))"
+    )
     assert done.returncode == 0, done.stderr
     from vlalign.storage import FeatureStore
 

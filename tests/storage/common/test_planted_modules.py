@@ -12,7 +12,7 @@ import pytest
 from helpers.needs import SYSTEM, skip_without
 from helpers.videos import scene
 from torch._inductor.runtime.cache_dir_utils import cache_dir
-from vlalign.extract.render import render_video
+from vlalign.extract.videos.demo import render_video
 from vlalign.storage.common.errors import UserError
 from vlalign.storage.common.programs import (
     COMPILED_CODE,

@@ -6,7 +6,7 @@ import sys
 import numpy as np
 import pytest
 from vlalign.storage import VideoFeatures, Weights, write_shard
-from vlalign.storage.cli import main as store_main
+from vlalign.storage.cli.store import main as store_main
 from vlalign.storage.common.problems import Problems
 from vlalign.storage.common.progress import progress
 from vlalign.storage.common.terminal import harmless, say

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 from helpers.needs import SYSTEM, skip_without
-from vlalign.storage.allowed import allow_folder
 from vlalign.storage.common.errors import UserError
 from vlalign.storage.common.writing import (
     check_folders,
@@ -19,7 +18,8 @@ from vlalign.storage.common.writing import (
     remove_tree,
     written_whole,
 )
-from vlalign.storage.layout import DatasetFolder
+from vlalign.storage.dataset.folder import DatasetFolder
+from vlalign.storage.dataset.trusted_folders import allow_folder
 
 
 @pytest.fixture

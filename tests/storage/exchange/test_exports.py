@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from vlalign.storage import FeatureStore, VideoFeatures, Weights, write_shard
 from vlalign.storage.common.errors import UserError
 from vlalign.storage.common.problems import Problems
+from vlalign.storage.exchange.declared_profile import read_profile
 from vlalign.storage.exchange.exports import FORMS, export_store
-from vlalign.storage.exchange.foreign import foreign_videos
 from vlalign.storage.exchange.imports import IMPORTED
-from vlalign.storage.exchange.stated import read_profile
+from vlalign.storage.exchange.readers import foreign_videos
 
 pytestmark = pytest.mark.portable
 

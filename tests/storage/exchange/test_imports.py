@@ -8,8 +8,8 @@ import pytest
 from helpers.foreign_files import PROFILE, WEIGHTS, A, B, imported, rows, write_pickle
 from vlalign.storage import FeatureStore, VideoFeatures, Weights, write_shard
 from vlalign.storage.common.errors import UserError
+from vlalign.storage.common.files import file_identity
 from vlalign.storage.exchange.imports import IMPORTED
-from vlalign.storage.files import file_identity
 
 
 def times_of(folder: Path, video_id: str = "x") -> tuple[list[float], list[float], float]:

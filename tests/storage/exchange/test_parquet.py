@@ -11,13 +11,13 @@ import pyarrow.parquet as pq
 import pytest
 from helpers.foreign_files import IDS, PROFILE, assert_same, imported, make_store, read_all
 from vlalign.storage import FeatureStore, VideoFeatures, Weights, write_shard
-from vlalign.storage.cli import main as store_main
+from vlalign.storage.cli.store import main as store_main
 from vlalign.storage.common.problems import Problems
+from vlalign.storage.dataset.folder import DatasetFolder
 from vlalign.storage.exchange import parquet
-from vlalign.storage.exchange.card import card
+from vlalign.storage.exchange.dataset_card import card
+from vlalign.storage.exchange.declared_profile import read_profile
 from vlalign.storage.exchange.exports import export_store
-from vlalign.storage.exchange.stated import read_profile
-from vlalign.storage.layout import DatasetFolder
 
 
 def test_other_programs_read_a_row_for_each_window(tmp_path):

@@ -1,7 +1,7 @@
 """Which hosts may be contacted: none on this machine or in a private network unless the user allows it."""
 
 import pytest
-from vlalign.extract.cli import main
+from vlalign.extract.cli.extract import main
 from vlalign.storage.common.errors import UserError
 from vlalign.storage.remote.addresses import AddressRefused, host_named, refuse_private
 

@@ -14,13 +14,13 @@ from pathlib import Path
 import pytest
 from helpers.stores import video, write
 from vlalign.storage import FeatureStore
-from vlalign.storage.cli import main
+from vlalign.storage.cli.store import main
 from vlalign.storage.common.errors import UserError
+from vlalign.storage.common.user_state import state_file, writable_state_file
 from vlalign.storage.remote import files
 from vlalign.storage.remote.links import trust, trusted_links
 from vlalign.storage.remote.store import RemoteStore
 from vlalign.storage.shards.read import read_shard
-from vlalign.storage.state import state_file, writable_state_file
 
 WINS = "9" * 20 + "-00000000.h5"
 """A shard's name, later than all others."""

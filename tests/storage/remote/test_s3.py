@@ -18,16 +18,19 @@ from helpers.stores import video, write
 from helpers.toy import make_toy
 from helpers.training import TWO_STEPS
 from s3fs import S3FileSystem
-from vlalign.extract import fetch, run
-from vlalign.extract.cli import main as extract_main
-from vlalign.storage import FeatureStore, VideoRecord, care
-from vlalign.storage.cli import main as store_main
-from vlalign.storage.files import read_jsonl
-from vlalign.storage.layout import DatasetFolder
-from vlalign.storage.remote import files, opening
+from vlalign.extract.cli.extract import main as extract_main
+from vlalign.extract.pipeline import download as fetch
+from vlalign.extract.pipeline import write as run
+from vlalign.storage import FeatureStore, VideoRecord
+from vlalign.storage.cli.store import main as store_main
+from vlalign.storage.common.files import read_jsonl
+from vlalign.storage.dataset.folder import DatasetFolder
+from vlalign.storage.remote import file_systems as opening
+from vlalign.storage.remote import files
 from vlalign.storage.remote import store as module
 from vlalign.storage.remote.store import RemoteStore, is_stub, link_store
-from vlalign.train.cli_train import main as train_main
+from vlalign.storage.stores import maintenance as care
+from vlalign.train.cli.train import main as train_main
 
 ADDRESS = "s3://films/all"
 LITTLE_AT_ONCE = (
@@ -150,7 +153,7 @@ def test_an_address_that_cannot_be_written_is_one_line_before_work_begins(
 ):
     address, faults, code, words = REFUSALS[case]
     s3.fail(*(Fault(what=what, status=status, methods=m, path=path) for what, status, m, path in faults))
-    monkeypatch.setattr("vlalign.extract.dataset.choose_videos", pytest.fail)
+    monkeypatch.setattr("vlalign.extract.pipeline.dataset.choose_videos", pytest.fail)
     dataset = films(tmp_path / "root", short_video, 1)
     assert extract_main(options(dataset, "--stores", address)) == code
     error = error_of(capsys)

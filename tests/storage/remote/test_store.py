@@ -13,14 +13,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 from helpers.stores import video, write
-from vlalign.extract.cli import main as extract_main
-from vlalign.storage import FeatureStore, VideoRecord, care
-from vlalign.storage.cli import main as store_main
+from vlalign.extract.cli.extract import main as extract_main
+from vlalign.storage import FeatureStore, VideoRecord
+from vlalign.storage.cli.store import main as store_main
 from vlalign.storage.common.errors import UserError
-from vlalign.storage.layout import DatasetFolder
-from vlalign.storage.remote import files, web
+from vlalign.storage.dataset.folder import DatasetFolder
+from vlalign.storage.remote import files
+from vlalign.storage.remote import http_client as web
 from vlalign.storage.remote import store as module
 from vlalign.storage.remote.store import is_stub, link_store
+from vlalign.storage.stores import maintenance as care
 from vlalign.train.data.clip_features import ClipFeatures
 from vlalign.train.data.clips import Clip
 

@@ -28,12 +28,13 @@ from helpers.store_life import (
     through_h5py,
 )
 from helpers.stores import PROFILE, in_forked_child, write
-from vlalign.storage import FeatureStore, care
+from vlalign.storage import FeatureStore
 from vlalign.storage.common.errors import UserError
-from vlalign.storage.shard_names import shard_path
 from vlalign.storage.shards.format import COLUMNS
+from vlalign.storage.shards.names import shard_path
 from vlalign.storage.shards.read import read_shard
-from vlalign.storage.store_folder import shard_files
+from vlalign.storage.stores import maintenance as care
+from vlalign.storage.stores.folder import shard_files
 
 
 def flipped(content, elsewhere, rng):

@@ -33,12 +33,12 @@ from helpers.store_life import (
     through_h5py,
 )
 from helpers.stores import DIMENSION, PROFILE, WEIGHTS, in_forked_child, write
-from vlalign.storage import care
 from vlalign.storage.records import StoredVideo
-from vlalign.storage.shard_names import shard_path
 from vlalign.storage.shards.format import Provenance, checksum
+from vlalign.storage.shards.names import shard_path
 from vlalign.storage.shards.write import VideoRows, make_index, stored_columns, write_rows
-from vlalign.storage.store_folder import shard_files
+from vlalign.storage.stores import maintenance as care
+from vlalign.storage.stores.folder import shard_files
 
 
 @pytest.fixture

@@ -15,10 +15,10 @@ import vlalign.storage.shards.format as shard_format
 from helpers.stores import DIMENSION, PROFILE, in_forked_child, video, write
 from vlalign.storage import FeatureStore
 from vlalign.storage.common.errors import UserError
-from vlalign.storage.files import written_whole
+from vlalign.storage.common.files import written_whole
 from vlalign.storage.records import Weights
 from vlalign.storage.shards.format import FIRST_LINE, Provenance, rest_crc32
-from vlalign.storage.thumbnails import Thumbnail, write_thumbnails
+from vlalign.storage.stores.thumbnails import Thumbnail, write_thumbnails
 
 pytestmark = pytest.mark.portable
 

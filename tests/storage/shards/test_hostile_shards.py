@@ -10,11 +10,11 @@ from helpers.stores import video, write
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from vlalign.storage import FeatureStore
-from vlalign.storage.cli import main as store_main
+from vlalign.storage.cli.store import main as store_main
 from vlalign.storage.common.errors import UserError
-from vlalign.storage.describe import describe
 from vlalign.storage.shards.format import BLOCK_BYTES, FIRST_LINE, crc32
 from vlalign.storage.shards.read import read_shard
+from vlalign.storage.stores.description import describe
 
 
 def saying(content: bytes, about: dict) -> bytes:

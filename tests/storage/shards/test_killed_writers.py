@@ -22,7 +22,8 @@ from helpers.store_life import (
     seconds_of,
     start,
 )
-from vlalign.storage import FeatureStore, care
+from vlalign.storage import FeatureStore
+from vlalign.storage.stores import maintenance as care
 
 
 @pytest.mark.parametrize("num_kills", [20, pytest.param(200, marks=pytest.mark.slow)])

@@ -10,17 +10,17 @@ from pathlib import Path
 import pytest
 from helpers.toy import make_toy
 from helpers.training import TWO_STEPS, at
-from vlalign.storage.files import read_json, write_json
-from vlalign.train.cli_evaluate import main as evaluate_main
-from vlalign.train.cli_train import main as train_main
+from vlalign.storage.common.files import read_json, write_json
+from vlalign.train.cli.evaluate import main as evaluate_main
+from vlalign.train.cli.train import main as train_main
 from vlalign.train.comparison import measures
 from vlalign.train.comparison.groups import group_runs, runs_table
 from vlalign.train.comparison.records import RunRecord
 from vlalign.train.comparison.suite_files import all_suites, row_config
 from vlalign.train.comparison.suites import RowResult, suite_table
 from vlalign.train.comparison.table import FORMATS
-from vlalign.train.papers import RECIPES
-from vlalign.train.papers.departures import Departure, all_departures, departures_of
+from vlalign.train.recipes.departures import Departure, all_departures, departures_of
+from vlalign.train.recipes.papers import RECIPES
 
 TOP = Path(__file__).resolve().parents[3]
 PLACE = re.compile(r"\b((sub)?sections?|appendix|appendices|Eq\.|Tables?|Figures?|pages?) [\dA-G]", re.IGNORECASE)

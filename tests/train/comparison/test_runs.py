@@ -11,12 +11,12 @@ import pytest
 from helpers.toy import make_toy
 from helpers.training import TWO_STEPS, at
 from vlalign.storage import Caption, read_captions
-from vlalign.storage.captions import read_captions_about, write_captions_about, write_part
+from vlalign.storage.captions.files import read_captions_about, write_captions_about, write_part
 from vlalign.storage.common.errors import UserError
-from vlalign.storage.files import read_json, read_jsonl, write_json
-from vlalign.train.cli_evaluate import main as evaluate_main
-from vlalign.train.cli_runs import main as runs_main
-from vlalign.train.cli_train import main as train_main
+from vlalign.storage.common.files import read_json, read_jsonl, write_json
+from vlalign.train.cli.evaluate import main as evaluate_main
+from vlalign.train.cli.runs import main as runs_main
+from vlalign.train.cli.train import main as train_main
 from vlalign.train.comparison.manage import delete_run, rename_run
 from vlalign.train.comparison.overview import list_runs
 from vlalign.train.comparison.pairs import read_answers

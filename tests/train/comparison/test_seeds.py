@@ -7,8 +7,8 @@ import pytest
 from helpers.toy import make_toy
 from helpers.training import TRAIN_COMMAND, TWO_STEPS, at, torchrun
 from vlalign.storage.common.errors import SettingError
-from vlalign.storage.files import read_json
-from vlalign.train.cli_train import main as train_main
+from vlalign.storage.common.files import read_json
+from vlalign.train.cli.train import main as train_main
 from vlalign.train.comparison.seeds import parse_seeds, shown_seeds, train_seeds
 
 SETTINGS = {"objective": "taco", "features": "s3d", "num_steps": 2, "batch_size": 4, "num_negatives": 2}

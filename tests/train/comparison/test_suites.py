@@ -8,11 +8,11 @@ from helpers.labelled import make_steps
 from helpers.needs import shared
 from helpers.toy import make_toy
 from helpers.training import TRAIN_COMMAND, at, torchrun
-from vlalign.storage.captions import write_captions_about
+from vlalign.storage.captions.files import write_captions_about
 from vlalign.storage.common.errors import SettingError
-from vlalign.train.cli_train import main as train_main
+from vlalign.train.cli.train import main as train_main
 from vlalign.train.comparison.suite_files import all_suites, read_suite, row_config, row_settings
-from vlalign.train.tasks import TASKS
+from vlalign.train.evaluation import TASKS
 
 SMALL = [
     "--features",

@@ -11,14 +11,14 @@ from helpers.training import PAIR_CASES, make_trainer, settings_of, trainer
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from vlalign.storage import Caption
-from vlalign.storage.captions import caption_table
-from vlalign.train.checkpoint import save_state
-from vlalign.train.config import train_config
+from vlalign.storage.captions.files import caption_table
 from vlalign.train.data.batches import Batches, CandidateBatches, VideoBatches
 from vlalign.train.data.order import StoredOrder
 from vlalign.train.data.pairs import make_pairs
-from vlalign.train.run_layout import STATE_FILE
-from vlalign.train.workers import Workers
+from vlalign.train.distributed import Workers
+from vlalign.train.recipes.train_config import train_config
+from vlalign.train.run_file_names import STATE_FILE
+from vlalign.train.runs.checkpoint import save_state
 
 
 def test_batches_hold_different_clips_and_pass_over_all_of_them():

@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 import torch
 from vlalign.storage import Caption, FeatureStore, VideoFeatures, Weights, write_shard
-from vlalign.storage.captions import caption_table
+from vlalign.storage.captions.files import caption_table
 from vlalign.storage.profiles import PROFILES
 from vlalign.train.data.clip_features import ClipFeatures
 from vlalign.train.data.clips import Clip
 from vlalign.train.data.pairs import make_pairs
 from vlalign.train.data.text_encoders import small_bert
+from vlalign.train.loop.trainer import set_feature_statistics
 from vlalign.train.models.transformer import VideoTextModel
-from vlalign.train.trainer import set_feature_statistics
 
 
 def make_store(folder, features: str, rows_of_video: dict[str, np.ndarray], seconds_per_row: float) -> FeatureStore:

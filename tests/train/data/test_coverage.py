@@ -5,10 +5,10 @@ from helpers.labelled import make_questions, make_segments, make_steps
 from helpers.toy import make_toy
 from helpers.training import at
 from vlalign.storage import Caption, read_captions
-from vlalign.storage.captions import read_captions_about, write_captions_about, write_part
-from vlalign.storage.files import read_json, write_json
-from vlalign.train.cli_evaluate import main as evaluate_main
-from vlalign.train.cli_train import main as train_main
+from vlalign.storage.captions.files import read_captions_about, write_captions_about, write_part
+from vlalign.storage.common.files import read_json, write_json
+from vlalign.train.cli.evaluate import main as evaluate_main
+from vlalign.train.cli.train import main as train_main
 
 TRAIN = ["--num-steps", "2", "--batch-size", "4", "--run-name", "r"]
 

@@ -4,7 +4,7 @@ import mmap
 
 import numpy as np
 from helpers.training import PAIR_CASES, trainer
-from vlalign.storage.word_vectors import read_word_vectors
+from vlalign.storage.captions.word_vectors import read_word_vectors
 from vlalign.train.data.clip_features import ClipFeatures
 from vlalign.train.data.pair_weights import PARTS_SEED
 from vlalign.train.data.text import average_words

@@ -6,14 +6,14 @@ from helpers.stores import video, write
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from vlalign.storage import Caption, FeatureStore, read_captions
-from vlalign.storage.caption_table import CaptionTable
-from vlalign.storage.captions import caption_table, write_captions_about, write_part
+from vlalign.storage.captions.files import caption_table, write_captions_about, write_part
+from vlalign.storage.captions.table import CaptionTable
 from vlalign.storage.common.errors import UserError
 from vlalign.storage.common.problems import Problems
-from vlalign.storage.layout import DatasetFolder
+from vlalign.storage.dataset.folder import DatasetFolder
 from vlalign.train.data.clip_features import ClipFeatures
 from vlalign.train.data.clips import Clip, Clips, Groups
-from vlalign.train.data.kept_pairs import read_pairs
+from vlalign.train.data.pair_cache import read_pairs
 from vlalign.train.data.pairs import make_pairs
 from vlalign.train.data.usable import why_none
 

@@ -5,14 +5,14 @@ import pytest
 from helpers.spoken import make_spoken
 from helpers.training import SPOKEN, at, options
 from vlalign.storage import Caption
-from vlalign.storage.captions import write_part
-from vlalign.train.cli_train import main as train_main
+from vlalign.storage.captions.files import write_part
+from vlalign.train.cli.train import main as train_main
 from vlalign.train.data.recordings import Recordings
 
 
 def test_recordings_are_normalised_and_truncated(spoken):
     from vlalign.storage import FeatureStore
-    from vlalign.storage.captions import read_captions
+    from vlalign.storage.captions.files import read_captions
 
     store = FeatureStore(spoken.features("logmel"))
     captions = read_captions(spoken.captions)[:3]

@@ -11,18 +11,18 @@ from helpers.training import TRAIN, at, check_stopped_run, trainer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from vlalign.storage import Caption, FeatureStore, MemoryStore, write_shard
-from vlalign.storage.captions import caption_table
-from vlalign.storage.care import compact
+from vlalign.storage.captions.files import caption_table
 from vlalign.storage.common.errors import UserError
 from vlalign.storage.remote import store
 from vlalign.storage.remote.store import is_stub, link_store
-from vlalign.train.checkpoint import save_state
-from vlalign.train.config import train_config
+from vlalign.storage.stores.maintenance import compact
 from vlalign.train.data.batches import Batches, VideoBatches
 from vlalign.train.data.clip_features import ClipFeatures
 from vlalign.train.data.examples import PairExamples, Source
 from vlalign.train.data.pairs import Pairs, make_pairs
 from vlalign.train.data.shard_order import ShardOrder, clips_in_shards, group_by_shard, videos_in_shards
+from vlalign.train.recipes.train_config import train_config
+from vlalign.train.runs.checkpoint import save_state
 
 SHARD_SIZES = [5, 1, 40, 17, 8, 29]
 """Videos in each shard."""

@@ -5,7 +5,7 @@ from vlalign.storage import Caption, IdfEntry
 from vlalign.storage.common.errors import UserError
 from vlalign.train.data.text import TokenWeights, tokenize
 from vlalign.train.data.text_encoders import new_text_encoder, small_tokenizer
-from vlalign.train.workers import Workers
+from vlalign.train.distributed import Workers
 
 IDF = [
     IdfEntry(word="circle", part_of_speech="NOUN", document_count=9, idf=1.0),

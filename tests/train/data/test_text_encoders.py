@@ -27,7 +27,7 @@ from vlalign.storage.common.errors import UserError
 from vlalign.storage.records import Caption
 from vlalign.train.data.text import Pieces, TokenWeights
 from vlalign.train.data.text_encoders import new_text_encoder, saved_text_encoder
-from vlalign.train.workers import Workers
+from vlalign.train.distributed import Workers
 
 TEXTS = ["Cut the red  Onion, and fry it.", "ünder 3 pans ☃"]
 SMALL = {

@@ -12,17 +12,17 @@ from helpers.training import PAIR_CASES, QUESTIONS, SEGMENTS, at, gradient, trai
 from hypothesis import given
 from hypothesis import strategies as st
 from vlalign.storage import Caption, FeatureStore, MemoryStore, VideoFeatures, Weights, read_captions, write_shard
-from vlalign.storage.captions import caption_table, read_captions_about, write_captions_about, write_part
+from vlalign.storage.captions.files import caption_table, read_captions_about, write_captions_about, write_part
+from vlalign.storage.common.files import read_json
 from vlalign.storage.common.problems import Problems
-from vlalign.storage.files import read_json
-from vlalign.storage.layout import DatasetFolder
+from vlalign.storage.dataset.folder import DatasetFolder
 from vlalign.storage.profiles import PROFILES
-from vlalign.train.cli_evaluate import main as evaluate_main
-from vlalign.train.cli_search import main as search_main
-from vlalign.train.cli_train import main as train_main
+from vlalign.train.cli.evaluate import main as evaluate_main
+from vlalign.train.cli.search import main as search_main
+from vlalign.train.cli.train import main as train_main
 from vlalign.train.data.clip_features import ClipFeatures
 from vlalign.train.data.clips import Clip
-from vlalign.train.data.kept_pairs import read_pairs
+from vlalign.train.data.pair_cache import read_pairs
 from vlalign.train.data.usable import find_faults
 
 JUST_BEFORE, JUST_AFTER = math.nextafter(10.0, 0.0), math.nextafter(10.0, 11.0)
@@ -131,7 +131,7 @@ def test_times_that_no_clip_has_are_skipped(tmp_path, times):
 
 
 def test_pairs_that_an_older_version_kept_are_made_again(tmp_path, monkeypatch):
-    from vlalign.train.data import kept_pairs
+    from vlalign.train.data import pair_cache as kept_pairs
 
     dataset, features = made(tmp_path, asked(("v", 10.1, 10.3), ("v", 1.0, 2.0)), [ten_rows("v")])
     [old] = [read_pairs(dataset, features, Problems())]

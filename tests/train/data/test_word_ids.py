@@ -8,7 +8,7 @@ from helpers.training import in_processes
 from vlalign.storage.common.errors import UserError
 from vlalign.storage.records import Caption
 from vlalign.train.data.word_ids import WORD_LIST_FILE, WordIds
-from vlalign.train.workers import join_workers
+from vlalign.train.distributed import join_workers
 
 TEXTS = ["Cut the onion", "cut the RED pepper", "the cat's onion"]
 

@@ -2,8 +2,8 @@
 
 import torch
 from helpers.golden import reference_numbers
+from vlalign.train.distributed import Workers
 from vlalign.train.models.codebook import IDLE_STEPS, SharedCodebook
-from vlalign.train.workers import Workers
 
 
 def test_codebook_updates_equal_those_of_a_published_program():

@@ -19,13 +19,13 @@ from helpers.training import (
     options,
     trainer,
 )
-from vlalign.storage.files import read_json
-from vlalign.storage.layout import DatasetFolder
-from vlalign.train.checkpoint import load_run
-from vlalign.train.cli_evaluate import main as evaluate_main
-from vlalign.train.cli_search import main as search_main
-from vlalign.train.cli_train import main as train_main
+from vlalign.storage.common.files import read_json
+from vlalign.storage.dataset.folder import DatasetFolder
+from vlalign.train.cli.evaluate import main as evaluate_main
+from vlalign.train.cli.search import main as search_main
+from vlalign.train.cli.train import main as train_main
 from vlalign.train.models.codebook import SharedCodebook
+from vlalign.train.runs.checkpoint import load_run
 
 
 def test_cmcm_starts_from_the_weights_of_its_baseline(toy, capsys):

@@ -6,11 +6,11 @@ import pytest
 from helpers.labelled import make_questions, make_segments
 from helpers.training import EIGHT_STEPS, TASK_CASES, at, check_processes, check_stopped_run
 from vlalign.storage import Caption
-from vlalign.storage.captions import write_captions_about, write_part
-from vlalign.storage.files import read_json
-from vlalign.storage.layout import DatasetFolder
-from vlalign.train.cli_evaluate import main as evaluate_main
-from vlalign.train.cli_train import main as train_main
+from vlalign.storage.captions.files import write_captions_about, write_part
+from vlalign.storage.common.files import read_json
+from vlalign.storage.dataset.folder import DatasetFolder
+from vlalign.train.cli.evaluate import main as evaluate_main
+from vlalign.train.cli.train import main as train_main
 
 
 @pytest.fixture(scope="module")

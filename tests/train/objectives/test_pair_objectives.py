@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 from helpers.training import EIGHT_STEPS, PAIR_CASES, at, check_processes, check_stopped_run, options
-from vlalign.storage.files import read_json
-from vlalign.train.cli_evaluate import main as evaluate_main
-from vlalign.train.cli_search import main as search_main
-from vlalign.train.cli_train import main as train_main
+from vlalign.storage.common.files import read_json
+from vlalign.train.cli.evaluate import main as evaluate_main
+from vlalign.train.cli.search import main as search_main
+from vlalign.train.cli.train import main as train_main
 
 
 @pytest.mark.slow

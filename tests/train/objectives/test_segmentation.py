@@ -6,8 +6,8 @@ import torch
 from helpers.labelled import make_segments
 from helpers.training import SEGMENTS, gradient, trainer
 from vlalign.storage.common.errors import SettingError
-from vlalign.storage.layout import DatasetFolder
-from vlalign.train.trainer import Trainer
+from vlalign.storage.dataset.folder import DatasetFolder
+from vlalign.train.loop.trainer import Trainer
 
 
 @pytest.fixture(scope="module")

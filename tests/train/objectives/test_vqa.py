@@ -4,8 +4,8 @@ import pytest
 import torch
 from helpers.labelled import make_questions
 from helpers.training import QUESTIONS, gradient, trainer
-from vlalign.storage.layout import DatasetFolder
-from vlalign.train.trainer import Trainer
+from vlalign.storage.dataset.folder import DatasetFolder
+from vlalign.train.loop.trainer import Trainer
 
 
 @pytest.fixture(scope="module")

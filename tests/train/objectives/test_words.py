@@ -10,20 +10,20 @@ import torch
 from helpers.toy import make_toy
 from helpers.training import EIGHT_STEPS, at, check_stopped_run, trainer
 from torch.nn.functional import softplus
-from vlalign.storage.captions import read_captions, write_part
-from vlalign.storage.files import read_json
-from vlalign.train.cli_evaluate import main as evaluate_main
-from vlalign.train.cli_search import main as search_main
-from vlalign.train.cli_train import main as train_main
-from vlalign.train.config import train_config
+from vlalign.storage.captions.files import read_captions, write_part
+from vlalign.storage.common.files import read_json
+from vlalign.train.cli.evaluate import main as evaluate_main
+from vlalign.train.cli.search import main as search_main
+from vlalign.train.cli.train import main as train_main
 from vlalign.train.data.pairs import make_pairs
+from vlalign.train.distributed import Workers
+from vlalign.train.loop.step import add_to_average
+from vlalign.train.loop.validation import choose_stage_weights
 from vlalign.train.models.words import WIDTH, WordPair
 from vlalign.train.objectives.batch import Batch
 from vlalign.train.objectives.words import Words
-from vlalign.train.scoring import stage_scores
-from vlalign.train.step import add_to_average
-from vlalign.train.validation import choose_stage_weights
-from vlalign.train.workers import Workers
+from vlalign.train.recipes.train_config import train_config
+from vlalign.train.scoring.scorer import stage_scores
 
 WORDS = {"objective": "words", "encoder": "words"}
 DEFAULT = ["--features", "s3d", *EIGHT_STEPS]

@@ -5,7 +5,7 @@ import os
 import pytest
 from helpers.browser import needs_browser, open_browser, serve
 from helpers.toy import make_toy
-from vlalign.train.cli_train import main as train_main
+from vlalign.train.cli.train import main as train_main
 
 SETTINGS = ["--features", "s3d", "--num-steps", "4", "--batch-size", "8", "--validate-every", "4"]
 

@@ -12,10 +12,10 @@ import uvicorn
 from fastapi import Depends, FastAPI
 from starlette.responses import JSONResponse
 from vlalign.train.page import connections
+from vlalign.train.page.concurrency import MOST_WAITING, Busy, Turns
 from vlalign.train.page.connections import MOST_CONNECTIONS, Connection
 from vlalign.train.page.guard import Access, Guard
 from vlalign.train.page.serve import IDLE_SECONDS
-from vlalign.train.page.turns import MOST_WAITING, Busy, Turns
 
 HALF = b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n"
 

@@ -13,7 +13,7 @@ from helpers.clips_of_text import new_clip, save_clip, word_tokenizer
 from helpers.needs import package
 from helpers.videos import encode_frames
 from PIL import Image
-from vlalign.extract.cli import main as extract_main
+from vlalign.extract.cli.extract import main as extract_main
 
 pytestmark = [pytest.mark.slow, needs_browser]
 

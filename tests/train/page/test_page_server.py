@@ -17,21 +17,21 @@ from helpers.numbered import numbers_of
 from helpers.numbered import write_video as write_numbered
 from helpers.toy import make_toy
 from starlette.testclient import TestClient
-from vlalign.storage.care import remove
 from vlalign.storage.common.errors import SettingError
-from vlalign.storage.layout import DatasetFolder
+from vlalign.storage.dataset.folder import DatasetFolder
 from vlalign.storage.records import VideoRecord
+from vlalign.storage.stores.maintenance import remove
 from vlalign.train import open_search
-from vlalign.train.cli_serve import main as serve_main
-from vlalign.train.cli_train import main as train_main
+from vlalign.train.cli.serve import main as serve_main
+from vlalign.train.cli.train import main as train_main
 from vlalign.train.page import app as page_app
-from vlalign.train.page import clips as page_clips
+from vlalign.train.page import browser_clips as page_clips
 from vlalign.train.page.app import make_app
-from vlalign.train.page.clips import Clips, NoClip
+from vlalign.train.page.browser_clips import Clips, NoClip
+from vlalign.train.page.concurrency import Busy
 from vlalign.train.page.guard import POLICY, Access
 from vlalign.train.page.library import Library
 from vlalign.train.page.serve import serve
-from vlalign.train.page.turns import Busy
 
 TRAIN = ["--objective", "taco", "--features", "s3d", "--num-steps", "2", "--batch-size", "4", "--num-negatives", "2"]
 HOSTS = ["127.0.0.1", "localhost"]

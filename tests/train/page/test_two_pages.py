@@ -6,7 +6,7 @@ from helpers.browser import needs_browser, open_browser, serve
 from helpers.toy import make_toy
 from helpers.videos import encode_frames
 from vlalign.storage.records import VideoRecord
-from vlalign.train.cli_train import main as train_main
+from vlalign.train.cli.train import main as train_main
 
 pytestmark = [pytest.mark.slow, needs_browser]
 TRAIN = ["--features", "s3d", "--num-steps", "2", "--batch-size", "4"]

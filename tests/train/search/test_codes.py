@@ -6,8 +6,8 @@ from vlalign.storage import UserError
 from vlalign.train.search import codes
 from vlalign.train.search.codebook import encode, learn_codebook
 from vlalign.train.search.codes import CodedIndex, CodeFolder, open_codes
+from vlalign.train.search.exact_search import Scan
 from vlalign.train.search.index import WindowIndex, open_parts, write_part
-from vlalign.train.search.scan import Scan
 
 DIM, VIDEOS, WINDOWS = 100, 400, 10
 KEY = "{}"

@@ -13,8 +13,8 @@ from PIL import Image
 from transformers import AutoModel, Blip2Config, CLIPImageProcessor, CLIPProcessor
 from vlalign.storage import FeatureStore, UserError
 from vlalign.train import open_search
-from vlalign.train.cli_search import main as search_main
-from vlalign.train.search.examples import parse_example
+from vlalign.train.cli.search import main as search_main
+from vlalign.train.search.example_queries import parse_example
 
 
 @pytest.fixture(scope="module")

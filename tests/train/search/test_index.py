@@ -13,18 +13,19 @@ from helpers.toy import make_toy
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from vlalign.storage import FeatureStore, UserError, VideoFeatures, Weights, write_shard
-from vlalign.storage.care import remove
+from vlalign.storage.common.files import sha256_of
 from vlalign.storage.common.packages import EXTRAS, install_command
-from vlalign.storage.files import sha256_of
-from vlalign.storage.layout import DatasetFolder
+from vlalign.storage.dataset.folder import DatasetFolder
 from vlalign.storage.profiles import PROFILES
+from vlalign.storage.stores.maintenance import remove
 from vlalign.train import build_index, open_search
-from vlalign.train.cli_index import main as index_main
-from vlalign.train.cli_train import main as train_main
-from vlalign.train.search import build, codes, parts
+from vlalign.train.cli.index import main as index_main
+from vlalign.train.cli.train import main as train_main
+from vlalign.train.search import build, codes
+from vlalign.train.search import index_shards as parts
 from vlalign.train.search.duplicates import find_duplicates
+from vlalign.train.search.exact_search import half_product
 from vlalign.train.search.index import open_parts, part_files, read_part
-from vlalign.train.search.scan import half_product
 from vlalign.train.search.windows import plan_windows
 
 SECONDS = 21

@@ -9,19 +9,19 @@ import torch
 from helpers.clips_of_text import new_clip, save_clip, word_tokenizer
 from helpers.toy import make_toy
 from vlalign.extract import load_extractor
-from vlalign.extract.weights_place import known_place, remember_place
+from vlalign.extract.encoders.weights_places import known_place, remember_place
 from vlalign.storage import FeatureStore, UserError, VideoFeatures, Weights, write_shard
 from vlalign.storage.common.errors import SettingError
-from vlalign.storage.files import sha256_of
-from vlalign.storage.layout import DatasetFolder
+from vlalign.storage.common.files import sha256_of
+from vlalign.storage.dataset.folder import DatasetFolder
 from vlalign.storage.profiles import PROFILES
 from vlalign.train import open_search
-from vlalign.train.checkpoint import load_run
-from vlalign.train.cli_search import main as search_main
-from vlalign.train.cli_train import main as train_main
+from vlalign.train.cli.search import main as search_main
+from vlalign.train.cli.train import main as train_main
 from vlalign.train.data.clips import Clip
-from vlalign.train.scoring import stage_scores
-from vlalign.train.search.examples import VideoPart, parse_example
+from vlalign.train.runs.checkpoint import load_run
+from vlalign.train.scoring.scorer import stage_scores
+from vlalign.train.search.example_queries import VideoPart, parse_example
 from vlalign.train.search.windows import plan_windows
 
 pytestmark = pytest.mark.portable
@@ -45,7 +45,7 @@ def clip(tmp_path_factory):
 
 def of_texts(clip, features, num_videos=6):
     """Return a data set whose videos show each text for 10 s, one after the other, in a row a second."""
-    from vlalign.extract.text_tower import load_text_tower
+    from vlalign.extract.encoders.text_tower import load_text_tower
 
     weights = Weights(name="small-clip", sha256=sha256_of(clip / "model.safetensors"))
     texts_TD = load_text_tower(PROFILES["clip_vit_b32"], weights, clip).encode(TEXTS)

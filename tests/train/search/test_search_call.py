@@ -6,11 +6,11 @@ import pytest
 from helpers.toy import make_toy
 from vlalign.storage import UserError
 from vlalign.train import open_search
-from vlalign.train.cli_evaluate import main as evaluate_main
-from vlalign.train.cli_search import main
-from vlalign.train.cli_serve import main as serve_main
-from vlalign.train.cli_train import main as train_main
-from vlalign.train.search.examples import VideoPart, parse_example
+from vlalign.train.cli.evaluate import main as evaluate_main
+from vlalign.train.cli.search import main
+from vlalign.train.cli.serve import main as serve_main
+from vlalign.train.cli.train import main as train_main
+from vlalign.train.search.example_queries import VideoPart, parse_example
 
 TRAIN = ["--objective", "taco", "--features", "s3d", "--num-steps", "2", "--batch-size", "4", "--num-negatives", "2"]
 LONG = "cut the onion " * 30

@@ -10,12 +10,12 @@ from helpers.dual_encoders import save_dual_encoder
 from helpers.videos import extract_two_shapes
 from PIL import Image
 from vlalign.storage import FeatureStore, UserError
-from vlalign.storage.layout import DatasetFolder
+from vlalign.storage.dataset.folder import DatasetFolder
 from vlalign.storage.shards import write_shard
 from vlalign.train import build_index, open_search
 from vlalign.train.search import build
 from vlalign.train.search.index import open_parts, remove_parts, write_part
-from vlalign.train.search.parts import IndexFolder
+from vlalign.train.search.index_shards import IndexFolder
 
 LABELS = ["a red ball", "a dog catches a frisbee in the park", "two"]
 

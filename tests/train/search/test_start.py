@@ -8,10 +8,10 @@ import pytest
 from helpers.clips_of_text import new_clip, save_clip, word_tokenizer
 from helpers.toy import make_toy
 from vlalign.storage import VideoFeatures, Weights, write_shard
-from vlalign.storage.files import sha256_of
-from vlalign.storage.layout import DatasetFolder
+from vlalign.storage.common.files import sha256_of
+from vlalign.storage.dataset.folder import DatasetFolder
 from vlalign.storage.profiles import PROFILES
-from vlalign.train.cli_train import main as train_main
+from vlalign.train.cli.train import main as train_main
 
 HEAVY = {
     "fastapi",
@@ -37,7 +37,7 @@ HEAVY = {
 def heavy_modules(call):
     """Search in a new process; return which heavy modules it imported."""
     program = (
-        "import sys\nfrom vlalign.train.cli_search import main\nassert main(sys.argv[1:]) == 0\n"
+        "import sys\nfrom vlalign.train.cli.search import main\nassert main(sys.argv[1:]) == 0\n"
         f"print('imported:', *sorted({HEAVY!r} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", program, *call], check=True, text=True, capture_output=True)

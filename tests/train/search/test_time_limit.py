@@ -2,14 +2,14 @@
 
 import numpy as np
 import pytest
-from vlalign.storage.captions import write_captions_about, write_part
-from vlalign.storage.layout import DatasetFolder
+from vlalign.storage.captions.files import write_captions_about, write_part
+from vlalign.storage.dataset.folder import DatasetFolder
 from vlalign.storage.records import Caption
+from vlalign.train.search.caption_index import open_said
+from vlalign.train.search.exact_search import Scan
 from vlalign.train.search.index import WindowIndex, open_parts
 from vlalign.train.search.index import write_part as write_vectors
 from vlalign.train.search.limits import OutOfTime, check_time, time_limit
-from vlalign.train.search.said import open_said
-from vlalign.train.search.scan import Scan
 
 
 def test_a_limit_ends_with_its_block():

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from helpers import clips_of_text, small_clip
 from helpers.videos import encode_frames
-from vlalign.extract import render
-from vlalign.extract.cli import main as extract_main
-from vlalign.extract.render import scene_background, scene_frame
+from vlalign.extract.cli.extract import main as extract_main
+from vlalign.extract.videos import demo as render
+from vlalign.extract.videos.demo import scene_background, scene_frame
 from vlalign.preprocess.datasets import demo
 from vlalign.preprocess.prepare import prepare_records
 from vlalign.storage.common.problems import Problems
-from vlalign.storage.layout import DatasetFolder
+from vlalign.storage.dataset.folder import DatasetFolder
 from vlalign.storage.records import VideoRecord
 from vlalign.train import open_search
 

@@ -1,0 +1,1 @@
+"""The commands ``vlalign-extract`` and ``vlalign-doctor``."""

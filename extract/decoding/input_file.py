@@ -1,0 +1,144 @@
+"""The file that a decoder reads: a descriptor that another process handed over, or else the file at a path."""
+
+import errno
+import io
+import os
+import stat
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import av.error
+
+from ...storage.common.system import AS_IT_IS, NO_WAIT, read_at
+from ...storage.dataset.trusted_folders import AllowedFolders
+from .errors import VideoError
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+OF_THE_PATH = (errno.ELOOP, errno.ENAMETOOLONG, errno.ENXIO)
+"""Errors of opening that no other try changes: the path leads nowhere, or to a socket."""
+_descriptors: dict[Path, int] = {}
+_read_errors: list[OSError] = []
+"""The first error of ``HandedFile.read`` since ``take``, if any."""
+
+
+class HandedFile(io.RawIOBase):
+    """The bytes of a file, with a read position of its own however often the file is open."""
+
+    def __init__(self, path: Path) -> None:
+        self.name = str(path)  # libraries use the suffix as a hint
+        self._owns_descriptor = False  # Python closes the object even if it cannot be made
+        is_handed = path in _descriptors
+        self._descriptor = _descriptors[path] if is_handed else open_regular(path)
+        self._owns_descriptor = not is_handed
+        self._position = 0
+
+    def readable(self) -> bool:
+        """Return True."""
+        return True
+
+    def seekable(self) -> bool:
+        """Return True."""
+        return True
+
+    def fileno(self) -> int:
+        """Return the descriptor."""
+        return self._descriptor
+
+    def read(self, size: int = -1) -> bytes:
+        """Read up to ``size`` bytes; all that are left if it is negative."""
+        if size < 0:
+            return self.readall()
+        try:
+            part = read_at(self._descriptor, size, self._position)
+        except OSError as error:  # of a disk or network: raised as FFmpeg's own, as if FFmpeg had read the file
+            _read_errors[:] = _read_errors[:1] or [error]
+            raise av.error.OSError(error.errno or errno.EIO, error.strerror or "") from None
+        self._position += len(part)
+        return part
+
+    def readinto(self, buffer: "Buffer") -> int:
+        """Fill ``buffer`` from the file; return the number of bytes read."""
+        target = memoryview(buffer).cast("B")
+        part = self.read(len(target))
+        target[: len(part)] = part
+        return len(part)
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        """Move the read position; return it, or -1 for a position before the file."""
+        start = {os.SEEK_SET: 0, os.SEEK_CUR: self._position}.get(whence)
+        position = offset + (num_bytes_of(self._descriptor) if start is None else start)
+        if position < 0:
+            return -1  # FFmpeg does this to learn the size of an empty file, and cannot handle an exception
+        self._position = position
+        return position
+
+    def tell(self) -> int:
+        """Return the read position."""
+        return self._position
+
+    def close(self) -> None:
+        """Close the file, unless its descriptor was handed over."""
+        if not self.closed and self._owns_descriptor:
+            os.close(self._descriptor)
+        super().close()
+
+
+def open_file(path: Path) -> io.BufferedReader:
+    """Open ``path``, or the descriptor that was handed over for it.
+
+    Raises:
+        OSError: There is no such regular file.
+    """
+    return io.BufferedReader(HandedFile(path))
+
+
+def num_bytes_of(descriptor: int) -> int:
+    """Return the size of an open file. ``fstat`` is refused to decoders, as C libraries call it by another name."""
+    return os.lseek(descriptor, 0, os.SEEK_END)
+
+
+def open_regular(path: Path, folders: Sequence[str] | None = None) -> int:
+    """Return a descriptor for reading; never wait for a pipe or a device.
+
+    Args:
+        path: The file.
+        folders: Where it must lie; None for anywhere.
+
+    Raises:
+        OSError: There is no such regular file.
+    """
+    if folders is not None:
+        return AllowedFolders(folders).open(path)[0]
+    descriptor = os.open(path, os.O_RDONLY | NO_WAIT | AS_IT_IS)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise FileNotFoundError(f"{path}: not a regular file")
+    return descriptor
+
+
+def take(path: Path, descriptor: int) -> None:
+    """Read ``path`` from ``descriptor`` from now on; close what was taken before."""
+    for before in _descriptors.values():
+        os.close(before)
+    _descriptors.clear()
+    _read_errors.clear()
+    _descriptors[path] = descriptor
+
+
+def read_failure() -> VideoError | None:
+    """Return the failure of a file whose disk or network did not give all of it.
+
+    A decoder may take the error for the end of the file, or for damage.
+    """
+    return VideoError("unreachable", f"reading it failed ({_read_errors[0].strerror})") if _read_errors else None
+
+
+def opening_failure(error: OSError) -> VideoError:
+    """Return what an error of ``open_regular`` means for the video."""
+    if isinstance(error, FileNotFoundError | NotADirectoryError):
+        return VideoError("missing", "no such file")
+    kind = "unreadable" if error.errno in OF_THE_PATH else "unreachable"
+    return VideoError(kind, f"it cannot be opened ({error.strerror})")

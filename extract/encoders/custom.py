@@ -1,0 +1,133 @@
+"""Encoders of one's own: a profile in a file, and a network from a Python module that the user trusts by name.
+
+The file is JSON or TOML with all fields of ``Profile``, and ``network``: "MODULE:FUNCTION". The function takes the path
+of the weights, or None, and returns a ``torch.nn.Module`` that turns normalised frames [B, 3, (T,) H, W] into features
+[B, D]. The module may lie beside the file.
+"""
+
+import hashlib
+import importlib
+import sys
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ...storage.common.errors import SettingError, UserError, reason_of, refuse_unreadable
+from ...storage.common.files import check_regular, read_object
+from ...storage.common.terminal import one_line
+from ...storage.exchange.declared_profile import profile_in
+from ...storage.records import Profile, Weights
+from .profile_checks import check_extractable
+
+if TYPE_CHECKING:
+    from .custom_network import OwnNetwork
+
+OWN = "own:"
+"""Begins the text by which other processes know such an encoder: its file, and its weights after ``|``."""
+SUFFIXES = (".json", ".toml")
+MAX_FILE_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class OwnEncoder:
+    """A profile of one's own."""
+
+    path: Path
+    profile: Profile
+    module: str
+    function: str
+    weights: Path | None = None
+
+    def __post_init__(self) -> None:
+        if self.weights is not None and not self.weights.is_file():
+            raise UserError(f"weights {self.weights}: no such file")
+
+    @property
+    def text(self) -> str:
+        """The text by which other processes know it."""
+        return f"{OWN}{self.path}" + ("" if self.weights is None else f"|{self.weights}")
+
+    def load(self) -> "tuple[OwnNetwork, Weights]":
+        """Run the module's function; return the network and its weights.
+
+        Raises:
+            UserError: The module or its function is missing, fails, or gives no network.
+        """
+        from .custom_network import network_of  # torch takes seconds to import
+
+        if str(self.path.parent) not in sys.path:
+            sys.path.append(str(self.path.parent))
+        try:
+            module = importlib.import_module(self.module)
+            made = getattr(module, self.function)(self.weights)
+        except Exception as error:  # the user's own code may raise anything
+            what = f"{self.module}:{self.function}"
+            raise UserError(f"{self.path}: {what} cannot be used ({reason_of(error)})") from None
+        network = network_of(made, self.profile.dimension, f"{self.path}: {self.module}:{self.function}")
+        source = Path(module.__file__).read_bytes() if module.__file__ else b""
+        digest = hashlib.sha256(source)
+        for name, value in sorted(network.state_dict().items()):
+            digest.update(name.encode())
+            digest.update(value.detach().cpu().contiguous().numpy().tobytes())
+        name = f"{self.module}:{self.function}" + ("" if self.weights is None else f" with {self.weights.name}")
+        return network, Weights(name=name, sha256=digest.hexdigest())
+
+
+def is_own_encoder(text: str) -> bool:
+    """Return whether a text names an encoder of one's own."""
+    return text.startswith(OWN) or text.endswith(SUFFIXES)
+
+
+def find_own_encoder(text: str, trusted: Collection[str]) -> OwnEncoder:
+    """Read the file of an encoder that the command line names.
+
+    Args:
+        text: The path of the file.
+        trusted: Modules that may be run.
+
+    Raises:
+        UserError: The file is missing or wrong, or names a module that is not trusted.
+    """
+    encoder = read_own_encoder(text)
+    if encoder.module not in trusted:
+        problem = f"{encoder.path} runs code of the module {encoder.module}; if you trust it, name it here"
+        raise SettingError("trust", ",".join(trusted) or "is missing", problem)
+    return encoder
+
+
+def read_own_encoder(text: str) -> OwnEncoder:
+    """Read the file of an encoder that was trusted before (``OwnEncoder.text``).
+
+    Raises:
+        UserError: The file is missing or wrong.
+    """
+    name, _, weights = text.removeprefix(OWN).partition("|")
+    path = Path(name).absolute()
+    if not path.is_file():
+        raise UserError(f"features {name}: no such file; expected a profile of your own, or a name")
+    values = _read(path)
+    module, _, function = str(values.pop("network", "")).partition(":")
+    if not module or not function.isidentifier():
+        raise UserError(f"{path}: field 'network' is missing or has another form; expected MODULE:FUNCTION")
+    profile = profile_in(values, path)
+    try:
+        check_extractable(profile)
+    except ValueError as error:
+        raise UserError(f"{path}: {one_line(str(error))}") from None
+    return OwnEncoder(path, profile, module, function, Path(weights) if weights else None)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    check_regular(path)
+    with refuse_unreadable(path, f"not a profile in {path.suffix[1:].upper()}"):
+        if path.suffix != ".toml":
+            return read_object(path, MAX_FILE_BYTES)
+        if sys.version_info < (3, 11):
+            raise ValueError("TOML needs Python 3.11 or newer; write it as JSON")
+        import tomllib
+
+        content = path.read_bytes()
+        if len(content) > MAX_FILE_BYTES:
+            raise ValueError(f"{len(content):,} bytes")
+        return tomllib.loads(content.decode())

@@ -1,0 +1,60 @@
+"""The places of the weights that this user's stores were made with."""
+
+import contextlib
+from pathlib import Path
+
+from ...storage.common.errors import UserError
+from ...storage.common.files import read_json, write_json
+from ...storage.common.user_state import state_file, writable_state_file
+from ...storage.records import Profile, Weights
+from ..models.weights import cache_folder
+from . import is_of_hub
+
+
+def remember_place(used: Weights, place: Path) -> None:
+    """Note where this user's weights lie, so that a search can encode queries with them.
+
+    Args:
+        used: The weights.
+        place: Their file or folder.
+    """
+    try:
+        write_json(writable_state_file("weights", _about(used)), {"place": str(place.absolute())})
+    except OSError:  # no home folder, or a read-only one: a search then needs --weights
+        return
+
+
+def known_place(profile: Profile, used: Weights) -> Path:
+    """Return where the weights of a store lie.
+
+    Args:
+        profile: The store's profile.
+        used: The weights that it was made with.
+
+    Raises:
+        UserError: No extraction on this machine used them, and the cache does not have them.
+    """
+    with contextlib.suppress(OSError):  # no home folder
+        records = (
+            state_file("weights", about) for about in (_about(used), used.sha256)
+        )  # the second: of older versions
+        record = next((path for path in records if path.is_file()), None)
+        about = read_json(record) if record else None
+        if isinstance(about, dict) and isinstance(about.get("place"), str) and Path(about["place"]).exists():
+            return Path(about["place"])
+    if is_of_hub(profile):
+        raise UserError(
+            f"weights {used.name}, which made the features {profile.name}: no extraction on this machine used them; "
+            "pass --weights with the folder of the model"
+        )
+    if (cached := cache_folder() / profile.weights).is_file():
+        return cached
+    raise UserError(
+        f"weights {used.name}, which made the features {profile.name}: not in {cached.parent}, and no extraction on "
+        "this machine used them; pass --weights with their file or folder"
+    )
+
+
+def _about(used: Weights) -> str:
+    """Return what a record is about: copies of a model under other names make other features."""
+    return f"{used.sha256} {used.name}"

@@ -1,0 +1,1 @@
+"""The way of a video through an extraction: planned, downloaded, decoded, computed, written."""

@@ -1,0 +1,297 @@
+"""The videos that are being extracted: what each job asks for, and what has arrived so far."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from functools import cached_property
+from pathlib import Path
+from typing import Final, Protocol, TypeVar
+
+import numpy as np
+from torch import Tensor
+
+from ...storage.records import Profile, VideoFeatures
+from ...storage.stores.thumbnails import MAX_JPEG_BYTES, MAX_PICTURES, Thumbnail
+from ..decoding.backends import BACKENDS
+from ..decoding.decode import Finished, Wanted
+from ..decoding.errors import VideoError
+from ..decoding.log_mel import HOP, RATE, ROW, row_times
+from ..decoding.messages import Nonsense
+from ..decoding.probe import LONGEST_VIDEO_SECONDS
+from ..decoding.sampling import num_windows, window_times
+from ..decoding.sound import Heard
+from ..extractor import Extractor
+
+MAX_SOUND_ROWS = LONGEST_VIDEO_SECONDS * RATE // HOP + RATE
+"""Sound that begins before time zero, or outlasts the pictures a little, may have a few rows more than the longest
+video."""
+PENDING_ROW = np.empty(0, dtype=np.float32)
+"""Stands for a row whose batch is still being computed."""
+
+T_co = TypeVar("T_co", covariant=True)
+
+
+class ClosableIterator(Protocol[T_co]):
+    """An iterator with a ``close`` method, such as a generator."""
+
+    def __iter__(self) -> Iterator[T_co]:
+        """Return the iterator itself."""
+        ...
+
+    def __next__(self) -> T_co:
+        """Return the next item."""
+        ...
+
+    def close(self) -> None:
+        """Stop the work and release what it holds."""
+        ...
+
+
+class End(Enum):
+    """The type of ``END``."""
+
+    END = "end"
+
+
+END: Final = End.END
+"""Marks the end of a source of jobs. (None means that it has no job at the moment.)"""
+
+
+@dataclass(frozen=True)
+class Job:
+    """A video to extract."""
+
+    video_id: str
+    path: Path
+    extractors: Sequence[Extractor]
+    seconds: float | None = None
+    """If given, extract only the first part of the video."""
+    url: str = ""
+    """Address of the video, if it must be downloaded first; ``path`` is then the local copy (see ``fetch.py``)."""
+
+
+@dataclass(frozen=True)
+class Extracted:
+    """The result of a job."""
+
+    features: dict[str, VideoFeatures]
+    """Features by the name of their profile."""
+    thumbnails: list[Thumbnail]
+    failures: dict[str, VideoError] = field(default_factory=dict)
+    """Why some features are missing although others exist: the file has no sound, or no pictures."""
+    remark: str = ""
+    """Why another decoder was used than the profiles ask for; empty if it was not."""
+    note: str = ""
+    """What is unusual about the file, and what was done about it; empty if nothing is."""
+
+
+def wanted_of(profile: Profile) -> Wanted:
+    """Return what the decoder must know of a picture profile."""
+    return Wanted(
+        profile.fps,
+        profile.window,
+        profile.short_side_px,
+        profile.crop_px,
+        profile.tail,
+        profile.resize,
+        profile.stride,
+    )
+
+
+@dataclass
+class Batch:
+    """Successive windows of one video, all of one size, for one extractor."""
+
+    video: "VideoInWork"
+    index: int
+    """Index of the extractor in ``video.picture_extractors``."""
+    frames: Tensor
+    """[B, (T,) H, W, 3], of which the first ``num_rows`` are filled."""
+    attempt: int
+    """The video's ``attempt`` when the batch was begun."""
+    first_row: int
+    num_rows: int = 0
+    windows: np.ndarray = field(init=False)
+    """The same memory as ``frames``; a row of it is found faster."""
+
+    def __post_init__(self) -> None:
+        self.windows = self.frames.numpy()
+
+    @property
+    def extractor(self) -> Extractor:
+        """The extractor that computes the batch."""
+        return self.video.picture_extractors[self.index]
+
+
+@dataclass
+class VideoInWork:
+    """A video that is being decoded and computed, with all that has arrived.
+
+    A decoder may fail halfway; the next one then begins from the first frame. ``attempt`` counts these beginnings, and
+    rows of an earlier attempt are dropped. Sound is decoded first and only once.
+    """
+
+    job: Job
+    source: str
+    heard: Heard | None = None
+    """The decoder's summary of the sound. Once it is set, no more sound comes."""
+    sound_failure: VideoError | None = None
+    """Why the video has no sound features."""
+    sound: list[np.ndarray] = field(default_factory=list)
+    """Blocks of rows of sound (``log_mel.ROW``), in order."""
+    attempt: int = 0
+    decoder: str = ""
+    """The decoder of this attempt; empty before it has begun."""
+    without: list[str] = field(default_factory=list)
+    """Decoders that did not survive the video."""
+    rows: list[list[np.ndarray]] = field(default_factory=list)
+    """Feature rows for each of ``picture_extractors``."""
+    filling: dict[int, Batch] = field(default_factory=dict)
+    """The batch that is not full yet, by index of its extractor."""
+    num_pending: int = 0
+    """Rows whose features are not computed yet."""
+    thumbnails: list[Thumbnail] = field(default_factory=list)
+    finished: Finished | None = None
+    failure: VideoError | None = None
+    """Why the pictures failed, from the first decoder: later ones fare no better and know less."""
+
+    @cached_property
+    def picture_extractors(self) -> list[Extractor]:
+        """The extractors that need pictures."""
+        return [e for e in self.job.extractors if e.profile.modality == "pictures"]
+
+    @cached_property
+    def wanted(self) -> list[Wanted]:
+        """The request to the decoder, for each of ``picture_extractors``."""
+        return [wanted_of(extractor.profile) for extractor in self.picture_extractors]
+
+    @cached_property
+    def sound_features(self) -> str:
+        """Name of the features of sound that are asked for; empty if there are none."""
+        return next((e.profile.name for e in self.job.extractors if e.profile.modality == "sound"), "")
+
+    @property
+    def needs_sound(self) -> bool:
+        """True if sound is asked for and still to come."""
+        return bool(self.sound_features) and self.heard is None and self.sound_failure is None
+
+    @property
+    def complete(self) -> bool:
+        """True if all rows have arrived and are computed."""
+        if not self.picture_extractors:
+            return self.heard is not None
+        return self.finished is not None and self.num_pending == 0
+
+    def begin(self, decoder: str) -> None:
+        """Start a new attempt with ``decoder`` and drop the pictures of the one before.
+
+        Raises:
+            Nonsense: ``decoder`` is not one that this video may be decoded with.
+        """
+        if decoder not in BACKENDS or decoder in self.without:  # else it could begin again forever
+            raise Nonsense(f"beginning with {decoder[:20]!r}")
+        self.attempt += 1
+        self.decoder, self.num_pending, self.finished = decoder, 0, None
+        self.filling.clear()
+        self.rows = [[] for _ in self.picture_extractors]
+        self.thumbnails = []
+
+    def add_thumbnail(self, seconds: float, jpeg: bytes) -> None:
+        """Keep a thumbnail.
+
+        Raises:
+            Nonsense: The decoder sent more or larger thumbnails than it should.
+        """
+        if len(self.thumbnails) >= MAX_PICTURES or len(jpeg) > MAX_JPEG_BYTES:
+            raise Nonsense("more pictures, or larger ones, than are made")
+        self.thumbnails.append(Thumbnail(self.job.video_id, seconds, jpeg, self.source))
+
+    def add_sound_block(self, content: bytes) -> None:
+        """Keep the next rows of sound (``log_mel.ROW``).
+
+        Raises:
+            Nonsense: A video has no such number of rows, or they are not whole.
+        """
+        num_rows, rest = divmod(len(content), ROW.itemsize)
+        if rest or not 0 < num_rows <= MAX_SOUND_ROWS - sum(map(len, self.sound)):
+            raise Nonsense(f"{len(content):,} more bytes of sound")
+        self.sound.append(np.frombuffer(content, dtype=ROW))
+
+    def finish_sound(self, heard: Heard) -> None:
+        """Take the summary at the end of the sound.
+
+        Raises:
+            Nonsense: The summary does not fit the rows that came.
+        """
+        num_rows = sum(map(len, self.sound))
+        if num_rows == 0 or num_rows != heard.num_rows:
+            raise Nonsense(f"{heard.num_rows:,} rows of sound")
+        if not 0 <= heard.duration_seconds <= LONGEST_VIDEO_SECONDS + 1:
+            raise Nonsense(f"sound of {heard.duration_seconds} s")
+        self.heard = heard
+
+    def finish_pictures(self, finished: Finished) -> None:
+        """Take the summary at the end of the pictures.
+
+        Raises:
+            Nonsense: The summary does not fit the rows that came.
+        """
+        pairs = zip(finished.num_frames, self.wanted, strict=False)
+        counts = [num_windows(frames, wanted.window, wanted.stride or wanted.window) for frames, wanted in pairs]
+        if len(finished.num_frames) != len(self.wanted) or counts != [len(rows) for rows in self.rows]:
+            raise Nonsense("the end of another video")
+        if not 0 <= finished.duration_seconds <= LONGEST_VIDEO_SECONDS + 1:
+            raise Nonsense(f"a video of {finished.duration_seconds} s")
+        self.finished = finished
+
+    def result(self) -> Extracted:
+        """Return the features of sound and pictures, and why either is missing."""
+        features: dict[str, VideoFeatures] = {}
+        failures: dict[str, VideoError] = {}
+        if self.heard:
+            features[self.sound_features] = self._features_of_sound(self.heard)
+        if self.sound_failure:
+            failures[self.sound_features] = self.sound_failure
+        if self.finished:
+            features |= self._features_of_pictures(self.finished)
+        elif self.failure:
+            failures |= {e.profile.name: self.failure for e in self.picture_extractors}
+        if self.finished is None:
+            return Extracted(features, [], failures)
+        return Extracted(features, self.thumbnails, failures, self.finished.remark, self.finished.note)
+
+    def _features_of_sound(self, heard: Heard) -> VideoFeatures:
+        rows = np.concatenate(self.sound)
+        self.sound.clear()
+        starts, ends = row_times(heard.first_row, len(rows))
+        return VideoFeatures(
+            video_id=self.job.video_id,
+            features=rows["features"],
+            start_seconds=starts,
+            end_seconds=ends,
+            valid_frames=rows["valid"],
+            duration_seconds=heard.duration_seconds,
+            source=self.source,
+            decoder=heard.decoder,
+            partial=heard.partial,
+        )
+
+    def _features_of_pictures(self, finished: Finished) -> dict[str, VideoFeatures]:
+        features = {}
+        for extractor, wanted, num_frames, rows in zip(
+            self.picture_extractors, self.wanted, finished.num_frames, self.rows, strict=True
+        ):
+            profile, seconds = extractor.profile, finished.duration_seconds
+            starts, ends, valid = window_times(num_frames, 0, wanted.window, wanted.fps, seconds, stride=profile.stride)
+            features[profile.name] = VideoFeatures(
+                video_id=self.job.video_id,
+                features=np.stack(rows),
+                start_seconds=starts,
+                end_seconds=ends,
+                valid_frames=valid,
+                duration_seconds=seconds,
+                source=self.source,
+                decoder=finished.decoder,
+                partial=finished.partial,
+            )
+        return features

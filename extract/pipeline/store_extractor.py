@@ -1,0 +1,139 @@
+"""The extractor for a store: its weights must be those that the store was made with so far."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+
+from ...storage.common.device import AUTO, devices_named
+from ...storage.common.errors import UserError
+from ...storage.common.terminal import say
+from ...storage.dataset.folder import DatasetFolder
+from ...storage.hub.files import find_files
+from ...storage.hub.names import is_hub_name, read_hub_name
+from ...storage.profiles import PROFILES
+from ...storage.records import EXACT
+from ...storage.shards import Shard, read_shard
+from ...storage.stores.folder import shard_files
+from ..encoders.custom import is_own_encoder
+from ..encoders.weights_places import remember_place
+from ..extractor import NAMED, Extractor, load_extractor
+from ..models.weights import published_weights
+from ..settings import PRETRAINED
+
+DEMO = "demo"
+"""The one data set that falls back to random weights if the published ones cannot be downloaded."""
+
+MOST_DIFFERENCE = {"fp32": 1e-3, "bf16": 5e-2, "fp16": 1e-2}
+"""Of the features of two devices, as a part of their length."""
+
+
+def first_shard(dataset: DatasetFolder, features: str) -> Shard | None:
+    """Return one shard of a store, which says how the whole store was made; None if there is none."""
+    return next(map(read_shard, shard_files(dataset.features(features))), None)
+
+
+def make_extractor(
+    dataset: DatasetFolder,
+    name: str,
+    weights: str,
+    *,
+    device: str = "cpu",
+    precision: str = "fp32",
+    decoding: str = EXACT,
+) -> Extractor:
+    """Load the extractor for a data set's store.
+
+    For the data set "demo", random weights stand in for published ones that cannot be downloaded.
+
+    Args:
+        dataset: The data set.
+        name: Name of the features.
+        weights: A file, "pretrained" or "random"; or an encoder of a library, such as "hf:ORG/MODEL".
+        device: As for ``find_device``.
+        precision: "fp32", "bf16" or, on a GPU, "fp16".
+        decoding: "exact" or, on a GPU, "nvdec".
+
+    Raises:
+        UserError: The weights are missing or wrong, or the store was made with other weights.
+    """
+    shard = first_shard(dataset, name)
+    if is_own_encoder(weights) or is_hub_name(weights):
+        extractor = load_extractor(weights, device=device, precision=precision, decoding=decoding)
+        _check_store(shard, extractor)
+        if is_hub_name(weights):
+            remember_place(extractor.weights, find_files(read_hub_name(weights)).folder)
+        return extractor
+    if weights == PRETRAINED and dataset.name == DEMO and PROFILES[name].modality == "pictures":
+        if shard and shard.weights.is_random:
+            weights = "random"
+        else:
+            try:
+                published_weights(PROFILES[name].weights)
+            except UserError as error:
+                say(f"note: {error}")
+                say(
+                    f"note: the demo goes on with seeded random weights for {name}; its numbers show that all parts "
+                    "work, no more"
+                )
+                weights = "random"
+    extractor = load_extractor(name, weights=weights, device=device, precision=precision, decoding=decoding)
+    _check_store(shard, extractor)
+    if weights not in NAMED:
+        remember_place(extractor.weights, Path(weights))
+    return extractor
+
+
+def make_extractors(
+    dataset: DatasetFolder, weights: Mapping[str, str], *, device: str, precision: str, decoding: str = EXACT
+) -> dict[str, Extractor]:
+    """Load the extractors for several stores, {features: weights} -> {features: extractor}; see ``make_extractor``."""
+    return {
+        name: make_extractor(dataset, name, chosen, device=device, precision=precision, decoding=decoding)
+        for name, chosen in weights.items()
+    }
+
+
+def choose_devices(dataset: DatasetFolder, weights: Mapping[str, str], names: str, precision: str) -> list[str]:
+    """Return the names of the devices that extract; ``names`` as for ``devices_named``.
+
+    Apple's GPU is chosen only if it computes what the CPU does.
+    """
+    devices = devices_named(names, apple=True)
+    if names != AUTO or devices != ["mps"]:
+        return devices
+    there = make_extractors(dataset, weights, device="mps", precision=precision)
+    here = make_extractors(dataset, weights, device="cpu", precision="bf16" if precision == "bf16" else "fp32")
+    other = [name for name in weights if not has_features_of(there[name], here[name])]
+    if other:
+        say(f"note: Apple's GPU computes other features than the CPU for {', '.join(other)}, and is not used")
+    return ["cpu"] if other else devices
+
+
+def has_features_of(extractor: Extractor, other: Extractor) -> bool:
+    """Return whether an extractor computes the same features as one on another device, but for rounding.
+
+    Compared for one window of noise. An operator that a device lacks counts as a difference.
+    """
+    profile = extractor.profile
+    if extractor.network is None:
+        return True
+    side = profile.crop_px or profile.short_side_px
+    shape = (1, *([] if profile.window == 1 else [profile.window]), side, side, 3)
+    frames = torch.randint(0, 256, shape, generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
+    frames = frames.to(extractor.picture_type)
+    try:
+        found = extractor.features(frames)
+    except (RuntimeError, NotImplementedError, TypeError):
+        return False
+    expected = other.features(frames)
+    return bool((found - expected).norm() <= MOST_DIFFERENCE[profile.precision] * expected.norm())
+
+
+def _check_store(shard: Shard | None, extractor: Extractor) -> None:
+    if shard and (shard.profile, shard.weights) != (extractor.profile, extractor.weights):
+        raise UserError(
+            f"{shard.path.parent}: was made with profile {shard.profile.hash} and weights {shard.weights.name}, "
+            f"now asked for: profile {extractor.profile.hash} and {extractor.weights.name}; pass the same --weights, "
+            "another --root, or remove that folder"
+        )

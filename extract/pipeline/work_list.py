@@ -1,0 +1,151 @@
+"""The videos that are left to extract, according to the stores and the lists of failures.
+
+Imports nothing heavy: if nothing is left, this is all that runs.
+"""
+
+import os
+from collections.abc import Sequence
+from dataclasses import asdict
+from functools import cached_property
+from pathlib import Path
+
+from ...storage.common.errors import UserError
+from ...storage.common.files import file_identity, one_at_a_time, read_jsonl, write_jsonl
+from ...storage.dataset.folder import DatasetFolder
+from ...storage.records import Failure, VideoRecord
+from ...storage.shards.names import written_at_ns
+from ...storage.stores.feature_store import FeatureStore
+from ...storage.stores.folder import is_store
+
+OLDER_NS = 3600 * 10**9
+"""An hour: the clocks of machines differ, and a video is read some time before its shard is written."""
+
+TRANSIENT = ("unreachable", "no_room")
+"""Kinds of failures that are not the video's own, but its server's, the network's or the disk's. Failures of these
+kinds in lists of earlier versions are tried again, too."""
+
+Todo = Sequence[tuple[VideoRecord, list[str]]]
+"""Videos, each with the names of the features that it needs."""
+
+
+class _File:
+    """A video file, examined no closer than needed.
+
+    Reading a part of each of a million finished files would take hours.
+    """
+
+    def __init__(self, path: str | None) -> None:
+        """Take the path of a file; None for a remote video, which is not fetched only to be compared."""
+        self._path = path
+        try:
+            self.stat: os.stat_result | None = os.stat(path) if path else None
+        except OSError:
+            self.stat = None
+
+    @cached_property
+    def identity(self) -> str:
+        return file_identity(Path(self._path)) if self._path else ""
+
+    def is_unchanged(self, source: str, since_ns: int) -> bool:
+        """Return whether the file is unchanged since features were made from it.
+
+        It is if it has the same size and is older, or else the same content. A file that is gone needs no features
+        either.
+
+        Args:
+            source: Identity of the file that the features were made from.
+            since_ns: When the features were written.
+        """
+        if self.stat is None or (
+            self.stat.st_mtime_ns < since_ns - OLDER_NS and source.startswith(f"{self.stat.st_size}-")
+        ):
+            return True
+        return self.identity in ("", source)
+
+
+def _made(store: FeatureStore, video_id: str) -> tuple[str, int]:
+    """Return the identity of the file that a video's features were made from, and when they were written."""
+    shard, video = store.place(video_id)
+    return video["source"].decode(), written_at_ns(shard.path)
+
+
+class WorkList:
+    """The work that is left for each kind of features, from the stores and ``failures.jsonl`` alone."""
+
+    def __init__(self, dataset: DatasetFolder, features: Sequence[str]) -> None:
+        self.dataset = dataset
+        self.stores = {f: FeatureStore(dataset.features(f)) for f in features if is_store(dataset.features(f))}
+        self.failures = {f: read_failures(self.failures_file(f)) for f in features}
+        self.features = list(features)
+        self._changed: dict[str, dict[str, Failure | None]] = {}
+
+    def failures_file(self, features: str) -> Path:
+        """Return the list of the videos that failed."""
+        return self.dataset.features(features) / "failures.jsonl"
+
+    def left(self, video: VideoRecord, *, only_failed: bool) -> list[str]:
+        """Return the features that a video still needs.
+
+        These are the features that no store has from this very file and that did not fail on it for a reason of its
+        own; with ``only_failed``, only those that did fail, for whatever reason.
+        """
+        if only_failed:
+            return [features for features in self.features if video.video_id in self.failures[features]]
+        file = _File(None if video.url else self.dataset.video_file(video))
+        left = []
+        for features in self.features:
+            store, failure = self.stores.get(features), self.failures[features].get(video.video_id)
+            if store and video.video_id in store and file.is_unchanged(*_made(store, video.video_id)):
+                continue
+            is_same = failure and (video.url or (failure.source == file.identity and file.identity))
+            if failure and is_same and not is_transient(failure):
+                continue
+            left.append(features)
+        return left
+
+    def note(self, features: str, video_id: str, failure: Failure | None) -> None:
+        """Note that a video failed, or, with None, that it no longer fails."""
+        failures = self.failures[features]
+        if failures.get(video_id) != failure:
+            _set(failures, video_id, failure)
+            self._changed.setdefault(features, {})[video_id] = failure
+
+    def write_failures(self) -> None:
+        """Apply what was noted to the files as they are now: another extraction may have written to them meanwhile."""
+        for features, changed in self._changed.items():
+            path = self.failures_file(features)
+            with one_at_a_time(path):
+                failures = read_failures(path)
+                for video_id, failure in changed.items():
+                    _set(failures, video_id, failure)
+                write_jsonl(path, [asdict(failure) for failure in failures.values()])
+            self.failures[features] = failures
+        self._changed.clear()
+
+
+def is_transient(failure: Failure) -> bool:
+    """Return whether a video may succeed as it is: the next call tries it again.
+
+    A web server that has no such file is believed. A file may be missing because a disk is not mounted.
+    """
+    return failure.kind in TRANSIENT or (failure.kind == "missing" and "://" not in failure.path)
+
+
+def read_failures(path: Path) -> dict[str, Failure]:
+    """Read a list of failures, {video id: failure}.
+
+    Raises:
+        UserError: The file is not such a list.
+    """
+    try:
+        return {row["video_id"]: Failure(**row) for row in read_jsonl(path)}
+    except (TypeError, KeyError) as error:
+        raise UserError(
+            f"{path}: not a list of failures ({error}); remove it, and those videos are tried again"
+        ) from None
+
+
+def _set(failures: dict[str, Failure], video_id: str, failure: Failure | None) -> None:
+    failures.pop(video_id, None)
+    if failure is not None:
+        failures[video_id] = failure

@@ -1,0 +1,284 @@
+"""Jobs -> features in the stores of a data set, a shard at a time."""
+
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+
+from ...storage.common.device import tf32_in_use, title_of
+from ...storage.common.files import file_identity
+from ...storage.common.packages import package_version
+from ...storage.common.problems import Problems
+from ...storage.common.progress import progress
+from ...storage.common.signals import keeping, uninterrupted
+from ...storage.common.terminal import one_line, say
+from ...storage.dataset.folder import DatasetFolder
+from ...storage.records import Failure, VideoFeatures, VideoRecord
+from ...storage.remote.addresses import without_secrets
+from ...storage.remote.store import RemoteStore, remote_store
+from ...storage.shards import TEXTS, check_storable, write_shard
+from ...storage.stores.thumbnails import Thumbnail, ThumbnailStore, write_thumbnails
+from ..decoding.errors import VideoError
+from ..extractor import Extractor
+from .download import Fetcher
+from .engine import Result, extract_with_pauses
+from .jobs import ClosableIterator, Extracted, Job
+from .work_list import WorkList, is_transient
+
+SHARD_VIDEOS = 64
+SHARD_SECONDS = 120.0
+"""A run that is killed loses at most the videos that it finished since the last shard."""
+SHARD_BYTES = 256 << 20
+"""Size of the features that wait to be written. An hour of sound takes 58 MB until it is converted to float16."""
+
+ON_CPU = "decoded on the CPU, not by NVIDIA's video engine"
+UNUSUAL = "unusual"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The outcome of a video: its features are computed, though not on disk yet, or it failed."""
+
+    video_id: str
+    path: str
+    features: list[str]
+    """Names of the features that were asked for."""
+    failure: Failure | None
+    """Why there are no features at all."""
+    partial: str = ""
+    seconds: float = 0.0
+    """Length of the video."""
+    num_rows: int = 0
+    num_bytes: int = 0
+    failures: dict[str, Failure] = field(default_factory=dict)
+    """Why some features are missing although others exist, by name."""
+    remark: str = ""
+    """Why another decoder was used than was asked for."""
+    note: str = ""
+    """What is unusual about the file, and what was done about it."""
+
+
+@dataclass(frozen=True)
+class Kept:
+    """All that was finished so far is on disk: these videos since the last ``Kept``."""
+
+    video_ids: list[str]
+
+
+class _Unwritten:
+    """Finished videos that are not on disk yet."""
+
+    def __init__(self, dataset: DatasetFolder, extractors: Sequence[Extractor]) -> None:
+        self._dataset = dataset
+        self.extractors = {e.profile.name: e for e in extractors}
+        self._features: dict[str, list[VideoFeatures]] = {name: [] for name in self.extractors}
+        self._thumbnails: list[Thumbnail] = []
+        self._known_thumbnails = ThumbnailStore(dataset.thumbnails)
+        self._made_with = {"vlalign": package_version()} | {name: version(name) for name in ("torch", "av")}
+        self._begin()
+
+    def _begin(self) -> None:
+        self.video_ids: list[str] = []
+        self.num_bytes = 0
+        self.has_news = False
+        """Whether a video was finished, or failed, since the last shard."""
+        self.since = time.monotonic()
+
+    def add(self, extracted: Extracted, video_id: str) -> None:
+        for name, video in extracted.features.items():
+            self._features[name].append(video)
+            self.num_bytes += video.features.nbytes
+        self._thumbnails += [t for t in extracted.thumbnails if self._known_thumbnails.source(t.video_id) != t.source]
+        self.video_ids.append(video_id)
+
+    def write(self) -> Kept:
+        """Write what was finished. If it cannot be sent to a remote store, it is on disk and the next call sends it."""
+        to_send = []
+        for name, videos in self._features.items():
+            if videos:
+                to_send += self._write_shard(name, videos)
+                videos.clear()
+        if self._thumbnails:
+            write_thumbnails(self._dataset.thumbnails, self._thumbnails)
+            self._thumbnails.clear()
+        for remote, shard in to_send:
+            remote.put(shard)
+        kept = Kept(self.video_ids)
+        self._begin()
+        return kept
+
+    def _write_shard(self, name: str, videos: list[VideoFeatures]) -> list[tuple[RemoteStore, Path]]:
+        """Write a shard to disk; return it and where to send it, or nothing for a local store."""
+        extractor, folder = self.extractors[name], self._dataset.features(name)
+        remote = remote_store(folder)
+        libraries, texts = (), ""
+        if extractor.network is not None:
+            libraries, texts = extractor.network.libraries, extractor.network.texts
+        made_with = self._made_with | {library: version(library) for library in libraries}
+        shard = write_shard(
+            remote.outgoing if remote else folder,
+            extractor.profile,
+            extractor.weights,
+            videos,
+            made_with=made_with | _computed_on(extractor) | ({TEXTS: texts} if texts else {}),
+        )
+        return [(remote, shard)] if remote else []
+
+
+def _computed_on(extractor: Extractor) -> dict[str, str]:
+    """Return what shards record of the device."""
+    device = extractor.device
+    rounds = device.type == "cuda" and extractor.profile.precision == "fp32"
+    return {"device": title_of(device)} | ({"tf32": tf32_in_use()} if rounds else {})
+
+
+def job_of(dataset: DatasetFolder, video: VideoRecord, extractors: Sequence[Extractor]) -> Job:
+    """Return the job that extracts a video of a data set."""
+    return Job(video.video_id, Path() if video.url else dataset.video_path(video), extractors, url=video.url)
+
+
+def extract_into_stores(
+    dataset: DatasetFolder,
+    jobs: Iterable[Job | None],
+    extractors: Sequence[Extractor],
+    *,
+    num_cores: int | None = None,
+    shard_seconds: Callable[[], float] = lambda: SHARD_SECONDS,
+    allowed_hosts: Collection[str] = (),
+) -> ClosableIterator[Outcome | Kept]:
+    """Yield each video's ``Outcome`` when it is computed, and ``Kept`` whenever shards were written.
+
+    Shards are written every ``SHARD_VIDEOS`` videos, ``SHARD_BYTES`` or ``shard_seconds()``. Finished videos are
+    written whatever ends the run.
+
+    Args:
+        dataset: Its stores receive the features.
+        jobs: See ``extract_videos``.
+        extractors: All extractors that the jobs use.
+        num_cores: See ``extract_videos``.
+        shard_seconds: Returns the longest time between shards.
+        allowed_hosts: See ``Fetcher``.
+    """
+    unwritten, fetcher = _Unwritten(dataset, extractors), Fetcher(allowed_hosts=allowed_hosts)
+    results = extract_with_pauses(fetcher.jobs(jobs), extractors, num_cores=num_cores)
+    try:
+        for result in results:
+            if result is None:  # only now, so that videos that finish together lie in one shard
+                if unwritten.has_news and time.monotonic() - unwritten.since > shard_seconds():
+                    yield unwritten.write()
+                continue
+            unwritten.has_news = True
+            yield _take(result, unwritten, fetcher)
+            if len(unwritten.video_ids) >= SHARD_VIDEOS or unwritten.num_bytes > SHARD_BYTES:
+                yield unwritten.write()
+    finally:
+        with uninterrupted():
+            try:
+                kept = unwritten.write()  # first: closing may take a while
+            finally:
+                results.close()
+                fetcher.close()
+    yield kept
+
+
+def _take(result: Result, unwritten: _Unwritten, fetcher: Fetcher) -> Outcome:
+    """Keep a video's features, if they can be stored, and say what became of it."""
+    job, extracted = result
+    path, names = without_secrets(job.url) if job.url else str(job.path), [e.profile.name for e in job.extractors]
+    if isinstance(extracted, VideoError):
+        source = file_identity(job.path)
+    else:
+        source = next(iter(extracted.features.values())).source
+    extracted = fetcher.done(job) or extracted
+    try:
+        if isinstance(extracted, VideoError):
+            raise extracted
+        for name, video in extracted.features.items():
+            check_storable(video, unwritten.extractors[name].profile)
+    except (VideoError, ValueError) as error:
+        return Outcome(job.video_id, path, names, _failure(job, path, source, error))
+    unwritten.add(extracted, job.video_id)
+    features = list(extracted.features.values())
+    return Outcome(
+        video_id=job.video_id,
+        path=path,
+        features=names,
+        failure=None,
+        partial="; ".join(dict.fromkeys(video.partial for video in features if video.partial)),
+        seconds=max(video.duration_seconds for video in features),
+        num_rows=sum(len(video.features) for video in features),
+        num_bytes=sum(2 * video.features.size for video in features),
+        failures={name: _failure(job, path, source, error) for name, error in extracted.failures.items()},
+        remark=extracted.remark,
+        note=extracted.note,
+    )
+
+
+def _failure(job: Job, path: str, source: str, error: VideoError | ValueError) -> Failure:
+    kind = error.kind if isinstance(error, VideoError) else "not_storable"
+    return Failure(video_id=job.video_id, path=path, kind=kind, message=str(error), source=source)
+
+
+def run_extraction(
+    events: ClosableIterator[Outcome | Kept], work: WorkList, num_videos: int, problems: Problems
+) -> None:
+    """Carry out an extraction and show its progress. A video that fails is recorded, and the others go on.
+
+    Args:
+        events: The extraction, such as that of ``extract_into_stores``.
+        work: Receives the failures.
+        num_videos: Videos to extract.
+        problems: Receives videos that failed or are damaged.
+    """
+
+    def outcomes() -> Iterator[Outcome]:
+        for event in events:
+            if isinstance(event, Kept):
+                work.write_failures()
+            else:
+                yield event
+
+    num_made = 0
+    with keeping(lambda: f"{num_made:,} videos of this call are kept" if num_made else ""):
+        try:
+            for outcome in progress(outcomes(), total=num_videos, what="extracting", unit="videos"):
+                num_made += outcome.failure is None
+                note_outcome(outcome, work, problems)
+        finally:
+            with uninterrupted():
+                events.close()
+                work.write_failures()
+
+
+def _note(words: str, kind: str, more: str, problems: Problems) -> None:
+    """Say it, or that there are more, once there were many of a kind."""
+    problems.changed[kind] += 1
+    if problems.changed[kind] <= problems.MAX_LINES:
+        say(f"note: {words}")
+    elif problems.changed[kind] == problems.MAX_LINES + 1:
+        say(f"note: {more}")
+
+
+def note_outcome(outcome: Outcome, work: WorkList, problems: Problems) -> None:
+    """Report what is wrong with a video, and record its failures."""
+    where = f"video {outcome.video_id!r}, {outcome.path}"
+    failure = outcome.failure
+    if failure:
+        then = "the same command tries it again" if is_transient(failure) else "the others go on"
+        problems.add(f"{where}: {failure.kind}: {failure.message}; recorded in failures.jsonl, {then}")
+    for name, missing in outcome.failures.items():
+        problems.add(
+            f"{where}: {name}: {missing.kind}: {missing.message}; recorded in failures.jsonl, its other features are "
+            "there"
+        )
+    if outcome.partial:
+        problems.add(f"{where}: partial: {outcome.partial}; its features are those of what is left of it")
+    if outcome.remark:
+        more = "more videos are decoded on the CPU; vlalign-store info says how many"
+        _note(f"{where}: {ON_CPU}: {one_line(outcome.remark)}", ON_CPU, more, problems)
+    if outcome.note:
+        more = "more videos are unusual in such ways, and whole"
+        _note(f"{where}: {one_line(outcome.note)}", UNUSUAL, more, problems)
+    for name in outcome.features:
+        work.note(name, outcome.video_id, failure or outcome.failures.get(name))

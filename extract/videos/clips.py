@@ -1,0 +1,47 @@
+"""Parts of videos for people to look at, cut out by a decoder process, which holds whatever the file does to it."""
+
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+from ..decoding.errors import VideoError
+from ..decoding.messages import ClipFollows
+from ..decoding.process import DecodeProcess
+
+
+def cut_clip(
+    path: Path, start_seconds: float, end_seconds: float, *, wait_seconds: float, folders: Sequence[str] | None = None
+) -> bytes:
+    """Return a part of a video as WebM, which browsers play: ``decoding.clip.webm_clip``.
+
+    Args:
+        path: The video, in any format that can be decoded.
+        start_seconds: First second.
+        end_seconds: Last second; at most 30 s after the first count.
+        wait_seconds: How long the work may take.
+        folders: Where the file must lie when it is opened; None for anywhere.
+
+    Raises:
+        VideoError: The video cannot be decoded, has nothing between these times, or takes too long.
+    """
+    process, late = DecodeProcess(), threading.Event()
+
+    def give_up() -> None:
+        late.set()
+        process.kill()
+
+    limit = threading.Timer(wait_seconds, give_up)
+    limit.daemon = True
+    limit.start()
+    try:
+        process.start(path, [], clip=(start_seconds, end_seconds), folders=folders)
+        while not isinstance(process.receive(), ClipFollows):
+            pass
+        return process.receive_bytes()
+    except VideoError:
+        if late.is_set():
+            raise VideoError("timeout", f"cutting it out took more than {wait_seconds:.0f} s") from None
+        raise
+    finally:
+        limit.cancel()
+        process.close()

@@ -1,0 +1,131 @@
+"""The files of a folder that may be videos, and why others are left out."""
+
+import heapq
+import os
+import shlex
+from collections import Counter
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ...storage.common.problems import Problems
+from ...storage.common.terminal import number_of
+
+MOST_SUFFIXES = 5
+"""Suffixes that are named in a line about files that are left out."""
+APPLE_DOUBLE = "._"
+"""Names of the files that macOS writes beside others on foreign disks begin with this. They are never videos."""
+
+
+@dataclass
+class Scan:
+    """The content of a folder and all of its subfolders."""
+
+    files: dict[str, str] = field(default_factory=dict)
+    """{path in the folder, with "/": where the file lies}. If links lead to a file, that is where it really lies."""
+    others: Counter[str] = field(default_factory=Counter)
+    """Number of files with other suffixes, by suffix."""
+    num_repeated: int = 0
+    """Links to folders that are scanned by another path."""
+
+    def left_out(self) -> str:
+        """Return what was left out, such as "312 files with other names (310 .srt, 2 .txt)"; empty if nothing was."""
+        reasons = []
+        if self.others:
+            common = self.others.most_common(MOST_SUFFIXES)
+            named = [f"{count:,} {suffix or 'without a suffix'}" for suffix, count in common]
+            more = ", ..." if len(self.others) > MOST_SUFFIXES else ""
+            reasons.append(f"{number_of(self.others.total(), 'files')} with other names ({', '.join(named)}{more})")
+        if self.num_repeated:
+            reasons.append(f"{number_of(self.num_repeated, 'links')} to folders that are scanned by another path")
+        return "; ".join(reasons)
+
+
+def scan_folder(
+    folder: Path, suffixes: Collection[str], problems: Problems, *, is_allowed: Callable[[str], bool]
+) -> Scan:
+    """Return the files in ``folder`` and below whose names end in one of ``suffixes``, in upper or lower case.
+
+    Links are followed. Each real folder is scanned once, by its own path if it has one in ``folder``, so rings of links
+    end. No link that leads out of the allowed folders is entered.
+
+    Args:
+        folder: A folder.
+        suffixes: Lower-case suffixes.
+        problems: Receives links that lead nowhere or out, folders that cannot be listed, and pipes that are named like
+            videos.
+        is_allowed: Whether videos may lie in a real folder.
+    """
+    scan = Scan()
+    real_folder = os.path.realpath(folder)
+    seen = {real_folder}
+    folders = [("", str(folder.absolute()), real_folder)]
+    linked: list[tuple[str, str]] = []
+    outside: list[tuple[str, str]] = []
+    while folders or linked:
+        if not folders:  # only now, so that a folder's own path comes before links to it
+            name, real = heapq.heappop(linked)
+            if real in seen:
+                scan.num_repeated += 1
+                continue
+            seen.add(real)
+            folders.append((name, real, real))
+        prefix, path, real = folders.pop()
+        try:
+            with os.scandir(path) as entries:
+                found = sorted(entries, key=lambda entry: entry.name, reverse=True)  # the last one is popped first
+        except OSError as error:
+            problems.add(f"{path}: a folder that cannot be listed ({error.strerror}); left out")
+            continue
+        for entry in found:
+            name = prefix + entry.name
+            if entry.is_dir(follow_symlinks=False):
+                if (real_entry := os.path.join(real, entry.name)) in seen:
+                    scan.num_repeated += 1
+                else:
+                    seen.add(real_entry)
+                    folders.append((f"{name}/", entry.path, real_entry))
+            elif entry.is_symlink() and os.path.isdir(target := os.path.realpath(entry.path)):
+                if is_allowed(target):
+                    heapq.heappush(linked, (f"{name}/", target))
+                else:
+                    outside.append((entry.path, target))
+            else:
+                _take_file(scan, entry, name, suffixes, problems, is_allowed)
+    if outside:
+        path, target = outside[0]
+        common = os.path.commonpath([target for _, target in outside])
+        problems.add(
+            f"{folder}: {number_of(len(outside), 'folders')} left out, since links lead out to them, such as {path} "
+            f"(a link to {target}); if you trust these links, pass --allow-folder {shlex.quote(common)} once"
+        )
+    return scan
+
+
+def _take_file(
+    scan: Scan,
+    entry: os.DirEntry[str],
+    name: str,
+    suffixes: Collection[str],
+    problems: Problems,
+    is_allowed: Callable[[str], bool],
+) -> None:
+    """Add a file to the scan, or say why it is left out."""
+    suffix = os.path.splitext(entry.name)[1].lower()
+    is_link = entry.is_symlink()
+    if entry.name.startswith(APPLE_DOUBLE):
+        return
+    if is_link and not os.path.exists(entry.path):
+        if not entry.name.startswith("."):
+            target = os.readlink(entry.path)
+            problems.add(f"{entry.path}: a link to {target}, where nothing is; left out; remove it or mend it")
+    elif suffix not in suffixes:
+        if not entry.name.startswith("."):
+            scan.others[suffix] += 1
+    elif not entry.is_file():
+        problems.add(f"{entry.path}: a pipe, a socket or a device, expected a video file; left out")
+    else:
+        real = os.path.realpath(entry.path) if is_link else entry.path
+        # A real name may say less, as in caches that name files by their hash.
+        is_kept = is_link and is_allowed(real) and real.lower().endswith(tuple(suffixes))
+        scan.files[name] = real if is_kept else entry.path

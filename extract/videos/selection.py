@@ -1,0 +1,186 @@
+"""The videos to extract: those of a folder, of the data set's list, or of features made by others."""
+
+import os
+import unicodedata
+from collections.abc import Sequence
+from pathlib import Path
+
+from ...storage.common.errors import SettingError, UserError
+from ...storage.common.files import IMAGE_SUFFIXES, SOUND_SUFFIXES, VIDEO_SUFFIXES
+from ...storage.common.problems import Problems
+from ...storage.common.processes import available_cores, worker_processes
+from ...storage.common.progress import progress
+from ...storage.common.terminal import number_of, say
+from ...storage.common.writing import make_folder
+from ...storage.dataset.folder import DatasetFolder
+from ...storage.dataset.trusted_folders import AllowedFolders, allow_folder, refuse_other_folders
+from ...storage.exchange.readers import feature_files
+from ...storage.profiles import LOGMEL
+from ...storage.records import VideoRecord
+from ..settings import ExtractionSettings
+from .scan import scan_folder
+
+
+def choose_videos(settings: ExtractionSettings, problems: Problems, *, dry_run: bool) -> list[VideoRecord]:
+    """Return the videos of ``settings.videos``, or else of the data set's list.
+
+    Videos of a folder are added to the list. Recordings without pictures are among them only if nothing but sound is
+    asked for; images only if the folder has no videos, because images beside videos are mostly posters.
+
+    Args:
+        settings: What to extract.
+        problems: Receives files that cannot be used.
+        dry_run: Leave the list as it is.
+
+    Raises:
+        UserError: There are no videos, or some lie in a folder that nobody allowed.
+    """
+    dataset, folder = settings.dataset, settings.videos
+    listed = dataset.read_videos()
+    if folder is None:
+        if not listed:
+            raise UserError(
+                f"{dataset.videos_file}: not found; run vlalign-preprocess --dataset {dataset.name} first, or pass "
+                "your own: --videos FOLDER"
+            )
+        videos = listed
+    else:
+        allow_folder(dataset, folder)
+        if settings.names == [LOGMEL]:
+            videos = list_folder(folder, problems, suffixes=VIDEO_SUFFIXES + SOUND_SUFFIXES, dataset=dataset)
+        else:
+            videos = list_folder(folder, problems, instead=IMAGE_SUFFIXES, dataset=dataset)
+    refuse_other_folders(dataset, videos)
+    if folder is not None:
+        _say_replaced(dataset, folder, listed, videos)
+    if folder is not None and not dry_run:
+        merged = {v.video_id: v for v in listed} | {v.video_id: v for v in videos}
+        if list(merged.values()) != listed:
+            dataset.write_videos(list(merged.values()))
+    if settings.verify_against is not None:
+        videos = _videos_with_features(settings, settings.verify_against, videos)
+    return videos
+
+
+def _say_replaced(
+    dataset: DatasetFolder, folder: Path, listed: Sequence[VideoRecord], videos: Sequence[VideoRecord]
+) -> None:
+    """Name a video whose id had another file, if that file is still there."""
+    home = dataset.path.absolute()
+    path_of = {video.video_id: os.path.join(home, video.path) for video in listed if not video.url}
+    changed = [video for video in videos if path_of.get(video.video_id, video.path) != video.path]
+    before = [(video, path_of[video.video_id]) for video in changed if os.path.exists(path_of[video.video_id])]
+    if replaced := [(video, path) for video, path in before if not os.path.samefile(video.path, path)]:
+        video, path = replaced[0]
+        say(
+            f"note: {folder}: {number_of(len(replaced), 'videos')} in place of others with the same id, such as "
+            f"{video.path} of {path}; to have both, put the folders into one and pass that"
+        )
+
+
+def _videos_with_features(settings: ExtractionSettings, folder: Path, videos: list[VideoRecord]) -> list[VideoRecord]:
+    """Return the videos that ``folder``, made by others, has features of."""
+    their_files = feature_files(folder)
+    if len(settings.names) > 1:
+        problem = f"which features are these? Pass one of --features {' or '.join(settings.names)}"
+        raise SettingError("verify_against", folder, problem)
+    matches = [video for video in videos if video.video_id in their_files]
+    if not matches:
+        some = ", ".join(list(their_files)[:3])
+        problem = f"none of its files ({some}, ...) is named like a video of {settings.dataset.name}"
+        raise SettingError("verify_against", folder, problem)
+    if missing := len(their_files) - len(matches):
+        say(f"note: {missing:,} of its {len(their_files):,} files are named like no video of {settings.dataset.name}")
+    return matches
+
+
+def list_folder(
+    folder: Path,
+    problems: Problems,
+    *,
+    suffixes: Sequence[str] = VIDEO_SUFFIXES,
+    instead: Sequence[str] = (),
+    dataset: DatasetFolder | None = None,
+) -> list[VideoRecord]:
+    """Return the video files in ``folder`` and below. A video's id is its path in the folder, without the suffix.
+
+    Ids are in Unicode's composed form (NFC): macOS decomposes names, and captions mostly are composed. Files that are
+    left out are named or counted in the output.
+
+    Args:
+        folder: Searched with all of its subfolders, and with folders that links in it lead to, if that is allowed.
+        problems: Receives files whose names cannot be ids, and links that cannot be followed.
+        suffixes: Suffixes of the files to return.
+        instead: Suffixes of the files to return if no file has one of ``suffixes``.
+        dataset: Links may lead to the folders that the user allowed for it, and else only within ``folder``.
+
+    Raises:
+        UserError: The folder does not exist or has no such files.
+    """
+    if not folder.is_dir():
+        raise UserError(f"{folder}: no such folder; --videos expects one with video files")
+    allowed = AllowedFolders([folder]) if dataset is None else AllowedFolders.of(dataset)
+    scan = scan_folder(folder, (*suffixes, *instead), problems, is_allowed=allowed.have)
+    left_out = scan.left_out()
+    if not scan.files:
+        but = f", but {left_out}" if left_out else ""
+        raise UserError(
+            f"{folder}: no video files in it{but}; expected names ending in {' '.join(sorted((*suffixes, *instead)))}"
+        )
+    if left_out:
+        say(f"note: {folder}: left out: {left_out}")
+    names = sorted(scan.files, key=lambda name: name.split("/"))
+    chosen = [name for name in names if name.lower().endswith(tuple(suffixes))] or names
+    if num_left_out := len(names) - len(chosen):
+        say(
+            f"note: {folder}: {num_left_out:,} images beside the videos are ignored; to extract images, pass a "
+            "folder without videos"
+        )
+    videos: dict[str, VideoRecord] = {}
+    for name in chosen:
+        file, path = str(folder / name), scan.files[name]
+        video_id = unicodedata.normalize("NFC", os.path.splitext(name)[0])
+        if not file.isprintable() or not path.isprintable():  # bytes that are not UTF-8, or control characters
+            problems.add(f"{file!a}: a file name with characters that are not printable; left out; rename it")
+        elif video_id in videos:
+            problems.add(
+                f"{file}: has the same id, {video_id!r}, as {videos[video_id].path}; left out; rename one of them"
+            )
+        else:
+            videos[video_id] = VideoRecord(video_id=video_id, path=path)
+    return list(videos.values())
+
+
+def render_missing(dataset: DatasetFolder, videos: Sequence[VideoRecord]) -> None:
+    """Render the demo's videos that do not exist yet.
+
+    Raises:
+        UserError: A scene cannot be drawn, or would be drawn outside the data set's folder.
+    """
+    missing = [(video, video.scene) for video in videos if video.scene and not dataset.video_path(video).exists()]
+    if not missing:
+        return
+    from .demo import check_scene, render_video
+
+    home = dataset.path.resolve()
+    for video, scene in missing:
+        path = dataset.video_path(video)
+        if os.path.isabs(video.path) or not path.parent.resolve().is_relative_to(home):
+            raise UserError(
+                f"{dataset.videos_file}: video {video.video_id!r} would be drawn at {path}; expected a path in "
+                f"{dataset.path}"
+            )
+        try:
+            check_scene(scene)
+        except (KeyError, TypeError, ValueError) as error:
+            raise UserError(
+                f"{dataset.videos_file}: video {video.video_id!r}: a scene that cannot be drawn ({error}); run "
+                "vlalign-preprocess again"
+            ) from None
+    paths = [dataset.video_path(video) for video, _ in missing]
+    for folder in {path.parent for path in paths}:
+        make_folder(folder)
+    with worker_processes(available_cores()) as pool:
+        done = pool.map(render_video, [scene for _, scene in missing], paths, chunksize=4)
+        for _ in progress(done, total=len(missing), what="rendering", unit="videos"):
+            pass

@@ -1,0 +1,1 @@
+"""Captions, the IDF table and word vectors of a data set."""

@@ -1,0 +1,273 @@
+"""The caption table, in Parquet."""
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields, replace
+from itertools import chain
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ..common.errors import READ_ERRORS, UserError, refuse_unreadable
+from ..common.files import check_regular, read_json, write_json
+from ..common.processes import InOrder
+from ..common.progress import progress
+from ..common.tensor_files import SUFFIX, KeptTensors, TensorWriter
+from ..common.validation import is_text
+from ..common.writing import written_whole
+from ..dataset.folder import DatasetFolder
+from ..records import Caption
+from ..untrusted.parquet import ParquetReader
+from .arrays import EncodedRows, encode_rows, in_memory, write_rows
+from .table import RECORDS_AT_ONCE, TYPES, CaptionTable
+
+_COLUMN_TYPES = {
+    str: pa.string(),
+    str | None: pa.string(),
+    float | None: pa.float64(),
+    int | None: pa.int32(),
+    list[str]: pa.list_(pa.string()),
+    list[int]: pa.list_(pa.int32()),
+}
+_FIRST_COLUMNS = ("video_id", "start_seconds", "end_seconds")
+_FIELDS = {field.name: field for field in fields(Caption)}
+RECORD_SCHEMA = pa.schema(
+    [(name, _COLUMN_TYPES[_FIELDS[name].type]) for name in dict.fromkeys((*_FIRST_COLUMNS, *_FIELDS))]
+)
+"""The columns that make a ``Caption``: its fields."""
+CAPTION_SCHEMA = pa.schema([pa.field("clip_id", pa.string()), *RECORD_SCHEMA])
+OPTIONAL_COLUMNS = {name for name, field in _FIELDS.items() if field.metadata.get("added_later")}
+"""Columns that older tables lack. Their values are None."""
+INPUT_FIELDS = tuple(name for name, field in _FIELDS.items() if not field.metadata.get("tagged"))
+"""Fields that come from the annotations rather than from tagging."""
+ABOUT_NAME = "about.json"
+OTHER_LANGUAGES = "other_languages"
+"""Field of ``about.json``: share of captions in each language that the tagger does not speak; missing if hardly any."""
+
+
+def _are_steps(value: Any) -> bool:
+    """Return True for lists of texts by name."""
+    return isinstance(value, dict) and all(
+        isinstance(each, list) and all(map(is_text, each)) for each in value.values()
+    )
+
+
+def _are_shares(value: Any) -> bool:
+    return isinstance(value, dict) and all(type(each) in (int, float) and 0 <= each <= 1 for each in value.values())
+
+
+ABOUT_RULES = {
+    "protocol": (is_text, "a text"),
+    "task": (is_text, "a text"),
+    "steps": (_are_steps, "lists of texts by task"),
+    "speech": (lambda value: isinstance(value, bool), "true or false"),
+    OTHER_LANGUAGES: (_are_shares, "a number from 0 to 1 for each language"),
+}
+"""{field of ``about.json`` that is used: (whether a value fits, what does)}"""
+MAPPED_NAME = f"captions{SUFFIX}"
+"""The content of all parts, to be mapped."""
+MAPPED_FORMAT = 1
+MOST_CAPTIONS = 1 << 31
+"""Their numbers are kept in four bytes."""
+ROWS_AT_ONCE = 1 << 16
+"""Captions that are encoded at a time."""
+
+
+def write_table(path: Path, table: pa.Table) -> None:
+    """Write a file of Parquet, whole or not at all."""
+    with written_whole(path) as partial:
+        pq.write_table(table, partial)
+
+
+def _table(captions: Iterable[Caption]) -> pa.Table:
+    rows = [{name: getattr(caption, name) for name in CAPTION_SCHEMA.names} for caption in captions]
+    return pa.Table.from_pylist(rows, schema=CAPTION_SCHEMA)
+
+
+def caption_table(captions: Iterable[Caption]) -> CaptionTable:
+    """Return records as a table in memory."""
+    return in_memory(_table(captions))
+
+
+def part_path(folder: Path, number: int) -> Path:
+    """Return the path of a part of the caption table."""
+    return folder / f"part-{number:05d}.parquet"
+
+
+def write_part(folder: Path, number: int, captions: Sequence[Caption], about: Mapping[str, Any]) -> None:
+    """Write one part of the caption table.
+
+    Args:
+        folder: Folder of the table. Its parts hold the captions of a data set, in order.
+        number: Number of the part, from 0.
+        captions: Captions of the part.
+        about: How they were made; kept in the file.
+    """
+    write_table(part_path(folder, number), _table(captions).replace_schema_metadata({"vlalign": json.dumps(about)}))
+
+
+def read_part_about(path: Path) -> dict[str, Any]:
+    """Return the ``about`` of ``write_part``; empty if the file is missing or has none."""
+    if not path.exists():
+        return {}
+    text = (_read_metadata(path).metadata or {}).get(b"vlalign", b"{}")
+    with refuse_unreadable(path, "not a part of a caption table", "run vlalign-preprocess again"):
+        about = json.loads(text)
+        if not isinstance(about, dict):
+            raise ValueError(f"its note is a {type(about).__name__}")
+        return about
+
+
+def read_captions_about(folder: Path) -> dict[str, Any] | None:
+    """Return where the captions come from and how they were tagged; None if the table is missing or not complete.
+
+    Raises:
+        UserError: The note is damaged.
+    """
+    path = folder / ABOUT_NAME
+    if not path.exists():
+        return None
+    about = read_json(path)
+    if not isinstance(about, dict):
+        raise UserError(
+            f"{path}: holds a {type(about).__name__}, expected an object; remove it and run vlalign-preprocess again"
+        )
+    for name, (is_right, expected) in ABOUT_RULES.items():
+        if name in about and not is_right(about[name]):
+            raise UserError(f"{path}: its {name!r} is not {expected}; remove it and run vlalign-preprocess again")
+    return about
+
+
+def write_captions_about(folder: Path, about: Mapping[str, Any]) -> None:
+    """Write where the captions come from. Write it last: its presence says that the table is complete."""
+    write_json(folder / ABOUT_NAME, about)
+
+
+def choose_protocol(dataset: DatasetFolder, protocol: str) -> DatasetFolder:
+    """Return the data set with the captions of a protocol.
+
+    Args:
+        dataset: The data set.
+        protocol: Name of the protocol; empty for the usual one.
+
+    Raises:
+        UserError: The captions of this protocol are missing.
+    """
+    if protocol in ("", (read_captions_about(dataset.captions) or {}).get("protocol")):
+        return dataset
+    chosen = replace(dataset, protocol=protocol)
+    if read_captions_about(chosen.captions) is None:
+        raise UserError(
+            f"{chosen.captions}: not found; run vlalign-preprocess --dataset {dataset.name} --protocol {protocol} first"
+        )
+    return chosen
+
+
+def _refuse_damaged(path: Path) -> Any:
+    check_regular(path)
+    errors = (*READ_ERRORS, pa.ArrowException)
+    return refuse_unreadable(path, "not a readable Parquet file", "run vlalign-preprocess again", errors)
+
+
+def _read_metadata(path: Path) -> pq.FileMetaData:
+    with _refuse_damaged(path), ParquetReader(path) as file:
+        return file.metadata
+
+
+def read_table(path: Path, columns: Sequence[str], row_bytes: int = 0) -> pa.Table:
+    """Read and check columns of a whole file, so that no damage appears later.
+
+    Args:
+        path: The file.
+        columns: Names of the columns.
+        row_bytes: What the caller makes of a row takes this many bytes in memory.
+
+    Raises:
+        UserError: It is damaged, or takes more memory than a file of its size may.
+    """
+    with _refuse_damaged(path), ParquetReader(path) as file:
+        return file.read(columns, row_bytes=row_bytes)
+
+
+def read_captions(folder: Path | str, in_order: InOrder | None = None) -> CaptionTable:
+    """Return the captions of all parts, in order.
+
+    Their content is mapped from one file beside the parts, which preprocessing writes. If it is missing, or if parts
+    have changed, it is written at the first call. All processes of a machine share its memory.
+
+    Args:
+        folder: Folder of the table.
+        in_order: Encodes the parts if the file is to be written, in this process by default.
+
+    Raises:
+        UserError: The table is missing, not complete or damaged.
+    """
+    folder = Path(folder)
+    about = read_captions_about(folder)
+    if about is None:
+        raise UserError(f"{folder / ABOUT_NAME}: not found; run vlalign-preprocess first")
+    paths = sorted(folder.glob("part-*.parquet"))
+    facts = [(path.name, stat.st_size, stat.st_mtime_ns) for path in paths for stat in (path.stat(),)]
+    key = hashlib.sha256(json.dumps([about, facts], sort_keys=True).encode()).hexdigest()
+    path = folder / MAPPED_NAME
+    kept = KeptTensors(path, TYPES, MAPPED_FORMAT, key, lambda writer: _write_mapped(writer, paths, in_order))
+    return CaptionTable(kept.open(), str(path), key)
+
+
+def _write_mapped(writer: TensorWriter, paths: Sequence[Path], in_order: InOrder | None) -> None:
+    num_captions = sum(_read_metadata(path).num_rows for path in paths)
+    if num_captions >= MOST_CAPTIONS:
+        raise UserError(f"{paths[0].parent}: {num_captions:,} captions; expected fewer than {MOST_CAPTIONS:,}")
+    encoded = in_order(_encode_part, paths, doing="writing captions") if in_order else map(_encode_part, paths)
+    shown = progress(encoded, total=num_captions, what="writing captions", unit="captions", size=_num_rows)
+    write_rows(writer, chain.from_iterable(shown), num_captions)
+
+
+def _num_rows(parts: list[EncodedRows]) -> int:
+    return sum(map(len, parts))
+
+
+def _encode_part(path: Path) -> list[EncodedRows]:
+    return [encode_rows(batch) for batch in _read_part(path).to_batches(ROWS_AT_ONCE)]
+
+
+def _read_part(path: Path) -> pa.Table:
+    columns = _read_metadata(path).schema.to_arrow_schema().names
+    if missing := set(CAPTION_SCHEMA.names) - set(columns) - OPTIONAL_COLUMNS:
+        raise UserError(f"{path}: columns missing: {', '.join(sorted(missing))}; run vlalign-preprocess again")
+    table = read_table(path, [name for name in RECORD_SCHEMA.names if name in columns])
+    with _refuse_damaged(path):  # columns of other types
+        return pa.concat_tables([RECORD_SCHEMA.empty_table(), table], promote_options="default")
+
+
+class CaptionTime(NamedTuple):
+    """A caption's text, and what it is about."""
+
+    video_id: str
+    start_seconds: float | None
+    end_seconds: float | None
+    text: str
+
+
+def caption_parts(dataset: DatasetFolder) -> list[Path]:
+    """Return the files of all complete caption tables of a data set: the usual one, and those of its protocols."""
+    top = replace(dataset, protocol="").captions
+    folders = [top, *sorted(path.parent for path in top.glob(f"*/{ABOUT_NAME}"))]
+    complete = [folder for folder in folders if (folder / ABOUT_NAME).exists()]
+    return [part for folder in complete for part in sorted(folder.glob("part-*.parquet"))]
+
+
+def read_times(part: Path) -> Iterator[CaptionTime]:
+    """Yield the captions of a part without their words.
+
+    Raises:
+        UserError: The file is damaged.
+    """
+    table = read_table(part, ["video_id", "start_seconds", "end_seconds", "caption"])
+    with _refuse_damaged(part):  # columns of other types
+        table = table.cast(pa.schema([CAPTION_SCHEMA.field(name) for name in table.column_names]))
+    for batch in table.to_batches(RECORDS_AT_ONCE):
+        yield from map(CaptionTime._make, zip(*batch.to_pydict().values(), strict=True))

@@ -1,0 +1,1 @@
+"""Command lines: what all commands share, and ``vlalign-store``."""

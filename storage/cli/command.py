@@ -1,0 +1,151 @@
+"""How a command runs: one-line errors, exit codes, messages, and an orderly stop."""
+
+import argparse
+import errno
+import io
+import os
+import platform
+import select
+import signal
+import sys
+import tempfile
+import threading
+import traceback
+from collections.abc import Callable, Iterator
+
+from ..common.errors import SettingError, UserError
+from ..common.exit_codes import EXIT_INCOMPLETE, EXIT_MISTAKE, EXIT_SIGNAL
+from ..common.openmp import limit_spinning
+from ..common.packages import package_version, what_is_missing
+from ..common.programs import refuse_planted_libraries, start_programs_without_current_folder
+from ..common.progress import TerminalProgress, report_progress_to
+from ..common.signals import CommandSignals, command_signals, stopping, what_is_kept
+from ..common.system import SIGPIPE
+from ..common.terminal import Level, logger, messages_on_terminal, warn
+from .parser import Parser
+
+start_programs_without_current_folder()  # before torch is imported, which starts one
+
+Command = Callable[[argparse.Namespace], int]
+"""Runs with the parsed arguments and returns the exit code."""
+EXIT_SECONDS = 3.0
+"""How long a stopped command waits for threads that still compute or fetch."""
+
+
+def run_command(command: Command, parser: Parser, argv: list[str] | None) -> int:
+    """Run a command and return its exit code.
+
+    Messages and progress are shown on standard error. Known errors end the command with one line.
+
+    Args:
+        command: Called with the parsed arguments.
+        parser: Parses ``argv``.
+        argv: Command line without the program's name; None for that of the process.
+
+    Returns:
+        0 if all was done, 1 if something was skipped or failed, 2 on a mistake in the call, 130 or 143 if Ctrl-C or
+        SIGTERM stopped the command.
+    """
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # characters that the terminal's encoding lacks
+    args = parser.parse_args(argv)
+    limit_spinning()
+    listener = None if args.quiet else TerminalProgress()
+    level = Level.QUIET if args.quiet else Level.VERBOSE if args.verbose else Level.USUAL
+    with messages_on_terminal(level), report_progress_to(listener), command_signals.taken():
+        logger.debug("vlalign %s on %s", package_version(), platform.platform())
+        code = _run(command, args, parser.prog)
+        if stopping():
+            for number in CommandSignals.NUMBERS:  # another signal must not disturb the exit
+                signal.signal(number, signal.SIG_IGN)
+            sys.stdout.flush()
+            forced_exit = threading.Timer(EXIT_SECONDS, os._exit, (code,))
+            forced_exit.daemon = True
+            forced_exit.start()
+        return code
+
+
+def _run(command: Command, args: argparse.Namespace, prog: str) -> int:
+    try:
+        if (encoding := sys.getfilesystemencoding()) != "utf-8":
+            raise UserError(f"file names are read as {encoding}, expected utf-8; set PYTHONUTF8=1")
+        refuse_planted_libraries()
+        _allow_folders(args)
+        code = command(args)
+        sys.stdout.flush()
+        return code
+    except (KeyboardInterrupt, Exception) as error:
+        stop_code = _stop_code(error)
+        if isinstance(error, BrokenPipeError) and _nobody_reads():
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what Python still holds
+            return EXIT_SIGNAL + SIGPIPE
+        if isinstance(error, UserError):
+            warn(f"{prog}: error: {error.of_command() if isinstance(error, SettingError) else error}")
+            error_code = EXIT_MISTAKE
+        elif isinstance(error, OSError) and not (stop_code and isinstance(error, ConnectionError)):
+            warn(f"{prog}: error: {_system_message(error)}")
+            error_code = EXIT_INCOMPLETE
+        elif missing := what_is_missing(error):
+            warn(f"{prog}: error: {missing}")
+            error_code = EXIT_MISTAKE
+        elif isinstance(error, MemoryError):
+            warn(
+                f"{prog}: error: there is not enough memory{f' ({error})' if str(error) else ''}; --verbose says where"
+            )
+            error_code = EXIT_INCOMPLETE
+        elif stop_code:
+            error_code = stop_code
+        else:
+            raise
+        if not stop_code:
+            logger.debug("%s", "".join(traceback.format_exception(error)).rstrip())
+            return error_code
+        kept = next((kept for cause in _causes(error) if (kept := what_is_kept(cause))), "")
+        warn(f"{prog}: stopped" + (f"; {kept}, and the same command goes on from there" if kept else ""))
+        return stop_code
+
+
+def _allow_folders(args: argparse.Namespace) -> None:
+    """Record what ``--allow-folder`` names."""
+    if folders := getattr(args, "allow_folder", None):
+        from ..dataset.folder import DatasetFolder
+        from ..dataset.trusted_folders import allow_folder
+
+        if args.dataset is None:
+            raise UserError(f"--allow-folder {folders[0]}: of which data set? Pass --dataset, too")
+        for folder in folders:
+            allow_folder(DatasetFolder(args.root, args.dataset), folder)
+
+
+def _nobody_reads() -> bool:
+    """Return whether the program that reads standard output has ended, as ``head`` does after ten lines."""
+    try:
+        output = sys.stdout.fileno()
+    except (OSError, ValueError):
+        return False
+    if not hasattr(select, "poll"):  # Windows
+        return True
+    poll = select.poll()
+    poll.register(output, 0)
+    return any(event & select.POLLERR for _, event in poll.poll(0))
+
+
+def _system_message(error: OSError) -> str:
+    """Return the system's message. A full disk without a path is not one that files of a data set are written to."""
+    if error.errno not in (errno.ENOSPC, errno.EDQUOT) or error.filename is not None:
+        return str(error)
+    return f"{error.strerror}: standard output or a log, or {tempfile.gettempdir()}; make room there"
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """Yield the error, the one that was handled when it was raised, and so on."""
+    cause: BaseException | None = error
+    while cause is not None:
+        yield cause
+        cause = cause.__context__
+
+
+def _stop_code(error: BaseException) -> int:
+    """Return the exit code if a signal caused the error, else 0. Interrupted code fails in many ways."""
+    stop = next((cause for cause in _causes(error) if isinstance(cause, KeyboardInterrupt)), None)
+    return EXIT_SIGNAL + getattr(stop, "number", signal.SIGINT) if stop else 0

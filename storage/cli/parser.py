@@ -1,0 +1,257 @@
+"""Parsers of command lines: options that all commands take, one-line errors, short help, and options from a file."""
+
+import argparse
+import difflib
+import os
+import re
+import shlex
+import sys
+import textwrap
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from ..common.errors import UserError
+from ..common.exit_codes import EXIT_DONE, EXIT_MISTAKE
+from ..common.packages import package_version
+from .option_files import as_option_file, read_option_file
+
+SHELLS = ("bash", "zsh", "tcsh")
+"""Shells that completion is known for."""
+DEVICE_HELP = "cpu, cuda, cuda:N or mps; auto: the first GPU, or the CPU (default: auto)"
+"""Of commands that use one device."""
+NOT_SETTINGS = ("help", "help_all", "version", "config", "print_config", "print_completion")
+"""Options that an option file cannot hold."""
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser that reports a mistake in one line, with the nearest known options.
+
+    ``--help`` shows what ``rarely`` was not called for; ``--help-all`` shows everything.
+    """
+
+    passes_on = False
+    """True if unknown options belong to another command; they are then in ``passed_on`` of the result."""
+    intermixed = False
+    """True if options may stand between optional positional arguments."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        """Take the arguments of ``argparse.ArgumentParser``."""
+        super().__init__(*args, **kwargs)
+        self._rare: list[argparse.Action] = []
+        self._shows_all = False
+
+    def rarely(self, actions: Iterable[argparse.Action]) -> None:
+        """Show these options with ``--help-all`` only."""
+        self._rare += actions
+
+    # The stub has overloads for the type of ``namespace``, which nobody here uses.
+    def parse_args(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self, args: Iterable[str] | None = None, namespace: Any = None
+    ) -> Any:
+        """Parse ``args``, by default those of the process. Exit with code 2 on a mistake."""
+        parse = self.parse_known_intermixed_args if self.intermixed else self.parse_known_args
+        parsed, unknown = parse(None if args is None else list(args), namespace)
+        if getattr(parsed, "config", None) is not None:
+            given = sys.argv[1:] if args is None else list(args)
+            parsed, unknown = parse([*self._from_file(parsed.config, given), *given], namespace)
+        if self.passes_on:
+            parsed.passed_on = unknown
+        elif unknown:
+            near = difflib.get_close_matches(unknown[0].split("=")[0], _options(self), n=3)
+            hint = f"; nearest: {', '.join(near)}" if near else ""
+            if not near and re.match("-[^-]", unknown[0]):
+                hint = "; write -- before ids and names that begin with -"
+            self.error(f"unknown: {' '.join(unknown)}{hint}")
+        if getattr(parsed, "print_config", False):
+            self._print_message(as_option_file(self._settings(), parsed), sys.stdout)
+            self.exit(EXIT_DONE)
+        return parsed
+
+    def _settings(self) -> dict[str, argparse.Action]:
+        """Return the options that a file may hold: {name without dashes: option}."""
+        return {
+            option.removeprefix("--"): action
+            for option, action in self._option_string_actions.items()
+            if option.startswith("--") and action.dest not in NOT_SETTINGS and not option.startswith("--no-")
+        }
+
+    def _from_file(self, path: Path, given: Sequence[str]) -> list[str]:
+        try:
+            return read_option_file(path, self._settings(), given)
+        except UserError as error:
+            self.error(str(error))
+
+    def convert_arg_line_to_args(self, arg_line: str) -> list[str]:
+        """Split a line of a file with arguments as a shell would."""
+        return shlex.split(arg_line, comments=True)
+
+    def error(self, message: str) -> NoReturn:
+        """Print a mistake in one line and exit with code 2."""
+        self.exit(EXIT_MISTAKE, f"{self.prog}: error: {message}; see {self.prog} --help\n")
+
+    def format_usage(self) -> str:
+        """Return the usage in a line: the options follow in the help."""
+        return f"usage: {self._short_usage()}\n"
+
+    def _short_usage(self) -> str:
+        names = {"?": "[{}]", argparse.SUPPRESS: "[{}]", "*": "[{} ...]", "+": "{} [{} ...]"}
+        positional = [of for of in self._actions if not of.option_strings and of.help != argparse.SUPPRESS]
+        parts = [names.get(str(of.nargs), "{}").replace("{}", str(of.metavar or of.dest)) for of in positional]
+        return " ".join([self.prog, *parts, "[OPTIONS]"])
+
+    def format_help(self) -> str:
+        """Return the help, without rare options unless all were asked for."""
+        self.usage = self._short_usage().replace("%", "%%")
+        if self._shows_all or not self._rare:
+            return super().format_help()
+        told, groups = [action.help for action in self._rare], list(self._action_groups)
+        try:
+            for action in self._rare:
+                action.help = argparse.SUPPRESS
+            self._action_groups[:] = [group for group in groups if not _is_hidden(group)]
+            more = f"\n{len(self._rare)} more options: {self.prog} --help-all\n"
+            return super().format_help() + more
+        finally:
+            self._action_groups[:] = groups
+            for action, text in zip(self._rare, told, strict=True):
+                action.help = text
+
+    def show_all(self) -> None:
+        """Print the help with all options."""
+        self._shows_all = True
+        self.print_help()
+
+
+class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
+    """Breaks a text of one line, such as a description, and keeps a text of several lines, such as an example.
+
+    Names with hyphens stay whole, so that they can be copied.
+    """
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        lines = text if "\n" in text else "\n".join(self._split_lines(text, width))
+        return super()._fill_text(lines, width, indent)
+
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        return textwrap.wrap(" ".join(text.split()), width, break_on_hyphens=False)
+
+
+def _is_hidden(group: argparse._ArgumentGroup) -> bool:
+    actions = group._group_actions
+    return bool(actions) and all(action.help == argparse.SUPPRESS for action in actions)
+
+
+def _options(parser: argparse.ArgumentParser) -> list[str]:
+    """Return all long options, including those of actions."""
+    actions = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
+    nested = [option for action in actions for choice in action.choices.values() for option in _options(choice)]
+    return [option for option in parser._option_string_actions if option.startswith("--")] + nested
+
+
+class _HelpAll(argparse.Action):
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
+        assert isinstance(parser, Parser)
+        parser.show_all()
+        parser.exit(EXIT_DONE)
+
+
+class _Version(argparse.Action):
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
+        parser._print_message(f"{parser.prog} {package_version()}\n", sys.stdout)
+        parser.exit(EXIT_DONE)
+
+
+class _Completion(argparse.Action):
+    def __call__(self, parser: argparse.ArgumentParser, _: Any, values: Any, *__: Any) -> None:
+        import shtab
+
+        parser._print_message(shtab.complete(parser, shell=values) + "\n", sys.stdout)
+        parser.exit(EXIT_DONE)
+
+
+def new_parser(prog: str, description: str, example: str) -> Parser:
+    """Return a parser with the options about help and messages, whose help ends with an example."""
+    parser = Parser(prog=prog, description=description, **formatted(example))
+    add_messages(parser)
+    version = parser.add_argument(
+        "--version", action=_Version, nargs=0, default=argparse.SUPPRESS, help="show vlalign's version and exit"
+    )
+    completion = parser.add_argument(
+        "--print-completion",
+        action=_Completion,
+        choices=SHELLS,
+        default=argparse.SUPPRESS,
+        help="print what the shell needs to complete options, and exit",
+    )
+    parser.rarely([version, completion])
+    return parser
+
+
+def formatted(example: str) -> dict[str, Any]:
+    """Return the settings of a parser, or of one action, whose help ends with ``example``."""
+    return {
+        "epilog": f"example:\n  {example}",
+        "formatter_class": _HelpFormatter,
+        "allow_abbrev": False,
+    }
+
+
+def command_parser(prog: str, description: str, example: str) -> Parser:
+    """Return a parser with the options that all commands about a data set take."""
+    parser = new_parser(prog, description, example)
+    add_dataset(parser)
+    config = parser.add_argument(
+        "--config",
+        type=Path,
+        metavar="FILE",
+        help="TOML or YAML file with options by their names, without dashes in front; the command line wins",
+    )
+    print_config = parser.add_argument(
+        "--print-config", action="store_true", help="print the options as a file for --config, and exit"
+    )
+    parser.rarely([config, print_config])
+    return parser
+
+
+def add_messages(parser: Parser) -> None:
+    """Add the options about help and messages."""
+    all_of_it = parser.add_argument(
+        "--help-all", action=_HelpAll, nargs=0, default=argparse.SUPPRESS, help="show all options and exit"
+    )
+    level = parser.add_mutually_exclusive_group()
+    quiet = level.add_argument("--quiet", action="store_true", help="show warnings and errors: no progress, no notes")
+    verbose = level.add_argument("--verbose", action="store_true", help="show when messages came, and where errors are")
+    parser.rarely([all_of_it, quiet, verbose])
+
+
+def default_root() -> Path:
+    """Return the folder of all data sets if ``--root`` is not given."""
+    return Path(os.environ.get("VLALIGN_ROOT", "vlalign_data"))
+
+
+def next_call(command: str, root: Path, dataset: str) -> str:
+    """Return a line that says which command to call next, for a data set."""
+    options = ["--dataset", dataset] if root == default_root() else ["--root", str(root), "--dataset", dataset]
+    return f"now: {shlex.join([command, *options])}"
+
+
+def add_dataset(parser: Parser) -> None:
+    """Add ``--root``, ``--dataset`` and ``--allow-folder``."""
+    parser.add_argument(
+        "--root",
+        type=Path,
+        default=default_root(),
+        help="folder of all data sets (default: $VLALIGN_ROOT or ./vlalign_data)",
+    )
+    parser.add_argument("--dataset", help="name of the data set: its folder under --root")
+    allow_folder = parser.add_argument(
+        "--allow-folder",
+        action="append",
+        default=[],
+        type=Path,
+        metavar="FOLDER",
+        help="folder outside --root in which videos and files of the data set may lie, by its list or by links; needed "
+        "only once",
+    )
+    parser.rarely([allow_folder])

@@ -1,0 +1,307 @@
+"""vlalign-store: what feature stores hold, whether they are whole, and import and export."""
+
+import argparse
+import json
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from ..common.errors import UserError
+from ..common.exit_codes import EXIT_DONE, EXIT_INCOMPLETE
+from ..common.problems import Problems
+from ..common.terminal import harmless, number_of, say, show
+from ..common.writing import check_folders
+from ..dataset.folder import DatasetFolder, guard_around
+from ..exchange.declared_profile import read_durations, read_profile
+from ..exchange.exports import FORMS, export_store
+from ..exchange.imports import import_features
+from ..profiles import split_features
+from ..records import Weights
+from ..remote.store import link_store
+from ..stores import maintenance as care
+from ..stores.description import describe
+from ..stores.feature_store import FeatureStore
+from ..stores.folder import current_shards, shard_files, stores_in
+from .command import run_command
+from .parser import Parser, add_dataset, add_messages, formatted, new_parser
+
+
+def _dataset(args: argparse.Namespace) -> DatasetFolder | None:
+    return DatasetFolder(args.root, args.dataset) if args.dataset else None
+
+
+def _folder(args: argparse.Namespace, name: str) -> Path:
+    """Return the folder of one store: ``name`` is its features with --dataset, else its folder."""
+    dataset = _dataset(args)
+    if dataset is None:
+        guard_around(Path(name))
+        return Path(name)
+    names = split_features(name, stores_in(dataset.path / "features"))
+    if len(names) > 1:
+        raise UserError(f"{name}: names {len(names)} stores; expected one")
+    return dataset.features(names[0])
+
+
+def _existing(args: argparse.Namespace, name: str) -> Path:
+    """Return the folder of a store that has shards."""
+    folder, dataset = _folder(args, name), _dataset(args)
+    if not current_shards(folder):
+        known = stores_in(dataset.path / "features") if dataset else []
+        expected = f"one of {', '.join(known)}" if known else "its folder, or --dataset and the name of its features"
+        raise UserError(f"{folder}: no feature store there (no *.h5); expected {expected}")
+    return folder
+
+
+def _stores(args: argparse.Namespace) -> list[Path]:
+    """Return the folders of the stores that were named, or of all stores of the data set."""
+    dataset, names = _dataset(args), args.stores
+    if dataset is not None:
+        known = stores_in(dataset.path / "features")
+        names = list(dict.fromkeys(name for text in names or known for name in split_features(text, known)))
+        if not names:
+            raise UserError(f"{dataset.path / 'features'}: no feature stores there; run vlalign-extract first")
+    if not names:
+        raise UserError(
+            "which store? Pass its folder, or --dataset and the name of its features (none: all of the data set)"
+        )
+    return [_existing(args, name) for name in names]
+
+
+def _problems(args: argparse.Namespace) -> Problems:
+    dataset = _dataset(args)
+    return Problems(file=dataset.problems("store") if dataset else None)
+
+
+def _info(args: argparse.Namespace) -> int:
+    infos = [describe(FeatureStore(folder)) for folder in _stores(args)]
+    if args.json:
+        show(json.dumps([asdict(info) for info in infos], indent=2))
+    else:
+        show("\n\n".join("\n".join(info.lines()) for info in infos))
+    return EXIT_DONE
+
+
+def _ls(args: argparse.Namespace) -> int:
+    show("video_id\trows\tseconds\tdecoder\tpartial")
+    for folder in _stores(args):
+        store = FeatureStore(folder)
+        for video in map(store.about, store.video_ids()):
+            values = (video.video_id, video.num_rows, f"{video.duration_seconds:.2f}", video.decoder, video.partial)
+            show("\t".join(harmless(str(value)).replace("\t", "\\t").replace("\n", "\\n") for value in values))
+    return EXIT_DONE
+
+
+def _verify(args: argparse.Namespace) -> int:
+    with Problems() as problems:  # without a file: a command that only looks writes nothing
+        for folder in _stores(args):
+            num_shards = len(current_shards(folder))
+            findings = care.verify(folder, problems=problems)
+            if partials := care.unfinished(folder):
+                say(
+                    f"note: {len(partials):,} unfinished files in {folder}, of writers that were stopped; "
+                    "vlalign-store repair removes them"
+                )
+            found = f"{number_of(num_shards, 'shards')}, every byte as it was written"
+            if findings:
+                found = f"{len(findings):,} of {num_shards:,} shards are damaged; vlalign-store repair {folder} "
+                found += "drops the damage, then run vlalign-extract again"
+            show(f"{folder}: {found}")
+    return problems.exit_code()
+
+
+def _repair(args: argparse.Namespace) -> int:
+    check_folders(*_stores(args))
+    for folder in _stores(args):
+        num_shards = len(shard_files(folder))
+        repaired = care.repair(folder)
+        again = "; now run vlalign-extract again" if repaired else ""
+        show(f"{folder}: {len(repaired):,} of {num_shards:,} shards were not whole{again}")
+    return EXIT_DONE
+
+
+def _compact(args: argparse.Namespace) -> int:
+    check_folders(*_stores(args))
+    for folder in _stores(args):
+        num_before = len(shard_files(folder))
+        care.compact(folder)
+        show(f"{folder}: {number_of(num_before, 'shards')} before, {len(shard_files(folder)):,} now")
+    return EXIT_DONE
+
+
+def _link(args: argparse.Namespace) -> int:
+    folder = _folder(args, args.store)
+    check_folders(folder)
+    remote = link_store(folder, args.url)
+    told = f"{number_of(len(sent), 'shards')} sent there; " if (sent := remote.send()) else ""
+    show(f"{folder}: stands for {args.url}; {told}{number_of(len(FeatureStore(folder)), 'videos')} there")
+    show(f"read back from there: {remote.read_back(sent)}")
+    return EXIT_DONE
+
+
+def _merge(args: argparse.Namespace) -> int:
+    into = _folder(args, args.into)
+    check_folders(into)
+    copied = care.merge(_stores(args), into)
+    show(f"{into}: {number_of(len(copied), 'shards')} came in; {number_of(len(FeatureStore(into)), 'videos')} now")
+    return EXIT_DONE
+
+
+def _rm(args: argparse.Namespace) -> int:
+    folder, video_ids = _existing(args, args.store), list(dict.fromkeys(args.videos))
+    check_folders(folder)
+    with _problems(args) as problems:
+        for video_id in care.remove(folder, video_ids):
+            problems.add(f"{folder}: no video {video_id!r} in it")
+    show(f"{folder}: {number_of(len(video_ids) - problems.count, 'videos')} removed")
+    return problems.exit_code()
+
+
+def _import(args: argparse.Namespace) -> int:
+    dataset = _dataset(args)
+    if dataset is None:
+        raise UserError(f"--dataset is missing: pass the name of a data set under {args.root}, or of a new one")
+    profile = read_profile(args.profile)
+    folder = dataset.features(profile.name)
+    check_folders(folder)
+    durations = read_durations(args.durations) if args.durations else None
+    weights = Weights(name=profile.weights, sha256="")
+    with _problems(args) as problems:
+        count = import_features(
+            args.source, folder, profile, weights, pattern=args.pattern, durations=durations, problems=problems
+        )
+    came = f"{number_of(count, 'videos')} came in, {number_of(problems.count, 'problems')}"
+    show(f"{folder}: {came}; their profile is as you stated it")
+    return problems.exit_code()
+
+
+def _export(args: argparse.Namespace) -> int:
+    store = FeatureStore(_existing(args, args.store))
+    with _problems(args) as problems:
+        count = export_store(store, args.folder, args.form, problems)
+    show(f"{args.folder}: {count:,} of {len(store):,} videos of {store.folder}")
+    return EXIT_INCOMPLETE if count < len(store) else problems.exit_code()
+
+
+@dataclass(frozen=True)
+class _Action:
+    run: Callable[[argparse.Namespace], int]
+    help: str
+    example: str
+    arguments: dict[str, dict[str, Any]]
+    """Settings of ``add_argument``, by name or flag."""
+
+
+_NAMED = "folder of a store; with --dataset the name of its features (none: all)"
+_STORES = {"stores": {"nargs": "*", "metavar": "STORE", "help": _NAMED}}
+_STORE = {"store": {"metavar": "STORE", "help": "folder of the store; with --dataset the name of its features"}}
+_INTO = {"required": True, "metavar": "STORE", "help": "the store that takes them; created if missing"}
+_URL = {"metavar": "ADDRESS", "help": "of the remote store: anything fsspec reads, such as s3://, gs:// or https://"}
+_VIDEOS = {"nargs": "+", "metavar": "VIDEO", "help": "ids of the videos"}
+_IMPORT = {
+    "source": {"type": Path, "metavar": "SOURCE", "help": "a folder with a file for each video, or one file with all"},
+    "--profile": {
+        "required": True,
+        "help": "how the features were made, as far as you know: a name as for vlalign-extract --features, or a JSON "
+        "file with the fields that vlalign-store info --json shows",
+    },
+    "--pattern": {
+        "help": "which files to take, and where the id is in their names, such as '{id}_rgb.npy' (default: all files)"
+    },
+    "--durations": {
+        "type": Path,
+        "metavar": "CSV",
+        "help": "video_id,seconds: duration of the videos, if the rows do not tell",
+    },
+}
+_EXPORT = {
+    "folder": {"type": Path, "metavar": "FOLDER", "help": "a new folder"},
+    "--form": {
+        "required": True,
+        "choices": FORMS,
+        "help": "npy: rows only, a file for each video; npz: with times and profile; webdataset: tars of both; "
+        "parquet: a row for each window, as tools for embeddings read it; hub: the same with a card, for dataset hubs",
+    },
+}
+ACTIONS = {
+    "info": _Action(
+        _info,
+        "show what a store holds and how it was made",
+        "vlalign-store info --dataset demo",
+        _STORES | {"--json": {"action": "store_true", "help": "as JSON, for programs"}},
+    ),
+    "ls": _Action(
+        _ls,
+        "list the videos: id, rows, seconds, decoder, what is missing",
+        "vlalign-store ls --dataset demo s3d",
+        _STORES,
+    ),
+    "verify": _Action(_verify, "compare every byte with its checksum", "vlalign-store verify --dataset demo", _STORES),
+    "repair": _Action(
+        _repair,
+        "drop what is damaged, so that the next run makes it again",
+        "vlalign-store repair --dataset demo s3d",
+        _STORES,
+    ),
+    "compact": _Action(
+        _compact,
+        "combine small shards, and drop what was replaced",
+        "vlalign-store compact --dataset demo s3d",
+        _STORES,
+    ),
+    "link": _Action(
+        _link,
+        "let a folder stand for a remote store, whose rows are fetched when they are needed",
+        "vlalign-store link --dataset howto100m s3d s3://bucket/howto100m/s3d",
+        _STORE | {"url": _URL},
+    ),
+    "merge": _Action(
+        _merge,
+        "copy the shards of several stores of one profile into one",
+        "vlalign-store merge machine1/s3d machine2/s3d --into vlalign_data/demo/features/s3d",
+        _STORES | {"--into": _INTO},
+    ),
+    "rm": _Action(
+        _rm,
+        "remove videos from a store",
+        "vlalign-store rm --dataset demo s3d demo0007 demo0011",
+        _STORE | {"videos": _VIDEOS},
+    ),
+    "import": _Action(
+        _import,
+        "import features of other programs: .npy, .npz, HDF5, pickles of arrays, WebDataset tars",
+        "vlalign-store import FOLDER --dataset msrvtt --profile s3d\n"
+        "  vlalign-store import rgb --dataset mine --profile i3d_rgb.json --pattern '{id}_rgb.npy'",
+        _IMPORT,
+    ),
+    "export": _Action(
+        _export,
+        "write the features of a store for other programs",
+        "vlalign-store export --dataset demo s3d FOLDER --form npy",
+        _STORE | _EXPORT,
+    ),
+}
+
+
+def make_parser() -> Parser:
+    """Return the parser of vlalign-store."""
+    parser = new_parser(
+        "vlalign-store",
+        "Look after feature stores.",
+        "vlalign-store info --dataset demo\n  vlalign-store verify vlalign_data/demo/features/s3d",
+    )
+    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+    for name, action in ACTIONS.items():
+        description = f"{action.help[0].upper()}{action.help[1:]}."
+        subparser = actions.add_parser(name, help=action.help, description=description, **formatted(action.example))
+        for argument, settings in action.arguments.items():
+            subparser.add_argument(argument, **settings)
+        add_dataset(subparser)
+        add_messages(subparser)
+        subparser.set_defaults(run=action.run)
+    return parser
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run vlalign-store and return its exit code."""
+    return run_command(lambda args: args.run(args), make_parser(), argv)

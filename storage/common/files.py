@@ -1,0 +1,239 @@
+"""Files that are written whole or not at all, and reading of small text files."""
+
+import contextlib
+import glob
+import hashlib
+import json
+import stat
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from .errors import UserError, refuse_unreadable
+from .progress import progress
+from .system import try_lock
+from .writing import make_folder, open_own, remove_file, written_whole
+
+IDENTITY_BYTES = 1 << 16
+LARGE_BYTES = 1 << 30
+"""Reading a file of this size takes seconds."""
+MOST_JSON_BYTES, MOST_LINE_BYTES = 1 << 26, 1 << 24
+"""Of a file of JSON, and of a line of one. The largest that commands write have a thousandth of it."""
+TURN_SECONDS, LOOK_SECONDS = 10.0, 0.02
+"""How long to wait for a lock, and how often to try. Locks are held for much less; after this time something else is
+wrong, such as a network file system without locks.
+"""
+# Suffixes of what extract/decoding/ reads. ``.264`` and ``.265`` are none: names end in numbers, too.
+VIDEO_SUFFIXES = (
+    ".mp4",
+    ".mkv",
+    ".webm",
+    ".avi",
+    ".mov",
+    ".m4v",
+    ".mpg",
+    ".mpeg",
+    ".ts",
+    ".flv",
+    ".wmv",
+    ".ogv",
+    ".3gp",
+    ".gif",
+    ".m2ts",
+    ".mts",
+    ".m2t",
+    ".vob",
+    ".mpe",
+    ".m2p",
+    ".m1v",
+    ".m2v",
+    ".mxf",
+    ".asf",
+    ".f4v",
+    ".3g2",
+    ".mj2",
+    ".qt",
+    ".ismv",
+    ".mk3d",
+    ".divx",
+    ".ogm",
+    ".rm",
+    ".rmvb",
+    ".dv",
+    ".dif",
+    ".nut",
+    ".ivf",
+    ".y4m",
+    ".apng",
+    ".obu",
+    ".h264",
+    ".avc",
+    ".h265",
+    ".hevc",
+)
+IMAGE_SUFFIXES = (".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".avif")
+SOUND_SUFFIXES = (".wav", ".mp3", ".mp2", ".flac", ".m4a", ".m4b", ".ogg", ".oga", ".opus", ".mka", ".weba", ".wma")
+
+
+@contextmanager
+def one_at_a_time(path: Path, seconds: float | None = None) -> Iterator[None]:
+    """Let one process at a time read, change and write ``path``.
+
+    A file beside it is locked; the lock ends with the process at the latest. On a file system without locks, processes
+    do not wait for each other.
+
+    Args:
+        path: The file.
+        seconds: How long to wait for the others at most (default: ``TURN_SECONDS``).
+
+    Raises:
+        UserError: The file that is locked is a link, or no regular file.
+    """
+    make_folder(path.parent)
+    with open_own(path.with_name(f".{path.name}.lock"), "a", other_names=True) as lock:
+        deadline = time.monotonic() + (TURN_SECONDS if seconds is None else seconds)
+        while time.monotonic() < deadline:
+            try:
+                try_lock(lock)
+                break
+            except BlockingIOError:
+                time.sleep(LOOK_SECONDS)
+            except OSError:
+                break
+        yield
+
+
+def remove_unfinished(path: Path) -> int:
+    """Remove what a killed process left of ``written_whole(path)``; return the number of files.
+
+    Only for a path that no other process writes.
+    """
+    partials = [*path.parent.glob(f".{glob.escape(path.name)}.*.partial")]
+    for partial in partials:
+        remove_file(partial)
+    return len(partials)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text in UTF-8."""
+    with written_whole(path) as partial:
+        partial.write_text(text, encoding="utf-8")
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write a value as indented JSON."""
+    write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+
+
+def check_regular(path: Path) -> None:
+    """Raise ``UserError`` for a pipe, a socket or a device. Opening one may block, and reading one may never end."""
+    with contextlib.suppress(OSError):  # opening the file reports it
+        if not stat.S_ISREG(mode := path.stat().st_mode) and not stat.S_ISDIR(mode):
+            raise UserError(f"{path}: a pipe, a socket or a device, expected a file; remove it")
+
+
+def read_small(path: Path, most_bytes: int) -> bytes:
+    """Return the content of a file that anybody may have made.
+
+    Raises:
+        ValueError: It holds more than ``most_bytes``.
+        UserError: It is a pipe, a socket or a device.
+    """
+    check_regular(path)
+    with path.open("rb") as file:
+        content = file.read(most_bytes + 1)
+    if len(content) > most_bytes:
+        raise ValueError(f"it has more than {most_bytes >> 20} MiB")
+    return content
+
+
+def read_json(path: Path) -> Any:
+    """Read a JSON file. Raises ``UserError`` if it is not valid JSON, or has more than ``MOST_JSON_BYTES``."""
+    todo = "remove it and run the command that makes it again"
+    with refuse_unreadable(path, "not valid JSON", todo, (ValueError, RecursionError)):
+        return json.loads(read_small(path, MOST_JSON_BYTES).decode())
+
+
+def read_object(path: Path, most_bytes: int) -> dict[str, Any]:
+    """Return the JSON object in a file that anybody may have made.
+
+    Raises:
+        ValueError: The file holds anything else, or more than ``most_bytes``.
+        UserError: It is a pipe, a socket or a device.
+    """
+    about = json.loads(read_small(path, most_bytes))
+    if not isinstance(about, dict):
+        raise ValueError(f"a {type(about).__name__}; expected an object")
+    return about
+
+
+def write_jsonl(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
+    """Write one JSON object on each line."""
+    with written_whole(path) as partial, partial.open("w", encoding="utf-8") as file:
+        for row in rows:
+            file.write(json.dumps(row, ensure_ascii=False) + "\n")
+
+
+def numbered_jsonl(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield the number and the object of each line that is not blank.
+
+    Raises ``UserError`` for a line without an object, or of more than ``MOST_LINE_BYTES``.
+    """
+    check_regular(path)
+    with path.open("rb") as file:
+        for number, line in enumerate(iter(lambda: file.readline(MOST_LINE_BYTES + 1), b""), start=1):
+            where = f"{path}, line {number}"
+            with refuse_unreadable(
+                where, "not valid JSON in UTF-8", "expected one object on each line", (ValueError, RecursionError)
+            ):
+                if len(line) > MOST_LINE_BYTES:
+                    raise ValueError(f"it has more than {MOST_LINE_BYTES >> 20} MiB")
+                text = line.decode("utf-8-sig" if number == 1 else "utf-8")
+                if not text.strip():
+                    continue
+                row = json.loads(text)
+            if not isinstance(row, dict):
+                raise UserError(f"{where}: expected a JSON object, got {type(row).__name__}")
+            yield number, row
+
+
+def read_jsonl(path: Path) -> list[dict[str, Any]]:
+    """Return the objects of all lines; none if the file is missing."""
+    return [row for _, row in numbered_jsonl(path)] if path.exists() else []
+
+
+def sha256_of(path: Path) -> str:
+    """Return the SHA-256 of a file, in hexadecimal digits. For a large file, progress is shown.
+
+    Raises ``UserError`` for a pipe, a socket or a device.
+    """
+    check_regular(path)
+    digest, num_bytes = hashlib.sha256(), path.stat().st_size
+    with path.open("rb") as file:
+        blocks = iter(lambda: file.read(1 << 20), b"")
+        if num_bytes >= LARGE_BYTES:
+            blocks = progress(blocks, total=num_bytes, what=f"hashing {path.name}", unit="bytes", size=len)
+        for block in blocks:
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def file_identity(path: Path) -> str:
+    """Return a text that changes when a file changes: its size, and a hash of its first and last 64 KiB.
+
+    It is empty if the file cannot be read or is not a regular file.
+    """
+    try:
+        about = path.stat()
+        if not stat.S_ISREG(about.st_mode):
+            return ""
+        size = about.st_size
+        with path.open("rb") as file:
+            digest = hashlib.sha256(file.read(IDENTITY_BYTES))
+            file.seek(max(size - IDENTITY_BYTES, 0))
+            digest.update(file.read(IDENTITY_BYTES))
+    except OSError:
+        return ""
+    return f"{size}-{digest.hexdigest()[:24]}"

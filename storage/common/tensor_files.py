@@ -1,0 +1,268 @@
+"""Files of tensors that are mapped into memory, of which nothing is believed before it is checked.
+
+They are safetensors files. Processes that map the same file share its pages.
+"""
+
+import contextlib
+import errno
+import json
+import math
+import mmap
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from .errors import UserError, refuse_unreadable
+from .files import check_regular, one_at_a_time, remove_unfinished
+from .system import advise
+from .terminal import say
+from .writing import written_whole
+
+SUFFIX = ".safetensors"
+DTYPES = {"F16": "<f2", "F32": "<f4", "F64": "<f8", "I32": "<i4", "I64": "<i8", "U8": "<u1"}
+"""{type in a safetensors file: numpy's type}"""
+KINDS = {np.dtype(dtype): kind for kind, dtype in DTYPES.items()}
+MAX_HEADER_BYTES = 1 << 20
+FIRST_BYTE = 1 << 13
+"""Where the tensors begin in a file that is written here; the header is padded, because it is written last."""
+COPIED_BYTES = 1 << 24
+"""Bytes that are copied at a time."""
+NOT_WRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS)
+
+
+class TensorWriter:
+    """A file of tensors in the making. Tensors of larger elements come first, so that all are aligned."""
+
+    def __init__(self, path: Path, file: BinaryIO) -> None:
+        self._path, self._file = path, file
+        self.folder = path.parent
+        self._tensors: dict[str, tuple[np.dtype, list[int], int]] = {}
+        """{name: type, shape, first byte}"""
+        self.size = 0
+        """Bytes of all tensors so far."""
+
+    def room(self, name: str, kind: str, length: int) -> None:
+        """Add a tensor [length] to be filled in by ``put``."""
+        dtype = np.dtype(DTYPES[kind])
+        self._tensors[name] = dtype, [length], self.size
+        self.size += length * dtype.itemsize
+
+    def put(self, name: str, first: int, values: np.ndarray) -> None:
+        """Fill in the elements of a tensor from ``first`` on."""
+        dtype, (length,), first_byte = self._tensors[name]
+        if first + len(values) > length:
+            raise ValueError(f"{name}: {first + len(values):,} elements in room for {length:,}")
+        self._write(first_byte + first * dtype.itemsize, values.astype(dtype, copy=False))
+
+    def append(self, name: str, values: np.ndarray) -> None:
+        """Add a tensor, or rows to the last one if it has this name."""
+        dtype, shape, _ = self._tensors.setdefault(name, (values.dtype, [0, *values.shape[1:]], self.size))
+        if next(reversed(self._tensors)) != name or [dtype, *shape[1:]] != [values.dtype, *values.shape[1:]]:
+            raise ValueError(f"{name}: cannot grow by {values.dtype} {values.shape}")
+        self._write(self.size, values)
+        shape[0] += len(values)
+        self.size += values.nbytes
+
+    def _write(self, at: int, values: np.ndarray) -> None:
+        self._file.seek(FIRST_BYTE + at)
+        self._file.write(np.ascontiguousarray(values).data)
+
+    def finish(self, about: Mapping[str, str]) -> None:
+        """Write the header, with what is said about the tensors."""
+        header: dict[str, Any] = {"__metadata__": dict(about)}
+        for name, (dtype, shape, first) in self._tensors.items():
+            last = first + math.prod(shape) * dtype.itemsize
+            header[name] = {"dtype": KINDS[dtype], "shape": shape, "data_offsets": [first, last]}
+        content = json.dumps(header).encode().ljust(FIRST_BYTE - 8)
+        if len(content) != FIRST_BYTE - 8:
+            raise ValueError(f"{self._path}: a header of {len(content):,} bytes")
+        self._file.truncate(FIRST_BYTE + self.size)
+        self._file.seek(0)
+        self._file.write((FIRST_BYTE - 8).to_bytes(8, "little") + content)
+
+
+class GrowingTensors:
+    """Tensors [N] that grow at the same time, each in a temporary file. Use it in a ``with`` statement."""
+
+    def __init__(self, folder: Path) -> None:
+        """Keep the files in ``folder``."""
+        self._folder, self._files = folder, contextlib.ExitStack()
+        self._file_of: dict[str, tuple[BinaryIO, np.dtype]] = {}
+
+    def __enter__(self) -> "GrowingTensors":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._files.close()
+
+    def add(self, name: str, values: np.ndarray) -> None:
+        """Add elements [M] to a tensor."""
+        if name not in self._file_of:
+            file = self._files.enter_context(tempfile.TemporaryFile(dir=self._folder))  # noqa: SIM115
+            self._file_of[name] = file, values.dtype
+        file, dtype = self._file_of[name]
+        file.write(np.ascontiguousarray(values, dtype).data)
+
+    def copy(self, name: str, writer: TensorWriter) -> None:
+        """Write a tensor into a file of tensors."""
+        file, dtype = self._file_of[name]
+        file.seek(0)
+        writer.append(name, np.zeros(0, dtype))
+        while content := file.read(COPIED_BYTES):
+            writer.append(name, np.frombuffer(content, dtype))
+
+
+@contextlib.contextmanager
+def writing_tensors(path: Path, about: Mapping[str, str]) -> Iterator[TensorWriter]:
+    """Write tensors and what is said about them as a safetensors file, whole or not at all."""
+    with written_whole(path) as partial, partial.open("w+b") as file:
+        writer = TensorWriter(partial, file)
+        yield writer
+        writer.finish(about)
+
+
+def write_tensors(path: Path, tensors: Mapping[str, np.ndarray], about: Mapping[str, str]) -> None:
+    """Write whole tensors as a safetensors file, whole or not at all."""
+    with writing_tensors(path, about) as writer:
+        for name, values in sorted(tensors.items(), key=lambda item: -item[1].itemsize):
+            writer.append(name, values)
+
+
+class TensorFile:
+    """An open file of tensors. The caller states which ones it must have.
+
+    Args:
+        path: The file.
+        types: {tensor: type and number of dimensions}, such as ``{"vectors": ("F16", 2)}``. The file has these only.
+        version: What its ``format`` must be.
+        what: What it should be, for the message.
+        todo: What to do if it is not, for the message.
+
+    Raises:
+        UserError: The file is cut, damaged, or of another kind.
+    """
+
+    def __init__(self, path: Path, types: Mapping[str, tuple[str, int]], version: int, what: str, todo: str) -> None:
+        check_regular(path)
+        with refuse_unreadable(path, what, todo):
+            header, first_byte = _read_header(path)
+            self.about: dict[str, Any] = header.pop("__metadata__", {})
+            if self.about.get("format") != str(version):
+                raise ValueError(f"format {str(self.about.get('format'))[:20]}, this version reads {version}")
+            if header.keys() != types.keys():
+                raise ValueError("its tensors are not those of such a file")
+            size = path.stat().st_size - first_byte
+            self.arrays = {
+                name: _mapped(path, first_byte, size, name, header[name], *kind) for name, kind in types.items()
+            }
+            """{tensor: array}, mapped"""
+
+
+def _read_header(path: Path) -> tuple[dict[str, Any], int]:
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        if length > MAX_HEADER_BYTES:
+            raise ValueError(f"a header of {length:,} bytes")
+        content = file.read(length)
+    if len(content) < length:
+        raise ValueError("it is cut off")
+    header = json.loads(content)
+    if not isinstance(header, dict) or not all(isinstance(value, dict) for value in header.values()):
+        raise ValueError("its header is no object of objects")
+    return header, 8 + length
+
+
+def _mapped(
+    path: Path, first_byte: int, size: int, name: str, about: Mapping[str, Any], kind: str, num_dimensions: int
+) -> np.ndarray:
+    """Map one tensor after checking that it lies in the file and has the stated type and size."""
+    shape, (low, high), dtype = about["shape"], about["data_offsets"], np.dtype(DTYPES[kind])
+    if about["dtype"] != kind or not all(type(n) is int and n >= 0 for n in (*shape, low, high)):
+        raise ValueError(f"{name}: another type than {kind}, or an impossible size")
+    if len(shape) != num_dimensions or high - low != math.prod(shape) * dtype.itemsize:
+        raise ValueError(f"{name}: shape {shape}, {high - low:,} bytes")
+    if high > size:
+        raise ValueError("it is cut off")
+    if 0 in shape:
+        return np.zeros(shape, dtype)
+    return np.memmap(path, dtype, "r", offset=first_byte + low, shape=tuple(shape))
+
+
+def release(array: np.ndarray) -> None:
+    """Give back the memory that a mapped array's pages take in this process; what is needed later is mapped again.
+
+    The system maps the neighbours of a page, too, so that a few thousand scattered rows make gigabytes resident.
+    """
+    if isinstance(array.base, mmap.mmap):
+        advise(array.base, "MADV_DONTNEED")
+
+
+class KeptTensors:
+    """A file of tensors that is made from other files when it is missing, and again when those have changed.
+
+    Args:
+        path: The file.
+        types: As for ``TensorFile``.
+        version: Of the file's format.
+        key: Tells the other files' content from another one.
+        make: Fills the file. It is called in one process at a time.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        types: Mapping[str, tuple[str, int]],
+        version: int,
+        key: str,
+        make: Callable[[TensorWriter], None],
+    ) -> None:
+        self.path, self._types, self._version, self._key, self._make = path, types, version, key, make
+
+    def open(self) -> dict[str, np.ndarray]:
+        """Return the tensors by name, mapped.
+
+        In a folder where nothing can be written they are made in a temporary file, anew for each process.
+        """
+        arrays, _ = self._read(self.path)
+        if arrays is not None:
+            return arrays
+        try:
+            return self._open_made()
+        except OSError as error:
+            if error.errno not in NOT_WRITABLE:
+                raise
+        with tempfile.TemporaryDirectory() as folder:
+            return self._written(Path(folder) / self.path.name)  # what is mapped stays readable
+
+    def _open_made(self) -> dict[str, np.ndarray]:
+        with one_at_a_time(self.path, seconds=math.inf):
+            arrays, problem = self._read(self.path)  # another process may have made it meanwhile
+            if arrays is not None:
+                return arrays
+            if problem:
+                say(f"note: {problem}; it is written again")
+            remove_unfinished(self.path)
+            return self._written(self.path)
+
+    def _written(self, path: Path) -> dict[str, np.ndarray]:
+        with writing_tensors(path, {"format": str(self._version), "key": self._key}) as writer:
+            self._make(writer)
+        arrays, problem = self._read(path)
+        if arrays is None:
+            raise UserError(f"{path}: changed while it was written ({problem}); run the command again")
+        return arrays
+
+    def _read(self, path: Path) -> tuple[dict[str, np.ndarray] | None, str]:
+        """Return the tensors, or None and what is wrong with the file; nothing is wrong if there is none."""
+        if not path.exists():
+            return None, ""
+        try:
+            file = TensorFile(path, self._types, self._version, "not as it was written", "")
+        except UserError as error:
+            return None, str(error).removesuffix("; ")
+        if file.about.get("key") != self._key:
+            return None, f"{path}: the files that it was made from have changed"
+        return {name: array.view(np.ndarray) for name, array in file.arrays.items()}, ""

@@ -1,0 +1,153 @@
+"""The files of a data set: ``<root>/<dataset>/...``."""
+
+import os
+from dataclasses import asdict, dataclass
+from functools import cached_property, partial
+from pathlib import Path
+
+from ..common.errors import UserError, refuse_unreadable
+from ..common.files import read_jsonl, write_jsonl
+from ..common.validation import DATASET_NAME
+from ..common.writing import guard
+from ..records import VideoRecord
+from .trusted_folders import refuse_link_out
+
+
+@dataclass(frozen=True)
+class DatasetFolder:
+    """The folder of a data set, and the paths in it."""
+
+    root: Path
+    name: str
+    protocol: str = ""
+    """The choice of splits and captions; empty for the usual one. All protocols of a data set share its features."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "root", Path(self.root))  # callers from Python may pass a text
+        if not DATASET_NAME.fullmatch(self.name):
+            raise UserError(
+                f"data set name {self.name!r}: expected letters, digits, '.', '_' and '-'; pass another --dataset"
+            )
+        if self.protocol and not DATASET_NAME.fullmatch(self.protocol):
+            raise UserError(
+                f"protocol {self.protocol!r}: expected letters, digits, '.', '_' and '-'; pass another --protocol"
+            )
+        guard(self.path, partial(refuse_link_out, self))
+
+    @property
+    def path(self) -> Path:
+        """Folder of the data set."""
+        return self.root / self.name
+
+    @property
+    def videos_file(self) -> Path:
+        """List of the videos."""
+        return self.path / "videos.jsonl"
+
+    @property
+    def thumbnails(self) -> Path:
+        """Folder of the thumbnails."""
+        return self.path / "thumbnails"
+
+    @property
+    def captions(self) -> Path:
+        """Folder of the caption table."""
+        return self.path / "captions" / self.protocol
+
+    @property
+    def idf(self) -> Path:
+        """The IDF table."""
+        return (self.captions if self.protocol else self.path) / "idf.parquet"
+
+    @property
+    def word_vectors(self) -> Path:
+        """Vectors of the words in the captions."""
+        return self.idf.with_name("word_vectors.npz")
+
+    @property
+    def pairs(self) -> Path:
+        """Folder of the clips that captions are about, as training maps them."""
+        return self.path / "pairs" / self.protocol
+
+    @property
+    def runs(self) -> Path:
+        """Folder of the runs."""
+        return self.path / "runs"
+
+    @property
+    def comparisons(self) -> Path:
+        """Folder of tables and pages that compare runs."""
+        return self.path / "comparisons"
+
+    def problems(self, command: str) -> Path:
+        """Return the file in which a command lists the inputs that it skipped."""
+        return self.path / "problems" / f"{command}.txt"
+
+    def features(self, features: str) -> Path:
+        """Return the folder of a feature store."""
+        return self.path / "features" / features
+
+    def read_videos(self) -> list[VideoRecord]:
+        """Return what ``videos.jsonl`` lists; nothing if it is missing. Raises ``UserError`` for an invalid line."""
+        todo = "expected video_id and path on every line"
+        with refuse_unreadable(self.videos_file, "not a valid list of videos", todo, (TypeError, ValueError)):
+            return [VideoRecord(**row) for row in read_jsonl(self.videos_file)]
+
+    def write_videos(self, videos: list[VideoRecord]) -> None:
+        """Write ``videos.jsonl``."""
+        write_jsonl(self.videos_file, ({k: v for k, v in asdict(video).items() if v is not None} for video in videos))
+
+    def video_path(self, video: VideoRecord) -> Path:
+        """Return the path of a video.
+
+        Raises ``UserError`` for a relative path that leads out of the data set's folder.
+        """
+        return Path(self.video_file(video))
+
+    def video_file(self, video: VideoRecord) -> str:
+        """Return ``video_path`` as text. Making a million ``Path`` objects would take a minute."""
+        if not os.path.isabs(video.path) and ".." in video.path.split("/"):
+            raise UserError(
+                f"{self.videos_file}: video {video.video_id!r} has the path {video.path!r}, which leads out of "
+                f"{self.path}"
+            )
+        return os.path.join(self._absolute, video.path)
+
+    @cached_property
+    def _absolute(self) -> str:
+        return str(self.path.absolute())
+
+
+def guard_around(folder: Path) -> None:
+    """Guard the data set whose store or run ``folder`` is, by its path: ``<root>/<data set>/features/<store>``."""
+    home = Path(os.path.abspath(folder)).parent
+    if home.name in ("features", "runs") and DATASET_NAME.fullmatch(home.parent.name):
+        DatasetFolder(home.parent.parent, home.parent.name)
+
+
+def find_dataset(root: Path, name: str | None, *, having: str, hint: str) -> DatasetFolder:
+    """Return a data set that has been prepared.
+
+    Args:
+        root: Folder of all data sets.
+        name: Name of the data set; None for the only one under ``root`` that has the folder ``having``.
+        having: Folder that the data set must have.
+        hint: Command that makes this folder.
+
+    Raises:
+        UserError: There is no such data set, or several and no name.
+    """
+    prepared = sorted(folder.name for folder in root.glob("*") if (folder / having).is_dir())
+    if name is None:
+        if not prepared:
+            raise UserError(f"which data set? there is none with {having} under {root}; run {hint} first")
+        if len(prepared) > 1:
+            raise UserError(
+                f"which data set? {len(prepared)} are there ({', '.join(prepared)}) with {having} under {root}; pass "
+                "--dataset"
+            )
+        name = prepared[0]
+    dataset = DatasetFolder(root, name)
+    if not (dataset.path / having).is_dir():
+        raise UserError(f"{dataset.path / having}: not found; run {hint} first, or pass --root")
+    return dataset

@@ -1,0 +1,197 @@
+"""Folders outside of ``--root`` that may hold videos and files of a data set.
+
+A data set may come from a stranger: ``videos.jsonl`` may name any file, and links may lead anywhere. So the user names
+these folders. They are kept for each data set (``state.py``).
+"""
+
+import errno
+import json
+import os
+import shlex
+import stat
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..common.errors import UserError
+from ..common.files import one_at_a_time, write_json
+from ..common.terminal import note_once
+from ..common.user_state import state_file, writable_state_file
+from ..common.writing import SAFE_FLAGS
+from ..records import VideoRecord
+
+if TYPE_CHECKING:
+    from .folder import DatasetFolder
+
+SCANNED_NAMES = 4
+"""A folder that so many videos lie in is read once. Asking for each name would take a network disk an hour for a
+million.
+"""
+FOLDER_FLAGS = SAFE_FLAGS | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_PATH", 0)
+"""Flags of ``os.open`` for a folder that is no link. With ``O_PATH`` (Linux) it need not be readable."""
+_of_this_process: dict[str, list[str]] = {}
+
+
+def allow_folder(dataset: "DatasetFolder", folder: Path) -> None:
+    """Record that videos and files of a data set may lie in ``folder``.
+
+    Raises:
+        UserError: There is no such folder.
+    """
+    if not folder.is_dir():
+        raise UserError(f"{folder}: no such folder; expected one with videos or files of {dataset.name}")
+    key, allowed = str(dataset.path.resolve()), os.path.abspath(folder)
+    if allowed in _recorded(key):
+        return
+    _of_this_process.setdefault(key, []).append(allowed)
+    try:
+        path = writable_state_file("videos", key)
+        with one_at_a_time(path):
+            write_json(path, {"dataset": key, "folders": [*_written(key), allowed]})
+    except OSError as error:  # no home folder, or a read-only one
+        note_once(
+            f"note: {folder}: the permission to use that folder cannot be kept ({error}), so the next command asks "
+            "again; "
+            "set XDG_STATE_HOME to a folder that can be written"
+        )
+
+
+class AllowedFolders:
+    """The real folders that files may lie in."""
+
+    def __init__(self, folders: Iterable[Path | str]) -> None:
+        """Take folders, which may be links."""
+        self.folders = [os.path.realpath(folder) for folder in folders]
+        self._prefixes = tuple(folder.rstrip("/") + "/" for folder in self.folders)
+
+    @classmethod
+    def of(cls, dataset: "DatasetFolder") -> "AllowedFolders":
+        """Return the folders of a data set: the root, the data set's own and those that the user allowed."""
+        return cls([dataset.root, dataset.path, *_recorded(str(dataset.path.resolve()))])
+
+    def have(self, real_path: str) -> bool:
+        """Return whether a real path, without links in it, is one of the folders or lies in one."""
+        return f"{real_path}/".startswith(self._prefixes)
+
+    def open(self, path: Path | str) -> tuple[int, str]:
+        """Open a regular file that lies in one of the folders, for reading; return its descriptor and real path.
+
+        Links that are there now are followed. From then on none is: the file is reached from the folder through one
+        open folder after the other, so that none can be put in between. Windows compares afterwards.
+
+        Raises:
+            OSError: There is no such file, or it lies elsewhere.
+        """
+        real_path = os.path.realpath(path)
+        if not self.have(real_path):
+            raise PermissionError(errno.EACCES, "it lies outside of the folders that may be read", str(path))
+        top = next(prefix for prefix in self._prefixes if f"{real_path}/".startswith(prefix))
+        if os.open in os.supports_dir_fd:
+            descriptor = _open_below(top, real_path[len(top) :].split("/"))
+        else:
+            descriptor = os.open(real_path, os.O_RDONLY | SAFE_FLAGS)
+        is_same = os.open in os.supports_dir_fd or os.path.realpath(path) == real_path
+        if not is_same or not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            os.close(descriptor)
+            raise FileNotFoundError(errno.ENOENT, "not a regular file", str(path))
+        return descriptor, real_path
+
+
+def _open_below(top: str, parts: Sequence[str]) -> int:
+    """Open a file below a folder, of which no part may be a link."""
+    folder = os.open(top, FOLDER_FLAGS)
+    try:
+        for part in parts[:-1]:
+            inner = os.open(part, FOLDER_FLAGS, dir_fd=folder)
+            os.close(folder)
+            folder = inner
+        return os.open(parts[-1], os.O_RDONLY | SAFE_FLAGS, dir_fd=folder)
+    finally:
+        os.close(folder)
+
+
+def outside_of_folders(dataset: "DatasetFolder", videos: Sequence[VideoRecord]) -> dict[str, str]:
+    """Return {path: real path} of the videos that lie neither under the root nor in a folder that the user named.
+
+    Links are followed: the folder that counts is the one where a file really lies.
+    """
+    allowed, home = AllowedFolders.of(dataset), str(dataset.path.absolute())
+    by_folder: dict[str, list[tuple[str, str]]] = defaultdict(list)
+    for video in videos:
+        if not video.url:
+            folder, _, name = os.path.join(home, video.path).rpartition("/")
+            by_folder[folder].append((name, video.path))
+    outside = {}
+    for folder, files in by_folder.items():
+        real_folder, links = os.path.realpath(folder or "/"), _links_among(folder or "/", [name for name, _ in files])
+        inside = allowed.have(real_folder)
+        for name, path in files:
+            if name in links or name in ("", ".", ".."):
+                real_path = os.path.realpath(f"{folder}/{name}")
+                if not allowed.have(real_path):
+                    outside[path] = real_path
+            elif not inside:
+                outside[path] = os.path.join(real_folder, name)
+    return outside
+
+
+def _links_among(folder: str, names: Sequence[str]) -> set[str]:
+    """Return which names of a folder are links."""
+    if len(names) < SCANNED_NAMES:
+        return {name for name in names if os.path.islink(f"{folder}/{name}")}
+    try:
+        with os.scandir(folder) as entries:
+            return {entry.name for entry in entries if entry.is_symlink()}
+    except OSError:  # no such folder; or one whose names cannot be listed, only opened
+        return {name for name in names if os.path.islink(f"{folder}/{name}")}
+
+
+def refuse_other_folders(dataset: "DatasetFolder", videos: Sequence[VideoRecord]) -> None:
+    """Raise ``UserError`` if videos lie neither under the root nor in a folder that the user named."""
+    if outside := outside_of_folders(dataset, videos):
+        for video in videos:
+            if video.path in outside:
+                dataset.video_file(video)  # a relative path that leads out is another mistake, which nobody can allow
+        folder = os.path.commonpath([os.path.dirname(real_path) for real_path in outside.values()])
+        path, real_path = next(iter(outside.items()))
+        link = f" (a link to {real_path})" if os.path.normpath(path) != real_path else ""
+        raise UserError(
+            f"{dataset.videos_file}: {len(outside):,} of its videos lie outside of {dataset.root}, such as "
+            f"{path}{link}; if "
+            f"you trust this list, pass --allow-folder {shlex.quote(folder)} once"
+        )
+
+
+def refuse_link_out(dataset: "DatasetFolder", path: str, real_path: str) -> None:
+    """Raise ``UserError`` if a folder that is written to really lies elsewhere, and the user has not allowed it.
+
+    Args:
+        dataset: The data set.
+        path: A folder in that of the data set. It need not exist yet.
+        real_path: Where it really lies.
+    """
+    allowed = AllowedFolders.of(dataset)
+    if allowed.have(real_path):
+        return
+    home = os.path.abspath(dataset.path)
+    for part in (part for part in reversed([Path(path), *Path(path).parents]) if Path(home) in part.parents):
+        if not allowed.have(real_part := os.path.realpath(part)):
+            path, real_path = str(part), real_part
+            break
+    raise UserError(
+        f"{path}: a link to {real_path}, outside of {dataset.root}, and nothing is written there; remove it or, if you "
+        f"made it, pass --allow-folder {shlex.quote(real_path)} once"
+    )
+
+
+def _recorded(key: str) -> list[str]:
+    return [*_of_this_process.get(key, []), *_written(key)]
+
+
+def _written(key: str) -> list[str]:
+    try:
+        record = json.loads(state_file("videos", key).read_text(encoding="utf-8"))
+        return [str(folder) for folder in record["folders"]] if record["dataset"] == key else []
+    except (OSError, ValueError, TypeError, KeyError):
+        return []

@@ -1,0 +1,80 @@
+"""A folder as dataset hubs read it: Parquet files, and a card that says how the features were made."""
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+
+from ..common.files import write_json, write_text
+from ..common.problems import Problems
+from ..common.writing import make_folder
+from ..records import VideoFeatures
+from ..stores.store import Store
+from .parquet import export_parquet
+
+DATA_FOLDER, CARD_FILE, PROFILE_FILE = "data", "README.md", "profile.json"
+
+
+def export_hub(store: Store, target: Path, videos: Iterable[VideoFeatures], problems: Problems) -> int:
+    """Write ``data/*.parquet``, ``profile.json`` and a card (``README.md``); return the number of videos."""
+    make_folder(target / DATA_FOLDER)
+    num_videos = export_parquet(store, target / DATA_FOLDER, videos, problems)
+    write_json(target / PROFILE_FILE, json.loads(store.profile.to_json()))
+    write_text(target / CARD_FILE, card(store, num_videos))
+    return num_videos
+
+
+def card(store: Store, num_videos: int) -> str:
+    """Return the card of a store: what hubs read, then what people read."""
+    profile, weights = store.profile, store.weights
+    plural = "" if profile.fps == 1 else "s"
+    rate = "rows spread evenly over each video" if profile.fps is None else f"{profile.fps:g} frame{plural} a second"
+    window = f"{profile.window} frames, a new one every {profile.stride}" if profile.window > 1 else "1 frame"
+    size = f"short side {profile.short_side_px} px ({profile.resize})" if profile.short_side_px else profile.resize
+    cut = f", {profile.crop_px} px cut from the centre" if profile.crop_px else ""
+    facts = {
+        "model": profile.model,
+        "weights": f"{weights.name}, SHA-256 {weights.sha256 or 'unknown'}",
+        "frame rate": rate,
+        "window": window,
+        "frames": f"{size}{cut}",
+        "values": f"{profile.value_range}, mean {list(profile.mean)}, standard deviation {list(profile.std)}",
+        "last window": profile.tail,
+        "layer": profile.layer,
+        "numbers a row": f"{profile.dimension:,}",
+        "computed in": profile.precision,
+        "profile": f"{profile.hash} (all fields: {PROFILE_FILE})",
+    }
+    table = "\n".join(f"| {name} | {value} |" for name, value in facts.items())
+    return f"""---
+license: other
+tags: [video, features, vlalign]
+configs:
+- config_name: default
+  data_files: {DATA_FOLDER}/*.parquet
+---
+
+# Features `{profile.name}` of {num_videos:,} videos
+
+A row is one window of a video: `video_id`, `start_seconds`, `end_seconds`, `valid_frames` (frames of the window that
+are real, not filled in), `duration_seconds` of the video, `partial` (what of it is missing), and `embedding`.
+
+```python
+from datasets import load_dataset
+rows = load_dataset("parquet", data_files="{DATA_FOLDER}/*.parquet", split="train")
+print(rows[0]["video_id"], rows[0]["start_seconds"], len(rows[0]["embedding"]))
+```
+
+As a store of vlalign, in a data set of any name:
+`vlalign-store import {DATA_FOLDER} --profile {PROFILE_FILE} --dataset NAME`.
+
+## How they were made
+
+| | |
+|---|---|
+{table}
+
+## Licence
+
+That of the weights and of the videos; their authors' terms apply. Write here what they are, and put it in place of
+`other` above, before this is published.
+"""

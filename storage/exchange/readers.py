@@ -1,0 +1,217 @@
+"""Feature files that other programs made, and vlalign's own exports.
+
+Nothing in them is executed, and they cannot make HDF5 open other files.
+"""
+
+import re
+import unicodedata
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path, PurePath
+from typing import NoReturn
+
+import numpy as np
+
+from ..common.errors import UserError
+from ..common.files import VIDEO_SUFFIXES
+from ..common.terminal import one_line
+from ..untrusted.limits import Tree
+from ..untrusted.pickles import pickle_tree
+from .array_files import FEATURE_SUFFIXES, open_arrays
+from .array_tree import ForeignFeatures, choose, flat, listed, read_tree, refuse_damaged
+from .parquet import SUFFIX, open_parquet
+from .webdataset import open_tar
+
+PICKLE_SUFFIXES = (".pkl", ".pickle")
+
+
+@dataclass(frozen=True)
+class ForeignVideo:
+    """A video in a source of features."""
+
+    video_id: str
+    path: Path
+    read_unchecked: Callable[[], ForeignFeatures]
+    name: str = ""
+    """Name of its array in the file; empty if the file holds only this video."""
+
+    @property
+    def where(self) -> str:
+        """The file and the name in it, for messages."""
+        return one_line(f"{self.path}, {self.name!r}" if self.name else str(self.path))
+
+    def read(self) -> ForeignFeatures:
+        """Read the features. Raises ``UserError`` for anything but [rows, values] of numbers."""
+        with refuse_damaged(self.where):
+            return self.read_unchecked()
+
+
+def feature_files(folder: Path) -> dict[str, Path]:
+    """Return the feature files in a folder, by video id: the path under ``folder`` without suffixes.
+
+    Raises:
+        UserError: There are none.
+    """
+    files = _files(folder, FEATURE_SUFFIXES)
+    if not files:
+        raise UserError(
+            f"{folder}: no feature files there; expected one for each video, named by its id, ending in "
+            + " ".join(FEATURE_SUFFIXES)
+        )
+    return {_video_id(file.relative_to(folder)): file for file in files}
+
+
+def read_features(path: Path) -> np.ndarray:
+    """Read one feature file: float32 [T, D], or [D].
+
+    It must have one array of numbers, or one called ``features``. Axes of length 1 are dropped.
+
+    Raises:
+        UserError: The file has no such array, or is damaged.
+    """
+    with refuse_damaged(path), open_arrays(path) as tree:
+        return choose(tree, str(path)).astype(np.float32)
+
+
+@contextmanager
+def foreign_videos(source: Path, pattern: str | None = None) -> Iterator[list[ForeignVideo]]:
+    """Yield the videos in a source, which stays open in the block.
+
+    Args:
+        source: One of these:
+            a folder with a file for each video, whose path without suffixes is the id, or with Parquet files, or with
+            tars of vlalign;
+            a Parquet file with a column of ids and one of embeddings (``parquet.py``);
+            a .npz or HDF5 file with an array for each video, or a group with one array or one called ``features``;
+            a pickle of a dict {id: array}, {id: list of arrays} or {id: {name: array}};
+            a file of one video, whose array is called ``features``.
+        pattern: The only names to take, such as ``{id}_rgb.npy``, or ``*/{id}.h5/features.s3d`` for an array in each
+            file. For a source that is a file, the names in it, such as ``{id}/c3d_features``. ``*`` stands for
+            anything but a slash.
+
+    Raises:
+        UserError: There are no videos, or the source is damaged.
+    """
+    with ExitStack() as stack:
+        with refuse_damaged(source):
+            videos = _videos_in(source, pattern, stack)
+            if not videos:
+                like = f" like {pattern!r}" if pattern is not None else ""
+                suffixes = " ".join(FEATURE_SUFFIXES)
+                raise UserError(
+                    f"{source}: no features{like} in it; expected {suffixes}, .parquet or .tar files, or arrays by id"
+                )
+        yield videos
+
+
+def _videos_in(source: Path, pattern: str | None, stack: ExitStack) -> list[ForeignVideo]:
+    suffix = source.suffix.lower()
+    if source.is_dir():
+        return _in_folder(source, pattern)
+    if not source.is_file():
+        raise UserError(f"{source}: not found; expected a folder or file of features")
+    if suffix == ".tar":
+        if pattern is not None:
+            raise UserError(f"{source}: a tar has the ids in its JSON; expected no pattern, got {pattern!r}")
+        return _in_tar(source)
+    if suffix == SUFFIX:
+        if pattern is not None:
+            raise UserError(f"{source}: a Parquet file has the ids in a column; expected no pattern, got {pattern!r}")
+        return _in_parquet(source)
+    if suffix in PICKLE_SUFFIXES:
+        return _in_tree(source, pickle_tree(source), pattern)
+    if suffix in FEATURE_SUFFIXES:
+        return _in_tree(source, stack.enter_context(open_arrays(source)), pattern)
+    known = " ".join((*FEATURE_SUFFIXES, *PICKLE_SUFFIXES, ".tar", SUFFIX))
+    raise UserError(f"{source}: unknown suffix; expected a folder, or a file ending in {known}")
+
+
+def _files(folder: Path, suffixes: Sequence[str]) -> list[Path]:
+    if not folder.is_dir():
+        return []
+    return sorted(path for path in folder.rglob("*") if path.suffix.lower() in suffixes and path.is_file())
+
+
+def _video_id(relative: PurePath) -> str:
+    name = relative.with_suffix("")
+    # Many feature files, such as HowTo100M's, are called ID.mp4.npy.
+    name = name.with_suffix("") if name.suffix.lower() in VIDEO_SUFFIXES else name
+    return unicodedata.normalize("NFC", name.as_posix())
+
+
+def _in_folder(folder: Path, pattern: str | None) -> list[ForeignVideo]:
+    inside = re.fullmatch(r"(.+\.(?:npz|h5|hdf5))/(.+)", pattern or "", re.IGNORECASE)
+    file_pattern, name = inside.groups() if inside else (pattern, "")
+    names = _compiled(file_pattern)
+    videos = []
+    for path in _files(folder, FEATURE_SUFFIXES):
+        relative = path.relative_to(folder)
+        match = names.fullmatch(relative.as_posix()) if names else None
+        if names is None or match:
+            video_id = match[1] if match else _video_id(relative)
+            videos.append(ForeignVideo(video_id, path, partial(_read_file, path, name), name))
+    for path in _files(folder, (".tar", SUFFIX)) if names is None else ():
+        try:
+            videos += _in_tar(path) if path.suffix.lower() == ".tar" else _in_parquet(path)
+        except UserError as error:
+            videos.append(ForeignVideo(path.stem, path, partial(_refuse, error)))
+    return videos
+
+
+def _in_tar(path: Path) -> list[ForeignVideo]:
+    tar = open_tar(path)
+    return [ForeignVideo(tar.video_id(key), path, partial(tar.read, key), key) for key in tar.video_keys()]
+
+
+def _in_parquet(path: Path) -> list[ForeignVideo]:
+    opened = open_parquet(path)
+    return [
+        ForeignVideo(video_id, path, partial(opened.read, index), video_id)
+        for index, (video_id, _) in enumerate(opened.places)
+    ]
+
+
+def _refuse(error: UserError) -> NoReturn:
+    raise error
+
+
+def _compiled(pattern: str | None) -> re.Pattern[str] | None:
+    if pattern is None:
+        return None
+    if pattern.count("{id}") != 1:
+        raise UserError(
+            f"pattern {pattern!r}: expected {{id}} once in it, in place of the video's id, such as '{{id}}_rgb.npy'"
+        )
+    parts = {"{id}": "(.+)", "*": "[^/]*"}
+    return re.compile(
+        "".join(parts.get(part, re.escape(part)) for part in re.split(r"(\{id\}|\*)", pattern)), re.DOTALL
+    )
+
+
+def _read_file(path: Path, name: str) -> ForeignFeatures:
+    with open_arrays(path) as tree:
+        if name:
+            arrays = flat(tree)
+            if name not in arrays:
+                raise UserError(f"{path}: no array {name!r} in it; found {listed(arrays)}")
+            tree = {name: arrays[name]}
+        return read_tree(tree, str(path))
+
+
+def _in_tree(source: Path, tree: Tree, pattern: str | None) -> list[ForeignVideo]:
+    names = _compiled(pattern)
+    videos: list[tuple[str, str, Tree]] = []
+    if names is not None:
+        for name, read in flat(tree).items():
+            if match := names.fullmatch(name):
+                videos.append((match[1], name, {name: read}))
+    elif callable(tree.get("features")) or source.suffix.lower() == ".npy":
+        videos.append((_video_id(PurePath(source.name)), "", tree))
+    else:
+        videos += [(name, name, {name: item} if callable(item) else item) for name, item in tree.items()]
+    return [
+        ForeignVideo(video_id, source, partial(read_tree, arrays, f"{source}, {video_id!r}"), name)
+        for video_id, name, arrays in videos
+    ]

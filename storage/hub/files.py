@@ -1,0 +1,241 @@
+"""The files of a model: a folder on this machine, or what the hub's cache has or downloads."""
+
+import hashlib
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+
+from ..common.errors import READ_ERRORS, UserError, reason_of, refuse_unreadable
+from ..common.files import check_regular, read_object, sha256_of
+from .names import HubName, read_hub_name
+
+CONFIG_FILE = "config.json"
+WANTED = ("*.json", "*.txt", "*.model", "*.safetensors", "README.md")
+MAX_CONFIG_BYTES, MAX_INDEX_BYTES = 4 << 20, 64 << 20
+FLOATS = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
+OTHER_TYPES = {"I64", "I32", "BOOL"}
+"""Types of entries that are no weights, such as positions."""
+PROCESSOR_FILES = (
+    "processor_config.json",
+    "preprocessor_config.json",
+    "video_preprocessor_config.json",
+    "tokenizer_config.json",
+    "audio_tokenizer_config.json",
+)
+AUDIO_TOKENIZER = ("audio_tokenizer", "audio_tokenizer_class", "audio_tokenizer_name_or_path")
+"""Fields of a processor by which transformers loads any class of its own from any folder, and its code."""
+ADAPTER_FILE = "adapter_config.json"
+"""With PEFT installed, transformers adds the adapter to the model, or loads the model that this file names."""
+TIMM_NAMES = ("architecture", "backbone")
+"""Fields that name a network of timm, which also takes "local-dir:FOLDER" and "hf-hub:ORG/MODEL"."""
+TIMM_ARGUMENTS = ("model_args", "backbone_kwargs")
+"""Fields whose values become arguments of ``timm.create_model``."""
+TIMM_LOADS = re.compile(r"(pretrained|checkpoint|cache|model_name|kwargs_filter).*|.*(path|file|dir|url)")
+"""Such arguments that say what to load and from where: ``checkpoint_path`` may be a pickle, which timm 1.0.10 runs."""
+
+
+@dataclass(frozen=True)
+class ModelFiles:
+    """A folder with a model's configuration and weights."""
+
+    folder: Path
+    model: str
+    """``ORG/MODEL``, or the name of the folder."""
+    revision: str
+    """The commit; empty for a folder."""
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The content of ``config.json``. Raises ``UserError`` if it cannot be read."""
+        path = self.folder / CONFIG_FILE
+        with refuse_unreadable(path, "not the configuration of a model"):
+            return read_object(path, MAX_CONFIG_BYTES)
+
+    @property
+    def weights(self) -> list[Path]:
+        """The files of weights. Raises ``UserError`` if some are missing."""
+        index = self.folder / "model.safetensors.index.json"
+        if index.is_file():
+            with refuse_unreadable(index, "not a list of files of weights"):
+                names = sorted(set(map(str, read_object(index, MAX_INDEX_BYTES)["weight_map"].values())))
+        else:
+            names = ["model.safetensors"]
+        if outside := [name for name in names if Path(name).name != name]:
+            raise UserError(f"{index}: names files outside of the folder ({outside[0][:80]!r})")
+        if missing := [name for name in names if not (self.folder / name).is_file()]:
+            raise UserError(
+                f"{self.folder / missing[0]}: not found; a model needs its weights as safetensors; "
+                "AutoModel.from_pretrained(...).save_pretrained(FOLDER) writes them"
+            )
+        return [self.folder / name for name in names]
+
+    def names_video_processor(self) -> bool:
+        """Return whether the files say that videos have a processor of their own."""
+        for name in ("processor_config.json", "video_preprocessor_config.json", "preprocessor_config.json"):
+            path = self.folder / name
+            if path.is_file():
+                with refuse_unreadable(path, "not the configuration of a processor"):
+                    about = read_object(path, MAX_CONFIG_BYTES)
+                if "video_processor" in about or "video_processor_type" in about:
+                    return True
+        return False
+
+    def check_configuration(self) -> None:
+        """Raise ``UserError`` for a configuration that makes a library run code or load other files.
+
+        ``auto_map`` of ``config.json`` itself is not refused: transformers' own network of that type is used.
+        """
+        if (self.folder / ADAPTER_FILE).exists():
+            raise UserError(f"{self.folder / ADAPTER_FILE}: an adapter of a model; expected a model: merge and save it")
+        for name in PROCESSOR_FILES:
+            path = self.folder / name
+            if path.is_file():
+                with refuse_unreadable(path, "not the configuration of a processor"):
+                    about = read_object(path, MAX_CONFIG_BYTES)
+                for _, part in _objects(about):
+                    if "auto_map" in part:
+                        raise UserError(f"{path}: its processor has code of its own, which is not run (auto_map)")
+                    if field := next((field for field in AUDIO_TOKENIZER if field in part), None):
+                        raise UserError(f"{path}: its processor loads another model ({field}); remove this field")
+        path, about = self.folder / CONFIG_FILE, self.config
+        if "quantization_config" in about:
+            raise UserError(f"{path}: its weights are quantised; pass the model that it was made of")
+        if "configuration_files" in about:
+            raise UserError(
+                f"{path}: names other files to read instead (configuration_files); expected one configuration"
+            )
+        for where, part in _objects(about):
+            if where and "auto_map" in part:
+                raise UserError(f"{path}: a part of it has code of its own, which is not run ({where}auto_map)")
+            for field, value, problem in _timm_faults(part):
+                raise UserError(f"{path}: {where}{field} is {str(value)[:80]!r}, {problem}")
+
+    def sha256(self) -> str:
+        """Return the SHA-256 of the weights; of several files, that of their hashes."""
+        hashes = [sha256_of(path) for path in self.weights]
+        return hashes[0] if len(hashes) == 1 else hashlib.sha256("".join(hashes).encode()).hexdigest()
+
+    def check_types(self) -> None:
+        """Raise ``UserError`` for weights in types that are not computed with."""
+        for path in self.weights:
+            check_regular(path)
+            with (
+                refuse_unreadable(path, "not a safetensors file", errors=(*READ_ERRORS, SafetensorError)),
+                safe_open(path, framework="numpy") as file,
+            ):
+                types = {file.get_slice(name).get_dtype() for name in file.keys()}  # noqa: SIM118 (no mapping)
+            if wrong := sorted(types - FLOATS.keys() - OTHER_TYPES):
+                expected = ", ".join(FLOATS.values())
+                what = "float64" if wrong == ["F64"] else f"quantised ({', '.join(wrong)})"
+                raise UserError(f"{path}: its weights are {what}; expected {expected}")
+
+
+def _objects(about: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield (the name of its place, such as "vision_config.") of an object in JSON and of all objects in it."""
+    left: list[tuple[str, Any]] = [("", about)]
+    while left:
+        where, value = left.pop()
+        if isinstance(value, list):
+            left += [(where, part) for part in value]
+        elif isinstance(value, dict):
+            yield where, value
+            left += [(f"{where}{name}.", part) for name, part in value.items()]
+
+
+def _timm_faults(part: Mapping[str, Any]) -> Iterator[tuple[str, Any, str]]:
+    """Yield (field, value, what is wrong) of fields by which timm would load other files."""
+    for name in TIMM_NAMES:
+        value = part.get(name)
+        if isinstance(value, str) and not re.fullmatch(r"[\w.-]+", value):
+            yield name, value, "which is another model or a path; expected the name of a network of timm"
+    for name in TIMM_ARGUMENTS:
+        arguments = part.get(name) or {}
+        if not isinstance(arguments, dict):
+            yield name, arguments, "expected an object"
+            continue
+        for argument, value in arguments.items():
+            if TIMM_LOADS.fullmatch(argument):
+                yield f"{name}.{argument}", value, "and says what to load; only the model's own weights are. Remove it"
+            elif not _is_plain(value):
+                yield f"{name}.{argument}", value, "expected numbers, or a name in letters, digits and _"
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, list):
+        return all(map(_is_plain, value))
+    return value is None or isinstance(value, bool | int | float) or re.fullmatch(r"\w*", str(value)) is not None
+
+
+def find_files(name: HubName) -> ModelFiles:
+    """Return the files of a model, downloaded if they are not on this machine.
+
+    Raises:
+        UserError: There is no such folder, model or revision, or the hub cannot be reached.
+    """
+    if name.is_folder:
+        folder = Path(os.path.expanduser(name.model))
+        if not (folder / CONFIG_FILE).is_file():
+            problem = f"{folder} has no {CONFIG_FILE}" if folder.is_dir() else f"{folder}: no such folder"
+            raise UserError(f"features {name.text}: {problem}; expected what save_pretrained writes, or hf:ORG/MODEL")
+        return ModelFiles(folder.absolute(), folder.absolute().name, "")
+    return downloaded(name.model, name.revision, f"features {name.text}", "--features hf:/path/to/FOLDER")
+
+
+def pinned(text: str) -> str:
+    """Return an encoder's name with the revision that it has now, or with the whole path of its folder.
+
+    Raises:
+        UserError: As for ``find_files``.
+    """
+    name = read_hub_name(text)
+    files = find_files(name)
+    if name.is_folder:
+        return replace(name, model=str(files.folder)).text
+    return replace(name, revision=files.revision).text
+
+
+def downloaded(model: str, revision: str | None, what: str, option: str) -> ModelFiles:
+    """Return the files of a model of the hub: those that its cache on this machine has, or else downloaded.
+
+    Args:
+        model: ``ORG/MODEL``.
+        revision: A branch, a tag or a commit; None for the newest.
+        what: What needs it, for messages, such as "features hf:ORG/MODEL".
+        option: The option that takes a folder of the model, for messages.
+
+    Raises:
+        UserError: There is no such model or revision, or the hub cannot be reached.
+    """
+    from huggingface_hub import constants, snapshot_download
+    from huggingface_hub.errors import (
+        GatedRepoError,
+        HfHubHTTPError,
+        LocalEntryNotFoundError,
+        RepositoryNotFoundError,
+        RevisionNotFoundError,
+    )
+
+    try:
+        offline = constants.HF_HUB_OFFLINE  # some versions of huggingface_hub would ask the hub all the same
+        found = Path(snapshot_download(model, revision=revision, allow_patterns=list(WANTED), local_files_only=offline))
+        return ModelFiles(found, model, found.name)
+    except GatedRepoError:
+        reason = f"its owners must allow it first: ask at https://huggingface.co/{model}, then run hf auth login"
+    except RevisionNotFoundError:
+        reason = f"it has no revision {revision}; expected a branch, a tag or a commit"
+    except RepositoryNotFoundError:
+        reason = f"the hub has no such model, or it is private: run hf auth login; for a folder, pass {option}"
+    except LocalEntryNotFoundError:
+        at = f" --revision {revision}" if revision else ""
+        reason = (
+            "not in the hub's cache on this machine, and the hub cannot be reached; where it can be, run "
+            f"hf download {model}{at} --local-dir FOLDER, bring the folder here and pass {option}"
+        )
+    except (HfHubHTTPError, OSError, ValueError) as error:
+        reason = reason_of(error)
+    raise UserError(f"{what}: {reason}")

@@ -1,0 +1,252 @@
+"""The only way to what transformers makes of a model's folder, whoever made that.
+
+No code of the folder is run, nothing is asked, nothing else is loaded, and nothing is asked of the hub, whatever the
+files name.
+"""
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import fields
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from ..common.errors import reason_of
+from ..common.files import check_regular, read_object
+from .files import ADAPTER_FILE, CONFIG_FILE, MAX_CONFIG_BYTES, ModelFiles
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig, PreTrainedModel
+
+WORD = re.compile(r"[\w .,+()|-]{0,100}")
+"""The texts that a configuration may have: names, but no paths, addresses, models of the hub or code."""
+FILES = re.compile(r"(.*_)?(path|file|dir|url|repo|repo_id)")
+"""Settings whose texts name something to load."""
+LEFT_OUT = {
+    *("architectures", "auto_map", "dtype", "id2label", "label2id", "label_names", "name_or_path", "torch_dtype"),
+    *("task_specific_params", "transformers_version", "attn_implementation", "experts_implementation"),
+    *("transformers_weights", "pretrained", "use_pretrained_backbone", "distributed_config"),
+}
+"""Settings that change nothing, or say what else to load: kernels of the hub, other files of weights."""
+LEFT_OUT_OF_PROCESSORS = re.compile(rf"{FILES.pattern}|auto_map|chat_template|_.*|custom_.*")
+PROCESSOR_PARTS = ("*.json", "*.txt", "*.model")
+NO_PARTS = (CONFIG_FILE, ADAPTER_FILE, "audio_tokenizer_config.json", "generation_config.json", "*.index.json")
+MAX_PART_BYTES = 64 << 20
+MOST_LAYERS = 10_000
+_alone = threading.RLock()
+
+
+@contextlib.contextmanager
+def offline() -> Iterator[None]:
+    """Let libraries ask nothing of the hub meanwhile: a request raises ``OSError``."""
+    from huggingface_hub import constants
+
+    with _alone:
+        before = constants.HF_HUB_OFFLINE
+        constants.HF_HUB_OFFLINE = True
+        try:
+            yield
+        finally:
+            constants.HF_HUB_OFFLINE = before
+
+
+@contextlib.contextmanager
+def _loading() -> Iterator[None]:
+    """Be offline, and make one kind of error of all that libraries raise for files that anybody may have made."""
+    from huggingface_hub.errors import OfflineModeIsEnabled
+
+    try:
+        with offline():
+            yield
+    except (ImportError, MemoryError):
+        raise
+    except OfflineModeIsEnabled:
+        raise ValueError("a part of it is another model of the hub; expected all of it in its folder") from None
+    except Exception as error:
+        raise ValueError(reason_of(error)) from None
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":  # from tokenizers' Rust code; its type cannot be imported
+            raise
+        raise ValueError(reason_of(error)) from None
+
+
+def read_config(files: ModelFiles) -> "PreTrainedConfig":
+    """Return the configuration of a model of transformers.
+
+    Raises:
+        UserError: It would make a library load other files, or cannot be read.
+        ValueError: transformers makes nothing of it, or it has a path or an address where a name belongs.
+    """
+    from transformers import CONFIG_MAPPING
+
+    about = _plain_config(files)
+    with _loading():
+        return CONFIG_MAPPING[about["model_type"]].from_dict(about)
+
+
+def new_network(config: "PreTrainedConfig") -> "PreTrainedModel":
+    """Return a network with random weights. Raises ``ValueError`` if transformers cannot make it."""
+    from transformers import AutoModel
+
+    with _loading():
+        return AutoModel.from_config(config, trust_remote_code=False)
+
+
+def load_network(
+    files: ModelFiles, config: "PreTrainedConfig", **options: Any
+) -> "tuple[PreTrainedModel, dict[str, Any]]":
+    """Return a network with its weights, and what transformers says about missing ones.
+
+    Args:
+        files: The files.
+        config: Its configuration, from ``read_config``.
+        options: ``dtype`` and ``attn_implementation`` of ``from_pretrained``.
+
+    Raises:
+        UserError: The weights are missing.
+        ValueError: transformers cannot load them.
+    """
+    from transformers import AutoModel
+
+    for path in files.weights:
+        check_regular(path)
+    with _loading():
+        return AutoModel.from_pretrained(
+            files.folder,
+            config=config,
+            local_files_only=True,
+            output_loading_info=True,
+            trust_remote_code=False,
+            use_safetensors=True,
+            weights_only=True,
+            **options,
+        )
+
+
+def load_processor(files: ModelFiles, kind: Literal["image", "video", "text", "tokenizer"]) -> Any:
+    """Return a processor of a model, or its tokenizer.
+
+    Raises:
+        UserError: It would make a library load other files.
+        ImportError: It needs a package that is not installed.
+        ValueError: transformers cannot load it.
+    """
+    from transformers import AutoImageProcessor, AutoProcessor, AutoTokenizer, AutoVideoProcessor
+
+    classes = {"image": AutoImageProcessor, "video": AutoVideoProcessor, "text": AutoProcessor}
+    with _processor_files(files) as folder, _loading():
+        return classes.get(kind, AutoTokenizer).from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+
+
+def load_text_processor(files: ModelFiles) -> Any:
+    """Return a model's processor of texts, or its tokenizer. Raises what ``load_processor`` does."""
+    from transformers import PreTrainedTokenizerFast
+
+    try:
+        return load_processor(files, "text")
+    except ImportError:  # SigLIP names a tokenizer that needs sentencepiece; the same one is in tokenizer.json
+        if not (files.folder / "tokenizer.json").is_file():
+            raise
+    with _processor_files(files) as folder, _loading():
+        return PreTrainedTokenizerFast.from_pretrained(folder, local_files_only=True)
+
+
+def quiet_transformers() -> None:
+    """Keep transformers from writing bars and advice among this program's own lines."""
+    os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
+    from transformers.utils import logging
+
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+
+
+def _plain_config(files: ModelFiles) -> dict[str, Any]:
+    from transformers import CONFIG_MAPPING
+
+    files.check_configuration()
+    about = files.config
+    kind = "timm_wrapper" if "model_type" not in about and "architecture" in about else about.get("model_type")
+    if not isinstance(kind, str) or kind not in CONFIG_MAPPING:
+        raise ValueError(f"transformers has no model_type {str(kind)[:80]!r}")
+    try:
+        return _plain(about | {"model_type": kind}, CONFIG_MAPPING[kind])
+    except RecursionError:
+        raise ValueError("its parts lie too deep in each other") from None
+
+
+def _plain(about: Mapping[str, Any], config_class: "type[PreTrainedConfig] | None") -> dict[str, Any]:
+    """Return the settings of a configuration that name nothing to load: numbers and names.
+
+    Networks read settings, too, that their class does not declare.
+    """
+    declared = {field.name for field in fields(config_class)} if config_class is not None else set()
+    parts: Any = config_class.sub_configs if config_class is not None else {}
+
+    def plain(name: str, value: Any) -> Any:
+        if isinstance(value, dict):
+            return _plain(value, _class_of(parts.get(name.removesuffix("_dict")), value))
+        if isinstance(value, list):
+            return [plain(name, inner) for inner in value]
+        if isinstance(value, int) and value > MOST_LAYERS and ("layers" in name or "depth" in name):
+            raise ValueError(f"its {name} is {str(value)[:20]}; expected at most {MOST_LAYERS:,}")
+        if not isinstance(value, str) or (WORD.fullmatch(value) and not FILES.fullmatch(name)):
+            return value
+        if name in declared:
+            raise ValueError(f"its {name} is {value[:80]!r}; expected a number or a name")
+        return _NOTHING
+
+    made = {
+        name: plain(name, value) for name, value in about.items() if name not in LEFT_OUT and not name.startswith("_")
+    }
+    return {name: value for name, value in made.items() if value is not _NOTHING and _NOTHING not in _items(value)}
+
+
+_NOTHING = object()
+
+
+def _items(value: Any) -> list[Any]:
+    return [inner for item in value for inner in (item, *_items(item))] if isinstance(value, list) else []
+
+
+def _class_of(part: Any, about: Mapping[str, Any]) -> "type[PreTrainedConfig] | None":
+    """Return the class of a part of a configuration; None if it is not known."""
+    from transformers import CONFIG_MAPPING, AutoConfig
+
+    if part is not AutoConfig:
+        return part
+    kind = about.get("model_type")
+    return CONFIG_MAPPING[kind] if isinstance(kind, str) and kind in CONFIG_MAPPING else None
+
+
+@contextlib.contextmanager
+def _processor_files(files: ModelFiles) -> Iterator[str]:
+    """Yield a folder with all that processors and tokenizers need, without settings that name other files."""
+    config = _plain_config(files)
+    with tempfile.TemporaryDirectory(prefix="vlalign-model-") as name:
+        folder = Path(name)
+        for path in sorted(files.folder.iterdir()):
+            wanted = any(fnmatch(path.name, pattern) for pattern in PROCESSOR_PARTS)
+            if not wanted or not path.is_file() or any(fnmatch(path.name, pattern) for pattern in NO_PARTS):
+                continue
+            check_regular(path)
+            if path.name.endswith("_config.json"):
+                about = read_object(path, MAX_CONFIG_BYTES)
+                (folder / path.name).write_text(json.dumps(_without_files(about)), encoding="utf-8")
+            elif path.stat().st_size <= MAX_PART_BYTES:
+                shutil.copyfile(path, folder / path.name)
+        (folder / CONFIG_FILE).write_text(json.dumps(config), encoding="utf-8")
+        yield name
+
+
+def _without_files(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_without_files(inner) for inner in value]
+    if not isinstance(value, dict):
+        return value
+    return {name: _without_files(inner) for name, inner in value.items() if not LEFT_OUT_OF_PROCESSORS.fullmatch(name)}

@@ -1,0 +1,295 @@
+"""Care of stores: verify, repair, compact and merge them, and remove videos.
+
+Each function writes new shards first and removes old ones only when the new ones are complete. Whenever it is stopped,
+every video is still there, and the same call continues. Extraction and training may run at the same time; two of these
+functions on one store may not.
+"""
+
+import contextlib
+import shutil
+import time
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from ..common.errors import UserError
+from ..common.problems import Problems
+from ..common.progress import Listener, progress, report_progress_to
+from ..common.terminal import number_of, say
+from ..common.writing import remove_file, written_whole
+from ..remote.store import refuse_remote, remote_store
+from ..shards.format import OtherSchema, Shard, Unreadable
+from ..shards.names import SHARD_NAME
+from ..shards.read import ShardRows, damaged_videos, read_shard, rest_is_damaged
+from ..shards.rewrite import ShardPart, rewrite
+from ..shards.write import room_for
+from .feature_store import FeatureStore
+from .folder import current_shards, shard_files
+
+COMPACT_BYTES = 256 << 20
+UNFINISHED_SECONDS = 3600
+"""A temporary file that was not written for this long belongs to a writer that was killed: writing one takes seconds.
+"""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The damage of a shard."""
+
+    path: Path
+    message: str
+    shard: Shard | None = None
+    """None if the file does not even say what is in it."""
+    damaged: list[int] = field(default_factory=list)
+    """The damaged videos, by their row in the index."""
+    foreign: bool = False
+    """True if it is not a damaged shard of this store: another version or profile, another program's file, or
+    unreadable now.
+    """
+
+
+@dataclass(frozen=True)
+class Repaired:
+    """The repair of a damaged shard."""
+
+    path: Path
+    message: str
+
+
+@dataclass(frozen=True)
+class Compacted:
+    """One step of ``compact``."""
+
+    num_read: int
+    """Shards that were replaced."""
+    num_written: int
+    """Shards that replace them: one, or none if all videos were replaced later."""
+
+
+def look_through(path: Path) -> Finding | None:
+    """Compare every byte of a shard with its checksums; return None if all is well."""
+    try:
+        shard = read_shard(path)
+    except FileNotFoundError:  # compacted in the meantime, unless it is a symlink
+        return Finding(path, f"{path}: a symlink without a target", foreign=True) if path.is_symlink() else None
+    except UserError as error:
+        foreign = isinstance(error, OtherSchema | Unreadable) or not SHARD_NAME.fullmatch(path.name)
+        return Finding(path, str(error), foreign=foreign)
+    remote = remote_store(path.parent)
+    damaged = damaged_videos(remote.rows(shard) if remote else ShardRows(shard))
+    if damaged:
+        ids = [video_id.decode() for video_id in shard.videos["video_id"][damaged].tolist()]
+        some = ", ".join(ids[:5]) + (f" and {len(ids) - 5:,} more" if len(ids) > 5 else "")
+        message = f"{path}: the rows of {len(ids):,} of its {len(shard.videos):,} videos are damaged: {some}"
+        return Finding(path, message, shard, damaged)
+    if rest_is_damaged(shard):
+        return Finding(path, f"{path}: HDF5's own records in it are damaged, its rows are not", shard)
+    return None
+
+
+def verify(folder: Path, *, problems: Problems | None = None, on_progress: Listener | None = None) -> list[Finding]:
+    """Compare every byte of a store with its checksums.
+
+    A shard of another profile or other weights than the first is a finding, too.
+
+    Args:
+        folder: Folder of the store.
+        problems: Receives the message of each finding at once.
+        on_progress: Called after each shard.
+    """
+    findings = []
+    with report_progress_to(on_progress):
+        for finding in _findings(folder, "verifying"):
+            if finding is not None:
+                findings.append(finding)
+                if problems is not None:
+                    problems.add(finding.message)
+    return findings
+
+
+def _findings(folder: Path, what: str) -> Iterator[Finding | None]:
+    """Yield what is wrong with each shard, or None."""
+    first = None
+    paths = current_shards(folder)
+    for path in progress(paths, total=len(paths), what=what, unit="shards"):
+        finding = look_through(path)
+        if finding is None and path.exists():
+            shard = read_shard(path)
+            first = first or shard
+            if shard.key != first.key:
+                message = (
+                    f"{path}: has {shard.describe()}, {first.path.name} has {first.describe()}; remove one of them"
+                )
+                finding = Finding(path, message, foreign=True)
+        yield finding
+
+
+def unfinished(folder: Path) -> list[Path]:
+    """Return the temporary files that killed writers left."""
+    oldest, paths = time.time() - UNFINISHED_SECONDS, []
+    for path in sorted(folder.glob(".*.partial")):
+        with contextlib.suppress(FileNotFoundError):  # finished in the meantime
+            if path.stat().st_mtime < oldest:
+                paths.append(path)
+    return paths
+
+
+def repair(folder: Path, *, on_progress: Listener | None = None) -> list[Repaired]:
+    """Drop what is damaged and keep the rest of its shard; also remove temporary files that killed writers left.
+
+    Files that are not shards of this store stay. Each change is logged.
+
+    Args:
+        folder: Folder of the store.
+        on_progress: Called after each shard.
+
+    Returns:
+        What was done to the shards that were not whole.
+    """
+    refuse_remote(folder)
+    for path in unfinished(folder):
+        remove_file(path, missing_ok=True)
+    repaired = []
+    with report_progress_to(on_progress):
+        for finding in _findings(folder, "repairing"):
+            if finding is not None:
+                repaired.append(Repaired(finding.path, _repair(folder, finding)))
+                say(repaired[-1].message)
+    return repaired
+
+
+def _repair(folder: Path, finding: Finding) -> str:
+    """Drop what is damaged in a shard; return what was done."""
+    if finding.foreign:
+        return f"{finding.message}; left alone"
+    if finding.shard is None:
+        remove_file(finding.path)
+        return f"{finding.path}: not readable, dropped as a whole"
+    kept = np.setdiff1d(np.arange(len(finding.shard.videos)), finding.damaged)
+    rewrite(folder, [ShardPart(finding.shard, kept)])
+    remove_file(finding.path)
+    return f"{finding.message}; {number_of(len(kept), 'videos')} kept, {len(finding.damaged):,} dropped"
+
+
+def compact(folder: Path, *, shard_bytes: int = COMPACT_BYTES, on_progress: Listener | None = None) -> list[Compacted]:
+    """Combine small shards, and drop videos that later shards replaced. Each step is logged.
+
+    Args:
+        folder: Folder of the store.
+        shard_bytes: Size that the new shards have at most, roughly.
+        on_progress: Called after each step.
+    """
+    refuse_remote(folder)
+    with report_progress_to(on_progress):
+        batches = _compactable(folder, shard_bytes)
+        return [
+            _compact(folder, batch) for batch in progress(batches, total=len(batches), what="compacting", unit="steps")
+        ]
+
+
+def _compactable(folder: Path, shard_bytes: int) -> list[list[ShardPart]]:
+    """Return which shards to replace together."""
+    batches: list[list[ShardPart]] = []
+    groups: dict[tuple[str, tuple[tuple[str, str], ...]], list[ShardPart]] = defaultdict(list)
+    for part in FeatureStore(folder).read_from():
+        if not len(part.kept):
+            batches.append([part])
+        elif part.shard.num_bytes < shard_bytes / 2 or not part.is_whole:
+            groups[part.shard.dtype.str, tuple(sorted(part.shard.made_with.items()))].append(part)
+    for group in groups.values():
+        batches += [batch for batch in _batches(group, shard_bytes) if len(batch) > 1 or not batch[0].is_whole]
+    return batches
+
+
+def _batches(parts: Sequence[ShardPart], max_bytes: int) -> Iterator[list[ShardPart]]:
+    batch: list[ShardPart] = []
+    num_bytes = 0
+    for part in parts:
+        if batch and num_bytes + part.shard.num_bytes > max_bytes:
+            yield batch
+            batch, num_bytes = [], 0
+        batch.append(part)
+        num_bytes += part.shard.num_bytes
+    if batch:
+        yield batch
+
+
+def _compact(folder: Path, batch: Sequence[ShardPart]) -> Compacted:
+    written = rewrite(folder, batch)
+    for part in batch:
+        remove_file(part.shard.path)
+    step = Compacted(len(batch), int(written is not None))
+    say(f"{folder}: {number_of(step.num_read, 'shards')} combined into {step.num_written:,}")
+    return step
+
+
+def merge(sources: Sequence[Path], folder: Path, *, on_progress: Listener | None = None) -> list[Path]:
+    """Copy the shards of other stores into a store.
+
+    Shards keep their names, so that of two with the same video the later one counts, wherever it was made.
+
+    Args:
+        sources: Folders of stores.
+        folder: Folder of the store that takes them; created if missing.
+        on_progress: Called after each shard.
+
+    Returns:
+        The new shards.
+
+    Raises:
+        UserError: Profiles, weights or origins differ, or a shard is damaged; it is not copied.
+    """
+    refuse_remote(folder)
+    stores = [FeatureStore(source) for source in sources]
+    if shard_files(folder):
+        stores.insert(0, FeatureStore(folder))
+    for store in stores[1:]:
+        shard, first = store.shards[0], stores[0].shards[0]
+        if shard.key != first.key:
+            raise UserError(
+                f"{store.folder}: has {shard.describe()}, {stores[0].folder} has {first.describe()}; only stores of "
+                "one "
+                "profile and the same weights can be merged"
+            )
+    shards = [shard for store in stores for shard in store.shards if not (folder / shard.path.name).exists()]
+    with report_progress_to(on_progress):
+        copied = (_copy(shard, folder) for shard in progress(shards, total=len(shards), what="merging", unit="shards"))
+        return [path for path in copied if path is not None]
+
+
+def _copy(shard: Shard, folder: Path) -> Path | None:
+    """Copy a shard; return None if another source had it, too."""
+    target = folder / shard.path.name
+    if target.exists():
+        return None
+    if finding := look_through(shard.path):
+        raise UserError(f"{finding.message}; run vlalign-store repair {shard.path.parent} first")
+    with room_for(shard.num_bytes, folder), written_whole(target) as partial:
+        shutil.copyfile(shard.path, partial)
+        if look_through(partial):
+            raise OSError("the data read back differ from what was written; check the disk")
+    return target
+
+
+def remove(folder: Path, video_ids: Collection[str]) -> list[str]:
+    """Remove videos from every shard that has them.
+
+    Args:
+        folder: Folder of the store.
+        video_ids: Ids of the videos.
+
+    Returns:
+        The ids that the store did not have.
+    """
+    refuse_remote(folder)
+    store = FeatureStore(folder)
+    gone = np.array([video_id.encode() for video_id in video_ids])
+    for shard in store.shards:
+        part = ShardPart(shard, np.flatnonzero(~np.isin(shard.videos["video_id"], gone)))
+        if not part.is_whole:
+            rewrite(folder, [part])
+            remove_file(shard.path)
+    return [video_id for video_id in video_ids if video_id not in store]

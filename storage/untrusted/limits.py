@@ -1,0 +1,57 @@
+"""Limits of what a file from others may take, and the errors that libraries raise for a damaged one."""
+
+import pickle
+import struct
+import tarfile
+import tokenize
+import zipfile
+import zlib
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import pyarrow as pa
+
+from ..common.errors import READ_ERRORS
+
+FORMAT_ERRORS: tuple[type[Exception], ...] = (
+    *READ_ERRORS,
+    AssertionError,
+    SyntaxError,
+    pa.ArrowException,
+    pickle.PickleError,
+    struct.error,
+    tarfile.TarError,
+    tokenize.TokenError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
+"""Errors that NumPy, h5py, Arrow, zipfile, tarfile and pickle raise for damaged files."""
+MAX_ARRAY_BYTES = 2 << 30
+"""Limit of one video's array. A small file may claim, or unpack to, more than any memory holds."""
+Read = Callable[[], np.ndarray | None]
+"""Reads an array; returns None if it is not an array of numbers."""
+Tree = Mapping[str, "Read | Tree"]
+"""The content of a file: arrays by name, or one level of groups of arrays."""
+
+
+FREE_BYTES, FACTOR = 64 << 20, 32
+"""Any file may take ``FREE_BYTES`` and ``FACTOR`` times its size. Features and captions are stored in a fifth of their
+size at the best; only what repeats itself without end takes less."""
+
+
+class Budget:
+    """The bytes that what a file unpacks to may still take.
+
+    Args:
+        file_bytes: Size of the file.
+    """
+
+    def __init__(self, file_bytes: int) -> None:
+        self.left = FREE_BYTES + FACTOR * file_bytes
+        self._file_bytes = file_bytes
+
+    def take(self, num_bytes: int, what: str) -> None:
+        """Count what is about to be read. Raises ``ValueError`` if the file would take more than it may."""
+        if num_bytes > self.left:
+            raise ValueError(f"{what} would take {num_bytes:,} bytes, too much for a file of {self._file_bytes:,}")
+        self.left -= num_bytes

@@ -1,0 +1,75 @@
+"""The list of videos that could not be extracted, ``failures.jsonl``, while several extractions write to it."""
+
+import multiprocessing
+
+import pytest
+from vlalign.extract.pipeline.work_list import WorkList
+from vlalign.storage import VideoRecord
+from vlalign.storage.common.errors import UserError
+from vlalign.storage.common.files import read_jsonl, write_jsonl
+from vlalign.storage.dataset.folder import DatasetFolder
+from vlalign.storage.records import Failure
+
+
+def failure(video_id: str, kind: str = "unreadable") -> Failure:
+    return Failure(video_id=video_id, path=f"{video_id}.mp4", kind=kind, message="no")
+
+
+def listed(dataset: DatasetFolder) -> dict[str, str]:
+    return {row["video_id"]: row["kind"] for row in read_jsonl(dataset.features("s3d") / "failures.jsonl")}
+
+
+def test_two_extractions_at_once_lose_no_line(tmp_path):
+    dataset = DatasetFolder(tmp_path, "mine")
+    one, other = WorkList(dataset, ["s3d"]), WorkList(dataset, ["s3d"])
+    one.note("s3d", "a", failure("a"))
+    other.note("s3d", "b", failure("b"))
+    one.write_failures()
+    other.write_failures()
+    assert listed(dataset) == {"a": "unreadable", "b": "unreadable"}
+    one.note("s3d", "a", None)
+    other.note("s3d", "b", failure("b", "crashed"))
+    other.write_failures()
+    one.write_failures()
+    assert listed(dataset) == {"b": "crashed"}
+    assert one.failures["s3d"].keys() == {"b"}, "what others noted is known"
+
+
+def note_some(dataset: DatasetFolder, worker: int, num: int) -> None:
+    work = WorkList(dataset, ["s3d"])
+    for number in range(num):
+        work.note("s3d", f"{worker}-{number}", failure(f"{worker}-{number}"))
+        work.write_failures()
+
+
+def test_many_processes_at_once_lose_no_line(tmp_path):
+    dataset = DatasetFolder(tmp_path, "mine")
+    context = multiprocessing.get_context("fork")
+    processes = [context.Process(target=note_some, args=(dataset, worker, 25)) for worker in range(4)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(60)
+    assert listed(dataset).keys() == {f"{worker}-{number}" for worker in range(4) for number in range(25)}
+
+
+@pytest.mark.parametrize(
+    "row", [{"video_id": "a"}, {"path": "x"}, {"video_id": "a", "path": "x", "kind": "y", "message": "z", "new": 1}]
+)
+def test_a_failure_list_with_wrong_fields_is_refused(tmp_path, row):
+    dataset = DatasetFolder(tmp_path, "mine")
+    write_jsonl(dataset.features("s3d") / "failures.jsonl", [row])
+    with pytest.raises(
+        UserError, match=r"failures.jsonl: not a list of failures .*; remove it, and those videos are tried again"
+    ):
+        WorkList(dataset, ["s3d"])
+
+
+def test_a_failed_video_is_skipped_unless_failed_ones_are_asked_for(tmp_path):
+    dataset = DatasetFolder(tmp_path, "mine")
+    work = WorkList(dataset, ["s3d"])
+    work.note("s3d", "a", failure("a"))
+    work.write_failures()
+    video = VideoRecord(video_id="a", path="https://example.org/a.mp4")
+    assert WorkList(dataset, ["s3d"]).left(video, only_failed=False) == []
+    assert WorkList(dataset, ["s3d"]).left(video, only_failed=True) == ["s3d"]

@@ -1,0 +1,159 @@
+"""Options of all commands: short and whole help, files with options, versions, completion."""
+
+import argparse
+import re
+import subprocess
+import sys
+
+import pytest
+from helpers.needs import SYSTEM, need
+from vlalign.storage.cli.parser import command_parser
+
+pytestmark = pytest.mark.portable
+
+TEXTS = {
+    "yaml": "dataset: demo\nnum-steps: 3\nfeatures: [s3d, i3d]\nname: [a, b]\nfast: true\nslow: false\nboth: [x, y]\n",
+    "toml": 'dataset = "demo"\nnum_steps = 3\nfeatures = ["s3d", "i3d"]\nname = ["a", "b"]\nfast = true\nslow = false\n'
+    'both = ["x", "y"]\n',
+}
+
+
+@pytest.fixture
+def parser():
+    parser = command_parser("vlalign-test", "Do something.", "vlalign-test --dataset demo")
+    parser.add_argument("names", nargs="*", metavar="NAME")
+    parser.add_argument("--features")
+    parser.add_argument("--name", action="append", default=[])
+    parser.add_argument("--both", nargs=2)
+    parser.add_argument("--slow", action="store_true")
+    parser.add_argument("--fast", action=argparse.BooleanOptionalAction, default=None)
+    group = parser.add_argument_group("rare things", "which few need")
+    parser.rarely([group.add_argument("--num-steps", type=int, help="steps of the work")])
+    return parser
+
+
+def refused(parser, capsys, *arguments):
+    """Return the one line that the parser says when it refuses arguments."""
+    with pytest.raises(SystemExit) as ended:
+        parser.parse_args([str(argument) for argument in arguments])
+    (line,) = capsys.readouterr().err.splitlines()
+    assert ended.value.code == 2
+    return line
+
+
+def printed(parser, capsys, *arguments):
+    with pytest.raises(SystemExit) as ended:
+        parser.parse_args([str(argument) for argument in arguments])
+    assert ended.value.code == 0
+    return capsys.readouterr().out
+
+
+def test_rare_options_stand_in_the_whole_help_only(parser, capsys):
+    short, whole = printed(parser, capsys, "--help"), printed(parser, capsys, "--help-all")
+    assert short.startswith("usage: vlalign-test [NAME ...] [OPTIONS]\n\nDo something.\n")
+    assert "--num-steps" not in short and "rare things" not in short and "--config" not in short
+    assert "--num-steps" in whole and "rare things" in whole and "--config FILE" in whole
+    hidden = set(re.findall(r"--[a-z][a-z-]*", whole)) - set(re.findall(r"--[a-z][a-z-]*", short)) - {"--no-fast"}
+    assert f"{len(hidden) + 1} more options: vlalign-test --help-all" in short  # --help-all itself is named there
+
+
+def test_a_long_description_is_broken_into_lines_and_an_example_is_not(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "60")
+    example = "vlalign-test " + " ".join(f"--option{n} value" for n in range(9))
+    shown = printed(command_parser("vlalign-test", "Do what takes many words. " * 9, example), capsys, "--help")
+    description, rest = shown.split("\n\n", 2)[1:]
+    assert all(len(line) <= 60 for line in description.splitlines()) and len(description.splitlines()) > 3
+    assert f"\n  {example}\n" in rest
+
+
+def test_names_with_hyphens_stay_whole_in_the_help(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "60")
+    parser = command_parser("vlalign-test", "Do something.", "vlalign-test --dataset demo")
+    names = [f"recipe-number-{n}-small" for n in range(9)]
+    parser.add_argument("--recipe", help=f"one of {', '.join(names)}")
+    shown = printed(parser, capsys, "--help")
+    assert all(name in shown for name in names) and all(len(line) <= 60 for line in shown.splitlines())
+
+
+def test_arguments_that_may_be_left_out_stand_in_brackets(capsys):
+    parser = command_parser("vlalign-test", "Do something.", "vlalign-test --dataset demo")
+    parser.intermixed = True
+    for name in ("RUN", "TEXT"):
+        parser.add_argument(name.lower(), metavar=name, nargs="?")
+    assert printed(parser, capsys, "--help").startswith("usage: vlalign-test [RUN] [TEXT] [OPTIONS]\n")
+
+
+def test_a_word_too_many_is_not_taken_for_an_id_with_a_dash(capsys):
+    parser = command_parser("vlalign-test", "Do something.", "vlalign-test --dataset demo")
+    assert refused(parser, capsys, "list") == "vlalign-test: error: unknown: list; see vlalign-test --help"
+
+
+@pytest.mark.parametrize("kind", TEXTS)
+def test_a_file_has_options_by_name_and_the_command_line_wins(tmp_path, parser, kind):
+    if kind == "toml" and sys.version_info < (3, 11):
+        need(SYSTEM, ["Python 3.11, which reads TOML"])
+    path = tmp_path / f"options.{kind}"
+    path.write_text(TEXTS[kind])
+    parsed = parser.parse_args(["--config", str(path)])
+    assert (parsed.dataset, parsed.num_steps, parsed.features, parsed.fast) == ("demo", 3, "s3d,i3d", True)
+    assert (parsed.name, parsed.both, parsed.slow, parsed.names) == (["a", "b"], ["x", "y"], False, [])
+    parsed = parser.parse_args(["n", f"--config={path}", "--num-steps=4", "--name", "c", "--no-fast"])
+    assert (parsed.num_steps, parsed.name, parsed.fast, parsed.names) == (4, ["c"], False, ["n"])
+    assert parsed.dataset == "demo"
+
+
+def test_printed_options_read_as_the_same_options(tmp_path, parser, capsys):
+    given = ["--dataset", "d", "--num-steps", "3", "--name=-a", "--name", "b: c", "--slow", "--both", "x", "ü"]
+    text = printed(parser, capsys, *given, "--print-config")
+    (tmp_path / "options.yml").write_text(text)
+    read, direct = parser.parse_args(["--config", str(tmp_path / "options.yml")]), parser.parse_args(given)
+    assert {**vars(read), "config": None} == vars(direct)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("num-stesp: 3", "unknown option 'num-stesp'; nearest: num-steps"),
+        ("config: x.yaml", "unknown option 'config'"),
+        ("names: [a]", "unknown option 'names'"),
+        ("fast: 1", "fast: expected true or false, not 1"),
+        ("features: true", "features: expected a text, a number or a list of them, not True"),
+        ("features: {a: 1}", "features: expected a text, a number or a list of them, not {'a': 1}"),
+        ("num-steps: many", "argument --num-steps: invalid int value: 'many'"),
+        ("[1, 2]", "expected options by name"),
+        ("a: [", "not YAML (ParserError"),
+        ("!!python/object/apply:os.system [x]", "not YAML (ConstructorError"),
+    ],
+)
+def test_a_wrong_file_is_refused_in_one_line(tmp_path, parser, capsys, text, says):
+    path = tmp_path / "options.yaml"
+    path.write_text(text)
+    assert says in refused(parser, capsys, "--config", path)
+
+
+def test_other_files_are_refused_in_one_line(tmp_path, parser, capsys):
+    assert "expected a .toml, .yaml or .yml file" in refused(parser, capsys, "--config", tmp_path / "x.json")
+    assert "not readable" in refused(parser, capsys, "--config", tmp_path / "x.yaml")
+    (tmp_path / "x.yaml").write_bytes(b"\xff")
+    assert "not readable" in refused(parser, capsys, "--config", tmp_path / "x.yaml")
+    (tmp_path / "x.yaml").write_text("#" * (1 << 21))
+    assert "more than 65,536 bytes" in refused(parser, capsys, "--config", tmp_path / "x.yaml")
+
+
+def test_ids_that_look_like_options(parser, capsys):
+    assert "write -- before ids and names that begin with -" in refused(parser, capsys, "-abc")
+    assert parser.parse_args(["--slow", "--", "-abc", "--x"]).names == ["-abc", "--x"]
+
+
+def test_the_version_goes_to_standard_output(parser, capsys):
+    assert re.fullmatch(r"vlalign-test \d+\.\d+\.\d+\n", printed(parser, capsys, "--version"))
+
+
+def test_bash_completes_options(tmp_path, parser, capsys):
+    (tmp_path / "completion").write_text(printed(parser, capsys, "--print-completion", "bash"))
+    script = (
+        f"source {tmp_path / 'completion'}; COMP_WORDS=(vlalign-test --num); COMP_CWORD=1; "
+        "_shtab_vlalign_test; echo ${COMPREPLY[@]}"
+    )
+    completed = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
+    assert completed.stdout.split() == ["--num-steps"]

@@ -1,0 +1,95 @@
+"""What users state: profiles and durations."""
+
+import math
+from dataclasses import replace
+
+import pytest
+from helpers.foreign_files import PROFILE, stated
+from vlalign.storage.common.errors import UserError
+from vlalign.storage.exchange.declared_profile import read_durations, read_profile
+from vlalign.storage.profiles import PROFILES
+
+
+def test_a_profile_is_given_by_name_or_file(tmp_path):
+    assert read_profile("s3d") == PROFILES["s3d"] and read_profile("i3d") == PROFILES["i3d_resnext101"]
+    assert read_profile(str(stated(tmp_path))) == PROFILE
+    assert read_profile(str(stated(tmp_path, fps=4.0, mean=[0, 0, 0]))).hash == PROFILE.hash
+    assert read_profile(str(stated(tmp_path, fps=None, crop_px=None, short_side_px=0))) == replace(
+        PROFILE, fps=None, crop_px=None, short_side_px=0
+    )
+    assert read_profile(str(stated(tmp_path, fps=1 / 0.96))).fps == 1 / 0.96
+
+
+@pytest.mark.parametrize(
+    "changes, complaint",
+    [
+        ({"fps": ...}, "field 'fps' is missing; expected a number above 0, or null"),
+        ({"frames": 3}, "field 'frames' is unknown; expected name, model"),
+        ({"fps": "24"}, "field 'fps' is \"24\"; expected a number above 0"),
+        ({"fps": 0}, "field 'fps' is 0"),
+        ({"fps": math.inf}, "field 'fps' is Infinity"),
+        ({"fps": True}, "field 'fps' is true"),
+        ({"window": 1.5}, "field 'window' is 1.5; expected an integer above 0"),
+        ({"dimension": -1}, "field 'dimension' is -1"),
+        ({"crop_px": "centre"}, "field 'crop_px' is \"centre\"; expected an integer above 0, or null"),
+        ({"mean": [1, 2]}, "field 'mean' is [1, 2]; expected three numbers"),
+        ({"layer": None}, "field 'layer' is null; expected a text"),
+        ({"name": "../up"}, "field 'name' is \"../up\"; expected letters"),
+    ],
+)
+def test_a_wrong_field_is_named(tmp_path, changes, complaint):
+    path = stated(tmp_path, **changes)
+    with pytest.raises(UserError) as refused:
+        read_profile(str(path))
+    assert str(refused.value).startswith(f"{path}: ") and complaint in str(refused.value)
+
+
+def test_all_wrong_fields_are_named_at_once(tmp_path):
+    with pytest.raises(UserError) as refused:
+        read_profile(str(stated(tmp_path, fps=0, window=..., layer=None, frames=3)))
+    assert "\n" not in str(refused.value)
+    assert all(f"field {name!r} is " in str(refused.value) for name in ("fps", "window", "layer", "frames"))
+
+
+@pytest.mark.parametrize("text", ["", "{", "[1]", "[" * 100_000, '"\ud800"', "null"])
+def test_a_profile_that_is_no_object_is_refused(tmp_path, text):
+    (tmp_path / "profile.json").write_bytes(text.encode("utf-8", "surrogatepass"))
+    with pytest.raises(UserError, match="not a JSON object") as refused:
+        read_profile(str(tmp_path / "profile.json"))
+    assert "\n" not in str(refused.value)
+    with pytest.raises(UserError, match="neither a known name nor a file; expected resnet152"):
+        read_profile("nothing")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "video_id,seconds\nx,1.5\ny,2\n",
+        "\ufeffvideo_id,seconds\r\nx,1.5\r\n\r\ny,2\r\n",
+        "seconds,title,video_id\n1.5,T,x\n2,,y",
+    ],
+    ids=["plain", "of a spreadsheet", "more columns"],
+)
+def test_durations_are_read(tmp_path, text):
+    (tmp_path / "d.csv").write_text(text, encoding="utf-8", newline="")
+    assert read_durations(tmp_path / "d.csv") == {"x": 1.5, "y": 2.0}
+
+
+@pytest.mark.parametrize(
+    "content, complaint",
+    [
+        (b"", "columns none; expected video_id,seconds"),
+        (b"x,1.5\n", "columns x,1.5; expected video_id,seconds"),
+        (b"video_id,seconds\nx,1\ny,long\nz\n,3\nx,2\n", "line 3 (y,long), 4 (z,None), 5 (,3), 6 (x,2): expected"),
+        (b"video_id,seconds\nx,-1\nx,0\nx,nan\nx,inf\nx,a\nx,b\n", "6 (x,a) and 1 more: expected"),
+        (b"video_id,seconds\n\xff,1\n", "not readable CSV"),
+        (b'video_id,seconds\n"x,1\n', "not readable CSV"),
+    ],
+)
+def test_invalid_durations_are_refused_with_their_lines(tmp_path, content, complaint):
+    (tmp_path / "d.csv").write_bytes(content)
+    with pytest.raises(UserError) as refused:
+        read_durations(tmp_path / "d.csv")
+    assert complaint in str(refused.value) and str(tmp_path / "d.csv") in str(refused.value)
+    with pytest.raises(UserError, match="not readable CSV"):
+        read_durations(tmp_path / "none.csv")

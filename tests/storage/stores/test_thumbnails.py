@@ -1,0 +1,62 @@
+"""Thumbnails are read back as written, the latest of each video."""
+
+import h5py
+import pytest
+from helpers.stores import jpeg
+from vlalign.storage.common.errors import UserError
+from vlalign.storage.stores.thumbnails import Thumbnail, ThumbnailStore, write_thumbnails
+
+
+def test_thumbnails_are_read_back_in_time_order(tmp_path):
+    jpegs = {seconds: jpeg(int(10 * seconds)) for seconds in (2.5, 0.5, 1.5)}
+    wrote = [Thumbnail("ä", seconds, jpeg, "source of ä") for seconds, jpeg in jpegs.items()]
+    write_thumbnails(tmp_path, [wrote[0], Thumbnail("b", 0.0, jpeg(9), "source of b"), *wrote[1:]])
+    store = ThumbnailStore(tmp_path)
+    assert store.get("ä") == sorted(wrote, key=lambda t: t.seconds)
+    assert store.get("b") == [Thumbnail("b", 0.0, jpeg(9), "source of b")]
+    assert (store.source("ä"), store.source("b")) == ("source of ä", "source of b")
+
+
+def test_later_thumbnails_replace_earlier_ones(tmp_path):
+    write_thumbnails(
+        tmp_path,
+        [Thumbnail("a", s, jpeg(1), "old file") for s in (0.0, 1.0, 2.0)] + [Thumbnail("b", 0.0, jpeg(3), "b")],
+    )
+    write_thumbnails(tmp_path, [Thumbnail("a", 0.5, jpeg(2), "new file")])
+    store = ThumbnailStore(tmp_path)
+    assert store.get("a") == [Thumbnail("a", 0.5, jpeg(2), "new file")]
+    assert store.source("a") == "new file"
+    assert store.get("b") == [Thumbnail("b", 0.0, jpeg(3), "b")]
+
+
+@pytest.mark.parametrize("there", ["no folder", "an empty folder", "an empty shard", "a partial file", "another video"])
+def test_a_video_without_thumbnails_has_none(tmp_path, there):
+    folder = tmp_path / "thumbnails"
+    if there != "no folder":
+        folder.mkdir()
+    if there == "an empty shard":
+        write_thumbnails(folder, [])
+    elif there == "a partial file":
+        (folder / ".1.h5.99-abc.partial").write_bytes(b"half")
+    elif there == "another video":
+        write_thumbnails(folder, [Thumbnail("b", 0.0, jpeg(3), "b")])
+    store = ThumbnailStore(folder)
+    assert store.get("a") == [] and store.source("a") is None
+
+
+def test_thumbnails_can_be_read_with_h5py_alone(tmp_path):
+    write_thumbnails(tmp_path, [Thumbnail("a", 1.5, b"jpeg bytes", "file")])
+    [path] = tmp_path.iterdir()
+    with h5py.File(path, "r") as file:
+        [row] = file["thumbnails"][:]
+        assert (row["video_id"], row["seconds"], row["source"]) == (b"a", 1.5, b"file")
+        assert file["jpegs"][0].tobytes() == b"jpeg bytes"
+
+
+def test_a_truncated_thumbnail_file_is_named(tmp_path):
+    write_thumbnails(tmp_path, [Thumbnail("a", 1.5, b"jpeg bytes", "file")])
+    [path] = tmp_path.iterdir()
+    path.write_bytes(path.read_bytes()[:-100])
+    with pytest.raises(UserError) as refused:
+        ThumbnailStore(tmp_path)
+    assert str(path) in str(refused.value) and "\n" not in str(refused.value)

@@ -1,0 +1,103 @@
+"""What codewords stand for: a few clips and captions whose codewords are given, counted by hand; and the report of a
+run."""
+
+import numpy as np
+import pytest
+from helpers.toy import make_toy
+from helpers.training import CODEBOOK, at
+from vlalign.storage import Caption
+from vlalign.storage.captions.files import caption_table
+from vlalign.storage.common.files import read_json
+from vlalign.train.cli.evaluate import main as evaluate_main
+from vlalign.train.cli.train import main as train_main
+from vlalign.train.data.pair_cache import read_pairs
+from vlalign.train.data.pairs import make_pairs
+from vlalign.train.distributed import Workers
+from vlalign.train.evaluation.codewords import Uses, conditional_matrices, find_uses, places, sharing, table
+from vlalign.train.models.codebook import coded_videos
+from vlalign.train.runs.checkpoint import load_run
+
+
+def caption(video: str, text: str, tags: str) -> Caption:
+    words = text.split()
+    starts = [len(" ".join(words[:place])) + bool(place) for place in range(len(words))]
+    return Caption(video_id=video, caption=text, split="test", words=words, word_starts=starts, pos_tags=tags.split())
+
+
+CAPTIONS = [
+    caption("a", "cut the onion", "VERB DET NOUN"),
+    caption("b", "Fry onion", "VERB NOUN"),
+    caption("b", "stir", "VERB"),
+]
+PAIRS = make_pairs(caption_table(CAPTIONS))
+VERBS = [["cut"], ["fry", "stir"]]
+USES = Uses(
+    clips=[np.array([0, 0, 1, 1]), np.array([1, 2])],
+    captions=[np.array([0, 4, 2]), np.array([1, 2]), np.array([1])],
+    words=[["cut", "the", "onion"], ["fry", "onion"], ["stir"]],
+)
+
+
+def test_precision_and_f1_are_those_counted_by_hand():
+    rows = {row["codeword"]: row for row in table(USES, VERBS, 6)}
+    assert set(rows) == {0, 1, 2}, "codewords that clips use"
+    assert (rows[0]["occurrences"], rows[0]["verbs"], rows[0]["words"]) == (2, [("cut", 100.0)], [("cut", 100.0)])
+    assert rows[1]["verbs"] == [("cut", 66.7), ("fry", 33.3)]  # two of its three rows are of clip a
+    assert rows[1]["words"] == [("fry", 66.7), ("stir", 66.7)]  # 2 * 1 / (2 pieces + 1 occurrence)
+    assert rows[2]["words"] == [("onion", 100.0)]
+    assert [row["codeword"] for row in table(USES, VERBS, 6)] == [0, 2, 1], "the most precise first"
+
+
+def test_a_codeword_is_joint_where_no_side_has_more_than_nine_tenths():
+    found = sharing(USES, 6)
+    assert (found["size"], found["live"]) == (6, 4)
+    assert found["part_of_clips"] == pytest.approx([2 / 3, 0.6, 1 / 3, 0.0])  # parts of 6 rows and of 6 pieces
+    assert (found["joint"], found["clips_only"], found["captions_only"]) == (0.75, 0, 0.25)
+    alone = Uses([np.full(95, 3)], [np.full(5, 3)], [[""] * 5])
+    assert sharing(alone, 4)["joint"] == 1, "each side uses nothing else, however many rows it has"
+    assert sharing(Uses([], [], []), 4)["live"] == 0
+
+
+def test_conditional_matrices_and_places():
+    found = conditional_matrices(USES, VERBS, PAIRS, 6)
+    assert found["labels"] == ["cut", "fry", "stir"] and found["codewords"] == [1, 0, 2]
+    np.testing.assert_allclose(found["clips"], [[2 / 3, 1, 0], [1 / 3, 0, 1], [1 / 3, 0, 1]])
+    np.testing.assert_allclose(found["captions"], [[0, 1, 0.5], [1, 0, 0.5], [1, 0, 0.5]])
+    shown = {place["codeword"]: place["clips"] for place in places(USES, PAIRS, table(USES, VERBS, 6))}
+    assert [clip["video_id"] for clip in shown[2]] == ["b"]
+    assert shown[2][0]["rows"] == [False, True] and shown[2][0]["words"] == [("Fry", False), ("onion", True)]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    toy = make_toy(tmp_path_factory.mktemp("toy"))
+    assert train_main([*at(toy), *CODEBOOK, "--run-name", "codes"]) == 0
+    assert evaluate_main([*at(toy), "codes"]) == 0
+    return toy.runs / "codes"
+
+
+def test_uses_are_the_nearest_codewords_of_rows_and_of_words_without_special_pieces(run):
+    loaded = load_run(run)
+    from vlalign.storage.common.problems import Problems
+
+    pairs = read_pairs(loaded.dataset, loaded.features, Problems())["test"]
+    uses = find_uses(loaded.scorer, pairs.captions, pairs.clips)
+    rows = loaded.features.rows(pairs.clips, 48)
+    assert [len(codes) for codes in uses.clips] == [len(part) for part in rows]
+    assert [words for words in uses.words] == [[word.lower() for word in c.words] for c in pairs.captions]
+    codebook = loaded.scorer.model.codebook
+    alone = coded_videos(codebook, loaded.scorer.encode_videos(pairs.clips[2:3]), Workers()).tokens_BLD[0]
+    nearest = [int(((codebook.codewords - token) ** 2).sum(dim=1).argmin()) for token in alone]
+    assert uses.clips[2].tolist() == nearest
+    places_of = loaded.scorer.text_inputs.words_of_tokens(pairs.captions[0])
+    assert [place for place, _ in places_of] == list(range(1, 1 + len(pairs.captions[0].words))), "[CLS] has place 0"
+
+
+def test_the_report_says_what_codewords_stand_for(run):
+    html = (run / "report.html").read_text(encoding="utf-8")
+    metrics = read_json(run / "metrics.json")["codebook"]
+    assert '<section id="codebook">' in html and f"{metrics['live']} of 128 codewords are in use" in html
+    assert html.count("P(verb | codeword)") >= 2
+    for row in metrics["table"][:5]:
+        assert f"<td>{row['codeword']}</td><td>{row['occurrences']}</td>" in html
+    assert "normalisation error" in html.lower()

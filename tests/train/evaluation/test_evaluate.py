@@ -1,0 +1,84 @@
+"""The Python call ``evaluate``: what it returns and refuses, and that it prints nothing."""
+
+import pytest
+from helpers.fake_cuda import pretended
+from helpers.toy import make_toy
+from helpers.training import TWO_STEPS, at
+from vlalign.storage.common.errors import SettingError, UserError
+from vlalign.storage.common.files import read_json
+from vlalign.train import evaluate
+from vlalign.train.cli.train import main as train_main
+from vlalign.train.comparison.measures import measured
+from vlalign.train.evaluation.evaluate import EvaluationSettings
+from vlalign.train.evaluation.retrieval_settings import RetrievalSettings
+
+
+@pytest.fixture(scope="module")
+def toy(tmp_path_factory):
+    toy = make_toy(tmp_path_factory.mktemp("toy"))
+    assert train_main([*at(toy), *TWO_STEPS, "--run-name", "r"]) == 0
+    return toy
+
+
+def test_a_second_evaluation_returns_the_same_result(toy, capsys):
+    capsys.readouterr()
+    heard = []
+    first = evaluate("r", root=toy.root, on_progress=heard.append)
+    assert capsys.readouterr().out == "" and {progress.what for progress in heard} == {"fusion"}
+    assert first.figures == read_json(first.metrics_file) and first.report_file.is_file() and first.is_complete
+    assert first.folder == toy.runs / "r" and first.summary[0] == "r: 6 captions and 6 clips of toy, test"
+    written = first.metrics_file.stat().st_mtime_ns
+    again = evaluate(toy.runs / "r")
+    assert (again.figures, again.summary) == (first.figures, first.summary)
+    assert again.metrics_file.stat().st_mtime_ns == written
+
+
+def test_another_device_is_asked_anew(toy):
+    on_cpu = evaluate("r", root=toy.root, settings=EvaluationSettings(device="cpu"))
+    written = on_cpu.metrics_file.stat().st_mtime_ns
+    with pretended():
+        on_gpu = evaluate("r", root=toy.root, settings=EvaluationSettings(device="cuda"))
+    assert on_gpu.folder == on_cpu.folder and on_gpu.metrics_file.stat().st_mtime_ns > written
+    devices = [of.figures["fingerprint"].pop("device") for of in (on_cpu, on_gpu)]
+    assert devices == ["cpu", "pretended GPU"]
+    assert on_gpu.figures["fingerprint"] == on_cpu.figures["fingerprint"]
+    assert (
+        measured(on_gpu.figures | {"fingerprint": {"device": "a"}}).question
+        == measured(on_cpu.figures | {"fingerprint": {"device": "b"}}).question
+    ), "runs on two devices can be compared"
+
+
+def test_settings_reach_the_figures(toy):
+    settings = EvaluationSettings(
+        split="validation", score_weights={"token": 2.0}, task_settings=RetrievalSettings(ties="ce", rerank=2)
+    )
+    figures = evaluate("r", root=toy.root, settings=settings).figures
+    assert (figures["split"], figures["ties"], figures["rerank"]) == ("validation", "ce", 2)
+    assert figures["weights"] == {"sentence": 1.0, "token": 2.0, "fusion": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"task": "guess"}, "task guess: expected one of retrieval, steps, vqa, segmentation"),
+        ({"split": "all"}, "split all: expected one of train, validation, test"),
+        ({"score_weights": {"pooled": 1.0}}, "score_weights pooled: expected some of sentence, token, fusion"),
+    ],
+)
+def test_unknown_values_are_refused_where_the_settings_are_made(settings, message):
+    with pytest.raises(SettingError, match=message):
+        EvaluationSettings(**settings)
+
+
+def test_unsuitable_settings_are_refused_with_python_names(toy):
+    with pytest.raises(SettingError, match=r"^task vqa: needs a run that was trained with the objective vqa"):
+        evaluate("r", root=toy.root, settings=EvaluationSettings(task="vqa"))
+    steps = EvaluationSettings(task="steps", task_settings=RetrievalSettings(normalize="dsl"))
+    with pytest.raises(SettingError, match=r"^normalize dsl: applies to the task retrieval; the task here is steps"):
+        evaluate("r", root=toy.root, settings=steps)
+    with pytest.raises(SettingError, match=r"^task_settings 3: expected RetrievalSettings"):
+        evaluate("r", root=toy.root, settings=EvaluationSettings(task_settings=3))
+    with pytest.raises(SettingError, match=r"^protocol x: applies to another data set"):
+        evaluate("r", root=toy.root, protocol="x")
+    with pytest.raises(UserError, match="no finished run"):
+        evaluate("nothing", root=toy.root)

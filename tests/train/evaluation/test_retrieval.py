@@ -1,0 +1,126 @@
+"""The task retrieval: what it prints, its settings, and how stages and normalisations make a ranking."""
+
+import numpy as np
+import pytest
+from vlalign.storage.common.errors import SettingError
+from vlalign.train.evaluation import TASKS
+from vlalign.train.evaluation.ask_retrieval import normalized_scores
+from vlalign.train.evaluation.retrieval import metrics_table, stages_table
+from vlalign.train.evaluation.retrieval_settings import RetrievalSettings
+from vlalign.train.evaluation.task import Question
+from vlalign.train.metrics import retrieval_metrics
+from vlalign.train.scoring.scores import QuerySimilarities, StageScores
+
+ROW = {"R@1": 10.0, "R@5": 60.0, "R@10": 100.0, "R@50": 100.0, "median_rank": 4.0, "mean_rank": 4.9, "num_tied": 1234}
+CHANCE = {"R@1": 10.0, "R@5": 50.0, "R@10": 100.0, "R@50": 100.0, "median_rank": 5.5, "mean_rank": 5.5}
+METRICS = {"text_to_video": ROW | {"chance": CHANCE}, "video_to_text": ROW | {"R@1": 20.0, "chance": CHANCE}}
+FIGURES = {
+    "run": "taco",
+    "trained_on": "howto100m",
+    "dataset": "toy",
+    "split": "test",
+    "num_captions": 10,
+    "num_captions_of_split": 1200,
+    "num_clips": 10,
+    "num_clips_of_split": 10,
+    "metrics": METRICS,
+    "stages": {"sentence": METRICS, "fusion": METRICS},
+    "weights": {"sentence": 1.0, "fusion": 0.5},
+    "rerank": 50,
+    "normalization": {
+        "name": "dsl",
+        "temperature": 0.5,
+        "error": {"text_to_video": 1.6368, "video_to_text": 0.0614},
+        "notes": ["why"],
+    },
+    "ties": "average",
+    "split_checksum": "df66af91314c2361",
+}
+PRINTED = """\
+                          R@1          R@5         R@10         R@50  median rank    mean rank         tied
+text to video            10.0         60.0        100.0        100.0          4.0          4.9        1,234
+  chance                 10.0         50.0        100.0        100.0          5.5          5.5
+video to text            20.0         60.0        100.0        100.0          4.0          4.9        1,234
+  chance                 10.0         50.0        100.0        100.0          5.5          5.5
+alone                     R@1          R@5         R@10         R@50  median rank    mean rank       weight
+sentence                 10.0         60.0        100.0        100.0          4.0          4.9            1
+fusion of 50             10.0         60.0        100.0        100.0          4.0          4.9          0.5
+normalised by dsl, transductive: CAMoE's dual softmax over the test queries
+note: why
+normalisation error at temperature 0.5: 1.6368 text to video, 0.0614 video to text
+ties: average; checksum of the split's clips and captions: df66af91314c2361"""
+TASK = TASKS["retrieval"]
+
+
+def test_the_summary_has_both_tables_and_what_was_done_to_the_scores():
+    assert TASK.heading(FIGURES) == "taco (trained on howto100m): 10 of 1,200 captions and 10 clips of toy, test"
+    assert "\n".join(TASK.summary(FIGURES)) == PRINTED
+
+
+def test_a_single_stage_gets_no_table_and_a_codebook_gets_a_line():
+    figures = FIGURES | {"stages": {"pair": METRICS}, "codebook": {"live": 30, "size": 1024, "joint": 0.52}}
+    printed = "\n".join(TASK.summary(figures))
+    assert "alone" not in printed and "codebook: 30 of 1,024 codewords in use, 52 % by clips and captions" in printed
+
+
+def test_the_table_of_real_metrics_shows_chance_below_each_direction():
+    lines = metrics_table(retrieval_metrics(np.eye(100))).splitlines()
+    assert lines[1].split() == ["text", "to", "video", "100.0", "100.0", "100.0", "100.0", "1.0", "1.0", "0"]
+    assert lines[2].split() == ["chance", "1.0", "5.0", "10.0", "50.0", "50.5", "50.5"]
+
+
+def test_a_stage_without_a_weight_is_shown_with_0():
+    assert stages_table({"pooled": METRICS}, {}, None).splitlines()[1].split()[-1] == "0"
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"rerank": 0}, "rerank 0: expected 1 or more"),
+        ({"temperature": 0.0}, "temperature 0.0: expected more than 0"),
+        ({"temperature": float("nan")}, "temperature nan: expected more than 0"),
+        ({"ties": "best"}, "ties best: expected one of average, "),
+        ({"normalize": "all"}, "normalize all: expected one of none, "),
+    ],
+)
+def test_settings_that_cannot_be_used_are_refused(settings, message):
+    with pytest.raises(SettingError, match=message):
+        RetrievalSettings(**settings)
+
+
+def question(weights: dict[str, float], **settings) -> Question[RetrievalSettings]:
+    return Question("test", weights, RetrievalSettings(**{"temperature": 0.5, **settings}))
+
+
+def stages(*names: str, queries: int | None = None) -> StageScores:
+    rng = np.random.default_rng(0)
+    similarities = None
+    if queries is not None:
+        known = rng.normal(size=(2, queries, 6)).astype(np.float32)
+        similarities = QuerySimilarities(known[0], known[1])
+    return StageScores({name: rng.normal(size=(6, 6)).astype(np.float32) for name in names}, None, similarities)
+
+
+@pytest.mark.parametrize(
+    ("weights", "queries", "name", "message"),
+    [
+        ({"pair": 1.0}, None, "ncl", "the run kept no training queries"),
+        ({"pair": 1.0}, 0, "qbnorm", "the run kept no training queries"),
+        ({"pair": 1.0, "token": 0.5}, 9, "qbnorm", "applies to the pair score alone; set the weight of token to 0"),
+        ({"pair": 0.0, "token": 0.5}, 9, "ncl", "applies to the pair score alone; set the weight of token to 0"),
+        ({"pair": 0.0}, 9, "ncl", "applies to the pair score alone; give pair a weight"),
+    ],
+)
+def test_normalisations_by_training_queries_say_what_they_need(weights, queries, name, message):
+    scores = stages(*weights, queries=queries)
+    with pytest.raises(SettingError, match=f"normalize {name}: {message}"):
+        normalized_scores(scores, np.arange(6), "pair", question(weights, normalize=name))
+
+
+def test_biases_are_added_to_the_part_of_the_score_that_its_stage_has():
+    weights, scores, clips = {"pair": 2.0, "token": 0.5}, stages("pair", "token", queries=400), np.arange(6)
+    alone = normalized_scores(scores, clips, "pair", question({"pair": 2.0}, normalize="ncl"))
+    both = normalized_scores(scores, clips, "pair", question(weights, normalize="ncl"))
+    # Alone, the stage's own scores are normalised without their weight: it changes no order.
+    expected = 2 * alone.by_caption + 0.5 * scores.stages["token"]
+    np.testing.assert_allclose(both.by_caption, expected, rtol=1e-5)

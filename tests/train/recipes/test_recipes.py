@@ -1,0 +1,217 @@
+"""Every recipe runs from end to end: trained for two steps, small, on a data set of its kind, and evaluated."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+from helpers.labelled import make_questions, make_segments
+from helpers.spoken import make_spoken
+from helpers.toy import make_toy
+from helpers.training import at
+from vlalign.storage.captions.files import read_captions_about, write_captions_about
+from vlalign.storage.common.files import read_json
+from vlalign.storage.dataset.folder import DatasetFolder
+from vlalign.train.cli.evaluate import main as evaluate_main
+from vlalign.train.cli.train import main as train_main
+from vlalign.train.recipes.recipes import RECIPES, describe, make_config, usual_recipe
+from vlalign.train.runs.folder import read_run
+from vlalign.train.runs.run_json import read_config
+
+SMALL = {
+    "num_steps": 2,
+    "batch_size": 4,
+    "num_negatives": 2,
+    "validate_every": 2,
+    "query_queue": 8,
+    "density_neighbors": 2,
+}
+GIVEN = {"text_encoder": "small", "embedding_size": 8, "codebook_size": 8, "clips_per_video": 2}
+"""Instead of what a recipe says, where it says something else than none."""
+BEFORE = {"taco": "taco-howto100m", "toco": "toco-howto100m", "ssml": "ssml-howto100m", "vqa": "ssml-howto100m"}
+BEFORE |= {"segmentation": "taco-howto100m"}
+"""{objective: what its finetuning goes on from}; of cmcm, the recipe's own baseline."""
+
+
+@pytest.fixture(scope="module")
+def datasets(tmp_path_factory) -> dict[str, tuple[DatasetFolder, str]]:
+    """{kind: a data set and its features}"""
+    root = tmp_path_factory.mktemp("recipes")
+    return {
+        "pairs": (make_toy(root / "pairs"), "s3d"),
+        "vqa": (make_questions(root / "vqa", num_videos=20), "resnet152"),
+        "segmentation": (make_segments(root / "segmentation", num_videos=8), "resnet152"),
+        "maps": (make_spoken(root / "pictures", num_clips=16, features="clip_vit_b32_map"), "clip_vit_b32_map"),
+    }
+
+
+def kind_of(name: str) -> str:
+    recipe = RECIPES[name]
+    if recipe.get("video_grid"):
+        return "maps"
+    return recipe["objective"] if recipe.get("objective") in ("vqa", "segmentation") else "pairs"
+
+
+def train(name: str, dataset: DatasetFolder, features: str, init: Path | None = None) -> Path:
+    recipe = RECIPES[name]
+    settings = SMALL | {option: value for option, value in GIVEN.items() if recipe.get(option)} | {"features": features}
+    config = make_config(name, {**settings, "dataset": "d", "init": "x" if init else ""})
+    used = config.flat().keys() - config.unused().keys()
+    settings = {option: value for option, value in settings.items() if option in used}
+    about = read_captions_about(dataset.captions)
+    write_captions_about(dataset.captions, about | {"protocol": recipe.get("protocol", "")})
+    call = [*at(dataset), "--recipe", name, "--run-name", name, *(["--init", str(init)] if init else [])]
+    assert train_main([*call, *(f"--{option.replace('_', '-')}={value}" for option, value in settings.items())]) == 0
+    return dataset.runs / name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_recipe_prints_itself_and_runs(datasets, name, capsys):
+    dataset, features = datasets[kind_of(name)]
+    init = None
+    if name.endswith("-finetune"):
+        objective = RECIPES[name]["objective"]
+        before = name.removesuffix("-finetune") + "-baseline" if objective == "cmcm" else BEFORE[objective]
+        init = dataset.runs / before
+        init = init if (init / "run.json").exists() else train(before, dataset, features)
+    capsys.readouterr()
+    if not (dataset.runs / name / "run.json").exists():
+        folder = train(name, dataset, features, init)
+        settings = capsys.readouterr().err
+        unused = read_config(read_run(folder)).unused()
+        for option, value in RECIPES[name].items():
+            if option not in SMALL | GIVEN | {"features": "", "protocol": ""} | unused:
+                assert any(
+                    line.split()[:2] == [option, str(value)] for line in settings.splitlines() if line.strip()
+                ), option
+    folder = dataset.runs / name
+    assert evaluate_main([*at(dataset), name]) == 0
+    assert read_json(folder / "metrics.json")["run"] == name and (folder / "report.html").exists()
+
+
+def test_a_recipes_grid_goes_with_its_features():
+    assert make_config("cmcm-msrvtt", {"dataset": "msrvtt"}).grid == (2, 2, 2)
+    given = {"dataset": "msrvtt", "features": "s3d"}
+    config = make_config("cmcm-msrvtt", given)
+    assert config.grid is None and "  video_grid" in describe(config, given)
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_every_recipe_is_a_whole_configuration(name):
+    given = {"dataset": "d", "features": "s3d"} | ({"init": "run"} if name.endswith("-finetune") else {})
+    assert make_config(name, given).recipe == name
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        (("taco", "youcook2", "", ""), "taco-youcook2"),
+        (("taco", "youcook2", "retrieval", "run"), "taco-youcook2-finetune"),
+        (("taco", "msrvtt", "1k-A", ""), "taco-msrvtt-split1"),
+        (("taco", "msrvtt", "1k-A-7k", ""), "taco-msrvtt-split2"),
+        (("taco", "msrvtt", "1k-A-7k", "run"), "taco-msrvtt-split2-finetune"),
+        (("taco", "activitynet", "", ""), "taco-activitynet"),
+        (("taco", "howto100m", "captions", ""), "taco-howto100m"),
+        (("toco", "youcook2", "", ""), "toco-youcook2"),
+        (("taco", "demo", "", ""), "taco-small"),
+        ((None, "demo", "", ""), "default"),
+        ((None, "demo", "", "runs/before"), "default"),
+        (("words", "youcook2", "", ""), "default"),
+        ((None, "youcook2", "", ""), "taco-youcook2"),
+        ((None, "youcook2", "", "runs/before"), "taco-youcook2-finetune"),
+        (("toco", "mine", "", "run"), "toco-small"),
+        (("ssml", "howto100m", "captions", ""), "ssml-howto100m"),
+        (("ssml", "msvd", "", "run"), "ssml-msvd-finetune"),
+        (("ncl", "activitynet", "", ""), "ncl-activitynet"),
+        (("cmcm", "msrvtt", "1k-A", "run"), "cmcm-msrvtt-finetune"),
+        (("mil-nce", "howto100m", "", ""), "mil-nce-small"),
+    ],
+)
+def test_the_usual_recipe_is_the_papers_for_the_data_set(asked, expected):
+    assert usual_recipe(*asked) == expected
+
+
+def test_recipes_have_the_papers_values():
+    """TACo section 4.3 and ToCo section 4.3, read again."""
+    taco = make_config("taco-youcook2", {"dataset": "youcook2"})
+    assert (taco.num_steps, taco.batch_size, taco.learning_rate, taco.warmup_steps, taco.objective.num_negatives) == (
+        30_000,
+        128,
+        1e-4,
+        5_000,
+        8,
+    )
+    assert (taco.num_video_layers, taco.num_fusion_layers, taco.max_video_tokens, taco.max_text_tokens) == (
+        2,
+        2,
+        48,
+        30,
+    )
+    pretrained = make_config("taco-howto100m", {"dataset": "howto100m"})
+    assert (pretrained.num_steps, pretrained.batch_size, pretrained.num_video_layers) == (500_000, 64, 4)
+    finetuned = make_config("taco-youcook2-finetune", {"dataset": "youcook2", "init": "run"})
+    assert (finetuned.num_steps, finetuned.learning_rate, finetuned.num_video_layers) == (20_000, 2e-5, 4)
+    paragraphs = make_config("taco-activitynet", {"dataset": "activitynet"})
+    assert (paragraphs.max_video_tokens, paragraphs.max_text_tokens) == (256, 256)
+    toco = make_config("toco-youcook2", {"dataset": "youcook2"})
+    assert (
+        toco.num_steps,
+        toco.batch_size,
+        toco.warmup_steps,
+        toco.objective.num_negatives,
+        toco.objective.token_loss_weight,
+    ) == (
+        100_000,
+        64,
+        10_000,
+        8,
+        0.5,
+    )
+    pretrained = make_config("toco-howto100m", {"dataset": "howto100m"})
+    assert (pretrained.num_steps, pretrained.objective.num_negatives) == (1_000_000, 16)
+
+
+def test_a_recipe_prints_itself_and_a_typo_is_refused(toy, capsys):
+    call = [
+        *at(toy),
+        "--features",
+        "s3d",
+        "--num-steps",
+        "1",
+        "--batch-size",
+        "4",
+        "--run-name",
+        "printed",
+        "--objective",
+        "toco",
+    ]
+    assert train_main(call) == 0
+    said = capsys.readouterr().err
+    assert "  tokens_of_interest     noun+verb+adj                  recipe toco-small" in said
+    assert "  num_steps              1                              given" in said
+    assert train_main([*at(toy), "--recipe", "taco-youcok2"]) == 2
+    assert "--recipe taco-youcok2: expected one of default, taco-small, taco-youcook2" in capsys.readouterr().err
+    assert train_main([*at(toy), "--recipe", "taco-youcook2-finetune", "--features", "s3d"]) == 2
+    assert "starts from a trained run; pass --init RUN" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        train_main([*at(toy), "--features", "s3d", "--num-step", "3"])
+    assert "nearest: --num-steps" in capsys.readouterr().err
+
+
+def test_the_only_features_of_a_data_set_need_no_name(toy, tmp_path, capsys):
+    alone = DatasetFolder(tmp_path, "toy")
+    shutil.copytree(toy.path, alone.path, ignore=shutil.ignore_patterns("runs", "features"))
+    call = [*at(alone), "--num-steps", "2", "--batch-size", "4", "--run-name", "run"]
+    assert train_main(call) == 2
+    error = f"--features is missing: no store in {alone.path / 'features'}; run vlalign-extract first"
+    assert error in capsys.readouterr().err
+    shutil.copytree(toy.features("s3d"), alone.features("s3d"))
+    assert train_main(call) == 0
+    assert "note: --features s3d: toy has no other\n" in capsys.readouterr().err
+    (alone.features("i3d_resnext101")).mkdir()
+    shutil.copy(next(toy.features("s3d").glob("*.h5")), alone.features("i3d_resnext101"))
+    assert train_main(call) == 2
+    error = "--features is missing: expected one of i3d_resnext101, s3d, or several joined by +"
+    assert error in capsys.readouterr().err
+    assert train_main([*call, "--features", "s3d"]) == 0
+    assert "trained before with the same settings" in capsys.readouterr().err

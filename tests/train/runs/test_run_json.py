@@ -1,0 +1,82 @@
+"""Files of a run with wrong values: each is one error line that names the file and the value."""
+
+import json
+import shutil
+
+import pytest
+from helpers.any_json import one_part_changed
+from helpers.runs import refused
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from vlalign.storage.common.errors import UserError
+from vlalign.storage.common.files import read_json, write_json
+from vlalign.train.cli.evaluate import main as evaluate_main
+
+
+@pytest.mark.parametrize(
+    "part, value, complaint",
+    [
+        ("inputs", {"features": [{}]}, "inputs.features: features is not text"),
+        ("inputs", {"features": []}, "inputs.features has 0 stores; config.features s3d"),
+        ("inputs", {}, "inputs.features is not a list of objects"),
+        ("result", {}, "result.best has no step"),
+        ("result", {"best": {"step": 1, "x": 10**400}}, "result.best has values that are not finite numbers"),
+        ("result", {"best": {"step": 1, "x": "\x1b[31m"}}, "result.best has values that are not finite numbers"),
+        ("software", None, "software is not an object"),
+        ("config", [], "config is not an object"),
+        ("config", {"dataset": "toy", "features": "s3d", "mine\n": 1}, "does not know its setting 'mine\\n'"),
+        ("config", {"dataset": "toy", "features": "s3d", "dropout": "0"}, "config.dropout: expected float"),
+        ("config", {"dataset": "toy", "features": "../../elsewhere"}, "'../../elsewhere' names no store"),
+        ("config", {"dataset": "..", "features": "s3d"}, "data set name '..'"),
+        ("note", "\ud800", "surrogates not allowed"),
+    ],
+)
+def test_a_wrong_value_in_run_json_is_named(run, part, value, complaint, capsys):
+    (run / "run.json").write_text(json.dumps(read_json(run / "run.json") | {part: value}))
+    assert complaint in refused(run, capsys)
+
+
+@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_any_value_in_run_json_is_used_or_refused_in_one_line(run, data, capsys):
+    """Such as inputs.features [{}], which was a KeyError."""
+    from vlalign.train.runs.folder import features_note, read_run
+
+    kept = run / "kept.json"
+    if not kept.exists():
+        shutil.copy(run / "run.json", kept)
+    (run / "run.json").write_text(json.dumps(data.draw(one_part_changed(read_json(kept)))))
+    try:
+        features_note(read_run(run)["inputs"]["features"])
+    except UserError as error:
+        assert "\n" not in str(error) and str(run / "run.json") in str(error)
+
+
+@pytest.mark.parametrize(
+    "line", ['{"loss": 1}', '{"step": 1, "loss": "a"}', '{"step": 1, "loss": 1e999}', '{"step": 1, "x": []}', "[]", ""]
+)
+def test_invalid_events_are_one_line(run, line, capsys):
+    (run / "events.jsonl").write_text(line + "\n")
+    assert evaluate_main(["--root", str(run.parents[2]), str(run)]) == 2
+    said = capsys.readouterr().err
+    assert "events.jsonl" in said and "Traceback" not in said
+
+
+@pytest.mark.parametrize(
+    "change", [{"metrics": {}}, {"stages": 3}, {"task": "x"}, {"note": 5, "left_out": [1], "not_comparable": None}]
+)
+def test_invalid_metrics_are_one_line(run, change, capsys):
+    call = ["--root", str(run.parents[2]), str(run)]
+    assert evaluate_main(call) == 0
+    write_json(run / "metrics.json", read_json(run / "metrics.json") | change)
+    assert evaluate_main(call) == 2
+    assert (
+        "metrics.json: not as an evaluation writes it; remove it and run the evaluation again"
+        in capsys.readouterr().err
+    )
+
+
+@pytest.mark.parametrize("labels", [{}, [1], ["\ud800"], "x", [[]]])
+def test_invalid_labels_are_one_line(run, labels, capsys):
+    (run / "labels.json").write_text(json.dumps(labels))
+    assert "labels.json: expected a list of labels; train the run again" in refused(run, capsys)

@@ -1,0 +1,51 @@
+"""Encoded clips that are kept between queries."""
+
+import pytest
+import torch
+from helpers.toy import make_toy
+from vlalign.train.cli.train import main as train_main
+from vlalign.train.data.clips import Clip
+from vlalign.train.models.tokens import present
+from vlalign.train.runs.checkpoint import load_run
+from vlalign.train.search.token_cache import KeepingScorer, KeptTokens
+
+
+@pytest.fixture(scope="module", params=["words", "taco", "ncl"])
+def scorer(request, tmp_path_factory):
+    toy = make_toy(tmp_path_factory.mktemp("toy"))
+    recipe = [] if request.param == "words" else ["--objective", request.param]
+    call = ["--root", str(toy.root), "--dataset", "toy", "--features", "s3d", "--num-steps", "2", "--run-name", "r"]
+    assert train_main([*call, *recipe]) == 0
+    return load_run(toy.runs / "r").scorer
+
+
+def clips_of(scorer):
+    ids = scorer.features.video_ids()
+    return [*(Clip(v, None, None) for v in ids[:4]), *(Clip(v, 0.0, end) for v in ids[:3] for end in (1.0, 2.5))]
+
+
+@torch.inference_mode()
+def test_kept_tokens_are_those_of_the_model(scorer):
+    keeping, clips = KeepingScorer.of(scorer), clips_of(scorer)
+    keeping.encode_videos(clips[2:5])
+    for asked in (clips, clips[::-1], [clips[0], clips[0]]):
+        expected, kept = scorer.encode_videos(asked), keeping.encode_videos(asked)
+        assert torch.equal(kept.mask_BM, expected.mask_BM)
+        for name, value in present(expected).items():
+            seen = expected.mask_BM[:, :, None] if name == "tokens_BMD" else torch.ones(())
+            torch.testing.assert_close(present(kept)[name] * seen, value * seen)
+
+
+@torch.inference_mode()
+def test_memory_is_bounded(scorer):
+    keeping, clips = KeepingScorer.of(scorer), clips_of(scorer)
+    keeping.encode_videos(clips)
+    most = keeping.kept.num_bytes // 2
+    small = KeepingScorer(
+        **{name: getattr(scorer, name) for name in scorer.__dataclass_fields__}, kept=KeptTokens(most)
+    )
+    for clip in clips:
+        small.encode_videos([clip])
+        assert small.kept.num_bytes <= most
+    assert clips[-1] in small.kept and clips[0] not in small.kept
+    assert torch.equal(small.encode_videos(clips).mask_BM, keeping.encode_videos(clips).mask_BM)

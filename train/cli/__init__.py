@@ -1,0 +1,1 @@
+"""The commands of training, evaluation, search and the page."""

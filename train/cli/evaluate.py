@@ -1,0 +1,97 @@
+"""The command vlalign-evaluate."""
+
+import argparse
+from dataclasses import MISSING, fields
+
+from ...storage.cli.command import run_command
+from ...storage.cli.parser import DEVICE_HELP, Parser, command_parser
+from ...storage.common.exit_codes import EXIT_DONE, EXIT_INCOMPLETE
+from ...storage.common.terminal import show
+from ...storage.records import SPLITS
+from ..evaluation import TASKS
+from ..evaluation.evaluate import SCORES, EvaluationSettings, evaluate
+
+EXAMPLES = """vlalign-evaluate --dataset demo
+  vlalign-evaluate taco-howto100m-seed0 --on youcook2 --rerank 50
+  vlalign-evaluate taco-howto100m-seed0 --on crosstask"""
+WEIGHT_HELP = {
+    "sentence": "the sentence score",
+    "token": "the tokens' score (Figure 3 of TACo)",
+    "fusion": "the fusion layers' score",
+    "bag": "the default recipe's score of whole clips",
+    "word": "the default recipe's score of single words",
+}
+
+
+def _evaluate(args: argparse.Namespace) -> int:
+    weights = {name: getattr(args, f"{name}_weight") for name in SCORES}
+    evaluation = evaluate(
+        args.run,
+        root=args.root,
+        dataset=args.dataset,
+        on=args.on,
+        protocol=args.protocol,
+        settings=EvaluationSettings(
+            task=args.task,
+            split=args.split,
+            score_weights={name: weight for name, weight in weights.items() if weight is not None},
+            task_settings=_task_settings(args),
+            device=args.device,
+        ),
+    )
+    show("\n".join(evaluation.summary))
+    show(f"metrics: {evaluation.metrics_file}")
+    show(f"report:  {evaluation.report_file}")
+    return EXIT_DONE if evaluation.is_complete else EXIT_INCOMPLETE
+
+
+def _task_settings(args: argparse.Namespace) -> object | None:
+    """Return the settings of the task whose options were given; ``evaluate`` refuses those of another task."""
+    for task in TASKS.values():
+        names = [field.name for field in fields(task.settings_type)]
+        settings = task.settings_type(**{name: getattr(args, name) for name in names})
+        if settings != task.settings_type():
+            return settings
+    return None
+
+
+def _add_task_options(parser: Parser) -> None:
+    for task in TASKS.values():
+        group = parser.add_argument_group(f"options of --task {task.name}")
+        for field in fields(task.settings_type):
+            default = None if field.default is MISSING else field.default
+            option = f"--{field.name.replace('_', '-')}"
+            parser.rarely([group.add_argument(option, default=default, **field.metadata)])
+
+
+def make_parser() -> Parser:
+    """Return the parser of vlalign-evaluate."""
+    parser = command_parser(
+        "vlalign-evaluate",
+        "Ask a run for what its data set is about, such as finding videos by text and texts by video, and write "
+        "metrics.json and report.html into the run's folder.",
+        EXAMPLES,
+    )
+    parser.add_argument("run", nargs="?", metavar="RUN", help="a run's folder or name (default: the last one finished)")
+    parser.add_argument(
+        "--on",
+        metavar="DATASET",
+        help="ask about another data set, which the run was not trained on (zero-shot), as --dataset does; results go "
+        "to on/NAME in the run's folder",
+    )
+    parser.add_argument("--protocol", help="splits and captions of that data set (default: the usual ones)")
+    parser.add_argument("--split", default="test", choices=SPLITS, help="(default: test)")
+    tasks = "; ".join(f"{task.name}: {task.description}" for task in TASKS.values())
+    parser.add_argument("--task", choices=TASKS, help=f"what to ask (default: what the data set is for). {tasks}")
+    weights = parser.add_argument_group("weights of the fused score", "default: the run's")
+    for name, meaning in WEIGHT_HELP.items():
+        option = weights.add_argument(f"--{name}-weight", type=float, metavar="W", help=f"weight of {meaning}")
+        parser.rarely([option])
+    parser.add_argument("--device", default="auto", help=DEVICE_HELP)
+    _add_task_options(parser)
+    return parser
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the command; return its exit code."""
+    return run_command(_evaluate, make_parser(), argv)

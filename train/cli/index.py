@@ -1,0 +1,89 @@
+"""The command vlalign-index."""
+
+import argparse
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from ...storage.cli.command import run_command
+from ...storage.cli.parser import Parser, command_parser
+from ...storage.common.exit_codes import EXIT_DONE
+from ...storage.common.packages import EXTRAS, install_command
+from ...storage.common.terminal import show
+from .search import add_encoder, folder_of, run_of
+
+if TYPE_CHECKING:
+    from ..search.build import BuiltIndex
+
+EXAMPLES = """vlalign-index --dataset mine --features clip_vit_b32
+  vlalign-index words-s3d-seed0 --duplicates 0.98"""
+
+
+def index_parser(prog: str, description: str, examples: str) -> Parser:
+    """Return the parser of a command that makes an index, here or on a cluster."""
+    parser = command_parser(prog, description, examples)
+    parser.add_argument(
+        "run",
+        metavar="RUN",
+        nargs="?",
+        help="a run's folder or name (default: the last one finished; none with --features)",
+    )
+    add_encoder(parser)
+    parser.add_argument(
+        "--duplicates", type=float, metavar="COSINE", help="also list videos that are nearly the same, such as 0.98"
+    )
+    return parser
+
+
+def run_index(args: argparse.Namespace, build: Callable[..., "BuiltIndex"]) -> int:
+    """Call a function with the options of ``index_parser``, and print what it made.
+
+    Args:
+        args: The options.
+        build: ``build_index``, or a function that takes the same arguments.
+
+    Returns:
+        The exit code.
+    """
+    args.run = run_of(args)
+    folder = folder_of(args)
+    options = {"features": args.features, "run": args.run, "weights": args.weights, "root": args.root}
+    built = build(folder, **options, device=args.device)
+    show(f"{built.folder}: {built.num_windows:,} windows of {built.num_videos:,} videos")
+    show(f"videos added: {built.num_added:,}; no longer counted: {built.num_outdated:,}")
+    if built.num_coded is not None:
+        show(f"windows that got codes, by which searches find candidates: {built.num_coded:,}")
+    elif built.needs_codes:
+        show("note: without FAISS, each search compares all windows, which takes seconds")
+        show(f"install it and run this again: {install_command(EXTRAS['index'])}")
+    if built.num_other:
+        show(f"removed {built.num_other:,} files that another model or version made")
+    if args.duplicates is not None:
+        from ..search.duplicates import find_duplicates
+        from ..search.search import open_search
+
+        groups = find_duplicates(open_search(folder, **options, device=args.device), cosine=args.duplicates)
+        show(f"{len(groups):,} groups of near-duplicates, with a cosine of {args.duplicates:g} or more")
+        for group in groups:
+            show(f"{group.lowest_cosine:.4f}  {' '.join(group.video_ids)}")
+    return EXIT_DONE
+
+
+def _index(args: argparse.Namespace) -> int:
+    from ..search.build import build_index  # numpy and torch take their time
+
+    return run_index(args, build_index)
+
+
+def make_parser() -> Parser:
+    """Return the parser of vlalign-index."""
+    return index_parser(
+        "vlalign-index",
+        "Bring the search index of a data set up to date: encode windows of new and changed videos, and remove those "
+        "that no longer count. A stopped call goes on where it was. Small data sets need no such call.",
+        EXAMPLES,
+    )
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the command; return its exit code."""
+    return run_command(_index, make_parser(), argv)

@@ -1,0 +1,91 @@
+"""The command vlalign-runs."""
+
+import argparse
+import sys
+
+from ...storage.cli.command import run_command
+from ...storage.cli.parser import Parser, command_parser
+from ...storage.common.errors import UserError
+from ...storage.common.exit_codes import EXIT_DONE, EXIT_INCOMPLETE
+from ...storage.common.terminal import say, show
+from ...storage.dataset.folder import DatasetFolder, find_dataset
+from ..comparison.manage import check_run_folder, delete_run, rename_run
+from ..comparison.overview import compare_runs, list_runs
+from ..comparison.pairs import pair_table
+from ..comparison.table import FORMATS
+
+EXAMPLES = """vlalign-runs --dataset demo
+  vlalign-runs --dataset demo --filter objective=taco --filter "R@1>30" --sort "median rank" --format markdown
+  vlalign-runs --dataset demo --compare words-s3d-seed0 ncl-s3d-seed0
+  vlalign-runs --dataset demo --delete words-s3d-seed0 --yes"""
+
+
+def _runs(args: argparse.Namespace) -> int:
+    dataset = find_dataset(args.root, args.dataset, having="runs", hint="vlalign-train")
+    write = FORMATS[args.format]
+    if args.compare:
+        pair, page = compare_runs(dataset, *args.compare)
+        show(write(pair_table(pair)))
+        show(f"page: {page}")
+        return EXIT_DONE
+    if args.rename:
+        show(f"renamed to {rename_run(dataset, *args.rename)}")
+        say("note: report.html keeps the old name until the run is evaluated anew")
+        return EXIT_DONE
+    if args.delete:
+        return _delete(dataset, args.delete, is_sure=args.yes)
+    overview = list_runs(dataset, sort=args.sort, conditions=args.filter)
+    show(write(overview.table))
+    return EXIT_INCOMPLETE if overview.num_unreadable else EXIT_DONE
+
+
+def _delete(dataset: DatasetFolder, names: list[str], *, is_sure: bool) -> int:
+    folders = [check_run_folder(dataset, name) for name in names]
+    if not is_sure:
+        if not sys.stdin.isatty():
+            raise UserError(f"{', '.join(names)}: not deleted, because nobody can be asked; pass --yes if you are sure")
+        say(f"delete {', '.join(map(str, folders))}? [y/N]")
+        if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+            say("nothing was deleted")
+            return EXIT_INCOMPLETE
+    for name, folder in zip(names, folders, strict=True):
+        delete_run(dataset, name)
+        show(f"deleted {folder}")
+    return EXIT_DONE
+
+
+def make_parser() -> Parser:
+    """Return the parser of vlalign-runs."""
+    parser = command_parser(
+        "vlalign-runs",
+        "Show all runs of a data set in a table: the settings that differ from the recipe, the metrics with their "
+        "deviation over seeds, the test set, and a paper's figure where there is one. Compare two runs query by query; "
+        "delete and rename runs.",
+        EXAMPLES,
+    )
+    parser.add_argument("--sort", metavar="NAME", help="a measure, setting or fact, the best first (default: R@1)")
+    parser.add_argument(
+        "--filter",
+        metavar="CONDITION",
+        action="append",
+        default=[],
+        help='show only runs with NAME=VALUE (* stands for anything), NAME!=VALUE or NAME>NUMBER, such as "R@1>30"; '
+        "several must all hold",
+    )
+    parser.add_argument("--format", choices=FORMATS, default="text", help="(default: text)")
+    action = parser.add_mutually_exclusive_group()
+    action.add_argument(
+        "--compare",
+        nargs=2,
+        metavar=("A", "B"),
+        help="compare two runs query by query, with an interval for the difference, and write a page",
+    )
+    action.add_argument("--delete", nargs="+", metavar="RUN", help="delete runs; asks first")
+    action.add_argument("--rename", nargs=2, metavar=("RUN", "NAME"), help="rename a run")
+    parser.add_argument("--yes", action="store_true", help="do not ask before deleting")
+    return parser
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the command; return its exit code."""
+    return run_command(_runs, make_parser(), argv)

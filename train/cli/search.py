@@ -1,0 +1,214 @@
+"""The command vlalign-search."""
+
+import argparse
+import shlex
+from pathlib import Path
+from typing import get_args
+
+from ...storage.cli.command import run_command
+from ...storage.cli.parser import DEVICE_HELP, Parser, command_parser
+from ...storage.common.errors import SettingError, UserError
+from ...storage.common.exit_codes import EXIT_DONE
+from ...storage.common.terminal import number_of, say, show
+from ...storage.dataset.folder import find_dataset
+from ..search.example_queries import parse_example
+from ..search.limits import SearchBy, check_count, check_query
+
+LIKE_WEIGHT, RERANK = 0.5, 50
+"""Defaults of --like-weight and --rerank."""
+EXAMPLES = """vlalign-search words-s3d-seed0 "a blue cross grows"
+  vlalign-search "a dog catches a frisbee" --dataset mine --features clip_vit_b32
+  vlalign-search --like video7@12.5-18 --dataset mine --features clip_vit_b32"""
+
+MAX_SHOWN_CHARACTERS = 200
+"""Of a text, in the call that a message recommends."""
+
+
+def add_encoder(parser: argparse.ArgumentParser) -> None:
+    """Add the options that say what encodes windows and queries."""
+    parser.add_argument(
+        "--features", metavar="NAME", help="without a run: features whose model also reads texts (clip_vit_b32)"
+    )
+    parser.add_argument(
+        "--weights", type=Path, metavar="PATH", help="file or folder of the weights that made these features"
+    )
+    parser.add_argument("--device", default="auto", help=f"what a run computes on: {DEVICE_HELP}")
+
+
+def folder_of(args: argparse.Namespace) -> Path | None:
+    """Return the folder of the data set that was asked for; None for that of the run."""
+    if args.dataset is None and args.run is None:
+        return find_dataset(args.root, None, having="features", hint="vlalign-extract").path
+    return None if args.dataset is None else args.root / args.dataset
+
+
+def run_of(args: argparse.Namespace) -> Path | str | None:
+    """Return the run that was named, or the last one finished if there are no features to do without.
+
+    Raises:
+        SettingError: An option changes nothing with a run, or without one.
+        UserError: A run and features are named, or there is no run.
+    """
+    if args.features is None and args.weights is not None:
+        problem = "belongs to --features: a run's features were extracted before; leave it out"
+        raise SettingError("weights", args.weights, problem)
+    if args.features is not None and args.device not in ("auto", "cpu"):
+        problem = f"belongs to a run: --features {args.features} alone computes on the CPU; leave it out"
+        raise SettingError("device", args.device, problem)
+    if args.run is not None and args.features is not None:
+        raise UserError(f"--features {args.features}: the run {args.run} has its own; leave one of both out")
+    if args.run is not None or args.features is not None:
+        return args.run
+    from ..runs.folder import find_run
+
+    dataset = None if args.dataset is None or "," in args.dataset else args.dataset
+    folder = find_run(args.root, dataset, None)
+    say(f"note: with {folder.name}, the run that was finished last; another one is named first, or --features")
+    return folder
+
+
+def _run_and_text(args: argparse.Namespace) -> tuple[str | None, str | None]:
+    """Return the run and the text that the call names.
+
+    Raises:
+        UserError: The run comes last, or a text of several words has no quotes.
+    """
+    words = [word for word in (args.run, args.query, *args.more_words) if word is not None]
+    if not words or (len(words) == 1 and args.features is not None):
+        return None, words[0] if words else None
+    if len(words) == 2:
+        check_query(words[1])
+    from ..runs.folder import find_run, finished_runs
+
+    def is_run(word: str) -> bool:
+        return bool(finished_runs(args.root, args.dataset, word))
+
+    first, *others = words
+    if is_run(first):
+        if len(others) <= 1:
+            return first, others[0] if others else None
+        raise UserError(f"a text of several words needs quotes: {_call(first, others)}")
+    if not others:
+        return None, first
+    if is_run(others[-1]):
+        raise UserError(f"the run {others[-1]} comes before the text: {_call(others[-1], words[:-1])}")
+    problem = "a text of several words needs quotes"
+    if len(words) == 2 and args.features is None:
+        try:
+            find_run(args.root, args.dataset, first)
+        except UserError as error:
+            problem = f"{error}; if the text has several words, quote it"
+    raise UserError(f"{problem}: {_call(None, words)}")
+
+
+def _call(run: str | None, text: list[str]) -> str:
+    """Return the call that was meant."""
+    shown = " ".join(text)
+    return shlex.join(
+        ["vlalign-search", *([run] if run else []), shown if len(shown) <= MAX_SHOWN_CHARACTERS else "TEXT"]
+    )
+
+
+def _check_like_weight(args: argparse.Namespace, query: str) -> None:
+    if args.like_weight is not None and (args.like is None or not query.strip()):
+        problem = "changes nothing without both a text and --like; leave it out"
+        raise SettingError("like_weight", args.like_weight, problem)
+
+
+def _check_rerank(args: argparse.Namespace) -> None:
+    """Raise ``SettingError`` if ``--rerank`` is given and no fusion layers score this query."""
+    if args.rerank is None:
+        return
+    from ..runs.folder import find_run, read_run
+    from ..runs.run_json import read_config
+
+    what = "--like has vectors only" if args.like is not None else ""
+    what = what or ("--by words compares with captions only" if args.by == "words" else "")
+    what = what or (f"--features {args.features} has vectors only" if args.run is None else "")
+    if not what:
+        folder = find_run(args.root, args.dataset, str(args.run))
+        config = read_config(read_run(folder))
+        if not config.has_fusion:
+            what = f"{folder.name}, of objective {config.objective.name}, has no fusion layers"
+    if what:
+        raise SettingError("rerank", args.rerank, f"changes nothing: {what}; leave it out")
+
+
+def _search(args: argparse.Namespace) -> int:
+    args.run, args.query = _run_and_text(args)
+    query = args.query or ""
+    if args.like is None or query.strip():
+        check_query(query)
+    check_count("num_results", args.num_results)
+    if args.rerank is not None:
+        check_count("rerank", args.rerank)
+    _check_like_weight(args, query)
+    args.run = run_of(args)
+    _check_rerank(args)
+    from ..search.search import open_search  # numpy and torch take their time
+
+    folder = folder_of(args)
+    search = open_search(
+        folder, features=args.features, run=args.run, weights=args.weights, root=args.root, device=args.device
+    )
+    moments = search(
+        query,
+        like=None if args.like is None else parse_example(args.like),
+        like_weight=LIKE_WEIGHT if args.like_weight is None else args.like_weight,
+        num_results=args.num_results,
+        rerank=RERANK if args.rerank is None else args.rerank,
+        by=args.by,
+    )
+    what = " and ".join(filter(None, (query and repr(query), args.like and f"like {args.like}")))
+    num_videos = search.index.state.num_current
+    show(f"{what} among {number_of(num_videos, 'videos')} of {search.described}")
+    show("\n".join(search.lines(moments)) if moments else "nothing fits")
+    for remark in search.remarks(query, args.by) if query else []:
+        show(f"note: {remark}")
+    if search.note:
+        show(f"note: {search.note}")
+    return EXIT_DONE
+
+
+def make_parser() -> Parser:
+    """Return the parser of vlalign-search."""
+    parser = command_parser(
+        "vlalign-search",
+        "Find the moments of a data set's videos that fit a text best: without training, with the model that made "
+        "the features (--features), or with a run, in its data set or in another one (--dataset) that has its "
+        "features.",
+        EXAMPLES,
+    )
+    parser.intermixed = True
+    parser.add_argument(
+        "run",
+        metavar="RUN",
+        nargs="?",
+        help="a run's folder or name (default: the last one finished; none with --features)",
+    )
+    parser.add_argument("query", metavar="TEXT", nargs="?", help="what to look for")
+    parser.add_argument("more_words", nargs="*", help=argparse.SUPPRESS)  # of a text without quotes
+    add_encoder(parser)
+    parser.add_argument("--like", metavar="WHAT", help="find what looks like VIDEO@START-END, VIDEO, or a picture")
+    parser.add_argument(
+        "--like-weight", type=float, help=f"share of --like beside a text, 0 to 1 (default: {LIKE_WEIGHT})"
+    )
+    parser.add_argument("--num-results", type=int, default=5, help="number of moments to show (default: 5)")
+    parser.add_argument(
+        "--by",
+        choices=get_args(SearchBy),
+        default="both",
+        help="what a text is compared with: what is seen, words of captions and subtitles, or both (default: both)",
+    )
+    parser.add_argument(
+        "--rerank",
+        type=int,
+        metavar="K",
+        help=f"a run's fusion layers score the K best windows (default: {RERANK})",
+    )
+    return parser
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the command; return its exit code."""
+    return run_command(_search, make_parser(), argv)

@@ -1,0 +1,67 @@
+"""The command vlalign-serve."""
+
+import argparse
+from pathlib import Path
+
+from ...storage.cli.command import run_command
+from ...storage.cli.parser import DEVICE_HELP, Parser, command_parser
+from ...storage.common.exit_codes import EXIT_DONE
+from ...storage.common.terminal import say, show
+from ...storage.dataset.folder import find_dataset
+from .search import run_of
+
+
+def _serve(args: argparse.Namespace) -> int:
+    args.run = run_of(args)
+    names = [None] if args.dataset is None else list(dict.fromkeys(args.dataset.split(",")))
+    datasets = [find_dataset(args.root, name, having="features", hint="vlalign-extract") for name in names]
+
+    from ..page.browser_clips import sandbox_lacks
+    from ..page.serve import serve  # torch takes seconds to import
+    from ..search.search import open_search
+
+    options = {"features": args.features, "run": args.run, "weights": args.weights, "device": args.device}
+    searches = [open_search(dataset.path, **options) for dataset in datasets]
+    if lacking := sandbox_lacks():
+        say(f"note: decoders are confined less than they could be: this system has {'; '.join(lacking)}")
+    if searches[0].note:
+        say(f"note: {searches[0].note}")
+    where = {"host": args.host, "port": args.port, "no_token": args.no_token}
+    serve(searches, **where, on_ready=lambda address: show(f"{address} (Ctrl-C ends it)"))
+    return EXIT_DONE
+
+
+def make_parser() -> Parser:
+    """Return the parser of vlalign-serve."""
+    parser = command_parser(
+        "vlalign-serve",
+        "Show a page in the browser on which data sets are searched by words or by example: open the address that it "
+        "prints. It can be reached from this machine only, unless --host says otherwise, and only with the token that "
+        "is part of the address.",
+        "vlalign-serve words-s3d-seed0\n  vlalign-serve --dataset mine --features clip_vit_b32\n"
+        "  vlalign-serve --dataset mine,msrvtt --features clip_vit_b32",
+    )
+    parser.add_argument(
+        "run",
+        metavar="RUN",
+        nargs="?",
+        help="a run's folder or name (default: the last one finished; none with --features)",
+    )
+    parser.add_argument("--features", help="search without a run: features whose model reads texts")
+    parser.add_argument("--weights", type=Path, help="with --features: file or folder of the model's weights")
+    parser.add_argument(
+        "--host",
+        default="127.0.0.1",
+        help="address to listen on (default: 127.0.0.1)",
+    )
+    parser.add_argument("--port", type=int, default=8377, help="port; 0 for any free one (default: 8377)")
+    parser.add_argument(
+        "--no-token", action="store_true", help="let every user of this machine in; not with another --host"
+    )
+    parser.add_argument("--device", default="auto", help=DEVICE_HELP)
+    return parser
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the command; return its exit code."""
+    return run_command(_serve, make_parser(), argv)

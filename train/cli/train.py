@@ -1,0 +1,181 @@
+"""vlalign-train: stores and captions -> a trained model."""
+
+import argparse
+from dataclasses import Field, fields
+from typing import Any
+
+from ...storage.cli.command import run_command
+from ...storage.cli.parser import Parser, command_parser
+from ...storage.common.errors import SettingError
+from ...storage.common.exit_codes import EXIT_DONE, EXIT_INCOMPLETE
+from ...storage.common.terminal import show
+from ..comparison.seeds import SeedRuns, parse_seeds, train_seeds
+from ..comparison.suites import list_suites, run_suite
+from ..comparison.table import as_text
+from ..config.fields import rule_of, types_of
+from ..loop.training import is_first_process, train
+from ..objectives import OBJECTIVES
+from ..recipes.recipes import RECIPES
+from ..recipes.train_config import PARTS, objective_settings
+
+OWN_OPTIONS = ("dataset", "protocol", "features")
+"""Settings whose options say more than the settings do."""
+USUAL_SETTINGS = (
+    "losses",
+    "encoder",
+    "text_encoder",
+    "precision",
+    "seed",
+    "num_steps",
+    "batch_size",
+    "learning_rate",
+    "validate_every",
+)
+"""Settings that the short help shows."""
+
+
+def train_command(args: argparse.Namespace) -> int:
+    """Run vlalign-train; return its exit code."""
+    if args.list_suites:
+        show(as_text(list_suites()))
+        return EXIT_DONE
+    names = [of.name for part in PARTS.values() for of in fields(part)] + [*objective_settings()]
+    settings = {name: getattr(args, name) for name in names if name not in ("dataset", "protocol")}
+    settings["objective"] = args.objective
+    names = ("recipe", "protocol", "init", "run_name", "device")
+    call = {name: getattr(args, name) for name in names}
+    seeds = None if args.seeds is None else parse_seeds(args.seeds)
+    if args.suite is not None:
+        return suite_command(args, settings, seeds)
+    if seeds is not None:
+        return show_seeds(train_seeds(args.root, args.dataset, seeds=seeds, settings=settings, **call))
+    run = train(args.root, args.dataset, settings=settings, **call)
+    if not run.was_trained_before and is_first_process():
+        show(f"trained {run.folder}; now: vlalign-evaluate {run.folder}")
+    return EXIT_INCOMPLETE if run.num_left_out else EXIT_DONE
+
+
+def suite_command(args: argparse.Namespace, settings: dict[str, Any], seeds: tuple[int, ...] | None) -> int:
+    """Run a suite and show its table; return the exit code."""
+    for name in ("recipe", "protocol", "init", "run_name", "objective"):
+        if getattr(args, name) is not None:
+            raise SettingError(name, getattr(args, name), "the rows of a suite say what it is; leave it out")
+    seed = settings.pop("seed")
+    if seed is not None and seeds is not None:
+        raise SettingError("seed", seed, "the seeds are those of --seeds; leave one of both out")
+    seeds = seeds or (seed or 0,)
+    result = run_suite(args.root, args.dataset, args.suite, seeds=seeds, device=args.device, settings=settings)
+    if result.files:
+        show(as_text(result.table))
+        show(f"table: {' and '.join(map(str, result.files))}")
+    return EXIT_INCOMPLETE if result.num_failed or result.num_left_out else EXIT_DONE
+
+
+def show_seeds(result: SeedRuns) -> int:
+    """Show the table of runs with several seeds; return the exit code."""
+    if result.files:
+        show(as_text(result.table))
+        show(f"table: {' and '.join(map(str, result.files))}")
+    return EXIT_DONE if result.is_complete else EXIT_INCOMPLETE
+
+
+def add_setting(parser: Parser, group: argparse._ArgumentGroup, of: Field[Any], kind: type, help_text: str) -> None:
+    """Add the option of a setting. Without the option, its value is None."""
+    option = f"--{of.name.replace('_', '-')}"
+    told = help_text.replace("%", "%%")
+    if kind is bool:
+        action = group.add_argument(option, action=argparse.BooleanOptionalAction, default=None, help=told)
+    else:
+        action = group.add_argument(option, type=kind, metavar=kind.__name__.upper(), help=told)
+    if of.name not in USUAL_SETTINGS:
+        parser.rarely([action])
+
+
+def add_part_settings(parser: Parser) -> None:
+    """Add a group of options for each part of the settings but the objective's."""
+    for part, settings in PARTS.items():
+        group, types = parser.add_argument_group(part), types_of(settings)
+        for of in fields(settings):
+            if of.name not in OWN_OPTIONS:
+                add_setting(parser, group, of, types[of.name], f"{rule_of(of).told} (without a recipe: {of.default})")
+
+
+def add_objective_settings(parser: Parser) -> None:
+    """Add the objective's option, and those of all objectives' settings with the objectives that use each."""
+    group = parser.add_argument_group("objective", "\n".join(f"{n}: {o.meaning}" for n, o in OBJECTIVES.items()))
+    group.add_argument(
+        "--objective",
+        metavar="STR",
+        help=f"what is learned, one of {', '.join(OBJECTIVES)} (default: that of the recipe)",
+    )
+    for name, having in objective_settings().items():
+        defaults = {getattr(objective, name): None for objective in having.values()}
+        first = next(iter(having.values()))
+        [of] = [of for of in fields(first) if of.name == name]
+        users = "" if len(having) == len(OBJECTIVES) else f"of {', '.join(having)}: "
+        default = " or ".join(map(str, defaults))
+        help_text = f"{users}{rule_of(of).told} (without a recipe: {default})"
+        if name == "losses":
+            help_text += ". " + "; ".join(f"{n}: {'+'.join(o.terms)}" for n, o in OBJECTIVES.items())
+        add_setting(parser, group, of, types_of(first)[name], help_text)
+
+
+def make_parser() -> Parser:
+    """Return the parser of vlalign-train."""
+    parser = command_parser(
+        "vlalign-train",
+        "Train a video-text model on the features and captions of a data set. The same command resumes a training that "
+        "was "
+        "stopped. All settings are optional; those that are not given are the recipe's. A run keeps them in run.json.",
+        "vlalign-train --dataset demo --features s3d\n"
+        "  vlalign-train --dataset demo --features s3d --seeds 0-4\n"
+        "  vlalign-train --dataset youcook2 --suite taco-table3 --seeds 0-2\n"
+        "  vlalign-train --recipe taco-youcook2 --num-video-layers 4 --device cuda:0,cuda:1\n"
+        "  torchrun --nnodes 4 --nproc-per-node 8 --no-python vlalign-train --recipe taco-howto100m",
+    )
+    parser.add_argument(
+        "--recipe",
+        help=f"complete settings to start from, one of {', '.join(RECIPES)} (default: the data set's)",
+    )
+    parser.add_argument(
+        "--features",
+        help="the feature store to train on, such as s3d; several, separated by + or commas (default: the recipe's)",
+    )
+    parser.add_argument(
+        "--protocol",
+        help="which splits and captions of the data set, as for vlalign-preprocess (default: the usual ones)",
+    )
+    parser.add_argument(
+        "--seeds",
+        metavar="SEEDS",
+        help="train and evaluate a run for each of these seeds, such as 0-4 or 0,2,5, and show the mean with its "
+        "deviation; complete runs are kept",
+    )
+    parser.add_argument(
+        "--suite",
+        metavar="NAME",
+        help="train and evaluate every row of a paper's table, and show the paper's figures beside ours, such as "
+        "taco-table3; settings that are given apply to all rows",
+    )
+    parser.add_argument("--list-suites", action="store_true", help="list the tables that --suite can run, and exit")
+    parser.add_argument("--init", metavar="RUN", help="folder or name of a run whose model training starts from")
+    parser.add_argument(
+        "--run-name",
+        metavar="NAME",
+        help="name of the run's folder (default: made of objective, features, settings that differ from the recipe, "
+        "and seed)",
+    )
+    parser.add_argument(
+        "--device",
+        default="auto",
+        help="cpu, cuda or cuda:N, or several, separated by commas, which share each batch; auto: all GPUs, or the CPU "
+        "(default: auto); under torchrun, each process has its own GPU",
+    )
+    add_objective_settings(parser)
+    add_part_settings(parser)
+    return parser
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run vlalign-train with these arguments (None: the process's); return its exit code."""
+    return run_command(train_command, make_parser(), argv)

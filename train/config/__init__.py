@@ -1,0 +1,1 @@
+"""Settings: what a field is for, and the parts of a configuration."""

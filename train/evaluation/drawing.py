@@ -1,0 +1,42 @@
+"""Code that all drawings of a report share. Matplotlib is imported where a figure is drawn: that takes seconds."""
+
+import functools
+import html
+import io
+from collections.abc import Callable
+from typing import TYPE_CHECKING, ParamSpec
+
+from ...storage.common.matplotlib_settings import own_settings
+from ...storage.common.packages import what_is_missing
+from ...storage.common.terminal import note_once
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+P = ParamSpec("P")
+
+
+def with_plain_texts(draw: Callable[P, str]) -> Callable[P, str]:
+    """Decorate a function that draws, so that captions and names appear as they are.
+
+    Without Matplotlib, a line stands in place of the drawing.
+    """
+
+    @functools.wraps(draw)
+    def drawn(*args: P.args, **kwargs: P.kwargs) -> str:
+        try:
+            with own_settings():
+                return draw(*args, **kwargs)
+        except ModuleNotFoundError as error:
+            note_once("note: " + (line := f"no figures: {what_is_missing(error)}"))
+            return f"<p>{html.escape(line)}</p>"
+
+    return drawn
+
+
+def svg_of(figure: "Figure") -> str:
+    """Return a figure as an ``<svg>`` element."""
+    file = io.StringIO()
+    figure.savefig(file, format="svg", metadata={"Date": None})
+    svg = file.getvalue()
+    return svg[svg.index("<svg") :]

@@ -1,0 +1,173 @@
+"""The report's list of queries: what each found, and which of its words fit which seconds of its clip."""
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from typing import TypedDict
+
+import numpy as np
+
+from ..data.clips import evenly
+from ..data.pairs import Pairs
+from ..runs.checkpoint import Run
+from ..scoring.word_fits import WordFits, word_fits
+
+SHOWN_RESULTS = 5
+"""Clips that are shown for each query."""
+MOST_QUERIES = 5000
+MOST_BYTES = 2_800_000
+"""Limits of the list, in bytes of JSON without pictures. Of more queries, as many as fit are chosen evenly."""
+MOST_COLUMNS, MOST_WORDS = 24, 40
+"""Limits of a map of words and seconds: neighbouring columns are joined by their maximum, further words left out."""
+DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
+"""A value of a map is one digit, from the least value of the map to the greatest."""
+
+
+class WordMap(TypedDict):
+    """How well the words of a query fit the seconds of its right clip."""
+
+    starts: list[float]
+    """When each column starts, in seconds of the video."""
+    words: list[tuple[str, str]]
+    """Each word with a digit for each column."""
+
+
+class ListedQuery(TypedDict):
+    """A query of the list. Clips are indices into ``QueryList.clips``."""
+
+    text: str
+    tags: list[tuple[str, str]]
+    """The words in lower case, with their parts of speech."""
+    clip: int
+    """The right clip."""
+    rank: float
+    """Rank of the right clip; a tie counts half."""
+    stages: list[float]
+    """The same by each stage alone, in the order of ``QueryList.stages``."""
+    found: list[tuple[int, float]]
+    """The best clips and their scores."""
+    map: WordMap | None
+
+
+class ListedClip(TypedDict):
+    """A clip that the list shows."""
+
+    video_id: str
+    start_seconds: float | None
+    end_seconds: float | None
+
+
+class QueryList(TypedDict):
+    """The queries of a split."""
+
+    stages: list[str]
+    num_queries: int
+    """Number of queries of the split; ``queries`` may be fewer."""
+    queries: list[ListedQuery]
+    clips: list[ListedClip]
+
+
+class FoundClips:
+    """The best clips of the captions that the list may show."""
+
+    def __init__(self, num_captions: int) -> None:
+        """Choose captions evenly."""
+        self.captions = evenly(num_captions, MOST_QUERIES)
+        """[at most ``MOST_QUERIES``] indices of captions, ascending."""
+        self.clips: list[list[tuple[int, float]]] = []
+        """The best clips of each of ``captions``, with their scores."""
+
+    def add(self, first: int, scores: np.ndarray) -> None:
+        """Take note of what captions ``first`` to ``first + R - 1`` found.
+
+        Args:
+            first: Index of the first caption.
+            scores: [R, num_clips], by which clips are ranked.
+        """
+        here = self.captions[(self.captions >= first) & (self.captions < first + len(scores))]
+        for row in scores[here - first]:
+            self.clips.append([(int(clip), round(float(row[clip]), 3)) for clip in best_of(row, SHOWN_RESULTS)])
+
+
+def best_of(scores: np.ndarray, count: int) -> np.ndarray:
+    """Return the indices of the ``count`` highest scores [N], the highest first, equal ones in order of index."""
+    least = np.partition(scores, -count)[-count] if count < len(scores) else -np.inf
+    candidates = np.flatnonzero(scores >= least)
+    return candidates[np.argsort(-scores[candidates], kind="stable")][:count]
+
+
+def list_queries(
+    run: Run, pairs: Pairs, ranks: np.ndarray, stage_ranks: Mapping[str, np.ndarray], found: FoundClips
+) -> QueryList:
+    """Return the queries of a split, as many as fit into ``MOST_BYTES``, with what each found.
+
+    Args:
+        run: The run that was asked.
+        pairs: Captions and clips of the split.
+        ranks: [num_captions], rank of each right clip.
+        stage_ranks: {stage: [num_captions], the same by its score alone}
+        found: The best clips.
+    """
+    chosen = found.captions
+    maps = word_maps(run, pairs, chosen)
+    listed: list[ListedQuery] = []
+    for index, caption, best in zip(chosen.tolist(), pairs.captions.take(chosen), found.clips, strict=True):
+        listed.append(
+            {
+                "text": caption.caption,
+                "tags": [(word.lower(), tag) for word, tag in zip(caption.words, caption.pos_tags, strict=True)],
+                "clip": int(pairs.clip_of_caption[index]),
+                "rank": float(ranks[index]),
+                "stages": [float(of_stage[index]) for of_stage in stage_ranks.values()],
+                "found": best,
+                "map": next(maps, None),
+            }
+        )
+    kept = _that_fit(listed)
+    used = sorted({clip for query in kept for clip in (query["clip"], *(of for of, _ in query["found"]))})
+    number = {clip: index for index, clip in enumerate(used)}
+    for query in kept:
+        query["clip"] = number[query["clip"]]
+        query["found"] = [(number[clip], score) for clip, score in query["found"]]
+    return {
+        "stages": list(stage_ranks),
+        "num_queries": len(pairs.captions),
+        "queries": kept,
+        "clips": [_listed_clip(pairs, clip) for clip in used],
+    }
+
+
+def _that_fit(queries: list[ListedQuery]) -> list[ListedQuery]:
+    sizes = [len(json.dumps(query)) for query in queries]
+    share = MOST_BYTES / max(sum(sizes), 1)
+    return queries if share >= 1 else [queries[i] for i in evenly(len(queries), max(int(share * len(queries)), 1))]
+
+
+def _listed_clip(pairs: Pairs, index: int) -> ListedClip:
+    clip = pairs.clips[index]
+    return {"video_id": clip.video_id, "start_seconds": clip.start_seconds, "end_seconds": clip.end_seconds}
+
+
+def word_maps(run: Run, pairs: Pairs, chosen: np.ndarray) -> Iterator[WordMap | None]:
+    """Yield how well each word of captions fits each second of their clips; nothing for a model without such scores.
+
+    Args:
+        run: The run.
+        pairs: Captions and clips of the split.
+        chosen: Indices of captions.
+    """
+    captions = list(pairs.captions.take(chosen))
+    clips = [pairs.clips[index] for index in pairs.clip_of_caption[chosen]]
+    for fits in word_fits(run.scorer, captions, clips):
+        yield None if fits is None else _word_map(fits)
+
+
+def _word_map(fits: WordFits) -> WordMap:
+    shown = list(fits.words)[:MOST_WORDS]
+    columns = np.arange(0, len(fits.start_seconds), math.ceil(len(fits.start_seconds) / MOST_COLUMNS))
+    values = np.maximum.reduceat(np.stack([fits.words[word] for word in shown]), columns, axis=1)
+    least, most = values.min(), values.max()
+    levels = np.rint((values - least) / max(most - least, 1e-9) * (len(DIGITS) - 1)).astype(int)
+    digits = ["".join(DIGITS[level] for level in row) for row in levels.tolist()]
+    starts = [round(float(start), 2) for start in fits.start_seconds[columns]]
+    return {"starts": starts, "words": list(zip(shown, digits, strict=True))}

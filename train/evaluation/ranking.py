@@ -1,0 +1,168 @@
+"""A split that was ranked both ways, part by part: metrics, and what the report shows."""
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..data.pairs import Pairs
+from ..metrics import Ranking, RetrievalMetrics, Rivals, mean_ranks, text_metrics, video_metrics
+from ..scoring.scores import Scores, StageScores, parts_of
+from .normalization import Normalized, SummedProbabilities
+from .query_list import FoundClips
+from .retrieval_figures import Overview, OverviewCounts
+
+
+@dataclass(frozen=True)
+class Weightings:
+    """The weighted sums of stages that rank a split."""
+
+    total: Mapping[str, float]
+    """{stage: weight} of the run."""
+    without: list[str]
+    """Stages whose sum of all others is ranked, too."""
+    normalized: Normalized | None = None
+    """Normalised scores in place of the total."""
+
+    def is_total(self, weights: Mapping[str, float]) -> bool:
+        """Return True if a weighted sum is that of the run, as it is for the only stage of a run."""
+        return self.normalized is None and dict(weights) == dict(self.total)
+
+
+@dataclass(frozen=True)
+class FirstClips:
+    """For each caption [num_captions], its right clip's score, and the clip that ranks first."""
+
+    right_scores: np.ndarray
+    clips: np.ndarray
+    scores: np.ndarray
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """The metrics of a ranked split, and the best clips of its captions."""
+
+    metrics: RetrievalMetrics
+    stages: dict[str, RetrievalMetrics]
+    """{stage: metrics of its score alone}"""
+    without: dict[str, float]
+    """{stage: R@1, text to video, of the sum of the others}"""
+    error: dict[str, float]
+    """The normalisation error (NCL, Eq. 5) of both directions."""
+    ranks: np.ndarray
+    """[num_captions]: rank of each right clip; a tie counts half."""
+    stage_ranks: dict[str, np.ndarray]
+    """{stage: the same by its score alone}"""
+    first: FirstClips
+    found: FoundClips
+    overview: Overview
+
+
+def rank_split(scores: Scores, pairs: Pairs, weightings: Weightings, ties: str, temperature: float) -> Ranked:
+    """Rank the clips for each caption, and the captions for each clip.
+
+    Args:
+        scores: Of all captions with all clips.
+        pairs: Captions and clips.
+        weightings: What ranks them.
+        ties: A key of ``metrics.TIES``.
+        temperature: Turns scores into probabilities, for the normalisation error.
+
+    Raises:
+        ValueError: A score is NaN.
+    """
+    ranking = Ranking(pairs.clip_of_caption, len(pairs.clips), ties)
+    captions = _Captions(pairs, temperature, ranking)
+    for part in parts_of(len(pairs.captions), "ranking clips", "captions"):
+        captions.add(part, scores.rows(part), weightings)
+    clips = _Clips(pairs, temperature, ranking)
+    for part in parts_of(len(pairs.clips), "ranking captions", "clips"):
+        clips.add(part, scores.columns(part), weightings)
+
+    def metrics(name: str) -> RetrievalMetrics:
+        return {
+            "text_to_video": text_metrics(ranking, Rivals.join(captions.rivals[name])),
+            "video_to_text": video_metrics(ranking, Rivals.join(clips.rivals[name])),
+        }
+
+    ranks = {name: mean_ranks(Rivals.join(rivals)) for name, rivals in captions.rivals.items()}
+    return Ranked(
+        metrics=metrics(TOTAL),
+        stages={stage: metrics(stage) for stage in scores.stage_names},
+        without={
+            stage: text_metrics(ranking, Rivals.join(captions.rivals[_without(stage)]))["R@1"]
+            for stage in weightings.without
+        },
+        error={"text_to_video": captions.error.mean_difference(), "video_to_text": clips.error.mean_difference()},
+        ranks=ranks[TOTAL],
+        stage_ranks={stage: ranks[stage] for stage in scores.stage_names},
+        first=captions.first,
+        found=captions.found,
+        overview=captions.overview.overview(),
+    )
+
+
+TOTAL = ""
+"""The name of the run's own sum of stages among the weightings."""
+
+
+def _without(stage: str) -> str:
+    return f"without {stage}"
+
+
+class _Captions:
+    """Ranks clips by caption."""
+
+    def __init__(self, pairs: Pairs, temperature: float, ranking: Ranking) -> None:
+        num_captions = len(pairs.captions)
+        self._ranking = ranking
+        self.rivals: dict[str, list[Rivals]] = defaultdict(list)
+        self.error = SummedProbabilities(temperature, ranking.num_captions)
+        self.first = FirstClips(
+            np.empty(num_captions, np.float32), np.empty(num_captions, np.int64), np.empty(num_captions, np.float32)
+        )
+        self.found, self.overview = FoundClips(num_captions), OverviewCounts(pairs)
+
+    def add(self, part: slice, scores: StageScores, weightings: Weightings) -> None:
+        """Rank all clips for the captions of ``part``, whose scores are the rows of ``scores``."""
+        normalized = weightings.normalized
+        total = scores.by_caption(weightings.total) if normalized is None else normalized.by_caption[part]
+        of_total = self._ranking.of_texts(part.start, total)
+        self.rivals[TOTAL].append(of_total)
+        self.error.add(total)
+        rows = np.arange(len(total))
+        self.first.right_scores[part] = total[rows, self._ranking.video_of_text[part]]
+        self.first.clips[part] = total.argmax(axis=1)
+        self.first.scores[part] = total[rows, self.first.clips[part]]
+        self.found.add(part.start, total)
+        self.overview.add(part.start, total)
+        others = {stage: {stage: 1.0} for stage in scores.stage_names}
+        others |= {_without(stage): {**weightings.total, stage: 0.0} for stage in weightings.without}
+        for name, weights in others.items():
+            is_total = weightings.is_total(weights)
+            ranked = of_total if is_total else self._ranking.of_texts(part.start, scores.by_caption(weights))
+            self.rivals[name].append(ranked)
+
+
+class _Clips:
+    """Ranks captions by clip."""
+
+    def __init__(self, pairs: Pairs, temperature: float, ranking: Ranking) -> None:
+        self._ranking = ranking
+        self.rivals: dict[str, list[Rivals]] = defaultdict(list)
+        num_captions = len(pairs.captions)
+        self.error = SummedProbabilities(temperature, np.ones(num_captions))
+
+    def add(self, part: slice, scores: StageScores, weightings: Weightings) -> None:
+        """Rank all captions for the clips of ``part``, whose scores are the columns of ``scores``."""
+        normalized = weightings.normalized
+        total = scores.by_clip(weightings.total) if normalized is None else normalized.by_clip[:, part]
+        of_total = self._ranking.of_videos(part.start, total)
+        self.rivals[TOTAL].append(of_total)
+        self.error.add(total.T, self._ranking.num_captions[part])
+        for stage in scores.stage_names:
+            weights = {stage: 1.0}
+            is_total = weightings.is_total(weights)
+            ranked = of_total if is_total else self._ranking.of_videos(part.start, scores.by_clip(weights))
+            self.rivals[stage].append(ranked)

@@ -1,0 +1,116 @@
+"""The report of an evaluation: one HTML file that needs no other file."""
+
+import base64
+import hashlib
+import math
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jinja2
+
+from ...storage.common.files import write_text
+from ...storage.dataset.folder import DatasetFolder
+from ...storage.stores.thumbnails import ThumbnailStore
+from ..run_file_names import EVENTS_FILE, REPORT_FILE
+from ..runs.checkpoint import Run
+from ..runs.run_json import read_events
+from .drawing import svg_of, with_plain_texts
+from .task import Figures, Task, counted
+from .thumbnails import pictures_of, shown_clips
+
+NO_TERMS = ("step", "learning_rate", "codewords_in_use")
+"""Fields of a training event that are no terms of the loss."""
+JUDGES = {"validation_mean_rank": "mean rank (1 is best)", "validation_error": "wrong, percent"}
+"""Validation figures that the loss curve shows: {field of an event: label of its axis}."""
+
+
+@with_plain_texts
+def loss_curve(events: Sequence[Mapping[str, float | None]]) -> str:
+    """Return an SVG of every term of the loss, and of the validation figure, by training step.
+
+    Args:
+        events: Lines of ``events.jsonl``.
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7.5, 3.2), layout="constrained")
+    left = figure.add_subplot()
+    terms = [name for name in events[0] if name not in NO_TERMS and not name.startswith("validation")]
+    for name in terms:
+        left.plot(_values(events, "step"), _values(events, name), label=name, linewidth=2 if name == "loss" else 1)
+    left.set(xlabel="training step", ylabel="loss", ylim=(0, None))
+    for name, unit in JUDGES.items():
+        if validated := [event for event in events if event.get(name) is not None]:
+            right = left.twinx()
+            label = name.replace("_", " ")
+            right.plot(_values(validated, "step"), _values(validated, name), "k.--", label=label)
+            right.set(ylabel=unit, ylim=(0, None))
+    figure.legend(loc="outside upper center", ncols=len(terms) + 1, frameon=False)
+    return svg_of(figure)
+
+
+def _values(events: Sequence[Mapping[str, float | None]], name: str) -> list[float]:
+    values = [event.get(name) for event in events]
+    return [math.nan if value is None else value for value in values]
+
+
+def render_report(
+    task: Task[Any],
+    figures: Figures,
+    page: Mapping[str, object],
+    about: Mapping[str, Any],
+    events: Sequence[Mapping[str, float | None]],
+    dataset: DatasetFolder,
+    folder: Path,
+) -> str:
+    """Return the HTML of a report.
+
+    Args:
+        task: What the run was asked.
+        figures: Contents of ``metrics.json``.
+        page: Variables of the task's page.
+        about: Contents of ``run.json``.
+        events: Lines of ``events.jsonl``.
+        dataset: The data set that the run was asked about.
+        folder: Where the report goes.
+    """
+    templates = jinja2.Environment(
+        loader=jinja2.FileSystemLoader([Path(__file__).parent, task.page.parent]),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    script, thumbnails = task.script, ThumbnailStore(dataset.thumbnails)
+    checksum = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    return templates.get_template("report.html.jinja").render(
+        task_page=task.page.name,
+        script=script,
+        allowed_script=f"'sha256-{checksum}'" if script else "'none'",
+        about=about,
+        result=figures,
+        counted=partial(counted, figures),
+        curve=loss_curve(events),
+        num_steps=f"{events[-1]['step']:,}",  # the setting may be 0: as many as fit the data
+        pictures=partial(pictures_of, thumbnails),
+        shown_clips=partial(shown_clips, dataset, thumbnails, folder),
+        **task.page_functions(),
+        **page,
+    )
+
+
+def write_report(run: Run, task: Task[Any], figures: Figures, page: Mapping[str, object], folder: Path) -> None:
+    """Write ``report.html`` into a folder.
+
+    Args:
+        run: The run that was asked.
+        task: What it was asked.
+        figures: Contents of ``metrics.json``.
+        page: Variables of the task's page.
+        folder: Where the report goes.
+    """
+    events = read_events(run.folder / EVENTS_FILE)
+    html = render_report(task, figures, page, run.about, events, run.dataset, folder)
+    write_text(folder / REPORT_FILE, html)

@@ -1,0 +1,112 @@
+"""Frames of clips inside a page, and links to their videos. Imports no torch."""
+
+import base64
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from ...storage.common.errors import UserError
+from ...storage.dataset.folder import DatasetFolder
+from ...storage.dataset.media_types import how_shown
+from ...storage.dataset.trusted_folders import outside_of_folders
+from ...storage.stores.thumbnails import ThumbnailStore
+
+MOST_PICTURE_BYTES = 1_800_000
+"""Limit of the pictures of a page's clips."""
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A frame of a video."""
+
+    address: str
+    """A data URL with the JPEG."""
+    text: str
+    """The alternative text."""
+
+
+def pictures_of(thumbnails: ThumbnailStore, clip: Mapping[str, Any]) -> list[Picture]:
+    """Return the thumbnails of a clip: those within its time, or else the video's first."""
+    video_id, start, end = clip["video_id"], clip["start_seconds"], clip["end_seconds"]
+    frames = thumbnails.get(video_id)
+    if start is not None:
+        frames = [frame for frame in frames if start <= frame.seconds <= end] or frames[:1]
+    return [
+        Picture(
+            f"data:image/jpeg;base64,{base64.b64encode(frame.jpeg).decode()}",
+            f"Frame of video {video_id} at {frame.seconds:.1f} s",
+        )
+        for frame in frames
+    ]
+
+
+@dataclass(frozen=True)
+class ShownClips:
+    """Clips with their pictures and links."""
+
+    clips: list[dict[str, Any]]
+    """The clips that were given, each with ``pictures`` and ``link``; the link is empty if the video cannot be
+    linked."""
+    notes: list[str]
+    """Sentences about what was left out."""
+
+
+def shown_clips(
+    dataset: DatasetFolder, thumbnails: ThumbnailStore, folder: Path, clips: Sequence[Mapping[str, Any]]
+) -> ShownClips:
+    """Add pictures and links to clips, as far as the page has room.
+
+    Args:
+        dataset: Has the videos.
+        thumbnails: Of the data set.
+        folder: Where the page goes; links are relative to it, so that both can be moved together.
+        clips: Have ``video_id``, ``start_seconds`` and ``end_seconds``.
+    """
+    notes: list[str] = []
+    pictures = [pictures_of(thumbnails, clip) for clip in clips]
+    if _num_bytes(pictures) > MOST_PICTURE_BYTES:
+        pictures = [of_clip[len(of_clip) // 2 :][:1] for of_clip in pictures]
+        notes.append("The page has room for one picture of each clip.")
+    left = MOST_PICTURE_BYTES - _num_bytes(pictures)
+    num_without = 0
+    while left < 0:
+        index = len(pictures) - 1 - num_without
+        left += _num_bytes(pictures[index : index + 1])
+        pictures[index], num_without = [], num_without + 1
+    if num_without:
+        notes.append(f"The page has no room for pictures of {num_without:,} of its {len(clips):,} clips.")
+    links = _links(dataset, folder, {clip["video_id"] for clip in clips})
+    if num_unlinked := len({clip["video_id"] for clip in clips} - links.keys()):
+        notes.append(
+            f"{num_unlinked:,} videos cannot be played from this page: browsers do not play their files, or the "
+            "files are gone or lie outside of the folders that may be read."
+        )
+    shown = [
+        {**clip, "pictures": list(map(asdict, of_clip)), "link": links.get(clip["video_id"], "")}
+        for clip, of_clip in zip(clips, pictures, strict=True)
+    ]
+    return ShownClips(shown, notes)
+
+
+def _num_bytes(pictures: Sequence[Sequence[Picture]]) -> int:
+    return sum(len(picture.address) for of_clip in pictures for picture in of_clip)
+
+
+def _links(dataset: DatasetFolder, folder: Path, video_ids: set[str]) -> dict[str, str]:
+    """Return {video: address of its file relative to a folder} of the videos that browsers play."""
+    links: dict[str, str] = {}
+    videos = [video for video in dataset.read_videos() if video.video_id in video_ids and how_shown(video) == "file"]
+    outside = set(outside_of_folders(dataset, videos))
+    for video in videos:
+        if video.path in outside:
+            continue
+        try:
+            path = dataset.video_path(video)
+        except UserError:
+            continue
+        if path.is_file():
+            links[video.video_id] = quote(os.path.relpath(path.absolute(), folder.absolute()))
+    return links

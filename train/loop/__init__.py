@@ -1,0 +1,1 @@
+"""Training: the loop, its processes and its checks."""

@@ -1,0 +1,63 @@
+"""The inputs of the next steps, made while the model computes."""
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from itertools import islice
+
+import torch
+
+from ..data.examples import Inputs
+
+MADE_AHEAD = 2
+"""Batches of inputs that are ready or being made."""
+READ_AHEAD, READ_AT_ONCE = 16, 8
+"""Batches whose rows the disk, or the machine that has the store, was asked for; and how many are asked for at once: an
+answer can take longer than a step."""
+
+
+class InputsAhead:
+    """The inputs of steps, one after the other.
+
+    Some threads ask for the rows of later steps, so that many requests are on their way at once; another makes inputs
+    of rows that have arrived. Threads do: stores are memory-mapped, and the tokenizer releases the lock of Python.
+    """
+
+    def __init__(
+        self, steps: range, *, read: Callable[[int], None], make: Callable[[int], Inputs], device: torch.device
+    ) -> None:
+        """Prepare; nothing is read before the first inputs are asked for.
+
+        Args:
+            steps: The steps.
+            read: Asks for the rows of a step. Its errors do not count, since ``make`` raises them again.
+            make: Makes the inputs of a step, on the CPU.
+            device: Where the inputs go.
+        """
+        self._steps, self._read, self._make, self._device = steps, read, make, device
+        self._began, self._waited = time.monotonic(), 0.0
+
+    @property
+    def waited_share(self) -> float:
+        """Share of the time since the first inputs were asked for that went into waiting for inputs."""
+        return self._waited / max(time.monotonic() - self._began, 1e-9)
+
+    def __iter__(self) -> Iterator[Inputs]:
+        self._began, self._waited = time.monotonic(), 0.0
+        with ThreadPoolExecutor(READ_AT_ONCE) as reader, ThreadPoolExecutor(1) as maker:
+            reads = ((step, reader.submit(self._read, step)) for step in self._steps)
+            read = deque(islice(reads, READ_AHEAD))
+            made: deque[Future[Inputs]] = deque()
+            while read or made:
+                while read and len(made) < MADE_AHEAD:
+                    made.append(maker.submit(self._make_when_read, *read.popleft()))
+                    read.extend(islice(reads, 1))
+                asked = time.monotonic()
+                inputs = made.popleft().result()
+                self._waited += time.monotonic() - asked
+                yield inputs.to(self._device)
+
+    def _make_when_read(self, step: int, reading: Future[None]) -> Inputs:
+        wait([reading])
+        return self._make(step)

@@ -1,0 +1,164 @@
+"""Training on several devices of this machine: one process for each, which share every batch (``workers``).
+
+The command starts them as torchrun would, and hosts the store in which they meet.
+"""
+
+import contextlib
+import os
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage]: it is public
+
+from ...storage.common.children import STOP_SECONDS, Child, ChildCrashed, Ended, ready_of, run_child
+from ...storage.common.device import AUTO, devices_named
+from ...storage.common.errors import SettingError
+from ...storage.common.problems import Problems
+from ...storage.common.processes import available_cores
+from ...storage.common.progress import Progress, report_progress_to, tell
+from ...storage.common.signals import keeping, uninterrupted
+from ...storage.dataset.folder import DatasetFolder
+from ..recipes.train_config import TrainConfig
+from ..runs.folder import open_run_stores
+from .one_process import train_here
+
+LOST_SECONDS = 10.0
+"""Time that the first process has to end once another one is gone, for which it may be waiting."""
+
+
+@dataclass(frozen=True)
+class _Problem:
+    text: str
+
+
+class _ToldProblems(Problems):
+    """Tells the command each problem, which logs it."""
+
+    def __init__(self, connection: Connection) -> None:
+        super().__init__(quiet=True)
+        self._connection = connection
+
+    def add(self, message: str) -> None:
+        super().add(message)
+        self._connection.send(_Problem(message))
+
+
+@dataclass(frozen=True)
+class TrainingJob:
+    """The arguments of ``training.train_run``, for a process that opens the stores itself."""
+
+    dataset: DatasetFolder
+    config: TrainConfig
+    folder: Path
+    init: Path | None
+    device: str
+    """Names of the devices of all processes, separated by commas."""
+
+
+def devices_sharing(names: str, batch_size: int) -> list[str]:
+    """Return the names of the devices that train; ``names`` as for ``devices_named``.
+
+    Of all GPUs, as many are used as share a batch evenly.
+
+    Raises:
+        SettingError: The devices are of several kinds.
+    """
+    devices = devices_named(names)
+    if len({name.partition(":")[0] for name in devices}) > 1:
+        raise SettingError("device", names, "devices that train together are of one kind: all cuda, or all cpu")
+    if names != AUTO:
+        return devices
+    return devices[: max(n for n in range(1, len(devices) + 1) if batch_size % n == 0)]
+
+
+def train_on_devices(job: TrainingJob, num_processes: int, problems: Problems) -> None:
+    """Train a model in several processes of this machine.
+
+    Args:
+        job: What to train.
+        num_processes: One for each of ``job.device``.
+        problems: Gets what is left out.
+
+    Raises:
+        UserError: As for ``training.train_run``; or a process was killed.
+    """
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    devices = job.device.split(",")
+    children = [
+        Child(f"the process on {devices[rank]}", __name__, meeting_environment(rank, num_processes, store.port))
+        for rank in range(num_processes)
+    ]
+    for child in children:
+        child.send(job)
+    kept = ""
+    with keeping(lambda: kept):
+        try:
+            _follow(children, problems)
+        finally:
+            with uninterrupted():
+                kept = _end(children)
+
+
+def meeting_environment(rank: int, size: int, port: int) -> dict[str, str]:
+    """Return the variables by which processes find each other: those of torchrun."""
+    own = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": size, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    own["TORCHELASTIC_USE_AGENT_STORE"] = True  # the store is the command's: no process makes one
+    own |= {} if "OMP_NUM_THREADS" in os.environ else {"OMP_NUM_THREADS": max(available_cores() // size, 1)}
+    if sys.platform == "linux":
+        own.setdefault("GLOO_SOCKET_IFNAME", os.environ.get("GLOO_SOCKET_IFNAME", "lo"))
+    return {name: str(value) for name, value in own.items()}
+
+
+def _follow(children: Sequence[Child], problems: Problems) -> None:
+    running = list(children)
+    while running:
+        for child in ready_of(running):
+            try:
+                message = child.receive()
+            except ChildCrashed:
+                for other in children:
+                    if (other.process.poll() or 0) < 0:  # this one only lost the connection to it
+                        raise other.gone() from None
+                raise
+            if isinstance(message, Ended):
+                running.remove(child)
+            elif isinstance(message, Progress):
+                tell(message)
+            elif isinstance(message, _Problem):
+                problems.add(message.text)
+
+
+def _end(children: Sequence[Child]) -> str:
+    """End all processes; return what the first one, which writes, keeps of its work."""
+    first, *others = children
+    is_lost = any(child.process.poll() is not None for child in others)
+    first.process.terminate()
+    kept = first.stop(time.monotonic() + (LOST_SECONDS if is_lost else STOP_SECONDS))
+    for child in others:
+        child.process.kill()
+        child.stop(time.monotonic())
+    return kept
+
+
+def main() -> None:
+    """Run one of the processes."""
+    run_child(_work, writes=os.environ["RANK"] == "0")
+
+
+def _work(connection: Connection, job: TrainingJob) -> None:
+    is_first = os.environ["RANK"] == "0"
+    problems = _ToldProblems(connection) if is_first else Problems(quiet=True)
+
+    def show(progress: Progress) -> None:
+        with contextlib.suppress(OSError):  # the command is gone, and this process ends soon
+            connection.send(progress)
+
+    shown: Any = report_progress_to(show) if is_first else contextlib.nullcontext()
+    with shown:
+        stores = open_run_stores(job.dataset, job.config)
+        train_here(job.dataset, job.config, job.folder, stores, device=job.device, init=job.init, problems=problems)

@@ -1,0 +1,132 @@
+"""One training step: a batch's loss and its gradient, in micro-batches if the whole batch does not fit in memory."""
+
+import math
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from ..config.settings import OptimizationSettings
+from ..data.examples import Inputs
+from ..distributed import Workers
+from ..models.base import PairModel
+from ..models.tokens import TextTokens, VideoTokens, present
+from ..objectives.batch import Batch
+from ..recipes.train_config import TrainConfig
+from .gradients import summed_gradients
+
+
+def learning_rate_factor(step: int, num_steps: int, settings: OptimizationSettings) -> float:
+    """Return the part of the peak learning rate that a step has.
+
+    After a linear warm-up it falls as ``schedule`` says: linearly (TACo section 4.3), as a cosine (NCL appendix B),
+    or not at all (SSML).
+
+    Args:
+        step: Counts from 0.
+        num_steps: Steps of the whole training.
+        settings: The run's.
+    """
+    warmup = min(settings.warmup_steps, num_steps // 2)
+    if step < warmup:
+        return (step + 1) / warmup
+    left = (num_steps - step) / max(num_steps - warmup, 1)
+    return {"linear": left, "cosine": (1 - math.cos(math.pi * left)) / 2, "constant": 1.0}[settings.schedule]
+
+
+def encode(model: PairModel, inputs: Inputs, micro_batch_size: int) -> tuple[TextTokens | None, VideoTokens]:
+    """Encode a batch.
+
+    In micro-batches, what the encoders compute is not kept for the gradient but computed again, a micro-batch at a
+    time. The loss over all of them and its gradient are those of the whole batch.
+
+    Args:
+        model: Has the encoders.
+        inputs: The batch; without texts the first result is None.
+        micro_batch_size: Texts, and clips, to encode at once; 0: all.
+    """
+
+    def encode_texts(texts: dict[str, Tensor]) -> dict[str, Tensor]:
+        return present(model.encode_texts(texts))
+
+    def encode_videos(rows: Tensor, mask: Tensor, lengths: Tensor | None) -> dict[str, Tensor]:
+        return present(model.encode_videos(rows, mask, lengths))
+
+    rows, mask, lengths = inputs.rows, inputs.mask, inputs.lengths
+    if not micro_batch_size:
+        return model.encode_texts(inputs.texts) if inputs.texts else None, model.encode_videos(rows, mask, lengths)
+    num_texts = len(next(iter(inputs.texts.values()))) if inputs.texts else 0
+    texts, videos = [], []
+    # Tensors are positional arguments: PyTorch keeps the random state of the devices of those alone, and without it
+    # other values are dropped when the part is computed again.
+    for part in parts_of(num_texts, micro_batch_size):
+        of_part = {name: value[part] for name, value in inputs.texts.items()}
+        texts.append(checkpoint(encode_texts, of_part, use_reentrant=False))
+    for part in parts_of(len(rows), micro_batch_size):
+        of_part = None if lengths is None else lengths[part]
+        videos.append(checkpoint(encode_videos, rows[part], mask[part], of_part, use_reentrant=False))
+    encoded_videos = VideoTokens(**_joined(videos), lengths_B=lengths)
+    if not texts:
+        return None, encoded_videos
+    counts = inputs.texts.get("lengths_B"), inputs.texts.get("num_of_interest_B")
+    return replace(TextTokens(**_joined(texts)), lengths_B=counts[0], num_of_interest_B=counts[1]), encoded_videos
+
+
+def _joined(parts: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
+    return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+
+
+def parts_of(length: int, size: int) -> list[slice]:
+    """Split 0 to ``length`` into slices of ``size``; the last one may be shorter."""
+    return [slice(first, first + size) for first in range(0, length, size)]
+
+
+def backward(model: PairModel, inputs: Inputs, config: TrainConfig, step: int, workers: Workers) -> dict[str, Tensor]:
+    """Compute a batch's loss and leave the gradient of the whole batch's loss in the model.
+
+    Random draws depend on the seed, the step and the process alone.
+
+    Args:
+        model: The model, in training mode.
+        inputs: This process's share of the batch.
+        config: The run's settings.
+        step: Counts from 0.
+        workers: The processes that share the batch.
+
+    Returns:
+        The terms of this process's loss by name. Their mean over the processes is the batch's.
+    """
+    torch.manual_seed(random.Random(f"{config.seed} step {step} process {workers.rank}").getrandbits(63))
+    texts, videos = encode(model, inputs, config.micro_batch_size)
+    batch = Batch(
+        texts,
+        videos,
+        workers,
+        generator=torch.Generator().manual_seed(random.Random(f"{config.seed} step {step}").getrandbits(63)),
+        recompute=config.micro_batch_size or None,
+        weights_R=inputs.weights,
+        video_of_R=inputs.video_of,
+        labels=inputs.labels,
+        max_text_tokens=config.max_text_tokens,
+    )
+    terms = config.objective.loss_terms(model, batch)
+    model.zero_grad(set_to_none=True)
+    total = sum(terms.values(), start=torch.zeros((), device=videos.mask_BM.device))
+    with summed_gradients(model, workers):
+        (total / workers.size).backward()
+    return terms
+
+
+@torch.no_grad()
+def add_to_average(average: PairModel, model: PairModel, decay: float) -> None:
+    """Move an average of weights towards a model's: average = decay * average + (1 - decay) * model.
+
+    Buffers, such as statistics of features, are copied.
+    """
+    for kept, new in zip(average.parameters(), model.parameters(), strict=True):
+        kept.lerp_(new, 1 - decay)
+    for kept, new in zip(average.buffers(), model.buffers(), strict=True):
+        kept.copy_(new)

@@ -1,0 +1,308 @@
+"""A training run and its loop."""
+
+import copy
+import random
+import time
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import torch
+
+from ...storage.captions.idf import read_idf
+from ...storage.common.device import memory_used, title_of
+from ...storage.common.errors import UserError
+from ...storage.common.files import write_json
+from ...storage.common.problems import Problems
+from ...storage.common.programs import keep_compiled_code_private
+from ...storage.common.progress import progress
+from ...storage.common.signals import keeping, uninterrupted
+from ...storage.common.terminal import say
+from ...storage.common.writing import make_folder, remove_file
+from ..data.clip_features import ClipFeatures
+from ..data.clips import Clips
+from ..data.examples import Inputs
+from ..data.text import TokenWeights
+from ..data.text_inputs import TextInputs, TextSource, new_text_inputs, saved_text_inputs
+from ..distributed import Workers
+from ..models.base import PairModel
+from ..models.build import make_model
+from ..run_file_names import LABELS_FILE, MODEL_FILE, STATE_FILE, TEXT_FOLDER
+from ..runs.checkpoint import RunState, load_init, load_model, load_state, plan_model, save_model, save_state
+from ..runs.folder import describe_inputs, save_run
+from ..scoring.scorer import Scorer
+from .event_log import EventLog
+from .prefetch import InputsAhead
+from .run_source import RunSource, read_examples
+from .step import add_to_average, backward, learning_rate_factor
+from .validation import VALIDATIONS, choose_stage_weights
+
+STATISTICS_CLIPS = 2000
+"""Upper limit of the training clips over which features are standardised."""
+COLLAPSED = 2
+"""With this many codewords in use or fewer, a codebook tells nothing apart."""
+READ_LOSSES_EVERY = 10
+"""Steps of a GPU after which the host reads their losses. Each reading waits until the GPU has done all its work."""
+AVERAGED_FROM = 9
+"""The first steps weigh less in an average than its decay says: step n has decay n / (n + 9) at most."""
+
+
+def set_feature_statistics(model: PairModel, features: ClipFeatures, clips: Clips, *, max_rows: int, seed: int) -> None:
+    """Set the mean and standard deviation of each feature, over the rows of at most 2,000 training clips.
+
+    Args:
+        model: A model that standardises features.
+        features: Of the clips.
+        clips: All training clips.
+        max_rows: Upper limit of a clip's rows.
+        seed: Draws the clips.
+    """
+    sample = random.Random(seed).sample(clips, min(STATISTICS_CLIPS, len(clips)))
+    rows = np.concatenate(features.rows(sample, max_rows)).astype(np.float32)
+    std = rows.std(axis=0)
+    model.feature_mean.copy_(torch.from_numpy(rows.mean(axis=0)))
+    # A feature that never varies says nothing; 1 keeps it at 0 instead of blowing up its rounding errors.
+    model.feature_std.copy_(torch.from_numpy(np.where(std > 1e-6 * np.abs(rows).max(), std, 1.0)))
+
+
+class Trainer:
+    """A run: its examples, its model, its state, and its loop."""
+
+    def __init__(self, source: RunSource, workers: Workers, device: torch.device, problems: Problems) -> None:
+        """Make the model, or restore it if the run was stopped.
+
+        Args:
+            source: What the run reads and where it writes.
+            workers: The processes that train together.
+            device: Where the model computes.
+            problems: Gets what is left out.
+
+        Raises:
+            UserError: There is nothing to train on, or the folder holds a run of other settings or data.
+        """
+        self.source, self.config, self.folder = source, source.config, source.folder
+        self.workers, self.device, self.problems = workers, device, problems
+        features = ClipFeatures(source.stores.features, self.config.grid)
+        inputs = describe_inputs(source.dataset, source.stores, source.init)
+        self.examples = read_examples(source, features, workers, problems)
+        self.share = workers.share(self.examples.batches.size)
+        weights = TokenWeights(read_idf(source.dataset.idf), self.config.pos_tags)
+
+        torch.manual_seed(self.config.seed)
+        text_inputs = self._make_text_inputs(weights)
+        plan = plan_model(self.config, features.dim, text_inputs, len(self.examples.labels))
+        self.model = make_model(self.config, plan)
+        if not self._resumes:
+            self._start_model(features)
+        self.model.to(device)
+        self.average = copy.deepcopy(self.model).eval().requires_grad_(False) if self.config.average else None
+        self.model.set_precision(self.config.precision)
+        if self.config.compile:
+            keep_compiled_code_private()
+            self.model.compile_layers()
+        # Decoupled weight decay: as a part of the gradient, Adam would scale it up to full steps for rows of the
+        # vocabulary and positions that no batch has, and a pretrained model would forget them.
+        # Fused, the optimiser takes a ninth of its time on a CPU: it was a quarter of a step of the audio encoder.
+        self.optimizer = torch.optim.AdamW(
+            self.model.parameters(), lr=self.config.learning_rate, weight_decay=self.config.weight_decay, fused=True
+        )
+        self.num_steps = self.config.steps_for(len(self.examples.clips))
+        self.state = RunState(
+            self.model,
+            self.optimizer,
+            self.config,
+            inputs,
+            self.num_steps,
+            self.average,
+            shards=self.examples.batches.shards,
+        )
+        self.scorer = Scorer(self.kept_model, text_inputs, weights, features, self.config)
+        self.validation = VALIDATIONS[self.config.objective.task or "retrieval"]
+        self._unread: list[tuple[dict[str, float], dict[str, torch.Tensor]]] = []
+        """Figures of the steps whose losses were not read yet: those that are known, and the terms of the loss."""
+        self.kept_step = 0
+        if self._resumes:
+            load_state(self.folder, self.state)
+            self.examples.batches.follow(self.state.order)
+            self.kept_step = self.step if workers.first else 0
+        elif workers.first:
+            self._start_folder(text_inputs)
+
+    @property
+    def kept_model(self) -> PairModel:
+        """The model that is validated and kept."""
+        return self.model if self.average is None else self.average
+
+    @property
+    def step(self) -> int:
+        """Steps that are done."""
+        return self.state.step
+
+    @property
+    def _resumes(self) -> bool:
+        return (self.folder / STATE_FILE).exists()
+
+    def _make_text_inputs(self, weights: TokenWeights) -> TextInputs:
+        config, init = self.config, self.source.init
+        source = TextSource(config.encoders, config.max_text_tokens, weights, self.source.stores.recordings)
+        if self._resumes:
+            return saved_text_inputs(source, self.folder / STATE_FILE)
+        if init is not None:
+            return saved_text_inputs(source, init / MODEL_FILE)
+        return new_text_inputs(source, config.text_encoder, self.examples)
+
+    def _start_model(self, features: ClipFeatures) -> None:
+        config = self.config
+        if self.model.standardises:
+            clips, max_rows = self.examples.clips, config.max_video_tokens
+            set_feature_statistics(self.model, features, clips, max_rows=max_rows, seed=config.seed)
+        if self.source.init is not None:
+            load_init(self.source.init, self.model)
+
+    def _start_folder(self, text_inputs: TextInputs) -> None:
+        make_folder(self.folder)
+        text_inputs.save(self.folder / TEXT_FOLDER)
+        if self.examples.labels:
+            write_json(self.folder / LABELS_FILE, self.examples.labels)
+
+    def make_inputs(self, step: int) -> Inputs:
+        """Return this process's share of a step's batch, on the CPU. ``step`` counts from 0."""
+        inputs = self.examples.inputs(self.scorer, step, self.share)
+        return inputs.pinned() if self.device.type == "cuda" else inputs
+
+    def inputs_from(self, step: int) -> InputsAhead:
+        """Return the inputs of this and all later steps, on the device."""
+        return InputsAhead(
+            range(step, self.num_steps),
+            read=lambda later: self.examples.read_ahead(later, self.share),
+            make=self.make_inputs,
+            device=self.device,
+        )
+
+    @property
+    def _is_last(self) -> bool:
+        return self.step == self.num_steps
+
+    @property
+    def _is_validated(self) -> bool:
+        return self.step % self.config.validate_every == 0
+
+    def train_step(self, inputs: Inputs) -> list[dict[str, float]]:
+        """Do one step.
+
+        The host reads the losses of a GPU's steps only now and then, and always before a model or a state is saved.
+
+        Returns:
+            The figures of the steps whose losses were read, this one's last: the terms of the loss, their sum as
+            "loss", and the learning rate. Empty if none were read.
+
+        Raises:
+            UserError: The loss of one of these steps is not finite.
+        """
+        self.model.train()
+        learning_rate = self.config.learning_rate * learning_rate_factor(self.step, self.num_steps, self.config)
+        for group in self.optimizer.param_groups:
+            group["lr"] = learning_rate
+        try:
+            terms = backward(self.model, inputs, self.config, self.step, self.workers)
+        except Exception:
+            # An earlier loss that is not finite explains it. This process's own: others may not come here.
+            self._read_losses(Workers())
+            raise
+        self.optimizer.step()
+        self.state.step += 1
+        if self.average is not None:
+            add_to_average(self.average, self.model, min(self.config.average, self.step / (self.step + AVERAGED_FROM)))
+        known: dict[str, float] = {"step": self.step, "learning_rate": learning_rate}
+        if (codebook := self.model.codebook) is not None and codebook.size:
+            known["codewords_in_use"] = codebook.in_use
+        self._unread.append((known, {name: term.detach() for name, term in terms.items()}))
+        is_read = self.device.type == "cpu" or self.step % READ_LOSSES_EVERY == 0 or self._is_validated or self._is_last
+        return self._read_losses(self.workers) if is_read else []
+
+    def _read_losses(self, workers: Workers) -> list[dict[str, float]]:
+        """Return the figures of all steps whose losses were not read yet, averaged over ``workers``."""
+        if not self._unread:
+            return []
+        unread, self._unread = self._unread, []
+        named = {(known["step"], name): term for known, terms in unread for name, term in terms.items()}
+        means, events = workers.mean(named), []
+        for known, names in unread:
+            step = known["step"]
+            terms = {name: means[step, name] for name in names}
+            loss = sum(terms.values())
+            if not np.isfinite(loss):
+                best = self.state.best
+                kept = f"the model of step {best['step']} is kept" if best else "no model was kept yet"
+                raise UserError(
+                    f"{self.folder}: the loss is {loss} at step {step} ({kept}); try a lower --learning-rate and "
+                    "another --run-name"
+                )
+            events.append({"step": step, "loss": loss, **terms, **known})
+        return events
+
+    def run(self) -> None:
+        """Train to the last step, and keep the model that does best on the validation split."""
+        with keeping(lambda: f"the state of step {self.kept_step:,} is kept" if self.kept_step else ""):
+            started = time.monotonic()
+            log = EventLog(self.folder, self.step) if self.workers.first else None
+            ahead = self.inputs_from(self.step)
+            for inputs in self._shown(ahead) if log else ahead:
+                self._do_step(inputs, log)
+            if log:
+                log.close()
+                self._finish(time.monotonic() - started, ahead.waited_share)
+
+    def _do_step(self, inputs: Inputs, log: EventLog | None) -> None:
+        events = self.train_step(inputs)
+        if self._is_validated or self._is_last:
+            if log:
+                events[-1] |= self.validation.measure(self.scorer, self.examples)
+                self._keep_best(events[-1])
+                self._note_collapse(events[-1])
+            self.workers.wait()
+        if log:
+            for event in events:
+                log.write(event)
+            if self._is_validated and not self._is_last:
+                log.flush()
+                with uninterrupted():  # a stop in between would not say what is kept
+                    save_state(self.folder, self.state)
+                    self.kept_step = self.step
+
+    def _shown(self, ahead: InputsAhead) -> Iterable[Inputs]:
+        def note() -> str:
+            waited = f"{ahead.waited_share:.0%} waiting for features"
+            return ", ".join(filter(None, (memory_used(self.device), waited)))
+
+        return progress(ahead, total=self.num_steps, what="training", unit="steps", done=self.step, note=note)
+
+    def _keep_best(self, event: dict[str, Any]) -> None:
+        figure, best = self.validation.figure, self.state.best  # less is better
+        value = event.get(figure)
+        if best is None or value is None or value <= best[figure]:
+            self.state.best = {"step": event["step"], figure: value}
+            save_model(self.folder, self.kept_model)
+
+    def _note_collapse(self, event: dict[str, Any]) -> None:
+        if (codebook := self.model.codebook) is not None and codebook.size and event["codewords_in_use"] <= COLLAPSED:
+            in_use = f"{event['codewords_in_use']} of {codebook.size:,} codewords"
+            say(f"note: step {self.step:,}: the codebook collapsed: {in_use} are in use")
+
+    def _finish(self, seconds: float, waited_share: float) -> None:
+        result = {
+            "best": self.state.best,
+            "seconds": round(seconds, 1),
+            "waited_share": round(waited_share, 3),
+            "left_out": self.problems.count,
+            "device": title_of(self.device),
+            "num_processes": self.workers.size,
+            "num_threads": torch.get_num_threads(),  # the last digits of sums depend on it
+        }
+        save_model(self.folder, self.kept_model, last=True)
+        if self.config.stage_weights == "validation":
+            load_model(self.folder, self.kept_model)
+            if (chosen := choose_stage_weights(self.scorer, self.examples)) is not None:
+                result |= {"stage_weights": chosen.weights, "stage_weights_tried": chosen.tried}
+        save_run(self.folder, self.config, self.state.inputs, result)
+        remove_file(self.folder / STATE_FILE, missing_ok=True)

@@ -1,0 +1,188 @@
+"""Training as one Python call, which vlalign-train wraps."""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ...storage.captions.files import choose_protocol, read_captions_about
+from ...storage.common.errors import SettingError
+from ...storage.common.problems import Problems
+from ...storage.common.progress import Listener, report_progress_to
+from ...storage.common.terminal import say
+from ...storage.common.writing import check_folders
+from ...storage.dataset.folder import DatasetFolder, find_dataset
+from ..data.stores import Stores, choose_features, only_features
+from ..objectives import objective_for
+from ..recipes.recipes import RECIPES, describe, make_config, usual_recipe
+from ..recipes.train_config import TrainConfig, refuse_unused
+from ..run_file_names import TENSORBOARD_FOLDER, TEXT_FOLDER
+from ..runs.folder import describe_inputs, find_run, open_run_stores, read_run, trained_before
+from ..runs.names import name_of_run
+from ..runs.run_json import read_config
+
+
+@dataclass(frozen=True)
+class TrainedRun:
+    """A finished training."""
+
+    folder: Path
+    """The run's folder."""
+    config: TrainConfig
+    init: Path | None = None
+    """Folder of the run whose model training started from."""
+    was_trained_before: bool = False
+    """The run was finished already, so nothing was done."""
+    num_left_out: int = 0
+    """Captions and videos that could not be used."""
+
+
+def train(
+    root: Path | str,
+    dataset: str | None = None,
+    *,
+    recipe: str | None = None,
+    protocol: str | None = None,
+    init: str | None = None,
+    run_name: str | None = None,
+    device: str = "auto",
+    settings: Mapping[str, Any] | None = None,
+    on_progress: Listener | None = None,
+    may_be_unused: bool = False,
+) -> TrainedRun:
+    """Train a video-text model on the features and captions of a data set, or resume a training that was stopped.
+
+    Under torchrun or Ray Train, all processes make the same call and train one model together.
+
+    Args:
+        root: Folder of all data sets.
+        dataset: Name of the data set; None: the one prepared data set under ``root``.
+        recipe: Where settings come from that are not given, one of ``recipes.RECIPES``; None: the data set's.
+        protocol: Splits and captions of the data set, as for vlalign-preprocess; None: the recipe's or the usual ones.
+        init: Folder or name of a run whose model training starts from.
+        run_name: Name of the run's folder; None: see ``run_names``.
+        device: "auto" (all GPUs of this machine, or its CPU), "cpu", "cuda" or "cuda:N"; or several, with commas
+            between them. Each has a process, and they share every batch. Under torchrun, each process uses its own
+            GPU.
+        settings: Settings by name, such as ``{"features": "s3d", "num_steps": 1000}``; see ``config.TrainConfig``.
+        on_progress: Called after each step.
+        may_be_unused: Take settings that change nothing with this objective, as some rows of papers' tables have them.
+
+    Returns:
+        The run's folder, and how much was left out.
+
+    Raises:
+        SettingError: A setting cannot be used, or changes nothing with this objective.
+        UserError: Captions, features or the run's folder cannot be used, or the loss is not finite.
+    """
+    given = {name: value for name, value in (settings or {}).items() if value is not None}
+    root = Path(root)
+    folder = find_dataset(root, dataset, having="captions", hint="vlalign-preprocess")
+    init_folder = find_run(root, None, init) if init else None
+    folder, config = _choose_config(folder, given, recipe, protocol, init or "", init_folder)
+    if not may_be_unused:
+        refuse_unused(config, given)
+    run_folder = folder.runs / (run_name or name_of_run(config, init_folder))
+    parts = [run_folder / name for name in (TENSORBOARD_FOLDER, TEXT_FOLDER)]
+    check_folders(*parts, folder.captions, folder.pairs, folder.path / "pair_weights")
+    stores = open_run_stores(folder, config)
+    if trained_before(run_folder, config, describe_inputs(folder, stores, init_folder)):
+        say(f"{run_folder}: trained before with the same settings on the same data; nothing to do")
+        return TrainedRun(run_folder, config, init_folder, was_trained_before=True)
+    is_first = is_first_process()
+    if is_first:
+        named = [name for name, v in (("dataset", dataset), ("protocol", protocol), ("init", init)) if v is not None]
+        _say_settings(config, given, named)
+        if "features" not in given and not _features_of(config.recipe):
+            say(f"note: --features {config.features}: {folder.name} has no other")
+    problems = Problems(quiet=not is_first, file=folder.problems("train"))
+    with report_progress_to(on_progress), problems:
+        train_run(folder, config, run_folder, stores, device=device, init=init_folder, problems=problems)
+    return TrainedRun(run_folder, config, init_folder, num_left_out=problems.count)
+
+
+def _choose_config(
+    folder: DatasetFolder,
+    given: Mapping[str, Any],
+    recipe: str | None,
+    protocol: str | None,
+    init: str,
+    init_folder: Path | None,
+) -> tuple[DatasetFolder, TrainConfig]:
+    """Return the folder with its protocol, and the complete settings."""
+    about = read_captions_about(choose_protocol(folder, protocol or "").captions) or {}
+    objective = given.get("objective") or objective_for(about.get("task", ""))
+    if objective is None and init_folder is not None:
+        objective = read_config(read_run(init_folder)).objective.name
+    recipe = recipe or usual_recipe(objective, folder.name, about.get("protocol", ""), init)
+    folder = choose_protocol(folder, protocol or RECIPES.get(recipe or "", {}).get("protocol", ""))
+    chosen = {**given, "dataset": folder.name, "protocol": folder.protocol} | ({"init": init} if init else {})
+    if "features" in given:
+        chosen["features"] = choose_features(folder, given["features"])
+    elif not _features_of(recipe):
+        chosen["features"] = only_features(folder)
+    if recipe is None and objective is not None:
+        chosen["objective"] = objective
+    return folder, make_config(recipe, chosen)
+
+
+def _features_of(recipe: str | None) -> str:
+    """Return the features that a recipe asks for; empty if it leaves them open."""
+    return RECIPES.get(recipe or "", {}).get("features", "")
+
+
+def _say_settings(config: TrainConfig, given: Mapping[str, Any], also_given: Sequence[str]) -> None:
+    say("\n".join(["settings:", *describe(config, {*given, *also_given})]))
+
+
+def is_first_process() -> bool:
+    """Return whether this is the first of the processes that train one model together, or the only one."""
+    return os.environ.get("RANK", "0") == "0"
+
+
+def train_run(
+    dataset: DatasetFolder,
+    config: TrainConfig,
+    folder: Path,
+    stores: Stores,
+    *,
+    device: str,
+    init: Path | None = None,
+    problems: Problems,
+) -> None:
+    """Train the model of ``config`` into ``folder``, or resume a training that was stopped there.
+
+    Args:
+        dataset: Has the captions.
+        config: The run's settings.
+        folder: The run's folder.
+        stores: The stores of the run's features.
+        device: As for ``train``.
+        init: Folder of the run whose model training starts from.
+        problems: Gets what is left out.
+
+    Raises:
+        UserError: There is nothing to train on, the folder holds a run of other settings, another process trains there,
+            or the loss is not finite.
+    """
+    from ...storage.common.device import AUTO, describe_devices  # imports torch
+    from ..distributed import is_alone
+    from .one_process import train_here
+    from .processes import TrainingJob, devices_sharing, train_on_devices
+
+    if not is_alone():
+        train_here(dataset, config, folder, stores, device=device, init=init, problems=problems)
+        return
+    devices = devices_sharing(device, config.batch_size)
+    say(f"{folder}: computes on {describe_devices(devices)}")
+    if len(devices) > 1:
+        job = TrainingJob(dataset, config, folder, init, ",".join(devices))
+        try:
+            train_on_devices(job, len(devices), problems)
+            return
+        except SettingError as error:  # fewer clips than a batch has
+            if device != AUTO or error.setting != "batch_size":
+                raise
+            say(f"note: --batch-size {error.value} {error.problem}; one process trains alone")
+    train_here(dataset, config, folder, stores, device=devices[0], init=init, problems=problems)

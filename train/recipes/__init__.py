@@ -1,0 +1,1 @@
+"""Complete configurations of a training, and those of the papers."""

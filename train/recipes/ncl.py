@@ -1,0 +1,47 @@
+"""NCL: section 4 and appendices B and C.
+
+NCL fine-tunes CLIP, with CLIP's learning rate; here the features are fixed and the text encoder is BERT.
+"""
+
+from .recipe import Recipe
+
+_NCL: Recipe = {
+    "objective": "ncl",
+    "features": "clip_vit_b32",
+    "text_encoder": "google-bert/bert-base-uncased",
+    "normalized_loss": True,
+    "query_queue": 16_384,
+    "temperature": 0.07,
+    "num_video_layers": 0,  # "the mean pooling (meanP) architecture"
+    "schedule": "cosine",
+    "batch_size": 128,
+    "learning_rate": 1e-4,
+    "weight_decay": 0.0,
+    "max_text_tokens": 32,
+    "validate_every": 200,
+}
+
+RECIPES: dict[str, Recipe] = {
+    "ncl-small": {
+        "objective": "ncl",
+        "normalized_loss": True,
+        "query_queue": 2048,
+        "temperature": 0.05,
+        "num_video_layers": 0,
+    },
+    "ncl-msrvtt": {  # 5 epochs
+        **_NCL,
+        "protocol": "1k-A",
+        "num_steps": 7_000,
+        "warmup_steps": 700,
+        "max_video_tokens": 12,
+    },
+    "ncl-msvd": {**_NCL, "num_steps": 1_140, "warmup_steps": 0, "max_video_tokens": 12},  # 3 epochs
+    "ncl-activitynet": {  # 10 epochs
+        **_NCL,
+        "num_steps": 780,
+        "warmup_steps": 78,
+        "max_video_tokens": 64,
+        "max_text_tokens": 64,
+    },
+}

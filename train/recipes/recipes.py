@@ -1,0 +1,110 @@
+"""Recipes: complete settings, and how they become a run's configuration.
+
+The papers' settings are in ``papers``.
+"""
+
+from collections.abc import Container, Mapping
+from types import MappingProxyType
+from typing import Any
+
+from ...storage.common.errors import SettingError
+from ...storage.profiles import FRAME_MAPS
+from ..objectives import DEFAULT_OBJECTIVE
+from .papers import RECIPES as PAPER_RECIPES
+from .recipe import Recipe
+from .train_config import TrainConfig
+
+__all__ = ["DEFAULT_RECIPE", "RECIPES", "describe", "make_config", "usual_recipe"]
+
+DEFAULT_RECIPE = "default"
+RECIPES = MappingProxyType[str, Recipe](
+    {
+        # No paper's: chosen on five small sets, docs/training.md.
+        DEFAULT_RECIPE: {
+            "objective": "words",
+            "encoder": "words",
+            "max_video_tokens": 64,
+            "max_text_tokens": 128,
+            "num_steps": 0,
+            "batch_size": 128,
+            "learning_rate": 3e-3,
+            "warmup_steps": 20,
+            "schedule": "cosine",
+            "weight_decay": 1e-2,
+            "average": 0.98,
+            "dropout": 0.2,
+            "held_out": 0.1,
+            "stage_weights": "validation",
+        },
+        **PAPER_RECIPES,
+    }
+)
+"""{name: recipe}: the default one, and the papers'."""
+
+
+def usual_recipe(objective: str | None, dataset: str, protocol: str, init: str) -> str | None:
+    """Return the name of the objective's recipe for a data set.
+
+    Args:
+        objective: Name of the objective; None: that of the data set's paper, or else the default recipe's.
+        dataset: Name of the data set.
+        protocol: If not empty, a recipe for this protocol is preferred.
+        init: If not empty, only recipes for fine-tuning count.
+
+    Returns:
+        The paper's recipe, or else the objective's small one, or None if it has neither.
+    """
+    if objective is None:
+        of_paper = usual_recipe(DEFAULT_OBJECTIVE, dataset, protocol, init)
+        return of_paper if of_paper is not None and not of_paper.endswith("-small") else DEFAULT_RECIPE
+    if objective == RECIPES[DEFAULT_RECIPE]["objective"]:
+        return DEFAULT_RECIPE
+    stem = f"{objective}-{dataset}"
+    of_dataset = [name for name in RECIPES if name == stem or name.startswith(f"{stem}-")]
+    usable = [name for name in of_dataset if name.endswith("-finetune") == bool(init)]
+    best = [name for name in usable if not protocol or RECIPES[name].get("protocol", protocol) == protocol]
+    small = f"{objective}-small"
+    return next(iter([*best, *usable, *([small] if small in RECIPES else [])]), None)
+
+
+def make_config(name: str | None, given: Mapping[str, Any]) -> TrainConfig:
+    """Return the configuration of a recipe, some of whose settings are replaced.
+
+    Args:
+        name: Name of a recipe; None for the settings' defaults.
+        given: The settings that replace the recipe's, by name; "dataset" among them.
+
+    Raises:
+        SettingError: There is no such recipe, it needs another setting, or a value cannot be used.
+    """
+    if name is not None and name not in RECIPES:
+        raise SettingError("recipe", name, f"expected one of {', '.join(RECIPES)}")
+    settings = {**(RECIPES[name] if name else {}), **given, "recipe": name or ""}
+    if "video_grid" not in given and given.get("features") not in (None, *FRAME_MAPS):
+        settings.pop("video_grid", None)  # the recipe's features are maps, these are not
+    if not settings.get("features"):
+        raise SettingError(
+            "features",
+            "is missing",
+            "the recipe names none; expected a store's name, such as s3d, or several joined by +",
+        )
+    if name and name.endswith("-finetune") and not settings.get("init"):
+        raise SettingError("recipe", name, "starts from a trained run; pass --init RUN")
+    return TrainConfig.from_flat(settings)
+
+
+def describe(config: TrainConfig, given: Container[str]) -> list[str]:
+    """Return a line for every setting that is used, with its value and where it is from.
+
+    Args:
+        config: The configuration.
+        given: Names of the settings that did not come from the recipe.
+    """
+    recipe = RECIPES.get(config.recipe, {})
+    lines = []
+    unused = config.unused()
+    used = {name: value for name, value in config.flat().items() if name not in unused}
+    for name, value in used.items():
+        source = "given" if name in given else f"recipe {config.recipe}" if recipe.get(name) == value else ""
+        lines.append(f"  {name:<22} {value!s:<30} {source}".rstrip())
+    return lines

@@ -1,0 +1,55 @@
+"""SSML. Retrieval: section 5.1; question answering: section 5.2. Also small settings for MIL-NCE.
+
+What section 5.1 leaves open is from the published trainer of HowTo100M, whose model and data SSML uses.
+"""
+
+from .recipe import Recipe
+
+_SSML: Recipe = {
+    "objective": "ssml",
+    "encoder": "gated",
+    "embedding_size": 6144,
+    "features": "resnet152+i3d_resnext101",
+    "pair_weights": "density",
+    "margin": 0.1,
+    "batch_size": 2048,  # 32 videos of 64 clips
+    "clips_per_video": 64,
+    "intra_video_rate": 0.5,
+    "learning_rate": 1e-3,  # "fixed"
+    "schedule": "constant",
+    "warmup_steps": 0,
+    "weight_decay": 0.0,
+    "num_steps": 500_000,
+    "validate_every": 5_000,
+}
+_SSML_CLIPS = {
+    **_SSML,
+    "pair_weights": "none",
+    "clips_per_video": 0,
+    "batch_size": 256,
+    "num_steps": 10_000,
+    "validate_every": 500,
+}
+
+# Section 5.2 gives only the kind of loss; the rest is as for retrieval.
+_VQA: Recipe = {name: value for name, value in _SSML_CLIPS.items() if name != "intra_video_rate"} | {"objective": "vqa"}
+
+_GATED_SMALL: Recipe = {"encoder": "gated", "embedding_size": 512, "schedule": "constant", "warmup_steps": 0}
+
+RECIPES: dict[str, Recipe] = {
+    "ssml-small": {**_GATED_SMALL, "objective": "ssml"},
+    "ssml-howto100m": _SSML,
+    "ssml-howto100m-baseline": {**_SSML, "pair_weights": "none"},  # HTM-PT of section 6.2
+    "ssml-msrvtt": {**_SSML_CLIPS, "protocol": "1k-A"},  # HTM-no-PT
+    "ssml-msrvtt-finetune": {**_SSML_CLIPS, "protocol": "1k-A"},
+    "ssml-msvd": _SSML_CLIPS,
+    "ssml-msvd-finetune": _SSML_CLIPS,
+    "ssml-lsmdc": _SSML_CLIPS,
+    "ssml-lsmdc-finetune": _SSML_CLIPS,
+    "mil-nce-small": {**_GATED_SMALL, "objective": "mil-nce"},
+    "vqa-msrvtt_qa": _VQA,
+    "vqa-msrvtt_qa-finetune": _VQA,
+    "vqa-msvd_qa": _VQA,
+    "vqa-msvd_qa-finetune": _VQA,
+    "vqa-small": {**_GATED_SMALL, "objective": "vqa"},
+}

@@ -1,0 +1,39 @@
+"""ToCo: section 4.3. The paper gives no dropout rate; BERT's 0.1 is used."""
+
+from .recipe import Recipe
+
+_TOCO: Recipe = {
+    "objective": "toco",
+    "features": "s3d",  # S-100 of Table 1, the best there
+    "text_encoder": "google-bert/bert-base-uncased",
+    "batch_size": 64,
+    "num_steps": 100_000,
+    "learning_rate": 1e-4,
+    "warmup_steps": 10_000,
+    "weight_decay": 1e-5,
+    "num_negatives": 8,
+    "tokens_of_interest": "noun+verb+adj",  # section 3.3
+    "token_loss_weight": 0.5,  # section 5.1
+    "token_score_weight": 0.5,
+    # Section 3.2: "we first embed them separately to the same dimension", then comes the multi-modal encoder.
+    "num_video_layers": 0,
+    "num_fusion_layers": 2,  # not stated; TACo's
+    "max_video_tokens": 48,  # section 4.2
+    "max_text_tokens": 30,
+    "validate_every": 1_000,
+}
+_TOCO_FINETUNED = {**_TOCO, "learning_rate": 2e-5}
+
+RECIPES: dict[str, Recipe] = {
+    "toco-small": {
+        "objective": "toco",
+        "tokens_of_interest": "noun+verb+adj",
+        "num_video_layers": 0,
+        "num_negatives": 3,
+    },
+    "toco-youcook2": _TOCO,
+    "toco-youcook2-finetune": _TOCO_FINETUNED,
+    "toco-msrvtt": {**_TOCO, "protocol": "1k-A-7k"},
+    "toco-msrvtt-finetune": {**_TOCO_FINETUNED, "protocol": "1k-A-7k"},
+    "toco-howto100m": {**_TOCO, "num_steps": 1_000_000, "num_negatives": 16},
+}

@@ -1,0 +1,1 @@
+"""Scores of captions and clips."""

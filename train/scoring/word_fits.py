@@ -1,0 +1,63 @@
+"""How well each word of a text fits a clip over its time, for runs whose score compares words with rows."""
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from ...storage.records import Caption
+from ..data.clips import Clip
+from ..data.recordings import Recordings
+from ..data.text import Words
+from .scorer import CLIP_CHUNK, Scorer
+
+
+class WordFits(NamedTuple):
+    """How well the words of a text fit a clip. Scores of one word can be compared with each other."""
+
+    start_seconds: np.ndarray
+    """When each row starts [T]. The cells of a grid at the same time are one row, by their maximum."""
+    end_seconds: np.ndarray
+    """When the next row starts, or the clip ends [T]: a long clip's rows are not all taken."""
+    words: dict[str, np.ndarray]
+    """{word in lower case: scores [T]}; a word in several pieces has the maximum of them."""
+
+
+@torch.inference_mode()
+def word_fits(scorer: Scorer, captions: Sequence[Caption], clips: Sequence[Clip]) -> Iterator[WordFits | None]:
+    """Yield how well the words of each caption fit the clip at the same index; nothing if the model cannot say.
+
+    Args:
+        scorer: The model.
+        captions: The texts.
+        clips: As many clips.
+
+    Yields:
+        None for a caption without a word that the model knows, and for a clip without rows.
+    """
+    inputs, config = scorer.text_inputs, scorer.config
+    if isinstance(inputs, Words | Recordings) or not config.objective.fits_words:
+        return
+    scorer.model.eval()
+    for first in range(0, len(captions), CLIP_CHUNK):
+        texts, parts = captions[first : first + CLIP_CHUNK], clips[first : first + CLIP_CHUNK]
+        fits_BNM = config.objective.word_fits(scorer.encode_texts(texts), scorer.encode_videos(parts))
+        timed = scorer.features.timed_rows(parts, config.max_video_tokens)
+        for caption, fits_NM, (rows, times) in zip(texts, fits_BNM.float().cpu().numpy(), timed, strict=True):
+            yield _of_clip(inputs.words_of_tokens(caption), fits_NM[:, : len(rows)], times)
+
+
+def _of_clip(words: Sequence[tuple[int, str]], fits_NM: np.ndarray, times: np.ndarray) -> WordFits | None:
+    tokens_of: dict[str, list[int]] = {}
+    for token, word in words:
+        if word and token < len(fits_NM):
+            tokens_of.setdefault(word, []).append(token)
+    if not tokens_of or not fits_NM.shape[1]:
+        return None
+    starts, rows = np.unique(times[:, 0], return_index=True)
+    return WordFits(
+        starts,
+        np.append(starts[1:], times[-1:, 1]),
+        {word: np.maximum.reduceat(fits_NM[tokens].max(axis=0), rows) for word, tokens in tokens_of.items()},
+    )

@@ -1,0 +1,75 @@
+"""Files of a run that anybody may have made: each is read, or refused in one line, at a cost in proportion to its
+size."""
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+from safetensors import safe_open
+
+from ..storage.common.errors import UserError, unreadable
+from ..storage.common.files import check_regular, sha256_of
+
+TRAIN_AGAIN = "train the run again"
+BEGIN_ANEW = "remove it, and the run begins anew"
+
+
+@contextlib.contextmanager
+def refusing(path: Path, todo: str = TRAIN_AGAIN) -> Iterator[None]:
+    """Turn whatever libraries raise for a damaged file into one line that ends with what to do.
+
+    Raises:
+        UserError: The file is damaged, or a pipe, whose opening would not end.
+    """
+    check_regular(path)
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:  # transformers, tokenizers, safetensors and torch raise nearly everything
+        raise _refused(path, error, todo) from None
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":  # from tokenizers' Rust code; its type cannot be imported
+            raise
+        raise _refused(path, error, todo) from None
+
+
+def _refused(path: Path, error: BaseException, todo: str) -> UserError:
+    return unreadable(path, "not as a training writes it", error, todo)
+
+
+def read_shapes(path: Path, prefix: str = "", todo: str = TRAIN_AGAIN) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of the tensors in a safetensors file.
+
+    The library has checked them against the size of the file.
+
+    Args:
+        path: The file.
+        prefix: Only tensors whose names begin with this, which is left out of the result.
+        todo: What the error tells the user to do.
+
+    Raises:
+        UserError: It is not a safetensors file.
+    """
+    with refusing(path, todo), safe_open(path, framework="pt") as file:
+        names = [name for name in file.offset_keys() if name.startswith(prefix)]
+        return {name.removeprefix(prefix): tuple(file.get_slice(name).get_shape()) for name in names}
+
+
+def sha256_of_tensors(path: Path) -> str:
+    """Return the SHA-256 of a safetensors file.
+
+    Raises:
+        UserError: It is none. A file with a hole costs nothing to send, and hashing it could take hours.
+    """
+    read_shapes(path)
+    return sha256_of(path)
+
+
+def difference(expected: dict[str, tuple[int, ...]], there: dict[str, tuple[int, ...]]) -> str | None:
+    """Return the first tensor whose shape is not as expected, in words; None if all are."""
+    names = sorted(name for name in expected.keys() | there.keys() if expected.get(name) != there.get(name))
+    if not names:
+        return None
+    shapes = (list(shape) if (shape := tensors.get(names[0])) is not None else "none" for tensors in (expected, there))
+    return "{}: expected {}, there {}".format(names[0], *shapes)
