@@ -50,8 +50,6 @@ ALLOWED = {
     "extract/encoders/custom.py": {"importlib.import_module": "a module that --trust names"},
     "preprocess/language.py": {"import_module": "spaCy's languages, from a table in the same file"},
     "preprocess/tag.py": {"spacy.load": "a pipeline that is an installed package"},
-    "ray_jobs/rehearsal/machine.py": {"subprocess.run": "the ray program beside this Python"},
-    "ray_jobs/rehearsal/stages.py": {"subprocess.Popen": "a command of ours, by python_command"},
     "storage/cli/all_commands.py": {"importlib.import_module": "commands, from a table in the same file"},
     "storage/common/children.py": {"pickle.loads": "an error that was pickled in the same line"},
     "storage/common/connections.py": {"subprocess.Popen": "a process of a command, by python_command"},

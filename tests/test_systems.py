@@ -14,16 +14,14 @@ MODULES = sorted(
     for folder in FOLDERS
     for path in (TOP / folder).rglob("*.py")
 )
-SCRIPTS = {"vlalign.ray_jobs.rehearse", "vlalign.ray_jobs.rehearsal.stubs"}
 each_system = pytest.mark.parametrize("system", SYSTEMS)
 
 
 @pytest.mark.slow
 @each_system
 def test_every_module_is_imported(system, tmp_path):
-    names = [name for name in MODULES if name not in SCRIPTS]
-    assert len(names) > 300
-    done = run_on(system, tmp_path, f"import importlib\nfor name in {names}:\n    importlib.import_module(name)")
+    assert len(MODULES) > 250
+    done = run_on(system, tmp_path, f"import importlib\nfor name in {MODULES}:\n    importlib.import_module(name)")
     assert done.returncode == 0, done.stderr[-3000:]
 
 

@@ -18,7 +18,6 @@ from ray.scripts.scripts import submit
 from vlalign.ray_jobs.extraction import main as extract_main
 from vlalign.ray_jobs.indexing import main as index_main
 from vlalign.ray_jobs.preprocessing import main as preprocess_main
-from vlalign.ray_jobs.rehearse import main as rehearse_main
 from vlalign.ray_jobs.training import main as train_main
 
 TOP = Path(__file__).resolve().parents[2]
@@ -258,7 +257,6 @@ SCRIPTS = {
     "preprocess.py": preprocess_main,
     "index.py": index_main,
     "train.py": train_main,
-    "rehearse.py": rehearse_main,
 }
 
 

@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 import pytest
-from helpers.clusters import START_TIMED_OUT, STARTS, network
+from helpers.clusters import START_TIMED_OUT, STARTS, TOP, network
 from helpers.needs import PROGRAM, SYSTEM, missing_programs, missing_rights, need
 from vlalign.ray_jobs.cluster import connect
 from vlalign.storage.common.errors import UserError
@@ -140,11 +140,12 @@ def test_nobody_else_reaches_reads_or_lends_code_to_a_local_ray(network, tmp_pat
 
 
 @pytest.mark.slow
-def test_the_rehearsals_ray_listens_on_loopback_only(network):
+def test_the_ray_of_a_benchmark_listens_on_loopback_only(network):
     need(SYSTEM, missing_rights())
     need(PROGRAM, missing_programs("unshare", "nsenter", "ip"))
     program = (
-        "import os, sys; from pathlib import Path; from vlalign.ray_jobs.rehearsal.machine import LocalRay\n"
+        f"import os, sys; from pathlib import Path; sys.path.append({str(TOP / 'tests')!r})\n"
+        "from benchmarks.howto100m.local_ray import LocalRay\n"
         "ray = LocalRay(1, os.environ)\n"
         "try:\n"
         "    ray.start()\n"

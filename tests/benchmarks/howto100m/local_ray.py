@@ -1,4 +1,4 @@
-"""A Ray of the rehearsal's own on this machine, and the processes that belong to it."""
+"""A Ray of the benchmark's own on this machine, and the processes that belong to it."""
 
 import contextlib
 import os
@@ -16,9 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ray._private.ray_constants import ENABLE_RAY_CLUSTERS_ENV_VAR
-
-from ...storage.common.errors import UserError
-from ...storage.common.programs import without_current_folder
+from vlalign.storage.common.errors import UserError
+from vlalign.storage.common.programs import without_current_folder
 
 SECRET = "RAY_AUTH_TOKEN"
 START_SECONDS = 300

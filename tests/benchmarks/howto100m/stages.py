@@ -1,4 +1,4 @@
-"""The stages of the rehearsal: what each one calls, and how it is killed and continued."""
+"""The stages of the benchmark: what each one calls, and how it is killed and continued."""
 
 import contextlib
 import os
@@ -10,10 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ...storage.common.errors import UserError
-from ...storage.common.programs import python_command
-from ...storage.common.terminal import say
-from .machine import LocalRay, Usage, disk_bytes
+from vlalign.storage.common.errors import UserError
+from vlalign.storage.common.programs import python_command
+from vlalign.storage.common.terminal import say
+
+from .local_ray import LocalRay, Usage, disk_bytes
 
 POLL_SECONDS = 0.05
 LOG_TAIL = 1500
@@ -23,7 +24,7 @@ MOST_CONTINUED = 3
 
 @dataclass(frozen=True)
 class Stage:
-    """A step of the rehearsal: a command whose repetition continues it."""
+    """A step of the benchmark: a command whose repetition continues it."""
 
     name: str
     module: str
@@ -106,7 +107,7 @@ def run_stage(stage: Stage, ray: LocalRay, killer: Killer, folder: Path, log: Pa
     Raises:
         UserError: The command failed.
     """
-    say(f"rehearsal: {stage.name}, {stage.count:,} {stage.unit}")
+    say(f"howto100m: {stage.name}, {stage.count:,} {stage.unit}")
     moments, kills, num_continued = killer.moments(stage), [], 0
     usage, disk_before, began = Usage(ray), disk_bytes(folder), time.monotonic()
     with usage.watched(), log.open("ab") as output:
@@ -124,11 +125,11 @@ def run_stage(stage: Stage, ray: LocalRay, killer: Killer, folder: Path, log: Pa
             if code is not None:
                 num_continued += 1
                 if not kills or num_continued > MOST_CONTINUED:
-                    raise UserError(f"rehearsal: {stage.name} ended with code {code}; {log} ends with: {_tail(log)}")
+                    raise UserError(f"howto100m: {stage.name} ended with code {code}; {log} ends with: {_tail(log)}")
     killer.num_left_over = len(moments)
     seconds = time.monotonic() - began
     took = f"{seconds:,.0f} s, {usage.processor_seconds:,.0f} s of the processor"
-    say(f"rehearsal: {stage.name} took {took}, killed: {', '.join(kills) or 'nothing'}")
+    say(f"howto100m: {stage.name} took {took}, killed: {', '.join(kills) or 'nothing'}")
     added = max(disk_bytes(folder) - disk_before, 0)
     return Measured(stage, seconds, usage.processor_seconds, usage.memory_bytes, added, kills)
 
@@ -146,7 +147,7 @@ def _wait(
         if moments and time.monotonic() - began >= moments[0]:
             moments.pop(0)
             kills.append(killer.kill(driver, ray))
-            say(f"rehearsal: killed a {kills[-1]} of {stage.name} after {time.monotonic() - began:,.0f} s")
+            say(f"howto100m: killed a {kills[-1]} of {stage.name} after {time.monotonic() - began:,.0f} s")
             if kills[-1] == "driver":
                 return None
         time.sleep(POLL_SECONDS)

@@ -1,4 +1,4 @@
-"""The rehearsal of HowTo100M: its checks find what is lost or twice, and it survives kills."""
+"""The benchmark of HowTo100M: its checks find what is lost or twice, and it survives kills."""
 
 import json
 import random
@@ -9,14 +9,13 @@ import sys
 
 import pyarrow.parquet as pq
 import pytest
-from helpers.clusters import SCRIPTS, network
+from benchmarks.howto100m.checks import check_captions, check_features
+from benchmarks.howto100m.run import main, table_of
+from benchmarks.howto100m.stages import Killer, Measured, Stage
+from benchmarks.howto100m.synthetic import FEATURES, FRAME_SECONDS, MODULE, TAGGER, SyntheticDataset, write_stubs
+from helpers.clusters import TOP, network
 from vlalign.extract.cli.extract import main as extract_main
 from vlalign.preprocess.cli import main as preprocess_main
-from vlalign.ray_jobs.rehearsal.checks import check_captions, check_features
-from vlalign.ray_jobs.rehearsal.made import FRAME_SECONDS, MadeDataset
-from vlalign.ray_jobs.rehearsal.main import main, table_of
-from vlalign.ray_jobs.rehearsal.stages import Killer, Measured, Stage
-from vlalign.ray_jobs.rehearsal.stubs import FEATURES, MODULE, TAGGER, write_stubs
 from vlalign.storage.captions.files import part_path
 from vlalign.storage.common.errors import UserError
 from vlalign.storage.dataset.folder import DatasetFolder
@@ -27,8 +26,8 @@ __all__ = ["network"]  # a fixture
 @pytest.fixture(scope="module")
 def extracted(tmp_path_factory):
     """Seven videos that the plain commands extracted and prepared."""
-    folder = tmp_path_factory.mktemp("rehearsal")
-    dataset, made = DatasetFolder(folder / "data", "howto100m"), MadeDataset(7, 0)
+    folder = tmp_path_factory.mktemp("howto100m")
+    dataset, made = DatasetFolder(folder / "data", "howto100m"), SyntheticDataset(7, 0)
     profile = write_stubs(folder / "stubs")
     assert made.write(dataset) == sum(len(video.clips) for video in made)
     call = ["--root", str(dataset.root), "--dataset", "howto100m"]
@@ -48,7 +47,7 @@ def done(extracted, tmp_path):
 
 
 def test_the_data_set_has_the_statistics_of_howto100m():
-    videos = [MadeDataset(300, 1).video(number) for number in range(300)]
+    videos = [SyntheticDataset(300, 1).video(number) for number in range(300)]
     clips = [clip for video in videos for clip in video.clips]
     assert len(clips) / len(videos) == pytest.approx(113, rel=0.05)
     assert sum(len(clip.text.split()) for clip in clips) / len(clips) == pytest.approx(4, rel=0.05)
@@ -58,7 +57,7 @@ def test_the_data_set_has_the_statistics_of_howto100m():
 
 def test_every_caption_begins_before_its_video_ends():
     """That of video 11 would not if its start were rounded up."""
-    for video in map(MadeDataset(12, 0).video, range(12)):
+    for video in map(SyntheticDataset(12, 0).video, range(12)):
         assert video.clips[-1].start_seconds < FRAME_SECONDS * len(video.colours)
 
 
@@ -72,11 +71,11 @@ def test_a_video_that_is_lost_twice_or_another_is_found(done, damage):
     dataset, made = done
     (shard,) = dataset.features(FEATURES).glob("*.h5")
     if damage == "lost":
-        made = MadeDataset(8, 0)
+        made = SyntheticDataset(8, 0)
     elif damage == "twice":
         shutil.copy(shard, shard.with_name(f"{1:020d}-00000000.h5"))
     else:
-        made = MadeDataset(7, 1)
+        made = SyntheticDataset(7, 1)
     with pytest.raises(UserError, match="checksum of v0" if damage == "other" else "videos in all shards"):
         check_features(dataset, made)
 
@@ -131,8 +130,8 @@ def test_a_folder_with_something_in_it_is_refused(tmp_path, capsys):
 
 @pytest.mark.slow
 def test_two_thousand_videos_survive_four_kills(tmp_path, network):
-    folder = tmp_path / "rehearsal"
-    command = [sys.executable, str(SCRIPTS / "rehearse.py"), "--videos", "2000", "--kills", "4"]
+    folder = tmp_path / "work"
+    command = [sys.executable, str(TOP / "tests/benchmarks/howto100m/run.py"), "--videos", "2000", "--kills", "4"]
     done = subprocess.run(
         [*network, *command, "--folder", str(folder)], capture_output=True, text=True, timeout=3600, check=False
     )

@@ -6,25 +6,24 @@ from itertools import chain
 from pathlib import Path
 
 import numpy as np
+from vlalign.storage.captions.files import part_path, read_table
+from vlalign.storage.captions.idf import read_idf
+from vlalign.storage.common.errors import UserError
+from vlalign.storage.common.files import read_jsonl
+from vlalign.storage.dataset.folder import DatasetFolder
+from vlalign.storage.shards.format import COLUMNS, checksum
+from vlalign.storage.stores.feature_store import FeatureStore
+from vlalign.storage.stores.maintenance import verify
+from vlalign.train.run_file_names import EVENTS_FILE, METRICS_FILE, QUERIES_FILE
+from vlalign.train.search.index import open_parts
 
-from ...storage.captions.files import part_path, read_table
-from ...storage.captions.idf import read_idf
-from ...storage.common.errors import UserError
-from ...storage.common.files import read_jsonl
-from ...storage.dataset.folder import DatasetFolder
-from ...storage.shards.format import COLUMNS, checksum
-from ...storage.stores.feature_store import FeatureStore
-from ...storage.stores.maintenance import verify
-from ...train.run_file_names import EVENTS_FILE, METRICS_FILE, QUERIES_FILE
-from ...train.search.index import open_parts
-from .made import HELD_OUT_NAME, TAGS, MadeDataset, MadeVideo
-from .stubs import FEATURES, rows_of
+from .synthetic import FEATURES, HELD_OUT_NAME, TAGS, SyntheticDataset, SyntheticVideo, rows_of
 
 LEAST_SECONDS = 5.0
 """The shortest clip, as in SSML, section 5.1."""
 
 
-def check_features(dataset: DatasetFolder, made: MadeDataset) -> str:
+def check_features(dataset: DatasetFolder, made: SyntheticDataset) -> str:
     """Compare the store with the pictures: each video once in all shards, with the right rows.
 
     Raises:
@@ -45,7 +44,7 @@ def check_features(dataset: DatasetFolder, made: MadeDataset) -> str:
     return f"features: {made.num_videos:,} videos once each, {num_rows:,} rows with the checksums of their pictures"
 
 
-def check_captions(dataset: DatasetFolder, made: MadeDataset) -> str:
+def check_captions(dataset: DatasetFolder, made: SyntheticDataset) -> str:
     """Compare the table of captions with the file, in order, with words and tags; and the counts of words."""
     rows, counts, num_captions = _stored_captions(dataset), Counter[tuple[str, str]](), 0
     for video in made:
@@ -59,7 +58,7 @@ def check_captions(dataset: DatasetFolder, made: MadeDataset) -> str:
     return f"captions: {num_captions:,} once each and in order, with words and tags; {len(idf):,} words counted"
 
 
-def _captions_of(video: MadeVideo) -> Iterator[tuple[str, float, float, str, list[str], list[str]]]:
+def _captions_of(video: SyntheticVideo) -> Iterator[tuple[str, float, float, str, list[str], list[str]]]:
     for clip in video.clips:
         start, end = clip.start_seconds, clip.end_seconds
         if end - start < LEAST_SECONDS:
@@ -76,7 +75,7 @@ def _stored_captions(dataset: DatasetFolder) -> Iterator[tuple]:
         yield from zip(*(table[name].to_pylist() for name in columns), strict=True)
 
 
-def check_index(dataset: DatasetFolder, made: MadeDataset, run: str) -> str:
+def check_index(dataset: DatasetFolder, made: SyntheticDataset, run: str) -> str:
     """Check that the index has each video once."""
     parts = open_parts(dataset.path / "index" / run)
     indexed = Counter(chain.from_iterable(part.video_ids for part in parts))
@@ -94,11 +93,11 @@ def check_run(folder: Path, num_steps: int, num_held_out: int) -> str:
     _expect("steps of the training", steps, list(range(1, num_steps + 1)))
     asked = folder / "on" / HELD_OUT_NAME
     if not (asked / METRICS_FILE).exists():
-        raise UserError(f"rehearsal: {asked / METRICS_FILE} is missing")
+        raise UserError(f"howto100m: {asked / METRICS_FILE} is missing")
     _expect("captions of the evaluation", len(read_jsonl(asked / QUERIES_FILE)), num_held_out)
     return f"training: {num_steps:,} steps, each once; evaluation: {num_held_out:,} captions"
 
 
 def _expect(what: str, found: object, expected: object) -> None:
     if found != expected:
-        raise UserError(f"rehearsal: {what}: {found!s:.300}, expected {expected!s:.300}")
+        raise UserError(f"howto100m: {what}: {found!s:.300}, expected {expected!s:.300}")

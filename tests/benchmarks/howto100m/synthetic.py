@@ -3,6 +3,10 @@
 Of the real one it has the form of the JSON, the captions per video, the words per caption, and the lengths of clips
 and videos: 1.22 million videos of 6.5 minutes with 110 captions each, of 4 seconds and 4 words that are no stop words
 (Miech et al. 2019, section 3). Its pictures are flat colours, and its words have no meaning.
+
+Two stand-ins for the expensive parts belong to it, a network and a tagger, which the steps load like any other. Both
+are in a folder on PYTHONPATH. The network is an encoder of one's own (docs/encoders.md); the tagger is an installed
+spaCy pipeline, whose tokens are those of spaCy's English.
 """
 
 import json
@@ -13,9 +17,8 @@ from functools import cache, cached_property
 from pathlib import Path
 
 import numpy as np
-
-from ...storage.dataset.folder import DatasetFolder
-from ...storage.records import VideoRecord
+from vlalign.storage.dataset.folder import DatasetFolder
+from vlalign.storage.records import VideoRecord
 
 FRAME_SECONDS = 64
 FEWEST_FRAMES, MOST_FRAMES = 3, 9
@@ -53,7 +56,7 @@ class Clip:
 
 
 @dataclass(frozen=True)
-class MadeVideo:
+class SyntheticVideo:
     """A video, and what is said in it. Both are drawn when they are asked for, the same each time."""
 
     number: int
@@ -94,18 +97,18 @@ class MadeVideo:
 
 
 @dataclass(frozen=True)
-class MadeDataset:
-    """The videos of a rehearsal."""
+class SyntheticDataset:
+    """All videos of the data set."""
 
     num_videos: int
     seed: int
 
-    def __iter__(self) -> Iterator[MadeVideo]:
+    def __iter__(self) -> Iterator[SyntheticVideo]:
         return map(self.video, range(self.num_videos))
 
-    def video(self, number: int) -> MadeVideo:
+    def video(self, number: int) -> SyntheticVideo:
         """Return a video."""
-        return MadeVideo(number, self.seed)
+        return SyntheticVideo(number, self.seed)
 
     @property
     def num_held_out(self) -> int:
@@ -185,3 +188,79 @@ def film(colours: np.ndarray) -> bytes:
 
 def _chunk(name: bytes, content: bytes) -> bytes:
     return name + struct.pack("<I", len(content)) + content
+
+
+FEATURES, TAGGER = "mean_colours", "letter_tagger"
+MODULE, DIMENSION = "mean_colours_network", 32
+STUBBED = (
+    "the network (mean colours instead of s3d), the tagger (spaCy's tokens, tags by first letters), the word vectors "
+    "(random), and the pictures (8 x 8 pixels, not compressed)"
+)
+NETWORK = f"""
+from torch import nn
+
+class MeanColours(nn.Module):
+    def forward(self, frames):
+        return frames.float().mean(dim=(2, 3)).repeat(1, {DIMENSION})[:, :{DIMENSION}]
+
+def make(weights):
+    return MeanColours()
+"""
+PIPELINE = f"""
+import spacy
+from spacy.language import Language
+
+@Language.component("tags_by_letter")
+def tags(doc):
+    for token in doc:
+        token.pos_ = {TAGS!r}.get(token.text[0], "X")
+    return doc
+
+def load(**_):
+    pipeline = spacy.blank("en")
+    pipeline.add_pipe("tags_by_letter", name="tagger")
+    return pipeline
+"""
+PROFILE = {
+    "name": FEATURES,
+    "model": "mean colour",
+    "weights": "none",
+    "fps": 1 / FRAME_SECONDS,
+    "window": 1,
+    "stride": 1,
+    "short_side_px": WIDTH,
+    "crop_px": WIDTH,
+    "resize": "bilinear, libswscale",
+    "value_range": "0..255",
+    "mean": [0, 0, 0],
+    "std": [1, 1, 1],
+    "tail": "none",
+    "layer": "mean",
+    "dimension": DIMENSION,
+    "precision": "fp32",
+    "network": f"{MODULE}:make",
+}
+
+
+def write_stubs(folder: Path) -> Path:
+    """Write network and tagger into a folder. Return the file that names the network."""
+    about = folder / f"{TAGGER}-1.0.dist-info"
+    for made in (folder / TAGGER, about):
+        made.mkdir(parents=True)
+    (folder / f"{MODULE}.py").write_text(NETWORK)
+    (folder / TAGGER / "__init__.py").write_text(PIPELINE)
+    (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {TAGGER}\nVersion: 1.0\n")
+    profile = folder / "mean_colours.json"
+    profile.write_text(json.dumps(PROFILE))
+    return profile
+
+
+def rows_of(video: SyntheticVideo) -> dict[str, np.ndarray]:
+    """Return the columns of a shard that the network gives for a video."""
+    starts = np.arange(len(video.colours), dtype="<f8") * FRAME_SECONDS
+    return {
+        "features": np.tile(video.colours.astype("<f2"), (1, DIMENSION))[:, :DIMENSION],
+        "start_seconds": starts,
+        "end_seconds": starts + FRAME_SECONDS,
+        "valid_frames": np.ones(len(starts), "<i4"),
+    }

@@ -1,27 +1,37 @@
-"""The rehearsal as one call: make the data set, run all stages, check what they wrote, and print one table."""
+"""The benchmark as one call: make the data set, run all stages, check what they wrote, and print one table."""
 
 import argparse
 import os
 import random
 import shutil
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from ...storage.cli.command import run_command
-from ...storage.cli.parser import new_parser
-from ...storage.common.errors import SettingError
-from ...storage.common.exit_codes import EXIT_DONE
-from ...storage.common.processes import available_cores
-from ...storage.common.terminal import number_of, say, show
-from ...storage.dataset.folder import DatasetFolder
-from .checks import check_captions, check_features, check_index, check_run
-from .machine import LocalRay, disk_bytes
-from .made import HELD_OUT_NAME, MadeDataset
-from .real import NUM_MACHINES, SOURCES, worked_out
-from .stages import Killer, Measured, Stage, run_stage
-from .stubs import FEATURES, MODULE, STUBBED, TAGGER, write_stubs
+sys.path[:0] = [str(Path(__file__).resolve().parents[2])]
 
-DATASET, RUN = "howto100m", "rehearsal"
+from benchmarks.howto100m.checks import check_captions, check_features, check_index, check_run
+from benchmarks.howto100m.local_ray import LocalRay, disk_bytes
+from benchmarks.howto100m.real_costs import NUM_MACHINES, SOURCES, worked_out
+from benchmarks.howto100m.stages import Killer, Measured, Stage, run_stage
+from benchmarks.howto100m.synthetic import (
+    FEATURES,
+    HELD_OUT_NAME,
+    MODULE,
+    STUBBED,
+    TAGGER,
+    SyntheticDataset,
+    write_stubs,
+)
+from vlalign.storage.cli.command import run_command
+from vlalign.storage.cli.parser import new_parser
+from vlalign.storage.common.errors import SettingError
+from vlalign.storage.common.exit_codes import EXIT_DONE
+from vlalign.storage.common.processes import available_cores
+from vlalign.storage.common.terminal import number_of, say, show
+from vlalign.storage.dataset.folder import DatasetFolder
+
+DATASET, RUN = "howto100m", "benchmark"
 NUM_STEPS, BATCH_SIZE = 20, 64
 EMBEDDING_SIZE = 32
 """Small, so that the index of 200,000 videos fits on a disk."""
@@ -46,7 +56,7 @@ HEADER = (
 
 
 def plan_stages(
-    root: Path, made: MadeDataset, num_captions: int, profile: Path, vectors: Path, num_cores: int
+    root: Path, made: SyntheticDataset, num_captions: int, profile: Path, vectors: Path, num_cores: int
 ) -> list[Stage]:
     """Return the stages, in order."""
     extracting = ["--features", str(profile), "--trust", MODULE, "--workers", str(num_cores), "--cpus-per-worker", "1"]
@@ -60,7 +70,7 @@ def plan_stages(
         "preprocess": ("ray_jobs.preprocessing", tagging, num_captions, "captions"),
         "train": ("ray_jobs.training", training, NUM_STEPS, "steps"),
         "index": ("ray_jobs.indexing", [RUN], made.num_videos, "videos"),
-        "evaluate": ("train.cli_evaluate", [RUN, "--on", HELD_OUT_NAME], made.num_held_out, "captions"),
+        "evaluate": ("train.cli.evaluate", [RUN, "--on", HELD_OUT_NAME], made.num_held_out, "captions"),
     }
     at = ["--root", str(root), "--dataset", DATASET]
     return [
@@ -84,19 +94,19 @@ def environment(folder: Path) -> dict[str, str]:
     return {**os.environ, **own}
 
 
-def rehearse(folder: Path, num_videos: int, num_kills: int, seed: int, num_cores: int) -> list[Measured]:
+def run_benchmark(folder: Path, num_videos: int, num_kills: int, seed: int, num_cores: int) -> list[Measured]:
     """Make the data set in ``folder``, run all stages, and check what they wrote.
 
     Raises:
         UserError: A stage failed, or something is lost, twice or wrong.
     """
     root, log = folder / "data", folder / "log.txt"
-    dataset, made = DatasetFolder(root, DATASET), MadeDataset(num_videos, seed)
+    dataset, made = DatasetFolder(root, DATASET), SyntheticDataset(num_videos, seed)
     folder.mkdir(parents=True, exist_ok=True)
     profile = write_stubs(folder / "stubs")
     num_captions = made.write(dataset)
     table, vectors = made.write_held_out(dataset), made.write_word_vectors(folder / "stubs" / "vectors.txt")
-    say(f"rehearsal: {num_videos:,} videos and {num_captions:,} captions made, {disk_bytes(root) / 1e6:,.0f} MB")
+    say(f"howto100m: {num_videos:,} videos and {num_captions:,} captions made, {disk_bytes(root) / 1e6:,.0f} MB")
     stages = plan_stages(root, made, num_captions, profile, vectors, num_cores)
     ray = LocalRay(num_cores, environment(folder))
     killer, measured = Killer(num_kills, stages, random.Random(seed)), []
@@ -141,7 +151,7 @@ def _row(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def rehearse_command(args: argparse.Namespace) -> int:
+def benchmark_command(args: argparse.Namespace) -> int:
     """Run the command."""
     for name, value, least in (("videos", args.videos, 2), ("kills", args.kills, 0), ("cores", args.cores, 1)):
         if value < least:
@@ -150,7 +160,7 @@ def rehearse_command(args: argparse.Namespace) -> int:
     if folder.exists() and any(folder.iterdir()):
         raise SettingError("folder", folder, "not empty; expected a new folder, which is removed in the end")
     show(f"stubbed: {STUBBED}; everything else is the real program")
-    measured = rehearse(folder, args.videos, args.kills, args.seed, args.cores)
+    measured = run_benchmark(folder, args.videos, args.kills, args.seed, args.cores)
     num_captions = next(each.stage.count for each in measured if each.stage.name == "preprocess")
     show(table_of(measured, num_captions))
     shutil.rmtree(folder)
@@ -158,13 +168,13 @@ def rehearse_command(args: argparse.Namespace) -> int:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the command ``rehearse.py`` and return its exit code."""
+    """Run the command ``run.py`` and return its exit code."""
     parser = new_parser(
-        "rehearse",
-        "Rehearse HowTo100M on this machine: make videos and captions with its statistics, run plan, extraction, "
+        "howto100m",
+        "A benchmark of HowTo100M on this machine: make videos and captions with its statistics, run plan, extraction, "
         "preprocessing, training, indexing and evaluation on a Ray of its own, kill drivers and workers meanwhile, "
         "check that nothing is lost or twice, and print what it took beside what the real thing takes.",
-        "python ray_jobs/rehearse.py --videos 2000 --kills 4",
+        "python tests/benchmarks/howto100m/run.py --videos 2000 --kills 4",
     )
     parser.add_argument("--videos", type=int, default=2000, help="number of videos (default: 2000)")
     parser.add_argument("--kills", type=int, default=4, help="SIGKILLs at random moments of random stages (default: 4)")
@@ -173,8 +183,12 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument(
         "--folder",
         type=Path,
-        default=Path("vlalign_rehearsal"),
-        help="new folder for everything, removed if all went well (default: ./vlalign_rehearsal). For each video it "
+        default=Path("vlalign_howto100m"),
+        help="new folder for everything, removed if all went well (default: ./vlalign_howto100m). For each video it "
         "takes about 0.25 MB",
     )
-    return run_command(rehearse_command, parser, argv)
+    return run_command(benchmark_command, parser, argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

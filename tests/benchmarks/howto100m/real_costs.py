@@ -6,7 +6,7 @@ number comes from; "not measured" stands where none is known.
 
 from dataclasses import dataclass
 
-from ...train.search.windows import WINDOW_SECONDS
+from vlalign.train.search.windows import WINDOW_SECONDS
 
 NUM_VIDEOS, NUM_CAPTIONS, SECONDS = 1_200_000, 136_000_000, 134_000 * 3600
 WINDOWS_A_SECOND = sum(2 / length for length in WINDOW_SECONDS)
@@ -31,7 +31,7 @@ SOURCES = (
     "1.32 dollars an hour for a g6.4xlarge is assumed and was not looked up; it is about AWS's price on demand in "
     "us-east-1. Spot machines cost less.",
     "3,358 captions a second on two cores, 1.34 GB for both, first pass 2 minutes and 19 core minutes for ten cores: "
-    "tests/benchmarks/README.md, Preprocessing. The disk is this rehearsal's, per caption.",
+    "tests/benchmarks/README.md, Preprocessing. The disk is this benchmark's, per caption.",
     "20 million captions: 49.9 s on two cores for the file that is mapped, 7.8 s and 40 bytes each for the clips, 0.6 "
     "GB in each process: tests/benchmarks/README.md, Training on many captions. Steps on a GPU were not measured.",
     f"{NUM_WINDOWS / 1e6:.0f} million windows (train/search/windows.py). On one core, 10 million are encoded in 224 s. "

@@ -1,1 +1,0 @@
-"""A rehearsal of HowTo100M on one machine: a synthetic data set goes through all steps while processes are killed."""
