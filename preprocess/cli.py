@@ -7,9 +7,8 @@ from pathlib import Path
 
 from ..storage.cli.command import run_command
 from ..storage.cli.parser import Parser, command_parser, next_call
-from ..storage.common.errors import SettingError, UserError
-from ..storage.common.exit_codes import EXIT_DONE, EXIT_INCOMPLETE
-from ..storage.common.processes import available_cores
+from ..storage.common.errors import EXIT_DONE, EXIT_INCOMPLETE, SettingError, UserError
+from ..storage.common.system import available_cores
 from ..storage.common.terminal import say, show
 from ..storage.dataset.folder import DatasetFolder
 from .corpus_statistics import format_statistics

@@ -11,7 +11,7 @@ from functools import partial
 from itertools import islice
 
 from ..storage.common.problems import Problems
-from ..storage.common.processes import InOrder
+from ..storage.common.process_pool import InOrder
 from ..storage.common.progress import progress
 from ..storage.records import VideoRecord
 from .chunks import Pieces, ReadPiece, captions_among

@@ -14,10 +14,11 @@ from typing import Any
 
 from ..storage.common.errors import SettingError, UserError
 from ..storage.common.files import sha256_of
-from ..storage.common.folder_lock import only_process_in
+from ..storage.common.locks import only_process_in
 from ..storage.common.problems import Problems
-from ..storage.common.processes import InOrder, available_cores, in_processes
+from ..storage.common.process_pool import InOrder, in_processes
 from ..storage.common.progress import Listener, report_progress_to
+from ..storage.common.system import available_cores
 from ..storage.common.terminal import number_of, say
 from ..storage.common.writing import check_folders
 from ..storage.dataset.folder import DatasetFolder

@@ -20,7 +20,7 @@ from ..storage.captions.idf import read_counts, write_idf
 from ..storage.common.errors import refuse_unreadable
 from ..storage.common.files import read_json, write_json
 from ..storage.common.problems import Problems
-from ..storage.common.processes import InOrder
+from ..storage.common.process_pool import InOrder
 from ..storage.common.progress import progress
 from ..storage.common.signals import keeping
 from ..storage.common.terminal import say

@@ -18,8 +18,7 @@ from ray.train.v2.api.exceptions import TrainingFailedError
 
 from ..storage.cli.command import run_command
 from ..storage.cli.parser import command_parser
-from ..storage.common.errors import SettingError, UserError, VlalignError
-from ..storage.common.exit_codes import EXIT_INCOMPLETE, EXIT_MISTAKE
+from ..storage.common.errors import EXIT_INCOMPLETE, EXIT_MISTAKE, SettingError, UserError, VlalignError
 from ..storage.common.signals import Stopped
 from ..storage.common.terminal import say
 from ..storage.remote.links import trust, trusted_links

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from ..extract.pipeline.work_list import WorkList
 from ..storage.shards import read_shard
-from ..storage.stores.folder import current_shards
+from ..storage.stores.feature_store import current_shards
 
 
 class Written:

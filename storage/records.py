@@ -2,17 +2,54 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
 
-from .common.validation import PROFILE_RULES, TEXT, check_text
+from .common.validation import DATASET_NAME, check_text, is_count, is_number
 
 EXACT, NVDEC = "exact", "nvdec"
 """Values of ``Profile.decoding``."""
+
+
+@dataclass(frozen=True)
+class _Check:
+    """The allowed values of a field."""
+
+    expected: str
+    allows: Callable[[Any], bool]
+
+
+_COUNT = _Check("an integer above 0", is_count)
+_COLOUR = _Check(
+    "three numbers", lambda value: isinstance(value, list | tuple) and len(value) == 3 and all(map(is_number, value))
+)
+_TEXT = _Check("a text", lambda value: isinstance(value, str))
+PROFILE_CHECKS = {
+    "name": _Check(
+        "letters, digits, '.', '_' and '-', because it names a folder",
+        lambda value: isinstance(value, str) and DATASET_NAME.fullmatch(value) is not None,
+    ),
+    "fps": _Check(
+        "a number above 0, or null if rows are spread evenly over the video",
+        lambda value: value is None or (is_number(value) and value > 0),
+    ),
+    "window": _COUNT,
+    "stride": _COUNT,
+    "short_side_px": _Check(
+        "an integer, 0 if it does not apply", lambda value: is_count(value) or (is_number(value) and value == 0)
+    ),
+    "crop_px": _Check(
+        "an integer above 0, or null for the whole frame", lambda value: value is None or is_count(value)
+    ),
+    "mean": _COLOUR,
+    "std": _COLOUR,
+    "dimension": _COUNT,
+}
+"""By field of a profile. All other fields are texts."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,14 +106,14 @@ class Profile:
         names = [field.name for field in fields(cls)]
         faults = [f"field {name!r} is unknown; expected {', '.join(names)}" for name in values if name not in names]
         for name in names:
-            rule = PROFILE_RULES.get(name, TEXT)
+            check = PROFILE_CHECKS.get(name, _TEXT)
             if name == "decoding" and name not in values:
                 continue
             if name not in values:
-                faults.append(f"field {name!r} is missing; expected {rule.expected}")
-            elif not rule.allows(values[name]):
+                faults.append(f"field {name!r} is missing; expected {check.expected}")
+            elif not check.allows(values[name]):
                 value = json.dumps(values[name], default=repr)[:80]
-                faults.append(f"field {name!r} is {value}; expected {rule.expected}")
+                faults.append(f"field {name!r} is {value}; expected {check.expected}")
         return faults
 
     @property

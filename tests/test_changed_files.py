@@ -53,7 +53,7 @@ PLACES = {
     "storage/common/tensor_files.py open": OWN,
     "storage/hub/loading.py _processor_files": OWN,
     "storage/remote/store.py fetch": "asks a server",
-    "storage/shards/plan.py lay_out": "in memory",
+    "storage/shards/write.py lay_out": "in memory",
     "storage/common/user_state.py writable_state_file": "the user's own state, which is in no data set",
     "storage/captions/word_vectors.py write_word_vectors": "an open file",
     "train/data/text.py save": "a folder with a random name, in one that make_folder has checked",

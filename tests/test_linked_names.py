@@ -24,7 +24,7 @@ from vlalign.preprocess.datasets import DATASETS
 from vlalign.preprocess.first_pass_log import survey_log
 from vlalign.storage.cli.store import main as store_main
 from vlalign.storage.common.errors import UserError
-from vlalign.storage.common.files import one_at_a_time
+from vlalign.storage.common.locks import one_at_a_time
 from vlalign.storage.dataset.folder import DatasetFolder
 from vlalign.storage.records import VideoRecord
 from vlalign.train.cli.evaluate import main as evaluate_main

@@ -51,8 +51,8 @@ ALLOWED = {
     "preprocess/language.py": {"import_module": "spaCy's languages, from a table in the same file"},
     "preprocess/tag.py": {"spacy.load": "a pipeline that is an installed package"},
     "storage/cli/all_commands.py": {"importlib.import_module": "commands, from a table in the same file"},
-    "storage/common/children.py": {"pickle.loads": "an error that was pickled in the same line"},
-    "storage/common/connections.py": {"subprocess.Popen": "a process of a command, by python_command"},
+    "storage/common/child_process.py": {"pickle.loads": "an error that was pickled in the same line"},
+    "storage/common/child_connection.py": {"subprocess.Popen": "a process of a command, by python_command"},
     "storage/hub/loading.py": {
         "AutoModel.from_config": "the wrapper itself",
         "AutoModel.from_pretrained": "the wrapper itself",

@@ -92,7 +92,7 @@ def test_a_video_is_decoded_as_on_linux(system, tmp_path, short_video):
 
 CHILDREN = """
 import os, subprocess, sys, time
-from vlalign.storage.common.children import Child, ChildCrashed
+from vlalign.storage.common.child_process import Child, ChildCrashed
 from vlalign.storage.common.errors import UserError
 
 child = Child("the toy", "toy_child", {"TOY": "1"})
@@ -111,7 +111,7 @@ gone.stop(time.monotonic())
 """
 TOY_CHILD = """
 import os
-from vlalign.storage.common.children import run_child
+from vlalign.storage.common.child_process import run_child
 
 def main():
     run_child(work)
@@ -132,13 +132,12 @@ def test_processes_exchange_messages(system, tmp_path):
 
 
 LOCKS = """
-import sys
 import subprocess
 import sys
 from pathlib import Path
 from vlalign.storage.common.errors import UserError
-from vlalign.storage.common.files import one_at_a_time, write_text
-from vlalign.storage.common.folder_lock import only_process_in
+from vlalign.storage.common.files import write_text
+from vlalign.storage.common.locks import one_at_a_time, only_process_in
 
 place, link = Path("made/here/lock"), Path("link")
 with only_process_in(place, "trains"):

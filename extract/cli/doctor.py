@@ -6,7 +6,7 @@ from dataclasses import asdict
 
 from ...storage.cli.command import run_command
 from ...storage.cli.parser import Parser, command_parser
-from ...storage.common.exit_codes import EXIT_DONE, EXIT_INCOMPLETE
+from ...storage.common.errors import EXIT_DONE, EXIT_INCOMPLETE
 from ...storage.common.terminal import show
 from .examination import examine
 

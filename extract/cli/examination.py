@@ -11,8 +11,8 @@ from pathlib import Path
 
 from ...storage.common.errors import UserError, reason_of
 from ...storage.common.packages import EXTRAS, NEEDED, install_command, package_version
-from ...storage.common.processes import available_cores
 from ...storage.common.programs import find_program
+from ...storage.common.system import available_cores
 
 LEAST_DISK_BYTES = 2 << 30
 """With less, a store of a small data set may not fit."""

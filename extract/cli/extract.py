@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 from ...storage.cli.command import run_command
 from ...storage.cli.parser import Parser, command_parser, next_call
-from ...storage.common.errors import SettingError, UserError
-from ...storage.common.exit_codes import EXIT_DONE, EXIT_INCOMPLETE
+from ...storage.common.errors import EXIT_DONE, EXIT_INCOMPLETE, SettingError, UserError
 from ...storage.common.terminal import say, show
 from ...storage.dataset.folder import DatasetFolder
 from ...storage.hub.names import is_hub_name

@@ -18,7 +18,7 @@ import av
 import numpy as np
 from PIL import ExifTags, Image
 
-from ...storage.common.files import IMAGE_SUFFIXES
+from ...storage.dataset.media_types import IMAGE_SUFFIXES
 from .container import MAX_PIXELS, check_size
 from .errors import VideoError, short_reason
 from .frames import Decoding, Pictures

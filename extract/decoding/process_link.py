@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 from multiprocessing.connection import Connection
 
-from ...storage.common.connections import Entrance, connect
+from ...storage.common.child_connection import Entrance, connect
 from ...storage.common.system import AS_IT_IS, IS_LINUX
 from . import frame_memory
 from .frame_memory import FrameMemory

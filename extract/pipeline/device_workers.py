@@ -13,10 +13,10 @@ from multiprocessing.connection import Connection
 
 import torch
 
-from ...storage.common.children import STOP_SECONDS, Child, Ended, ready_of, run_child
+from ...storage.common.child_process import STOP_SECONDS, Child, Ended, ready_of, run_child
 from ...storage.common.device import find_device, use_tf32
-from ...storage.common.processes import available_cores
 from ...storage.common.signals import uninterrupted
+from ...storage.common.system import available_cores
 from ...storage.dataset.folder import DatasetFolder
 from ..settings import ExtractionSettings
 from .jobs import Job

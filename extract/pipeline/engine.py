@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 
 from ...storage.common.files import file_identity
-from ...storage.common.processes import available_cores
+from ...storage.common.system import available_cores
 from ...storage.records import NVDEC
 from ..decoding.decode import Finished, Started
 from ..decoding.errors import VideoError

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from ...storage.common.problems import Problems
-from ...storage.common.processes import available_cores
+from ...storage.common.system import available_cores
 from ...storage.common.terminal import say
 from ...storage.records import Profile
 from ..settings import ExtractionSettings

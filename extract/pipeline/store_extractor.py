@@ -14,7 +14,7 @@ from ...storage.hub.names import is_hub_name, read_hub_name
 from ...storage.profiles import PROFILES
 from ...storage.records import EXACT
 from ...storage.shards import Shard, read_shard
-from ...storage.stores.folder import shard_files
+from ...storage.stores.feature_store import shard_files
 from ..encoders.custom import is_own_encoder
 from ..encoders.weights_places import remember_place
 from ..extractor import NAMED, Extractor, load_extractor

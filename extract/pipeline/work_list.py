@@ -10,12 +10,12 @@ from functools import cached_property
 from pathlib import Path
 
 from ...storage.common.errors import UserError
-from ...storage.common.files import file_identity, one_at_a_time, read_jsonl, write_jsonl
+from ...storage.common.files import file_identity, read_jsonl, write_jsonl
+from ...storage.common.locks import one_at_a_time
 from ...storage.dataset.folder import DatasetFolder
 from ...storage.records import Failure, VideoRecord
 from ...storage.shards.names import written_at_ns
-from ...storage.stores.feature_store import FeatureStore
-from ...storage.stores.folder import is_store
+from ...storage.stores.feature_store import FeatureStore, is_store
 
 OLDER_NS = 3600 * 10**9
 """An hour: the clocks of machines differ, and a video is read some time before its shard is written."""

@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ...storage.common.errors import SettingError, UserError
-from ...storage.common.files import IMAGE_SUFFIXES, SOUND_SUFFIXES, VIDEO_SUFFIXES
 from ...storage.common.problems import Problems
-from ...storage.common.processes import available_cores, worker_processes
+from ...storage.common.process_pool import worker_processes
 from ...storage.common.progress import progress
+from ...storage.common.system import available_cores
 from ...storage.common.terminal import number_of, say
 from ...storage.common.writing import make_folder
 from ...storage.dataset.folder import DatasetFolder
+from ...storage.dataset.media_types import IMAGE_SUFFIXES, SOUND_SUFFIXES, VIDEO_SUFFIXES
 from ...storage.dataset.trusted_folders import AllowedFolders, allow_folder, refuse_other_folders
 from ...storage.exchange.readers import feature_files
 from ...storage.profiles import LOGMEL

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 from ..common.errors import READ_ERRORS, UserError, refuse_unreadable
 from ..common.files import check_regular, read_json, write_json
-from ..common.processes import InOrder
+from ..common.process_pool import InOrder
 from ..common.progress import progress
 from ..common.tensor_files import SUFFIX, KeptTensors, TensorWriter
 from ..common.validation import is_text

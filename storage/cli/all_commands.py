@@ -4,7 +4,7 @@ import difflib
 import importlib
 import sys
 
-from ..common.exit_codes import EXIT_DONE, EXIT_MISTAKE
+from ..common.errors import EXIT_DONE, EXIT_MISTAKE
 from ..common.packages import what_is_missing
 from ..common.terminal import messages_on_terminal, warn
 from .parser import Parser, new_parser

@@ -13,9 +13,7 @@ import threading
 import traceback
 from collections.abc import Callable, Iterator
 
-from ..common.errors import SettingError, UserError
-from ..common.exit_codes import EXIT_INCOMPLETE, EXIT_MISTAKE, EXIT_SIGNAL
-from ..common.openmp import limit_spinning
+from ..common.errors import EXIT_INCOMPLETE, EXIT_MISTAKE, EXIT_SIGNAL, SettingError, UserError
 from ..common.packages import package_version, what_is_missing
 from ..common.programs import refuse_planted_libraries, start_programs_without_current_folder
 from ..common.progress import TerminalProgress, report_progress_to
@@ -30,6 +28,13 @@ Command = Callable[[argparse.Namespace], int]
 """Runs with the parsed arguments and returns the exit code."""
 EXIT_SECONDS = 3.0
 """How long a stopped command waits for threads that still compute or fetch."""
+SPIN_COUNT = "10000"
+"""Rounds that a waiting OpenMP thread spins before it sleeps: a fraction of a millisecond.
+
+The default of libgomp, 300,000 rounds, is several milliseconds. If another program holds the core of the thread that is
+waited for, spinning uses up this program's own share of the machine. Short waits, such as between the layers of a
+network on free cores, still pass without sleep. Measured in ``tests/benchmarks/busy.py``.
+"""
 
 
 def run_command(command: Command, parser: Parser, argv: list[str] | None) -> int:
@@ -149,3 +154,13 @@ def _stop_code(error: BaseException) -> int:
     """Return the exit code if a signal caused the error, else 0. Interrupted code fails in many ways."""
     stop = next((cause for cause in _causes(error) if isinstance(cause, KeyboardInterrupt)), None)
     return EXIT_SIGNAL + getattr(stop, "number", signal.SIGINT) if stop else 0
+
+
+def limit_spinning() -> None:
+    """Let OpenMP threads sleep after a short wait, in this process and its children.
+
+    Call it before torch is imported, because OpenMP reads its settings when it is loaded. A setting of the user stays.
+    Results do not change.
+    """
+    if "torch" not in sys.modules and "OMP_WAIT_POLICY" not in os.environ:
+        os.environ.setdefault("GOMP_SPINCOUNT", SPIN_COUNT)

@@ -11,8 +11,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from ..common.errors import UserError
-from ..common.exit_codes import EXIT_DONE, EXIT_MISTAKE
+from ..common.errors import EXIT_DONE, EXIT_MISTAKE, UserError
 from ..common.packages import package_version
 from .option_files import as_option_file, read_option_file
 

@@ -7,8 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from ..common.errors import UserError
-from ..common.exit_codes import EXIT_DONE, EXIT_INCOMPLETE
+from ..common.errors import EXIT_DONE, EXIT_INCOMPLETE, UserError
 from ..common.problems import Problems
 from ..common.terminal import harmless, number_of, say, show
 from ..common.writing import check_folders
@@ -20,9 +19,8 @@ from ..profiles import split_features
 from ..records import Weights
 from ..remote.store import link_store
 from ..stores import maintenance as care
-from ..stores.description import describe
-from ..stores.feature_store import FeatureStore
-from ..stores.folder import current_shards, shard_files, stores_in
+from ..stores.feature_store import FeatureStore, current_shards, shard_files, stores_in
+from ..stores.store_info import describe
 from .command import run_command
 from .parser import Parser, add_dataset, add_messages, formatted, new_parser
 

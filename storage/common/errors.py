@@ -1,4 +1,4 @@
-"""Exceptions of vlalign, and the one line that a damaged file becomes."""
+"""Exceptions of vlalign, the exit codes of its commands, and the one line that a damaged file becomes."""
 
 import contextlib
 from collections.abc import Iterator
@@ -19,6 +19,8 @@ READ_ERRORS: tuple[type[Exception], ...] = (
 )
 """Errors that libraries raise for a file whose content does not match its name."""
 MAX_REASON_CHARACTERS = 300
+EXIT_DONE, EXIT_INCOMPLETE, EXIT_MISTAKE, EXIT_SIGNAL = 0, 1, 2, 128
+"""Exit codes of all commands. ``EXIT_SIGNAL`` is added to the signal's number: 130 after Ctrl-C, 143 after SIGTERM."""
 
 
 class VlalignError(Exception):

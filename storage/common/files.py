@@ -1,108 +1,23 @@
-"""Files that are written whole or not at all, and reading of small text files."""
+"""Small files of text and JSON: written whole or not at all, and read up to a limit; hashes of files."""
 
 import contextlib
 import glob
 import hashlib
 import json
 import stat
-import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from .errors import UserError, refuse_unreadable
 from .progress import progress
-from .system import try_lock
-from .writing import make_folder, open_own, remove_file, written_whole
+from .writing import remove_file, written_whole
 
 IDENTITY_BYTES = 1 << 16
 LARGE_BYTES = 1 << 30
 """Reading a file of this size takes seconds."""
 MOST_JSON_BYTES, MOST_LINE_BYTES = 1 << 26, 1 << 24
 """Of a file of JSON, and of a line of one. The largest that commands write have a thousandth of it."""
-TURN_SECONDS, LOOK_SECONDS = 10.0, 0.02
-"""How long to wait for a lock, and how often to try. Locks are held for much less; after this time something else is
-wrong, such as a network file system without locks.
-"""
-# Suffixes of what extract/decoding/ reads. ``.264`` and ``.265`` are none: names end in numbers, too.
-VIDEO_SUFFIXES = (
-    ".mp4",
-    ".mkv",
-    ".webm",
-    ".avi",
-    ".mov",
-    ".m4v",
-    ".mpg",
-    ".mpeg",
-    ".ts",
-    ".flv",
-    ".wmv",
-    ".ogv",
-    ".3gp",
-    ".gif",
-    ".m2ts",
-    ".mts",
-    ".m2t",
-    ".vob",
-    ".mpe",
-    ".m2p",
-    ".m1v",
-    ".m2v",
-    ".mxf",
-    ".asf",
-    ".f4v",
-    ".3g2",
-    ".mj2",
-    ".qt",
-    ".ismv",
-    ".mk3d",
-    ".divx",
-    ".ogm",
-    ".rm",
-    ".rmvb",
-    ".dv",
-    ".dif",
-    ".nut",
-    ".ivf",
-    ".y4m",
-    ".apng",
-    ".obu",
-    ".h264",
-    ".avc",
-    ".h265",
-    ".hevc",
-)
-IMAGE_SUFFIXES = (".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".avif")
-SOUND_SUFFIXES = (".wav", ".mp3", ".mp2", ".flac", ".m4a", ".m4b", ".ogg", ".oga", ".opus", ".mka", ".weba", ".wma")
-
-
-@contextmanager
-def one_at_a_time(path: Path, seconds: float | None = None) -> Iterator[None]:
-    """Let one process at a time read, change and write ``path``.
-
-    A file beside it is locked; the lock ends with the process at the latest. On a file system without locks, processes
-    do not wait for each other.
-
-    Args:
-        path: The file.
-        seconds: How long to wait for the others at most (default: ``TURN_SECONDS``).
-
-    Raises:
-        UserError: The file that is locked is a link, or no regular file.
-    """
-    make_folder(path.parent)
-    with open_own(path.with_name(f".{path.name}.lock"), "a", other_names=True) as lock:
-        deadline = time.monotonic() + (TURN_SECONDS if seconds is None else seconds)
-        while time.monotonic() < deadline:
-            try:
-                try_lock(lock)
-                break
-            except BlockingIOError:
-                time.sleep(LOOK_SECONDS)
-            except OSError:
-                break
-        yield
 
 
 def remove_unfinished(path: Path) -> int:

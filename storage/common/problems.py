@@ -4,8 +4,7 @@ from collections import Counter
 from pathlib import Path
 from typing import TextIO
 
-from .errors import UserError
-from .exit_codes import EXIT_DONE, EXIT_INCOMPLETE
+from .errors import EXIT_DONE, EXIT_INCOMPLETE, UserError
 from .terminal import harmless, say, warn
 from .writing import make_folder, open_own
 

@@ -1,4 +1,4 @@
-"""Differences between operating systems: locks, reading at an offset, flushing, and limits of a process.
+"""Differences between operating systems: locks, reading at an offset, flushing, cores, and limits of a process.
 
 Windows has no ``fcntl`` and no ``resource``, and lacks many names of ``os``, ``signal`` and ``mmap``; macOS lacks some
 names as well. Other modules take from here what is not there everywhere.
@@ -179,3 +179,8 @@ def signal_self(number: int) -> None:
         signal.raise_signal(number)
     else:
         os.kill(os.getpid(), number)
+
+
+def available_cores() -> int:
+    """Return the number of CPU cores available to this process."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

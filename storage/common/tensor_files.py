@@ -16,7 +16,8 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from .errors import UserError, refuse_unreadable
-from .files import check_regular, one_at_a_time, remove_unfinished
+from .files import check_regular, remove_unfinished
+from .locks import one_at_a_time
 from .system import advise
 from .terminal import say
 from .writing import written_whole

@@ -1,11 +1,21 @@
-"""How browsers show the videos of a data set."""
+"""Suffixes of videos, images and sounds, and how browsers show them."""
 
 from pathlib import Path
 from typing import Literal
 
-from ..common.files import IMAGE_SUFFIXES
 from ..records import VideoRecord
 
+# What extract/decoding/ reads. ``.264`` and ``.265`` are left out: names end in numbers, too.
+# fmt: off
+VIDEO_SUFFIXES = (
+    ".mp4", ".mkv", ".webm", ".avi", ".mov", ".m4v", ".mpg", ".mpeg", ".ts", ".flv", ".wmv", ".ogv", ".3gp",
+    ".gif", ".m2ts", ".mts", ".m2t", ".vob", ".mpe", ".m2p", ".m1v", ".m2v", ".mxf", ".asf", ".f4v", ".3g2",
+    ".mj2", ".qt", ".ismv", ".mk3d", ".divx", ".ogm", ".rm", ".rmvb", ".dv", ".dif", ".nut", ".ivf", ".y4m",
+    ".apng", ".obu", ".h264", ".avc", ".h265", ".hevc",
+)
+# fmt: on
+IMAGE_SUFFIXES = (".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".avif")
+SOUND_SUFFIXES = (".wav", ".mp3", ".mp2", ".flac", ".m4a", ".m4b", ".ogg", ".oga", ".opus", ".mka", ".weba", ".wma")
 MEDIA_TYPES = {
     ".mp4": "video/mp4",
     ".m4v": "video/mp4",

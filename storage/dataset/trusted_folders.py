@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..common.errors import UserError
-from ..common.files import one_at_a_time, write_json
+from ..common.files import write_json
+from ..common.locks import one_at_a_time
 from ..common.terminal import note_once
 from ..common.user_state import state_file, writable_state_file
 from ..common.writing import SAFE_FLAGS

@@ -15,8 +15,8 @@ from typing import NoReturn
 import numpy as np
 
 from ..common.errors import UserError
-from ..common.files import VIDEO_SUFFIXES
 from ..common.terminal import one_line
+from ..dataset.media_types import VIDEO_SUFFIXES
 from ..untrusted.limits import Tree
 from ..untrusted.pickles import pickle_tree
 from .array_files import FEATURE_SUFFIXES, open_arrays

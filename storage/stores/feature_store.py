@@ -1,29 +1,67 @@
-"""The feature store: a folder of shards with one profile. A shard that has its final name is complete (``shards``)."""
+"""Feature stores on disk: folders of shards with one profile. A shard with its final name is complete (``shards``)."""
 
-import zlib
+from __future__ import annotations
+
+import contextlib
+import os
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import DTypeLike
 
+from ..common.errors import UserError
+from ..common.terminal import note_once
+from ..profiles import PROFILES
 from ..records import StoredVideo, VideoFeatures
+from ..remote.store import RemoteStore, is_stub, remote_store
 from ..shards.format import Shard
+from ..shards.names import in_order, stamp_of
+from ..shards.read import ShardRows, read_shard
 from ..shards.rewrite import ShardPart
-from .snapshot import Snapshot
-from .store import Clip, Window
+from .store import Clip, Window, checksum_of_all, rows_of_clip
 
 T = TypeVar("T")
 
+ROW_MASK = 0xFFFFFFFF
+PREFETCHED_BYTES = 1 << 30
+"""Rows are assumed to be in memory still until this many more bytes were asked for. Asking again would take half as
+long as copying them.
+"""
+NO_ROWS, NO_TIMES = np.empty((0, 0)), np.empty(0)
+TIMES_AT_ONCE = 32
+"""Shards on another machine whose times are asked for at the same time."""
 
-def checksum_of_all(checksums: dict[bytes, int]) -> int:
-    """Return one checksum of all videos, which does not depend on their order.
 
-    Args:
-        checksums: Checksum of the rows by video id in UTF-8.
-    """
-    return sum(zlib.crc32(video_id, checksum) for video_id, checksum in checksums.items()) % 2**63
+def shard_files(folder: Path) -> list[Path]:
+    """Return the shards in a folder, in order: of two with the same video the later one counts."""
+    try:
+        with os.scandir(folder) as entries:
+            names = [entry.name for entry in entries if entry.name.endswith(".h5") and not entry.name.startswith(".")]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    return [folder / name for name in in_order(names)]
+
+
+def current_shards(folder: Path) -> list[Path]:
+    """Return the shards that count, in order. For a remote store these are the ones that it has now."""
+    return remote.update() if (remote := remote_store(folder)) else shard_files(folder)
+
+
+def is_store(folder: Path) -> bool:
+    """Return True if the folder, or the remote store that it stands for, has shards."""
+    try:
+        return bool(shard_files(folder) or ((remote := remote_store(folder)) and remote.names()))
+    except UserError:  # opening the store reports why it cannot be read
+        return True
+
+
+def stores_in(folder: Path) -> list[str]:
+    """Return the names of the folders in ``folder`` that are stores."""
+    return sorted(path.name for path in folder.glob("*") if is_store(path))
 
 
 class FeatureStore:
@@ -163,3 +201,225 @@ class FeatureStore:
                 return read(snapshot)
             except FileNotFoundError:  # the store was compacted: the same rows are in other shards now
                 self._snapshot = Snapshot(self.folder, self.MAX_OPEN_SHARDS)
+
+
+class Snapshot:
+    """The shards of a store at one time, and where each video lies in them.
+
+    Nothing in a snapshot changes, except which files are open and which rows were asked for.
+    """
+
+    def __init__(self, folder: Path, max_open_shards: int) -> None:
+        """Read the index of every shard.
+
+        Raises ``UserError`` if there are none, or if two profiles or weights are mixed.
+        """
+        self.folder, self.max_open_shards = folder, max_open_shards
+        self.remote = remote_store(folder)
+        self.shards = _read_shards(folder, self.remote)
+        self._check()
+        # Shard number and row of its index in one integer, so that a million videos need little memory.
+        self.positions: dict[str, int] = {}
+        for number, shard in enumerate(self.shards):
+            first = number << 32
+            ids = [video_id.decode() for video_id in shard.videos["video_id"].tolist()]
+            self.positions.update(zip(ids, range(first, first + len(ids)), strict=True))
+        self._open: dict[int, ShardRows] = {}
+        self._prefetched: dict[str, tuple[int, int, int, ShardRows]] = {}
+        """By video: rows [low, high) that were lately asked for, the video's first row in its shard, and that shard."""
+        self._prefetched_bytes = 0
+
+    def _check(self) -> None:
+        if undated := [shard.path.name for shard in self.shards if not stamp_of(shard.path.name)]:
+            note_once(
+                f"note: {self.folder}: {len(undated):,} shards, such as {undated[0]!a}, have no valid time in their "
+                "names; they count as the oldest"
+            )
+        first = self.shards[0]
+        for shard in self.shards:
+            if shard.key != first.key:
+                raise UserError(
+                    f"{self.folder}: mixed features: {shard.path.name} has {shard.describe()}, {first.path.name} has "
+                    f"{first.describe()}; keep one and remove the other"
+                )
+
+    def locate(self, video_id: str) -> tuple[Shard, int]:
+        """Return the shard that a video is read from, and its row in that shard's index."""
+        position = self.positions[video_id]
+        return self.shards[position >> 32], position & ROW_MASK
+
+    def shard_of(self, video_ids: Sequence[str]) -> np.ndarray:
+        """Return the number of the shard that each video is read from."""
+        return np.fromiter((self.positions[video_id] >> 32 for video_id in video_ids), np.int64, len(video_ids))
+
+    def spans(self, video_ids: Sequence[str]) -> np.ndarray:
+        """Return when the first row of each video starts and its last row ends, float64 [N, 2]."""
+        positions = np.fromiter((self.positions[video_id] for video_id in video_ids), np.int64, len(video_ids))
+        numbers, of_positions = np.unique(positions >> 32, return_inverse=True)
+        groups = np.split(np.argsort(of_positions, kind="stable"), np.cumsum(np.bincount(of_positions))[:-1])
+
+        def read(place: int) -> tuple[np.ndarray, np.ndarray]:
+            shard = self.shards[numbers[place]]
+            of_videos = shard.videos[positions[groups[place]] & ROW_MASK]
+            first, num_rows = of_videos["first_row"], of_videos["num_rows"]
+            has_rows = num_rows > 0
+            spans = np.full((len(of_videos), 2), np.nan)
+            starts, ends = self._times(shard, int(numbers[place])) if has_rows.any() else (NO_TIMES, NO_TIMES)
+            spans[has_rows, 0] = starts[first[has_rows]]
+            spans[has_rows, 1] = ends[(first + num_rows)[has_rows] - 1]
+            return groups[place], spans
+
+        spans = np.full((len(positions), 2), np.nan)
+        with ThreadPoolExecutor(TIMES_AT_ONCE if self.remote else 1) as pool:
+            for group, of_group in pool.map(read, range(len(numbers))):
+                spans[group] = of_group
+        return spans
+
+    def _times(self, shard: Shard, number: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return when each row of a shard starts and ends, without fetching the other rows."""
+        if number not in self._open and self.remote and is_stub(shard.path):
+            return self.remote.times(shard)
+        columns = self._rows_of(number).columns
+        return columns["start_seconds"], columns["end_seconds"]
+
+    def parts(self) -> list[ShardPart]:
+        """Return every shard with its videos that are in use; later shards replaced the others."""
+        positions = np.sort(np.fromiter(self.positions.values(), np.int64, len(self.positions)))
+        borders = np.searchsorted(positions, np.arange(len(self.shards) + 1) << 32)
+        kept = (positions[low:high] & ROW_MASK for low, high in pairwise(borders))
+        return [ShardPart(shard, rows) for shard, rows in zip(self.shards, kept, strict=True)]
+
+    def about(self, video_id: str) -> StoredVideo:
+        """Return what the index says about a video."""
+        shard, index = self.locate(video_id)
+        video = shard.videos[index]
+        return StoredVideo(
+            video_id=video_id,
+            num_rows=int(video["num_rows"]),
+            duration_seconds=float(video["duration_seconds"]),
+            source=video["source"].decode(),
+            decoder=video["decoder"].decode(),
+            partial=video["partial"].decode(),
+        )
+
+    def rows(self, video_id: str) -> tuple[ShardRows, int]:
+        """Return the open shard that a video is read from, and its row in that shard's index."""
+        position = self.positions[video_id]
+        return self._rows_of(position >> 32), position & ROW_MASK
+
+    def _rows_of(self, number: int) -> ShardRows:
+        rows = self._open.get(number)
+        if rows is None:
+            shard = self.shards[number]
+            rows = self._open[number] = self.remote.rows(shard) if self.remote else ShardRows(shard)
+            while len(self._open) > self.max_open_shards:
+                with contextlib.suppress(StopIteration, RuntimeError):  # another thread was faster
+                    self._open.pop(next(iter(self._open)), None)  # closes once no array refers to it
+                self._prefetched.clear()
+        return rows
+
+    def _columns(self, video_id: str, *names: str) -> list[np.ndarray]:
+        rows, index = self.rows(video_id)
+        first, num_rows = rows.first_rows[index], rows.num_rows[index]
+        return [rows.columns[name][first : first + num_rows] for name in names]
+
+    def windows(self, clips: Sequence[Clip]) -> list[Window]:
+        """Return the rows that each clip touches."""
+        if self.remote:  # fetches several shards at once
+            numbers = {self.positions[video_id] >> 32 for video_id, _, _ in clips} - self._open.keys()
+            self.remote.fetch_all(self.shards[number].path for number in numbers)
+        for video_id, _, _ in clips:
+            self.rows(video_id)  # opens all shards, and so asks for their times, before any is waited for
+        windows = []
+        for video_id, start_seconds, end_seconds in clips:
+            starts, ends = self._columns(video_id, "start_seconds", "end_seconds")
+            part = rows_of_clip(starts, ends, start_seconds, end_seconds)
+            windows.append((video_id, part.start, part.stop))
+        return windows
+
+    def get_rows(self, windows: Sequence[Window], *, check: bool) -> list[np.ndarray]:
+        """Return the features of each window.
+
+        Rows that were not asked for lately are asked of the disk all at once, in the order in which they lie there.
+
+        Args:
+            windows: The rows to return.
+            check: Compare the rows of each video with their checksum; raises ``UserError`` for damage.
+        """
+        parts: list[np.ndarray] = [NO_ROWS] * len(windows)
+        new = []
+        prefetched = self._prefetched
+        for index, (video_id, low, high) in enumerate(windows):  # kept short: of 20 microseconds, copying takes 16
+            known = prefetched.get(video_id)
+            if known is None or low < known[0] or high > known[1]:
+                new.append((self.positions[video_id], index))
+            else:
+                first = known[2]
+                parts[index] = known[3].features[first + low : first + high]
+        for _, index in sorted(new):
+            parts[index] = self._prefetch(*windows[index])
+        if check:
+            for video_id, _, _ in windows:
+                self._check_rows(video_id)
+        return parts
+
+    def _prefetch(self, video_id: str, low: int, high: int) -> np.ndarray:
+        """Ask the disk for rows [low, high) of a video, except those that it was already asked for."""
+        rows, index = self.rows(video_id)
+        first = rows.first_rows[index]
+        known_low, known_high, _, _ = self._prefetched.get(video_id, (low, low, first, rows))
+        if low > known_high or high < known_low:  # no row in common: remember only the new rows
+            known_low = known_high = low
+        self._prefetched_bytes += rows.prefetch(first + low, first + known_low)
+        self._prefetched_bytes += rows.prefetch(first + known_high, first + high)
+        if self._prefetched_bytes > PREFETCHED_BYTES:
+            self._prefetched_bytes = 0
+            self._prefetched.clear()
+        self._prefetched[video_id] = min(low, known_low), max(high, known_high), first, rows
+        return rows.features[first + low : first + high]
+
+    def _check_rows(self, video_id: str) -> None:
+        rows, index = self.rows(video_id)
+        if rows.is_damaged(index):
+            raise UserError(
+                f"{rows.shard.path}: the rows of {video_id!r} are damaged; drop them with vlalign-store repair "
+                f"{self.folder}, then run vlalign-extract again"
+            )
+
+    def record(self, window: Window, features: np.ndarray) -> VideoFeatures:
+        """Return the features of a window with their times."""
+        video_id, low, high = window
+        about = self.about(video_id)
+        starts, ends, valid = self._columns(video_id, "start_seconds", "end_seconds", "valid_frames")
+        return VideoFeatures(
+            video_id=video_id,
+            features=features,
+            start_seconds=starts[low:high],
+            end_seconds=ends[low:high],
+            valid_frames=valid[low:high],
+            duration_seconds=about.duration_seconds,
+            source=about.source,
+            decoder=about.decoder,
+            partial=about.partial,
+        )
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_open": {}, "_prefetched": {}}
+
+
+def _read_shards(folder: Path, remote: RemoteStore | None) -> list[Shard]:
+    """Read all shards; list them again if some were compacted between listing and reading."""
+    missing = None
+    while True:
+        try:
+            shards = [read_shard(path) for path in (remote.update() if remote else shard_files(folder))]
+        except FileNotFoundError as error:
+            if error.filename == missing:
+                raise UserError(f"{missing}: a symlink without a target; remove it") from None
+            missing = error.filename
+            continue
+        if not shards:
+            named = folder.name if folder.name in PROFILES else "and the hf:... of its model"
+            raise UserError(f"{folder}: no feature store (no *.h5); make it with vlalign-extract --features {named}")
+        if remote or shard_files(folder) == [shard.path for shard in shards]:
+            return shards

@@ -26,8 +26,7 @@ from ..shards.names import SHARD_NAME
 from ..shards.read import ShardRows, damaged_videos, read_shard, rest_is_damaged
 from ..shards.rewrite import ShardPart, rewrite
 from ..shards.write import room_for
-from .feature_store import FeatureStore
-from .folder import current_shards, shard_files
+from .feature_store import FeatureStore, current_shards, shard_files
 
 COMPACT_BYTES = 256 << 20
 UNFINISHED_SECONDS = 3600

@@ -9,8 +9,7 @@ from numpy.typing import DTypeLike
 from ..records import Profile, StoredVideo, VideoFeatures, Weights
 from ..shards.format import EXTRACTED, checksum
 from ..shards.write import check_storable, stored_columns
-from .feature_store import checksum_of_all
-from .store import Clip, Window, rows_of_clip
+from .store import Clip, Window, checksum_of_all, rows_of_clip
 
 
 class MemoryStore:

@@ -1,5 +1,6 @@
 """The interface of all feature stores, on disk or in memory."""
 
+import zlib
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -36,6 +37,15 @@ def rows_of_clip(starts: np.ndarray, ends: np.ndarray, start_seconds: float | No
     if end_seconds is not None:
         high = max(int(starts.searchsorted(end_seconds, "right")), low)
     return slice(low, high)
+
+
+def checksum_of_all(checksums: dict[bytes, int]) -> int:
+    """Return one checksum of all videos, which does not depend on their order.
+
+    Args:
+        checksums: Checksum of the rows by video id in UTF-8.
+    """
+    return sum(zlib.crc32(video_id, checksum) for video_id, checksum in checksums.items()) % 2**63
 
 
 class Store(Protocol):

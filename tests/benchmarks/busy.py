@@ -2,7 +2,7 @@
 two cores, else quiet.
 
 Each part runs alone and beside two programs that never rest, by turns: with the threads' waiting as the libraries have
-it, as the commands set it (``storage/common/openmp.py``), and with one thread. Two programs on two cores leave half of
+it, as the commands set it (``storage/cli/command.py``), and with one thread. Two programs on two cores leave half of
 the machine: a ratio of 2 is what sharing it costs, and one thread, which gets two thirds of a core, can reach 2.4 where
 two threads are 1.6 times as fast.
 """
@@ -78,7 +78,7 @@ PARTS = {"train": training, "taco": lambda: training(None), "evaluate": evaluati
 
 def child(part: str) -> None:
     """Prints the median seconds of a turn of ``part``."""
-    from vlalign.storage.common.openmp import limit_spinning
+    from vlalign.storage.cli.command import limit_spinning
 
     limit_spinning()
     run, times = PARTS[part](), []

@@ -35,7 +35,8 @@ from vlalign.storage.captions.files import (
     write_captions_about,
 )
 from vlalign.storage.captions.word_vectors import WordVectors, write_word_vectors
-from vlalign.storage.common.processes import available_cores, in_processes
+from vlalign.storage.common.process_pool import in_processes
+from vlalign.storage.common.system import available_cores
 from vlalign.storage.dataset.folder import DatasetFolder
 from vlalign.storage.profiles import PROFILES
 

@@ -32,7 +32,7 @@ from vlalign.extract.extractor import Extractor
 from vlalign.extract.models import MODELS
 from vlalign.extract.pipeline.engine import extract_videos
 from vlalign.extract.pipeline.jobs import Job, wanted_of
-from vlalign.storage.common.processes import available_cores
+from vlalign.storage.common.system import available_cores
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[1] / part) for part in ("", "train")]
 

@@ -26,7 +26,7 @@ from vlalign.preprocess.prepare import prepare_records
 from vlalign.preprocess.reader_choice import choose_reader
 from vlalign.preprocess.tag import Tagger, load_pipeline
 from vlalign.storage.common.problems import Problems
-from vlalign.storage.common.processes import available_cores
+from vlalign.storage.common.system import available_cores
 from vlalign.storage.dataset.folder import DatasetFolder
 from vlalign.storage.records import Caption
 

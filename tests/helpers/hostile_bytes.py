@@ -52,8 +52,8 @@ from vlalign.storage.exchange.readers import foreign_videos
 from vlalign.storage.profiles import PROFILES
 from vlalign.storage.records import Caption, Weights
 from vlalign.storage.remote.links import linked_address, trusted_address
-from vlalign.storage.stores.description import describe
 from vlalign.storage.stores.maintenance import look_through
+from vlalign.storage.stores.store_info import describe
 from vlalign.storage.stores.thumbnails import Thumbnail, ThumbnailStore, write_thumbnails
 
 from helpers.annotation_files import VTT_LISTS, VTT_SENTENCES, data_json

@@ -12,7 +12,7 @@ import numpy as np
 from vlalign.storage import FeatureStore
 from vlalign.storage.shards.read import read_shard
 from vlalign.storage.stores import maintenance as care
-from vlalign.storage.stores.folder import shard_files
+from vlalign.storage.stores.feature_store import shard_files
 
 from helpers.stores import DIMENSION, video, write
 

@@ -5,7 +5,7 @@ from dataclasses import MISSING, fields
 
 from ...storage.cli.command import run_command
 from ...storage.cli.parser import DEVICE_HELP, Parser, command_parser
-from ...storage.common.exit_codes import EXIT_DONE, EXIT_INCOMPLETE
+from ...storage.common.errors import EXIT_DONE, EXIT_INCOMPLETE
 from ...storage.common.terminal import show
 from ...storage.records import SPLITS
 from ..evaluation import TASKS

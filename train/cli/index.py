@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from ...storage.cli.command import run_command
 from ...storage.cli.parser import Parser, command_parser
-from ...storage.common.exit_codes import EXIT_DONE
+from ...storage.common.errors import EXIT_DONE
 from ...storage.common.packages import EXTRAS, install_command
 from ...storage.common.terminal import show
 from .search import add_encoder, folder_of, run_of

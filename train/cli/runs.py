@@ -5,8 +5,7 @@ import sys
 
 from ...storage.cli.command import run_command
 from ...storage.cli.parser import Parser, command_parser
-from ...storage.common.errors import UserError
-from ...storage.common.exit_codes import EXIT_DONE, EXIT_INCOMPLETE
+from ...storage.common.errors import EXIT_DONE, EXIT_INCOMPLETE, UserError
 from ...storage.common.terminal import say, show
 from ...storage.dataset.folder import DatasetFolder, find_dataset
 from ..comparison.manage import check_run_folder, delete_run, rename_run

@@ -7,8 +7,7 @@ from typing import get_args
 
 from ...storage.cli.command import run_command
 from ...storage.cli.parser import DEVICE_HELP, Parser, command_parser
-from ...storage.common.errors import SettingError, UserError
-from ...storage.common.exit_codes import EXIT_DONE
+from ...storage.common.errors import EXIT_DONE, SettingError, UserError
 from ...storage.common.terminal import number_of, say, show
 from ...storage.dataset.folder import find_dataset
 from ..search.example_queries import parse_example

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from ...storage.cli.command import run_command
 from ...storage.cli.parser import DEVICE_HELP, Parser, command_parser
-from ...storage.common.exit_codes import EXIT_DONE
+from ...storage.common.errors import EXIT_DONE
 from ...storage.common.terminal import say, show
 from ...storage.dataset.folder import find_dataset
 from .search import run_of

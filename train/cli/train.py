@@ -6,8 +6,7 @@ from typing import Any
 
 from ...storage.cli.command import run_command
 from ...storage.cli.parser import Parser, command_parser
-from ...storage.common.errors import SettingError
-from ...storage.common.exit_codes import EXIT_DONE, EXIT_INCOMPLETE
+from ...storage.common.errors import EXIT_DONE, EXIT_INCOMPLETE, SettingError
 from ...storage.common.terminal import show
 from ..comparison.seeds import SeedRuns, parse_seeds, train_seeds
 from ..comparison.suites import list_suites, run_suite

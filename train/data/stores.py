@@ -7,8 +7,7 @@ from typing import TypedDict
 from ...storage.common.errors import SettingError
 from ...storage.dataset.folder import DatasetFolder
 from ...storage.profiles import LOGMEL, split_features
-from ...storage.stores.feature_store import FeatureStore
-from ...storage.stores.folder import stores_in
+from ...storage.stores.feature_store import FeatureStore, stores_in
 from ...storage.stores.store import Store
 
 

@@ -15,13 +15,13 @@ from typing import Any
 
 from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage]: it is public
 
-from ...storage.common.children import STOP_SECONDS, Child, ChildCrashed, Ended, ready_of, run_child
+from ...storage.common.child_process import STOP_SECONDS, Child, ChildCrashed, Ended, ready_of, run_child
 from ...storage.common.device import AUTO, devices_named
 from ...storage.common.errors import SettingError
 from ...storage.common.problems import Problems
-from ...storage.common.processes import available_cores
 from ...storage.common.progress import Progress, report_progress_to, tell
 from ...storage.common.signals import keeping, uninterrupted
+from ...storage.common.system import available_cores
 from ...storage.dataset.folder import DatasetFolder
 from ..recipes.train_config import TrainConfig
 from ..runs.folder import open_run_stores

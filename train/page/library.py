@@ -7,9 +7,8 @@ from pathlib import Path
 
 from ...storage.captions.files import read_captions, read_captions_about
 from ...storage.common.errors import UserError
-from ...storage.common.files import IMAGE_SUFFIXES, SOUND_SUFFIXES, VIDEO_SUFFIXES
 from ...storage.dataset.folder import DatasetFolder
-from ...storage.dataset.media_types import MEDIA_TYPES, Shown, how_shown
+from ...storage.dataset.media_types import IMAGE_SUFFIXES, MEDIA_TYPES, SOUND_SUFFIXES, VIDEO_SUFFIXES, Shown, how_shown
 from ...storage.dataset.trusted_folders import AllowedFolders
 from ...storage.records import SPLITS, Caption
 from ...storage.stores.thumbnails import ThumbnailStore

@@ -12,7 +12,7 @@ from typing import Any, TypedDict
 from ...storage.captions.files import read_captions_about
 from ...storage.common.errors import SettingError, UserError
 from ...storage.common.files import check_regular, read_json, write_json
-from ...storage.common.folder_lock import only_process_in
+from ...storage.common.locks import only_process_in
 from ...storage.common.packages import package_version
 from ...storage.common.terminal import one_line, say
 from ...storage.common.validation import is_text

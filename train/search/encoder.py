@@ -16,8 +16,7 @@ from ...storage.hub.names import is_hub_name, read_hub_name
 from ...storage.profiles import split_features
 from ...storage.records import VideoFeatures
 from ...storage.shards import TEXTS
-from ...storage.stores.feature_store import FeatureStore
-from ...storage.stores.folder import stores_in
+from ...storage.stores.feature_store import FeatureStore, stores_in
 from ..data.clips import Clip
 from .moments import ScoreCurve
 

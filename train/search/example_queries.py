@@ -5,7 +5,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from ...storage.common.files import IMAGE_SUFFIXES
+from ...storage.dataset.media_types import IMAGE_SUFFIXES
 
 PART = re.compile(r"(?P<video_id>.+)@(?P<start>\d+(?:\.\d+)?)-(?P<end>\d+(?:\.\d+)?)", re.DOTALL)
 

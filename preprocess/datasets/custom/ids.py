@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ....storage.common.files import IMAGE_SUFFIXES, SOUND_SUFFIXES, VIDEO_SUFFIXES
+from ....storage.dataset.media_types import IMAGE_SUFFIXES, SOUND_SUFFIXES, VIDEO_SUFFIXES
 from ....storage.records import Caption, VideoRecord
 from ..encodings import Note
 

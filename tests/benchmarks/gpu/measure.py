@@ -4,7 +4,7 @@ Prints "columns: A | B" and, for each row, "begins: NAME" and then "| ... |". A 
 other; after an error of the device itself, which all later rows would repeat, the process ends.
 """
 
-from vlalign.storage.common.openmp import limit_spinning
+from vlalign.storage.cli.command import limit_spinning
 
 limit_spinning()
 

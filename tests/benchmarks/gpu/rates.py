@@ -22,7 +22,7 @@ from vlalign.extract.decoding.process import DecodeProcess
 from vlalign.extract.extractor import Extractor
 from vlalign.extract.pipeline.engine import extract_with_pauses, num_decoders
 from vlalign.extract.pipeline.jobs import Job
-from vlalign.storage.common.processes import available_cores
+from vlalign.storage.common.system import available_cores
 
 SIZES = {"240p": (320, 240), "480p": (854, 480), "1080p": (1920, 1080)}
 VIDEO_FPS, PART_SECONDS = 30, 2

@@ -25,9 +25,8 @@ from benchmarks.howto100m.synthetic import (
 )
 from vlalign.storage.cli.command import run_command
 from vlalign.storage.cli.parser import new_parser
-from vlalign.storage.common.errors import SettingError
-from vlalign.storage.common.exit_codes import EXIT_DONE
-from vlalign.storage.common.processes import available_cores
+from vlalign.storage.common.errors import EXIT_DONE, SettingError
+from vlalign.storage.common.system import available_cores
 from vlalign.storage.common.terminal import number_of, say, show
 from vlalign.storage.dataset.folder import DatasetFolder
 

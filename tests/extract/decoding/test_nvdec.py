@@ -39,7 +39,7 @@ from vlalign.storage.common.errors import UserError
 from vlalign.storage.dataset.folder import DatasetFolder
 from vlalign.storage.profiles import PROFILES
 from vlalign.storage.records import Profile
-from vlalign.storage.stores.description import describe
+from vlalign.storage.stores.store_info import describe
 
 NO_GPU = skip_without(SYSTEM, ["a CUDA that refuses"] if torch.cuda.is_available() else [])
 SATURATED = ["ok_h264.mp4", list(REAL)[4]]

@@ -14,9 +14,9 @@ from vlalign.extract.decoding.container import CONTAINERS
 from vlalign.extract.videos.demo import render_video
 from vlalign.extract.videos.selection import list_folder
 from vlalign.storage import FeatureStore
-from vlalign.storage.common.files import IMAGE_SUFFIXES, SOUND_SUFFIXES, VIDEO_SUFFIXES
 from vlalign.storage.common.problems import Problems
 from vlalign.storage.dataset.folder import DatasetFolder
+from vlalign.storage.dataset.media_types import IMAGE_SUFFIXES, SOUND_SUFFIXES, VIDEO_SUFFIXES
 from vlalign.storage.exchange.readers import feature_files
 
 # Of FFmpeg's own lists: subtitles, sound in containers that nobody names so, pictures in tiles, and numbers.

@@ -1,10 +1,8 @@
-"""Files written whole, JSON and JSON lines, the identity of files, and file locks."""
+"""Files written whole, JSON and JSON lines, and the identity of files."""
 
-import errno
 import hashlib
 import json
 import os
-import threading
 
 import pytest
 from vlalign.storage.common import files
@@ -12,7 +10,6 @@ from vlalign.storage.common.errors import UserError
 from vlalign.storage.common.files import (
     IDENTITY_BYTES,
     file_identity,
-    one_at_a_time,
     read_json,
     read_jsonl,
     sha256_of,
@@ -211,23 +208,3 @@ def test_an_unreadable_file_has_no_identity(tmp_path):
 def test_sha256(tmp_path, content, digest):
     (tmp_path / "file").write_bytes(content)
     assert sha256_of(tmp_path / "file") == digest
-
-
-def test_a_file_lock_times_out_and_may_be_unsupported(tmp_path, monkeypatch):
-    path = tmp_path / "x"
-    monkeypatch.setattr("vlalign.storage.common.files.TURN_SECONDS", 0.2)
-    with one_at_a_time(path):
-        waiting = threading.Thread(target=lambda: one_at_a_time(path).__enter__())
-        waiting.start()
-        waiting.join(10)
-        assert not waiting.is_alive()
-    monkeypatch.setattr("vlalign.storage.common.files.try_lock", raising(OSError(errno.ENOLCK, "no locks")))
-    with one_at_a_time(path):
-        pass
-
-
-def raising(error: Exception):
-    def call(*_):
-        raise error
-
-    return call

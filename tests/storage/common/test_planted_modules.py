@@ -40,7 +40,7 @@ it comes later."""
 POOL = (
     EMPTY_ENTRIES
     + """
-from vlalign.storage.common.processes import in_processes
+from vlalign.storage.common.process_pool import in_processes
 import on_purpose
 
 if __name__ == "__main__":
@@ -51,7 +51,7 @@ CHILD = (
     EMPTY_ENTRIES
     + """
 import time
-from vlalign.storage.common.children import Child
+from vlalign.storage.common.child_process import Child
 
 if __name__ == "__main__":
     child = Child("the process", "on_purpose")
@@ -96,7 +96,7 @@ def double(number):
     return 2 * number
 
 def main():
-    from vlalign.storage.common.children import run_child
+    from vlalign.storage.common.child_process import run_child
     run_child(lambda connection, message: connection.send(message))
 """
 

@@ -34,7 +34,7 @@ from vlalign.storage.shards.format import COLUMNS
 from vlalign.storage.shards.names import shard_path
 from vlalign.storage.shards.read import read_shard
 from vlalign.storage.stores import maintenance as care
-from vlalign.storage.stores.folder import shard_files
+from vlalign.storage.stores.feature_store import shard_files
 
 
 def flipped(content, elsewhere, rng):

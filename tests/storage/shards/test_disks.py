@@ -38,7 +38,7 @@ from vlalign.storage.shards.format import Provenance, checksum
 from vlalign.storage.shards.names import shard_path
 from vlalign.storage.shards.write import VideoRows, make_index, stored_columns, write_rows
 from vlalign.storage.stores import maintenance as care
-from vlalign.storage.stores.folder import shard_files
+from vlalign.storage.stores.feature_store import shard_files
 
 
 @pytest.fixture

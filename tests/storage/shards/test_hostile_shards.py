@@ -14,7 +14,7 @@ from vlalign.storage.cli.store import main as store_main
 from vlalign.storage.common.errors import UserError
 from vlalign.storage.shards.format import BLOCK_BYTES, FIRST_LINE, crc32
 from vlalign.storage.shards.read import read_shard
-from vlalign.storage.stores.description import describe
+from vlalign.storage.stores.store_info import describe
 
 
 def saying(content: bytes, about: dict) -> bytes:

@@ -32,7 +32,7 @@ from vlalign.storage.common.errors import UserError
 from vlalign.storage.common.progress import Progress
 from vlalign.storage.shards.read import read_shard
 from vlalign.storage.stores import maintenance as care
-from vlalign.storage.stores.folder import shard_files
+from vlalign.storage.stores.feature_store import shard_files
 
 
 @pytest.mark.parametrize(("shard_bytes", "most_shards"), [(1, 8), (50_000, 6), (care.COMPACT_BYTES, 2)])

@@ -1,9 +1,10 @@
-"""One process at a time in a folder."""
+"""One process at a time in a folder or at a file. The locks are the system's, which end with the process."""
 
 import contextlib
 import json
 import os
 import socket
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TextIO
@@ -12,6 +13,39 @@ from .errors import UserError
 from .system import IS_WINDOWS, try_lock
 from .terminal import one_line, say
 from .writing import make_folder, open_own, remove_empty_folder, remove_file
+
+TURN_SECONDS, LOOK_SECONDS = 10.0, 0.02
+"""How long to wait for a lock, and how often to try. Locks are held for much less; after this time something else is
+wrong, such as a network file system without locks.
+"""
+
+
+@contextlib.contextmanager
+def one_at_a_time(path: Path, seconds: float | None = None) -> Iterator[None]:
+    """Let one process at a time read, change and write ``path``.
+
+    A file beside it is locked; the lock ends with the process at the latest. On a file system without locks, processes
+    do not wait for each other.
+
+    Args:
+        path: The file.
+        seconds: How long to wait for the others at most (default: ``TURN_SECONDS``).
+
+    Raises:
+        UserError: The file that is locked is a link, or no regular file.
+    """
+    make_folder(path.parent)
+    with open_own(path.with_name(f".{path.name}.lock"), "a", other_names=True) as lock:
+        deadline = time.monotonic() + (TURN_SECONDS if seconds is None else seconds)
+        while time.monotonic() < deadline:
+            try:
+                try_lock(lock)
+                break
+            except BlockingIOError:
+                time.sleep(LOOK_SECONDS)
+            except OSError:
+                break
+        yield
 
 
 @contextlib.contextmanager

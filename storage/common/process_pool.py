@@ -1,4 +1,4 @@
-"""CPU cores and child processes."""
+"""A pool of processes of this machine, for work that is a function of one item."""
 
 import contextlib
 import os
@@ -38,11 +38,6 @@ class InOrder(Protocol):
             doing: What the function does, for messages, such as "tagging captions".
         """
         ...
-
-
-def available_cores() -> int:
-    """Return the number of CPU cores available to this process."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @contextlib.contextmanager

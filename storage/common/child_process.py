@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
-from .connections import parents_socket, start_connected
+from .child_connection import parents_socket, start_connected
 from .errors import UserError
 from .programs import python_command, without_current_folder
 from .signals import CommandSignals, command_signals, stopping, uninterrupted, what_is_kept

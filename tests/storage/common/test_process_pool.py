@@ -14,7 +14,7 @@ pytestmark = pytest.mark.portable
 
 PARENT = """
 import sys, time
-from vlalign.storage.common.processes import worker_processes
+from vlalign.storage.common.process_pool import worker_processes
 
 if __name__ == "__main__":
     with worker_processes(2) as pool:
