@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from test_systems import MODULES, SCRIPTS
+from test_systems import MODULES
 from vlalign.extract.cli import extract as extract_command
 from vlalign.extract.decoding import ffmpeg_backend
 from vlalign.preprocess.plot import plot_idf
@@ -69,7 +69,7 @@ def test_the_table_of_packages_is_that_of_pyproject():
 
 @pytest.mark.slow
 def test_every_module_but_those_of_ray_is_imported_without_all(without_all, tmp_path):
-    names = [name for name in MODULES if name not in SCRIPTS]
+    names = MODULES
     code = f"""
 import importlib, json
 failed = {{}}
