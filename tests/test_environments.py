@@ -94,7 +94,7 @@ def test_without_a_home_the_doctor_and_weights_name_the_variable(tmp_path, video
     call = [str(videos) if word == "VIDEOS" else word for word in call]
     code, wrote = run([*call, "--root", str(tmp_path / "root")], NOBODY, **NO_HOME)
     assert code != 0 or call == ["doctor"]
-    assert "no home folder to keep them in" in wrote and "set VLALIGN_CACHE to a folder" in wrote, wrote
+    assert "VLALIGN_CACHE" in wrote, wrote
 
 
 @pytest.mark.slow
