@@ -1,12 +1,199 @@
-"""``ray submit CLUSTER.yaml ray_jobs/extract_howto100m.py OPTIONS``: Ray copies this file to the head machine.
+"""Extraction on a Ray cluster: ``python ray_jobs/extract_howto100m.py --dataset demo --features s3d``, with all
+options of vlalign-extract.
 
-There it runs, with the vlalign that the cluster file installs. ``--help`` lists the options; ``@FILE`` reads options
-from a file.
+``ray submit`` copies this one file to the head machine, where it runs with the vlalign that the cluster file installs;
+so its imports are absolute.
 """
 
+import argparse
+import asyncio
 import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+from pathlib import Path
 
-from vlalign.ray_jobs.extraction import main
+import ray
+from ray.exceptions import RayError
+from vlalign.extract.cli.extract import extract_parser, run
+from vlalign.extract.decoding.errors import VideoError
+from vlalign.extract.pipeline.dataset import ExtractionResult, extract_dataset
+from vlalign.extract.pipeline.probing import Probed, measure_speed_with, probe_videos
+from vlalign.extract.pipeline.runner import Speed
+from vlalign.extract.pipeline.work_list import Todo, WorkList
+from vlalign.extract.pipeline.write import SHARD_SECONDS
+from vlalign.extract.settings import ExtractionSettings
+from vlalign.ray_jobs.cluster import Share, add_address, connect, device_of_workers, reason_of, share_of_worker, spread
+from vlalign.ray_jobs.cluster_run import ClusterRun
+from vlalign.ray_jobs.worker import WorkerSettings
+from vlalign.storage.cli.command import run_command
+from vlalign.storage.common.errors import UserError
+from vlalign.storage.common.problems import Problems
+from vlalign.storage.common.progress import Listener
+from vlalign.storage.common.signals import keeping
+from vlalign.storage.common.terminal import say
+from vlalign.storage.records import Profile
+from vlalign.storage.remote.store import remote_store
+
+PROBE_TOGETHER = 256
+"""Videos that one call on the cluster probes. Each call starts a decoder, which takes as long as probing 200 videos."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerOptions:
+    """The number of workers that extract, and the resources of each."""
+
+    workers: int | None = None
+    """Largest number of workers. None: as many as fit."""
+    cpus_per_worker: float | None = None
+    """None: a machine's cores, divided among its GPUs if there are any."""
+    gpus_per_worker: float | None = None
+    """None: 1, or 0 on CPUs."""
+    shard_seconds: float = SHARD_SECONDS
+    """Longest time that finished features wait to be written."""
+
+
+class ClusterRunner:
+    """Carries out an extraction on a cluster instead of on this machine."""
+
+    def __init__(self, options: WorkerOptions, on_progress: Listener | None = None) -> None:
+        """Take the options of the workers, and who is called with the progress."""
+        self.options, self._on_progress = options, on_progress
+
+    def _share(self, settings: ExtractionSettings) -> Share:
+        return share_of_worker(
+            device=device_of_workers(settings.device),
+            workers=self.options.workers,
+            cpus_per_worker=self.options.cpus_per_worker,
+            gpus_per_worker=self.options.gpus_per_worker,
+        )
+
+    def extract(
+        self, settings: ExtractionSettings, work: WorkList, todo: Todo, weights: Mapping[str, str], problems: Problems
+    ) -> None:
+        """Extract the videos in ``todo``; see ``Runner``."""
+        share, device = self._share(settings), device_of_workers(settings.device)
+        stores = {name: remote_store(work.dataset.features(name)) for name in weights}
+        hosts = list(settings.allowed_hosts)
+        worker_settings = WorkerSettings(
+            weights=dict(weights),
+            device=device,
+            precision=settings.precision,
+            decoding=settings.decoding,
+            tf32=settings.tf32,
+            allowed_hosts=hosts,
+            store_urls={name: store.url for name, store in stores.items() if store},
+        )
+        chosen = [(name, settings.weights_of(name)) for name in settings.names]
+        identity = repr([chosen, device, settings.precision, settings.decoding, settings.tf32, hosts])
+        job = ClusterRun(
+            work, todo, worker_settings, problems, share, self.options.shard_seconds, identity, self._on_progress
+        )
+        resources = f"for each worker cores: {share.num_cpus:g}, GPUs: {share.num_gpus:g}, device: {device}"
+        say(f"{work.dataset.path}: {len(todo):,} videos to do; {resources}")
+
+        def kept() -> str:
+            num_done = len(todo) - job.dispatch.num_left
+            return f"{num_done:,} videos are on disk" if num_done else ""
+
+        try:
+            with keeping(kept):
+                asyncio.run(job.run())
+        finally:
+            for line in job.status.summary(job.dispatch.num_left):
+                say(line)
+
+    def probe(
+        self, videos: Sequence[tuple[str, Path]], profiles: Sequence[Profile]
+    ) -> Iterator[tuple[str, Probed | VideoError]]:
+        """Yield what is known of each video, in any order; see ``Runner``."""
+        parts = (videos[first : first + PROBE_TOGETHER] for first in range(0, len(videos), PROBE_TOGETHER))
+        return chain.from_iterable(spread(lambda part: list(probe_videos(part, profiles, 1)), parts, doing="probing"))
+
+    def measure_speed(
+        self, settings: ExtractionSettings, probed: Sequence[Probed], weights: Mapping[str, str]
+    ) -> Speed:
+        """Estimate the speed of all workers from that of one; see ``Runner``."""
+        share, device = self._share(settings), device_of_workers(settings.device)
+
+        def measured() -> float:
+            return measure_speed_with(settings, probed, weights, device=device, num_cores=share.num_cores)
+
+        num_workers = share.num_workers()
+        remote = ray.remote(measured).options(num_cpus=share.num_cpus, num_gpus=share.num_gpus)
+        try:
+            speed = ray.get(remote.remote())
+        except RayError as error:
+            raise UserError(f"measuring failed on the cluster ({reason_of(error)})") from None
+        return Speed(num_workers * speed, f"{num_workers:,} workers of this cluster ({speed:.2f} times on one)")
+
+
+def extract_on_cluster(
+    settings: ExtractionSettings,
+    *,
+    workers: WorkerOptions | None = None,
+    address: str | None = None,
+    on_progress: Listener | None = None,
+) -> ExtractionResult:
+    """Do what ``extract_dataset`` does, with workers of a Ray cluster.
+
+    Args:
+        settings: What to extract, and how. All machines must see the data set's folder.
+        workers: How many workers extract, and what each of them takes (default: as many as fit).
+        address: Address of the cluster, as for ``connect``.
+        on_progress: Called with the progress of the work.
+
+    Returns:
+        How many videos are complete, partial and failed.
+
+    Raises:
+        UserError: As for ``extract_dataset``; or no cluster answers, or several workers in a row did nothing.
+        OSError: A file cannot be written.
+    """
+    connect(address)
+    dataset = replace(settings.dataset, root=settings.dataset.root.absolute())  # workers run in other folders
+    runner = ClusterRunner(workers or WorkerOptions(), on_progress)
+    return extract_dataset(replace(settings, dataset=dataset), runner=runner, on_progress=on_progress)
+
+
+def extract_command(args: argparse.Namespace) -> int:
+    """Run the command."""
+    args.root = args.root.absolute()  # workers run in other folders
+    connect(args.address)
+    options = WorkerOptions(
+        workers=args.workers,
+        cpus_per_worker=args.cpus_per_worker,
+        gpus_per_worker=args.gpus_per_worker,
+        shard_seconds=args.shard_seconds,
+    )
+    return run(args, ClusterRunner(options))
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the command ``extract_howto100m.py`` and return its exit code."""
+    parser = extract_parser(
+        "extract_howto100m",
+        "Extract the features of a data set's videos on a Ray cluster. --root is a folder that all machines see.",
+        "ray submit ray_jobs/extract_howto100m.yaml ray_jobs/extract_howto100m.py --dataset howto100m "
+        "--features s3d,resnet152",
+    )
+    add_address(parser)
+    group = parser.add_argument_group("workers")
+    group.add_argument("--workers", type=int, help="largest number of workers (default: as many as fit)")
+    group.add_argument(
+        "--cpus-per-worker",
+        type=float,
+        help="cores of each worker (default: a machine's cores, divided among its GPUs if there are any)",
+    )
+    group.add_argument("--gpus-per-worker", type=float, help="GPUs of each worker, such as 0.5 (default: 1; 0 on CPUs)")
+    group.add_argument(
+        "--shard-seconds",
+        type=float,
+        default=SHARD_SECONDS,
+        help=f"longest time that finished features wait to be written, in seconds (default: {SHARD_SECONDS:g})",
+    )
+    return run_command(extract_command, parser, argv)
+
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -1,12 +1,82 @@
-"""``ray submit CLUSTER.yaml ray_jobs/index.py OPTIONS``: Ray copies this file to the head machine.
+"""Making a search index on a Ray cluster: ``python ray_jobs/index.py --dataset howto100m --features clip_vit_b32``,
+with the options of vlalign-index.
 
-There it runs, with the vlalign that the cluster file installs. ``--help`` lists the options; ``@FILE`` reads options
-from a file.
+Each part of the index is made on one core. Parts that are on disk are not made again, however an earlier call ended.
+
+``ray submit`` copies this one file to the head machine, where it runs with the vlalign that the cluster file installs;
+so its imports are absolute.
 """
 
+import argparse
 import sys
+from functools import partial
+from pathlib import Path
 
-from vlalign.ray_jobs.indexing import main
+from vlalign.ray_jobs.cluster import add_address, connect, spread
+from vlalign.storage.cli.command import run_command
+from vlalign.storage.common.errors import SettingError
+from vlalign.storage.common.progress import Listener
+from vlalign.train.cli.index import index_parser, run_index
+from vlalign.train.search.build import BuiltIndex, build_index
+
+
+def build_index_on_cluster(
+    folder: Path | str | None = None,
+    *,
+    features: str | None = None,
+    run: Path | str | None = None,
+    weights: Path | str | None = None,
+    root: Path | str = "vlalign_data",
+    device: str = "auto",
+    address: str | None = None,
+    on_progress: Listener | None = None,
+) -> BuiltIndex:
+    """Do what ``build_index`` does, with one core of a Ray cluster for each part of the index.
+
+    Args:
+        folder: The data set's folder, which all machines must see. None: that of the run.
+        features: Name of a store whose model also reads texts.
+        run: Folder of a run, or its name.
+        weights: File or folder of the weights that made the store; all machines must see it.
+        root: Where a run is looked up if ``folder`` is None.
+        device: "auto" or "cpu": windows are encoded on CPUs.
+        address: Address of the cluster, as for ``connect``.
+        on_progress: Called with the progress.
+
+    Raises:
+        UserError: As for ``build_index``; or no cluster answers, or it could not do the work.
+    """
+    if device not in ("auto", "cpu"):
+        raise SettingError("device", device, "windows are encoded on the cores of a cluster; expected cpu")
+    connect(address)
+    return build_index(
+        folder,
+        features=features,
+        run=run,
+        weights=weights,
+        root=root,
+        device="cpu",
+        spread=partial(spread, doing="indexing"),
+        on_progress=on_progress,
+    )
+
+
+def index(args: argparse.Namespace) -> int:
+    """Run the command."""
+    return run_index(args, partial(build_index_on_cluster, address=args.address))
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the command ``index.py`` and return its exit code."""
+    parser = index_parser(
+        "index",
+        "Do on a Ray cluster what vlalign-index does on one machine. --root is a folder that all machines see.",
+        "ray submit ray_jobs/extract_howto100m.yaml ray_jobs/index.py --root /mnt/vlalign --dataset howto100m "
+        "--features clip_vit_b32",
+    )
+    add_address(parser)
+    return run_command(index, parser, argv)
+
 
 if __name__ == "__main__":
     sys.exit(main())

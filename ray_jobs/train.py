@@ -1,12 +1,158 @@
-"""``ray submit CLUSTER.yaml ray_jobs/train.py OPTIONS``: Ray copies this file to the head machine.
+"""Training on a Ray cluster: ``python ray_jobs/train.py --workers 8 --dataset howto100m --device cuda``, with all
+options of vlalign-train.
 
-There it runs, with the vlalign that the cluster file installs. ``--help`` lists the options; ``@FILE`` reads options
-from a file.
+Ray Train starts the processes, one per GPU, and restarts them if one is lost. Each runs vlalign-train, which
+continues from the last saved state in the run's folder.
+
+``ray submit`` copies this one file to the head machine, where it runs with the vlalign that the cluster file installs;
+so its imports are absolute.
 """
 
+import argparse
+import os
+import signal
 import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
-from vlalign.ray_jobs.training import main
+from ray.train import FailureConfig, RunConfig, ScalingConfig
+from ray.train.torch import TorchConfig, TorchTrainer
+from ray.train.v2.api.exceptions import TrainingFailedError
+from vlalign.ray_jobs.cluster import add_address, connect, device_of_workers
+from vlalign.storage.cli.command import run_command
+from vlalign.storage.cli.parser import command_parser
+from vlalign.storage.common.errors import EXIT_INCOMPLETE, EXIT_MISTAKE, SettingError, UserError, VlalignError
+from vlalign.storage.common.signals import Stopped
+from vlalign.storage.common.terminal import say
+from vlalign.storage.remote.links import trust, trusted_links
+from vlalign.train.cli.train import main as train
+from vlalign.train.distributed import PATIENCE
+
+
+class TrainingJobError(VlalignError):
+    """Ray Train gave up: processes were lost too often. The run's state is kept."""
+
+
+def train_on_cluster(
+    name: str,
+    options: Sequence[str] = (),
+    *,
+    root: Path | str = "vlalign_data",
+    device: str = "auto",
+    num_processes: int = 1,
+    cpus_per_process: float = 1.0,
+    most_restarts: int = 10,
+    address: str | None = None,
+) -> int:
+    """Train a model in several processes of a Ray cluster.
+
+    Args:
+        name: Name of a data set.
+        options: More options of vlalign-train, such as ``["--recipe", "taco-howto100m"]``.
+        root: Folder of all data sets; all machines must see it.
+        device: "cpu", "cuda" for one GPU per process, or "auto": "cuda" if a machine of the cluster has a GPU.
+        num_processes: Processes that train one model together.
+        cpus_per_process: Cores of each process.
+        most_restarts: How often to restart after a process or machine was lost.
+        address: Address of the cluster, as for ``connect``.
+
+    Returns:
+        The exit code of vlalign-train.
+
+    Raises:
+        UserError: No cluster answers, or a setting cannot be used.
+        TrainingJobError: Processes were lost more than ``most_restarts`` times.
+    """
+    if num_processes < 1:
+        raise SettingError("num_processes", num_processes, "expected 1 or more")
+    os.environ.setdefault("RAY_TRAIN_ENABLE_PRINT_PATCH", "0")  # Ray Train would log what is printed, and print it too
+    connect(address)
+    device = device_of_workers(device)
+    folder = Path(root).absolute() / name  # workers run in other folders
+    argv = ["--root", str(folder.parent), "--dataset", name, "--device", device, *options]
+    trainer = TorchTrainer(
+        _train,
+        train_loop_config={"argv": argv, "links": trusted_links(folder / "features")},
+        scaling_config=ScalingConfig(
+            num_workers=num_processes, use_gpu=device != "cpu", resources_per_worker={"CPU": cpus_per_process}
+        ),
+        run_config=RunConfig(
+            storage_path=str(folder / "jobs" / "ray_train"), failure_config=FailureConfig(max_failures=most_restarts)
+        ),
+        torch_config=TorchConfig(timeout_s=int(PATIENCE.total_seconds())),
+    )
+    try:
+        code = trainer.fit().return_value
+    except TrainingFailedError as error:
+        raise TrainingJobError(" ".join(str(error).split())[:500]) from None
+    except SystemExit:  # what Ray makes of Ctrl-C, after its workers have ended
+        raise Stopped(signal.SIGINT) from None
+    return EXIT_INCOMPLETE if code is None else int(code)
+
+
+def _train(config: Mapping[str, Any]) -> int:
+    """Run vlalign-train in one process.
+
+    Returns its exit code instead of failing, because Ray would restart a failed process, and a mistake in the options
+    would fail again.
+    """
+    # The user trusts these links, but this machine has another home folder.
+    for folder, url in config["links"].items():
+        trust(Path(folder), url)
+    return train(config["argv"])
+
+
+def train_command(args: argparse.Namespace) -> int:
+    """Run the command."""
+    if args.dataset is None:
+        raise UserError(f"--dataset is missing: pass the name of a data set under {args.root}")
+    if args.workers < 1:
+        raise SettingError("workers", args.workers, "expected 1 or more")
+    try:
+        code = train_on_cluster(
+            args.dataset,
+            args.passed_on,
+            root=args.root,
+            device=args.device,
+            num_processes=args.workers,
+            cpus_per_process=args.cpus_per_worker,
+            most_restarts=args.most_restarts,
+            address=args.address,
+        )
+    except TrainingJobError as error:
+        say(f"train: error: {error}; the run's state is kept, run the same command again to continue")
+        return EXIT_INCOMPLETE
+    if code == EXIT_MISTAKE:
+        say("train: error: a mistake in the options; see the message of a worker above")
+    return code
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the command ``train.py`` and return its exit code."""
+    parser = command_parser(
+        "train",
+        "Do in several processes of a Ray cluster what vlalign-train does in one. Takes all options of vlalign-train "
+        "besides these. --root is a folder that all machines see.",
+        "ray submit ray_jobs/extract_howto100m.yaml ray_jobs/train.py --workers 8 --device cuda --dataset howto100m",
+    )
+    parser.add_argument(
+        "--device",
+        default="auto",
+        help="cpu, or cuda for one GPU per process; auto: cuda if a machine has a GPU (default: auto)",
+    )
+    parser.add_argument("--workers", type=int, default=1, help="processes that train one model together (default: 1)")
+    parser.add_argument("--cpus-per-worker", type=float, default=1.0, help="cores of each process (default: 1)")
+    parser.add_argument(
+        "--most-restarts",
+        type=int,
+        default=10,
+        help="how often to restart after a process or machine was lost (default: 10)",
+    )
+    add_address(parser)
+    parser.passes_on = True
+    return run_command(train_command, parser, argv)
+
 
 if __name__ == "__main__":
     sys.exit(main())

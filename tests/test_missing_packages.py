@@ -69,11 +69,10 @@ def test_the_table_of_packages_is_that_of_pyproject():
 
 @pytest.mark.slow
 def test_every_module_but_those_of_ray_is_imported_without_all(without_all, tmp_path):
-    names = MODULES
     code = f"""
 import importlib, json
 failed = {{}}
-for name in {names}:
+for name in {MODULES}:
     try:
         importlib.import_module(name)
     except ImportError as error:

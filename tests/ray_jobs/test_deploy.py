@@ -15,10 +15,10 @@ from helpers.needs import package
 from ray.autoscaler._private.kuberay.autoscaling_config import _derive_autoscaling_config_from_ray_cr
 from ray.autoscaler._private.util import prepare_config, validate_config
 from ray.scripts.scripts import submit
-from vlalign.ray_jobs.extraction import main as extract_main
-from vlalign.ray_jobs.indexing import main as index_main
-from vlalign.ray_jobs.preprocessing import main as preprocess_main
-from vlalign.ray_jobs.training import main as train_main
+from vlalign.ray_jobs.extract_howto100m import main as extract_main
+from vlalign.ray_jobs.index import main as index_main
+from vlalign.ray_jobs.preprocess import main as preprocess_main
+from vlalign.ray_jobs.train import main as train_main
 
 TOP = Path(__file__).resolve().parents[2]
 FILES = TOP / "ray_jobs"

@@ -64,11 +64,11 @@ def plan_stages(
     training += ["--embedding-size", str(EMBEDDING_SIZE), "--held-out", "0.1"]
     tagging = ["--spacy-model", TAGGER, "--word-vectors", str(vectors)]
     calls = {
-        "plan": ("ray_jobs.extraction", [*extracting, "--plan"], made.num_videos, "videos"),
-        "extract": ("ray_jobs.extraction", extracting, made.num_videos, "videos"),
-        "preprocess": ("ray_jobs.preprocessing", tagging, num_captions, "captions"),
-        "train": ("ray_jobs.training", training, NUM_STEPS, "steps"),
-        "index": ("ray_jobs.indexing", [RUN], made.num_videos, "videos"),
+        "plan": ("ray_jobs.extract_howto100m", [*extracting, "--plan"], made.num_videos, "videos"),
+        "extract": ("ray_jobs.extract_howto100m", extracting, made.num_videos, "videos"),
+        "preprocess": ("ray_jobs.preprocess", tagging, num_captions, "captions"),
+        "train": ("ray_jobs.train", training, NUM_STEPS, "steps"),
+        "index": ("ray_jobs.index", [RUN], made.num_videos, "videos"),
         "evaluate": ("train.cli.evaluate", [RUN, "--on", HELD_OUT_NAME], made.num_held_out, "captions"),
     }
     at = ["--root", str(root), "--dataset", DATASET]
@@ -115,7 +115,7 @@ def run_benchmark(folder: Path, num_videos: int, num_kills: int, seed: int, num_
         ray.start()
         for stage in stages:
             if stage.name == "evaluate":
-                captions = Stage("captions to evaluate on", "ray_jobs.preprocessing", options, 1, "table", 1.0)
+                captions = Stage("captions to evaluate on", "ray_jobs.preprocess", options, 1, "table", 1.0)
                 run_stage(captions, ray, Killer(0, [captions], random.Random(seed)), root, log)
             measured.append(run_stage(stage, ray, killer, root, log))
     finally:
