@@ -1,4 +1,4 @@
-"""The records of a data set in pieces, so that several processes can read them."""
+"""The records of a data set in chunks, so that several processes can read them."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -8,50 +8,50 @@ from typing import Any
 
 from ..storage.common.problems import Problems
 from ..storage.records import SPLITS, Caption, VideoRecord
-from .datasets.sources import Piece, Record
+from .datasets.sources import Chunk, Record
 
-PIECE_RECORDS = 500
-"""Records after which a piece of records ends with a video."""
+CHUNK_RECORDS = 500
+"""Records after which a chunk of records ends with a video."""
 
-MOST_CHARACTERS = 20_000
+MAX_CAPTION_CHARACTERS = 20_000
 """Longest caption: about 25 minutes of speech. Tagging one takes a second, or ten if it is nothing but signs."""
 
 Read = Callable[[Problems], Iterator[Record]]
 """Yields the records of a data set, the same ones in each call."""
-ReadPiece = Callable[[Any, Problems], Iterable[Record]]
-"""Yields the records of a piece, the same ones on each machine."""
+ReadChunk = Callable[[Any, Problems], Iterable[Record]]
+"""Yields the records of a chunk, the same ones on each machine."""
 
 
 @dataclass(frozen=True)
-class Pieces:
-    """The records of a data set in pieces of whole videos."""
+class ChunkedRecords:
+    """The records of a data set in chunks of whole videos."""
 
-    split: Callable[[Problems], Iterator[Piece]]
-    """Yields the pieces, in order, the same ones in each call."""
-    read: ReadPiece
+    split: Callable[[Problems], Iterator[Chunk]]
+    """Yields the chunks, in order, the same ones in each call."""
+    read: ReadChunk
     source: Path | None = None
-    """The file that decides the pieces. None if ``split`` has read the records already: other processes gain nothing
+    """The file that decides the chunks. None if ``split`` has read the records already: other processes gain nothing
     then."""
 
 
-def in_one_process(read: Read) -> Pieces:
-    """Return the pieces of what a reader yields."""
-    return Pieces(lambda problems: _whole_videos(read(problems)), _as_it_is)
+def in_one_process(read: Read) -> ChunkedRecords:
+    """Return the chunks of what a reader yields."""
+    return ChunkedRecords(lambda problems: _whole_videos(read(problems)), _as_it_is)
 
 
-def _whole_videos(records: Iterable[Record]) -> Iterator[Piece]:
-    piece: list[Record] = []
+def _whole_videos(records: Iterable[Record]) -> Iterator[Chunk]:
+    chunk: list[Record] = []
     for _, of_video in groupby(records, key=lambda record: record.video_id):
-        piece += of_video
-        if len(piece) >= PIECE_RECORDS:
-            yield Piece(piece)
-            piece = []
-    if piece:
-        yield Piece(piece)
+        chunk += of_video
+        if len(chunk) >= CHUNK_RECORDS:
+            yield Chunk(chunk)
+            chunk = []
+    if chunk:
+        yield Chunk(chunk)
 
 
-def _as_it_is(piece: list[Record], _: Problems) -> list[Record]:
-    return piece
+def _as_it_is(chunk: list[Record], _: Problems) -> list[Record]:
+    return chunk
 
 
 def captions_among(
@@ -59,16 +59,16 @@ def captions_among(
 ) -> Iterator[Caption]:
     """Yield the captions that belong to a split; append the videos to the list, if there is one.
 
-    Captions of more than ``MOST_CHARACTERS`` are cut there, and counted.
+    Captions of more than ``MAX_CAPTION_CHARACTERS`` are cut there, and counted.
     """
     for record in records:
         if isinstance(record, VideoRecord):
             if videos is not None:
                 videos.append(record)
         elif record.split in SPLITS:
-            if len(record.caption) > MOST_CHARACTERS:
-                problems.changed[f"longer than {MOST_CHARACTERS:,} characters, cut there"] += 1
-                record = replace(record, caption=record.caption[:MOST_CHARACTERS].rstrip())
+            if len(record.caption) > MAX_CAPTION_CHARACTERS:
+                problems.changed[f"longer than {MAX_CAPTION_CHARACTERS:,} characters, cut there"] += 1
+                record = replace(record, caption=record.caption[:MAX_CAPTION_CHARACTERS].rstrip())
             yield record
         else:
             problems.add(f"caption of video {record.video_id!r}: split {record.split!r}; expected {', '.join(SPLITS)}")

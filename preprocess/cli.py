@@ -11,11 +11,11 @@ from ..storage.common.errors import EXIT_DONE, EXIT_INCOMPLETE, SettingError, Us
 from ..storage.common.system import available_cores
 from ..storage.common.terminal import say, show
 from ..storage.dataset.folder import DatasetFolder
+from .caption_source import known_datasets
 from .corpus_statistics import format_statistics
 from .datasets import DATASETS
 from .prepare import SPACY_MODEL, PreparedCaptions, prepare_captions
-from .reader_choice import known_datasets
-from .vectors import format_coverage
+from .word_vectors import format_coverage
 
 
 def preprocess_parser(prog: str, description: str, example: str) -> Parser:

@@ -9,7 +9,7 @@ from typing import Any
 from ..storage.common.validation import is_text
 from ..storage.records import SPLITS, Caption
 
-MOST_TEXTS = 2_000_000
+MAX_COMPARED_TEXTS = 2_000_000
 """Largest number of different texts of a split that are compared. Above it, shared texts are not counted."""
 
 
@@ -30,7 +30,7 @@ class SplitStatistics:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LeftOut:
+class SkippedInputs:
     """Inputs that could not be used."""
 
     count: int
@@ -48,7 +48,7 @@ class CaptionStatistics:
     """For each two splits, such as ``train, test``, the number of videos that are in both."""
     changed: dict[str, int]
     """How many rows were kept with a changed value, by what was changed."""
-    left_out: LeftOut
+    left_out: SkippedInputs
     other_languages: dict[str, float] = field(default_factory=dict)
     """Share of captions in each language that the tagger does not speak, as a sample tells; empty if hardly any are."""
 
@@ -68,7 +68,7 @@ class CaptionStatistics:
             splits={name: SplitStatistics(**split) for name, split in values["splits"].items()},
             videos_in_both=dict(values["videos_in_both"]),
             changed=dict(values["changed"]),
-            left_out=LeftOut(**values["left_out"]),
+            left_out=SkippedInputs(**values["left_out"]),
             other_languages=dict(values.get("other_languages", {})),  # 1.0.0 wrote none
         )
         counts = [*statistics.videos_in_both.values(), *statistics.changed.values(), statistics.left_out.count]
@@ -82,7 +82,7 @@ class CaptionStatistics:
         return statistics
 
 
-class Census:
+class CorpusCounter:
     """Counts captions, clips, videos and words of each split."""
 
     def __init__(self) -> None:
@@ -107,8 +107,8 @@ class Census:
         self.videos[caption.split].add(caption.video_id)
         self.num_captions[caption.split] += 1
 
-    def add_all(self, other: "Census") -> None:
-        """Count what another census counted, of other videos."""
+    def add_all(self, other: "CorpusCounter") -> None:
+        """Count what another counter counted, of other videos."""
         self.num_captions.update(other.num_captions)
         self.num_clips.update(other.num_clips)
         for split, video_ids in other.videos.items():
@@ -122,22 +122,22 @@ class Census:
         }
 
     @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> "Census":
-        """Return the census that ``to_json`` made these values of."""
-        census = cls()
+    def from_json(cls, values: Mapping[str, Any]) -> "CorpusCounter":
+        """Return the counter that ``to_json`` made these values of."""
+        counter = cls()
         for split, counts in values.items():
             if not type(counts["captions"]) is type(counts["clips"]) is int or not all(map(is_text, counts["videos"])):
                 raise ValueError("counts that are no integers, or ids that are no texts")
-            census.num_captions[split], census.num_clips[split] = counts["captions"], counts["clips"]
-            census.videos[split] = set(counts["videos"])
-        return census
+            counter.num_captions[split], counter.num_clips[split] = counts["captions"], counts["clips"]
+            counter.videos[split] = set(counts["videos"])
+        return counter
 
     def video_ids(self) -> set[str]:
         """Return the ids of all videos that captions name."""
         return set().union(*self.videos.values())
 
     def statistics(
-        self, *, shared_texts: Mapping[str, int | None], changed: Mapping[str, int], left_out: LeftOut
+        self, *, shared_texts: Mapping[str, int | None], changed: Mapping[str, int], left_out: SkippedInputs
     ) -> CaptionStatistics:
         """Return the statistics of everything counted so far."""
         splits = {
@@ -176,7 +176,7 @@ def count_shared_texts(rows: Iterable[tuple[str, str, str]], splits: Collection[
         texts, key = video_of_text[split], hash(text)
         if texts.setdefault(key, video_id) != video_id:
             texts[key] = None
-        if len(texts) >= MOST_TEXTS:
+        if len(texts) >= MAX_COMPARED_TEXTS:
             counted.remove(split)
             texts.clear()
             if not counted:

@@ -1,67 +1,194 @@
 """The first pass over the captions: what there is, and the key of each part.
 
-Of a file that is read in pieces, several processes read the pieces, and what they found is kept in ``survey.jsonl``. A
+Of a file that is read in chunks, several processes read the chunks, and what they found is kept in ``survey.jsonl``. A
 call that follows continues there, if file, code and settings are the same.
 """
 
 import hashlib
-from collections.abc import Iterator
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from itertools import islice
+from pathlib import Path
+from typing import Any, BinaryIO
 
 from ..storage.common.problems import Problems
 from ..storage.common.process_pool import InOrder
 from ..storage.common.progress import progress
+from ..storage.common.validation import is_text
+from ..storage.common.writing import errors_naming, make_folder, open_own
 from ..storage.records import VideoRecord
-from .chunks import Pieces, ReadPiece, captions_among
-from .corpus_statistics import Census
-from .datasets.sources import Piece
-from .first_pass_log import PieceCounts, SurveyLine, SurveyLog
+from .chunks import ChunkedRecords, ReadChunk, captions_among
+from .corpus_statistics import CorpusCounter
+from .datasets.sources import Chunk
 from .parts import input_bytes
 
 BYTES_PER_PROCESS = 1 << 23
-"""Least share of a file that is worth starting a process."""
+"""Smallest share of a file that is worth starting a process."""
+LOG_NAME = "survey.jsonl"
+"""Its lines name a chunk a piece, and the counts of one a census: earlier names."""
+
+
+@dataclass(frozen=True)
+class ChunkCounts:
+    """The counts and problems of a chunk of the captions."""
+
+    counter: CorpusCounter
+    messages: list[str]
+    """Problems."""
+    changed: Counter[str]
+    """As in ``Problems``."""
+
+    @property
+    def num_captions(self) -> int:
+        """Number of captions of the chunk."""
+        return self.counter.num_captions.total()
+
+
+@dataclass(frozen=True)
+class FirstPassLine:
+    """A line of the log."""
+
+    keys: list[str]
+    """Keys of the next parts."""
+    chunks: list[ChunkCounts]
+    """The next chunks. All their captions are in parts of this line and of earlier ones."""
+    is_last: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values."""
+        chunks = [
+            {"census": chunk.counter.to_json(), "messages": chunk.messages, "changed": dict(chunk.changed)}
+            for chunk in self.chunks
+        ]
+        return {"keys": self.keys, "pieces": chunks, "is_last": self.is_last}
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> "FirstPassLine":
+        """Return the line that ``to_json`` made these values of. Raises ``ValueError`` and others for anything else."""
+        chunks = [
+            ChunkCounts(CorpusCounter.from_json(chunk["census"]), chunk["messages"], Counter(chunk["changed"]))
+            for chunk in values["pieces"]
+        ]
+        texts = [*values["keys"], *(message for chunk in chunks for message in chunk.messages)]
+        counts = [count for chunk in chunks for count in chunk.changed.values()]
+        if (
+            not isinstance(values["keys"], list)
+            or not all(map(is_text, texts))
+            or not all(type(n) is int for n in counts)
+        ):
+            raise ValueError("keys or messages that are no texts, or counts that are no integers")
+        return cls(values["keys"], chunks, bool(values["is_last"]))
 
 
 @dataclass
-class Survey:
+class FirstPassLog:
+    """The log of a first pass, which goes on where an earlier call ended."""
+
+    file: BinaryIO
+    """Written at its end."""
+    lines: list[FirstPassLine] = field(default_factory=list)
+    """What earlier calls found."""
+
+    @property
+    def ended(self) -> bool:
+        """True if earlier calls found everything."""
+        return bool(self.lines) and self.lines[-1].is_last
+
+    def add(self, line: FirstPassLine) -> None:
+        """Write a line."""
+        with errors_naming(Path(self.file.name)):
+            self.file.write(json.dumps(line.to_json()).encode() + b"\n")
+            self.file.flush()
+
+
+@contextmanager
+def open_first_pass_log(path: Path, about: Mapping[str, Any]) -> Iterator[FirstPassLog]:
+    """Open the log of a first pass.
+
+    Args:
+        path: The log. Its valid lines are kept if they are about the same, else it begins anew.
+        about: Everything that decides what the first pass finds.
+
+    Raises:
+        UserError: The log is a link, or no regular file.
+    """
+    header = json.dumps(about, sort_keys=True).encode() + b"\n"
+    make_folder(path.parent)
+    with errors_naming(path), open_own(path, "a+b") as file:
+        file.seek(0)
+        log, end = FirstPassLog(file), 0
+        if file.readline(len(header) + 1) == header:
+            end = len(header)
+            for line in file:
+                try:
+                    log.lines.append(FirstPassLine.from_json(json.loads(line)))
+                except (
+                    ValueError,
+                    TypeError,
+                    KeyError,
+                    AttributeError,
+                    RecursionError,
+                ):  # cut short when its process ended
+                    break
+                end += len(line)
+        file.truncate(end)
+        if not end:
+            file.write(header)
+        yield log
+
+
+@cache
+def code_hash() -> str:
+    """Return a hash of the code that makes captions of files. Other code may find other captions."""
+    digest = hashlib.sha256()
+    package = Path(__file__).parent
+    for path in sorted([*package.rglob("*.py"), package.parent / "storage" / "records.py"]):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+@dataclass
+class FirstPass:
     """The result of the first pass."""
 
     part_captions: int
-    census: Census = field(default_factory=Census)
+    counter: CorpusCounter = field(default_factory=CorpusCounter)
     videos: list[VideoRecord] = field(default_factory=list)
     keys: list[str] = field(default_factory=list)
     """Keys of all parts, in order."""
-    piece_sizes: list[int] = field(default_factory=list)
-    """Number of captions of each piece."""
+    chunk_sizes: list[int] = field(default_factory=list)
+    """Number of captions of each chunk."""
 
     @property
     def num_captions(self) -> int:
         """Number of captions so far."""
-        return self.census.num_captions.total()
+        return self.counter.num_captions.total()
 
     def size_of(self, part: int) -> int:
         """Return the number of captions of a part."""
         return min(self.part_captions, self.num_captions - part * self.part_captions)
 
-    def add_line(self, line: SurveyLine, problems: Problems) -> None:
+    def add_line(self, line: FirstPassLine, problems: Problems) -> None:
         """Add what an earlier call found."""
         self.keys += line.keys
-        for piece in line.pieces:
-            self.add(piece, problems)
+        for chunk in line.chunks:
+            self.add(chunk, problems)
 
-    def add(self, piece: PieceCounts, problems: Problems) -> None:
-        """Add what a piece holds, and report its problems."""
-        self.census.add_all(piece.census)
-        self.piece_sizes.append(piece.num_captions)
-        for message in piece.messages:
+    def add(self, chunk: ChunkCounts, problems: Problems) -> None:
+        """Add what a chunk holds, and report its problems."""
+        self.counter.add_all(chunk.counter)
+        self.chunk_sizes.append(chunk.num_captions)
+        for message in chunk.messages:
             problems.add(message)
-        problems.changed.update(piece.changed)
+        problems.changed.update(chunk.changed)
 
 
-class Collected(Problems):
-    """All problems of a piece, for another process to report."""
+class CollectedProblems(Problems):
+    """All problems of a chunk, for another process to report."""
 
     def add(self, message: str) -> None:
         """Keep the message."""
@@ -69,30 +196,30 @@ class Collected(Problems):
 
 
 @dataclass(frozen=True)
-class FoundInPiece:
-    """The captions and videos of a piece, as a process counted them."""
+class CountedChunk:
+    """The captions and videos of a chunk, as a process counted them."""
 
-    counts: PieceCounts
+    counts: ChunkCounts
     videos: list[VideoRecord]
     inputs: list[bytes]
     """What decides each caption."""
     num_bytes: int
-    """As of the piece."""
+    """As of the chunk."""
 
 
-def survey_piece(piece: Piece, read: ReadPiece) -> FoundInPiece:
-    """Look through a piece."""
-    problems, census = Collected(), Census()
+def count_chunk(chunk: Chunk, read: ReadChunk) -> CountedChunk:
+    """Look through a chunk."""
+    problems, counter = CollectedProblems(), CorpusCounter()
     videos: list[VideoRecord] = []
     inputs = []
-    for caption in captions_among(read(piece.content, problems), problems, videos):
-        census.add(caption)
+    for caption in captions_among(read(chunk.content, problems), problems, videos):
+        counter.add(caption)
         inputs.append(input_bytes(caption))
-    return FoundInPiece(PieceCounts(census, problems.messages, problems.changed), videos, inputs, piece.num_bytes)
+    return CountedChunk(ChunkCounts(counter, problems.messages, problems.changed), videos, inputs, chunk.num_bytes)
 
 
 class PartKeys:
-    """The keys of parts, made of captions that come in pieces of any size."""
+    """The keys of parts, made of captions that come in chunks of any size."""
 
     def __init__(self, tagger: str, part_captions: int, skip: int) -> None:
         """Begin with a new part.
@@ -124,68 +251,68 @@ class PartKeys:
             self._digest, self._count = self._begin(), 0
 
 
-def survey(
-    pieces: Pieces,
+def run_first_pass(
+    chunks: ChunkedRecords,
     tagger: str,
     problems: Problems,
     *,
     part_captions: int,
     in_order: InOrder,
-    log: SurveyLog | None = None,
-) -> Survey:
+    log: FirstPassLog | None = None,
+) -> FirstPass:
     """Look through all captions.
 
     Args:
-        pieces: The captions.
+        chunks: The captions.
         tagger: Name of the tagger, which is a part of the keys.
         problems: Receives inputs that are left out.
         part_captions: Number of captions of each part but the last.
-        in_order: Reads the pieces.
+        in_order: Reads the chunks.
         log: What an earlier call found. It is extended.
 
     Raises:
         UserError: The captions cannot be read.
     """
-    found = Survey(part_captions)
+    found = FirstPass(part_captions)
     for line in log.lines if log else ():
         found.add_line(line, problems)
     if log and log.ended:
         return found
     num_logged = found.num_captions
     keys = PartKeys(tagger, part_captions, skip=len(found.keys) * part_captions - num_logged)
-    unlogged: list[PieceCounts] = []
-    for result in _read(pieces, problems, len(found.piece_sizes), in_order):
+    unlogged: list[ChunkCounts] = []
+    for result in _read(chunks, problems, len(found.chunk_sizes), in_order):
         found.add(result.counts, problems)
         found.videos += result.videos
         unlogged.append(result.counts)
         if new := list(keys.add(result.inputs)):
             found.keys += new
-            # Only pieces whose captions all have a part with a key, so that the next call need not read them again.
+            # Only chunks whose captions all have a part with a key, so that the next call need not read them again.
             whole = []
             while unlogged and num_logged + unlogged[0].num_captions <= len(found.keys) * part_captions:
                 whole.append(unlogged.pop(0))
                 num_logged += whole[-1].num_captions
             if log:
-                log.add(SurveyLine(new, whole))
+                log.add(FirstPassLine(new, whole))
     new = list(keys.end())
     found.keys += new
     if log:
-        log.add(SurveyLine(new, unlogged, is_last=True))
+        log.add(FirstPassLine(new, unlogged, is_last=True))
     return found
 
 
-def _read(pieces: Pieces, problems: Problems, num_known: int, in_order: InOrder) -> Iterator[FoundInPiece]:
-    """Yield what the pieces after the first ``num_known`` hold. Show progress if they are those of a file."""
-    split, read = pieces.split(problems), partial(survey_piece, read=pieces.read)
-    if pieces.source is None:
+def _read(chunks: ChunkedRecords, problems: Problems, num_known: int, in_order: InOrder) -> Iterator[CountedChunk]:
+    """Yield what the chunks after the first ``num_known`` hold. Show progress if they are those of a file."""
+    split, read = chunks.split(problems), partial(count_chunk, read=chunks.read)
+    if chunks.source is None:
         return in_order(read, islice(split, num_known, None), doing="reading captions")
     num_bytes = 0
     if num_known:
-        known = progress(islice(split, num_known), total=num_known, what="passing what was read before", unit="pieces")
-        num_bytes = sum(piece.num_bytes for piece in known)
+        known = progress(islice(split, num_known), total=num_known, what="passing what was read before", unit="chunks")
+        num_bytes = sum(chunk.num_bytes for chunk in known)
     return progress(
         in_order(read, split, doing="reading captions"),
-        total=pieces.source.stat().st_size,
+        total=chunks.source.stat().st_size,
         what="reading captions",
         unit="bytes",
         size=lambda found: found.num_bytes,

@@ -1,14 +1,22 @@
-"""Inverse document frequency of the words in the training captions."""
+"""Inverse document frequency of the words in the training captions: counted, computed and drawn."""
 
 import math
+import warnings
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 
 from ..storage.captions.idf import IdfEntry
+from ..storage.common.matplotlib_settings import own_settings
+from ..storage.common.packages import what_is_missing
+from ..storage.common.terminal import say
+from ..storage.common.writing import written_whole
 from ..storage.records import Caption
 
 NOT_WORDS = {"PUNCT", "SPACE", "SYM", "X"}
 """Part-of-speech tags of tokens that are not counted."""
+MAX_DRAWN_WORDS = 60
+DRAWN_TAGS = {"NOUN": "nouns", "VERB": "verbs"}
 
 
 def count_words(captions: Iterable[Caption]) -> Counter[tuple[str, str]]:
@@ -50,3 +58,40 @@ def idf_table(num_captions: int, counts: Mapping[tuple[str, str], int]) -> list[
         IdfEntry(word=word, part_of_speech=tag, document_count=count, idf=math.log(num_captions / (1 + count)))
         for (word, tag), count in sorted(counts.items())
     ]
+
+
+def choose_evenly(entries: Sequence[IdfEntry], tag: str) -> list[IdfEntry]:
+    """Return up to ``MAX_DRAWN_WORDS`` words with a tag, evenly spaced from the rarest to the most frequent."""
+    words = sorted((e for e in entries if e.part_of_speech == tag), key=lambda e: (-e.idf, e.word))
+    count = min(len(words), MAX_DRAWN_WORDS)
+    return [words[round(i * (len(words) - 1) / max(count - 1, 1))] for i in range(count)]
+
+
+def plot_idf(entries: Sequence[IdfEntry], path: Path) -> None:
+    """Write a PNG like Figure 4 of TACo, with a bar for the IDF of each chosen noun and verb.
+
+    Without Matplotlib there is none, which is reported.
+    """
+    try:
+        with own_settings():
+            _draw(entries, path)
+    except ModuleNotFoundError as error:
+        say(f"note: {path} is not drawn: {what_is_missing(error)}")
+
+
+def _draw(entries: Sequence[IdfEntry], path: Path) -> None:
+    from matplotlib.figure import Figure  # without pyplot, no display is needed
+
+    figure = Figure(figsize=(14, 7), layout="constrained")
+    for axes, (tag, name) in zip(figure.subplots(len(DRAWN_TAGS)), DRAWN_TAGS.items(), strict=True):
+        words = choose_evenly(entries, tag)
+        axes.bar(range(len(words)), [e.idf for e in words], color="tab:blue" if tag == "NOUN" else "tab:orange")
+        axes.set_xticks(range(len(words)), [e.word for e in words], rotation=90, fontsize=8)
+        axes.set_ylabel("idf")
+        num_words = sum(e.part_of_speech == tag for e in entries)
+        axes.set_title(f"{len(words):,} of {num_words:,} {name}, from rare to frequent", fontsize=10)
+        axes.margins(x=0.01)
+    with written_whole(path) as partial, warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph")  # words in a script that the font lacks are drawn as boxes
+        warnings.filterwarnings("ignore", message="constrained_layout not applied")  # long words
+        figure.savefig(partial, format="png", dpi=100)

@@ -46,10 +46,10 @@ STOP_WORDS = {
     "CYRILLIC": ("ru", "uk", "mk"),
 }
 """{script: languages that are told apart by stop words}"""
-SAMPLE = 100
+SAMPLE_SIZE = 100
 """Captions of a part of the table that are looked at. That takes 2 ms, and tagging the part 20 s."""
-MOST_NAMED = 4
-NOTICED = 0.03
+MAX_NAMED = 4
+MIN_REPORTED_SHARE = 0.03
 """Share of captions in other languages that is worth a line. Of YouCook2's captions, which are English, 0.2 % are taken
 for another language."""
 
@@ -96,15 +96,15 @@ def guess_language(text: str, expected: str) -> str:
 
 
 def languages_among(texts: Sequence[str], expected: str) -> Counter[str]:
-    """Return how many of about ``SAMPLE`` of the texts are in each language; "" for those that nothing tells."""
-    return Counter(guess_language(text, expected) for text in texts[:: max(1, len(texts) // SAMPLE)])
+    """Return how many of about ``SAMPLE_SIZE`` of the texts are in each language; "" for those that nothing tells."""
+    return Counter(guess_language(text, expected) for text in texts[:: max(1, len(texts) // SAMPLE_SIZE)])
 
 
 def other_languages(counts: Mapping[str, int], spoken: str) -> dict[str, float]:
     """Return the share of each language but ``spoken``, the largest first, if they are worth a line together."""
     told = Counter({language: count for language, count in counts.items() if language})
     shares = {name: round(count / told.total(), 3) for name, count in told.most_common() if name != spoken}
-    return shares if sum(shares.values()) >= NOTICED else {}
+    return shares if sum(shares.values()) >= MIN_REPORTED_SHARE else {}
 
 
 def in_other_languages(shares: Mapping[str, float], model: str) -> str:
@@ -114,7 +114,7 @@ def in_other_languages(shares: Mapping[str, float], model: str) -> str:
         shares: As from ``other_languages``.
         model: Name of the tagger's pipeline.
     """
-    named = ", ".join(f"{language} {100 * share:.0f} %" for language, share in [*shares.items()][:MOST_NAMED])
+    named = ", ".join(f"{language} {100 * share:.0f} %" for language, share in [*shares.items()][:MAX_NAMED])
     first, total = next(iter(shares)), sum(shares.values())
     if shares[first] > 1 / 2:
         has_model = first in MODELS

@@ -14,8 +14,8 @@ from ..storage.captions.idf import write_counts
 from ..storage.common.errors import UserError
 from ..storage.common.problems import Problems
 from ..storage.records import Caption
-from .chunks import ReadPiece, captions_among
-from .datasets.sources import Piece
+from .chunks import ReadChunk, captions_among
+from .datasets.sources import Chunk
 from .idf import count_words
 from .language import languages_among
 from .tag import Tagger, load_pipeline, tag_captions
@@ -26,18 +26,18 @@ AGAIN = "run the same command again"
 
 
 @dataclass(frozen=True)
-class Part:
+class TaggingPart:
     """Consecutive captions that are tagged together."""
 
     folder: Path
     """Folder of the caption tables."""
     index: int
-    pieces: list[Piece]
-    """Pieces that hold the captions, and others before and after them."""
-    read: ReadPiece
-    """Reads a piece."""
+    chunks: list[Chunk]
+    """ChunkedRecords that hold the captions, and others before and after them."""
+    read: ReadChunk
+    """Reads a chunk."""
     skip: int
-    """Number of captions in the pieces that belong to earlier parts."""
+    """Number of captions in the chunks that belong to earlier parts."""
     num_captions: int
     key: str
     """Identifies the captions and the tagger."""
@@ -46,7 +46,7 @@ class Part:
     def captions(self) -> list[Caption]:
         """Return the captions of the part."""
         quiet = Problems(quiet=True)
-        records = chain.from_iterable(self.read(piece.content, quiet) for piece in self.pieces)
+        records = chain.from_iterable(self.read(chunk.content, quiet) for chunk in self.chunks)
         return list(islice(captions_among(records, quiet), self.skip, self.skip + self.num_captions))
 
 
@@ -63,13 +63,13 @@ def input_bytes(caption: Caption) -> bytes:
     return json.dumps([getattr(caption, name) for name in INPUT_FIELDS]).encode()
 
 
-def is_made(folder: Path, index: int, key: str) -> bool:
+def is_tagged(folder: Path, index: int, key: str) -> bool:
     """Return whether a part with this key is on disk."""
     about = read_part_about(part_path(folder, index))
     return about.get("key") == key and part_path(folder / "counts", index).exists()
 
 
-def make_part(part: Part) -> int:
+def tag_part(part: TaggingPart) -> int:
     """Tag a part and write it, whole or not at all. Return its number of captions.
 
     Raises:
@@ -90,24 +90,24 @@ def make_part(part: Part) -> int:
     return len(tagged)
 
 
-def parts_among(pieces: Iterable[T], sizes: Iterable[int], part_captions: int) -> Iterator[tuple[list[T], int]]:
-    """Yield the pieces that hold the captions of each part, and how many of their captions are in earlier parts.
+def parts_among(chunks: Iterable[T], sizes: Iterable[int], part_captions: int) -> Iterator[tuple[list[T], int]]:
+    """Yield the chunks that hold the captions of each part, and how many of their captions are in earlier parts.
 
     Args:
-        pieces: Pieces, in order.
+        chunks: ChunkedRecords, in order.
         sizes: Number of captions of each.
         part_captions: Number of captions of each part but the last.
     """
     held: deque[tuple[T, int]] = deque()
     skip = num_held = 0
-    for piece, size in zip(pieces, sizes, strict=False):
-        held.append((piece, size))
+    for chunk, size in zip(chunks, sizes, strict=False):
+        held.append((chunk, size))
         num_held += size
         while num_held - skip >= part_captions:
-            yield [piece for piece, _ in held], skip
+            yield [chunk for chunk, _ in held], skip
             skip += part_captions
             while held and held[0][1] <= skip:
                 passed = held.popleft()[1]
                 skip, num_held = skip - passed, num_held - passed
     if num_held > skip:
-        yield [piece for piece, _ in held], skip
+        yield [chunk for chunk, _ in held], skip

@@ -5,12 +5,10 @@ Captions are tagged in parts of fixed size, by any number of processes. The resu
 processes or on interruptions. A part that is on disk from the same captions and the same tagger is not made again.
 """
 
-import hashlib
 import importlib.metadata
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from ..storage.common.errors import SettingError, UserError
 from ..storage.common.files import sha256_of
@@ -22,15 +20,14 @@ from ..storage.common.system import available_cores
 from ..storage.common.terminal import number_of, say
 from ..storage.common.writing import check_folders
 from ..storage.dataset.folder import DatasetFolder
-from .chunks import Pieces, Read, in_one_process
-from .corpus_statistics import CaptionStatistics, Census
-from .first_pass import BYTES_PER_PROCESS, Survey, survey
-from .first_pass_log import LOG_NAME, code_hash, survey_log
+from .caption_source import CaptionSource, Origin, choose_source
+from .chunks import ChunkedRecords, Read, in_one_process
+from .corpus_statistics import CaptionStatistics, CorpusCounter
+from .first_pass import BYTES_PER_PROCESS, LOG_NAME, FirstPass, code_hash, open_first_pass_log, run_first_pass
 from .language import in_other_languages, model_of_language
-from .reader_choice import Origin, Reader, choose_reader
-from .tables import make_tables
+from .tables import Preparation, make_tables
 from .tag import Tagger, installed_model
-from .vectors import WordVectorSummary, prepare_word_vectors
+from .word_vectors import WordVectorSummary, prepare_word_vectors
 
 PART_CAPTIONS = 5000
 """About 20 seconds of work for a core. A stopped command repeats at most this much per process."""
@@ -105,36 +102,36 @@ def prepare_captions(
             raise SettingError("language", language, f"spacy_model {spacy_model!r} decides it; pass one of the two")
         spacy_model = model_of_language(language)
     with report_progress_to(on_progress):
-        reader = choose_reader(
+        source = choose_source(
             Path(root), name, annotations=_as_path(annotations), protocol=protocol, seed=seed, language=language
         )
-        with Problems(strict=strict, file=reader.dataset.problems("preprocess")) as problems:
+        with Problems(strict=strict, file=source.dataset.problems("preprocess")) as problems:
             statistics = prepare_records(
-                reader.dataset,
-                reader.pieces,
+                source.dataset,
+                source.chunks,
                 spacy_model=spacy_model,
                 problems=problems,
                 num_processes=num_processes,
                 in_order=in_order,
-                origin=reader.origin,
+                origin=source.origin,
             )
-            return _conclude(reader, statistics, _as_path(word_vectors), problems)
+            return _with_word_vectors(source, statistics, _as_path(word_vectors), problems)
 
 
-def _conclude(
-    reader: Reader, statistics: CaptionStatistics | None, word_vectors: Path | None, problems: Problems
+def _with_word_vectors(
+    source: CaptionSource, statistics: CaptionStatistics | None, word_vectors: Path | None, problems: Problems
 ) -> PreparedCaptions:
     """Prepare the word vectors, if there are captions, and return what was done."""
     vectors = None
     if statistics is not None:
         if word_vectors is not None:
-            vectors = prepare_word_vectors(reader.dataset, word_vectors)
+            vectors = prepare_word_vectors(source.dataset, word_vectors)
         listed = f"; {number_of(problems.count, 'problems')}, {problems.where}" if problems.count else ""
-        say(f"{reader.dataset.captions}: {number_of(statistics.num_captions, 'captions')}{listed}")
+        say(f"{source.dataset.captions}: {number_of(statistics.num_captions, 'captions')}{listed}")
     return PreparedCaptions(
-        dataset=reader.dataset,
+        dataset=source.dataset,
         statistics=statistics,
-        origin=reader.origin,
+        origin=source.origin,
         word_vectors=vectors,
         num_problems=problems.count,
         problems=list(problems.messages),
@@ -147,7 +144,7 @@ def _as_path(path: Path | str | None) -> Path | None:
 
 def prepare_records(
     dataset: DatasetFolder,
-    records: Read | Pieces,
+    records: Read | ChunkedRecords,
     *,
     spacy_model: str,
     problems: Problems,
@@ -175,59 +172,54 @@ def prepare_records(
         UserError: There is no caption, the spaCy pipeline is not installed, or another process prepares the captions.
     """
     check_folders(dataset.captions, dataset.captions / "counts")
-    pieces = records if isinstance(records, Pieces) else in_one_process(records)
     model = installed_model(spacy_model)
-    tagger = Tagger(spacy_model, f"{model.package} {model.version}, spaCy {importlib.metadata.version('spacy')}")
-    decided = (origin or Origin()).to_json()
+    preparation = Preparation(
+        dataset=dataset,
+        chunks=records if isinstance(records, ChunkedRecords) else in_one_process(records),
+        tagger=Tagger(spacy_model, f"{model.package} {model.version}, spaCy {importlib.metadata.version('spacy')}"),
+        settings=(origin or Origin()).to_json(),
+        problems=problems,
+        num_processes=num_processes,
+        in_order=in_order,
+    )
     with only_process_in(dataset.captions / LOCK_NAME, "prepares captions"):
-        found = _survey(dataset, pieces, tagger, decided, problems, num_processes, in_order)
-        if not found.keys:
+        first_pass = _first_pass(preparation)
+        if not first_pass.keys:
             raise UserError(f"{dataset.name}: no caption can be used; see the lines above")
-        if not _names_listed_videos(dataset, found, problems):
+        if not _names_listed_videos(dataset, first_pass, problems):
             return None
-        if found.videos and dataset.read_videos() != found.videos:
-            dataset.write_videos(found.videos)
-        captions_sha256 = hashlib.sha256("".join(found.keys).encode()).hexdigest()
-        about = {"tagger": tagger.identity, "captions_sha256": captions_sha256, **decided}
-        in_order = in_order or partial(in_processes, num_processes=num_processes)
-        statistics = make_tables(dataset, pieces, found, tagger, about, problems, in_order)
+        if first_pass.videos and dataset.read_videos() != first_pass.videos:
+            dataset.write_videos(first_pass.videos)
+        statistics = make_tables(preparation, first_pass)
     if statistics.other_languages:
         say(f"note: {in_other_languages(statistics.other_languages, spacy_model)}")
-    report_missing_videos(dataset, found.census, problems)
+    report_missing_videos(dataset, first_pass.counter, problems)
     return statistics
 
 
-def _survey(
-    dataset: DatasetFolder,
-    pieces: Pieces,
-    tagger: Tagger,
-    decided: dict[str, Any],
-    problems: Problems,
-    num_processes: int,
-    in_order: InOrder | None = None,
-) -> Survey:
+def _first_pass(preparation: Preparation) -> FirstPass:
     """Look through all captions; continue what an earlier call found in the same file."""
-    look = partial(survey, pieces, tagger.identity, problems, part_captions=PART_CAPTIONS)
-    if pieces.source is None:
+    chunks, tagger = preparation.chunks, preparation.tagger
+    look = partial(run_first_pass, chunks, tagger.identity, preparation.problems, part_captions=PART_CAPTIONS)
+    if chunks.source is None:
         return look(in_order=partial(in_processes, num_processes=1))
     about = {
-        "file": sha256_of(pieces.source),
-        "name": str(pieces.source),
+        "file": sha256_of(chunks.source),
+        "name": str(chunks.source),
         "code": code_hash(),
         "tagger": tagger.identity,
         "part_captions": PART_CAPTIONS,
-        **decided,
+        **preparation.settings,
     }
-    num_processes = min(num_processes, 1 + pieces.source.stat().st_size // BYTES_PER_PROCESS)
-    in_order = in_order or partial(in_processes, num_processes=num_processes)
-    with survey_log(dataset.captions / LOG_NAME, about) as log:
+    in_order = preparation.runner(max_processes=1 + chunks.source.stat().st_size // BYTES_PER_PROCESS)
+    with open_first_pass_log(preparation.dataset.captions / LOG_NAME, about) as log:
         return look(in_order=in_order, log=log)
 
 
-def _names_listed_videos(dataset: DatasetFolder, found: Survey, problems: Problems) -> bool:
+def _names_listed_videos(dataset: DatasetFolder, first_pass: FirstPass, problems: Problems) -> bool:
     """Return whether a caption names a listed video, or no videos are listed. Report it if not."""
-    listed = {video.video_id for video in found.videos or dataset.read_videos()}
-    named = found.census.video_ids()
+    listed = {video.video_id for video in first_pass.videos or dataset.read_videos()}
+    named = first_pass.counter.video_ids()
     if not listed or listed & named:
         return True
     problems.add(
@@ -238,10 +230,10 @@ def _names_listed_videos(dataset: DatasetFolder, found: Survey, problems: Proble
     return False
 
 
-def report_missing_videos(dataset: DatasetFolder, census: Census, problems: Problems) -> None:
+def report_missing_videos(dataset: DatasetFolder, counter: CorpusCounter, problems: Problems) -> None:
     """Report each video that captions name and the data set does not list, if it lists any."""
     listed = {video.video_id for video in dataset.read_videos()}
-    for video_id in sorted(census.video_ids() - listed) if listed else ():
+    for video_id in sorted(counter.video_ids() - listed) if listed else ():
         problems.add(
             f"captions of video {video_id!r}: {dataset.videos_file} does not list it; expected its id as "
             "vlalign-extract assigned it"

@@ -1,8 +1,10 @@
 """The tables of a data set, made of its captions in parts."""
 
+import hashlib
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from ..storage.captions.files import (
@@ -20,49 +22,58 @@ from ..storage.captions.idf import read_counts, write_idf
 from ..storage.common.errors import refuse_unreadable
 from ..storage.common.files import read_json, write_json
 from ..storage.common.problems import Problems
-from ..storage.common.process_pool import InOrder
+from ..storage.common.process_pool import InOrder, in_processes
 from ..storage.common.progress import progress
 from ..storage.common.signals import keeping
 from ..storage.common.terminal import say
 from ..storage.common.writing import remove_file
 from ..storage.dataset.folder import DatasetFolder
-from .chunks import Pieces
-from .corpus_statistics import CaptionStatistics, LeftOut, count_shared_texts
-from .first_pass import Survey
-from .idf import idf_table
+from .chunks import ChunkedRecords
+from .corpus_statistics import CaptionStatistics, SkippedInputs, count_shared_texts
+from .first_pass import FirstPass
+from .idf import idf_table, plot_idf
 from .language import other_languages
-from .parts import Part, is_made, make_part, parts_among
-from .plot import plot_idf
+from .parts import TaggingPart, is_tagged, parts_among, tag_part
 from .tag import Tagger
 
 SUMMARY_NAME = "summary.json"
 
 
-def make_tables(
-    dataset: DatasetFolder,
-    pieces: Pieces,
-    found: Survey,
-    tagger: Tagger,
-    about: dict[str, Any],
-    problems: Problems,
-    in_order: InOrder,
-) -> CaptionStatistics:
-    """Tag the parts that are not on disk, and write what is made of all parts.
+@dataclass(frozen=True, kw_only=True)
+class Preparation:
+    """What a call prepares, and by whom."""
 
-    Args:
-        dataset: Where to write.
-        pieces: The captions.
-        found: What the first pass over them found.
-        tagger: The tagger.
-        about: What decides the tables.
-        problems: What was left out.
-        in_order: Tags and encodes the parts.
+    dataset: DatasetFolder
+    """Where to write."""
+    chunks: ChunkedRecords
+    """The captions."""
+    tagger: Tagger
+    settings: Mapping[str, Any]
+    """What decides the captions besides the annotations, for ``about.json``."""
+    problems: Problems
+    """Inputs that were skipped."""
+    num_processes: int = 1
+    """Processes of this machine, unless there is an ``in_order``."""
+    in_order: InOrder | None = None
+    """Reads, tags and encodes elsewhere."""
+
+    def runner(self, max_processes: int | None = None) -> InOrder:
+        """Return what calls functions for parts or chunks: ``in_order``, or processes of this machine."""
+        limit = self.num_processes if max_processes is None else min(self.num_processes, max_processes)
+        return self.in_order or partial(in_processes, num_processes=limit)
+
+
+def make_tables(preparation: Preparation, first_pass: FirstPass) -> CaptionStatistics:
+    """Tag the parts that are not on disk, and write what is made of all parts.
 
     Returns:
         The statistics that are also on disk.
     """
+    dataset, in_order = preparation.dataset, preparation.runner()
     folder, summary_file = dataset.captions, dataset.captions / SUMMARY_NAME
-    left = {index for index, key in enumerate(found.keys) if not is_made(folder, index, key)}
+    captions_sha256 = hashlib.sha256("".join(first_pass.keys).encode()).hexdigest()
+    about = {"tagger": preparation.tagger.identity, "captions_sha256": captions_sha256, **preparation.settings}
+    left = {index for index, key in enumerate(first_pass.keys) if not is_tagged(folder, index, key)}
     made_of = {name: value for name, value in (read_captions_about(folder) or {}).items() if name != OTHER_LANGUAGES}
     if not left and made_of == about and dataset.idf.exists() and summary_file.exists():
         say(f"{folder}: already made from the same captions; nothing to do")
@@ -72,29 +83,44 @@ def make_tables(
     for name in (ABOUT_NAME, MAPPED_NAME):  # the folder is incomplete until everything is written
         remove_file(folder / name, missing_ok=True)
     if left:
-        located = parts_among(pieces.split(Problems(quiet=True)), found.piece_sizes, found.part_captions)
-        parts = (
-            Part(folder, index, held, pieces.read, skip, found.size_of(index), found.keys[index], tagger)
-            for index, (held, skip) in enumerate(located)
-            if index in left
-        )
-        _tag(in_order(make_part, parts, doing="tagging captions"), sum(map(found.size_of, left)))
-    return _finish(dataset, found, about, problems, in_order)
+        parts = _parts(preparation, first_pass, left)
+        _show_tagging(in_order(tag_part, parts, doing="tagging captions"), sum(map(first_pass.size_of, left)))
+    statistics = _write_tables(preparation, first_pass)
+    others = statistics.other_languages
+    write_captions_about(folder, about | ({OTHER_LANGUAGES: others} if others else {}))
+    read_captions(folder, in_order)  # writes the file that training maps
+    return statistics
 
 
-def _tag(made: Iterator[int], total: int) -> None:
+def _parts(preparation: Preparation, first_pass: FirstPass, wanted: Collection[int]) -> Iterator[TaggingPart]:
+    """Yield the parts with these numbers."""
+    chunks = preparation.chunks
+    located = parts_among(chunks.split(Problems(quiet=True)), first_pass.chunk_sizes, first_pass.part_captions)
+    for index, (chunks_of_part, skip) in enumerate(located):
+        if index in wanted:
+            yield TaggingPart(
+                folder=preparation.dataset.captions,
+                index=index,
+                chunks=chunks_of_part,
+                read=chunks.read,
+                skip=skip,
+                num_captions=first_pass.size_of(index),
+                key=first_pass.keys[index],
+                tagger=preparation.tagger,
+            )
+
+
+def _show_tagging(made: Iterator[int], total: int) -> None:
     num_tagged = 0
     with keeping(lambda: f"{num_tagged:,} captions tagged by this call are kept" if num_tagged else ""):
         for count in progress(made, total=total, what="tagging", unit="captions", size=int):
             num_tagged += count
 
 
-def _finish(
-    dataset: DatasetFolder, found: Survey, about: dict[str, Any], problems: Problems, in_order: InOrder
-) -> CaptionStatistics:
-    """Write what is made of all parts: the IDF table, the statistics, then the note that everything is complete, and
-    the file that training maps, which that note belongs to."""
-    folder, census, num_parts = dataset.captions, found.census, len(found.keys)
+def _write_tables(preparation: Preparation, first_pass: FirstPass) -> CaptionStatistics:
+    """Write the IDF table and the statistics."""
+    dataset, problems = preparation.dataset, preparation.problems
+    folder, counter, num_parts = dataset.captions, first_pass.counter, len(first_pass.keys)
     counts: Counter[tuple[str, str]] = Counter()
     languages: Counter[str] = Counter()
     spoken = ""
@@ -103,7 +129,7 @@ def _finish(
         part_about = read_part_about(part_path(folder, index))
         with refuse_unreadable(part_path(folder, index), "not a part of the captions", "remove it, and run this again"):
             for split, tags in part_about["tags"].items():
-                census.tags[split].update(_counts(tags))
+                counter.tags[split].update(_counts(tags))
             languages.update(_counts(part_about.get("languages", {})))  # parts of 1.0.0 have none
             spoken = str(part_about.get("spoken", spoken))
     for path in (*folder.glob("part-*.parquet"), *(folder / "counts").glob("part-*.parquet")):
@@ -111,17 +137,14 @@ def _finish(
             remove_file(path)  # from an earlier call with more captions
     for partial_file in (*folder.glob(".part-*.partial"), *(folder / "counts").glob(".part-*.partial")):
         remove_file(partial_file, missing_ok=True)  # of a call that was killed
-    idf = idf_table(census.num_captions["train"], counts)
+    idf = idf_table(counter.num_captions["train"], counts)
     write_idf(dataset.idf, idf)
     plot_idf(idf, dataset.idf.with_suffix(".png"))
-    left_out = LeftOut(count=problems.count, first=problems.messages)
-    shared_texts = count_shared_texts(_texts(dataset, num_parts), list(census.num_captions))
-    statistics = census.statistics(shared_texts=shared_texts, changed=problems.changed, left_out=left_out)
-    others = other_languages(languages, spoken)
-    statistics = replace(statistics, other_languages=others)
+    left_out = SkippedInputs(count=problems.count, first=problems.messages)
+    shared_texts = count_shared_texts(_texts(dataset, num_parts), list(counter.num_captions))
+    statistics = counter.statistics(shared_texts=shared_texts, changed=problems.changed, left_out=left_out)
+    statistics = replace(statistics, other_languages=other_languages(languages, spoken))
     write_json(folder / SUMMARY_NAME, statistics.to_json())
-    write_captions_about(folder, about | ({OTHER_LANGUAGES: others} if others else {}))
-    read_captions(folder, in_order)  # writes the file that training maps
     return statistics
 
 

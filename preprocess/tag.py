@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-CHUNK, BATCH = 1000, 128
-BATCH_CHARACTERS = 1 << 15
+CAPTIONS_AT_ONCE, SPACY_BATCH_SIZE = 1000, 128
+MAX_BATCH_CHARACTERS = 1 << 15
 """Texts are tagged together up to this length: a word takes 15 KB, and a character may be one."""
 RUN = re.compile(r"\S{200}")
 """Characters without a blank between them that are split into words at a time: spaCy takes a time that grows with the
@@ -113,8 +113,8 @@ def tag_captions(captions: Iterable[Caption], model: str) -> Iterator[Caption]:
     """
     nlp = load_pipeline(model)
     tag_of = single_word_tagger(nlp)
-    pipe = partial(nlp.pipe, batch_size=BATCH, disable=[RULER] if tag_of else [])
-    for chunk in batched(captions, CHUNK):
+    pipe = partial(nlp.pipe, batch_size=SPACY_BATCH_SIZE, disable=[RULER] if tag_of else [])
+    for chunk in batched(captions, CAPTIONS_AT_ONCE):
         texts = list(dict.fromkeys(caption.caption for caption in chunk))
         docs = chain.from_iterable(pipe(map(partial(_split, nlp), batch)) for batch in _batches(texts))
         tagged = {text: _words(doc, tag_of) for text, doc in zip(texts, docs, strict=True)}
@@ -124,10 +124,10 @@ def tag_captions(captions: Iterable[Caption], model: str) -> Iterator[Caption]:
 
 
 def _batches(texts: Iterable[str]) -> Iterator[list[str]]:
-    """Yield the texts in lists of up to ``BATCH_CHARACTERS``, or of one text."""
+    """Yield the texts in lists of up to ``MAX_BATCH_CHARACTERS``, or of one text."""
     batch, size = [], 0
     for text in texts:
-        if batch and size + len(text) > BATCH_CHARACTERS:
+        if batch and size + len(text) > MAX_BATCH_CHARACTERS:
             yield batch
             batch, size = [], 0
         batch.append(text)

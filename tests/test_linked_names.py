@@ -21,7 +21,7 @@ from vlalign.extract.pipeline.download import PREFIX, Fetcher
 from vlalign.extract.videos.demo import render_video
 from vlalign.preprocess.cli import main as preprocess_main
 from vlalign.preprocess.datasets import DATASETS
-from vlalign.preprocess.first_pass_log import survey_log
+from vlalign.preprocess.first_pass import open_first_pass_log
 from vlalign.storage.cli.store import main as store_main
 from vlalign.storage.common.errors import UserError
 from vlalign.storage.common.locks import one_at_a_time
@@ -221,7 +221,7 @@ def test_a_lock_is_a_file_of_its_own(toy, evil, trap, capsys, lock, kind):
 def test_logs_are_files_of_their_own(tmp_path, trap, kind):
     folder = tmp_path / "captions"
     trap.lay(kind, folder / "survey.jsonl")
-    with in_time(), pytest.raises(UserError, match=r"/survey\.jsonl: "), survey_log(folder / "survey.jsonl", {}):
+    with in_time(), pytest.raises(UserError, match=r"/survey\.jsonl: "), open_first_pass_log(folder / "survey.jsonl", {}):
         pass
     trap.lay(kind, folder / "events.jsonl")
     if kind == "hard_link":
@@ -237,7 +237,7 @@ def test_logs_are_files_of_their_own(tmp_path, trap, kind):
 
 def test_a_log_and_a_lock_of_ones_own_are_used_again(tmp_path):
     for _ in range(2):
-        with survey_log(tmp_path / "survey.jsonl", {"a": 1}) as log:
+        with open_first_pass_log(tmp_path / "survey.jsonl", {"a": 1}) as log:
             assert log.lines == []
         with one_at_a_time(tmp_path / "x"):
             pass

@@ -12,7 +12,7 @@ import pytest
 from test_systems import MODULES
 from vlalign.extract.cli import extract as extract_command
 from vlalign.extract.decoding import ffmpeg_backend
-from vlalign.preprocess.plot import plot_idf
+from vlalign.preprocess.idf import plot_idf
 from vlalign.preprocess.tag import load_pipeline
 from vlalign.storage.captions.idf import IdfEntry
 from vlalign.storage.cli import all_commands

@@ -27,7 +27,7 @@ PROTOCOLS = ("official", *(f"split-{seed}" for seed in range(1, 20)))
 """Splits drawn with the seeds 0 to 19: the one usually reported, and more for a mean over 20."""
 
 
-class Task(NamedTuple):
+class InstructionalTask(NamedTuple):
     """An instructional task."""
 
     task_id: str
@@ -43,7 +43,7 @@ class TaskVideo(NamedTuple):
     video_id: str
 
 
-def read_tasks(path: Path) -> list[Task]:
+def read_tasks(path: Path) -> list[InstructionalTask]:
     """Return the tasks in ``tasks_primary.txt`` or ``tasks_related.txt``.
 
     Raises:
@@ -54,7 +54,7 @@ def read_tasks(path: Path) -> list[Task]:
     for first in range(0, len(lines), 5):
         with as_published(path, f"record {first // 5 + 1}"):
             task_id, title, _, num_steps, steps = lines[first : first + 5]
-            task = Task(task_id, title, [step.strip() for step in steps.split(",")])
+            task = InstructionalTask(task_id, title, [step.strip() for step in steps.split(",")])
             tasks.append(task)
             if int(num_steps) != len(task.steps):
                 raise ValueError(f"task {task_id} lists {len(task.steps)} steps, expected {num_steps}")
@@ -99,7 +99,7 @@ def read(annotations: Annotations, protocol: str) -> Iterator[Record]:
         annotations.drop(folder, f"{len(missing):,} of {len(videos):,} videos", reason)
 
 
-def _read_videos(annotations: Annotations, path: Path, primary: dict[str, Task]) -> list[TaskVideo]:
+def _read_videos(annotations: Annotations, path: Path, primary: dict[str, InstructionalTask]) -> list[TaskVideo]:
     """Return the videos of the primary tasks, without duplicates."""
     videos: dict[TaskVideo, None] = {}
     for line, row in read_rows(path, ("task", "video", "url"), header=False):
@@ -112,7 +112,9 @@ def _read_videos(annotations: Annotations, path: Path, primary: dict[str, Task])
     return list(videos)
 
 
-def _captions(annotations: Annotations, path: Path, video_id: str, split: str, task: Task) -> Iterator[Caption]:
+def _captions(
+    annotations: Annotations, path: Path, video_id: str, split: str, task: InstructionalTask
+) -> Iterator[Caption]:
     for line, row in read_rows(path, ("step", "start", "end"), header=False):
         try:
             if not 1 <= (step := int(row["step"])) <= len(task.steps):

@@ -19,7 +19,7 @@ BYTE_ORDER_MARKS = (
 )
 ARCHIVES = (b"PK\x03\x04", b"\xd0\xcf\x11\xe0")
 """First bytes of Excel workbooks, new and old."""
-MOST_ACCENTS = 0.5
+MAX_ACCENTED_SHARE = 0.5
 """Largest share of non-ASCII letters in the words that have any. French words have some among others; a Russian text in
 Windows-1251 has nothing else."""
 
@@ -66,7 +66,7 @@ def _decode_western(data: bytes, path: Path, bad: int, note: Note, save_as: str)
     if any(character > "\x7f" and character != "\ufffd" for character in data.decode("utf-8", "replace")):
         raise UserError(f"{path}, {where}, though other characters are: damaged, or in two encodings; {save_as}")
     words = [word for word in re.findall(rb"[A-Za-z\x80-\xff]{3,}", data) if not word.isascii()]
-    if sum(byte > 0x7F for word in words for byte in word) > MOST_ACCENTS * sum(map(len, words)):
+    if sum(byte > 0x7F for word in words for byte in word) > MAX_ACCENTED_SHARE * sum(map(len, words)):
         raise UserError(f"{path}, {where}, and its words do not look like a western encoding; {save_as}")
     try:
         text, name = data.decode("cp1252"), "Windows-1252"

@@ -20,20 +20,20 @@ from typing import NamedTuple, TextIO
 from ...storage.common.errors import UserError
 from ...storage.common.problems import Problems
 from ...storage.records import Caption
-from .sources import EXPECTED, Annotations, Dataset, InPieces, Piece, Record, as_published, seconds, text
+from .sources import EXPECTED, Annotations, Chunk, ChunkedReader, Dataset, Record, as_published, seconds, text
 
 FILES = {"": "caption.json", "raw-": "raw_caption.json"}
-LEAST_SECONDS = 5.0
-LEAST_WORDS = 10
-CHUNK = 1 << 20
-PIECE = 1 << 17
-"""Characters after which a piece of the file ends with a video. They are about 2,500 captions."""
-LONGEST = 1 << 24
+MIN_CLIP_SECONDS = 5.0
+MIN_CLIP_WORDS = 10
+READ_CHARACTERS = 1 << 20
+CHUNK_CHARACTERS = 1 << 17
+"""Characters after which a chunk of the file ends with a video. They are about 2,500 captions."""
+MAX_ENTRY_CHARACTERS = 1 << 24
 """Characters that the captions of one video can have at most. Anything longer is not a file of captions; reading on
 would fill the memory."""
 
 
-class Entry(NamedTuple):
+class VideoEntry(NamedTuple):
     """A video of the file."""
 
     video_id: str
@@ -41,7 +41,7 @@ class Entry(NamedTuple):
     """JSON text; empty if the video has an earlier entry."""
 
 
-class Clip(NamedTuple):
+class TimedText(NamedTuple):
     """A caption with its times, before it is extended or merged."""
 
     start_seconds: float
@@ -49,8 +49,8 @@ class Clip(NamedTuple):
     text: str
 
 
-def extend(clips: Iterable[Clip], least_seconds: float = LEAST_SECONDS) -> list[Clip]:
-    """Return the clips, with each shorter one extended to ``least_seconds``.
+def extend(clips: Iterable[TimedText], min_seconds: float = MIN_CLIP_SECONDS) -> list[TimedText]:
+    """Return the clips, with each shorter one extended to ``min_seconds``.
 
     A clip grows equally at both ends. If it would start before 0, it starts at 0 and keeps its length.
 
@@ -58,23 +58,23 @@ def extend(clips: Iterable[Clip], least_seconds: float = LEAST_SECONDS) -> list[
     """
     extended = []
     for start, end, words in clips:
-        if (missing := least_seconds - (end - start)) > 0:
+        if (missing := min_seconds - (end - start)) > 0:
             start = max(0.0, start - missing / 2)
-            end = start + least_seconds
-        extended.append(Clip(start, end, words))
+            end = start + min_seconds
+        extended.append(TimedText(start, end, words))
     return extended
 
 
-def merge(clips: Iterable[Clip], least_words: int = LEAST_WORDS) -> list[Clip]:
-    """Return the clips in time order, joined until each has at least ``least_words`` words.
+def merge(clips: Iterable[TimedText], min_words: int = MIN_CLIP_WORDS) -> list[TimedText]:
+    """Return the clips in time order, joined until each has at least ``min_words`` words.
 
     Remaining clips at the end join the last merged one, if there is one.
     """
-    merged: list[Clip] = []
-    pending: list[Clip] = []
+    merged: list[TimedText] = []
+    pending: list[TimedText] = []
     for clip in sorted(clips, key=lambda clip: clip.start_seconds):
         pending.append(clip)
-        if sum(len(clip.text.split()) for clip in pending) >= least_words:
+        if sum(len(clip.text.split()) for clip in pending) >= min_words:
             merged.append(_join(pending))
             pending = []
     if pending:
@@ -83,8 +83,10 @@ def merge(clips: Iterable[Clip], least_words: int = LEAST_WORDS) -> list[Clip]:
     return merged
 
 
-def _join(clips: list[Clip]) -> Clip:
-    return Clip(clips[0].start_seconds, max(clip.end_seconds for clip in clips), " ".join(clip.text for clip in clips))
+def _join(clips: list[TimedText]) -> TimedText:
+    return TimedText(
+        clips[0].start_seconds, max(clip.end_seconds for clip in clips), " ".join(clip.text for clip in clips)
+    )
 
 
 def find(annotations: Annotations, protocol: str) -> Path:
@@ -93,29 +95,29 @@ def find(annotations: Annotations, protocol: str) -> Path:
     return path
 
 
-def split(path: Path) -> Iterator[Piece]:
+def split(path: Path) -> Iterator[Chunk]:
     """Yield the videos of the file, some at a time; the file is never in memory as a whole."""
     seen = set()
-    entries: list[Entry] = []
+    entries: list[VideoEntry] = []
     size, num_bytes_left = 0, path.stat().st_size
     for video_id, content in stream_object(path):
-        if size >= PIECE:
-            yield Piece(entries, size)
+        if size >= CHUNK_CHARACTERS:
+            yield Chunk(entries, size)
             num_bytes_left -= size
             entries, size = [], 0
         is_second = video_id in seen
-        entries.append(Entry(video_id, "" if is_second else content))
+        entries.append(VideoEntry(video_id, "" if is_second else content))
         seen.add(video_id)
         size += len(content)
     if entries:
-        yield Piece(entries, num_bytes_left)  # with everything between the videos, too
+        yield Chunk(entries, num_bytes_left)  # with everything between the videos, too
 
 
-def read_piece(path: Path, protocol: str, piece: Iterable[Entry], problems: Problems) -> Iterator[Record]:
+def read_chunk(path: Path, protocol: str, chunk: Iterable[VideoEntry], problems: Problems) -> Iterator[Record]:
     """Yield the captions of some videos of the file, which is not opened."""
     annotations = Annotations(path.parent, {}, problems)
     shape = merge if protocol.endswith("merged") else extend
-    for video_id, content in piece:
+    for video_id, content in chunk:
         if not content:
             annotations.drop(path, f"video {video_id!r}", "its second entry")
             continue
@@ -129,18 +131,18 @@ def read_piece(path: Path, protocol: str, piece: Iterable[Entry], problems: Prob
 def read(annotations: Annotations, protocol: str) -> Iterator[Record]:
     """Yield the captions of one video after the other."""
     path = find(annotations, protocol)
-    for piece in split(path):
-        yield from read_piece(path, protocol, piece.content, annotations.problems)
+    for chunk in split(path):
+        yield from read_chunk(path, protocol, chunk.content, annotations.problems)
 
 
-def _clips(annotations: Annotations, path: Path, video_id: str, content: str) -> list[Clip]:
+def _clips(annotations: Annotations, path: Path, video_id: str, content: str) -> list[TimedText]:
     with as_published(path, f"video {video_id!r}"):
         video = json.loads(content)
         rows = list(zip(video["start"], video["end"], video["text"], strict=True))
     clips = []
     for number, (start, end, words) in enumerate(rows, start=1):
         try:
-            clip = Clip(seconds(start), seconds(end), text(words))
+            clip = TimedText(seconds(start), seconds(end), text(words))
             if not 0 <= clip.start_seconds <= clip.end_seconds:  # clips of length 0 will be extended or merged
                 raise ValueError(f"from {start} to {end} seconds, expected 0 <= start <= end")
             clips.append(clip)
@@ -164,7 +166,9 @@ def stream_object(path: Path) -> Iterator[tuple[str, str]]:
                 key, start, position = _next_entry(buffer, position, separator)
             except (ValueError, RecursionError) as error:  # not JSON, or the entry continues in the next chunk
                 buffer, position = buffer[position:], 0
-                more = _read(file, path, max(CHUNK, len(buffer))) if len(buffer) < LONGEST else ""
+                more = (
+                    _read(file, path, max(READ_CHARACTERS, len(buffer))) if len(buffer) < MAX_ENTRY_CHARACTERS else ""
+                )
                 if not more:
                     where = f"after {key!r}" if key is not None else "at its start"
                     reason = getattr(error, "msg", error)  # without the position, which refers to the buffer
@@ -175,7 +179,7 @@ def stream_object(path: Path) -> Iterator[tuple[str, str]]:
                 break
             separator = ","
             yield key, buffer[start:position]
-        if (buffer[position:] + _read(file, path, CHUNK)).strip():
+        if (buffer[position:] + _read(file, path, READ_CHARACTERS)).strip():
             raise UserError(f"{path}: text after the end of the JSON object; {EXPECTED}")
 
 
@@ -229,5 +233,5 @@ DATASET = Dataset(
     },
     protocols=("captions", "merged", "raw-captions", "raw-merged"),
     speech=True,
-    in_pieces=InPieces(find, split, read_piece),
+    chunked_reader=ChunkedReader(find, split, read_chunk),
 )

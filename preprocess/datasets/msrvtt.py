@@ -37,7 +37,7 @@ LISTS: dict[str, dict[str, tuple[str, ...]]] = {
 """For each protocol and split, the names under which its list of clips is published."""
 
 
-class Sentence(NamedTuple):
+class ListedSentence(NamedTuple):
     """A caption as it stands in a file."""
 
     path: Path
@@ -51,7 +51,7 @@ def read(annotations: Annotations, protocol: str) -> Iterator[Record]:
     """Yield the captions of the listed clips. Listed clips with missing captions are one problem per list."""
     lists = _lists(annotations, protocol)
     files = [path for name in (*SENTENCES, *BY_VIDEO, *FOLDS) if (path := annotations.find_optional(name))]
-    captions: dict[str, list[Sentence]] = {}
+    captions: dict[str, list[ListedSentence]] = {}
     for path in files:  # all captions of a clip come from one file: the first that has any
         captions = _read_captions(annotations, path) | captions
     for split, path in lists.items():
@@ -71,7 +71,7 @@ def _report_missing(
     annotations: Annotations,
     path: Path,
     videos: list[str],
-    captions: Mapping[str, list[Sentence]],
+    captions: Mapping[str, list[ListedSentence]],
     files: Iterable[Path],
     *,
     first_is_enough: bool,
@@ -105,21 +105,21 @@ def _read_list(path: Path) -> list[str]:
     return list(dict.fromkeys(row["video_id"] for _, row in read_rows(path, ("video_id",))))
 
 
-def _read_captions(annotations: Annotations, path: Path) -> dict[str, list[Sentence]]:
+def _read_captions(annotations: Annotations, path: Path) -> dict[str, list[ListedSentence]]:
     """Return the captions of each clip, ordered by their numbers; not every file is."""
     if path.suffix == ".csv":
-        captions: dict[str, list[Sentence]] = {}
+        captions: dict[str, list[ListedSentence]] = {}
         for line, row in read_rows(path, ("video_id", "sentence")):
-            captions.setdefault(row["video_id"], []).append(Sentence(path, f"line {line}", line, row["sentence"]))
+            captions.setdefault(row["video_id"], []).append(ListedSentence(path, f"line {line}", line, row["sentence"]))
         return captions
-    numbered: dict[str, dict[int, Sentence]] = {}
+    numbered: dict[str, dict[int, ListedSentence]] = {}
     with as_published(path):
         content = annotations.read_json(path)
         rows = content["sentences"] if path.name in SENTENCES else _by_video(content)
         for position, row in enumerate(rows, start=1):
             with as_published(path, f"sentence {position} of the file"):
                 number = int(str(row["sen_id"]))  # through text, so that infinity is a ValueError, too
-                sentence = Sentence(path, f"sentence {number}", number, row["caption"])
+                sentence = ListedSentence(path, f"sentence {number}", number, row["caption"])
                 of_video = numbered.setdefault(row["video_id"], {})
                 if number in of_video:
                     annotations.drop(path, sentence.row, f"the second of video {row['video_id']!r} with this number")
@@ -134,7 +134,7 @@ def _by_video(content: dict[str, Any]) -> Iterator[dict[str, Any]]:
             yield {"video_id": video_id, "sen_id": sen_id, "caption": caption}
 
 
-def _caption(video_id: str, split: str, sentence: Sentence) -> Caption:
+def _caption(video_id: str, split: str, sentence: ListedSentence) -> Caption:
     if not video_id.strip():
         raise ValueError("no video_id")
     return Caption(video_id=video_id, caption=text(sentence.sentence), split=split)

@@ -19,7 +19,7 @@ TYPES = ("what", "who", "how", "when", "where")
 """Groups of the benchmark: the first word of a question. "how many" belongs to "how"."""
 
 
-class Question(NamedTuple):
+class AnsweredQuestion(NamedTuple):
     """A question as it stands in a file."""
 
     row: str
@@ -46,7 +46,11 @@ def read(annotations: Annotations, protocol: str) -> Iterator[Record]:
 
 
 def question_captions(
-    annotations: Annotations, path: Path, split: str, questions: Iterable[Question], video_of: Callable[[Any], str]
+    annotations: Annotations,
+    path: Path,
+    split: str,
+    questions: Iterable[AnsweredQuestion],
+    video_of: Callable[[Any], str],
 ) -> Iterator[Caption]:
     """Yield the questions as captions, ordered by video. Report and leave out those that cannot be used.
 
@@ -74,7 +78,7 @@ def question_captions(
             annotations.drop(path, question.row, str(error))
 
 
-def json_questions(annotations: Annotations, path: Path) -> Iterator[Question]:
+def json_questions(annotations: Annotations, path: Path) -> Iterator[AnsweredQuestion]:
     """Yield the questions in an official file. Report and leave out those with the id of an earlier one."""
     seen = set()
     for position, row in enumerate(annotations.read_json(path, list), start=1):
@@ -83,19 +87,19 @@ def json_questions(annotations: Annotations, path: Path) -> Iterator[Question]:
                 annotations.drop(path, f"question {position} of the file", f"the second with the id {row['id']!r}")
                 continue
             seen.add(row["id"])
-            yield Question(f"question {row['id']}", row["video_id"], row["question"], row["answer"])
+            yield AnsweredQuestion(f"question {row['id']}", row["video_id"], row["question"], row["answer"])
 
 
-def _questions(annotations: Annotations, path: Path) -> Iterator[Question]:
+def _questions(annotations: Annotations, path: Path) -> Iterator[AnsweredQuestion]:
     if path.suffix == ".json":
         yield from json_questions(annotations, path)
     elif path.suffix == ".jsonl":
         for line, row in numbered_jsonl(path):
             with as_published(path, f"line {line}"):
-                yield Question(f"line {line}", row["video_id"], row["question"], row["answer"])
+                yield AnsweredQuestion(f"line {line}", row["video_id"], row["question"], row["answer"])
     else:
         for line, row in read_rows(path, ("video", "question", "answer")):
-            yield Question(f"line {line}", row["video"], row["question"], row["answer"])
+            yield AnsweredQuestion(f"line {line}", row["video"], row["question"], row["answer"])
 
 
 def _video_id(number: Any) -> str:

@@ -16,7 +16,7 @@ CORPUS = "video_corpus.csv"
 LISTS = {"train": "train_list.txt", "validation": "val_list.txt", "test": "test_list.txt"}
 
 
-class Sentence(NamedTuple):
+class CorpusSentence(NamedTuple):
     """A caption as it stands in a file."""
 
     row: str
@@ -42,26 +42,26 @@ def read(annotations: Annotations, protocol: str) -> Iterator[Record]:
                     annotations.drop(path, row, str(error))
 
 
-def _read_captions(annotations: Annotations, path: Path) -> dict[str, list[Sentence]]:
+def _read_captions(annotations: Annotations, path: Path) -> dict[str, list[CorpusSentence]]:
     with as_published(path):
         content = annotations.read_json(path)
         if wrong := [video for video, sentences in content.items() if not isinstance(sentences, list)]:
             raise TypeError(f"the captions of video {wrong[0]!r} are not a list")
     return {
         video: [
-            Sentence(f"video {video!r}, caption {number}", sentence)
+            CorpusSentence(f"video {video!r}, caption {number}", sentence)
             for number, sentence in enumerate(sentences, start=1)
         ]
         for video, sentences in content.items()
     }
 
 
-def _read_corpus(path: Path) -> dict[str, list[Sentence]]:
-    captions: dict[str, list[Sentence]] = {}
+def _read_corpus(path: Path) -> dict[str, list[CorpusSentence]]:
+    captions: dict[str, list[CorpusSentence]] = {}
     for line, row in read_rows(path, ("VideoID", "Start", "End", "Language", "Description")):
         if row["Language"] == "English":
             video = f"{row['VideoID']}_{row['Start']}_{row['End']}"
-            captions.setdefault(video, []).append(Sentence(f"line {line}", row["Description"]))
+            captions.setdefault(video, []).append(CorpusSentence(f"line {line}", row["Description"]))
     return captions
 
 

@@ -22,7 +22,7 @@ from .sources import Annotations, Dataset, Record, as_published, text
 FILES = {"train": "train.json", "test": "val.json"}
 
 
-class Entry(NamedTuple):
+class ImageEntry(NamedTuple):
     """An entry of ``data`` in a file."""
 
     row: str
@@ -50,13 +50,13 @@ def read(annotations: Annotations, protocol: str) -> Iterator[Record]:
             yield caption
 
 
-def _entries(annotations: Annotations, path: Path) -> Iterator[Entry]:
+def _entries(annotations: Annotations, path: Path) -> Iterator[ImageEntry]:
     """Yield the entries of a file, those of an image together."""
-    of_image: dict[Any, list[Entry]] = {}
+    of_image: dict[Any, list[ImageEntry]] = {}
     with as_published(path):
         for position, row in enumerate(annotations.read_json(path)["data"], start=1):
             with as_published(path, f"entry {position} of data"):
-                entry = Entry(f"entry {position} of data", row["image"], row["wav"], row["asr_text"])
+                entry = ImageEntry(f"entry {position} of data", row["image"], row["wav"], row["asr_text"])
                 of_image.setdefault(entry.image, []).append(entry)
     for entries in of_image.values():
         yield from entries

@@ -18,7 +18,7 @@ Record = VideoRecord | Caption
 
 EXPECTED = "expected the file as its authors publish it"
 
-MOST_BYTES = 1 << 30
+MAX_BYTES = 1 << 30
 """Of a file that is read at once. The largest published one has a tenth of it."""
 csv.field_size_limit(1 << 27)  # captions can be long; Python's default limit is 128 KiB
 
@@ -83,7 +83,7 @@ class Annotations:
             return values
 
         try:
-            content = read_small(path, MOST_BYTES).decode("utf-8-sig")
+            content = read_small(path, MAX_BYTES).decode("utf-8-sig")
             value = json.loads(content, object_pairs_hook=without_duplicates)
         except (ValueError, RecursionError) as error:
             raise UserError(f"{path}: not valid JSON in UTF-8 ({error}); {EXPECTED}") from None
@@ -118,24 +118,24 @@ class Annotations:
 
 
 @dataclass(frozen=True)
-class Piece:
+class Chunk:
     """Some videos of a data set, with their captions."""
 
     content: Any
-    """What ``InPieces.read_piece`` takes."""
+    """What ``ChunkedReader.read_chunk`` takes."""
     num_bytes: int = 0
-    """What they take of the file. Those of all pieces add up to its size."""
+    """What they take of the file. Those of all chunks add up to its size."""
 
 
-class InPieces(NamedTuple):
+class ChunkedReader(NamedTuple):
     """How to read a file that is too large for one process."""
 
     find: Callable[[Annotations, str], Path]
     """Returns the file of a protocol. Nothing else decides the captions."""
-    split: Callable[[Path], Iterator[Piece]]
-    """Yields the file in pieces of whole videos, in order, with little work."""
-    read_piece: Callable[[Path, str, Any, Problems], Iterable[Record]]
-    """Yields the records of a piece, given the file's name, the protocol and the piece's content. Any process on any
+    split: Callable[[Path], Iterator[Chunk]]
+    """Yields the file in chunks of whole videos, in order, with little work."""
+    read_chunk: Callable[[Path, str, Any, Problems], Iterable[Record]]
+    """Yields the records of a chunk, given the file's name, the protocol and the chunk's content. Any process on any
     machine can call it."""
 
 
@@ -159,7 +159,7 @@ class Dataset:
     captions."""
     speech: bool | None = None
     """True if the captions are what is said in the videos."""
-    in_pieces: InPieces | None = None
+    chunked_reader: ChunkedReader | None = None
     """Reads the same records as ``read``, with several processes."""
 
 
@@ -210,7 +210,7 @@ def read_lines(path: Path) -> list[str]:
         UserError: The file is not valid UTF-8.
     """
     try:
-        content = read_small(path, MOST_BYTES).decode("utf-8-sig")
+        content = read_small(path, MAX_BYTES).decode("utf-8-sig")
         return [line.strip() for line in content.splitlines() if line.strip()]
     except ValueError as error:
         raise UserError(f"{path}: not valid UTF-8 ({error}); {EXPECTED}") from None

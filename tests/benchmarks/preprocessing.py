@@ -19,11 +19,12 @@ from multiprocessing import get_context
 from pathlib import Path
 
 from vlalign.preprocess import prepare as preparing
+from vlalign.preprocess.caption_source import choose_source
 from vlalign.preprocess.chunks import in_one_process
 from vlalign.preprocess.datasets import howto100m
 from vlalign.preprocess.datasets.sources import Annotations
 from vlalign.preprocess.prepare import prepare_records
-from vlalign.preprocess.reader_choice import choose_reader
+from vlalign.preprocess.tables import Preparation
 from vlalign.preprocess.tag import Tagger, load_pipeline
 from vlalign.storage.common.problems import Problems
 from vlalign.storage.common.system import available_cores
@@ -131,18 +132,27 @@ def first_pass(texts: list[str], num_videos: int = 18_000) -> None:
                 video = {"start": starts, "end": [start + 4.5 for start in starts], "text": of_video}
                 file.write(f"{', ' if number else '{'}{json.dumps(f'{number:011d}')}: {json.dumps(video)}")
             file.write("}")
-        reader = choose_reader(folder, "howto100m", annotations=folder, protocol=None, seed=0)
+        reader = choose_source(folder, "howto100m", annotations=folder, protocol=None, seed=0)
         read = in_one_process(lambda problems: howto100m.read(Annotations(folder, {}, problems), "captions"))
         one, two = DatasetFolder(folder, "one"), DatasetFolder(folder, "two")
-        for what, dataset, pieces, processes in (
+        for what, dataset, chunks, processes in (
             ("nothing kept", one, read, 1),
-            ("1 process", one, reader.pieces, 1),
-            ("2 processes", two, reader.pieces, 2),
-            ("again", two, reader.pieces, 2),
+            ("1 process", one, reader.chunks, 1),
+            ("2 processes", two, reader.chunks, 2),
+            ("again", two, reader.chunks, 2),
         ):
             before = os.times()
             tagger = Tagger(MODEL, MODEL)
-            found = preparing._survey(dataset, pieces, tagger, {}, Problems(quiet=True), processes)
+            found = preparing._first_pass(
+                Preparation(
+                    dataset=dataset,
+                    chunks=chunks,
+                    tagger=tagger,
+                    settings={},
+                    problems=Problems(quiet=True),
+                    num_processes=processes,
+                )
+            )
             after = os.times()
             own = after.user + after.system - before.user - before.system
             others = after.children_user + after.children_system - before.children_user - before.children_system

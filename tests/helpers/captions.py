@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 from vlalign.preprocess.cli import main
-from vlalign.preprocess.first_pass_log import LOG_NAME
+from vlalign.preprocess.first_pass import LOG_NAME
 from vlalign.storage.captions.files import MAPPED_NAME
 from vlalign.storage.common.tensor_files import FIRST_BYTE
 

@@ -31,12 +31,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from PIL import Image
 from vlalign.extract.encoders.text_tower import load_text_tower
-from vlalign.preprocess.corpus_statistics import CaptionStatistics, Census, LeftOut, format_statistics
+from vlalign.preprocess.corpus_statistics import CaptionStatistics, CorpusCounter, SkippedInputs, format_statistics
 from vlalign.preprocess.datasets import DATASETS, custom, subtitles
 from vlalign.preprocess.datasets.sources import Annotations
-from vlalign.preprocess.first_pass import Survey
-from vlalign.preprocess.first_pass_log import PieceCounts, SurveyLine, survey_log
-from vlalign.preprocess.vector_files import select_vectors
+from vlalign.preprocess.first_pass import ChunkCounts, FirstPass, FirstPassLine, open_first_pass_log
+from vlalign.preprocess.word_vector_formats import select_vectors
 from vlalign.storage import FeatureStore
 from vlalign.storage.captions.files import read_captions, read_captions_about
 from vlalign.storage.captions.idf import read_idf
@@ -338,11 +337,11 @@ def read_link(folder: Path, path: Path) -> None:
         trusted_address(folder)
 
 
-def read_survey(folder: Path, path: Path) -> None:
-    with survey_log(path, {"file": "x"}) as log:
+def read_first_pass(folder: Path, path: Path) -> None:
+    with open_first_pass_log(path, {"file": "x"}) as log:
         if not log.lines:
             raise UserError("begins anew")
-        found = Survey(10)
+        found = FirstPass(10)
         for line in log.lines:
             found.add_line(line, Problems(quiet=True))
         assert found.num_captions >= 0
@@ -449,7 +448,7 @@ READERS: dict[str, Callable[[Path, Path], None]] = {
     "options": read_import_options,
     "settings": read_settings,
     "link": read_link,
-    "survey": read_survey,
+    "first_pass": read_first_pass,
     "vectors": read_vectors,
     "summary": read_summary,
     "official": read_official,
@@ -565,12 +564,12 @@ def make_originals(reader: str, folder: Path) -> Path:
             (folder / "a.toml").write_text('features = "s3d"\n')
     elif reader == "link":
         (folder / "elsewhere.json").write_text('{"url": "s3://bucket/place"}')
-    elif reader == "survey":
-        with survey_log(folder / "survey.jsonl", {"file": "x"}) as log:
+    elif reader == "first_pass":
+        with open_first_pass_log(folder / "survey.jsonl", {"file": "x"}) as log:
             for number in range(4):
-                census = Census()
-                census.add(Caption(video_id=f"v{number}", caption="a", split="train"))
-                log.add(SurveyLine([f"k{number}"], [PieceCounts(census, ["a problem"], Counter({"cut": 1}))]))
+                counter = CorpusCounter()
+                counter.add(Caption(video_id=f"v{number}", caption="a", split="train"))
+                log.add(FirstPassLine([f"k{number}"], [ChunkCounts(counter, ["a problem"], Counter({"cut": 1}))]))
     elif reader == "vectors":
         lines = [f"w{number} " + " ".join(map(str, row)) for number, row in enumerate(rows)]
         (folder / "a.txt").write_text("\n".join(lines) + "\n")
@@ -579,11 +578,11 @@ def make_originals(reader: str, folder: Path) -> Path:
         (folder / "a.bin.gz").write_bytes(gzip.compress(binary))
         np.savez(folder / "a.npz", words=np.array(["a", "b", "c", "d", "e"]), vectors=rows)
     elif reader == "summary":
-        census = Census()
+        counter = CorpusCounter()
         for number in range(4):
-            census.add(Caption(video_id=f"v{number}", caption="a", split=("train", "test")[number % 2]))
-        found = census.statistics(
-            shared_texts={"train": 0, "test": None}, changed={"cut": 1}, left_out=LeftOut(count=0)
+            counter.add(Caption(video_id=f"v{number}", caption="a", split=("train", "test")[number % 2]))
+        found = counter.statistics(
+            shared_texts={"train": 0, "test": None}, changed={"cut": 1}, left_out=SkippedInputs(count=0)
         )
         (folder / "summary.json").write_text(json.dumps(found.to_json()))
     elif reader == "official":

@@ -3,7 +3,7 @@
 import json
 
 from vlalign.preprocess import corpus_statistics as counting
-from vlalign.preprocess.corpus_statistics import Census, LeftOut, count_shared_texts, format_statistics
+from vlalign.preprocess.corpus_statistics import CorpusCounter, SkippedInputs, count_shared_texts, format_statistics
 from vlalign.storage import Caption
 
 ROWS = [
@@ -16,11 +16,11 @@ ROWS = [
 
 
 def test_statistics_count_what_splits_share():
-    census = Census()
+    counter = CorpusCounter()
     for split, video, text in ROWS:
-        census.add(Caption(video_id=video, caption=text, split=split))
+        counter.add(Caption(video_id=video, caption=text, split=split))
     shared = count_shared_texts(ROWS, ["train", "test"])
-    statistics = census.statistics(shared_texts=shared, changed={}, left_out=LeftOut(count=0))
+    statistics = counter.statistics(shared_texts=shared, changed={}, left_out=SkippedInputs(count=0))
     train = statistics.splits["train"]
     assert (train.videos, train.clips, train.captions, train.shared_texts) == (2, 2, 3, 1)
     assert statistics.splits["test"].shared_texts == 0
@@ -29,7 +29,7 @@ def test_statistics_count_what_splits_share():
 
 
 def test_a_census_of_parts_is_that_of_all(tmp_path):
-    whole, sum_of_parts = Census(), Census()
+    whole, sum_of_parts = CorpusCounter(), CorpusCounter()
     captions = [
         Caption(
             video_id=f"v{n // 4}", caption="x", split="train" if n % 3 else "test", start_seconds=n // 2, end_seconds=n
@@ -39,16 +39,16 @@ def test_a_census_of_parts_is_that_of_all(tmp_path):
     for caption in captions:
         whole.add(caption)
     for video in sorted({caption.video_id for caption in captions}):
-        part = Census()
+        part = CorpusCounter()
         for caption in captions:
             if caption.video_id == video:
                 part.add(caption)
-        sum_of_parts.add_all(Census.from_json(json.loads(json.dumps(part.to_json()))))
+        sum_of_parts.add_all(CorpusCounter.from_json(json.loads(json.dumps(part.to_json()))))
     assert whole.to_json() == sum_of_parts.to_json()
 
 
 def test_too_many_texts_are_not_compared_and_no_more_are_read(monkeypatch):
-    monkeypatch.setattr(counting, "MOST_TEXTS", 3)
+    monkeypatch.setattr(counting, "MAX_COMPARED_TEXTS", 3)
     rows = iter(
         [*ROWS, ("train", "a", "z"), ("train", "d", "w"), ("test", "e", "x"), ("test", "e", "w"), ("test", "e", "v")]
     )

@@ -17,18 +17,19 @@ from helpers.captions import tables
 from helpers.disks import mounted
 from helpers.sessions import running_in_session
 from vlalign.preprocess import prepare as preparing
+from vlalign.preprocess.caption_source import choose_source
 from vlalign.preprocess.chunks import in_one_process
 from vlalign.preprocess.cli import main
 from vlalign.preprocess.datasets import howto100m
 from vlalign.preprocess.datasets.sources import Annotations
-from vlalign.preprocess.first_pass_log import LOG_NAME
+from vlalign.preprocess.first_pass import LOG_NAME
 from vlalign.preprocess.prepare import prepare_captions, prepare_records
-from vlalign.preprocess.reader_choice import choose_reader
+from vlalign.preprocess.tables import Preparation
 from vlalign.preprocess.tag import Tagger
 from vlalign.storage.common.problems import Problems
 from vlalign.storage.dataset.folder import DatasetFolder
 
-PART, PIECE, NUM_PARTS = 400, 1 << 12, 50
+PART, CHUNK_CHARACTERS, NUM_PARTS = 400, 1 << 12, 50
 WAIT_SECONDS = 900
 LEFT_SECONDS = 5
 """So long after the command the last of its processes may end."""
@@ -37,7 +38,7 @@ import sys
 from vlalign.preprocess import prepare as preparing
 from vlalign.preprocess.cli import main
 from vlalign.preprocess.datasets import howto100m
-preparing.PART_CAPTIONS, preparing.BYTES_PER_PROCESS, howto100m.PIECE = {PART}, 1, {PIECE}
+preparing.PART_CAPTIONS, preparing.BYTES_PER_PROCESS, howto100m.CHUNK_CHARACTERS = {PART}, 1, {CHUNK_CHARACTERS}
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))
 """
@@ -63,7 +64,7 @@ def annotations(tmp_path_factory):
 @pytest.fixture
 def small(monkeypatch):
     monkeypatch.setattr(preparing, "PART_CAPTIONS", PART)
-    monkeypatch.setattr(howto100m, "PIECE", PIECE)
+    monkeypatch.setattr(howto100m, "CHUNK_CHARACTERS", CHUNK_CHARACTERS)
 
 
 def arguments(root, annotations, workers=2):
@@ -78,7 +79,7 @@ def expected(annotations, tmp_path_factory):
         patch.setattr(preparing, "PART_CAPTIONS", PART)
         read = in_one_process(lambda problems: howto100m.read(Annotations(annotations, {}, problems), "captions"))
         options = {"annotations": annotations, "protocol": None, "seed": 0}
-        origin = choose_reader(dataset.root, dataset.name, **options).origin
+        origin = choose_source(dataset.root, dataset.name, **options).origin
         problems = Problems(quiet=True)
         prepare_records(dataset, read, spacy_model="en_core_web_sm", problems=problems, origin=origin)
     assert problems.count == 3 and not (dataset.captions / LOG_NAME).exists()
@@ -235,10 +236,12 @@ def test_a_log_of_something_else_or_with_damage_is_made_again(tmp_path, annotati
     (folder / "caption.json").write_text(json.dumps(videos))
 
     def keys():
-        pieces = choose_reader(tmp_path, "howto100m", annotations=folder, protocol=None, seed=0).pieces
+        chunks = choose_source(tmp_path, "howto100m", annotations=folder, protocol=None, seed=0).chunks
         dataset = DatasetFolder(tmp_path, "howto100m")
-        found = preparing._survey(dataset, pieces, Tagger("x", "x"), {}, Problems(), 1)
-        return found.keys, found.census.to_json(), found.piece_sizes
+        found = preparing._first_pass(
+            Preparation(dataset=dataset, chunks=chunks, tagger=Tagger("x", "x"), settings={}, problems=Problems())
+        )
+        return found.keys, found.counter.to_json(), found.chunk_sizes
 
     first = keys()
     whole = log.read_bytes()

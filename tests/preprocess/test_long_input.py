@@ -2,14 +2,14 @@
 
 import pytest
 from helpers.deadlines import in_time
-from vlalign.preprocess.chunks import MOST_CHARACTERS, captions_among
+from vlalign.preprocess.chunks import MAX_CAPTION_CHARACTERS, captions_among
 from vlalign.preprocess.datasets import custom, subtitles
 from vlalign.preprocess.tag import load_pipeline, tag_captions
 from vlalign.storage.common.errors import UserError
 from vlalign.storage.common.problems import Problems
 from vlalign.storage.records import Caption, VideoRecord
 
-MOST_SECONDS = 10
+MAX_SECONDS = 10
 CUE = "00:00:0%d,000 --> 00:00:0%d,900\n"
 TABLE, TIMED = "video_id,caption\n", "video_id,caption,start,end\nv,c,"
 FILES = {
@@ -37,7 +37,7 @@ def test_a_small_file_is_read_or_refused_soon(tmp_path, name):
     path, problems = tmp_path / name, Problems(quiet=True)
     path.write_text(FILES[name])
     known = [VideoRecord(video_id="a/" * 20_000 + "b", path="x")]
-    with in_time(MOST_SECONDS):
+    with in_time(MAX_SECONDS):
         try:
             if path.suffix in subtitles.SUFFIXES:
                 read = list(subtitles.read(path, "cues", 0, problems))
@@ -57,14 +57,14 @@ def caption(text: str) -> Caption:
 def test_a_long_caption_is_cut_and_counted():
     problems = Problems(quiet=True)
     long, short = captions_among([caption("a " * 600_000), caption("a pan")], problems)
-    assert long.caption == ("a " * 600_000)[:MOST_CHARACTERS].rstrip() and short.caption == "a pan"
+    assert long.caption == ("a " * 600_000)[:MAX_CAPTION_CHARACTERS].rstrip() and short.caption == "a pan"
     assert dict(problems.changed) == {"longer than 20,000 characters, cut there": 1}
 
 
 @pytest.mark.parametrize("text", ["(" * 3000, "x('" * 1000, "put the onion " * 1000, "the " + "$." * 200 + " pan"])
 def test_words_of_a_text_without_blanks_are_found_soon(text):
     load_pipeline("en_core_web_sm")
-    with in_time(MOST_SECONDS):
+    with in_time(MAX_SECONDS):
         (tagged,) = tag_captions([caption(text)], "en_core_web_sm")
     spans = zip(tagged.word_starts, tagged.words, strict=True)
     assert all(text[start : start + len(word)] == word for start, word in spans)

@@ -9,9 +9,9 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
-from vlalign.preprocess.corpus_statistics import Census
-from vlalign.preprocess.first_pass_log import PieceCounts, SurveyLine, survey_log
-from vlalign.preprocess.vector_files import select_vectors
+from vlalign.preprocess.corpus_statistics import CorpusCounter
+from vlalign.preprocess.first_pass import ChunkCounts, FirstPassLine, open_first_pass_log
+from vlalign.preprocess.word_vector_formats import select_vectors
 from vlalign.storage.captions.files import read_captions_about
 from vlalign.storage.cli.option_files import read_option_file
 from vlalign.storage.common.errors import UserError
@@ -93,12 +93,12 @@ def test_settings_that_repeat_each_other_are_refused_in_a_line(tmp_path):
 
 
 def test_the_log_of_a_first_pass_keeps_what_was_changed_and_drops_odd_lines(tmp_path):
-    counts = PieceCounts(Census(), ["a problem"], Counter({"cut": 2}))
-    with survey_log(tmp_path / "survey.jsonl", {"file": "x"}) as log:
-        log.add(SurveyLine(["key"], [counts]))
+    counts = ChunkCounts(CorpusCounter(), ["a problem"], Counter({"cut": 2}))
+    with open_first_pass_log(tmp_path / "survey.jsonl", {"file": "x"}) as log:
+        log.add(FirstPassLine(["key"], [counts]))
     for odd in ({"keys": "abc"}, {"keys": [1]}, {"pieces": [{"census": {}, "messages": [1], "changed": {}}]}):
         with (tmp_path / "survey.jsonl").open("a") as file:
             file.write(json.dumps({"keys": [], "pieces": [], "is_last": False} | odd) + "\n")
-        with survey_log(tmp_path / "survey.jsonl", {"file": "x"}) as log:
+        with open_first_pass_log(tmp_path / "survey.jsonl", {"file": "x"}) as log:
             (line,) = log.lines
-            assert line.pieces[0].changed == {"cut": 2} and line.keys == ["key"]
+            assert line.chunks[0].changed == {"cut": 2} and line.keys == ["key"]

@@ -10,7 +10,7 @@ from typing import Any
 
 from ....storage.common.errors import UserError
 from ..encodings import Note
-from .table import Table
+from .table import UserTable
 
 REQUIRED = ("video_id", "caption")
 OPTIONAL = ("start_seconds", "end_seconds", "split")
@@ -59,7 +59,7 @@ SPLIT_NAMES: dict[str, str] = {
 
 
 @dataclass(frozen=True)
-class Column:
+class TableColumn:
     """A column of the table."""
 
     name: str
@@ -69,7 +69,7 @@ class Column:
     """Converts its numbers to seconds."""
 
 
-Columns = Mapping[str, Column]
+ColumnByMeaning = Mapping[str, TableColumn]
 """Maps each meaning, such as ``start_seconds``, to its column."""
 
 
@@ -80,7 +80,7 @@ def plain_name(name: str) -> str:
     return re.sub(r"[\W_]+", "_", words.casefold()).strip("_")
 
 
-def choose_columns(path: Path, table: Table, note: Note) -> Columns:
+def choose_columns(path: Path, table: UserTable, note: Note) -> ColumnByMeaning:
     """Return the column of each meaning, and report columns with other names and those that are ignored.
 
     Raises:
@@ -109,16 +109,16 @@ def choose_columns(path: Path, table: Table, note: Note) -> Columns:
     return columns
 
 
-def _candidates(table: Table) -> tuple[dict[str, list[Column]], list[Column]]:
+def _candidates(table: UserTable) -> tuple[dict[str, list[TableColumn]], list[TableColumn]]:
     """Return the columns of each meaning, and those without a known meaning. Blank columns are in neither."""
-    candidates: dict[str, list[Column]] = defaultdict(list)
-    unknown: list[Column] = []
+    candidates: dict[str, list[TableColumn]] = defaultdict(list)
+    unknown: list[TableColumn] = []
     for index, name in enumerate(table.columns):
         meaning, factor = KNOWN.get(plain_name(name), ("", 1.0))
         if meaning and (meaning in REQUIRED or not _is_blank(table, index)):
-            candidates[meaning].append(Column(name, index, factor))
+            candidates[meaning].append(TableColumn(name, index, factor))
         elif not _is_blank(table, index):
-            unknown.append(Column(name, index))
+            unknown.append(TableColumn(name, index))
     weak = [column for column in candidates["video_id"] if plain_name(column.name) in WEAK]
     if len(weak) < len(candidates["video_id"]):
         unknown += weak
@@ -128,17 +128,17 @@ def _candidates(table: Table) -> tuple[dict[str, list[Column]], list[Column]]:
     return candidates, unknown
 
 
-def _is_blank(table: Table, index: int) -> bool:
+def _is_blank(table: UserTable, index: int) -> bool:
     return all(row[index] is None or (isinstance(row[index], str) and not row[index].strip()) for _, row in table.rows)
 
 
-def _described(meaning: str, column: Column) -> str:
+def _described(meaning: str, column: TableColumn) -> str:
     if meaning == "duration":
         return "a clip's length, so that end is start + length"
     return meaning + (", in milliseconds" if column.factor != 1 else "")
 
 
-def _nearest(name: str, columns: Columns) -> str:
+def _nearest(name: str, columns: ColumnByMeaning) -> str:
     """Return a hint about the known name that is most like ``name``; empty if none is."""
     near = difflib.get_close_matches(plain_name(name), KNOWN, n=1, cutoff=0.7)
     if not near:
@@ -148,7 +148,7 @@ def _nearest(name: str, columns: Columns) -> str:
     return f" (nearest known: {meaning}{given})"
 
 
-def _check_required(path: Path, table: Table, columns: Columns) -> None:
+def _check_required(path: Path, table: UserTable, columns: ColumnByMeaning) -> None:
     missing = [name for name in REQUIRED if name not in columns]
     if not missing:
         return
@@ -159,7 +159,7 @@ def _check_required(path: Path, table: Table, columns: Columns) -> None:
     raise UserError(f"{path}: no column {' and no column '.join(missing)}; it has {existing}; {EXPECTED}{header}")
 
 
-def _check_ends(path: Path, columns: Columns) -> None:
+def _check_ends(path: Path, columns: ColumnByMeaning) -> None:
     if "start_seconds" in columns and not columns.keys() & {"end_seconds", "duration"}:
         name = columns["start_seconds"].name
         raise UserError(f"{path}: column {name!r} but none for the end; add end_seconds, or remove the column")
@@ -168,7 +168,7 @@ def _check_ends(path: Path, columns: Columns) -> None:
         raise UserError(f"{path}: column {name!r} but none for the start; add start_seconds, or remove the column")
 
 
-def _check_unknown(path: Path, table: Table, columns: Columns, unknown: Sequence[Column]) -> None:
+def _check_unknown(path: Path, table: UserTable, columns: ColumnByMeaning, unknown: Sequence[TableColumn]) -> None:
     """Reject an unknown column that may hold times or splits, unless a known column holds them."""
     for column in unknown:
         name = plain_name(column.name)

@@ -10,7 +10,7 @@ from ....storage.dataset.media_types import IMAGE_SUFFIXES, SOUND_SUFFIXES, VIDE
 from ....storage.records import Caption, VideoRecord
 from ..encodings import Note
 
-MOST_FOLDERS = 32
+MAX_FOLDERS = 32
 """Last folders of a path, by which videos are matched."""
 MEDIA_SUFFIXES = (*VIDEO_SUFFIXES, *SOUND_SUFFIXES, *IMAGE_SUFFIXES)
 
@@ -109,5 +109,5 @@ def _without_suffix(name: str) -> str:
 def _tails(path: str) -> list[str]:
     """Return the path, then the path without its first folder, and so on. Of very deep ones the first are left out."""
     parts = path.split("/")
-    firsts = [0, *range(max(1, len(parts) - MOST_FOLDERS), len(parts))]
+    firsts = [0, *range(max(1, len(parts) - MAX_FOLDERS), len(parts))]
     return ["/".join(parts[first:]) for first in firsts]

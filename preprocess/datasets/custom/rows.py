@@ -6,7 +6,7 @@ from statistics import median
 from typing import Any
 
 from ....storage.records import SPLITS, Caption
-from .columns import REQUIRED, SPLIT_NAMES, Columns
+from .columns import REQUIRED, SPLIT_NAMES, ColumnByMeaning
 from .times import TimeReader
 
 LONG_CLIP_SECONDS = 600
@@ -15,7 +15,7 @@ LONG_CLIP_SECONDS = 600
 class RowReader:
     """Makes captions of rows and counts how their splits were understood."""
 
-    def __init__(self, columns: Columns, times: TimeReader, num_columns: int) -> None:
+    def __init__(self, columns: ColumnByMeaning, times: TimeReader, num_columns: int) -> None:
         """Take the meaning of the columns, the reader of their times, and the number of all columns."""
         self.columns, self.times, self.num_columns = columns, times, num_columns
         self.splits: Counter[tuple[str, str]] = Counter()
@@ -72,7 +72,7 @@ class RowReader:
             yield f"{self.without_split:,} captions have no split: they go to train"
 
 
-def clip_notes(captions: Sequence[Caption], columns: Columns, times: TimeReader) -> Iterator[str]:
+def clip_notes(captions: Sequence[Caption], columns: ColumnByMeaning, times: TimeReader) -> Iterator[str]:
     """Yield lines about captions without times, and about clips that are so long that their unit may be wrong."""
     clips = [(c.start_seconds, c.end_seconds) for c in captions]
     lengths = [end - start for start, end in clips if start is not None and end is not None]

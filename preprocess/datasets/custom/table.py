@@ -23,8 +23,8 @@ from ..encodings import Note, decode
 TEXT_SUFFIXES = (".csv", ".tsv", ".txt")
 SUFFIXES = ".csv, .tsv, .txt, .jsonl or .parquet file"
 DELIMITERS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
-MOST_COLUMNS = 500
-MOST_CELLS = 1 << 20
+MAX_COLUMNS = 500
+MAX_VALUES = 1 << 20
 """Values that any table may have, besides eight for each of its characters."""
 ROW_BYTES, VALUE_BYTES = 250, 60
 """What a row, and each of its values, take in memory."""
@@ -32,7 +32,7 @@ SAVE_AS = "save it as CSV UTF-8"
 
 
 @dataclass(frozen=True)
-class Table:
+class UserTable:
     """The content of a table."""
 
     columns: list[str]
@@ -41,7 +41,7 @@ class Table:
     by the fields that are more than the columns."""
 
 
-def read_table(path: Path, is_known: Callable[[str], bool], note: Note) -> Table:
+def read_table(path: Path, is_known: Callable[[str], bool], note: Note) -> UserTable:
     """Return the content of a file.
 
     Args:
@@ -71,7 +71,7 @@ def read_table(path: Path, is_known: Callable[[str], bool], note: Note) -> Table
     return _json_lines(path, text) if suffix == ".jsonl" else _csv(path, text, is_known, note)
 
 
-def _csv(path: Path, text: str, is_known: Callable[[str], bool], note: Note) -> Table:
+def _csv(path: Path, text: str, is_known: Callable[[str], bool], note: Note) -> UserTable:
     lines, skipped = io.StringIO(text, newline=""), 0
     stated = re.match(r'"?sep=(.)"?[;,\t]*\r?\n', text, re.IGNORECASE)  # Excel's extra first line
     if stated:
@@ -100,17 +100,17 @@ def _csv(path: Path, text: str, is_known: Callable[[str], bool], note: Note) -> 
         ) from None
     if columns and delimiter != ("\t" if path.suffix.lower() == ".tsv" else ","):
         note(f"columns are separated by {DELIMITERS.get(delimiter, repr(delimiter))}")
-    return Table(columns or [], rows)
+    return UserTable(columns or [], rows)
 
 
 def _check_columns(path: Path, number: int) -> None:
-    if number > MOST_COLUMNS:
-        raise UserError(f"{path}: more than {MOST_COLUMNS} columns; expected video_id, caption and a few more")
+    if number > MAX_COLUMNS:
+        raise UserError(f"{path}: more than {MAX_COLUMNS} columns; expected video_id, caption and a few more")
 
 
 def _check_cells(path: Path, num_columns: int, num_rows: int, num_characters: int) -> None:
     """Raise ``UserError`` if rows of few values are to be filled up to many columns."""
-    if num_columns * num_rows > 8 * num_characters + MOST_CELLS:
+    if num_columns * num_rows > 8 * num_characters + MAX_VALUES:
         raise UserError(f"{path}: {num_columns} columns, of which most rows have few; write tables with fewer columns")
 
 
@@ -124,7 +124,7 @@ def _count_known(text: str, delimiter: str, is_known: Callable[[str], bool]) -> 
     return sum(map(is_known, names)), len(names)
 
 
-def _json_lines(path: Path, text: str) -> Table:
+def _json_lines(path: Path, text: str) -> UserTable:
     columns: dict[str, None] = {}
     objects: list[tuple[str, dict[str, Any]]] = []
     for number, line in enumerate(text.split("\n"), start=1):
@@ -143,14 +143,14 @@ def _json_lines(path: Path, text: str) -> Table:
         _check_columns(path, len(columns))
         objects.append((f"line {number}", row))
     _check_cells(path, len(columns), len(objects), len(text))
-    return Table(list(columns), [(where, [row.get(name) for name in columns]) for where, row in objects])
+    return UserTable(list(columns), [(where, [row.get(name) for name in columns]) for where, row in objects])
 
 
 class _Pairs(list):
     """A JSON object as a list of (key, value), including duplicate keys."""
 
 
-def _parquet(path: Path) -> Table:
+def _parquet(path: Path) -> UserTable:
     try:
         with ParquetReader(path) as file:
             names = file.schema.names
@@ -160,4 +160,4 @@ def _parquet(path: Path) -> Table:
     except (OSError, ValueError, KeyError, MemoryError, pa.ArrowException) as error:
         reason = (str(error) or "it needs too much memory").splitlines()[0]
         raise UserError(f"{path}: not a readable Parquet file ({reason})") from None
-    return Table(table.column_names, [(f"row {number}", row) for number, row in enumerate(rows, start=1)])
+    return UserTable(table.column_names, [(f"row {number}", row) for number, row in enumerate(rows, start=1)])

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ..sources import seconds
-from .columns import TIMES, Columns
-from .table import Table
+from .columns import TIMES, ColumnByMeaning
+from .table import UserTable
 
 TIME_FORMS = "seconds, mm:ss or hh:mm:ss"
 
@@ -19,7 +19,7 @@ CLOCK = re.compile(r"(?:(?P<h>\d+):(?=\d+:))?(?P<m>\d+):(?P<s>\d{1,2})(?:[.,](?P
 class TimeReader:
     """Reads the times of one file and remembers how they were written."""
 
-    def __init__(self, table: Table, columns: Columns) -> None:
+    def __init__(self, table: UserTable, columns: ColumnByMeaning) -> None:
         """Look through all times of a table for a decimal point, which decides what a comma means."""
         self.columns = {meaning: column for meaning, column in columns.items() if meaning in TIMES}
         values = (row[column.index] for _, row in table.rows for column in self.columns.values())

@@ -23,7 +23,7 @@ from ....storage.common.terminal import number_of, say
 from ....storage.records import Caption, VideoRecord
 from ..custom import draw_splits
 from ..encodings import Note, decode
-from ..howto100m import Clip, extend, merge
+from ..howto100m import TimedText, extend, merge
 from .cues import Cue, read_cues
 from .files import SUFFIXES, SubtitleFile, find_files
 from .rolling import without_repeats
@@ -34,7 +34,7 @@ __all__ = ["PROTOCOLS", "SUFFIXES", "read"]
 
 PROTOCOLS = ("cues", "extended", "merged")
 """The first is the default."""
-MOST_BYTES = 64 << 20
+MAX_BYTES = 64 << 20
 """Largest file that is read. A day of speech has about 2 MB; with the times of all words, 20 MB."""
 SHOWN = 3
 """Examples in a line about many files."""
@@ -80,7 +80,7 @@ def read(
             yield Caption(video_id=video_id, caption=text, split=splits[video_id], start_seconds=start, end_seconds=end)
 
 
-def _shaped(clips: list[Clip], protocol: str) -> list[Clip]:
+def _shaped(clips: list[TimedText], protocol: str) -> list[TimedText]:
     return extend(clips) if protocol == "extended" else merge(clips) if protocol == "merged" else clips
 
 
@@ -95,7 +95,7 @@ class _FileReader:
         """Files of the videos that have more than one."""
         self.other_json: list[Path] = []
 
-    def first_readable(self, files: list[SubtitleFile]) -> list[Clip]:
+    def first_readable(self, files: list[SubtitleFile]) -> list[TimedText]:
         """Return the cues of the first file of a video that has any."""
         for index, file in enumerate(files):
             if clips := self.clips(file.path):
@@ -104,7 +104,7 @@ class _FileReader:
                 return clips
         return []
 
-    def clips(self, path: Path) -> list[Clip]:
+    def clips(self, path: Path) -> list[TimedText]:
         """Return the cues of a file in time order; none if it cannot be used, which is reported."""
         try:
             cues = self._cues(path)
@@ -125,14 +125,14 @@ class _FileReader:
         usable = sorted(self._usable(path, cues), key=lambda cue: cue.start_seconds)
         kept = without_repeats(usable)
         self.changes["repeat what the cue before shows, as rolling captions do: left out"] += len(usable) - len(kept)
-        unique = dict.fromkeys(Clip(cue.start_seconds, cue.end_seconds, cue.text) for cue in kept)
+        unique = dict.fromkeys(TimedText(cue.start_seconds, cue.end_seconds, cue.text) for cue in kept)
         self.changes["stand twice in their file: one is left out"] += len(kept) - len(unique)
         return list(unique)
 
     def _cues(self, path: Path) -> list[Cue]:
         check_regular(path)
-        if (size := path.stat().st_size) > MOST_BYTES:
-            raise UserError(f"{path}: has {size >> 20:,} MB, expected subtitles of at most {MOST_BYTES >> 20} MB")
+        if (size := path.stat().st_size) > MAX_BYTES:
+            raise UserError(f"{path}: has {size >> 20:,} MB, expected subtitles of at most {MAX_BYTES >> 20} MB")
         data, suffix = path.read_bytes(), path.suffix.lower()
         content = declared_text(data) if suffix in TTML_SUFFIXES else None
         if content is None:

@@ -13,21 +13,21 @@ from itertools import pairwise
 
 from .cues import Cue
 
-MOST_PAUSE_SECONDS = 0.2
+MAX_PAUSE_SECONDS = 0.2
 """Between two cues of which the second one rolls on."""
-LEAST_SHARE = 0.5
+MIN_REPEATED_SHARE = 0.5
 """Least share of neighbouring cues that repeat a line. Other files repeat one when somebody says it twice."""
-MOST_LINES = 20
+MAX_LINES = 20
 """Lines that a cue repeats at most."""
-LEAST_PAIRS = 3
+MIN_PAIRS = 3
 """Neighbouring cues that a file must have to be called rolling."""
 
 
 def repeated_lines(before: Cue, cue: Cue) -> int:
     """Return how many first lines of a cue are the last ones of the cue before; 0 after a pause."""
-    if cue.start_seconds - before.end_seconds > MOST_PAUSE_SECONDS:
+    if cue.start_seconds - before.end_seconds > MAX_PAUSE_SECONDS:
         return 0
-    most = min(len(before.lines), len(cue.lines), MOST_LINES)
+    most = min(len(before.lines), len(cue.lines), MAX_LINES)
     return next((n for n in range(most, 0, -1) if before.lines[-n:] == cue.lines[:n]), 0)
 
 
@@ -40,7 +40,7 @@ def without_repeats(cues: Sequence[Cue]) -> list[Cue]:
         cues: Cues with at least one line each, in time order.
     """
     repeats = [repeated_lines(before, cue) for before, cue in pairwise(cues)]
-    if len(repeats) < LEAST_PAIRS or sum(map(bool, repeats)) < LEAST_SHARE * len(repeats):
+    if len(repeats) < MIN_PAIRS or sum(map(bool, repeats)) < MIN_REPEATED_SHARE * len(repeats):
         return list(cues)
     new = [replace(cue, lines=cue.lines[n:]) for cue, n in zip(cues, [0, *repeats], strict=True)]
     return [cue for cue in new if cue.lines]

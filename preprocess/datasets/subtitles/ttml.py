@@ -17,7 +17,7 @@ DECLARED = re.compile(rb"<\?xml[^>]*\bencoding\s*=\s*[\"']([A-Za-z][\w.-]*)[\"']
 CLOCK = re.compile(r"(\d{2,}):(\d\d):(\d\d)(?:\.(\d+)|:(\d{2,})(?:\.\d+)?)?", re.ASCII)
 OFFSET = re.compile(r"(\d+(?:\.\d+)?)(h|m|s|ms|f|t)", re.ASCII)
 PARAMETER = "{http://www.w3.org/ns/ttml#parameter}"
-MOST_DEPTH = 50
+MAX_DEPTH = 50
 
 
 def declared_text(data: bytes) -> str | None:
@@ -99,8 +99,8 @@ def _cues(
     except ValueError as error:
         drop(where, str(error))
         return
-    if depth > MOST_DEPTH:
-        drop(where, f"more than {MOST_DEPTH} elements around it")
+    if depth > MAX_DEPTH:
+        drop(where, f"more than {MAX_DEPTH} elements around it")
     elif has_text and not any("begin" in inner.attrib for inner in element.iter() if inner is not element):
         if end is None:
             drop(where, "has no end, expected begin and end, or dur")
@@ -115,10 +115,10 @@ def _cues(
 def _text(element: Element, depth: int = 0) -> Iterator[str]:
     """Yield the text of an element, with a line break for each ``br``. Other white space says nothing in XML.
 
-    Text with more than ``MOST_DEPTH`` elements around it is left out.
+    Text with more than ``MAX_DEPTH`` elements around it is left out.
     """
     yield " ".join((element.text or "").split("\n"))
-    for inner in element if depth < MOST_DEPTH else ():
+    for inner in element if depth < MAX_DEPTH else ():
         name = inner.tag.rpartition("}")[2]
         if name == "br":
             yield "\n"

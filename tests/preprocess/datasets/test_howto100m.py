@@ -1,4 +1,4 @@
-"""The reader of HowTo100M: clips that are extended or merged, and a file that is read in pieces."""
+"""The reader of HowTo100M: clips that are extended or merged, and a file that is read in chunks."""
 
 import json
 import math
@@ -15,14 +15,14 @@ from helpers.readers import (
 from hypothesis import given
 from hypothesis import strategies as st
 from vlalign.preprocess.datasets import howto100m
-from vlalign.preprocess.datasets.howto100m import Clip, extend, merge
+from vlalign.preprocess.datasets.howto100m import TimedText, extend, merge
 
 
 def clip_lists(**more):
     starts = st.integers(0, 100_000).map(lambda ms: ms / 1000)
     lengths = st.integers(0, 9000).map(lambda ms: ms / 1000)
     texts = st.lists(st.sampled_from(["a", "cut", "the", "onion"]), min_size=1, max_size=14).map(" ".join)
-    clip = st.builds(lambda start, length, text: Clip(start, start + length, text), starts, lengths, texts)
+    clip = st.builds(lambda start, length, text: TimedText(start, start + length, text), starts, lengths, texts)
     return st.lists(clip, **more)
 
 
@@ -38,7 +38,7 @@ def clip_lists(**more):
     ],
 )
 def test_extend_by_hand(start, end, expected):
-    assert extend([Clip(start, end, "a")]) == [(*expected, "a")]
+    assert extend([TimedText(start, end, "a")]) == [(*expected, "a")]
 
 
 @given(clip_lists(max_size=6))
@@ -67,14 +67,14 @@ def test_extended_clips(clips):
     ],
 )
 def test_merge_by_hand(lengths, expected):
-    merged = merge([Clip(float(n), n + 3.0, " ".join(["w"] * length)) for n, length in enumerate(lengths)])
+    merged = merge([TimedText(float(n), n + 3.0, " ".join(["w"] * length)) for n, length in enumerate(lengths)])
     assert [len(clip.text.split()) for clip in merged] == expected
 
 
 def test_merged_clips_have_the_times_of_all():
     """The clips are out of order in the file, and the first one ends last."""
-    clips = [Clip(2, 4, "b b b b b"), Clip(0, 9, "a a a a a"), Clip(30, 31, "d d d d d d d d d d")]
-    assert merge(clips) == [Clip(0, 9, "a a a a a b b b b b"), Clip(30, 31, "d d d d d d d d d d")]
+    clips = [TimedText(2, 4, "b b b b b"), TimedText(0, 9, "a a a a a"), TimedText(30, 31, "d d d d d d d d d d")]
+    assert merge(clips) == [TimedText(0, 9, "a a a a a b b b b b"), TimedText(30, 31, "d d d d d d d d d d")]
 
 
 def obvious_merge(clips, least_words):

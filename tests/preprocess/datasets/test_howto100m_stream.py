@@ -19,9 +19,9 @@ from vlalign.storage.common.errors import UserError
 
 @pytest.fixture
 def small_chunks(monkeypatch):
-    def read_by(size, longest=howto100m.LONGEST):
-        monkeypatch.setattr(howto100m, "CHUNK", size)
-        monkeypatch.setattr(howto100m, "LONGEST", longest)
+    def read_by(size, longest=howto100m.MAX_ENTRY_CHARACTERS):
+        monkeypatch.setattr(howto100m, "READ_CHARACTERS", size)
+        monkeypatch.setattr(howto100m, "MAX_ENTRY_CHARACTERS", longest)
 
     return read_by
 
@@ -48,7 +48,7 @@ def test_streamed_objects_are_what_json_reads(tmp_path_factory, entries, chunk, 
     except UnicodeDecodeError:
         return  # half of a surrogate pair cannot be written as UTF-8
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(howto100m, "CHUNK", chunk)
+        patch.setattr(howto100m, "READ_CHARACTERS", chunk)
         assert [(key, json.loads(value)) for key, value in stream_object(path)] == expected
 
 

@@ -4,10 +4,10 @@ import json
 import os
 
 import pytest
+from vlalign.preprocess.caption_source import choose_source
 from vlalign.preprocess.datasets import custom, howto100m, subtitles
 from vlalign.preprocess.datasets.subtitles.cues import plain, read_cues
 from vlalign.preprocess.datasets.subtitles.files import video_ids
-from vlalign.preprocess.reader_choice import choose_reader
 from vlalign.storage import Caption, VideoRecord
 from vlalign.storage.common.errors import UserError
 from vlalign.storage.common.problems import Problems
@@ -270,7 +270,7 @@ def test_what_is_not_read_in_a_folder_is_named_or_counted(tmp_path, caplog):
 
 def test_protocols_shape_clips_as_howto100m_does(tmp_path):
     path = write(tmp_path, "onion.srt", SRT)
-    clips = [howto100m.Clip(*cue) for cue in CUES]
+    clips = [howto100m.TimedText(*cue) for cue in CUES]
     assert read(path, "extended")[0] == [tuple(clip) for clip in howto100m.extend(clips)]
     assert read(path, "merged")[0] == [tuple(clip) for clip in howto100m.merge(clips)]
 
@@ -292,17 +292,17 @@ def test_a_folder_without_subtitles_says_what_was_expected(tmp_path):
 def test_subtitles_asked_for_by_protocol_stand_beside_other_captions(tmp_path):
     folder = tmp_path / "subtitles"
     write(folder, "v.srt", SRT)
-    beside = choose_reader(tmp_path, "mine", annotations=folder, protocol="merged", seed=0)
+    beside = choose_source(tmp_path, "mine", annotations=folder, protocol="merged", seed=0)
     assert beside.dataset == DatasetFolder(tmp_path, "mine", "merged")
-    alone = choose_reader(tmp_path, "mine", annotations=folder, protocol=None, seed=0)
+    alone = choose_source(tmp_path, "mine", annotations=folder, protocol=None, seed=0)
     assert alone.dataset == DatasetFolder(tmp_path, "mine")
     assert alone.origin.to_json() == {"seed": 0, "protocol": "cues", "speech": True}
-    first = next(alone.pieces.split(Problems())).content[0]
+    first = next(alone.chunks.split(Problems())).content[0]
     assert first == Caption(
         video_id="v", caption=CUES[0][2], split="train", start_seconds=CUES[0][0], end_seconds=CUES[0][1]
     )
     with pytest.raises(UserError, match="expected one of cues, extended, merged"):
-        choose_reader(tmp_path, "mine", annotations=folder, protocol="all", seed=0)
+        choose_source(tmp_path, "mine", annotations=folder, protocol="all", seed=0)
 
 
 TTML = """<?xml version="1.0"{declared}?>

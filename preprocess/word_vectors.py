@@ -14,14 +14,14 @@ from ..storage.common.progress import progress
 from ..storage.common.terminal import say
 from ..storage.dataset.folder import DatasetFolder
 from ..storage.records import SPLITS
-from .vector_files import EXPECTED, select_vectors
+from .word_vector_formats import EXPECTED, select_vectors
 
-SHOWN = 10
+NUM_SHOWN_WORDS = 10
 """Number of words without a vector that are listed."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Coverage:
+class WordCoverage:
     """Counts of the words of a split that have a vector."""
 
     words: int
@@ -45,7 +45,7 @@ class WordVectorSummary:
     words_in_file: int
     words: int
     dimension: int
-    coverage: dict[str, Coverage]
+    coverage: dict[str, WordCoverage]
     """By split."""
 
     def to_json(self) -> dict[str, Any]:
@@ -55,7 +55,7 @@ class WordVectorSummary:
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> "WordVectorSummary":
         """Return the summary that ``to_json`` made these values of."""
-        coverage = {split: Coverage(**row) for split, row in values["coverage"].items()}
+        coverage = {split: WordCoverage(**row) for split, row in values["coverage"].items()}
         others: dict[str, Any] = {f.name: values[f.name] for f in fields(cls) if f.name != "coverage"}
         return cls(**others, coverage=coverage)
 
@@ -115,15 +115,15 @@ def count_caption_words(captions: Path) -> dict[str, Counter[str]]:
     return {split: of_split for split, of_split in counts.items() if of_split}
 
 
-def measure_coverage(counts: Counter[str], vectors: WordVectors) -> Coverage:
+def measure_coverage(counts: Counter[str], vectors: WordVectors) -> WordCoverage:
     """Return how many of the counted words have a vector."""
     missing = Counter({word: count for word, count in counts.items() if vectors.find(word) is None})
-    return Coverage(
+    return WordCoverage(
         words=counts.total(),
         found=counts.total() - missing.total(),
         distinct=len(counts),
         distinct_found=len(counts) - len(missing),
-        missing=sorted(missing, key=lambda word: (-missing[word], word))[:SHOWN],
+        missing=sorted(missing, key=lambda word: (-missing[word], word))[:NUM_SHOWN_WORDS],
     )
 
 

@@ -16,18 +16,18 @@ from ..storage.untrusted.npz import open_npz
 
 T = TypeVar("T")
 
-MOST_FREQUENT = 50_000
+NUM_FREQUENT_WORDS = 50_000
 """Number of words at the start of a file that are always kept. Files list frequent words first, and people search for
 them whether or not the captions contain them."""
 HEADER = re.compile(rb"(\d+) (\d+)\s*\n")
-BLOCK = 1 << 22
-MOST_NUMBERS, LONGEST_WORD = 1 << 16, 1 << 16
+BLOCK_BYTES = 1 << 22
+MAX_DIMENSION, MAX_WORD_BYTES = 1 << 16, 1 << 16
 """Limits for the binary form: numbers of a vector, and bytes of a word. Beyond them a file is something else, and
 reading on would fill the memory."""
 EXPECTED = "expected word2vec's binary or text form, GloVe's text, or an npz with an array of words and one of vectors"
 
 
-class Chunk(NamedTuple):
+class VectorBlock(NamedTuple):
     """Consecutive words of a file with their vectors."""
 
     words: list[str]
@@ -35,7 +35,7 @@ class Chunk(NamedTuple):
     """[n, D]"""
 
 
-class Selection(NamedTuple):
+class SelectedVectors(NamedTuple):
     """The words of a file that are kept, with their vectors, in the order of the file."""
 
     words: list[str]
@@ -45,7 +45,7 @@ class Selection(NamedTuple):
     """Number of words in the file."""
 
 
-def select_vectors(path: Path, needed: set[str]) -> Selection:
+def select_vectors(path: Path, needed: set[str]) -> SelectedVectors:
     """Return the vectors of the needed words and of the most frequent ones. A duplicate word keeps its first vector.
 
     Args:
@@ -57,9 +57,9 @@ def select_vectors(path: Path, needed: set[str]) -> Selection:
     """
     words: dict[str, None] = {}
     rows, num_in_file, budget = [], 0, Budget(path.stat().st_size)
-    for chunk in _chunks(path):
+    for chunk in _blocks(path):
         for index, word in enumerate(chunk.words):
-            if (word in needed or num_in_file + index < MOST_FREQUENT) and word not in words:
+            if (word in needed or num_in_file + index < NUM_FREQUENT_WORDS) and word not in words:
                 words[word] = None
                 rows.append(chunk.vectors[index].astype(np.float32))
                 with refuse_unreadable(path, "not readable as word vectors", EXPECTED):
@@ -71,16 +71,16 @@ def select_vectors(path: Path, needed: set[str]) -> Selection:
     if len(bad := np.flatnonzero(~np.isfinite(vectors).all(axis=1))):
         word = list(words)[bad[0]]
         raise UserError(f"{path}: the vector of {word!r} has numbers that are not finite; download the file again")
-    return Selection(list(words), vectors, num_in_file)
+    return SelectedVectors(list(words), vectors, num_in_file)
 
 
-def _chunks(path: Path) -> Iterator[Chunk]:
+def _blocks(path: Path) -> Iterator[VectorBlock]:
     try:
         if path.suffix == ".npz":
             yield _from_npz(path)
             return
         with pa.input_stream(str(path)) as file:  # unpacks .gz and .bz2
-            head = file.read(BLOCK)
+            head = file.read(BLOCK_BYTES)
         if head.startswith(b"PK"):
             raise UserError(f"{path}: is a zip archive; unpack it, and pass the file of vectors in it")
         header = HEADER.match(head)
@@ -106,19 +106,19 @@ def _is_number(field: bytes) -> bool:
     return True
 
 
-def _from_binary(path: Path, header: re.Match[bytes]) -> Iterator[Chunk]:
+def _from_binary(path: Path, header: re.Match[bytes]) -> Iterator[VectorBlock]:
     """Yield the words of a binary file in blocks. A word is followed by a blank and float32 numbers.
 
     The file is never in memory as a whole: Google's vectors of news take 3.6 GB.
     """
     num_words, dimension = int(header[1]), int(header[2])
-    if not 1 <= dimension <= MOST_NUMBERS:
+    if not 1 <= dimension <= MAX_DIMENSION:
         raise ValueError(f"vectors of {dimension:,} numbers")
     size, left, rest = 4 * dimension, num_words, b""
     with path.open("rb") as raw:
         stream = _unpacked(path, raw)
         stream.read(header.end())
-        blocks = iter(lambda: stream.read(BLOCK), b"")
+        blocks = iter(lambda: stream.read(BLOCK_BYTES), b"")
         for block in _shown(blocks, path, raw):
             buffer, position = rest + block, 0
             words, vectors = [], []
@@ -128,16 +128,16 @@ def _from_binary(path: Path, header: re.Match[bytes]) -> Iterator[Chunk]:
                 position = blank + 1 + size
             rest, left = buffer[position:], left - len(words)
             if words:
-                yield Chunk(words, np.stack(vectors))
+                yield VectorBlock(words, np.stack(vectors))
             if not left:
                 return
-            if len(rest) > size + LONGEST_WORD:
-                raise ValueError(f"a word of more than {LONGEST_WORD:,} bytes")
+            if len(rest) > size + MAX_WORD_BYTES:
+                raise ValueError(f"a word of more than {MAX_WORD_BYTES:,} bytes")
     if left:
         raise ValueError(f"unexpected end: the last {left:,} of {num_words:,} words are missing")
 
 
-def _from_text(path: Path, dimension: int, *, has_header: bool, ends_in_blank: bool) -> Iterator[Chunk]:
+def _from_text(path: Path, dimension: int, *, has_header: bool, ends_in_blank: bool) -> Iterator[VectorBlock]:
     """Yield the words of a text file in blocks.
 
     Skips words that contain a blank, which glove.840B has: captions contain no such words. gensim fails on them.
@@ -152,7 +152,7 @@ def _from_text(path: Path, dimension: int, *, has_header: bool, ends_in_blank: b
         stream = _unpacked(path, raw)
         reader = pa_csv.open_csv(
             stream,
-            pa_csv.ReadOptions(column_names=names, skip_rows=int(has_header), block_size=BLOCK),
+            pa_csv.ReadOptions(column_names=names, skip_rows=int(has_header), block_size=BLOCK_BYTES),
             pa_csv.ParseOptions(
                 delimiter=" ", quote_char=False, double_quote=False, invalid_row_handler=skip_blank_words
             ),
@@ -164,7 +164,7 @@ def _from_text(path: Path, dimension: int, *, has_header: bool, ends_in_blank: b
         )
         for batch in _shown(reader, path, raw):
             words = [word.decode(errors="replace") for word in batch.column(0).to_pylist()]
-            yield Chunk(words, np.column_stack([column.to_numpy() for column in batch.columns[1:]]))
+            yield VectorBlock(words, np.column_stack([column.to_numpy() for column in batch.columns[1:]]))
 
 
 def _unpacked(path: Path, raw: BinaryIO) -> pa.NativeFile:
@@ -189,7 +189,7 @@ def _bytes_since(tell: Callable[[], int]) -> Callable[[Any], int]:
     return since
 
 
-def _from_npz(path: Path) -> Chunk:
+def _from_npz(path: Path) -> VectorBlock:
     with open_npz(path) as read:
         arrays = {name: array for name, member in read.items() if (array := member()) is not None}
         words = [name for name, array in arrays.items() if array.dtype.kind in "US" and array.ndim == 1]
@@ -197,4 +197,4 @@ def _from_npz(path: Path) -> Chunk:
         if len(words) != 1 or len(vectors) != 1 or len(arrays[words[0]]) != len(arrays[vectors[0]]):
             shapes = ", ".join(f"{name} {list(array.shape)}" for name, array in arrays.items())
             raise ValueError(f"its arrays are {shapes or 'none'}")
-        return Chunk(list(map(str, arrays[words[0]].astype(np.str_))), arrays[vectors[0]])
+        return VectorBlock(list(map(str, arrays[words[0]].astype(np.str_))), arrays[vectors[0]])

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from gensim.models import KeyedVectors
 from helpers.needs import shared
-from vlalign.preprocess import vector_files
+from vlalign.preprocess import word_vector_formats
 from vlalign.preprocess.cli import main
-from vlalign.preprocess.vector_files import select_vectors
-from vlalign.preprocess.vectors import Coverage, prepare_word_vectors
+from vlalign.preprocess.word_vector_formats import select_vectors
+from vlalign.preprocess.word_vectors import WordCoverage, prepare_word_vectors
 from vlalign.storage import Caption
 from vlalign.storage.captions.files import write_captions_about, write_part
 from vlalign.storage.captions.word_vectors import WordVectors, read_word_vectors, split_words
@@ -80,14 +80,14 @@ def test_each_form_gives_what_was_written(tmp_path, form):
 
 @pytest.mark.parametrize("form", ["binary", "glove", "npz"])
 def test_words_of_captions_and_the_most_frequent_are_kept(tmp_path, form, monkeypatch):
-    monkeypatch.setattr(vector_files, "MOST_FREQUENT", 2)
+    monkeypatch.setattr(word_vector_formats, "NUM_FREQUENT_WORDS", 2)
     words, vectors, num_in_file = select_vectors(save(tmp_path, form), {"onion", "absent"})
     assert words == ["</s>", "the", "onion"] and num_in_file == len(WORDS)
     np.testing.assert_array_equal(vectors, VECTORS[[0, 1, WORDS.index("onion")]])
 
 
 def test_text_is_read_in_blocks(tmp_path, monkeypatch):
-    monkeypatch.setattr(vector_files, "BLOCK", 1 << 14)
+    monkeypatch.setattr(word_vector_formats, "BLOCK", 1 << 14)
     vectors = np.random.default_rng(1).normal(size=(3000, 20)).astype(np.float32)
     words = [f"word{n}" for n in range(len(vectors))]
     path = tmp_path / "glove.txt"
@@ -103,7 +103,7 @@ def test_text_is_read_in_blocks(tmp_path, monkeypatch):
 @pytest.mark.parametrize("ends_lines", [True, False])
 def test_the_binary_form_is_read_in_blocks(tmp_path, monkeypatch, block, ends_lines):
     """The C program ends each vector with a line break, gensim does not. A blank or a line break can be in a number."""
-    monkeypatch.setattr(vector_files, "BLOCK", block)
+    monkeypatch.setattr(word_vector_formats, "BLOCK", block)
     words = [*WORDS, *(f"word{n}" for n in range(40))]
     numbers = np.random.default_rng(2).choice([b" ", b"\n", b"a", b"?"], size=(len(words), 4 * DIMENSION))
     end = b"\n" if ends_lines else b""
@@ -193,14 +193,14 @@ def write_captions(dataset):
 
 
 def test_coverage_is_reported_and_vectors_are_written(tmp_path, monkeypatch):
-    monkeypatch.setattr(vector_files, "MOST_FREQUENT", 0)
+    monkeypatch.setattr(word_vector_formats, "NUM_FREQUENT_WORDS", 0)
     dataset = DatasetFolder(tmp_path, "mine")
     write_captions(dataset)
     about = prepare_word_vectors(dataset, save(tmp_path, "binary"))
     missing = ["QUUX", "and", "quux", "zork"]
     assert about.coverage == {
-        "train": Coverage(words=10, found=6, distinct=7, distinct_found=3, missing=missing),
-        "test": Coverage(words=2, found=2, distinct=2, distinct_found=2, missing=[]),
+        "train": WordCoverage(words=10, found=6, distinct=7, distinct_found=3, missing=missing),
+        "test": WordCoverage(words=2, found=2, distinct=2, distinct_found=2, missing=[]),
     }
     stored = read_word_vectors(dataset.word_vectors)
     assert stored.words == ["the", "in", "Paris", "cook", "onion"] and stored.about == json.loads(

@@ -9,7 +9,7 @@ from typing import Any
 from ..storage.common.errors import SettingError, UserError
 from ..storage.common.problems import Problems
 from ..storage.dataset.folder import DatasetFolder
-from .chunks import Pieces, in_one_process
+from .chunks import ChunkedRecords, in_one_process
 from .datasets import DATASETS, custom, demo, subtitles
 from .datasets.sources import Annotations, Dataset
 
@@ -40,11 +40,11 @@ class Origin:
 
 
 @dataclass(frozen=True)
-class Reader:
+class CaptionSource:
     """The records of a data set, and the folder that they are prepared in."""
 
     dataset: DatasetFolder
-    pieces: Pieces
+    chunks: ChunkedRecords
     origin: Origin
 
 
@@ -53,9 +53,9 @@ def known_datasets() -> str:
     return ", ".join([DEMO, *DATASETS])
 
 
-def choose_reader(
+def choose_source(
     root: Path, name: str, *, annotations: Path | None, protocol: str | None, seed: int, language: str | None = None
-) -> Reader:
+) -> CaptionSource:
     """Return the reader of a data set.
 
     Args:
@@ -77,10 +77,10 @@ def choose_reader(
         expected = f"expected one of {', '.join(protocols)}" if any(protocols) else "it has no protocols"
         raise SettingError("protocol", protocol, f"not a protocol of data set {name!r}; {expected}")
     if spec is not None:
-        return _official_reader(root, name, spec, annotations, protocol)
+        return _official_files(root, name, spec, annotations, protocol)
     dataset, origin = DatasetFolder(root, name), Origin(seed=seed)
     if name == DEMO:
-        return Reader(dataset, in_one_process(partial(demo.read, annotations, seed)), origin)
+        return CaptionSource(dataset, in_one_process(partial(demo.read, annotations, seed)), origin)
     if annotations is None:
         raise UserError(
             f"data set {name!r}: not one of {known_datasets()}; for your own captions pass --annotations FILE, "
@@ -89,26 +89,28 @@ def choose_reader(
     if not annotations.exists():
         raise SettingError("annotations", annotations, f"no such file; expected a {custom.SUFFIXES} with captions")
     if has_subtitles:
-        return _subtitle_reader(dataset, annotations, protocol, seed, language)
+        return _subtitles(dataset, annotations, protocol, seed, language)
     read = partial(custom.read, annotations, seed, videos=dataset.read_videos())
-    return Reader(dataset, in_one_process(read), origin)
+    return CaptionSource(dataset, in_one_process(read), origin)
 
 
 def _are_subtitles(annotations: Path) -> bool:
     return annotations.is_dir() or annotations.suffix.lower() in subtitles.SUFFIXES
 
 
-def _subtitle_reader(
+def _subtitles(
     dataset: DatasetFolder, annotations: Path, protocol: str | None, seed: int, language: str | None
-) -> Reader:
+) -> CaptionSource:
     """A protocol that is asked for by name has a folder of its own, so that captions of another kind stay."""
     chosen = protocol or subtitles.PROTOCOLS[0]
     origin = Origin(seed=seed, protocol=chosen, speech=True)
     read = partial(subtitles.read, annotations, chosen, seed, videos=dataset.read_videos(), language=language)
-    return Reader(replace(dataset, protocol=protocol or ""), in_one_process(read), origin)
+    return CaptionSource(replace(dataset, protocol=protocol or ""), in_one_process(read), origin)
 
 
-def _official_reader(root: Path, name: str, spec: Dataset, annotations: Path | None, protocol: str | None) -> Reader:
+def _official_files(
+    root: Path, name: str, spec: Dataset, annotations: Path | None, protocol: str | None
+) -> CaptionSource:
     default = spec.protocols[0]
     chosen = protocol or default
     dataset = DatasetFolder(root, name, "" if chosen == default else chosen)
@@ -124,9 +126,9 @@ def _official_reader(root: Path, name: str, spec: Dataset, annotations: Path | N
         steps=spec.steps(quiet) if spec.steps else None,
         speech=spec.speech,
     )
-    if spec.in_pieces is None:
+    if spec.chunked_reader is None:
         read = in_one_process(lambda problems: spec.read(Annotations(folder, spec.published, problems), chosen))
-        return Reader(dataset, read, origin)
-    path = spec.in_pieces.find(quiet, chosen)
-    split, read_piece = partial(spec.in_pieces.split, path), partial(spec.in_pieces.read_piece, path, chosen)
-    return Reader(dataset, Pieces(lambda _: split(), read_piece, source=path), origin)
+        return CaptionSource(dataset, read, origin)
+    path = spec.chunked_reader.find(quiet, chosen)
+    split, read_chunk = partial(spec.chunked_reader.split, path), partial(spec.chunked_reader.read_chunk, path, chosen)
+    return CaptionSource(dataset, ChunkedRecords(lambda _: split(), read_chunk, source=path), origin)
