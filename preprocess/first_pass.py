@@ -29,7 +29,7 @@ from .parts import input_bytes
 BYTES_PER_PROCESS = 1 << 23
 """Smallest share of a file that is worth starting a process."""
 LOG_NAME = "survey.jsonl"
-"""Its lines name a chunk a piece, and the counts of one a census: earlier names."""
+"""In its lines, the names are earlier ones: ``pieces`` are chunks, and a ``census`` is what was counted in one."""
 
 
 @dataclass(frozen=True)

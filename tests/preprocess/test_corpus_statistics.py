@@ -28,7 +28,7 @@ def test_statistics_count_what_splits_share():
     assert "videos in both train and test: 1" in format_statistics(statistics)
 
 
-def test_a_census_of_parts_is_that_of_all(tmp_path):
+def test_counts_of_parts_add_up_to_those_of_all(tmp_path):
     whole, sum_of_parts = CorpusCounter(), CorpusCounter()
     captions = [
         Caption(

@@ -87,7 +87,7 @@ def test_words_of_captions_and_the_most_frequent_are_kept(tmp_path, form, monkey
 
 
 def test_text_is_read_in_blocks(tmp_path, monkeypatch):
-    monkeypatch.setattr(word_vector_formats, "BLOCK", 1 << 14)
+    monkeypatch.setattr(word_vector_formats, "BLOCK_BYTES", 1 << 14)
     vectors = np.random.default_rng(1).normal(size=(3000, 20)).astype(np.float32)
     words = [f"word{n}" for n in range(len(vectors))]
     path = tmp_path / "glove.txt"
@@ -103,7 +103,7 @@ def test_text_is_read_in_blocks(tmp_path, monkeypatch):
 @pytest.mark.parametrize("ends_lines", [True, False])
 def test_the_binary_form_is_read_in_blocks(tmp_path, monkeypatch, block, ends_lines):
     """The C program ends each vector with a line break, gensim does not. A blank or a line break can be in a number."""
-    monkeypatch.setattr(word_vector_formats, "BLOCK", block)
+    monkeypatch.setattr(word_vector_formats, "BLOCK_BYTES", block)
     words = [*WORDS, *(f"word{n}" for n in range(40))]
     numbers = np.random.default_rng(2).choice([b" ", b"\n", b"a", b"?"], size=(len(words), 4 * DIMENSION))
     end = b"\n" if ends_lines else b""
