@@ -221,7 +221,11 @@ def test_a_lock_is_a_file_of_its_own(toy, evil, trap, capsys, lock, kind):
 def test_logs_are_files_of_their_own(tmp_path, trap, kind):
     folder = tmp_path / "captions"
     trap.lay(kind, folder / "survey.jsonl")
-    with in_time(), pytest.raises(UserError, match=r"/survey\.jsonl: "), open_first_pass_log(folder / "survey.jsonl", {}):
+    with (
+        in_time(),
+        pytest.raises(UserError, match=r"/survey\.jsonl: "),
+        open_first_pass_log(folder / "survey.jsonl", {}),
+    ):
         pass
     trap.lay(kind, folder / "events.jsonl")
     if kind == "hard_link":
