@@ -1,16 +1,12 @@
 """Export of stores to files that other programs read."""
 
 import errno
-import io
 import json
-import re
-import tarfile
 import unicodedata
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 import numpy as np
 
@@ -21,10 +17,10 @@ from ..common.writing import written_whole
 from ..records import VideoFeatures
 from ..stores.store import Store
 from .dataset_card import export_hub
+from .feature_files import exported_values
 from .parquet import export_parquet
-from .webdataset import ABOUT_SUFFIX, ROWS_SUFFIX
+from .webdataset import export_tars
 
-TAR_BYTES = 1_000_000_000
 MAX_NAME_BYTES = 255 - len("..12345678-12345678.partial")
 """Limit of a file's name: 255 bytes on all usual file systems, less what is added to it while it is written."""
 
@@ -70,22 +66,9 @@ def _write_npy(file: IO[bytes], store: Store, video: VideoFeatures) -> None:
 
 def _write_npz(file: IO[bytes], store: Store, video: VideoFeatures) -> None:
     arrays = {"features": video.features}
-    for name, value in _exported(store, video).items():
+    for name, value in exported_values(store, video).items():
         arrays[name] = np.array(json.dumps(value) if isinstance(value, dict) else value)
     np.savez(file, allow_pickle=True, **arrays)
-
-
-def _exported(store: Store, video: VideoFeatures) -> dict[str, Any]:
-    """Return the values of ``EXPORTED`` as arrays, numbers, texts and dicts."""
-    return {
-        "start_seconds": video.start_seconds,
-        "end_seconds": video.end_seconds,
-        "valid_frames": video.valid_frames,
-        "duration_seconds": video.duration_seconds,
-        "profile": json.loads(store.profile.to_json()),
-        "weights": asdict(store.weights),
-        "partial": video.partial,
-    }
 
 
 def _export_files(
@@ -126,59 +109,10 @@ def _file_name(video_id: str, suffix: str) -> str:
     return name
 
 
-@dataclass(frozen=True)
-class _Sample:
-    """A video in a tar."""
-
-    members: dict[str, bytes]
-    """Content by name."""
-
-    def max_tar_bytes(self) -> int:
-        """Return an upper limit of its size in a tar, with headers, padding and the end of the tar."""
-        return sum(len(content) + 8 * tarfile.BLOCKSIZE for content in self.members.values()) + tarfile.RECORDSIZE
-
-
-def _export_tars(store: Store, target: Path, videos: Iterable[VideoFeatures], problems: Problems) -> int:
-    samples = (_sample(store, video) for video in videos)
-    sample = next(samples, None)
-    num_tars = num_written = 0
-    while sample is not None:
-        with (
-            written_whole(target / f"{num_tars:06d}.tar") as partial_path,
-            tarfile.open(partial_path, "w", format=tarfile.PAX_FORMAT) as tar,
-        ):
-            num_before = num_written
-            while sample is not None and (
-                num_written == num_before or tar.offset + sample.max_tar_bytes() <= TAR_BYTES
-            ):
-                for name, content in sample.members.items():
-                    member = tarfile.TarInfo(name)
-                    member.size = len(content)
-                    tar.addfile(member, io.BytesIO(content))
-                num_written += 1
-                sample = next(samples, None)
-        num_tars += 1
-    return num_written
-
-
-def _sample(store: Store, video: VideoFeatures) -> _Sample:
-    # A dot would end the key; slashes that no path has would be lost; WebDataset skips names that begin with two
-    # underscores.
-    key = re.sub(r"[.%\x00-\x1f\x7f]|^/|/$|(?<=/)/|^_(?=_)", lambda match: f"%{ord(match[0]):02X}", video.video_id)
-    about = {
-        name: value.tolist() if isinstance(value, np.ndarray) else value
-        for name, value in _exported(store, video).items()
-    }
-    rows = io.BytesIO()
-    _write_npy(rows, store, video)
-    text = json.dumps({"video_id": video.video_id} | about, ensure_ascii=False)
-    return _Sample({f"{key}{ROWS_SUFFIX}": rows.getvalue(), f"{key}{ABOUT_SUFFIX}": text.encode()})
-
-
 FORMS: dict[str, Callable[[Store, Path, Iterable[VideoFeatures], Problems], int]] = {
     "npy": partial(_export_files, ".npy", _write_npy),
     "npz": partial(_export_files, ".npz", _write_npz),
-    "webdataset": _export_tars,
+    "webdataset": export_tars,
     "parquet": export_parquet,
     "hub": export_hub,
 }

@@ -22,8 +22,8 @@ from ..remote.store import refuse_remote
 from ..shards.format import Provenance
 from ..shards.write import check_storable, write_shard
 from ..stores.feature_store import FeatureStore
-from .array_tree import ForeignFeatures
-from .readers import ForeignVideo, foreign_videos
+from .feature_files import SourceFeatures
+from .readers import SourceVideo, source_videos
 
 IMPORTED = "imported; its profile is as stated by the user"
 """``origin`` of features that this package did not make."""
@@ -64,11 +64,11 @@ def import_features(
     have no SHA-256.
 
     Args:
-        source: Folder or file of features (``foreign_videos``).
+        source: Folder or file of features (``source_videos``).
         folder: Folder of the store; created if missing.
         profile: How the features were made, as far as the user knows.
         weights: The weights that made them.
-        pattern: Names to take, and where the id is in them (``foreign_videos``).
+        pattern: Names to take, and where the id is in them (``source_videos``).
         durations: Seconds by video id. Without one, a video ends with its last row.
         problems: Receives the videos that cannot be imported.
         on_progress: Called after each video.
@@ -77,49 +77,49 @@ def import_features(
         The number of new videos.
 
     Raises:
-        UserError: The store, or an export of vlalign, has other features than stated, or there are no videos.
+        UserError: The store, or an export of vlalign, has other features than declared, or there are no videos.
     """
     refuse_remote(folder)
     batches: dict[str, list[VideoFeatures]] = {"float16": [], "float32": []}
     num_new = 0
-    with report_progress_to(on_progress), foreign_videos(source, pattern) as videos:
-        stated = Provenance(
+    with report_progress_to(on_progress), source_videos(source, pattern) as videos:
+        declared = Provenance(
             profile=profile,
             weights=_weights_of(videos, weights),
             origin=IMPORTED,
             made_with={"vlalign": package_version(), "imported_from": one_line(source.name)},
         )
-        stored = _stored(folder, stated)
-        for features in _new_features(videos, stored, stated, durations or {}, problems):
+        stored = _stored(folder, declared)
+        for features in _new_features(videos, stored, declared, durations or {}, problems):
             batch = batches[features.features.dtype.name]
             num_bytes = sum(video.features.nbytes for video in (*batch, features))
             if batch and (len(batch) == BATCH_VIDEOS or num_bytes > BATCH_BYTES):
-                _write(folder, stated, batch)
+                _write(folder, declared, batch)
                 batch.clear()
             batch.append(features)
             num_new += 1
     for batch in batches.values():
         if batch:
-            _write(folder, stated, batch)
+            _write(folder, declared, batch)
     return num_new
 
 
-def _write(folder: Path, stated: Provenance, batch: Sequence[VideoFeatures]) -> None:
+def _write(folder: Path, declared: Provenance, batch: Sequence[VideoFeatures]) -> None:
     write_shard(
         folder,
-        stated.profile,
-        stated.weights,
+        declared.profile,
+        declared.weights,
         batch,
-        made_with=stated.made_with,
-        origin=stated.origin,
+        made_with=declared.made_with,
+        origin=declared.origin,
         dtype=batch[0].features.dtype.name,
     )
 
 
 def _new_features(
-    videos: Sequence[ForeignVideo],
+    videos: Sequence[SourceVideo],
     stored: FeatureStore | None,
-    stated: Provenance,
+    declared: Provenance,
     durations: Mapping[str, float],
     problems: Problems,
 ) -> Iterator[VideoFeatures]:
@@ -131,10 +131,10 @@ def _new_features(
         try:
             _check_id(video, taken)
             if stored is None or video.video_id not in stored or stored.source(video.video_id) != source:
-                foreign = video.read()
-                if foreign.exported is not None:
-                    _check_exported(foreign.exported, stated, video.where)
-                yield _with_times(video, foreign, source, stated.profile, durations.get(video.video_id), problems)
+                found = video.read()
+                if found.exported is not None:
+                    _check_exported(found.exported, declared, video.where)
+                yield _with_times(video, found, source, declared.profile, durations.get(video.video_id), problems)
             taken.add(video.video_id)
         except OtherFeatures:
             raise
@@ -142,36 +142,36 @@ def _new_features(
             problems.add(str(error))
 
 
-def _stored(folder: Path, stated: Provenance) -> FeatureStore | None:
+def _stored(folder: Path, declared: Provenance) -> FeatureStore | None:
     if not any(folder.glob("*.h5")):
         return None
     store = FeatureStore(folder)
     existing = store.shards[0]
-    if existing.key != stated.key:
+    if existing.key != declared.key:
         raise UserError(
-            f"{folder}: a store with {existing.describe()}; the import states {stated.describe()}; pass another "
+            f"{folder}: a store with {existing.describe()}; the import states {declared.describe()}; pass another "
             "folder or "
             "state the same"
         )
     return store
 
 
-def _check_id(video: ForeignVideo, taken: set[str]) -> None:
+def _check_id(video: SourceVideo, taken: set[str]) -> None:
     if not video.video_id or any(unicodedata.category(c) in ("Cc", "Cs", "Zl", "Zp") for c in video.video_id):
         raise UserError(f"{video.where}: its id {video.video_id!r} is empty, no text or more than a line; rename it")
     if video.video_id in taken:
         raise UserError(f"{video.where}: a second video {video.video_id!r}; the first one was taken")
 
 
-def _weights_of(videos: Sequence[ForeignVideo], stated: Weights) -> Weights:
-    """Return the weights that an export of vlalign names, if nobody knows the checksum of the stated ones."""
+def _weights_of(videos: Sequence[SourceVideo], declared: Weights) -> Weights:
+    """Return the weights that an export of vlalign names, if nobody knows the checksum of the declared ones."""
     for video in videos:
         try:
             exported = video.read().exported
-            return stated if stated.sha256 or exported is None else _provenance_in(exported, video.where).weights
+            return declared if declared.sha256 or exported is None else _provenance_in(exported, video.where).weights
         except UserError:  # reported when the video is imported
             continue
-    return stated
+    return declared
 
 
 def _provenance_in(exported: Mapping[str, Any], where: str) -> Provenance:
@@ -187,28 +187,29 @@ def _provenance_in(exported: Mapping[str, Any], where: str) -> Provenance:
         ) from None
 
 
-def _check_exported(exported: Mapping[str, Any], stated: Provenance, where: str) -> None:
+def _check_exported(exported: Mapping[str, Any], declared: Provenance, where: str) -> None:
     actual = _provenance_in(exported, where)
-    if actual.profile.hash != stated.profile.hash:
-        fields = asdict(stated.profile)
+    if actual.profile.hash != declared.profile.hash:
+        fields = asdict(declared.profile)
         differences = ", ".join(
             f"{name} {value} against {fields[name]}"
             for name, value in asdict(actual.profile).items()
             if value != fields[name]
         )
         raise OtherFeatures(
-            f"{where}: has profile {actual.profile.hash}, not {stated.profile.hash}: {differences}; state the one "
+            f"{where}: has profile {actual.profile.hash}, not {declared.profile.hash}: {differences}; state the one "
             "that it has"
         )
-    if actual.weights != stated.weights:
+    if actual.weights != declared.weights:
         raise OtherFeatures(
-            f"{where}: has {actual.weights}, not {stated.weights}; import features of the same weights, or state those"
+            f"{where}: has {actual.weights}, not {declared.weights}; import features of the same weights, or state "
+            "those"
         )
 
 
 def _with_times(
-    video: ForeignVideo,
-    foreign: ForeignFeatures,
+    video: SourceVideo,
+    found: SourceFeatures,
     source: str,
     profile: Profile,
     duration: float | None,
@@ -218,11 +219,11 @@ def _with_times(
 
     Raises ``UserError`` for rows that do not fit the profile, or whose times are unknown.
     """
-    num_rows, exported = len(foreign.rows), foreign.exported
+    num_rows, exported = len(found.rows), found.exported
     try:
         times = _row_times(profile, num_rows, duration) if exported is None else _exported_times(exported)
-        features = VideoFeatures(video_id=video.video_id, features=foreign.rows, source=source, **vars(times))
-        check_storable(features, profile, foreign.rows.dtype)
+        features = VideoFeatures(video_id=video.video_id, features=found.rows, source=source, **vars(times))
+        check_storable(features, profile, found.rows.dtype)
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise UserError(f"{video.where}: {one_line(str(error))}") from None
     if exported is None and profile.fps is not None and duration is not None:

@@ -21,7 +21,7 @@ from ..records import VideoFeatures
 from ..stores.store import Store
 from ..untrusted.limits import MAX_ARRAY_BYTES
 from ..untrusted.parquet import ParquetReader
-from .array_tree import ForeignFeatures, refuse_damaged
+from .feature_files import SourceFeatures, refuse_damaged
 
 SUFFIX = ".parquet"
 METADATA_KEY = b"vlalign"
@@ -147,7 +147,7 @@ class ParquetVideos:
     _last: dict[int, pa.Table] = field(default_factory=dict, compare=False, repr=False)
     """The group of rows that was read last: the videos after it are mostly in the same."""
 
-    def read(self, index: int) -> ForeignFeatures:
+    def read(self, index: int) -> SourceFeatures:
         """Read a video. Raises ``UserError`` or a format error if its rows are no lists of numbers of one length."""
         video_id, place = self.places[index]
         if place is None:
@@ -158,12 +158,12 @@ class ParquetVideos:
         table = self._group(place.group, names).slice(place.start, place.stop - place.start)
         rows = _rows(table.column(self.embedding_column))
         if self.about is None:
-            return ForeignFeatures(rows)
+            return SourceFeatures(rows)
         exported: dict[str, Any] = {
             name: table.column(name).to_numpy() for name in ("start_seconds", "end_seconds", "valid_frames")
         }
         exported |= {name: table.column(name)[0].as_py() for name in ("duration_seconds", "partial")}
-        return ForeignFeatures(rows.astype(self._dtype(), copy=False), exported | self._made())
+        return SourceFeatures(rows.astype(self._dtype(), copy=False), exported | self._made())
 
     def _group(self, group: int, columns: list[str]) -> pa.Table:
         table = self._last.get(group)
@@ -178,14 +178,14 @@ class ParquetVideos:
             self._last[group] = table
         return table
 
-    def _without_rows(self, video_id: str) -> ForeignFeatures:
+    def _without_rows(self, video_id: str) -> SourceFeatures:
         assert self.about is not None
         facts = next(of for of in self.about["without_rows"] if of["video_id"] == video_id)
         nothing = np.zeros(0)
         exported = {"start_seconds": nothing, "end_seconds": nothing, "valid_frames": np.zeros(0, dtype=np.int32)}
         exported |= {name: facts[name] for name in ("duration_seconds", "partial")}
         rows = np.zeros((0, int(self.about["profile"]["dimension"])), dtype=self._dtype())
-        return ForeignFeatures(rows, exported | self._made())
+        return SourceFeatures(rows, exported | self._made())
 
     def _dtype(self) -> str:
         assert self.about is not None

@@ -17,10 +17,18 @@ import numpy as np
 from ..common.errors import UserError
 from ..common.terminal import one_line
 from ..dataset.media_types import VIDEO_SUFFIXES
-from ..untrusted.limits import Tree
-from ..untrusted.pickles import pickle_tree
-from .array_files import FEATURE_SUFFIXES, open_arrays
-from .array_tree import ForeignFeatures, choose, flat, listed, read_tree, refuse_damaged
+from ..untrusted.limits import ArrayGroup
+from ..untrusted.pickles import open_pickle
+from .feature_files import (
+    FEATURE_SUFFIXES,
+    SourceFeatures,
+    choose_features,
+    flatten,
+    join_names,
+    open_arrays,
+    read_video,
+    refuse_damaged,
+)
 from .parquet import SUFFIX, open_parquet
 from .webdataset import open_tar
 
@@ -28,12 +36,12 @@ PICKLE_SUFFIXES = (".pkl", ".pickle")
 
 
 @dataclass(frozen=True)
-class ForeignVideo:
+class SourceVideo:
     """A video in a source of features."""
 
     video_id: str
     path: Path
-    read_unchecked: Callable[[], ForeignFeatures]
+    read_unchecked: Callable[[], SourceFeatures]
     name: str = ""
     """Name of its array in the file; empty if the file holds only this video."""
 
@@ -42,7 +50,7 @@ class ForeignVideo:
         """The file and the name in it, for messages."""
         return one_line(f"{self.path}, {self.name!r}" if self.name else str(self.path))
 
-    def read(self) -> ForeignFeatures:
+    def read(self) -> SourceFeatures:
         """Read the features. Raises ``UserError`` for anything but [rows, values] of numbers."""
         with refuse_damaged(self.where):
             return self.read_unchecked()
@@ -71,12 +79,12 @@ def read_features(path: Path) -> np.ndarray:
     Raises:
         UserError: The file has no such array, or is damaged.
     """
-    with refuse_damaged(path), open_arrays(path) as tree:
-        return choose(tree, str(path)).astype(np.float32)
+    with refuse_damaged(path), open_arrays(path) as group:
+        return choose_features(group, str(path)).astype(np.float32)
 
 
 @contextmanager
-def foreign_videos(source: Path, pattern: str | None = None) -> Iterator[list[ForeignVideo]]:
+def source_videos(source: Path, pattern: str | None = None) -> Iterator[list[SourceVideo]]:
     """Yield the videos in a source, which stays open in the block.
 
     Args:
@@ -106,7 +114,7 @@ def foreign_videos(source: Path, pattern: str | None = None) -> Iterator[list[Fo
         yield videos
 
 
-def _videos_in(source: Path, pattern: str | None, stack: ExitStack) -> list[ForeignVideo]:
+def _videos_in(source: Path, pattern: str | None, stack: ExitStack) -> list[SourceVideo]:
     suffix = source.suffix.lower()
     if source.is_dir():
         return _in_folder(source, pattern)
@@ -121,9 +129,9 @@ def _videos_in(source: Path, pattern: str | None, stack: ExitStack) -> list[Fore
             raise UserError(f"{source}: a Parquet file has the ids in a column; expected no pattern, got {pattern!r}")
         return _in_parquet(source)
     if suffix in PICKLE_SUFFIXES:
-        return _in_tree(source, pickle_tree(source), pattern)
+        return _in_group(source, open_pickle(source), pattern)
     if suffix in FEATURE_SUFFIXES:
-        return _in_tree(source, stack.enter_context(open_arrays(source)), pattern)
+        return _in_group(source, stack.enter_context(open_arrays(source)), pattern)
     known = " ".join((*FEATURE_SUFFIXES, *PICKLE_SUFFIXES, ".tar", SUFFIX))
     raise UserError(f"{source}: unknown suffix; expected a folder, or a file ending in {known}")
 
@@ -141,7 +149,7 @@ def _video_id(relative: PurePath) -> str:
     return unicodedata.normalize("NFC", name.as_posix())
 
 
-def _in_folder(folder: Path, pattern: str | None) -> list[ForeignVideo]:
+def _in_folder(folder: Path, pattern: str | None) -> list[SourceVideo]:
     inside = re.fullmatch(r"(.+\.(?:npz|h5|hdf5))/(.+)", pattern or "", re.IGNORECASE)
     file_pattern, name = inside.groups() if inside else (pattern, "")
     names = _compiled(file_pattern)
@@ -151,24 +159,24 @@ def _in_folder(folder: Path, pattern: str | None) -> list[ForeignVideo]:
         match = names.fullmatch(relative.as_posix()) if names else None
         if names is None or match:
             video_id = match[1] if match else _video_id(relative)
-            videos.append(ForeignVideo(video_id, path, partial(_read_file, path, name), name))
+            videos.append(SourceVideo(video_id, path, partial(_read_file, path, name), name))
     for path in _files(folder, (".tar", SUFFIX)) if names is None else ():
         try:
             videos += _in_tar(path) if path.suffix.lower() == ".tar" else _in_parquet(path)
         except UserError as error:
-            videos.append(ForeignVideo(path.stem, path, partial(_refuse, error)))
+            videos.append(SourceVideo(path.stem, path, partial(_refuse, error)))
     return videos
 
 
-def _in_tar(path: Path) -> list[ForeignVideo]:
+def _in_tar(path: Path) -> list[SourceVideo]:
     tar = open_tar(path)
-    return [ForeignVideo(tar.video_id(key), path, partial(tar.read, key), key) for key in tar.video_keys()]
+    return [SourceVideo(tar.video_id(key), path, partial(tar.read, key), key) for key in tar.video_keys()]
 
 
-def _in_parquet(path: Path) -> list[ForeignVideo]:
+def _in_parquet(path: Path) -> list[SourceVideo]:
     opened = open_parquet(path)
     return [
-        ForeignVideo(video_id, path, partial(opened.read, index), video_id)
+        SourceVideo(video_id, path, partial(opened.read, index), video_id)
         for index, (video_id, _) in enumerate(opened.places)
     ]
 
@@ -190,28 +198,28 @@ def _compiled(pattern: str | None) -> re.Pattern[str] | None:
     )
 
 
-def _read_file(path: Path, name: str) -> ForeignFeatures:
-    with open_arrays(path) as tree:
+def _read_file(path: Path, name: str) -> SourceFeatures:
+    with open_arrays(path) as group:
         if name:
-            arrays = flat(tree)
+            arrays = flatten(group)
             if name not in arrays:
-                raise UserError(f"{path}: no array {name!r} in it; found {listed(arrays)}")
-            tree = {name: arrays[name]}
-        return read_tree(tree, str(path))
+                raise UserError(f"{path}: no array {name!r} in it; found {join_names(arrays)}")
+            group = {name: arrays[name]}
+        return read_video(group, str(path))
 
 
-def _in_tree(source: Path, tree: Tree, pattern: str | None) -> list[ForeignVideo]:
+def _in_group(source: Path, group: ArrayGroup, pattern: str | None) -> list[SourceVideo]:
     names = _compiled(pattern)
-    videos: list[tuple[str, str, Tree]] = []
+    videos: list[tuple[str, str, ArrayGroup]] = []
     if names is not None:
-        for name, read in flat(tree).items():
+        for name, read in flatten(group).items():
             if match := names.fullmatch(name):
                 videos.append((match[1], name, {name: read}))
-    elif callable(tree.get("features")) or source.suffix.lower() == ".npy":
-        videos.append((_video_id(PurePath(source.name)), "", tree))
+    elif callable(group.get("features")) or source.suffix.lower() == ".npy":
+        videos.append((_video_id(PurePath(source.name)), "", group))
     else:
-        videos += [(name, name, {name: item} if callable(item) else item) for name, item in tree.items()]
+        videos += [(name, name, {name: item} if callable(item) else item) for name, item in group.items()]
     return [
-        ForeignVideo(video_id, source, partial(read_tree, arrays, f"{source}, {video_id!r}"), name)
+        SourceVideo(video_id, source, partial(read_video, arrays, f"{source}, {video_id!r}"), name)
         for video_id, name, arrays in videos
     ]

@@ -1,9 +1,10 @@
-"""WebDataset tars that vlalign exported: KEY.features.npy and KEY.json for each video."""
+"""WebDataset tars, written and read: KEY.features.npy and KEY.json for each video."""
 
 import io
 import json
+import re
 import tarfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -13,10 +14,64 @@ from urllib.parse import unquote
 import numpy as np
 
 from ..common.errors import UserError
-from ..untrusted.limits import Read
-from .array_tree import EXPORTED, ForeignFeatures, read_tree, refuse_damaged
+from ..common.problems import Problems
+from ..common.writing import written_whole
+from ..records import VideoFeatures
+from ..stores.store import Store
+from ..untrusted.limits import ReadArray
+from .feature_files import EXPORTED, SourceFeatures, exported_values, read_video, refuse_damaged
 
 ROWS_SUFFIX, ABOUT_SUFFIX = ".features.npy", ".json"
+TAR_BYTES = 1_000_000_000
+
+
+@dataclass(frozen=True)
+class _Sample:
+    """A video in a tar."""
+
+    members: dict[str, bytes]
+    """Content by name."""
+
+    def max_tar_bytes(self) -> int:
+        """Return an upper limit of its size in a tar, with headers, padding and the end of the tar."""
+        return sum(len(content) + 8 * tarfile.BLOCKSIZE for content in self.members.values()) + tarfile.RECORDSIZE
+
+
+def export_tars(store: Store, target: Path, videos: Iterable[VideoFeatures], problems: Problems) -> int:
+    samples = (_sample(store, video) for video in videos)
+    sample = next(samples, None)
+    num_tars = num_written = 0
+    while sample is not None:
+        with (
+            written_whole(target / f"{num_tars:06d}.tar") as partial_path,
+            tarfile.open(partial_path, "w", format=tarfile.PAX_FORMAT) as tar,
+        ):
+            num_before = num_written
+            while sample is not None and (
+                num_written == num_before or tar.offset + sample.max_tar_bytes() <= TAR_BYTES
+            ):
+                for name, content in sample.members.items():
+                    member = tarfile.TarInfo(name)
+                    member.size = len(content)
+                    tar.addfile(member, io.BytesIO(content))
+                num_written += 1
+                sample = next(samples, None)
+        num_tars += 1
+    return num_written
+
+
+def _sample(store: Store, video: VideoFeatures) -> _Sample:
+    # A dot would end the key; slashes that no path has would be lost; WebDataset skips names that begin with two
+    # underscores.
+    key = re.sub(r"[.%\x00-\x1f\x7f]|^/|/$|(?<=/)/|^_(?=_)", lambda match: f"%{ord(match[0]):02X}", video.video_id)
+    about = {
+        name: value.tolist() if isinstance(value, np.ndarray) else value
+        for name, value in exported_values(store, video).items()
+    }
+    rows = io.BytesIO()
+    np.lib.format.write_array(rows, np.ascontiguousarray(video.features), allow_pickle=False)
+    text = json.dumps({"video_id": video.video_id} | about, ensure_ascii=False)
+    return _Sample({f"{key}{ROWS_SUFFIX}": rows.getvalue(), f"{key}{ABOUT_SUFFIX}": text.encode()})
 
 
 @dataclass(frozen=True)
@@ -40,7 +95,7 @@ class TarVideos:
         """Return the id of a video: its key, percent-decoded."""
         return unquote(key)
 
-    def read(self, key: str) -> ForeignFeatures:
+    def read(self, key: str) -> SourceFeatures:
         """Read a video. Raises ``UserError`` or a format error if it is not one that vlalign exported."""
         if f"{key}{ABOUT_SUFFIX}" not in self.members:
             raise UserError(
@@ -49,11 +104,11 @@ class TarVideos:
         about = json.loads(self._content(f"{key}{ABOUT_SUFFIX}"))
         if about["video_id"] != self.video_id(key):
             raise ValueError(f"its JSON says video {about['video_id']!r}")
-        tree: dict[str, Read] = {"features": partial(self._array, f"{key}{ROWS_SUFFIX}")}
-        tree |= {name: partial(_value, about[name]) for name in EXPORTED}
-        features = read_tree(tree, str(self.path))
+        arrays: dict[str, ReadArray] = {"features": partial(self._array, f"{key}{ROWS_SUFFIX}")}
+        arrays |= {name: partial(_value, about[name]) for name in EXPORTED}
+        features = read_video(arrays, str(self.path))
         as_json = {name: json.dumps(about[name]) for name in ("profile", "weights")}
-        return ForeignFeatures(features.rows, {**(features.exported or {}), **as_json})
+        return SourceFeatures(features.rows, {**(features.exported or {}), **as_json})
 
     def _array(self, name: str) -> np.ndarray:
         return np.lib.format.read_array(io.BytesIO(self._content(name)), allow_pickle=False)

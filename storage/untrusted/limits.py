@@ -28,9 +28,9 @@ FORMAT_ERRORS: tuple[type[Exception], ...] = (
 """Errors that NumPy, h5py, Arrow, zipfile, tarfile and pickle raise for damaged files."""
 MAX_ARRAY_BYTES = 2 << 30
 """Limit of one video's array. A small file may claim, or unpack to, more than any memory holds."""
-Read = Callable[[], np.ndarray | None]
+ReadArray = Callable[[], np.ndarray | None]
 """Reads an array; returns None if it is not an array of numbers."""
-Tree = Mapping[str, "Read | Tree"]
+ArrayGroup = Mapping[str, "ReadArray | ArrayGroup"]
 """The content of a file: arrays by name, or one level of groups of arrays."""
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from .limits import MAX_ARRAY_BYTES, Budget, Read
+from .limits import MAX_ARRAY_BYTES, Budget, ReadArray
 
 NPY_MAGIC = np.lib.format.MAGIC_PREFIX
 COMPRESSIONS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
@@ -18,7 +18,7 @@ COMPRESSIONS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 
 
 @contextmanager
-def open_npz(path: Path) -> Iterator[dict[str, Read]]:
+def open_npz(path: Path) -> Iterator[dict[str, ReadArray]]:
     """Yield the arrays of a file by name. Each is read from the open file when it is called.
 
     Raises:

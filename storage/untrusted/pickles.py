@@ -16,7 +16,7 @@ from typing import Any, ClassVar, NoReturn
 import numpy as np
 
 from ..common.errors import UserError
-from .limits import MAX_ARRAY_BYTES, Read, Tree
+from .limits import MAX_ARRAY_BYTES, ArrayGroup, ReadArray
 
 MAX_AXES = 64
 """Limit of NumPy's arrays."""
@@ -276,7 +276,7 @@ class _PlainUnpickler(pickle._Unpickler):
     )
 
 
-def pickle_tree(path: Path) -> Tree:
+def open_pickle(path: Path) -> ArrayGroup:
     """Read a pickled dict {video id: array, list of arrays, or dict of them}.
 
     An array may have several names. Arrays that are read together take at most ``MAX_EXPANSION`` times the size of the
@@ -290,14 +290,14 @@ def pickle_tree(path: Path) -> Tree:
     if not isinstance(loaded, dict):
         kind = "array" if isinstance(loaded, PickledArray) else type(loaded).__name__
         raise UserError(f"{path}: a pickled {kind}; expected a dict {{video id: array}}")
-    leaves: dict[int, Read | Tree] = {}
-    sizes, tree = _Sizes(), {}
+    leaves: dict[int, ReadArray | ArrayGroup] = {}
+    sizes, arrays = _Sizes(), {}
     for key, value in loaded.items():
         left -= sizes.of(value)
         if id(value) not in leaves:
             leaves[id(value)] = _leaf(value)
-        tree[text_of(key)] = leaves[id(value)] if left >= 0 else _refuse_repeated
-    return tree
+        arrays[text_of(key)] = leaves[id(value)] if left >= 0 else _refuse_repeated
+    return arrays
 
 
 class _Sizes:
@@ -334,7 +334,7 @@ def _refuse_repeated() -> NoReturn:
     raise ValueError("it names the same arrays again and again; expected each once")
 
 
-def _leaf(value: Any) -> Read | Tree:
+def _leaf(value: Any) -> ReadArray | ArrayGroup:
     if isinstance(value, dict):
         return {text_of(key): partial(_array_of, inner) for key, inner in value.items()}
     return partial(_array_of, value)

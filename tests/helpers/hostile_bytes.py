@@ -47,7 +47,7 @@ from vlalign.storage.common.problems import Problems
 from vlalign.storage.dataset.folder import DatasetFolder
 from vlalign.storage.exchange.declared_profile import read_durations, read_profile
 from vlalign.storage.exchange.exports import export_store
-from vlalign.storage.exchange.readers import foreign_videos
+from vlalign.storage.exchange.readers import source_videos
 from vlalign.storage.profiles import PROFILES
 from vlalign.storage.records import Caption, Weights
 from vlalign.storage.remote.links import linked_address, trusted_address
@@ -57,7 +57,7 @@ from vlalign.storage.stores.thumbnails import Thumbnail, ThumbnailStore, write_t
 
 from helpers.annotation_files import VTT_LISTS, VTT_SENTENCES, data_json
 from helpers.clips_of_text import new_clip, save_clip, word_tokenizer
-from helpers.foreign_files import make_store
+from helpers.feature_files import make_store
 from helpers.toy import make_toy
 
 MOST_SECONDS, MOST_BYTES = 10, 2 << 30
@@ -313,7 +313,7 @@ def read_table(folder: Path, path: Path) -> None:
 
 
 def read_others(folder: Path, path: Path) -> None:
-    with foreign_videos(path) as videos:
+    with source_videos(path) as videos:
         for video in videos[:8]:
             try:
                 video.read()

@@ -15,14 +15,14 @@ from vlalign.preprocess.word_vector_formats import select_vectors
 from vlalign.storage.captions.files import read_captions_about
 from vlalign.storage.cli.option_files import read_option_file
 from vlalign.storage.common.errors import UserError
-from vlalign.storage.exchange.readers import foreign_videos
+from vlalign.storage.exchange.readers import source_videos
 
 
 def refusals(path: Path) -> list[str]:
     """Return why the videos of a file, or the whole file, are refused."""
     lines = []
     try:
-        with foreign_videos(path) as videos:
+        with source_videos(path) as videos:
             for video in videos:
                 try:
                     video.read()

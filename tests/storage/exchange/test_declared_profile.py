@@ -4,7 +4,7 @@ import math
 from dataclasses import replace
 
 import pytest
-from helpers.foreign_files import PROFILE, stated
+from helpers.feature_files import PROFILE, declared
 from vlalign.storage.common.errors import UserError
 from vlalign.storage.exchange.declared_profile import read_durations, read_profile
 from vlalign.storage.profiles import PROFILES
@@ -12,12 +12,12 @@ from vlalign.storage.profiles import PROFILES
 
 def test_a_profile_is_given_by_name_or_file(tmp_path):
     assert read_profile("s3d") == PROFILES["s3d"] and read_profile("i3d") == PROFILES["i3d_resnext101"]
-    assert read_profile(str(stated(tmp_path))) == PROFILE
-    assert read_profile(str(stated(tmp_path, fps=4.0, mean=[0, 0, 0]))).hash == PROFILE.hash
-    assert read_profile(str(stated(tmp_path, fps=None, crop_px=None, short_side_px=0))) == replace(
+    assert read_profile(str(declared(tmp_path))) == PROFILE
+    assert read_profile(str(declared(tmp_path, fps=4.0, mean=[0, 0, 0]))).hash == PROFILE.hash
+    assert read_profile(str(declared(tmp_path, fps=None, crop_px=None, short_side_px=0))) == replace(
         PROFILE, fps=None, crop_px=None, short_side_px=0
     )
-    assert read_profile(str(stated(tmp_path, fps=1 / 0.96))).fps == 1 / 0.96
+    assert read_profile(str(declared(tmp_path, fps=1 / 0.96))).fps == 1 / 0.96
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,7 @@ def test_a_profile_is_given_by_name_or_file(tmp_path):
     ],
 )
 def test_a_wrong_field_is_named(tmp_path, changes, complaint):
-    path = stated(tmp_path, **changes)
+    path = declared(tmp_path, **changes)
     with pytest.raises(UserError) as refused:
         read_profile(str(path))
     assert str(refused.value).startswith(f"{path}: ") and complaint in str(refused.value)
@@ -46,7 +46,7 @@ def test_a_wrong_field_is_named(tmp_path, changes, complaint):
 
 def test_all_wrong_fields_are_named_at_once(tmp_path):
     with pytest.raises(UserError) as refused:
-        read_profile(str(stated(tmp_path, fps=0, window=..., layer=None, frames=3)))
+        read_profile(str(declared(tmp_path, fps=0, window=..., layer=None, frames=3)))
     assert "\n" not in str(refused.value)
     assert all(f"field {name!r} is " in str(refused.value) for name in ("fps", "window", "layer", "frames"))
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers.foreign_files import ABOUT, IDS, OURS, PROFILE, WEIGHTS, assert_same, imported, make_store, stated, tar
+from helpers.feature_files import ABOUT, IDS, OURS, PROFILE, WEIGHTS, assert_same, declared, imported, make_store, tar
 from helpers.needs import shared
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -19,7 +19,7 @@ from vlalign.storage.common.problems import Problems
 from vlalign.storage.exchange.declared_profile import read_profile
 from vlalign.storage.exchange.exports import FORMS, export_store
 from vlalign.storage.exchange.imports import IMPORTED
-from vlalign.storage.exchange.readers import foreign_videos
+from vlalign.storage.exchange.readers import source_videos
 
 pytestmark = pytest.mark.portable
 
@@ -57,7 +57,7 @@ def test_what_is_exported_comes_back_the_same(tmp_path, form, dtype):
     else:
         assert (num_new, problems.count) == (len(store), 0)
         assert_same(store, again)
-        assert again.weights == store.weights, "which it says, and nobody stated"
+        assert again.weights == store.weights, "which it says, and nobody declared"
     assert imported(tmp_path / "out", tmp_path / "again")[0] == 0
 
 
@@ -125,7 +125,7 @@ def test_exports_are_reproducible_and_readable_by_other_programs(tmp_path):
 
 
 def test_tars_are_limited_in_size(tmp_path, monkeypatch):
-    monkeypatch.setattr("vlalign.storage.exchange.exports.TAR_BYTES", 50_000)
+    monkeypatch.setattr("vlalign.storage.exchange.webdataset.TAR_BYTES", 50_000)
     store = make_store(tmp_path / "store", [f"v{i:02d}" for i in range(30)])
     export_store(store, tmp_path / "out", "webdataset", Problems())
     tars = sorted((tmp_path / "out").iterdir())
@@ -214,14 +214,14 @@ REAL = {
 def test_real_features_survive_import_export_and_import(tmp_path, kind):
     path, pattern, fields, num_videos, seconds = REAL[kind]
     source = shared(f"data/features/{path}")
-    profile = read_profile(str(stated(tmp_path, **fields)))
+    profile = read_profile(str(declared(tmp_path, **fields)))
     durations = {p.stem: msvd_seconds(p) for p in source.glob("*.npy")} if profile.fps is None else None
     num_new, problems = imported(source, tmp_path / "store", profile, pattern=pattern, durations=durations)
     store = FeatureStore(tmp_path / "store")
     assert (num_new, problems.count, len(store)) == (num_videos, 0, num_videos)
     assert (store.profile, store.origin) == (profile, IMPORTED)
     assert max(map(store.duration_seconds, store.video_ids())) == pytest.approx(seconds)
-    with foreign_videos(source, pattern) as videos:
+    with source_videos(source, pattern) as videos:
         originals = {video.video_id: np.load(video.path) for video in videos}
     for video_id, original in originals.items():
         original = original if isinstance(original, np.ndarray) else original["features"]

@@ -10,7 +10,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
-from helpers.foreign_files import MOST_SECONDS, A, array_of, bounded, imported, npy, read_all, rows
+from helpers.feature_files import MOST_SECONDS, A, array_of, bounded, imported, npy, read_all, rows
 from vlalign.storage import FeatureStore
 
 MODULUS = 2**61 - 1

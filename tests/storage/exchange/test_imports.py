@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers.foreign_files import PROFILE, WEIGHTS, A, B, imported, rows, write_pickle
+from helpers.feature_files import PROFILE, WEIGHTS, A, B, imported, rows, write_pickle
 from vlalign.storage import FeatureStore, VideoFeatures, Weights, write_shard
 from vlalign.storage.common.errors import UserError
 from vlalign.storage.common.files import file_identity

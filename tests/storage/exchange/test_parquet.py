@@ -9,7 +9,7 @@ import pandas
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from helpers.foreign_files import IDS, PROFILE, assert_same, imported, make_store, read_all
+from helpers.feature_files import IDS, PROFILE, assert_same, imported, make_store, read_all
 from vlalign.storage import FeatureStore, VideoFeatures, Weights, write_shard
 from vlalign.storage.cli.store import main as store_main
 from vlalign.storage.common.problems import Problems

@@ -7,10 +7,10 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
-from helpers.foreign_files import OURS, A, B, imported, npy, read_all, rows, tar, write_h5, write_pickle
+from helpers.feature_files import OURS, A, B, imported, npy, read_all, rows, tar, write_h5, write_pickle
 from vlalign.storage import FeatureStore
 from vlalign.storage.common.errors import UserError
-from vlalign.storage.exchange import array_files
+from vlalign.storage.exchange import feature_files
 from vlalign.storage.untrusted import npz
 
 pytestmark = pytest.mark.portable
@@ -213,7 +213,7 @@ def test_external_links_in_hdf5_are_not_followed(tmp_path):
 
 
 def test_a_small_file_does_not_fill_the_memory(tmp_path, monkeypatch):
-    for module in (array_files, npz):
+    for module in (feature_files, npz):
         monkeypatch.setattr(module, "MAX_ARRAY_BYTES", 1 << 20)
     np.savez_compressed(tmp_path / "x.npz", features=np.zeros((1 << 9, 1 << 10), "f4"))
     with h5py.File(tmp_path / "y.h5", "w") as file:

@@ -12,7 +12,7 @@ from vlalign.storage.captions.files import read_table
 from vlalign.storage.captions.idf import read_idf
 from vlalign.storage.common.errors import UserError
 from vlalign.storage.common.problems import Problems
-from vlalign.storage.exchange.readers import foreign_videos
+from vlalign.storage.exchange.readers import source_videos
 from vlalign.storage.untrusted.parquet import ParquetReader
 
 MB = 1 << 20
@@ -118,7 +118,7 @@ def test_small_features_take_little_memory(tmp_path):
     write(path, {"video_id": repeated("x" * MB, 3000), "embedding": rows})
 
     def read() -> None:
-        with foreign_videos(path) as videos:
+        with source_videos(path) as videos:
             videos[0].read()
 
     assert "too much for a file of" in refusal(read)

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from helpers.foreign_files import PROFILE, A, Calls, array_of, bounded, of_python2, read_all, write_pickle
+from helpers.feature_files import PROFILE, A, Calls, array_of, bounded, of_python2, read_all, write_pickle
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from vlalign.storage.common.errors import UserError

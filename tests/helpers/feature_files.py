@@ -17,7 +17,7 @@ from vlalign.storage import FeatureStore, VideoFeatures, Weights, write_shard
 from vlalign.storage.common.errors import UserError
 from vlalign.storage.common.problems import Problems
 from vlalign.storage.exchange.imports import import_features
-from vlalign.storage.exchange.readers import foreign_videos
+from vlalign.storage.exchange.readers import source_videos
 from vlalign.storage.profiles import S3D
 
 PROFILE = replace(S3D, name="theirs", fps=4, window=2, stride=1, dimension=3)
@@ -40,7 +40,7 @@ A, B = rows(2), rows(4, seed=1)
 def read_all(source: Path, pattern: str | None = None) -> tuple[dict[str, np.ndarray], list[str]]:
     """Rows by video id, and what was said of the others."""
     found, refused = {}, []
-    with foreign_videos(source, pattern) as videos:
+    with source_videos(source, pattern) as videos:
         for video in videos:
             try:
                 found[video.video_id] = video.read().rows
@@ -183,7 +183,7 @@ def make_store(folder: Path, ids=IDS, dtype: str = "float32", weights: Weights =
     return FeatureStore(folder)
 
 
-def stated(tmp_path: Path, **changes) -> Path:
+def declared(tmp_path: Path, **changes) -> Path:
     values = json.loads(PROFILE.to_json()) | changes
     path = tmp_path / "profile.json"
     path.write_text(json.dumps({name: value for name, value in values.items() if value is not ...}))
