@@ -14,7 +14,7 @@ from typing import Any
 from vlalign.storage.common.files import read_json
 from vlalign.train import evaluate, train
 from vlalign.train.evaluation.evaluate import EvaluationSettings
-from vlalign.train.evaluation.retrieval_settings import RetrievalSettings
+from vlalign.train.evaluation.retrieval import RetrievalSettings
 
 WAYS = ("none", "ncl", "ncl-oracle")
 

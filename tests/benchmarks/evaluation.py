@@ -21,9 +21,9 @@ from vlalign.storage.captions.word_vectors import WordVectors, write_word_vector
 from vlalign.storage.dataset.folder import DatasetFolder
 from vlalign.storage.profiles import PROFILES
 from vlalign.train import evaluate, train
-from vlalign.train.evaluation import split_scores
+from vlalign.train.evaluation import retrieval
 from vlalign.train.evaluation.evaluate import EvaluationSettings
-from vlalign.train.evaluation.retrieval_settings import RetrievalSettings
+from vlalign.train.evaluation.retrieval import RetrievalSettings
 from vlalign.train.metrics import TIES
 
 WORDS = [f"word{number}" for number in range(3000)]
@@ -45,7 +45,7 @@ from vlalign.train import evaluate
 started = time.monotonic()
 done = evaluate(sys.argv[1])
 print(json.dumps([time.monotonic() - started, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20,
-                  done.figures["metrics"]["text_to_video"]["R@10"], done.figures["num_captions"]]))
+                  done.metrics["metrics"]["text_to_video"]["R@10"], done.metrics["num_captions"]]))
 """
 
 
@@ -87,11 +87,11 @@ def trained(dataset: DatasetFolder) -> Path:
 
 
 def figures_of(run: Path, ties: str, most_bytes: int) -> object:
-    split_scores.MOST_BYTES = most_bytes
+    retrieval.MAX_BYTES = most_bytes
     for path in run.rglob("metrics.json"):
         path.unlink()
     done = evaluate(run, settings=EvaluationSettings(task_settings=RetrievalSettings(ties=ties)))
-    return done.figures, (done.folder / "queries.jsonl").read_text(encoding="utf-8")
+    return done.metrics, (done.folder / "queries.jsonl").read_text(encoding="utf-8")
 
 
 def main() -> None:

@@ -7,12 +7,12 @@ equally.
 import time
 
 import numpy as np
-from vlalign.train.evaluation.step_order import Ordered, order_steps
+from vlalign.train.evaluation.steps import PlacedSteps, order_steps
 
 VIDEOS, PLAIN_VIDEOS, FRAMES, STEPS = 1850, 185, 300, 8
 
 
-def plain(cost_TK: np.ndarray) -> Ordered:
+def plain(cost_TK: np.ndarray) -> PlacedSteps:
     """``order_steps`` with a frame for each step, state by state."""
     num_frames, num_steps = cost_TK.shape
     num_states = 2 * num_steps + 1
@@ -34,7 +34,7 @@ def plain(cost_TK: np.ndarray) -> Ordered:
     for frame in reversed(range(num_frames)):
         step_T[frame] = (state + 1) // 2 if state % 2 else 0
         state = came_from[frame, state]
-    return Ordered(step_T, total)
+    return PlacedSteps(step_T, total)
 
 
 def main() -> None:

@@ -10,9 +10,9 @@ from vlalign.train.metrics import (
     TIES,
     Chance,
     DirectionMetrics,
+    RankCounts,
     Ranking,
     RetrievalMetrics,
-    Rivals,
     chance,
     retrieval_metrics,
     text_metrics,
@@ -200,7 +200,7 @@ def test_many_queries_are_counted_in_chunks(monkeypatch):
     right = rng.permutation(np.repeat(np.arange(70), 3))
     similarity = rng.normal(size=(210, 70)).round(1).astype(np.float32)
     whole = [retrieval_metrics(similarity, right, ties) for ties in TIES if ties != "coot"]
-    monkeypatch.setattr("vlalign.train.metrics.CHUNK", 11)
+    monkeypatch.setattr("vlalign.train.metrics.QUERY_CHUNK", 11)
     assert [retrieval_metrics(similarity, right, ties) for ties in TIES if ties != "coot"] == whole
 
 
@@ -218,8 +218,8 @@ def test_scores_in_parts_give_the_same_metrics(ties, num_captions):
             retrieval_metrics(similarity, right, ties)
         return
     ranking = Ranking(right, num_videos, ties)
-    texts = Rivals.join(ranking.of_texts(i, similarity[i : i + 32]) for i in range(0, len(right), 32))
-    videos = Rivals.join(ranking.of_videos(i, similarity[:, i : i + 16]) for i in range(0, num_videos, 16))
+    texts = RankCounts.join(ranking.of_texts(i, similarity[i : i + 32]) for i in range(0, len(right), 32))
+    videos = RankCounts.join(ranking.of_videos(i, similarity[:, i : i + 16]) for i in range(0, num_videos, 16))
     whole = retrieval_metrics(similarity, right, ties)
     assert text_metrics(ranking, texts) == whole["text_to_video"]
     assert video_metrics(ranking, videos) == whole["video_to_text"]

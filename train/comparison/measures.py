@@ -1,4 +1,4 @@
-"""Figures of evaluations by which runs are compared, and their test sets. Files are not trusted."""
+"""Metrics of evaluations by which runs are compared, and their test sets. Files are not trusted."""
 
 import math
 from collections.abc import Mapping
@@ -10,11 +10,11 @@ from ...storage.common.errors import UserError
 from ...storage.common.files import read_json
 from ...storage.common.validation import is_text
 from ..evaluation import TASKS
-from ..evaluation.task import Figures, counted
+from ..evaluation.task import Metrics, counted
 from ..run_file_names import METRICS_FILE
 
 NO_QUESTION = ("inputs", "model_sha256", "device")
-"""What decides the figures besides the question (``fingerprint`` in ``metrics.json``)."""
+"""What decides the metrics besides the request (``fingerprint`` in ``metrics.json``)."""
 
 
 @dataclass(frozen=True)
@@ -34,13 +34,13 @@ class TestSet:
 
 @dataclass(frozen=True)
 class Measured:
-    """The figures of one evaluation of a run."""
+    """The metrics of one evaluation of a run."""
 
     run: str
     task: str
     test: TestSet
     question: Mapping[str, Any]
-    """The settings that decide the figures besides model and data, such as ``{"ties": "average"}``."""
+    """The settings that decide the metrics besides model and data, such as ``{"ties": "average"}``."""
     values: Mapping[str, float]
     """{measure: value}"""
     stages: Mapping[str, Mapping[str, float]]
@@ -51,40 +51,40 @@ class Measured:
     """The note to show with every figure."""
 
 
-def measured(figures: Figures) -> Measured:
+def measured(metrics: Metrics) -> Measured:
     """Return what an evaluation measured.
 
     Args:
-        figures: Contents of ``metrics.json``.
+        metrics: Contents of ``metrics.json``.
 
     Raises:
         KeyError, TypeError, ValueError: They are not as an evaluation writes them.
     """
-    task = TASKS[figures["task"]]
+    task = TASKS[metrics["task"]]
     names = ("run", "dataset", "protocol", "split", "split_checksum")
-    if not all(is_text(figures[name]) for name in names):
+    if not all(is_text(metrics[name]) for name in names):
         raise ValueError(f"one of {', '.join(names)} is not text")
-    values = dict(task.measures(figures))
-    stages = {name: dict(values) for name, values in task.stage_measures(figures).items()}
+    values = dict(task.measures(metrics))
+    stages = {name: dict(values) for name, values in task.stage_measures(metrics).items()}
     for name, value in [*values.items(), *(item for stage in stages.values() for item in stage.items())]:
         if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
             raise ValueError(f"{name} is not a finite number")
-    notes = [*figures["not_comparable"], *([figures["note"]] if figures["note"] else [])]
+    notes = [*metrics["not_comparable"], *([metrics["note"]] if metrics["note"] else [])]
     if not all(map(is_text, notes)):
         raise ValueError("its notes are not text")
-    counts = [(figures[f"num_{name}"], figures[f"num_{name}_of_split"]) for name in ("captions", "clips", "videos")]
+    counts = [(metrics[f"num_{name}"], metrics[f"num_{name}_of_split"]) for name in ("captions", "clips", "videos")]
     test = TestSet(
-        dataset=figures["dataset"],
-        protocol=figures["protocol"],
-        split=figures["split"],
-        checksum=figures["split_checksum"],
-        told=f"{counted(figures, 'captions', task.caption_name)} and {counted(figures, task.item_name)}",
+        dataset=metrics["dataset"],
+        protocol=metrics["protocol"],
+        split=metrics["split"],
+        checksum=metrics["split_checksum"],
+        told=f"{counted(metrics, 'captions', task.caption_name)} and {counted(metrics, task.item_name)}",
         is_whole=all(used == whole for used, whole in counts),
     )
-    fingerprint = figures["fingerprint"]
+    fingerprint = metrics["fingerprint"]
     question = {name: fingerprint[name] for name in sorted(fingerprint) if name not in NO_QUESTION}
     main = tuple(name for name in task.main_measures if name in values)
-    return Measured(figures["run"], task.name, test, question, values, stages, main, tuple(notes))
+    return Measured(metrics["run"], task.name, test, question, values, stages, main, tuple(notes))
 
 
 def read_measured(folder: Path) -> Measured | None:
@@ -96,9 +96,9 @@ def read_measured(folder: Path) -> Measured | None:
     path = folder / METRICS_FILE
     if not path.exists():
         return None
-    figures = read_json(path)
+    metrics = read_json(path)
     try:
-        return measured(figures)
+        return measured(metrics)
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
         todo = "remove it and run vlalign-evaluate again"
         raise UserError(f"{path}: not as an evaluation writes it; {todo}") from None

@@ -14,7 +14,7 @@ from ...storage.common.validation import is_text
 from ...storage.dataset.folder import DatasetFolder
 from ...storage.stores.thumbnails import ThumbnailStore
 from ..data.clips import Clip
-from ..evaluation.thumbnails import pictures_of
+from ..evaluation.thumbnails import images_of
 from ..metrics import RECALL_AT
 from ..run_file_names import QUERIES_FILE
 from .measures import Measured
@@ -191,7 +191,7 @@ def write_pair_page(pair: PairedRuns, dataset: DatasetFolder) -> Path:
         notes=table.notes,
         sections=(("Worse", pair.worse), ("Better", pair.better)),
         most=SHOWN_QUERIES,
-        picture=lambda clip: next(iter(pictures_of(thumbnails, vars(clip))), None),
+        image_of=lambda clip: next(iter(images_of(thumbnails, vars(clip))), None),
     )
     path = dataset.comparisons / f"{pair.first.name[:100]}-vs-{pair.second.name[:100]}.html"
     write_text(path, html)

@@ -9,7 +9,7 @@ from typing import Any
 from ...storage.common.errors import SettingError, UserError
 from ...storage.common.problems import Problems
 from ...storage.dataset.folder import DatasetFolder
-from ..evaluation.result_folders import changed_from, usual_question
+from ..evaluation.result_folders import changed_from, default_request
 from ..recipes.train_config import TrainConfig
 from ..run_file_names import EVALUATIONS_FOLDER, RUN_FILE, STATE_FILE
 from ..runs.folder import read_run
@@ -129,10 +129,10 @@ def _by_question(
             continue
         if other is not None and other.test.dataset == dataset.name:
             usual_task = other.task if found is None else found.task
-            name = changed_from(usual_question(config, weights, usual_task, other.task), other.question)
+            name = changed_from(default_request(config, weights, usual_task, other.task), other.question)
             results[name or folder.name] = other
     if found is not None:
-        results[changed_from(usual_question(config, weights, found.task, found.task), found.question)] = found
+        results[changed_from(default_request(config, weights, found.task, found.task), found.question)] = found
     return results
 
 

@@ -12,7 +12,7 @@ from ...storage.common.terminal import say
 from ...storage.common.writing import check_folders
 from ...storage.dataset.folder import DatasetFolder, find_dataset
 from ..evaluation.evaluate import EvaluationSettings, evaluate
-from ..evaluation.retrieval_settings import RetrievalSettings
+from ..evaluation.retrieval import RetrievalSettings
 from ..loop.training import TrainedRun, is_first_process, train
 from ..recipes.recipes import RECIPES
 from ..runs.names import settings_text
@@ -176,7 +176,7 @@ def _ask_row(
             measured(
                 evaluate(
                     run.folder, root=root, on=on, protocol=protocol, settings=settings, on_progress=call["on_progress"]
-                ).figures
+                ).metrics
             )
             for run in trained.runs[row.name].values()
         ]

@@ -12,4 +12,4 @@ from .task import Task
 from .vqa import Vqa
 
 TASKS: dict[str, Task[Any]] = {task.name: task for task in (Retrieval(), Steps(), Vqa(), Segmentation())}
-"""{name: task}. The first one is asked if nothing says what else."""
+"""{name: task}. The first one is the default."""

@@ -1,4 +1,4 @@
-"""Drawings of a codebook, for the retrieval page of the report."""
+"""Figures of a codebook, for the retrieval page of the report."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from ..data.recordings import ROWS_OF_TOKEN
-from .drawing import svg_of, with_plain_texts
+from .svg import svg_of, with_plain_texts
 
 HIGHLIGHT = "#d4380d"
 
@@ -58,21 +58,21 @@ def spectrogram_figure(rows_TD: np.ndarray, is_replaced: Sequence[bool]) -> str:
 
 
 def grid_figure(
-    is_replaced: Sequence[bool], grid: tuple[int, int, int], pictures: Sequence[Any]
+    is_replaced: Sequence[bool], grid: tuple[int, int, int], images: Sequence[Any]
 ) -> list[tuple[Any | None, str]]:
-    """Return a picture, and an SVG to lay over it, for each part of a clip's time.
+    """Return an image, and an SVG to lay over it, for each part of a clip's time.
 
-    The SVG marks the cells of the grid that a codeword replaces. It covers the middle square of the picture, which is
+    The SVG marks the cells of the grid that a codeword replaces. It covers the middle square of the image, which is
     what the network saw.
 
     Args:
         is_replaced: For each cell of the grid, in order of time, height and width.
         grid: Number of cells in time, height and width.
-        pictures: The clip's thumbnails in order of time. The one in the middle of each part is used.
+        images: The clip's thumbnails in order of time. The one in the middle of each part is used.
     """
     figures = []
     for time, cells_HW in enumerate(np.reshape(is_replaced, grid)):
         cells = "".join(f'<rect x="{x}" y="{y}" width="1" height="1"/>' for y, x in np.argwhere(cells_HW))
-        picture = pictures[(2 * time + 1) * len(pictures) // (2 * grid[0])] if pictures else None
-        figures.append((picture, f'<svg viewBox="0 0 {grid[2]} {grid[1]}" preserveAspectRatio="none">{cells}</svg>'))
+        image = images[(2 * time + 1) * len(images) // (2 * grid[0])] if images else None
+        figures.append((image, f'<svg viewBox="0 0 {grid[2]} {grid[1]}" preserveAspectRatio="none">{cells}</svg>'))
     return figures

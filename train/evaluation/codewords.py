@@ -166,7 +166,7 @@ class ShownCodeword(Codeword):
     clips: list[Place]
 
 
-class Codebook(TypedDict):
+class CodebookReport(TypedDict):
     """The meaning of a run's codewords on a split."""
 
     sharing: Sharing
@@ -177,7 +177,7 @@ class Codebook(TypedDict):
     """Time, height and width of the grid that a clip's rows form, for features that are maps."""
 
 
-def read_codebook(scorer: Scorer, pairs: Pairs) -> Codebook:
+def read_codebook(scorer: Scorer, pairs: Pairs) -> CodebookReport:
     """Return what the codewords of a run stand for on a split.
 
     Args:

@@ -1,5 +1,6 @@
-"""Asking a run about a split, and writing its figures and a report. ``vlalign-evaluate`` wraps ``evaluate``."""
+"""Evaluating a run on a split, and writing its metrics and a report. ``vlalign-evaluate`` wraps ``evaluate``."""
 
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -19,12 +20,12 @@ from ..objectives import objective_for
 from ..recipes.departures import departures_of, recipe_note
 from ..recipes.train_config import TrainConfig
 from ..run_file_names import METRICS_FILE, MODEL_FILE, QUERIES_FILE, REPORT_FILE
-from ..runs.folder import asked_dataset, dataset_of, describe_inputs, find_run, open_run_stores, read_run
+from ..runs.folder import choose_dataset, dataset_of, describe_inputs, find_run, open_run_stores, read_run
 from ..runs.run_json import read_config, score_weights
 from ..untrusted_files import sha256_of_tensors
 from . import TASKS
-from .result_folders import changed_from, check_result_folder, make_room, result_folder, usual_question
-from .task import Figures, Question, Task
+from .result_folders import changed_from, check_result_folder, default_request, make_room, result_folder
+from .task import EvaluationRequest, Metrics, Task
 
 SCORES = {
     "sentence": ("sentence",),
@@ -45,7 +46,7 @@ class EvaluationSettings:
     split: str = "test"
     """Name of the split: "train", "validation" or "test"."""
     score_weights: Mapping[str, float] = field(default_factory=dict)
-    """Weights of "sentence", "token" and "fusion" in the fused score, in place of the run's."""
+    """Weights of "sentence", "token" and "fusion" in the fused score, instead of the run's."""
     task_settings: object | None = None
     """The task's own settings, such as ``RetrievalSettings(ties="ce")``. None: its defaults."""
     device: str = "auto"
@@ -64,8 +65,8 @@ class EvaluationSettings:
 class Evaluation:
     """The result of an evaluation."""
 
-    figures: Figures
-    """Contents of ``metrics.json``. ``tasks/`` describes the fields of each task."""
+    metrics: Metrics
+    """Contents of ``metrics.json``. Each task's file describes its fields."""
     folder: Path
     """Folder of ``metrics.json``, ``queries.jsonl`` and ``report.html``."""
     summary: list[str]
@@ -83,8 +84,8 @@ class Evaluation:
 
     @property
     def is_complete(self) -> bool:
-        """Return whether nothing was left out."""
-        return not self.figures.get("left_out")
+        """Return whether nothing was skipped."""
+        return not self.metrics.get("left_out")
 
 
 def evaluate(
@@ -97,115 +98,140 @@ def evaluate(
     settings: EvaluationSettings | None = None,
     on_progress: Listener | None = None,
 ) -> Evaluation:
-    """Ask a run about a split of a data set, and write ``metrics.json``, ``queries.jsonl`` and ``report.html``.
+    """Evaluate a run on a split of a data set, and write ``metrics.json``, ``queries.jsonl`` and ``report.html``.
 
     The files go into the run's folder, or into ``on/<data set>`` within it for another data set than the run's; there
-    into ``evaluations/<settings>`` if the split or a setting is not the default (``results.py``). If the same was
-    evaluated before, nothing is computed.
+    into ``evaluations/<settings>`` if the split or a setting is not the default (``result_folders.py``). If the same
+    was evaluated before, nothing is computed.
 
     Args:
         run: Folder of a run, or its name. None: the last one finished.
         root: Folder of all data sets, where names are looked up.
-        dataset: The data set to ask about, and where the run's name is looked up first. None: the run's own.
+        dataset: The data set to evaluate on, and where the run's name is looked up first. None: the run's own.
         on: The same as ``dataset``, but always another data set than the run's (zero-shot).
         protocol: Splits and captions of that other data set. None: the usual ones.
-        settings: What to ask. None: the defaults.
+        settings: What to evaluate, and how. None: the defaults.
         on_progress: Called with the progress of long work.
 
     Raises:
-        UserError: The run or the data set cannot be found or read, or the run cannot be asked this.
+        UserError: The run or the data set cannot be found or read, or the run cannot be evaluated on it.
     """
     settings = settings or EvaluationSettings()
-    request = _request(Path(root), None if run is None else str(run), dataset, on, protocol, settings)
-    fingerprint = _fingerprint(request, settings.device)
-    if (figures := _evaluated_before(request.folder, fingerprint)) is not None:
-        then = "; something was left out then" if figures.get("left_out") else ""
-        say(f"{request.folder}: evaluated before on the same data and device; nothing to do{then}")
-        return Evaluation(figures, request.folder, _summary_of_file(request, figures))
-    with report_progress_to(on_progress), Problems(file=request.asked.problems("evaluate")) as problems:
-        figures = _ask(request, settings.device, problems, fingerprint)
-    return Evaluation(figures, request.folder, list(_summary(request, figures)))
+    plan = _plan(_Names(Path(root), None if run is None else str(run), dataset, on, protocol), settings)
+    fingerprint = {**_fingerprint(plan), "device": _device_title(settings.device)}
+    if (metrics := _evaluated_before(plan.folder, fingerprint)) is not None:
+        then = "; something was skipped then" if metrics.get("left_out") else ""
+        say(f"{plan.folder}: evaluated before on the same data and device; nothing to do{then}")
+        return Evaluation(metrics, plan.folder, _summary_of_file(plan, metrics))
+    with report_progress_to(on_progress), Problems(file=plan.dataset.problems("evaluate")) as problems:
+        metrics = _evaluate(plan, settings.device, problems, fingerprint)
+    return Evaluation(metrics, plan.folder, list(_summary(plan, metrics)))
 
 
 @dataclass(frozen=True)
-class _Request:
+class _Names:
+    """The run and the data set as the caller names them: arguments of ``evaluate``."""
+
+    root: Path
+    run: str | None
+    dataset: str | None
+    on: str | None
+    protocol: str | None
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """An evaluation, before anything is computed."""
+
     run_folder: Path
     config: TrainConfig
-    asked: DatasetFolder
-    """The data set to ask about."""
+    dataset: DatasetFolder
+    """The data set to evaluate on."""
     stores: Stores
-    """Stores of the data set that is evaluated."""
+    """Stores of that data set."""
     base: Path
-    """Folder for the results of the usual question."""
-    usual: Mapping[str, Any]
-    """The question that this run is asked about this data set by default."""
+    """Folder for the results of the default request."""
+    default: Mapping[str, Any]
+    """The request that this run and this data set have by default, flat."""
     task: Task[Any]
-    question: Question[Any]
+    request: EvaluationRequest[Any]
 
     @property
-    def asked_for(self) -> dict[str, Any]:
-        """The question: all that decides the figures besides model and data.
+    def flat_request(self) -> dict[str, Any]:
+        """Everything that decides the metrics besides model, data and device.
 
         Retrieval's settings are in it for every task, at their defaults for others.
         """
-        about = {"task": self.task.name, "split": self.question.split, "weights": self.question.score_weights}
-        return {**self.usual, **about, **asdict(self.question.settings)}
+        about = {"task": self.task.name, "split": self.request.split, "weights": self.request.score_weights}
+        return {**self.default, **about, **asdict(self.request.settings)}
 
     @property
     def folder(self) -> Path:
         """Folder for the results."""
-        return result_folder(self.base, changed_from(self.usual, self.asked_for))
+        return result_folder(self.base, changed_from(self.default, self.flat_request))
 
 
-def _request(
-    root: Path, run: str | None, dataset: str | None, on: str | None, protocol: str | None, settings: EvaluationSettings
-) -> _Request:
+def _plan(names: _Names, settings: EvaluationSettings) -> _Plan:
     """Find the run and the data set, and choose the task."""
-    run_folder = find_run(root, dataset, run)
+    run_folder = find_run(names.root, names.dataset, names.run)
     about = read_run(run_folder)
     config = read_config(about)
-    asked, base = _asked_about(run_folder, config, root, dataset, on, protocol)
+    dataset, base = _find_dataset(names, run_folder, config)
     guard_around(run_folder)
-    check_folders(run_folder, asked.captions, asked.pairs)
+    check_folders(run_folder, dataset.captions, dataset.pairs)
     own = score_weights(about, config)
     weights = _score_weights(settings, own, run_folder.name)
-    task = _choose_task(settings.task, config, asked)
-    usual = usual_question(config, own, _usual_task(config, asked, task).name, task.name)
-    question = Question(settings.split, weights, _task_settings(task, settings, config, run_folder.name))
-    request = _Request(run_folder, config, asked, open_run_stores(asked, config), base, usual, task, question)
-    check_result_folder(run_folder, request.folder)
-    return request
+    task = _choose_task(settings.task, config, dataset)
+    default = default_request(config, own, _default_task(config, dataset, task).name, task.name)
+    request = EvaluationRequest(settings.split, weights, _task_settings(task, settings, config, run_folder.name))
+    plan = _Plan(run_folder, config, dataset, open_run_stores(dataset, config), base, default, task, request)
+    check_result_folder(run_folder, plan.folder)
+    return plan
 
 
-def _fingerprint(request: _Request, device: str) -> dict[str, object]:
-    """Return what decides the figures; devices round differently."""
-    from ...storage.common.device import find_device, title_of  # torch takes seconds to import
-
+def _fingerprint(plan: _Plan) -> dict[str, object]:
+    """Return what decides the metrics besides the device."""
     return {
-        **request.asked_for,
-        "model_sha256": sha256_of_tensors(request.run_folder / MODEL_FILE),
-        "inputs": describe_inputs(request.asked, request.stores),
-        "device": title_of(find_device(device)),
+        **plan.flat_request,
+        "model_sha256": sha256_of_tensors(plan.run_folder / MODEL_FILE),
+        "inputs": describe_inputs(plan.dataset, plan.stores),
     }
 
 
-def _asked_about(
-    run_folder: Path, config: TrainConfig, root: Path, dataset: str | None, on: str | None, protocol: str | None
-) -> tuple[DatasetFolder, Path]:
-    """Return the data set to ask about, and the folder for the results."""
+GPU_FILES = ("nvidiactl", "nvidia0", "nvmap", "dxg", "kfd")
+"""Files of GPUs in Linux's ``/dev``: NVIDIA's, Jetson's, WSL's and AMD's."""
+
+
+def _device_title(name: str) -> str:
+    """Return the title of a device: devices round differently.
+
+    A CPU has no title to look up, so torch, which takes seconds to import, is not needed without a GPU.
+    """
+    is_loaded = "torch" in sys.modules
+    has_no_gpu = sys.platform == "linux" and not any(Path("/dev", file).exists() for file in GPU_FILES)
+    if name == "cpu" or (name == "auto" and has_no_gpu and not is_loaded):
+        return "cpu"
+    from ...storage.common.device import find_device, title_of
+
+    return title_of(find_device(name))
+
+
+def _find_dataset(names: _Names, run_folder: Path, config: TrainConfig) -> tuple[DatasetFolder, Path]:
+    """Return the data set to evaluate on, and the folder for the results."""
     own = dataset_of(run_folder, config)
-    asked = asked_dataset(root, dataset, own, having="captions")
-    if on is not None and asked is not own:
-        problem = f"the run is of {own.name}, and dataset is {dataset}; pass only the data set to ask about"
-        raise SettingError("on", on, problem)
-    if on is None and asked is own:
-        if protocol is not None:
+    chosen = choose_dataset(names.root, names.dataset, own, having="captions")
+    if names.on is not None and chosen is not own:
+        problem = f"the run is of {own.name}, and dataset is {names.dataset}; pass only the data set to evaluate on"
+        raise SettingError("on", names.on, problem)
+    if names.on is None and chosen is own:
+        if names.protocol is not None:
             problem = "applies to another data set than the run's; the run keeps the protocol of its training"
-            raise SettingError("protocol", protocol, problem)
+            raise SettingError("protocol", names.protocol, problem)
         return own, run_folder
-    other = asked if on is None else find_dataset(own.root, on, having="captions", hint="vlalign-preprocess")
-    asked = choose_protocol(other, protocol or "")
-    return asked, run_folder / "on" / "-".join(filter(None, (asked.name, asked.protocol)))
+    if names.on is not None:
+        chosen = find_dataset(own.root, names.on, having="captions", hint="vlalign-preprocess")
+    chosen = choose_protocol(chosen, names.protocol or "")
+    return chosen, run_folder / "on" / "-".join(filter(None, (chosen.name, chosen.protocol)))
 
 
 def _score_weights(settings: EvaluationSettings, own: dict[str, float], run_name: str) -> dict[str, float]:
@@ -219,28 +245,28 @@ def _score_weights(settings: EvaluationSettings, own: dict[str, float], run_name
         stages = [stage for stage in SCORES[name] if stage in weights]
         weights |= dict.fromkeys(stages, weight)
         if not stages:
-            problem = f"changes nothing: the stages of {run_name} are {', '.join(own)}; leave it out"
+            problem = f"changes nothing: the stages of {run_name} are {', '.join(own)}; omit it"
             raise SettingError(f"{name}_weight", weight, problem)
     return weights
 
 
 def task_of_objective(config: TrainConfig) -> Task[Any] | None:
-    """Return the only task that a run can be asked, if its objective decides that."""
+    """Return the only task that a run can be evaluated on, if its objective decides that."""
     return None if config.objective.task is None else TASKS[config.objective.task]
 
 
-def _choose_task(name: str | None, config: TrainConfig, asked: DatasetFolder) -> Task[Any]:
+def _choose_task(name: str | None, config: TrainConfig, dataset: DatasetFolder) -> Task[Any]:
     """Return the task that is named, or else what the run and the data set are for."""
     only = task_of_objective(config)
     if name is None:
-        usual = (read_captions_about(asked.captions) or {}).get("task", next(iter(TASKS)))
-        if only is None and (not isinstance(usual, str) or usual not in TASKS):
-            raise UserError(f"{asked.captions}: are for the task {usual!r}; expected one of {', '.join(TASKS)}")
-        return only or (next(iter(TASKS.values())) if objective_for(usual) else TASKS[usual])
+        default = (read_captions_about(dataset.captions) or {}).get("task", next(iter(TASKS)))
+        if only is None and (not isinstance(default, str) or default not in TASKS):
+            raise UserError(f"{dataset.captions}: are for the task {default!r}; expected one of {', '.join(TASKS)}")
+        return only or (next(iter(TASKS.values())) if objective_for(default) else TASKS[default])
     task = TASKS[name]
     if only is not None and task is not only:
         problem = (
-            f"the run was trained with the objective {config.objective.name}, and can be asked for {only.name} only"
+            f"the run was trained with the objective {config.objective.name}, and can be evaluated on {only.name} only"
         )
         raise SettingError("task", name, problem)
     if only is None and (objective := objective_for(name)):
@@ -249,10 +275,10 @@ def _choose_task(name: str | None, config: TrainConfig, asked: DatasetFolder) ->
     return task
 
 
-def _usual_task(config: TrainConfig, asked: DatasetFolder, chosen: Task[Any]) -> Task[Any]:
+def _default_task(config: TrainConfig, dataset: DatasetFolder, chosen: Task[Any]) -> Task[Any]:
     """Return the task that is chosen if none is named; for a data set without one, the chosen task itself."""
     try:
-        return _choose_task(None, config, asked)
+        return _choose_task(None, config, dataset)
     except UserError:
         return chosen
 
@@ -269,68 +295,68 @@ def _wrong_settings(given: object, task: Task[Any]) -> SettingError:
     owner = next((other for other in TASKS.values() if type(given) is other.settings_type), None)
     if owner is None:
         return SettingError("task_settings", given, f"expected {task.settings_type.__name__} for the task {task.name}")
-    usual, values = asdict(owner.settings_type()), asdict(owner.settings_type(**vars(given)))
-    name = next((name for name in usual if values[name] != usual[name]), "task_settings")
+    defaults, values = asdict(owner.settings_type()), asdict(owner.settings_type(**vars(given)))
+    name = next((name for name in defaults if values[name] != defaults[name]), "task_settings")
     problem = f"applies to the task {owner.name}; the task here is {task.name}"
     return SettingError(name, values.get(name, type(given).__name__), problem)
 
 
-def _evaluated_before(folder: Path, fingerprint: Mapping[str, object]) -> Figures | None:
-    """Return the figures of an earlier evaluation of the same question, model and data."""
+def _evaluated_before(folder: Path, fingerprint: Mapping[str, object]) -> Metrics | None:
+    """Return the metrics of an earlier evaluation of the same request, model, data and device."""
     path = folder / METRICS_FILE
-    figures = read_json(path) if path.exists() else {}
-    has_counts = isinstance(figures, dict) and "num_captions_of_split" in figures  # older versions did not count
-    is_same = has_counts and figures.get("fingerprint") == fingerprint and (folder / REPORT_FILE).exists()
-    return figures if is_same else None
+    metrics = read_json(path) if path.exists() else {}
+    has_counts = isinstance(metrics, dict) and "num_captions_of_split" in metrics  # older versions did not count
+    is_same = has_counts and metrics.get("fingerprint") == fingerprint and (folder / REPORT_FILE).exists()
+    return metrics if is_same else None
 
 
-def _ask(request: _Request, device: str, problems: Problems, fingerprint: Mapping[str, object]) -> Figures:
+def _evaluate(plan: _Plan, device: str, problems: Problems, fingerprint: Mapping[str, object]) -> Metrics:
     from ..runs.checkpoint import load_run  # torch takes seconds to import
     from .report import write_report
 
-    task, folder = request.task, request.folder
-    run = load_run(request.run_folder, request.asked, device, stores=request.stores)
-    result = task.ask(run, request.question, problems)
-    figures = {
-        "run": request.run_folder.name,
+    task, folder = plan.task, plan.folder
+    run = load_run(plan.run_folder, plan.dataset, device, stores=plan.stores)
+    result = task.evaluate(run, plan.request, problems)
+    metrics = {
+        "run": plan.run_folder.name,
         "trained_on": run.config.dataset,
         "dataset": run.dataset.name,
         "protocol": run.dataset.protocol,
         "task": task.name,
-        "split": request.question.split,
+        "split": plan.request.split,
         "note": run.note,
-        "departures": [str(departure) for departure in departures_of([request.config.recipe])],
+        "departures": [str(departure) for departure in departures_of([plan.config.recipe])],
         **result.coverage.figures(task.caption_name, task.item_name),
-        **result.figures,
+        **result.metrics,
         "left_out": problems.count,
         "fingerprint": fingerprint,
     }
     if others := (read_captions_about(run.dataset.captions) or {}).get(OTHER_LANGUAGES):
         named = ", ".join(f"{language} {100 * share:.0f} %" for language, share in others.items())
         note = f"some captions are in languages that their tagger does not speak ({named}, as a sample tells)"
-        figures["not_comparable"] = [*figures["not_comparable"], f"{note}; their words count as any part of speech"]
-    if folder == request.base:
-        make_room(folder, request.usual)
+        metrics["not_comparable"] = [*metrics["not_comparable"], f"{note}; their words count as any part of speech"]
+    if folder == plan.base:
+        make_room(folder, plan.default)
     write_jsonl(folder / QUERIES_FILE, map(dict, result.rows))
-    write_report(run, task, figures, result.page, folder)
-    write_json(folder / METRICS_FILE, figures)  # last: it shows that the other two are complete
-    return figures
+    write_report(run, task, metrics, result.page, folder)
+    write_json(folder / METRICS_FILE, metrics)  # last: it shows that the other two are complete
+    return metrics
 
 
-def _summary(request: _Request, figures: Figures) -> Iterator[str]:
-    task = TASKS[figures["task"]]
-    yield task.heading(figures)
-    yield from (f"note: {note}" for note in figures["not_comparable"])
-    yield from task.summary(figures)
-    if figures["note"]:
-        yield f"note: {figures['note']}"
-    if note := recipe_note(request.config.recipe):
+def _summary(plan: _Plan, metrics: Metrics) -> Iterator[str]:
+    task = TASKS[metrics["task"]]
+    yield task.heading(metrics)
+    yield from (f"note: {note}" for note in metrics["not_comparable"])
+    yield from task.summary(metrics)
+    if metrics["note"]:
+        yield f"note: {metrics['note']}"
+    if note := recipe_note(plan.config.recipe):
         yield f"note: {note}"
 
 
-def _summary_of_file(request: _Request, figures: Figures) -> list[str]:
+def _summary_of_file(plan: _Plan, metrics: Metrics) -> list[str]:
     try:
-        return list(_summary(request, figures))
+        return list(_summary(plan, metrics))
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):  # anybody may have changed the file
-        path = request.folder / METRICS_FILE
+        path = plan.folder / METRICS_FILE
         raise UserError(f"{path}: not as an evaluation writes it; remove it and run the evaluation again") from None

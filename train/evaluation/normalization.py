@@ -56,7 +56,7 @@ class SummedProbabilities:
 
         Args:
             scores: [Q, num_candidates]
-            counts: [Q], how often each query is asked; by default once.
+            counts: [Q], how often each query counts; by default once.
         """
         counts = np.ones(len(scores)) if counts is None else counts
         for first in range(0, len(scores), QUERIES_AT_ONCE):
@@ -95,7 +95,7 @@ def normalize(
     """Normalise scores.
 
     Args:
-        name: A key of ``retrieval_settings.NORMALIZATIONS``.
+        name: A key of ``retrieval.NORMALIZATIONS``.
         scores: [num_texts, num_videos]
         temperature: Turns scores into probabilities.
         clip_of_caption: [num_texts], index of the right video; used by "ncl-oracle".
@@ -129,11 +129,11 @@ def normalize(
 
 
 def biased(scores: np.ndarray, known: np.ndarray, temperature: float) -> tuple[np.ndarray, str]:
-    """Add NCL's biases to scores, and say what was done.
+    """Add NCL's biases to scores, and note what was done.
 
     Biases of few queries are mostly noise. They are therefore added with the strength that leaves the smallest error
     for training queries that they were not computed from. They are not added at all if they do not reduce the error
-    of the queries at hand, which then come from another distribution (a limitation that the paper names).
+    of the given queries, which then come from another distribution (a limitation that the paper names).
 
     Args:
         scores: [num_queries, num_candidates]
@@ -147,10 +147,10 @@ def biased(scores: np.ndarray, known: np.ndarray, temperature: float) -> tuple[n
     """
     fold = np.arange(len(known)) % FOLDS
     errors = np.zeros(len(STRENGTHS))
-    for left_out in range(min(FOLDS, len(known)) if len(known) > 1 else 0):
-        bias = _bias(known[fold != left_out], temperature)
+    for fold_index in range(min(FOLDS, len(known)) if len(known) > 1 else 0):
+        bias = _bias(known[fold != fold_index], temperature)
         errors += [
-            normalization_error(known[fold == left_out] + strength * bias, temperature) for strength in STRENGTHS
+            normalization_error(known[fold == fold_index] + strength * bias, temperature) for strength in STRENGTHS
         ]
     strength = STRENGTHS[errors.argmin()]
     normalised = (scores + strength * _bias(known, temperature)).astype(np.float32)

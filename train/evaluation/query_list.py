@@ -14,13 +14,13 @@ from ..scoring.word_fits import WordFits, word_fits
 
 SHOWN_RESULTS = 5
 """Clips that are shown for each query."""
-MOST_QUERIES = 5000
-MOST_BYTES = 2_800_000
-"""Limits of the list, in bytes of JSON without pictures. Of more queries, as many as fit are chosen evenly."""
-MOST_COLUMNS, MOST_WORDS = 24, 40
-"""Limits of a map of words and seconds: neighbouring columns are joined by their maximum, further words left out."""
+MAX_QUERIES = 5000
+MAX_BYTES = 2_800_000
+"""Limits of the list, in bytes of JSON without images. Of more queries, as many as fit are chosen evenly."""
+MAX_COLUMNS, MAX_WORDS = 24, 40
+"""Limits of a map of words and seconds: neighbouring columns are joined by their maximum, further words are dropped."""
 DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
-"""A value of a map is one digit, from the least value of the map to the greatest."""
+"""A value of a map is one digit, from the lowest value of the map to the highest."""
 
 
 class WordMap(TypedDict):
@@ -72,13 +72,13 @@ class FoundClips:
 
     def __init__(self, num_captions: int) -> None:
         """Choose captions evenly."""
-        self.captions = evenly(num_captions, MOST_QUERIES)
-        """[at most ``MOST_QUERIES``] indices of captions, ascending."""
+        self.captions = evenly(num_captions, MAX_QUERIES)
+        """[at most ``MAX_QUERIES``] indices of captions, ascending."""
         self.clips: list[list[tuple[int, float]]] = []
         """The best clips of each of ``captions``, with their scores."""
 
     def add(self, first: int, scores: np.ndarray) -> None:
-        """Take note of what captions ``first`` to ``first + R - 1`` found.
+        """Record what captions ``first`` to ``first + R - 1`` found.
 
         Args:
             first: Index of the first caption.
@@ -91,18 +91,18 @@ class FoundClips:
 
 def best_of(scores: np.ndarray, count: int) -> np.ndarray:
     """Return the indices of the ``count`` highest scores [N], the highest first, equal ones in order of index."""
-    least = np.partition(scores, -count)[-count] if count < len(scores) else -np.inf
-    candidates = np.flatnonzero(scores >= least)
+    lowest = np.partition(scores, -count)[-count] if count < len(scores) else -np.inf
+    candidates = np.flatnonzero(scores >= lowest)
     return candidates[np.argsort(-scores[candidates], kind="stable")][:count]
 
 
 def list_queries(
     run: Run, pairs: Pairs, ranks: np.ndarray, stage_ranks: Mapping[str, np.ndarray], found: FoundClips
 ) -> QueryList:
-    """Return the queries of a split, as many as fit into ``MOST_BYTES``, with what each found.
+    """Return the queries of a split, as many as fit into ``MAX_BYTES``, with what each found.
 
     Args:
-        run: The run that was asked.
+        run: The run that was evaluated.
         pairs: Captions and clips of the split.
         ranks: [num_captions], rank of each right clip.
         stage_ranks: {stage: [num_captions], the same by its score alone}
@@ -124,7 +124,7 @@ def list_queries(
             }
         )
     kept = _that_fit(listed)
-    used = sorted({clip for query in kept for clip in (query["clip"], *(of for of, _ in query["found"]))})
+    used = sorted({clip for query in kept for clip in (query["clip"], *(found for found, _ in query["found"]))})
     number = {clip: index for index, clip in enumerate(used)}
     for query in kept:
         query["clip"] = number[query["clip"]]
@@ -139,7 +139,7 @@ def list_queries(
 
 def _that_fit(queries: list[ListedQuery]) -> list[ListedQuery]:
     sizes = [len(json.dumps(query)) for query in queries]
-    share = MOST_BYTES / max(sum(sizes), 1)
+    share = MAX_BYTES / max(sum(sizes), 1)
     return queries if share >= 1 else [queries[i] for i in evenly(len(queries), max(int(share * len(queries)), 1))]
 
 
@@ -163,11 +163,11 @@ def word_maps(run: Run, pairs: Pairs, chosen: np.ndarray) -> Iterator[WordMap | 
 
 
 def _word_map(fits: WordFits) -> WordMap:
-    shown = list(fits.words)[:MOST_WORDS]
-    columns = np.arange(0, len(fits.start_seconds), math.ceil(len(fits.start_seconds) / MOST_COLUMNS))
+    shown = list(fits.words)[:MAX_WORDS]
+    columns = np.arange(0, len(fits.start_seconds), math.ceil(len(fits.start_seconds) / MAX_COLUMNS))
     values = np.maximum.reduceat(np.stack([fits.words[word] for word in shown]), columns, axis=1)
-    least, most = values.min(), values.max()
-    levels = np.rint((values - least) / max(most - least, 1e-9) * (len(DIGITS) - 1)).astype(int)
+    lowest, highest = values.min(), values.max()
+    levels = np.rint((values - lowest) / max(highest - lowest, 1e-9) * (len(DIGITS) - 1)).astype(int)
     digits = ["".join(DIGITS[level] for level in row) for row in levels.tolist()]
     starts = [round(float(start), 2) for start in fits.start_seconds[columns]]
     return {"starts": starts, "words": list(zip(shown, digits, strict=True))}

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..data.pairs import Pairs
-from ..metrics import Ranking, RetrievalMetrics, Rivals, mean_ranks, text_metrics, video_metrics
+from ..metrics import RankCounts, Ranking, RetrievalMetrics, mean_ranks, text_metrics, video_metrics
 from ..scoring.scores import Scores, StageScores, parts_of
 from .normalization import Normalized, SummedProbabilities
 from .query_list import FoundClips
@@ -21,9 +21,9 @@ class Weightings:
     total: Mapping[str, float]
     """{stage: weight} of the run."""
     without: list[str]
-    """Stages whose sum of all others is ranked, too."""
+    """Stages whose sum of all others is also ranked."""
     normalized: Normalized | None = None
-    """Normalised scores in place of the total."""
+    """Normalised scores instead of the total."""
 
     def is_total(self, weights: Mapping[str, float]) -> bool:
         """Return True if a weighted sum is that of the run, as it is for the only stage of a run."""
@@ -40,7 +40,7 @@ class FirstClips:
 
 
 @dataclass(frozen=True)
-class Ranked:
+class SplitRanking:
     """The metrics of a ranked split, and the best clips of its captions."""
 
     metrics: RetrievalMetrics
@@ -59,7 +59,7 @@ class Ranked:
     overview: Overview
 
 
-def rank_split(scores: Scores, pairs: Pairs, weightings: Weightings, ties: str, temperature: float) -> Ranked:
+def rank_split(scores: Scores, pairs: Pairs, weightings: Weightings, ties: str, temperature: float) -> SplitRanking:
     """Rank the clips for each caption, and the captions for each clip.
 
     Args:
@@ -82,16 +82,16 @@ def rank_split(scores: Scores, pairs: Pairs, weightings: Weightings, ties: str, 
 
     def metrics(name: str) -> RetrievalMetrics:
         return {
-            "text_to_video": text_metrics(ranking, Rivals.join(captions.rivals[name])),
-            "video_to_text": video_metrics(ranking, Rivals.join(clips.rivals[name])),
+            "text_to_video": text_metrics(ranking, RankCounts.join(captions.counts[name])),
+            "video_to_text": video_metrics(ranking, RankCounts.join(clips.counts[name])),
         }
 
-    ranks = {name: mean_ranks(Rivals.join(rivals)) for name, rivals in captions.rivals.items()}
-    return Ranked(
+    ranks = {name: mean_ranks(RankCounts.join(counts)) for name, counts in captions.counts.items()}
+    return SplitRanking(
         metrics=metrics(TOTAL),
         stages={stage: metrics(stage) for stage in scores.stage_names},
         without={
-            stage: text_metrics(ranking, Rivals.join(captions.rivals[_without(stage)]))["R@1"]
+            stage: text_metrics(ranking, RankCounts.join(captions.counts[_without(stage)]))["R@1"]
             for stage in weightings.without
         },
         error={"text_to_video": captions.error.mean_difference(), "video_to_text": clips.error.mean_difference()},
@@ -117,7 +117,7 @@ class _Captions:
     def __init__(self, pairs: Pairs, temperature: float, ranking: Ranking) -> None:
         num_captions = len(pairs.captions)
         self._ranking = ranking
-        self.rivals: dict[str, list[Rivals]] = defaultdict(list)
+        self.counts: dict[str, list[RankCounts]] = defaultdict(list)
         self.error = SummedProbabilities(temperature, ranking.num_captions)
         self.first = FirstClips(
             np.empty(num_captions, np.float32), np.empty(num_captions, np.int64), np.empty(num_captions, np.float32)
@@ -129,7 +129,7 @@ class _Captions:
         normalized = weightings.normalized
         total = scores.by_caption(weightings.total) if normalized is None else normalized.by_caption[part]
         of_total = self._ranking.of_texts(part.start, total)
-        self.rivals[TOTAL].append(of_total)
+        self.counts[TOTAL].append(of_total)
         self.error.add(total)
         rows = np.arange(len(total))
         self.first.right_scores[part] = total[rows, self._ranking.video_of_text[part]]
@@ -141,8 +141,8 @@ class _Captions:
         others |= {_without(stage): {**weightings.total, stage: 0.0} for stage in weightings.without}
         for name, weights in others.items():
             is_total = weightings.is_total(weights)
-            ranked = of_total if is_total else self._ranking.of_texts(part.start, scores.by_caption(weights))
-            self.rivals[name].append(ranked)
+            counts = of_total if is_total else self._ranking.of_texts(part.start, scores.by_caption(weights))
+            self.counts[name].append(counts)
 
 
 class _Clips:
@@ -150,7 +150,7 @@ class _Clips:
 
     def __init__(self, pairs: Pairs, temperature: float, ranking: Ranking) -> None:
         self._ranking = ranking
-        self.rivals: dict[str, list[Rivals]] = defaultdict(list)
+        self.counts: dict[str, list[RankCounts]] = defaultdict(list)
         num_captions = len(pairs.captions)
         self.error = SummedProbabilities(temperature, np.ones(num_captions))
 
@@ -159,10 +159,10 @@ class _Clips:
         normalized = weightings.normalized
         total = scores.by_clip(weightings.total) if normalized is None else normalized.by_clip[:, part]
         of_total = self._ranking.of_videos(part.start, total)
-        self.rivals[TOTAL].append(of_total)
+        self.counts[TOTAL].append(of_total)
         self.error.add(total.T, self._ranking.num_captions[part])
         for stage in scores.stage_names:
             weights = {stage: 1.0}
             is_total = weightings.is_total(weights)
-            ranked = of_total if is_total else self._ranking.of_videos(part.start, scores.by_clip(weights))
-            self.rivals[stage].append(ranked)
+            counts = of_total if is_total else self._ranking.of_videos(part.start, scores.by_clip(weights))
+            self.counts[stage].append(counts)

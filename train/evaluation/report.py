@@ -16,19 +16,19 @@ from ...storage.stores.thumbnails import ThumbnailStore
 from ..run_file_names import EVENTS_FILE, REPORT_FILE
 from ..runs.checkpoint import Run
 from ..runs.run_json import read_events
-from .drawing import svg_of, with_plain_texts
-from .task import Figures, Task, counted
-from .thumbnails import pictures_of, shown_clips
+from .svg import svg_of, with_plain_texts
+from .task import Metrics, Task, counted
+from .thumbnails import images_of, shown_clips
 
-NO_TERMS = ("step", "learning_rate", "codewords_in_use")
+NOT_IN_THE_LOSS = ("step", "learning_rate", "codewords_in_use")
 """Fields of a training event that are no terms of the loss."""
-JUDGES = {"validation_mean_rank": "mean rank (1 is best)", "validation_error": "wrong, percent"}
-"""Validation figures that the loss curve shows: {field of an event: label of its axis}."""
+VALIDATION_METRICS = {"validation_mean_rank": "mean rank (1 is best)", "validation_error": "wrong, percent"}
+"""Validation metrics that the loss curve shows: {field of an event: label of its axis}."""
 
 
 @with_plain_texts
 def loss_curve(events: Sequence[Mapping[str, float | None]]) -> str:
-    """Return an SVG of every term of the loss, and of the validation figure, by training step.
+    """Return an SVG of every term of the loss, and of the validation metric, by training step.
 
     Args:
         events: Lines of ``events.jsonl``.
@@ -37,11 +37,11 @@ def loss_curve(events: Sequence[Mapping[str, float | None]]) -> str:
 
     figure = Figure(figsize=(7.5, 3.2), layout="constrained")
     left = figure.add_subplot()
-    terms = [name for name in events[0] if name not in NO_TERMS and not name.startswith("validation")]
+    terms = [name for name in events[0] if name not in NOT_IN_THE_LOSS and not name.startswith("validation")]
     for name in terms:
         left.plot(_values(events, "step"), _values(events, name), label=name, linewidth=2 if name == "loss" else 1)
     left.set(xlabel="training step", ylabel="loss", ylim=(0, None))
-    for name, unit in JUDGES.items():
+    for name, unit in VALIDATION_METRICS.items():
         if validated := [event for event in events if event.get(name) is not None]:
             right = left.twinx()
             label = name.replace("_", " ")
@@ -58,7 +58,7 @@ def _values(events: Sequence[Mapping[str, float | None]], name: str) -> list[flo
 
 def render_report(
     task: Task[Any],
-    figures: Figures,
+    metrics: Metrics,
     page: Mapping[str, object],
     about: Mapping[str, Any],
     events: Sequence[Mapping[str, float | None]],
@@ -68,12 +68,12 @@ def render_report(
     """Return the HTML of a report.
 
     Args:
-        task: What the run was asked.
-        figures: Contents of ``metrics.json``.
+        task: What the run was evaluated on.
+        metrics: Contents of ``metrics.json``.
         page: Variables of the task's page.
         about: Contents of ``run.json``.
         events: Lines of ``events.jsonl``.
-        dataset: The data set that the run was asked about.
+        dataset: The data set that the run was evaluated on.
         folder: Where the report goes.
     """
     templates = jinja2.Environment(
@@ -90,27 +90,27 @@ def render_report(
         script=script,
         allowed_script=f"'sha256-{checksum}'" if script else "'none'",
         about=about,
-        result=figures,
-        counted=partial(counted, figures),
+        result=metrics,
+        counted=partial(counted, metrics),
         curve=loss_curve(events),
         num_steps=f"{events[-1]['step']:,}",  # the setting may be 0: as many as fit the data
-        pictures=partial(pictures_of, thumbnails),
+        images=partial(images_of, thumbnails),
         shown_clips=partial(shown_clips, dataset, thumbnails, folder),
         **task.page_functions(),
         **page,
     )
 
 
-def write_report(run: Run, task: Task[Any], figures: Figures, page: Mapping[str, object], folder: Path) -> None:
+def write_report(run: Run, task: Task[Any], metrics: Metrics, page: Mapping[str, object], folder: Path) -> None:
     """Write ``report.html`` into a folder.
 
     Args:
-        run: The run that was asked.
-        task: What it was asked.
-        figures: Contents of ``metrics.json``.
+        run: The run that was evaluated.
+        task: What it was evaluated on.
+        metrics: Contents of ``metrics.json``.
         page: Variables of the task's page.
         folder: Where the report goes.
     """
     events = read_events(run.folder / EVENTS_FILE)
-    html = render_report(task, figures, page, run.about, events, run.dataset, folder)
+    html = render_report(task, metrics, page, run.about, events, run.dataset, folder)
     write_text(folder / REPORT_FILE, html)

@@ -27,7 +27,7 @@ function player(clip, strip) {
 function figure(index, label, right) {
   const clip = data.clips[index];
   const strip = make("div", { className: "strip" });
-  for (const picture of clip.pictures) strip.append(make("img", { src: picture.address, alt: picture.text }));
+  for (const image of clip.images) strip.append(make("img", { src: image.src, alt: image.alt }));
   const caption = make("figcaption", {}, `${label}${clip.video_id}${seconds(clip)}`);
   const shown = make("figure", { className: right ? "right" : "" }, strip, caption);
   if (clip.link) {

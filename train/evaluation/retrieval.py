@@ -1,20 +1,144 @@
 """Retrieval: rank the clips of a split for each caption, and the captions for each clip."""
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from __future__ import annotations
 
-from ...storage.common.errors import SettingError
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, TypedDict
+
+import numpy as np
+
+from ...storage.captions.files import read_captions
+from ...storage.common.errors import SettingError, UserError
 from ...storage.common.problems import Problems
-from ..metrics import RECALL_AT
+from ...storage.common.terminal import say
+from ...storage.records import Caption
+from ..data.clips import Clip, evenly
+from ..metrics import RECALL_AT, TIES, RetrievalMetrics
 from ..recipes.train_config import TrainConfig
-from .retrieval_settings import DEPARTURES, NORMALIZATIONS, RetrievalSettings
-from .task import Figures, Question, Task, TaskResult, counted
+from ..scoring.scores import Scores, StageScores, TotalScores
+from .task import EvaluationRequest, Metrics, Task, TaskResult, counted, option
 
 if TYPE_CHECKING:
+    from ...storage.stores.store import Store
+    from ..data.pairs import Pairs
     from ..runs.checkpoint import Run
+    from ..scoring.scorer import Scorer
+    from .normalization import Normalized
+    from .ranking import SplitRanking
 
 COLUMNS = (*(f"R@{k}" for k in RECALL_AT), "median_rank", "mean_rank")
+MAX_BYTES = 2 << 30
+"""Largest size of all stages' scores that are held in memory."""
+NUM_TIMED = 64
+"""Number of captions and of clips of which all pairs are fused, to tell how long all will take."""
+LONG_SECONDS = 600
+USUAL_RERANK = 100
+NORMALIZATIONS = {
+    "none": "scores as they are",
+    "ncl": "inductive: NCL's biases, from training queries that the run kept",
+    "ncl-oracle": "transductive: NCL's biases, from the test queries and the number of captions of each clip "
+    "(NCL's upper bound)",
+    "dsl": "transductive: CAMoE's dual softmax over the test queries",
+    "qbnorm": "inductive: QB-Norm's dynamic inverted softmax, over training queries that the run kept",
+}
+"""Ways to normalise scores before they are ranked: {name: description}."""
+DEPARTURES = {
+    "ncl": [
+        "this is not NCL's section 3.4 as published: the biases are added with a strength that is chosen on five folds "
+        "of the training queries, and not at all where they would not reduce the normalisation error; the paper adds "
+        "them as they are"
+    ],
+}
+"""{name: notes on where a normalisation departs from its paper}, shown with every result."""
+NEEDS_QUERIES = ("ncl", "qbnorm")
+"""Normalisations that need the training queries that a run kept."""
+
+
+class NormalizationResult(TypedDict):
+    """How scores were normalised."""
+
+    name: str
+    temperature: float
+    error: dict[str, float]
+    """``normalization_errors`` of both directions."""
+    notes: list[str]
+
+
+class OptionalResults(TypedDict, total=False):
+    """Fields of ``metrics.json`` that only runs with a codebook have."""
+
+    codebook: Mapping[str, Any]
+    """``codewords.Sharing``, with the ``table`` of all ``codewords.Codeword``."""
+
+
+class RetrievalResults(OptionalResults):
+    """Fields of ``metrics.json``."""
+
+    split_checksum: str
+    ties: str
+    rerank: int | None
+    weights: dict[str, float]
+    """{stage: weight in the fused score}"""
+    normalization: NormalizationResult
+    metrics: RetrievalMetrics
+    stages: dict[str, RetrievalMetrics]
+    """{stage: metrics of its score alone}"""
+    without: dict[str, float]
+    """{stage: R@1, text to video, of the sum of the others}, if several have a weight and scores are not normalised."""
+
+
+class QueryRow(TypedDict):
+    """A line of ``queries.jsonl``."""
+
+    caption: str
+    clip: dict[str, str | float | None]
+    """Video, start and end of the right clip."""
+    rank: float
+    """Rank of the right clip; a tie counts half."""
+    score: float
+    first: dict[str, str | float | None]
+    """Video, start and end of the clip that ranks first."""
+    first_score: float
+
+
+def _listed(descriptions: Mapping[str, str]) -> str:
+    return "; ".join(f"{name}: {description}" for name, description in descriptions.items())
+
+
+@dataclass(frozen=True)
+class RetrievalSettings:
+    """How retrieval is scored and ranking."""
+
+    ties: str = option("average", f"how equal scores are counted (default: average). {_listed(TIES)}", choices=TIES)
+    rerank: int | None = option(
+        None,
+        "the fusion layers score only the K best clips of each caption, and the K best captions of each clip "
+        "(default: all pairs)",
+        parse=int,
+        metavar="K",
+    )
+    normalize: str = option(
+        "none",
+        f"how scores are normalised before they are ranked (default: none). {_listed(NORMALIZATIONS)}",
+        choices=NORMALIZATIONS,
+    )
+    temperature: float | None = option(
+        None,
+        "temperature that turns scores into probabilities, for --normalize (default: that of the run's loss)",
+        parse=float,
+        metavar="T",
+    )
+
+    def __post_init__(self) -> None:
+        for name, known in (("ties", TIES), ("normalize", NORMALIZATIONS)):
+            if getattr(self, name) not in known:
+                raise SettingError(name, getattr(self, name), f"expected one of {', '.join(known)}")
+        if self.rerank is not None and self.rerank < 1:
+            raise SettingError("rerank", self.rerank, "expected 1 or more")
+        if self.temperature is not None and not self.temperature > 0:
+            raise SettingError("temperature", self.temperature, "expected more than 0")
 
 
 class Retrieval(Task[RetrievalSettings]):
@@ -33,12 +157,12 @@ class Retrieval(Task[RetrievalSettings]):
     def page_functions(self) -> Mapping[str, Callable[..., Any]]:
         """Return what draws the figures."""
         from .codeword_figures import codebook_figures, grid_figure, spectrogram_figure
-        from .retrieval_figures import hub_figure, matrix_figure, weights_figure
+        from .retrieval_figures import hubness_figure, matrix_figure, weights_figure
 
         return {
             "codebook_figures": codebook_figures,
             "grid_figure": grid_figure,
-            "hub_figure": hub_figure,
+            "hubness_figure": hubness_figure,
             "matrix_figure": matrix_figure,
             "weights_figure": weights_figure,
             "spectrogram_figure": spectrogram_figure,
@@ -52,39 +176,79 @@ class Retrieval(Task[RetrievalSettings]):
         """
         if settings.rerank is not None and not config.has_fusion:
             problem = f"changes nothing: {run_name}, of objective {config.objective.name}, has no fusion layers"
-            raise SettingError("rerank", settings.rerank, f"{problem}; leave it out")
+            raise SettingError("rerank", settings.rerank, f"{problem}; omit it")
         temperature = config.objective.temperature if settings.temperature is None else settings.temperature
         return replace(settings, temperature=temperature)
 
-    def ask(self, run: "Run", question: Question[RetrievalSettings], problems: Problems) -> TaskResult:
-        """Score every caption of a split with every clip."""
-        from .ask_retrieval import retrieve
+    def evaluate(self, run: Run, request: EvaluationRequest[RetrievalSettings], problems: Problems) -> TaskResult:
+        """Score every caption of a split with every clip, and rank both ways.
 
-        return retrieve(run, question, problems)
+        Raises:
+            UserError: The split has no captions that can be used, or a setting does not fit the run or the split.
+        """
+        from ..data.coverage import measure
+        from ..data.usable import of_split
+        from .codewords import read_codebook
+        from .query_list import list_queries
+        from .ranking import Weightings, rank_split
 
-    def count(self, figures: Figures) -> str:
-        """Return how many captions and clips were ranked."""
-        return f"{counted(figures, 'captions')} and {counted(figures, 'clips')}"
+        settings = request.settings
+        if settings.rerank is not None and not run.scorer.has_early:
+            problem = f"{run.folder.name} was trained without an early loss, which finds the candidates"
+            raise SettingError("rerank", settings.rerank, problem)
+        recordings = run.stores.recordings
+        pairs = _pairs_of_split(run, request, recordings, problems)
+        scores = score_split(
+            run.scorer, pairs.captions, pairs.clips, rerank=settings.rerank, normalize=settings.normalize
+        )
+        normalized = None
+        if isinstance(scores, StageScores) and settings.normalize != "none":
+            normalized = normalized_scores(scores, pairs.clip_of_caption, run.config.objective.stage, request)
+        weightings = Weightings(request.score_weights, _stages_to_omit(request), normalized)
+        ranking = rank_split(scores, pairs, weightings, settings.ties, _temperature(settings))
+        listed = of_split(read_captions(run.dataset.captions), request.split)
+        metrics = _metrics(request, ranking, normalized, pairs)
+        codebook = None
+        if run.scorer.model.codebook is not None and run.scorer.model.codebook.size:
+            codebook = read_codebook(run.scorer, pairs)
+            metrics["codebook"] = {**codebook["sharing"], "table": codebook["table"]}
+        page = {
+            "recall_at": RECALL_AT,
+            "listed": list_queries(run, pairs, ranking.ranks, ranking.stage_ranks, ranking.found),
+            "overview": ranking.overview,
+            "codebook": codebook,
+            "tried_weights": run.about["result"].get("stage_weights_tried", []),
+        }
+        return TaskResult(
+            coverage=measure(listed, pairs.captions, run.features, recordings),
+            metrics=metrics,
+            rows=_rows(ranking, pairs),
+            page=page,
+        )
 
-    def measures(self, figures: Figures) -> Mapping[str, float]:
+    def count(self, metrics: Metrics) -> str:
+        """Return how many captions and clips were ranking."""
+        return f"{counted(metrics, 'captions')} and {counted(metrics, 'clips')}"
+
+    def measures(self, metrics: Metrics) -> Mapping[str, float]:
         """Return the metrics of both directions; those of video to text have the direction in their names."""
-        return _measures(figures["metrics"])
+        return _measures(metrics["metrics"])
 
-    def stage_measures(self, figures: Figures) -> Mapping[str, Mapping[str, float]]:
+    def stage_measures(self, metrics: Metrics) -> Mapping[str, Mapping[str, float]]:
         """Return the metrics of each stage alone."""
-        return {stage: _measures(metrics) for stage, metrics in figures["stages"].items()}
+        return {stage: _measures(metrics) for stage, metrics in metrics["stages"].items()}
 
-    def summary(self, figures: Figures) -> Iterator[str]:
+    def summary(self, metrics: Metrics) -> Iterator[str]:
         """Yield the tables of metrics and stages, and what was done to the scores."""
-        yield metrics_table(figures["metrics"])
-        if len(figures["stages"]) > 1:
-            yield stages_table(figures["stages"], figures["weights"], figures["rerank"])
-        yield from _normalization_lines(figures["normalization"])
-        if codebook := figures.get("codebook"):
+        yield metrics_table(metrics["metrics"])
+        if len(metrics["stages"]) > 1:
+            yield stages_table(metrics["stages"], metrics["weights"], metrics["rerank"])
+        yield from _normalization_lines(metrics["normalization"])
+        if codebook := metrics.get("codebook"):
             shared = f"{100 * codebook['joint']:.0f} % by clips and captions both"
             in_use = f"{codebook['live']:,} of {codebook['size']:,} codewords in use"
             yield f"codebook: {in_use}, {shared}; the report shows what they stand for"
-        yield f"ties: {figures['ties']}; checksum of the split's clips and captions: {figures['split_checksum']}"
+        yield f"ties: {metrics['ties']}; checksum of the split's clips and captions: {metrics['split_checksum']}"
 
 
 def _measures(metrics: Mapping[str, Any]) -> dict[str, float]:
@@ -139,3 +303,186 @@ def _normalization_lines(about: Mapping[str, Any]) -> Iterator[str]:
         yield f"note: {note}"
     both = f"{errors['text_to_video']:.4f} text to video, {errors['video_to_text']:.4f} video to text"
     yield f"normalisation error at temperature {about['temperature']:g}: {both}"
+
+
+def _pairs_of_split(
+    run: Run, request: EvaluationRequest[RetrievalSettings], recordings: Store | None, problems: Problems
+) -> Pairs:
+    from ..data.pair_cache import read_pairs
+    from ..data.usable import why_none
+
+    usable = read_pairs(run.dataset, run.features, problems, recordings)
+    pairs = usable[request.split]
+    if not pairs.clips:
+        others = ", ".join(name for name in usable if usable[name].clips)
+        why = why_none(run.dataset, run.features, request.split, recordings)
+        raise UserError(f"{run.dataset.captions}: {why}; pass another split ({others})")
+    if request.settings.ties == "coot" and len(pairs.captions) != len(pairs.clips):
+        counts = f"{len(pairs.captions):,} captions of {len(pairs.clips):,} clips"
+        problem = f"needs exactly one caption for each clip; the {request.split} split has {counts}"
+        raise SettingError("ties", "coot", problem)
+    return pairs
+
+
+def score_split(
+    scorer: Scorer, captions: Sequence[Caption], clips: Sequence[Clip], *, rerank: int | None, normalize: str
+) -> Scores:
+    """Score every caption with every clip, in memory if they fit.
+
+    Args:
+        scorer: The model and its inputs.
+        captions: What the rows of the scores are.
+        clips: What the columns of the scores are.
+        rerank: Number of best clips of each caption, and of best captions of each clip, that the fusion layers score.
+            None: all.
+        normalize: How scores will be normalised; anything but "none" needs all of them in memory.
+
+    Raises:
+        SettingError: They do not fit, and cannot be computed in parts.
+    """
+    from ..scoring.scorer import stage_scores
+    from ..scoring.tiles import TiledScores
+
+    num_pairs = len(captions) * len(clips)
+    num_bytes = num_pairs * len(scorer.config.score_weights) * np.dtype(np.float32).itemsize
+    if num_bytes <= MAX_BYTES:
+        if scorer.has_late and rerank is None:
+            _report_duration(scorer, captions, clips)
+        return stage_scores(scorer, captions, clips, rerank=rerank, both_ways=True, show_progress=True)
+    size = f"the scores of {num_pairs:,} pairs take {num_bytes / 1e9:,.0f} GB, more than is held in memory"
+    if normalize != "none":
+        raise SettingError("normalize", normalize, f"{size} (limit: {MAX_BYTES / 1e9:.0f} GB); omit it")
+    if scorer.has_late and rerank is None:
+        fix = f"have the fusion layers score the best {USUAL_RERANK} only" if scorer.has_early else "evaluate fewer"
+        raise SettingError("rerank", "is missing", f"{size}; {fix}")
+    return TiledScores(scorer, captions, clips, rerank=rerank if scorer.has_late else None)
+
+
+def _report_duration(scorer: Scorer, captions: Sequence[Caption], clips: Sequence[Clip]) -> None:
+    """Print how long fusing all pairs will take, if that is long, and what would be faster."""
+    from ..scoring.scorer import stage_scores
+
+    num_pairs = len(captions) * len(clips)
+    if num_pairs < 100 * NUM_TIMED**2:
+        return
+    some_captions = [captions[i] for i in evenly(len(captions), NUM_TIMED)]
+    some_clips = [clips[i] for i in evenly(len(clips), NUM_TIMED)]
+    stage_scores(scorer, some_captions[:8], some_clips[:8])  # the first call prepares more than it computes
+    started = time.monotonic()
+    stage_scores(scorer, some_captions, some_clips)
+    seconds_a_pair = (time.monotonic() - started) / (len(some_captions) * len(some_clips))
+    if (seconds := num_pairs * seconds_a_pair) < LONG_SECONDS:
+        return
+    line = f"note: fusing all {num_pairs:,} pairs will take about {_in_words(seconds)}"
+    if scorer.has_early:
+        fewer = USUAL_RERANK * (len(captions) + len(clips)) * seconds_a_pair
+        line += f"; with rerank {USUAL_RERANK}, about {_in_words(min(fewer, seconds))}"
+    say(line)
+
+
+def _in_words(seconds: float) -> str:
+    return f"{seconds / 3600:.1f} h" if seconds >= 3600 else f"{max(seconds / 60, 1):.0f} min"
+
+
+def normalized_scores(
+    scores: StageScores, clip_of_caption: np.ndarray, stage: str, request: EvaluationRequest[RetrievalSettings]
+) -> Normalized:
+    """Return the fused scores, normalised as the request says.
+
+    Args:
+        scores: Of all stages.
+        clip_of_caption: [num_captions], index of the right clip.
+        stage: The stage whose vectors of training queries the run keeps. NCL's biases are added to its part of the
+            score.
+        request: The settings, and the weights of the stages.
+
+    Raises:
+        SettingError: The run has no training queries, or other stages are part of the score.
+    """
+    from .normalization import normalize
+
+    total = scores.fused(request.score_weights)
+    name, temperature = request.settings.normalize, _temperature(request.settings)
+    if name in NEEDS_QUERIES:
+        return _normalized_by_queries(scores, clip_of_caption, stage, request, total)
+    normalized = normalize(name, total.by_caption, temperature, clip_of_caption)
+    if total.by_clip is total.by_caption:
+        return normalized
+    return replace(normalized, by_clip=normalize(name, total.by_clip, temperature, clip_of_caption).by_clip)
+
+
+def _normalized_by_queries(
+    scores: StageScores,
+    clip_of_caption: np.ndarray,
+    stage: str,
+    request: EvaluationRequest[RetrievalSettings],
+    total: TotalScores,
+) -> Normalized:
+    from .normalization import Normalized, normalize
+
+    name, weight = request.settings.normalize, request.score_weights.get(stage, 0.0)
+    if scores.queries is None or not len(scores.queries.texts):
+        problem = "the run kept no training queries; train one with --normalized-loss, or pass another way"
+        raise SettingError("normalize", name, problem)
+    others = [other for other, w in request.score_weights.items() if w and other != stage]
+    if not weight or (others and name == "qbnorm"):
+        fix = f"set the weight of {', '.join(others)} to 0" if others else f"give {stage} a weight"
+        raise SettingError("normalize", name, f"applies to the {stage} score alone; {fix}")
+    before = scores.stages[stage]
+    normalized = normalize(name, before, _temperature(request.settings), clip_of_caption, scores.queries)
+    if not others:
+        return normalized
+    return Normalized(
+        total.by_caption + weight * (normalized.by_caption - before),
+        total.by_clip + weight * (normalized.by_clip - before),
+        normalized.notes,
+    )
+
+
+def _stages_to_omit(request: EvaluationRequest[RetrievalSettings]) -> list[str]:
+    """Return the stages without which the split is also ranked."""
+    weighted = [stage for stage, weight in request.score_weights.items() if weight]
+    return weighted if len(weighted) > 1 and request.settings.normalize == "none" else []
+
+
+def _temperature(settings: RetrievalSettings) -> float:
+    if settings.temperature is None:
+        raise ValueError("settings without a temperature: pass what Retrieval.resolve returned")
+    return settings.temperature
+
+
+def _metrics(
+    request: EvaluationRequest[RetrievalSettings], ranking: SplitRanking, normalized: Normalized | None, pairs: Pairs
+) -> RetrievalResults:
+    from ..data.coverage import split_checksum
+
+    settings = request.settings
+    return {
+        "split_checksum": split_checksum(pairs.captions),
+        "ties": settings.ties,
+        "rerank": settings.rerank,
+        "weights": dict(request.score_weights),
+        "normalization": {
+            "name": settings.normalize,
+            "temperature": _temperature(settings),
+            "error": ranking.error,
+            "notes": [*DEPARTURES.get(settings.normalize, []), *(normalized.notes if normalized else [])],
+        },
+        "metrics": ranking.metrics,
+        "stages": ranking.stages,
+        "without": ranking.without,
+    }
+
+
+def _rows(ranking: SplitRanking, pairs: Pairs) -> Iterator[QueryRow]:
+    """Yield each caption with its clip, that clip's rank (a tie counts half), and the clip that ranks first."""
+    first = ranking.first
+    for index, caption in enumerate(pairs.captions):
+        yield {
+            "caption": caption.caption,
+            "clip": vars(pairs.clips[pairs.clip_of_caption[index]]),
+            "rank": ranking.ranks[index].item(),
+            "score": first.right_scores[index].item(),
+            "first": vars(pairs.clips[int(first.clips[index])]),
+            "first_score": first.scores[index].item(),
+        }

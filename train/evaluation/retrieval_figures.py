@@ -6,19 +6,19 @@ from typing import Any, TypedDict
 import numpy as np
 
 from ..data.pairs import Pairs
-from .drawing import svg_of, with_plain_texts
 from .query_list import best_of
+from .svg import svg_of, with_plain_texts
 
-MOST_CELLS = 160
-"""Rows, and columns, of the picture of similarities. Of more captions or clips, each cell shows the mean of several."""
+MAX_CELLS = 160
+"""Rows, and columns, of the figure of similarities. Of more captions or clips, each cell shows the mean of several."""
 NEAREST = 10
 """A clip is counted for each query that has it among this many first clips (NCL, section 1: hubs)."""
-SHOWN_HUBS = 5
-MOST_RANKS = 1000
-"""Clips behind these count as 0 in the picture of similarities: 1 / rank would hardly be seen."""
+SHOWN_CLIPS = 5
+MAX_RANKS = 1000
+"""Clips behind these count as 0 in the figure of similarities: 1 / rank would hardly be seen."""
 
 
-class Hub(TypedDict):
+class FoundClip(TypedDict):
     """A clip and how often it is found."""
 
     video_id: str
@@ -39,7 +39,8 @@ class Overview(TypedDict):
     """[num_clips]: queries that have the clip among their ``NEAREST`` first, as a multiple of the mean."""
     num_never: int
     """Clips that come first for no query."""
-    hubs: list[Hub]
+    found_most: list[FoundClip]
+    """The clips that come first for most queries."""
 
 
 class OverviewCounts:
@@ -51,11 +52,11 @@ class OverviewCounts:
         num_captions, num_clips = len(pairs.captions), len(pairs.clips)
         self._row_of_caption = np.empty(num_captions, dtype=np.int64)
         order = np.argsort(pairs.clip_of_caption, kind="stable")
-        for row, captions in enumerate(np.array_split(order, min(num_captions, MOST_CELLS))):
+        for row, captions in enumerate(np.array_split(order, min(num_captions, MAX_CELLS))):
             self._row_of_caption[captions] = row
         self._column_of_clip = np.repeat(
-            np.arange(min(num_clips, MOST_CELLS)),
-            [len(part) for part in np.array_split(np.arange(num_clips), min(num_clips, MOST_CELLS))],
+            np.arange(min(num_clips, MAX_CELLS)),
+            [len(part) for part in np.array_split(np.arange(num_clips), min(num_clips, MAX_CELLS))],
         )
         self._sums = np.zeros((self._row_of_caption.max() + 1, self._column_of_clip.max() + 1))
         self._num_found = np.zeros(num_clips, dtype=np.int64)
@@ -68,9 +69,9 @@ class OverviewCounts:
             first: Index of the first caption.
             scores: [R, num_clips]
         """
-        reciprocal = 1 / np.arange(1, MOST_RANKS + 1)
+        reciprocal = 1 / np.arange(1, MAX_RANKS + 1)
         for row, of_caption in zip(self._row_of_caption[first : first + len(scores)], scores, strict=True):
-            by_rank = best_of(of_caption, MOST_RANKS)
+            by_rank = best_of(of_caption, MAX_RANKS)
             self._sums[row] += np.bincount(
                 self._column_of_clip[by_rank], reciprocal[: len(by_rank)], minlength=self._sums.shape[1]
             )
@@ -82,12 +83,12 @@ class OverviewCounts:
         pairs, times_first = self._pairs, self._times_first
         times_right = np.bincount(pairs.clip_of_caption, minlength=len(pairs.clips))
         num_cells = np.outer(np.bincount(self._row_of_caption), np.bincount(self._column_of_clip))
-        most = np.argsort(-times_first, kind="stable")[:SHOWN_HUBS].tolist()
+        found_most = np.argsort(-times_first, kind="stable")[:SHOWN_CLIPS].tolist()
         return {
             "reciprocal_ranks": (self._sums / num_cells).astype(np.float32),
             "num_found": self._num_found / max(self._num_found.mean(), 1e-9),
             "num_never": int((times_first == 0).sum()),
-            "hubs": [
+            "found_most": [
                 {
                     "video_id": pairs.clips[clip].video_id,
                     "start_seconds": pairs.clips[clip].start_seconds,
@@ -95,7 +96,7 @@ class OverviewCounts:
                     "times_first": int(times_first[clip]),
                     "times_right": int(times_right[clip]),
                 }
-                for clip in most
+                for clip in found_most
             ],
         }
 
@@ -107,14 +108,14 @@ def matrix_figure(overview: Overview) -> str:
 
     figure = Figure(figsize=(4.6, 3.6), layout="constrained")
     axes = figure.add_subplot()
-    picture = axes.imshow(overview["reciprocal_ranks"], aspect="auto", cmap="viridis", vmin=0)
+    image = axes.imshow(overview["reciprocal_ranks"], aspect="auto", cmap="viridis", vmin=0)
     axes.set(xlabel="clips", ylabel="captions, in the order of their clips", xticks=[], yticks=[])
-    figure.colorbar(picture, ax=axes, label="1 / rank")
+    figure.colorbar(image, ax=axes, label="1 / rank")
     return svg_of(figure)
 
 
 @with_plain_texts
-def hub_figure(overview: Overview) -> str:
+def hubness_figure(overview: Overview) -> str:
     """Return an SVG: how often each clip is found."""
     from matplotlib.figure import Figure
 

@@ -1,7 +1,7 @@
-"""The interface of a task: one kind of question for a trained run, with its figures and its part of the report.
+"""The interface of an evaluation task: what a trained run is evaluated on, with its metrics and its part of the report.
 
-This module and the tasks' own files import no torch, which takes seconds: commands list the tasks, and print the
-figures of an earlier evaluation, without it. What computes figures is imported when a run is asked.
+This module and the tasks' own files import torch, which takes seconds, inside functions only: commands list the tasks,
+and print the metrics of an earlier evaluation, without it.
 """
 
 import inspect
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 S = TypeVar("S")
 """Type of a task's settings."""
-Figures = Mapping[str, Any]
+Metrics = Mapping[str, Any]
 """The content of ``metrics.json``: names and JSON values. A task's file lists its own."""
 
 
@@ -52,8 +52,8 @@ class NoSettings:
 
 
 @dataclass(frozen=True)
-class Question(Generic[S]):
-    """A question for a run."""
+class EvaluationRequest(Generic[S]):
+    """What a run is evaluated on, and how, with all defaults filled in."""
 
     split: str
     """Name of the split: "train", "validation" or "test"."""
@@ -65,11 +65,11 @@ class Question(Generic[S]):
 
 @dataclass(frozen=True)
 class TaskResult:
-    """The answers of a run."""
+    """What the evaluation of a run found."""
 
     coverage: "Coverage"
     """How much of the split was used."""
-    figures: Mapping[str, object]
+    metrics: Mapping[str, object]
     """The task's other fields of ``metrics.json``."""
     rows: Iterable[Mapping[str, object]]
     """The lines of ``queries.jsonl``; may be computed lazily."""
@@ -78,10 +78,10 @@ class TaskResult:
 
 
 class Task(ABC, Generic[S]):
-    """One kind of question.
+    """One kind of evaluation.
 
-    Class attributes describe the task; the methods ask a run, and say what it answered. A page of the report, the Jinja
-    template ``<name>.html.jinja``, lies beside the task's file, with its script if it has one.
+    Class attributes describe the task; the methods evaluate a run, and print its metrics. A page of the report, the
+    Jinja template ``<name>.html.jinja``, lies beside the task's file, with its script if it has one.
     """
 
     name: ClassVar[str]
@@ -93,9 +93,9 @@ class Task(ABC, Generic[S]):
     caption_name: ClassVar[str] = "captions"
     """The word for the data set's captions in this task, such as "questions"."""
     item_name: ClassVar[str] = "clips"
-    """The things whose number must match for figures to be comparable with published ones: "clips" or "videos"."""
+    """The things whose number must match for metrics to be comparable with published ones: "clips" or "videos"."""
     main_measures: ClassVar[tuple[str, ...]] = ()
-    """Those of ``measures`` that a table of runs shows; it has room for few."""
+    """The ``measures`` that a table of runs shows; it has room for few."""
 
     @property
     def page(self) -> Path:
@@ -117,48 +117,48 @@ class Task(ABC, Generic[S]):
         return settings
 
     @abstractmethod
-    def ask(self, run: "Run", question: Question[S], problems: Problems) -> TaskResult:
-        """Ask a run about a split of its data set.
+    def evaluate(self, run: "Run", request: EvaluationRequest[S], problems: Problems) -> TaskResult:
+        """Evaluate a run on a split of a data set.
 
         Args:
-            run: The run, with the data set that it is asked about.
-            question: What is asked.
-            problems: Receives what is left out.
+            run: The run, with the data set that it is evaluated on.
+            request: The split, the weights and the settings.
+            problems: Receives what is skipped.
 
         Raises:
-            UserError: The data set has nothing of the kind, or the run cannot be asked this.
+            UserError: The data set has nothing of the kind, or the run cannot be evaluated on it.
         """
 
     @abstractmethod
-    def count(self, figures: Figures) -> str:
-        """Return how much was asked, such as "12 questions about 3 videos"."""
+    def count(self, metrics: Metrics) -> str:
+        """Return how much was evaluated, such as "12 questions about 3 videos"."""
 
-    def heading(self, figures: Figures) -> str:
-        """Return the line above the figures: which run was asked how much, of which data set."""
-        trained_on = f" (trained on {figures['trained_on']})" if figures["trained_on"] != figures["dataset"] else ""
-        asked = f"{self.count(figures)} of {figures['dataset']}, {figures['split']}"
-        return f"{figures['run']}{trained_on}: {asked}"
+    def heading(self, metrics: Metrics) -> str:
+        """Return the line above the metrics: which run was evaluated on how much, of which data set."""
+        trained_on = f" (trained on {metrics['trained_on']})" if metrics["trained_on"] != metrics["dataset"] else ""
+        evaluated_on = f"{self.count(metrics)} of {metrics['dataset']}, {metrics['split']}"
+        return f"{metrics['run']}{trained_on}: {evaluated_on}"
 
-    def measures(self, figures: Figures) -> Mapping[str, float]:
-        """Return the figures by which runs are compared: {name, as in tables of results: value}."""
+    def measures(self, metrics: Metrics) -> Mapping[str, float]:
+        """Return the metrics by which runs are compared: {name, as in tables of results: value}."""
         return {}
 
-    def stage_measures(self, figures: Figures) -> Mapping[str, Mapping[str, float]]:
+    def stage_measures(self, metrics: Metrics) -> Mapping[str, Mapping[str, float]]:
         """Return the ``measures`` of each stage of the score alone: {stage: measures}; empty without stages."""
         return {}
 
     @abstractmethod
-    def summary(self, figures: Figures) -> Iterator[str]:
+    def summary(self, metrics: Metrics) -> Iterator[str]:
         """Yield the lines and tables that the terminal shows under the heading."""
 
 
-def counted(figures: Figures, name: str, called: str | None = None) -> str:
+def counted(metrics: Metrics, name: str, label: str | None = None) -> str:
     """Return "12 clips", or "12 of 30 clips" if the split has more than were used.
 
     Args:
-        figures: Have ``num_<name>`` and ``num_<name>_of_split``.
+        metrics: Have ``num_<name>`` and ``num_<name>_of_split``.
         name: "captions", "clips" or "videos".
-        called: The word to show instead of ``name``.
+        label: The word to show instead of ``name``.
     """
-    used, whole = figures[f"num_{name}"], figures[f"num_{name}_of_split"]
-    return f"{used:,} of {whole:,} {called or name}" if used != whole else number_of(used, called or name)
+    used, whole = metrics[f"num_{name}"], metrics[f"num_{name}_of_split"]
+    return f"{used:,} of {whole:,} {label or name}" if used != whole else number_of(used, label or name)

@@ -14,28 +14,27 @@ from ...storage.dataset.media_types import how_shown
 from ...storage.dataset.trusted_folders import outside_of_folders
 from ...storage.stores.thumbnails import ThumbnailStore
 
-MOST_PICTURE_BYTES = 1_800_000
-"""Limit of the pictures of a page's clips."""
+MAX_IMAGE_BYTES = 1_800_000
+"""Limit of the images of a page's clips, in bytes of base64."""
 
 
 @dataclass(frozen=True)
-class Picture:
-    """A frame of a video."""
+class EmbeddedImage:
+    """A frame of a video, as the attributes of an ``<img>``."""
 
-    address: str
+    src: str
     """A data URL with the JPEG."""
-    text: str
-    """The alternative text."""
+    alt: str
 
 
-def pictures_of(thumbnails: ThumbnailStore, clip: Mapping[str, Any]) -> list[Picture]:
+def images_of(thumbnails: ThumbnailStore, clip: Mapping[str, Any]) -> list[EmbeddedImage]:
     """Return the thumbnails of a clip: those within its time, or else the video's first."""
     video_id, start, end = clip["video_id"], clip["start_seconds"], clip["end_seconds"]
     frames = thumbnails.get(video_id)
     if start is not None:
         frames = [frame for frame in frames if start <= frame.seconds <= end] or frames[:1]
     return [
-        Picture(
+        EmbeddedImage(
             f"data:image/jpeg;base64,{base64.b64encode(frame.jpeg).decode()}",
             f"Frame of video {video_id} at {frame.seconds:.1f} s",
         )
@@ -45,19 +44,19 @@ def pictures_of(thumbnails: ThumbnailStore, clip: Mapping[str, Any]) -> list[Pic
 
 @dataclass(frozen=True)
 class ShownClips:
-    """Clips with their pictures and links."""
+    """Clips with their images and links."""
 
     clips: list[dict[str, Any]]
-    """The clips that were given, each with ``pictures`` and ``link``; the link is empty if the video cannot be
+    """The clips that were given, each with ``images`` and ``link``; the link is empty if the video cannot be
     linked."""
     notes: list[str]
-    """Sentences about what was left out."""
+    """Sentences about what is missing."""
 
 
 def shown_clips(
     dataset: DatasetFolder, thumbnails: ThumbnailStore, folder: Path, clips: Sequence[Mapping[str, Any]]
 ) -> ShownClips:
-    """Add pictures and links to clips, as far as the page has room.
+    """Add images and links to clips, as far as the page has room.
 
     Args:
         dataset: Has the videos.
@@ -66,18 +65,18 @@ def shown_clips(
         clips: Have ``video_id``, ``start_seconds`` and ``end_seconds``.
     """
     notes: list[str] = []
-    pictures = [pictures_of(thumbnails, clip) for clip in clips]
-    if _num_bytes(pictures) > MOST_PICTURE_BYTES:
-        pictures = [of_clip[len(of_clip) // 2 :][:1] for of_clip in pictures]
-        notes.append("The page has room for one picture of each clip.")
-    left = MOST_PICTURE_BYTES - _num_bytes(pictures)
+    images = [images_of(thumbnails, clip) for clip in clips]
+    if _num_bytes(images) > MAX_IMAGE_BYTES:
+        images = [of_clip[len(of_clip) // 2 :][:1] for of_clip in images]
+        notes.append("The page has room for one image of each clip.")
+    left = MAX_IMAGE_BYTES - _num_bytes(images)
     num_without = 0
     while left < 0:
-        index = len(pictures) - 1 - num_without
-        left += _num_bytes(pictures[index : index + 1])
-        pictures[index], num_without = [], num_without + 1
+        index = len(images) - 1 - num_without
+        left += _num_bytes(images[index : index + 1])
+        images[index], num_without = [], num_without + 1
     if num_without:
-        notes.append(f"The page has no room for pictures of {num_without:,} of its {len(clips):,} clips.")
+        notes.append(f"The page has no room for images of {num_without:,} of its {len(clips):,} clips.")
     links = _links(dataset, folder, {clip["video_id"] for clip in clips})
     if num_unlinked := len({clip["video_id"] for clip in clips} - links.keys()):
         notes.append(
@@ -85,14 +84,14 @@ def shown_clips(
             "files are gone or lie outside of the folders that may be read."
         )
     shown = [
-        {**clip, "pictures": list(map(asdict, of_clip)), "link": links.get(clip["video_id"], "")}
-        for clip, of_clip in zip(clips, pictures, strict=True)
+        {**clip, "images": list(map(asdict, of_clip)), "link": links.get(clip["video_id"], "")}
+        for clip, of_clip in zip(clips, images, strict=True)
     ]
     return ShownClips(shown, notes)
 
 
-def _num_bytes(pictures: Sequence[Sequence[Picture]]) -> int:
-    return sum(len(picture.address) for of_clip in pictures for picture in of_clip)
+def _num_bytes(images: Sequence[Sequence[EmbeddedImage]]) -> int:
+    return sum(len(image.src) for of_clip in images for image in of_clip)
 
 
 def _links(dataset: DatasetFolder, folder: Path, video_ids: set[str]) -> dict[str, str]:

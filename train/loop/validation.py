@@ -15,8 +15,8 @@ from ..data.examples import Examples, PairExamples
 from ..data.pairs import Pairs, make_pairs
 from ..data.segment_examples import SegmentExamples
 from ..data.segments import label_frames
-from ..evaluation.ask_segmentation import frame_scores
-from ..evaluation.ask_vqa import answer_scores
+from ..evaluation.segmentation import frame_scores
+from ..evaluation.vqa import answer_scores
 from ..metrics import retrieval_metrics, right_ranks
 from ..scoring.scorer import Scorer, stage_scores
 from ..scoring.scores import StageScores
@@ -132,7 +132,7 @@ def measure_answers(scorer: Scorer, examples: Examples) -> dict[str, float]:
     pairs = make_pairs(valid.captions.take(evenly(len(valid.captions), MOST_QUESTIONS)))
     if not pairs.captions:
         return {}
-    best = answer_scores(scorer, pairs, examples.labels).asked.argmax(axis=1)
+    best = answer_scores(scorer, pairs, examples.labels).with_video.argmax(axis=1)
     right = np.mean([examples.labels[i] == c.answer for i, c in zip(best, pairs.captions, strict=True)])
     return {"validation_error": 100 * (1 - float(right))}
 

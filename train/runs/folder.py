@@ -187,8 +187,8 @@ def finished_runs(root: Path, dataset: str | None, name: str | None) -> list[Pat
     return finished(glob.escape(dataset) if dataset else "*") or (finished("*") if name else [])
 
 
-def asked_dataset(root: Path, name: str | None, own: DatasetFolder, having: str) -> DatasetFolder:
-    """Return the data set that a run is asked about.
+def choose_dataset(root: Path, name: str | None, own: DatasetFolder, having: str) -> DatasetFolder:
+    """Return the data set that a run is used on.
 
     Args:
         root: Folder of all data sets.

@@ -8,7 +8,7 @@ from pathlib import Path
 from ...storage.common.errors import UserError
 from ...storage.dataset.folder import DatasetFolder
 from ..run_file_names import RUN_FILE
-from ..runs.folder import asked_dataset, dataset_of, find_run, read_run
+from ..runs.folder import choose_dataset, dataset_of, find_run, read_run
 from ..runs.run_json import read_config
 from .encoder import Encoder, open_zero_shot
 
@@ -88,7 +88,7 @@ def open_encoder(
     found = find_run(path.parent if path else Path(root), path.name if path else None, str(run))
     config = read_config(read_run(found))
     own = dataset_of(found, config)
-    asked = asked_dataset(path.parent if path else own.root, path.name if path else None, own, having="features")
+    asked = choose_dataset(path.parent if path else own.root, path.name if path else None, own, having="features")
     if config.objective.task is not None:
         problem = f"was trained with the objective {config.objective.name}, and finds no videos by text"
         raise UserError(f"run {found.name}: {problem}")

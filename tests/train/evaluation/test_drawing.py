@@ -5,18 +5,16 @@ import re
 import numpy as np
 import pytest
 from matplotlib import rc_context
-from vlalign.train.evaluation.ask_steps import LocalizedVideo
 from vlalign.train.evaluation.codeword_figures import codebook_figures
 from vlalign.train.evaluation.report import loss_curve
-from vlalign.train.evaluation.step_order import Ordered
-from vlalign.train.evaluation.steps import step_figure
+from vlalign.train.evaluation.steps import LocalizedVideo, PlacedSteps, step_figure
 
 FORMULA = r"$\frac{$ \input{secret}"
 
 
 def steps() -> str:
     scores_TK = np.zeros((4, 1))
-    placed = {"recall": Ordered(np.array([1, 0, 0, 0]), 0.0)}
+    placed = {"recall": PlacedSteps(np.array([1, 0, 0, 0]), 0.0)}
     return step_figure(LocalizedVideo("task", "v", scores_TK, scores_TK > 0, placed), [FORMULA])
 
 

@@ -10,7 +10,7 @@ from vlalign.train import evaluate
 from vlalign.train.cli.train import main as train_main
 from vlalign.train.comparison.measures import measured
 from vlalign.train.evaluation.evaluate import EvaluationSettings
-from vlalign.train.evaluation.retrieval_settings import RetrievalSettings
+from vlalign.train.evaluation.retrieval import RetrievalSettings
 
 
 @pytest.fixture(scope="module")
@@ -25,11 +25,11 @@ def test_a_second_evaluation_returns_the_same_result(toy, capsys):
     heard = []
     first = evaluate("r", root=toy.root, on_progress=heard.append)
     assert capsys.readouterr().out == "" and {progress.what for progress in heard} == {"fusion"}
-    assert first.figures == read_json(first.metrics_file) and first.report_file.is_file() and first.is_complete
+    assert first.metrics == read_json(first.metrics_file) and first.report_file.is_file() and first.is_complete
     assert first.folder == toy.runs / "r" and first.summary[0] == "r: 6 captions and 6 clips of toy, test"
     written = first.metrics_file.stat().st_mtime_ns
     again = evaluate(toy.runs / "r")
-    assert (again.figures, again.summary) == (first.figures, first.summary)
+    assert (again.metrics, again.summary) == (first.metrics, first.summary)
     assert again.metrics_file.stat().st_mtime_ns == written
 
 
@@ -39,12 +39,12 @@ def test_another_device_is_asked_anew(toy):
     with pretended():
         on_gpu = evaluate("r", root=toy.root, settings=EvaluationSettings(device="cuda"))
     assert on_gpu.folder == on_cpu.folder and on_gpu.metrics_file.stat().st_mtime_ns > written
-    devices = [of.figures["fingerprint"].pop("device") for of in (on_cpu, on_gpu)]
+    devices = [of.metrics["fingerprint"].pop("device") for of in (on_cpu, on_gpu)]
     assert devices == ["cpu", "pretended GPU"]
-    assert on_gpu.figures["fingerprint"] == on_cpu.figures["fingerprint"]
+    assert on_gpu.metrics["fingerprint"] == on_cpu.metrics["fingerprint"]
     assert (
-        measured(on_gpu.figures | {"fingerprint": {"device": "a"}}).question
-        == measured(on_cpu.figures | {"fingerprint": {"device": "b"}}).question
+        measured(on_gpu.metrics | {"fingerprint": {"device": "a"}}).question
+        == measured(on_cpu.metrics | {"fingerprint": {"device": "b"}}).question
     ), "runs on two devices can be compared"
 
 
@@ -52,9 +52,9 @@ def test_settings_reach_the_figures(toy):
     settings = EvaluationSettings(
         split="validation", score_weights={"token": 2.0}, task_settings=RetrievalSettings(ties="ce", rerank=2)
     )
-    figures = evaluate("r", root=toy.root, settings=settings).figures
-    assert (figures["split"], figures["ties"], figures["rerank"]) == ("validation", "ce", 2)
-    assert figures["weights"] == {"sentence": 1.0, "token": 2.0, "fusion": 1.0}
+    metrics = evaluate("r", root=toy.root, settings=settings).metrics
+    assert (metrics["split"], metrics["ties"], metrics["rerank"]) == ("validation", "ce", 2)
+    assert metrics["weights"] == {"sentence": 1.0, "token": 2.0, "fusion": 1.0}
 
 
 @pytest.mark.parametrize(

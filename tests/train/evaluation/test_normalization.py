@@ -7,7 +7,7 @@ import torch
 from helpers.golden import reference_numbers
 from helpers.needs import shared
 from vlalign.train.evaluation.normalization import SummedProbabilities, biased, normalization_error, normalize
-from vlalign.train.evaluation.retrieval_settings import NORMALIZATIONS
+from vlalign.train.evaluation.retrieval import NORMALIZATIONS
 from vlalign.train.losses import sinkhorn_biases
 from vlalign.train.metrics import retrieval_metrics
 from vlalign.train.scoring.scores import QuerySimilarities

@@ -8,7 +8,7 @@ from vlalign.train import train
 from vlalign.train.data.pair_cache import read_pairs
 from vlalign.train.evaluation import query_list
 from vlalign.train.evaluation.query_list import DIGITS, QueryList, list_queries, word_maps
-from vlalign.train.evaluation.ranking import Ranked, Weightings, rank_split
+from vlalign.train.evaluation.ranking import SplitRanking, Weightings, rank_split
 from vlalign.train.evaluation.retrieval_figures import NEAREST
 from vlalign.train.metrics import retrieval_metrics, right_ranks
 from vlalign.train.runs.checkpoint import load_run
@@ -27,7 +27,7 @@ def asked(request, toy):
     return loaded, pairs, stage_scores(loaded.scorer, pairs.captions, pairs.clips)
 
 
-def ranked_by(run, pairs, scores) -> Ranked:
+def ranked_by(run, pairs, scores) -> SplitRanking:
     return rank_split(scores, pairs, Weightings(run.score_weights, []), "average", temperature=1.0)
 
 
@@ -84,7 +84,7 @@ def test_maps_have_the_words_of_the_caption_and_all_levels(asked):
 
 def test_of_too_many_queries_some_are_chosen_evenly(asked, monkeypatch):
     run, pairs, scores = asked
-    monkeypatch.setattr(query_list, "MOST_BYTES", 3000)
+    monkeypatch.setattr(query_list, "MAX_BYTES", 3000)
     found = listed(run, pairs, scores)
     texts = [caption.caption for caption in pairs.captions]
     assert 0 < len(found["queries"]) < found["num_queries"] == len(texts)
@@ -101,8 +101,8 @@ def test_overview_counts_as_one_would_by_hand(asked):
     found = [sum(clip in of_row for of_row in nearest) for clip in range(len(pairs.clips))]
     assert overview["num_found"] == pytest.approx(np.array(found) / np.mean(found))
     assert overview["num_never"] == len(set(range(len(pairs.clips))) - set(first))
-    hub = overview["hubs"][0]
-    assert hub["times_first"] == max(first.count(clip) for clip in range(len(pairs.clips)))
+    clip = overview["found_most"][0]
+    assert clip["times_first"] == max(first.count(clip) for clip in range(len(pairs.clips)))
     order = np.argsort(pairs.clip_of_caption, kind="stable")
     diagonal = overview["reciprocal_ranks"][np.arange(len(order)), pairs.clip_of_caption[order]]
     assert diagonal == pytest.approx(1 / right_ranks(total, pairs.clip_of_caption)[order])

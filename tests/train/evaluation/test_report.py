@@ -97,7 +97,7 @@ def test_the_list_has_every_query_as_queries_jsonl_has_it(report):
 
 def test_each_clip_has_pictures_and_a_link_that_leads_to_its_video(report):
     for clip in listed(report)["clips"]:
-        assert len(clip["pictures"]) == 3
+        assert len(clip["images"]) == 3
         assert (report.parent / clip["link"]).name.startswith(clip["video_id"])
         assert (report.parent / clip["link"]).is_file()
 

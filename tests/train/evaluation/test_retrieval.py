@@ -4,10 +4,8 @@ import numpy as np
 import pytest
 from vlalign.storage.common.errors import SettingError
 from vlalign.train.evaluation import TASKS
-from vlalign.train.evaluation.ask_retrieval import normalized_scores
-from vlalign.train.evaluation.retrieval import metrics_table, stages_table
-from vlalign.train.evaluation.retrieval_settings import RetrievalSettings
-from vlalign.train.evaluation.task import Question
+from vlalign.train.evaluation.retrieval import RetrievalSettings, metrics_table, normalized_scores, stages_table
+from vlalign.train.evaluation.task import EvaluationRequest
 from vlalign.train.metrics import retrieval_metrics
 from vlalign.train.scoring.scores import QuerySimilarities, StageScores
 
@@ -88,8 +86,8 @@ def test_settings_that_cannot_be_used_are_refused(settings, message):
         RetrievalSettings(**settings)
 
 
-def question(weights: dict[str, float], **settings) -> Question[RetrievalSettings]:
-    return Question("test", weights, RetrievalSettings(**{"temperature": 0.5, **settings}))
+def request(weights: dict[str, float], **settings) -> EvaluationRequest[RetrievalSettings]:
+    return EvaluationRequest("test", weights, RetrievalSettings(**{"temperature": 0.5, **settings}))
 
 
 def stages(*names: str, queries: int | None = None) -> StageScores:
@@ -114,13 +112,13 @@ def stages(*names: str, queries: int | None = None) -> StageScores:
 def test_normalisations_by_training_queries_say_what_they_need(weights, queries, name, message):
     scores = stages(*weights, queries=queries)
     with pytest.raises(SettingError, match=f"normalize {name}: {message}"):
-        normalized_scores(scores, np.arange(6), "pair", question(weights, normalize=name))
+        normalized_scores(scores, np.arange(6), "pair", request(weights, normalize=name))
 
 
 def test_biases_are_added_to_the_part_of_the_score_that_its_stage_has():
     weights, scores, clips = {"pair": 2.0, "token": 0.5}, stages("pair", "token", queries=400), np.arange(6)
-    alone = normalized_scores(scores, clips, "pair", question({"pair": 2.0}, normalize="ncl"))
-    both = normalized_scores(scores, clips, "pair", question(weights, normalize="ncl"))
+    alone = normalized_scores(scores, clips, "pair", request({"pair": 2.0}, normalize="ncl"))
+    both = normalized_scores(scores, clips, "pair", request(weights, normalize="ncl"))
     # Alone, the stage's own scores are normalised without their weight: it changes no order.
     expected = 2 * alone.by_caption + 0.5 * scores.stages["token"]
     np.testing.assert_allclose(both.by_caption, expected, rtol=1e-5)

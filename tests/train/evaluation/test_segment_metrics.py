@@ -12,7 +12,7 @@ from vlalign.preprocess.datasets import coin
 from vlalign.preprocess.datasets.sources import Annotations
 from vlalign.storage.common.problems import Problems
 from vlalign.train.data.segments import LabelledVideo, label_frames, segments_of
-from vlalign.train.evaluation.segment_metrics import edit_score, match_segments, segmentation_metrics, stretches_of
+from vlalign.train.evaluation.segmentation import edit_score, match_segments, segmentation_metrics, stretches_of
 
 LABELS = st.lists(st.integers(0, 3), min_size=1, max_size=12)
 

@@ -5,7 +5,7 @@ from helpers.training import TRAIN, at
 from vlalign.storage.common.files import read_json
 from vlalign.train.cli.evaluate import main as evaluate_main
 from vlalign.train.cli.train import main as train_main
-from vlalign.train.evaluation import split_scores
+from vlalign.train.evaluation import retrieval
 from vlalign.train.metrics import TIES
 
 WORDS = ["--recipe", "default", "--features", "s3d", "--batch-size", "6", "--num-steps", "4", "--validate-every", "2"]
@@ -25,8 +25,8 @@ def test_scores_in_tiles_give_the_same_figures_and_queries(toy, ties, monkeypatc
     name = "train" if ties == "average" else f"train-ties={ties}"
     folder = toy.runs / "in-tiles" / "evaluations" / name
     results = []
-    for most_bytes in (split_scores.MOST_BYTES, 0):
-        monkeypatch.setattr(split_scores, "MOST_BYTES", most_bytes)
+    for most_bytes in (retrieval.MAX_BYTES, 0):
+        monkeypatch.setattr(retrieval, "MAX_BYTES", most_bytes)
         for made in folder.glob("metrics.json"):
             made.unlink()
         assert evaluate_main([*at(toy), "in-tiles", "--split", "train", "--ties", ties]) == 0
@@ -35,7 +35,7 @@ def test_scores_in_tiles_give_the_same_figures_and_queries(toy, ties, monkeypatc
 
 
 def test_what_needs_all_scores_at_once_is_refused_with_what_to_do(toy, whole, monkeypatch, capsys):
-    monkeypatch.setattr(split_scores, "MOST_BYTES", 0)
+    monkeypatch.setattr(retrieval, "MAX_BYTES", 0)
     call = [*at(toy), whole.name, "--split", "train"]
     assert evaluate_main(call) == 2
     assert "--rerank is missing: the scores of " in (said := capsys.readouterr().err)
@@ -58,8 +58,8 @@ def test_the_time_is_said_if_fusing_all_pairs_takes_long(toy, monkeypatch, capsy
     assert evaluate_main(call) == 0
     assert "note: fusing" not in capsys.readouterr().err
     (toy.runs / "long" / "evaluations" / "train" / "metrics.json").unlink()
-    monkeypatch.setattr(split_scores, "TIMED", 1)
-    monkeypatch.setattr(split_scores, "LONG_SECONDS", 0)
+    monkeypatch.setattr(retrieval, "NUM_TIMED", 1)
+    monkeypatch.setattr(retrieval, "LONG_SECONDS", 0)
     assert evaluate_main(call) == 0
     captured = capsys.readouterr()
     assert "pairs will take about 1 min; with rerank 100, about 1 min" in captured.out + captured.err

@@ -9,7 +9,7 @@ from helpers.golden import reference_numbers
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
-from vlalign.train.evaluation.step_order import order_steps
+from vlalign.train.evaluation.steps import order_steps
 
 
 @pytest.mark.parametrize("size", ["12x3", "30x5", "80x11", "5x5"])

@@ -16,8 +16,7 @@ from vlalign.storage.common.problems import Problems
 from vlalign.train.cli.evaluate import main as evaluate_main
 from vlalign.train.cli.train import main as train_main
 from vlalign.train.evaluation import TASKS
-from vlalign.train.evaluation.ask_steps import StepTask, StepVideo, localize_steps
-from vlalign.train.evaluation.step_order import found_steps
+from vlalign.train.evaluation.steps import StepTask, StepVideo, found_steps, localize_steps
 
 
 def test_recall_equals_a_count_by_hand():

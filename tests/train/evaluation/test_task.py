@@ -34,18 +34,18 @@ class Toy(Task[ToySettings]):
     description = "letters of captions"
     settings_type = ToySettings
 
-    def ask(self, run, question, problems):
-        captions = of_split(read_captions(run.dataset.captions), question.split)
-        letters = "abcdefgh"[: question.settings.letters]
+    def evaluate(self, run, request, problems):
+        captions = of_split(read_captions(run.dataset.captions), request.split)
+        letters = "abcdefgh"[: request.settings.letters]
         counts = {letter: sum(c.caption.count(letter) for c in captions) for letter in letters}
         rows = ({"caption": c.caption} for c in captions)
         return TaskResult(measure(captions, captions, run.features), {"letters": counts}, rows, {"counts": counts})
 
-    def count(self, figures):
-        return counted(figures, "captions")
+    def count(self, metrics):
+        return counted(metrics, "captions")
 
-    def summary(self, figures):
-        yield f"letters: {figures['letters']}"
+    def summary(self, metrics):
+        yield f"letters: {metrics['letters']}"
 
     def page_functions(self):
         return {"loud": str.upper}
@@ -88,7 +88,7 @@ def test_every_task_has_a_page_beside_its_file():
 
 
 def test_the_tasks_and_their_help_need_no_torch():
-    program = "import sys, vlalign.train.evaluation.tasks, vlalign.train.cli.evaluate, vlalign.train.cli.search\n"
+    program = "import sys, vlalign.train.evaluation, vlalign.train.cli.evaluate, vlalign.train.cli.search\n"
     program += "sys.exit(bool({'torch', 'matplotlib', 'jinja2'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 

@@ -16,7 +16,7 @@ from vlalign.train.cli.evaluate import main as evaluate_main
 from vlalign.train.cli.search import main as search_main
 from vlalign.train.cli.train import main as train_main
 from vlalign.train.evaluation import TASKS
-from vlalign.train.evaluation.ask_vqa import accuracies
+from vlalign.train.evaluation.vqa import accuracies
 
 TYPES = {"all": 25.0, "other": 50.0, "what": 0.0}
 FIGURES = {

@@ -1,4 +1,7 @@
-"""Code that all drawings of a report share. Matplotlib is imported where a figure is drawn: that takes seconds."""
+"""Figures of reports as SVG: what all of them share.
+
+Tasks import this module. Matplotlib, which takes seconds, is imported where a figure is drawn.
+"""
 
 import functools
 import html
@@ -19,7 +22,7 @@ P = ParamSpec("P")
 def with_plain_texts(draw: Callable[P, str]) -> Callable[P, str]:
     """Decorate a function that draws, so that captions and names appear as they are.
 
-    Without Matplotlib, a line stands in place of the drawing.
+    Without Matplotlib, the figure is a line of text.
     """
 
     @functools.wraps(draw)
