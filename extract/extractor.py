@@ -21,10 +21,10 @@ from ..storage.records import EXACT, NVDEC, Profile, Weights
 from .decoding.kernels import Kernel
 from .decoding.log_mel import log_mel_of_all
 from .encoders import is_of_hub
-from .encoders.custom import is_own_encoder, read_own_encoder
+from .encoders.custom import is_custom_encoder, read_custom_encoder
 from .encoders.profile_checks import DECODINGS, PRECISIONS, VALUE_RANGES, check_extractable
 from .models import MODELS
-from .models.cuda_graphs import Recorded, can_record
+from .models.cuda_graphs import Recorded, supports_cuda_graphs
 from .models.network import Network
 from .models.weights import load_published, load_random, published_weights
 
@@ -55,7 +55,7 @@ class Extractor:
         check_extractable(self.profile)
 
     @property
-    def picture_type(self) -> torch.dtype:
+    def frame_dtype(self) -> torch.dtype:
         """The type of the frames: uint8, or float32 of 0 to 255 if the profile's kernel does not round."""
         return torch.uint8 if Kernel.of(self.profile.resize).is_rounded else torch.float32
 
@@ -64,7 +64,7 @@ class Extractor:
         """Compute the features of a batch of windows, or of a whole signal.
 
         Args:
-            frames: RGB [B, T, H, W, 3] of ``picture_type``, at the profile's size, or [B, H, W, 3] if its window is one
+            frames: RGB [B, T, H, W, 3] of ``frame_dtype``, at the profile's size, or [B, H, W, 3] if its window is one
                 frame. For sound: float mono samples [N] of -1..1 at the profile's rate, from time zero.
 
         Returns:
@@ -80,16 +80,16 @@ class Extractor:
             return torch.from_numpy(log_mel_of_all(frames.numpy()))
         window = () if profile.window == 1 else (profile.window,)
         if (
-            frames.dtype != self.picture_type
+            frames.dtype != self.frame_dtype
             or frames.ndim != 4 + len(window)
             or frames.shape[1:-3] != window
             or frames.shape[-1] != 3
         ):
-            kind, shape = str(self.picture_type).removeprefix("torch."), ["B", *map(str, window), "H", "W", "3"]
+            kind, shape = str(self.frame_dtype).removeprefix("torch."), ["B", *map(str, window), "H", "W", "3"]
             raise ValueError(
                 f"{profile.name}: frames must be {kind} [{', '.join(shape)}], got {frames.dtype} {list(frames.shape)}"
             )
-        if can_record(self.device) and self.network.has_many_kernels and len(frames) == self.batch_size:
+        if supports_cuda_graphs(self.device) and self.network.has_many_kernels and len(frames) == self.batch_size:
             rows = self._recorded(frames)
             if rows is not None:
                 return rows
@@ -125,8 +125,8 @@ def profile_of(name: str, weights: str) -> Profile:
     Raises:
         UserError: They name an encoder of a library that cannot be used.
     """
-    if is_own_encoder(weights):
-        return read_own_encoder(weights).profile
+    if is_custom_encoder(weights):
+        return read_custom_encoder(weights).profile
     if not is_hub_name(weights):
         return PROFILES[name]
     from .encoders.hub import HubEncoder  # transformers takes seconds to import
@@ -166,8 +166,8 @@ def load_extractor(
     if decoding not in DECODINGS or (decoding == NVDEC and torch_device.type != "cuda"):
         raise SettingError("decoding", decoding, f"on {torch_device}, expected exact or, on an NVIDIA GPU, nvdec")
     name = ALIASES.get(name, name)
-    if is_own_encoder(name):
-        own = read_own_encoder(name)
+    if is_custom_encoder(name):
+        own = read_custom_encoder(name)
         network, used = own.load()
         return _on_device(replace(own.profile, precision=precision, decoding=decoding), used, network, torch_device)
     if is_hub_name(name):

@@ -10,7 +10,7 @@ from ..storage.hub.names import is_hub_name, read_hub_name
 from ..storage.profiles import ALIASES, PROFILES, split_encoders
 from ..storage.records import EXACT
 from ..storage.remote.addresses import host_named
-from .encoders.custom import find_own_encoder, is_own_encoder
+from .encoders.custom import find_custom_encoder, is_custom_encoder
 
 PRETRAINED = "pretrained"
 
@@ -40,8 +40,8 @@ def known_encoders(
                 problem = f"its store would be called {hub.store!r}, like another one's; extract it by itself"
                 raise SettingError("features", encoder, problem)
             found[hub.store] = hub.text
-        elif is_own_encoder(encoder) and encoder not in PROFILES:
-            own = find_own_encoder(encoder, trusted)
+        elif is_custom_encoder(encoder) and encoder not in PROFILES:
+            own = find_custom_encoder(encoder, trusted)
             name = own.profile.name
             if name in found or name in PROFILES:
                 raise SettingError("features", encoder, f"its name {name!r} is another one's; give it one of its own")
@@ -128,7 +128,7 @@ class ExtractionSettings:
             UserError: The files of such an encoder are missing.
         """
         encoder = self.encoders[name]
-        if is_own_encoder(encoder):
+        if is_custom_encoder(encoder):
             return encoder
         if not is_hub_name(encoder):
             return self.weights.get(name, PRETRAINED)

@@ -33,7 +33,7 @@ OWN = "a temporary file or folder of this process, with a random name that only 
 PLACES = {
     "extract/decoding/webm_clip.py webm_clip": "in memory",
     "extract/decoding/ffmpeg_backend.py _memory_file": OWN,
-    "extract/decoding/frame_memory.py create": OWN,
+    "extract/decoding/process_link.py create_memory": OWN,
     "extract/decoding/process_link.py _start_connecting": OWN,
     "extract/decoding/process_link.py child_link": OWN,
     "extract/pipeline/download.py __init__": OWN,

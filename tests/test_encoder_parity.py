@@ -115,7 +115,7 @@ def test_other_pooling_is_noticed(folders, dataset, ours, theirs, name, monkeypa
     encoder = open_search(dataset.path, features=name_of(folders[name])).encoder
 
     def mean_of_tokens(tower, given, **options):
-        tokens = tower.processor(text=given, return_tensors="pt", truncation=True, max_length=tower.most_tokens)
+        tokens = tower.processor(text=given, return_tensors="pt", truncation=True, max_length=tower.max_tokens)
         return tower.model.get_text_features(**tokens).last_hidden_state.mean(dim=1)
 
     monkeypatch.setattr(HubTextTower, "_vectors", torch.inference_mode()(mean_of_tokens))

@@ -189,7 +189,7 @@ def test_an_extractor_waits_once_a_batch_for_its_rows(name, precision):
     with pretended() as gpu:
         extractor = load_extractor(name, weights="random", device="cuda", precision=precision)
         side, window = 224 if name.startswith(("clip", "slowfast")) else 64, extractor.profile.window
-        frames = torch.zeros(2, *([window] if window > 1 else []), side, side, 3, dtype=extractor.picture_type)
+        frames = torch.zeros(2, *([window] if window > 1 else []), side, side, 3, dtype=extractor.frame_dtype)
         gpu.counts.clear()
         extractor.features(frames)
     assert gpu.counts.waits == {"extract/extractor.py features: copy to the host": 1}

@@ -40,6 +40,8 @@ SAFE = {
 ALLOWED = {
     "extract/decoding/child.py": {
         "importlib.import_module": "modules of PyAV and NumPy",
+    },
+    "extract/decoding/confined_process.py": {
         "os.fork": "the confined decoder is forked from the process that opens files",
     },
     "extract/decoding/ffmpeg_backend.py": dict.fromkeys(

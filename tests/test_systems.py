@@ -44,26 +44,26 @@ import sys
 from pathlib import Path
 import numpy as np
 from vlalign.extract.decoding import sandbox
-from vlalign.extract.decoding.decode import Wanted
+from vlalign.extract.decoding.decode import FrameSpec
 from vlalign.extract.decoding.errors import VideoError
 from vlalign.extract.decoding.kernels import LIBSWSCALE
-from vlalign.extract.decoding.messages import LAST, PictureFollows, RowReady, SoundFollows
+from vlalign.extract.decoding.messages import LAST, Request, SoundFollows, ThumbnailFollows, WindowReady
 from vlalign.extract.decoding.process import DecodeProcess
 
-wanted = [Wanted(24, 1, 48, None, "none", LIBSWSCALE, None), Wanted(24, 4, 48, 32, "loop", LIBSWSCALE, None)]
-process = DecodeProcess(wanted)
+specs = [FrameSpec(24, 1, 48, None, "none", LIBSWSCALE, None), FrameSpec(24, 4, 48, 32, "loop", LIBSWSCALE, None)]
+process = DecodeProcess(specs)
 for path, without in [(sys.argv[1], ()), (sys.argv[1], ("PyAV",)), ("no_such.mp4", ()), (sys.argv[1], ())]:
-    process.start(Path(path), wanted, sound=True, without=without)
+    process.start(Request(path, specs, sound=True, without=without))
     message, digest, rows = None, hashlib.sha256(), 0
     try:
         while not isinstance(message, LAST):
             message = process.receive()
-            if isinstance(message, RowReady):
+            if isinstance(message, WindowReady):
                 frames = np.empty(message.shape, np.uint8)
                 process.take_frames(message, frames)
                 digest.update(frames.tobytes())
                 rows += 1
-            elif isinstance(message, PictureFollows | SoundFollows):
+            elif isinstance(message, ThumbnailFollows | SoundFollows):
                 digest.update(process.receive_bytes())
         print(type(message).__name__, rows, digest.hexdigest())
     except VideoError as error:
@@ -74,7 +74,7 @@ try:
 except VideoError as error:
     print(error.kind)
 process.close()
-print(len(sandbox.lacks()), file=sys.stderr)
+print(len(sandbox.missing_protections()), file=sys.stderr)
 """
 
 
@@ -86,7 +86,7 @@ def test_a_video_is_decoded_as_on_linux(system, tmp_path, short_video):
         command, cwd=tmp_path, env=environment_of(system, tmp_path), capture_output=True, text=True, check=False
     )
     assert there.returncode == 0, there.stderr
-    assert there.stdout == here.stdout and here.stdout.startswith("Finished "), here.stdout
+    assert there.stdout == here.stdout and here.stdout.startswith("DecodingFinished "), here.stdout
     assert there.stderr == "1\n"  # one line of what is lacking
 
 

@@ -15,7 +15,7 @@ from ...storage.dataset.folder import DatasetFolder
 from ...storage.hub.names import is_hub_name
 from ...storage.profiles import ALIASES, LOGMEL, PROFILES
 from ...storage.records import EXACT, NVDEC
-from ..encoders.custom import is_own_encoder
+from ..encoders.custom import is_custom_encoder
 from ..pipeline.dataset import extract_dataset
 from ..pipeline.runner import Runner
 from ..settings import PRETRAINED, ExtractionSettings, known_encoders
@@ -60,7 +60,7 @@ def settings_of(args: argparse.Namespace) -> ExtractionSettings:
             f"--dataset is missing: the name of a data set under {args.root}, or a new one with --videos FOLDER"
         )
     encoders = known_encoders(args.features, args.fps, trusted=args.trust)
-    if args.trust and not any(map(is_own_encoder, encoders.values())):
+    if args.trust and not any(map(is_custom_encoder, encoders.values())):
         problem = f"changes nothing: no profile of your own is among --features {args.features}; leave it out"
         raise SettingError("trust", args.trust[0], problem)
     names = [name for name, encoder in encoders.items() if not is_hub_name(encoder)]

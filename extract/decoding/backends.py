@@ -13,23 +13,23 @@ import av
 import numpy as np
 import PIL
 
-from .decord_backend import decord, decord_pictures, decord_reads_well
-from .ffmpeg_backend import can_use_ffmpeg, ffmpeg_pictures, ffmpeg_version
-from .frames import Decoding, Pictures
-from .images import IMAGE, pillow_pictures
-from .nvdec_backend import is_in_use, nvdec_pictures, nvdec_version
+from .decord_backend import decode_with_decord, decord, decord_reads_well
+from .ffmpeg_backend import can_use_ffmpeg, decode_with_ffmpeg, ffmpeg_version
+from .frames import DecodePass, Images
+from .images import IMAGE, decode_with_pillow
+from .kernels import Size
+from .nvdec_backend import decode_with_nvdec, is_in_use, nvdec_version
 from .probe import VideoInfo
-from .pyav_backend import pyav_pictures
-from .scaling import Size
-from .torchcodec_backend import torchcodec_pictures, torchcodec_reads_well, torchcodec_version
+from .pyav_backend import decode_with_pyav
+from .torchcodec_backend import decode_with_torchcodec, torchcodec_reads_well, torchcodec_version
 
-BACKENDS: dict[str, Callable[[Decoding, np.ndarray], Iterator[tuple[int, Pictures]]]] = {
-    "decord": decord_pictures,
-    "PyAV": pyav_pictures,
-    "ffmpeg": ffmpeg_pictures,
-    "torchcodec": torchcodec_pictures,
-    "NVDEC": nvdec_pictures,
-    "Pillow": pillow_pictures,
+BACKENDS: dict[str, Callable[[DecodePass, np.ndarray], Iterator[tuple[int, Images]]]] = {
+    "decord": decode_with_decord,
+    "PyAV": decode_with_pyav,
+    "ffmpeg": decode_with_ffmpeg,
+    "torchcodec": decode_with_torchcodec,
+    "NVDEC": decode_with_nvdec,
+    "Pillow": decode_with_pillow,
 }
 SILENT_BACKENDS = {"decord", "torchcodec"}
 """They paint over what they cannot decode and do not say so."""

@@ -15,7 +15,8 @@ from av.stream import Disposition, Stream
 from av.video.stream import VideoStream
 
 from .errors import VideoError, short_reason
-from .input_file import HandedFile
+from .input_file import InputFile
+from .sampling import MAX_SIDE_RATIO
 
 # Containers that hold frames themselves. Playlists and concat scripts are left out: they make FFmpeg open other files
 # or addresses, whatever the name of the file.
@@ -33,14 +34,11 @@ OWN_CLOCK_CONTAINERS = {"mpegts", "mpeg"}
 reads; for other containers, at the first stream of the file."""
 JOINED_CONTAINERS = OWN_CLOCK_CONTAINERS | {"ogg"}
 """Containers that may be put together from parts with clocks of their own. Ogg calls it chaining (RFC 3533, 4)."""
-LONGEST_JUMP_SECONDS, LONGEST_STEP_BACK_SECONDS = 10, Fraction(1, 10)
+MAX_JUMP_SECONDS, MAX_STEP_BACK_SECONDS = 10, Fraction(1, 10)
 """In these containers, a jump of a stream's clock by more than this begins another part.
 
 Source: fftools/ffmpeg.c (process_input).
 """
-MAX_SIDE_RATIO = 10
-"""Largest ratio of a frame's longer side to the shorter: a 1-pixel strip scaled to a short side of 224 would be
-hundreds of thousands of pixels long."""
 MAX_PIXELS = 50_000_000
 """Most pixels of a frame. 7680x4320 has 33 million."""
 
@@ -60,7 +58,7 @@ def open_video(path: Path) -> InputContainer:
         VideoError: There is no such file, or FFmpeg cannot read it.
     """
     try:
-        file = HandedFile(path)
+        file = InputFile(path)
     except OSError:
         raise VideoError("missing", "no such file") from None
     try:
@@ -72,7 +70,7 @@ def open_video(path: Path) -> InputContainer:
         raise VideoError("unreadable", short_reason(error)) from None
 
 
-def _format_of(file: HandedFile) -> str | None:
+def _format_of(file: InputFile) -> str | None:
     """Return "wav" for a WAV file; None where FFmpeg finds the format itself.
 
     FFmpeg 9 takes a WAV file whose samples repeat every 188 bytes, such as a pure tone, for MPEG-TS.
@@ -170,13 +168,13 @@ class _JoinedClock:
             dts = packet.dts + self._shift
             if self._last is not None:
                 jump, back = ((dts - self._next) * packet.time_base, (self._last - dts) * packet.time_base)
-                if jumped := abs(jump) > LONGEST_JUMP_SECONDS or back > LONGEST_STEP_BACK_SECONDS:
+                if jumped := abs(jump) > MAX_JUMP_SECONDS or back > MAX_STEP_BACK_SECONDS:
                     self._shift += self._next - dts
                     dts = self._next
             if packet.pts is not None:
                 if self._last is None:
                     self._delay = packet.pts - dts
-                elif abs(packet.pts + self._shift - dts) * packet.time_base > LONGEST_JUMP_SECONDS:
+                elif abs(packet.pts + self._shift - dts) * packet.time_base > MAX_JUMP_SECONDS:
                     # The first packet of a part may have no decoding time, and FFmpeg goes on with the last part's.
                     packet.pts = dts + self._delay - self._shift
             self._last, self._next = dts, dts + (packet.duration or self._ticks_of_frame)

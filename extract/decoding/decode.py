@@ -4,7 +4,6 @@ This runs in a child process (``process.py``), which imports neither torch nor a
 """
 
 import io
-import math
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -12,69 +11,20 @@ import numpy as np
 from PIL import Image
 
 from .backends import BACKENDS, SILENT_BACKENDS, choose_backends, version_of
-from .container import MAX_SIDE_RATIO
-from .errors import NotTrusted, VideoError
-from .frames import Decoding
-from .kernels import LIBSWSCALE, PILLOW, Kernel
+from .errors import DecoderRejected, VideoError
+from .frames import DecodePass
+from .kernels import PILLOW, Size
 from .nvdec_backend import is_in_use
-from .probe import LONGEST_VIDEO_SECONDS, VideoInfo
+from .probe import VideoInfo
 from .pyav_backend import STRICT_DECODERS
-from .sampling import num_windows, sample_frames, spread_frames
-from .scaling import Size
-from .windows import TAILS, Place, Row, Windows, new_place
+from .sampling import Allocate, FrameSpec, Window, WindowAssembler, new_array
 
 THUMBNAIL_POSITIONS = (0.1, 0.5, 0.9)
 THUMBNAIL_HEIGHT_PX = 90
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """The part of a profile that decoding needs. The fields are those of ``Profile``."""
-
-    fps: float | None
-    """None: one window, whose frames are spread over the whole video."""
-    window: int
-    short_side_px: int
-    crop_px: int | None
-    tail: str
-    resize: str = LIBSWSCALE
-    stride: int | None = None
-    """None: as long as the window."""
-
-    def __post_init__(self) -> None:
-        if self.window > 1 and self.tail not in TAILS:
-            raise ValueError(f"tail rule {self.tail!r}: expected {' or '.join(TAILS)}")
-
-    @property
-    def size(self) -> Size:
-        """The size to which frames are scaled."""
-        return Size(self.short_side_px, self.resize)
-
-    def sample(self, info: VideoInfo) -> np.ndarray:
-        """Return the frames to take of a video: [N] indices into ``info.pts``, ascending."""
-        if self.fps is None:
-            return spread_frames(len(info.pts), self.window)
-        return sample_frames(info.pts, info.end, info.time_base, self.fps)
-
-    @property
-    def most_rows(self) -> int:
-        """Number of rows of the longest video."""
-        if self.fps is None:
-            return 1
-        num_frames = math.ceil(self.fps * (LONGEST_VIDEO_SECONDS + 1)) + self.window
-        return num_windows(num_frames, self.window, self.stride or self.window) + 1
-
-    @property
-    def max_window_bytes(self) -> int:
-        """Size of a window of the longest frames that are decoded."""
-        kernel = Kernel.of(self.resize)
-        long_side_px = self.short_side_px * (1 if kernel.to_square else MAX_SIDE_RATIO)
-        num_pixels = self.crop_px**2 if self.crop_px else self.short_side_px * long_side_px
-        return self.window * num_pixels * 3 * np.dtype(kernel.dtype).itemsize
-
-
-@dataclass(frozen=True)
-class Picture:
+class DecodedThumbnail:
     """A thumbnail of the video."""
 
     seconds: float
@@ -82,14 +32,14 @@ class Picture:
 
 
 @dataclass(frozen=True)
-class Started:
+class DecodingStarted:
     """A decoder begins with the first frame. All rows and pictures before are void."""
 
     decoder: str
 
 
 @dataclass(frozen=True)
-class Finished:
+class DecodingFinished:
     """All rows and pictures have come."""
 
     decoder: str
@@ -105,40 +55,40 @@ class Finished:
     """What is unusual about a file that is whole, and what was done about it; empty if nothing is."""
 
 
-Part = Row | Picture | Started | Finished
+DecodeEvent = Window | DecodedThumbnail | DecodingStarted | DecodingFinished
 
 
 def decode_video(
     info: VideoInfo,
-    wanted: list[Wanted],
+    specs: list[FrameSpec],
     *,
     without: Sequence[str] = (),
-    beat: Callable[[], None] = lambda: None,
-    place: Place = new_place,
-) -> Iterator[Part]:
-    """Yield the rows of each of ``wanted``, in order, a few thumbnails, and ``Finished``.
+    heartbeat: Callable[[], None] = lambda: None,
+    allocate: Allocate = new_array,
+) -> Iterator[DecodeEvent]:
+    """Yield the windows of each of ``specs``, in order, a few thumbnails, and ``DecodingFinished``.
 
     Frames are held for one window only.
 
     Args:
         info: The probed video.
-        wanted: What each profile needs.
+        specs: What each profile needs.
         without: Decoders not to use.
-        beat: Called for each decoded frame.
-        place: Returns the memory for each row.
+        heartbeat: Called for each decoded frame.
+        allocate: Returns the memory for each window.
 
     Raises:
         VideoError: No decoder gets a picture out of the file.
     """
-    plan = _Plan(info, wanted, place)
+    plan = _Plan(info, specs, allocate)
     failures: list[VideoError] = []
     remark = "it did not survive the file" if "NVDEC" in without and is_in_use() else ""
     for backend in choose_backends(info, plan.sizes, without):
         try:
-            yield Started(backend)
-            yield from _decode_with(backend, plan, beat, remark)
+            yield DecodingStarted(backend)
+            yield from _decode_with(backend, plan, heartbeat, remark)
             return
-        except NotTrusted as error:
+        except DecoderRejected as error:
             if backend == "NVDEC":
                 remark = str(error)
         except VideoError as error:
@@ -151,42 +101,42 @@ def decode_video(
 class _Plan:
     """The frames to take, for which profiles, in which sizes, and where to put them."""
 
-    def __init__(self, info: VideoInfo, wanted: list[Wanted], place: Place, strict: bool = True) -> None:
+    def __init__(self, info: VideoInfo, specs: list[FrameSpec], allocate: Allocate, strict: bool = True) -> None:
         self.info = info
-        self.place = place
+        self.allocate = allocate
         self.strict = strict
-        self.wanted = wanted
-        self.samples = [w.sample(info) for w in wanted]
+        self.specs = specs
+        self.samples = [spec.sample(info.pts, info.end, info.time_base) for spec in specs]
         self.indices = np.unique(np.concatenate(self.samples))
-        self.sizes = sorted({w.size for w in wanted}, reverse=True)
-        if not any(size.is_for_people for size in self.sizes):
+        self.sizes = sorted({spec.size for spec in specs}, reverse=True)
+        if not any(size.suits_thumbnails for size in self.sizes):
             self.sizes.append(Size(THUMBNAIL_HEIGHT_PX, PILLOW))  # from RGB, as such kernels scale
-        self.size_of_thumbnails = max(i for i, size in enumerate(self.sizes) if size.is_for_people)
+        self.size_of_thumbnails = max(i for i, size in enumerate(self.sizes) if size.suits_thumbnails)
         last = len(self.indices) - 1
         self.thumbnails = {int(self.indices[int(position * last + 0.5)]) for position in THUMBNAIL_POSITIONS}
 
 
-def _decode_with(backend: str, plan: _Plan, beat: Callable[[], None], remark: str) -> Iterator[Part]:
+def _decode_with(backend: str, plan: _Plan, heartbeat: Callable[[], None], remark: str) -> Iterator[DecodeEvent]:
     partial = [plan.info.missing] if plan.info.missing else []
-    decoding, num_absent = yield from _pass(backend, plan, beat)
+    decoding, num_absent = yield from _pass(backend, plan, heartbeat)
     num_damaged = decoding.num_damaged
     if num_damaged and backend == "PyAV" and plan.info.codec in STRICT_DECODERS:
         # After damage, a strict decoder shows nothing until the next key frame. Another decoder shows what it can.
         plan.strict = False
-        yield Started(backend)
-        decoding, num_absent = yield from _pass(backend, plan, beat)
+        yield DecodingStarted(backend)
+        decoding, num_absent = yield from _pass(backend, plan, heartbeat)
     if num_absent:
-        plan, missing = _plan_for_delivered(backend, plan, beat)
+        plan, missing = _plan_for_delivered(backend, plan, heartbeat)
         partial += missing
-        yield Started(backend)
-        decoding, num_absent = yield from _pass(backend, plan, beat)
+        yield DecodingStarted(backend)
+        decoding, num_absent = yield from _pass(backend, plan, heartbeat)
         if num_absent:
             raise VideoError("unreadable", f"{backend} returns other frames each time that it reads the file")
     if num_damaged := max(num_damaged, decoding.num_damaged):
         partial.append(f"{num_damaged:,} frames or packets are damaged, says the decoder")
     if backend in SILENT_BACKENDS:
         partial.append(f"{backend} decoded it, which does not say what is damaged; no other decoder could")
-    yield Finished(
+    yield DecodingFinished(
         decoder=version_of(backend),
         duration_seconds=plan.info.duration_seconds,
         partial="; ".join(partial),
@@ -196,12 +146,12 @@ def _decode_with(backend: str, plan: _Plan, beat: Callable[[], None], remark: st
     )
 
 
-def _plan_for_delivered(backend: str, plan: _Plan, beat: Callable[[], None]) -> tuple[_Plan, list[str]]:
+def _plan_for_delivered(backend: str, plan: _Plan, heartbeat: Callable[[], None]) -> tuple[_Plan, list[str]]:
     """Choose frames again, among those that really come; return the plan and what is missing.
 
     Some frames are not what their packets promised. Which ones come is known only after a pass over all of them.
     """
-    info, counting = plan.info, Decoding(plan.info, [], plan.strict, beat=beat)
+    info, counting = plan.info, DecodePass(plan.info, [], plan.strict, heartbeat=heartbeat)
     for _ in BACKENDS[backend](counting, np.arange(len(info.pts))):
         pass
     if info.timed or info.delayed:
@@ -215,40 +165,34 @@ def _plan_for_delivered(backend: str, plan: _Plan, beat: Callable[[], None]) -> 
     missing = []
     if info.by_fields and not counting.num_damaged and 2 * len(pts) >= len(info.pts):
         end = info.end if info.timed or info.delayed else int(pts[-1] + info.pts[1] - info.pts[0])
-        return _Plan(replace(info, pts=pts, end=end), plan.wanted, plan.place, plan.strict), missing
+        return _Plan(replace(info, pts=pts, end=end), plan.specs, plan.allocate, plan.strict), missing
     num_came = len(counting.delivered) if info.unordered else len(pts)
     if num_came < np.sum(info.pts >= 0):
         missing.append(f"{num_came:,} of {len(info.pts):,} frames could be decoded")
     later = info.pts[info.pts > pts[-1]]
     end = min(int(later[0]), int(pts[-1] + np.median(np.diff(info.pts)))) if len(later) else info.end
-    return _Plan(replace(info, pts=pts, end=end), plan.wanted, plan.place, plan.strict), missing
+    return _Plan(replace(info, pts=pts, end=end), plan.specs, plan.allocate, plan.strict), missing
 
 
-def _pass(backend: str, plan: _Plan, beat: Callable[[], None]) -> Generator[Part, None, tuple[Decoding, int]]:
-    """Yield the rows and thumbnails of one pass; return how it went, and how many wanted frames did not come."""
-    decoding = Decoding(plan.info, plan.sizes, plan.strict, beat=beat)
+def _pass(
+    backend: str, plan: _Plan, heartbeat: Callable[[], None]
+) -> Generator[DecodeEvent, None, tuple[DecodePass, int]]:
+    """Yield the windows and thumbnails of one pass; return how it went, and how many wanted frames did not come."""
+    decoding = DecodePass(plan.info, plan.sizes, plan.strict, heartbeat=heartbeat)
     windows = [
-        Windows(
-            index,
-            indices,
-            window=w.window,
-            stride=w.stride or w.window,
-            crop_px=w.crop_px,
-            tail=w.tail,
-            fps=w.fps or 0,  # a window over the whole video is full, and needs no tail
-            cuts_to_even=Kernel.of(w.resize).cuts_to_even,
-            place=plan.place,
-        )
-        for index, (w, indices) in enumerate(zip(plan.wanted, plan.samples, strict=True))
+        WindowAssembler(index, spec, indices, plan.allocate)
+        for index, (spec, indices) in enumerate(zip(plan.specs, plan.samples, strict=True))
     ]
-    size_indices = [plan.sizes.index(wanted.size) for wanted in plan.wanted]
+    size_indices = [plan.sizes.index(spec.size) for spec in plan.specs]
     num_absent = len(plan.indices)
     for index, pictures in BACKENDS[backend](decoding, plan.indices):
         num_absent -= 1
         for window, size_index in zip(windows, size_indices, strict=True):
             yield from window.add(index, pictures[size_index])
         if index in plan.thumbnails:
-            yield Picture(float(plan.info.pts[index] * plan.info.time_base), _jpeg(pictures[plan.size_of_thumbnails]))
+            yield DecodedThumbnail(
+                float(plan.info.pts[index] * plan.info.time_base), _jpeg(pictures[plan.size_of_thumbnails])
+            )
     for window in windows:
         yield from window.finish()
     return decoding, num_absent

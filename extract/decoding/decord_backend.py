@@ -1,4 +1,4 @@
-"""Pictures by decord, for files that it is known to read well: it is silently wrong on some others."""
+"""Frames by decord, for files that it is known to read well: it is silently wrong on some others."""
 
 from array import array
 from collections.abc import Iterator
@@ -7,13 +7,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from .container import first_frame
-from .errors import NotTrusted, short_reason
-from .frames import Decoding, Pictures
-from .kernels import LIBSWSCALE
+from .errors import DecoderRejected, short_reason
+from .frames import DecodePass, Images
+from .kernels import LIBSWSCALE, Size, scaled_size
 from .probe import VideoInfo
-from .rotation import upright_filters
-from .sampling import scaled_size
-from .scaling import Size
+from .scaling import upright_filters
 
 if TYPE_CHECKING:
     import decord
@@ -53,18 +51,18 @@ def decord_reads_well(info: VideoInfo, sizes: list[Size]) -> bool:
     return first is not None and not upright_filters(first) and first.format.name in ("yuv420p", "yuvj420p")
 
 
-def decord_pictures(decoding: Decoding, wanted: np.ndarray) -> Iterator[tuple[int, Pictures]]:
-    """Yield (index, pictures) for each wanted frame, like ``pyav_pictures``, in one size.
+def decode_with_decord(decoding: DecodePass, wanted: np.ndarray) -> Iterator[tuple[int, Images]]:
+    """Yield (index, pictures) for each wanted frame, like ``decode_with_pyav``, in one size.
 
     Raises:
-        NotTrusted: decord reads the file differently from its packets.
+        DecoderRejected: decord reads the file differently from its packets.
     """
     info = decoding.info
     height, width = scaled_size(info.height, info.width, decoding.sizes[0].short_side_px)
     try:
         reader = decord.VideoReader(str(info.path.absolute()), num_threads=1, height=height, width=width)
         if len(reader) != len(info.pts):
-            raise NotTrusted(f"decord finds {len(reader)} frames, the packets are {len(info.pts)}")
+            raise DecoderRejected(f"decord finds {len(reader)} frames, the packets are {len(info.pts)}")
         _compare_times(reader, info)
         still_bytes = max(STILL_PACKET_SHARE * np.median(info.packet_bytes), STILL_PACKET_BYTES)
         last_index, last_picture = -2, np.empty(0)
@@ -74,19 +72,19 @@ def decord_pictures(decoding: Decoding, wanted: np.ndarray) -> Iterator[tuple[in
                 # If decord cannot decode a frame, it returns the one before and says nothing.
                 follows = last_index == index - 1
                 if follows and info.packet_bytes[index] > still_bytes and np.array_equal(picture, last_picture):
-                    raise NotTrusted(f"decord repeats frame {index - 1} in place of frame {index}")
+                    raise DecoderRejected(f"decord repeats frame {index - 1} in place of frame {index}")
                 last_index, last_picture = index, picture
-                decoding.beat()
+                decoding.heartbeat()
                 yield index, [picture]
     except (decord.DECORDError, RuntimeError, UnicodeError) as error:
-        raise NotTrusted(f"decord: {short_reason(error)}") from None
+        raise DecoderRejected(f"decord: {short_reason(error)}") from None
     decoding.delivered = array("q", info.pts.tolist())
 
 
 def _compare_times(reader: "decord.VideoReader", info: VideoInfo) -> None:
-    """Raise ``NotTrusted`` if decord's times, from the first frame on, are not those of the packets."""
+    """Raise ``DecoderRejected`` if decord's times, from the first frame on, are not those of the packets."""
     seconds = reader.get_frame_timestamp(np.arange(len(info.pts)))[:, 0].astype(float)
     expected = info.pts.astype(float) * float(info.time_base)
     worst = np.abs((seconds - seconds[0]) - (expected - expected[0])).max()
     if worst > 0.5 * info.duration_seconds / len(info.pts):
-        raise NotTrusted(f"decord's times are up to {worst:.2f} s off")
+        raise DecoderRejected(f"decord's times are up to {worst:.2f} s off")

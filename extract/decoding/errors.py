@@ -18,7 +18,7 @@ class VideoError(VlalignError):
         return VideoError, (self.kind, str(self))
 
 
-class NotTrusted(Exception):
+class DecoderRejected(Exception):
     """A decoder read a file differently from its packets, or failed where others may not."""
 
 

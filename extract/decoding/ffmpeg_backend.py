@@ -1,4 +1,4 @@
-"""Pictures by the ffmpeg program, if it is installed. It may be another version than PyAV's, with other codecs."""
+"""Frames by the ffmpeg program, if it is installed. It may be another version than PyAV's, with other codecs."""
 
 import os
 import re
@@ -20,7 +20,7 @@ from ...storage.common.system import IS_LINUX, limit
 from . import sandbox
 from .container import OWN_CLOCK_CONTAINERS, SAFE_OPENING, first_frame, open_video, time_base_of, video_stream
 from .errors import VideoError, short_reason
-from .frames import Decoding, Pictures, frames_in_order
+from .frames import DecodePass, Images, frames_in_order
 
 if TYPE_CHECKING:
     import ffmpeg
@@ -30,8 +30,8 @@ else:
     except ImportError:  # vlalign is not installed, only on the import path
         ffmpeg = None
 
-COMPLAINTS = ("[error]", "[fatal]", "corrupt decoded frame")
-MAX_COMPLAINTS_BYTES = 1 << 20
+DAMAGE_WORDS = ("[error]", "[fatal]", "corrupt decoded frame")
+MAX_LOG_BYTES = 1 << 20
 PT_INTERP, LIBRARY = 3, re.compile(r"^\t(?:.* => )?(/.+) \(0x", re.MULTILINE)
 LOADERS_CACHE = "/etc/ld.so.cache"
 
@@ -47,12 +47,12 @@ def ffmpeg_program() -> str | None:
 
 
 @dataclass
-class Running:
+class FfmpegProcess:
     """The program at work on a video."""
 
     pictures: IO[bytes]
     """Its output: raw video in NUT."""
-    complaints: BinaryIO
+    log: BinaryIO
     """A file in memory that gets what it prints."""
     process: subprocess.Popen[bytes] | None = None
     """None if another process has started it, and ends it."""
@@ -60,18 +60,20 @@ class Running:
     def close(self) -> None:
         """End the program, if it is this process's."""
         self.pictures.close()
-        self.complaints.close()
+        self.log.close()
         if self.process:
             self.process.kill()
             self.process.wait()
 
 
-Start = Callable[[Path, int, int | None], Running]
+Start = Callable[[Path, int, int | None], FfmpegProcess]
 """Starts the program: the video, the stream's number, and the seconds that are added to the file's own times (None: the
 program chooses the times)."""
 
 
-def start(path: Path, stream: int, later_seconds: int | None, *, processor_seconds: float | None = None) -> Running:
+def start(
+    path: Path, stream: int, later_seconds: int | None, *, processor_seconds: float | None = None
+) -> FfmpegProcess:
     """Start the program, confined: it reads ``path``, can start no other program, and ends with this process.
 
     Raises:
@@ -84,7 +86,7 @@ def start(path: Path, stream: int, later_seconds: int | None, *, processor_secon
         .global_args("-v", "level+warning", "-nostdin", "-threads", "1")
         .compile()
     )
-    complaints = _memory_file()
+    log = _memory_file()
     try:
         program = Path(ffmpeg_program() or "").resolve(strict=True)
         files = program_files(program) if IS_LINUX else ([], [])
@@ -94,15 +96,15 @@ def start(path: Path, stream: int, later_seconds: int | None, *, processor_secon
             executable=program,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
-            stderr=complaints,
+            stderr=log,
             preexec_fn=partial(_confine, os.getpid(), path, files, processor_seconds) if IS_LINUX else None,
             restore_signals=not IS_LINUX,
         )
     except (OSError, subprocess.SubprocessError) as error:
-        complaints.close()
+        log.close()
         raise VideoError("unreadable", f"the ffmpeg program cannot be started ({short_reason(error)})") from None
     assert process.stdout is not None  # a pipe
-    return Running(process.stdout, complaints, process)
+    return FfmpegProcess(process.stdout, log, process)
 
 
 def _confine(parent: int, path: Path, files: tuple[list[str], list[str]], processor_seconds: float | None) -> None:
@@ -145,7 +147,7 @@ def program_files(program: Path) -> tuple[list[str], list[str]]:
 
 
 def _memory_file() -> BinaryIO:
-    return os.fdopen(os.memfd_create("complaints"), "w+b") if hasattr(os, "memfd_create") else tempfile.TemporaryFile()
+    return os.fdopen(os.memfd_create("log"), "w+b") if hasattr(os, "memfd_create") else tempfile.TemporaryFile()
 
 
 @cache
@@ -156,8 +158,8 @@ def ffmpeg_version() -> str:
     return words[2].decode(errors="replace") if len(words) > 2 else "unknown"
 
 
-def ffmpeg_pictures(decoding: Decoding, wanted: np.ndarray) -> Iterator[tuple[int, Pictures]]:
-    """Yield (index, pictures) for each wanted frame, like ``pyav_pictures``.
+def decode_with_ffmpeg(decoding: DecodePass, wanted: np.ndarray) -> Iterator[tuple[int, Images]]:
+    """Yield (index, pictures) for each wanted frame, like ``decode_with_pyav``.
 
     The program sends its decoded frames with their times, in a NUT stream of raw video.
 
@@ -181,9 +183,9 @@ def ffmpeg_pictures(decoding: Decoding, wanted: np.ndarray) -> Iterator[tuple[in
             shifted = info.offset * info.time_base + later_seconds if own_times else 0
             offset = round(shifted / time_base)
             yield from frames_in_order(decoding, wanted, container, time_base, offset, skip=False, colours=colours)
-        program.complaints.seek(0)
-        lines = program.complaints.read(MAX_COMPLAINTS_BYTES).decode(errors="replace").splitlines()
-        decoding.num_damaged += sum(any(words in line for words in COMPLAINTS) for line in lines)
+        program.log.seek(0)
+        lines = program.log.read(MAX_LOG_BYTES).decode(errors="replace").splitlines()
+        decoding.num_damaged += sum(any(words in line for words in DAMAGE_WORDS) for line in lines)
     except (FFmpegError, ValueError) as error:
         raise VideoError("unreadable", f"the ffmpeg program returns nothing for it ({short_reason(error)})") from None
     finally:

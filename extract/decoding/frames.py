@@ -19,9 +19,9 @@ from av.video.stream import VideoStream
 
 from .container import demuxed, video_stream
 from .errors import VideoError, short_reason
+from .kernels import Size
 from .probe import VideoInfo
-from .rotation import upright_filters
-from .scaling import Scaler, Size, take_known_colours
+from .scaling import Scaler, set_known_colours, upright_filters
 
 LOGGING_CODECS = {"hevc"}
 """Their decoders mark no frame as damaged; they only log what they find."""
@@ -30,23 +30,23 @@ SKIPPING_CODECS = {"h264", "hevc", "mpeg4", "mpeg2video"}
 DAMAGED_PACKET = (FFmpegError, ValueError, UnicodeError, AttributeError, IndexError)
 """Errors that PyAV raises for packets of damaged files; all of these were seen."""
 
-Pictures = list[np.ndarray]
+Images = list[np.ndarray]
 """An upright picture, [H, W, 3] RGB, in each of the sizes."""
 Frame = TypeVar("Frame", av.VideoFrame, av.AudioFrame)
 
 
 @dataclass(kw_only=True)
-class Tally:
+class DecodeProgress:
     """The progress of a decoding, and the damage that it met."""
 
-    beat: Callable[[], None] = lambda: None
+    heartbeat: Callable[[], None] = lambda: None
     """Called for each decoded frame."""
     num_damaged: int = 0
     """Frames that the decoder itself calls corrupt, and packets that it could not read."""
 
 
 @dataclass
-class Decoding(Tally):
+class DecodePass(DecodeProgress):
     """One pass over a video's frames."""
 
     info: VideoInfo
@@ -60,13 +60,13 @@ class Decoding(Tally):
     def count(self, time: int) -> None:
         """Note a frame that came at ``time``, in ticks."""
         self.delivered.append(time)
-        self.beat()
+        self.heartbeat()
 
 
 class _Clock:
     """The time of each frame, in the video's ticks, by whatever times the frames have."""
 
-    def __init__(self, decoding: Decoding, time_base: Fraction, offset: int) -> None:
+    def __init__(self, decoding: DecodePass, time_base: Fraction, offset: int) -> None:
         self._decoding, self._info = decoding, decoding.info
         self._time_base, self._offset = time_base, offset
         self._step = int(self._info.end - self._info.pts[-1])
@@ -107,7 +107,7 @@ class _Clock:
 
 
 def frames_in_order(
-    decoding: Decoding,
+    decoding: DecodePass,
     wanted: np.ndarray,
     container: InputContainer,
     time_base: Fraction,
@@ -116,7 +116,7 @@ def frames_in_order(
     skip: bool,
     colours: tuple[int, int] | None = None,
     context: VideoCodecContext | None = None,
-) -> Iterator[tuple[int, Pictures]]:
+) -> Iterator[tuple[int, Images]]:
     """Yield (index, pictures) for each wanted frame that comes.
 
     Args:
@@ -152,7 +152,7 @@ def frames_in_order(
         if (index := remaining.pop(time, None)) is not None:
             if colours:
                 frame.colorspace, frame.color_range = colours
-            take_known_colours(frame)
+            set_known_colours(frame)
             yield index, [scaler(frame, upright) for scaler in scalers]
         if time >= last_wanted and not remaining:
             # A frame that others were made from may be shown after them. It says itself whether it is damaged.
@@ -161,7 +161,7 @@ def frames_in_order(
 
 
 def _with_times(
-    decoding: Decoding, clock: _Clock, frames: Iterator[av.VideoFrame]
+    decoding: DecodePass, clock: _Clock, frames: Iterator[av.VideoFrame]
 ) -> Iterator[tuple[int, av.VideoFrame]]:
     """Count frames and their damage; leave out those that should have a time and have none."""
     for frame in frames:
@@ -183,7 +183,7 @@ def _last_of_each_time(frames: Iterator[tuple[int, av.VideoFrame]]) -> Iterator[
 
 
 def decoded_frames(
-    tally: Tally,
+    progress: DecodeProgress,
     container: InputContainer,
     stream: VideoStream,
     context: VideoCodecContext,
@@ -192,7 +192,7 @@ def decoded_frames(
     """Yield the frames of a video stream in order; count and skip packets that cannot be decoded.
 
     Args:
-        tally: Counts damage.
+        progress: Counts damage.
         container: The opened video.
         stream: Its pictures.
         context: The decoder.
@@ -202,37 +202,39 @@ def decoded_frames(
     Raises:
         VideoError: Decoding ran out of memory.
     """
-    for packet in _packets(tally, container, stream):
+    for packet in _packets(progress, container, stream):
         if packet is None:
-            yield from _flush(tally, context.decode)
+            yield from _flush(progress, context.decode)
             continue
         if needed is not None and packet.pts is not None:
             context.skip_frame = "DEFAULT" if packet.pts in needed else "NONREF"
-        yield from _decode(tally, context.name, context.decode, packet)
+        yield from _decode(progress, context.name, context.decode, packet)
 
 
-def decoded_sound(tally: Tally, container: InputContainer, stream: AudioStream) -> Iterator[av.AudioFrame]:
+def decoded_sound(progress: DecodeProgress, container: InputContainer, stream: AudioStream) -> Iterator[av.AudioFrame]:
     """Yield the frames of a sound stream in order; count and skip packets that cannot be decoded.
 
     Raises:
         VideoError: Decoding ran out of memory.
     """
     context = stream.codec_context
-    for packet in _packets(tally, container, stream):
+    for packet in _packets(progress, container, stream):
         if packet is None:
-            yield from _flush(tally, context.decode)
+            yield from _flush(progress, context.decode)
         else:
-            yield from _decode(tally, context.name, context.decode, packet)
+            yield from _decode(progress, context.name, context.decode, packet)
 
 
-def _packets(tally: Tally, container: InputContainer, stream: VideoStream | AudioStream) -> Iterator[Packet | None]:
+def _packets(
+    progress: DecodeProgress, container: InputContainer, stream: VideoStream | AudioStream
+) -> Iterator[Packet | None]:
     """Yield packets, and None whenever the decoder should return what it holds back; the last item is None."""
     packets = demuxed(container, [stream])
     while True:
         try:
             packet = next(packets, None)
         except (FFmpegError, ValueError, UnicodeError):
-            tally.num_damaged += 1  # the rest of the file cannot be read
+            progress.num_damaged += 1  # the rest of the file cannot be read
             packet = None
         if packet is None:
             yield None
@@ -241,17 +243,19 @@ def _packets(tally: Tally, container: InputContainer, stream: VideoStream | Audi
             yield packet
 
 
-def _decode(tally: Tally, codec: str, decode: Callable[[Packet | None], list[Frame]], packet: Packet) -> list[Frame]:
+def _decode(
+    progress: DecodeProgress, codec: str, decode: Callable[[Packet | None], list[Frame]], packet: Packet
+) -> list[Frame]:
     try:
         with _logged_errors(codec) as errors:
             frames = decode(packet)
-        tally.num_damaged += bool(errors)
+        progress.num_damaged += bool(errors)
         return frames
     except MemoryError as error:
         raise VideoError("out_of_memory", short_reason(error)) from None
     except DAMAGED_PACKET:
-        tally.num_damaged += 1
-        tally.beat()
+        progress.num_damaged += 1
+        progress.heartbeat()
         return []
 
 
@@ -269,12 +273,12 @@ def _logged_errors(codec: str) -> Iterator[list[tuple[int, str, str]]]:
         av.logging.set_level(None)
 
 
-def _flush(tally: Tally, decode: Callable[[Packet | None], list[Frame]]) -> list[Frame]:
+def _flush(progress: DecodeProgress, decode: Callable[[Packet | None], list[Frame]]) -> list[Frame]:
     """Return the frames that the decoder still holds back."""
     try:
         return decode(None)
     except EOFError:
         return []
     except (FFmpegError, ValueError):
-        tally.num_damaged += 1
+        progress.num_damaged += 1
         return []

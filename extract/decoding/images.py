@@ -21,7 +21,7 @@ from PIL import ExifTags, Image
 from ...storage.dataset.media_types import IMAGE_SUFFIXES
 from .container import MAX_PIXELS, check_size
 from .errors import VideoError, short_reason
-from .frames import Decoding, Pictures
+from .frames import DecodePass, Images
 from .input_file import num_bytes_of, open_file
 from .probe import VideoInfo
 from .scaling import Scaler
@@ -93,8 +93,8 @@ def read_image(path: Path) -> np.ndarray:
             raise VideoError("unreadable", short_reason(error)) from None
 
 
-def pillow_pictures(decoding: Decoding, wanted: np.ndarray) -> Iterator[tuple[int, Pictures]]:
-    """Yield the one frame of an image, like ``pyav_pictures``.
+def decode_with_pillow(decoding: DecodePass, wanted: np.ndarray) -> Iterator[tuple[int, Images]]:
+    """Yield the one frame of an image, like ``decode_with_pyav``.
 
     Raises:
         VideoError: The image cannot be read.

@@ -21,10 +21,10 @@ OF_THE_PATH = (errno.ELOOP, errno.ENAMETOOLONG, errno.ENXIO)
 """Errors of opening that no other try changes: the path leads nowhere, or to a socket."""
 _descriptors: dict[Path, int] = {}
 _read_errors: list[OSError] = []
-"""The first error of ``HandedFile.read`` since ``take``, if any."""
+"""The first error of ``InputFile.read`` since ``take``, if any."""
 
 
-class HandedFile(io.RawIOBase):
+class InputFile(io.RawIOBase):
     """The bytes of a file, with a read position of its own however often the file is open."""
 
     def __init__(self, path: Path) -> None:
@@ -92,7 +92,7 @@ def open_file(path: Path) -> io.BufferedReader:
     Raises:
         OSError: There is no such regular file.
     """
-    return io.BufferedReader(HandedFile(path))
+    return io.BufferedReader(InputFile(path))
 
 
 def num_bytes_of(descriptor: int) -> int:

@@ -34,7 +34,7 @@ KERNELS = (
     ),
 )
 """The values of ``Profile.resize`` that can be computed."""
-KERNELS_IN_WORDS = (
+KERNELS_HELP = (
     f"{LIBSWSCALE!r} or {LIBSWSCALE_BICUBIC!r}; or {', '.join(NAMES)} with ', {BY_PILLOW}' or ', {BY_TORCHVISION}', "
     f"then any of {SQUARE!r}, {UNROUNDED!r} ({BY_TORCHVISION} only) and {CUT_TO_EVEN!r}, in this order"
 )
@@ -62,7 +62,7 @@ class Kernel(NamedTuple):
     def of(cls, resize: str) -> "Kernel":
         """Return the parts of a text. Raises ``ValueError`` if it is none of ``KERNELS``."""
         if resize not in KERNELS:
-            raise ValueError(f"resize {resize!r}: expected {KERNELS_IN_WORDS}")
+            raise ValueError(f"resize {resize!r}: expected {KERNELS_HELP}")
         uncut = resize.removesuffix(CUT_TO_EVEN)
         rounded = uncut.removesuffix(UNROUNDED)
         name, by = rounded.removesuffix(SQUARE).split(", ")
@@ -82,6 +82,53 @@ class Kernel(NamedTuple):
                 rows = _scaled_rows(np.moveaxis(picture, axis, 0), size, self.name, is_rounded=self.is_rounded)
                 picture = np.moveaxis(rows, 0, axis)
         return np.ascontiguousarray(picture, dtype=self.dtype)
+
+
+def scaled_size(height: int, width: int, short_side_px: int) -> tuple[int, int]:
+    """Return (height, width) with the given short side and the other in proportion, truncated to whole pixels.
+
+    480x640, short side 224  ->  224x298
+    """
+    if height >= width:
+        return int(height * short_side_px / width), short_side_px
+    return short_side_px, int(width * short_side_px / height)
+
+
+def centre_crop(height: int, width: int, crop_px: int, *, to_even: bool = False) -> tuple[int, int]:
+    """Return (top, left) of the centre square.
+
+    5x9, crop 2  ->  (1, 3); to even  ->  (2, 4)
+
+    Args:
+        height: Of the picture.
+        width: Of the picture.
+        crop_px: Side of the square.
+        to_even: Where two pixels are equally near, take the even one (torchvision's ``center_crop``), not the lower.
+    """
+    if to_even:
+        return round((height - crop_px) / 2), round((width - crop_px) / 2)
+    return (height - crop_px) // 2, (width - crop_px) // 2
+
+
+class Size(NamedTuple):
+    """The shorter side of a picture in pixels, and the kernel that scales to it."""
+
+    short_side_px: int
+    resize: str = LIBSWSCALE
+
+    @property
+    def suits_thumbnails(self) -> bool:
+        """True if pictures keep their shape and are bytes, as thumbnails must."""
+        kernel = Kernel.of(self.resize)
+        return kernel.is_rounded and not kernel.to_square
+
+    def shape(self, height: int, width: int) -> tuple[int, int]:
+        """Return (height, width) of the picture that an upright frame of this size gives."""
+        side = self.short_side_px
+        return (side, side) if Kernel.of(self.resize).to_square else scaled_size(height, width, side)
+
+
+# The arithmetic
 
 
 def _triangle(x: np.ndarray) -> np.ndarray:

@@ -1,7 +1,7 @@
 """The requests to a decoder process and its answers, as JSON over a socket.
 
 An answer comes from a process that holds a file of unknown origin. ``parse`` accepts it only if it has the expected
-fields and types; the receiver checks the values. Both raise ``Nonsense``.
+fields and types; the receiver checks the values. Both raise ``InvalidMessage``.
 """
 
 import json
@@ -9,14 +9,14 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, get_args, get_type_hints
 
-from .container import MAX_SIDE_RATIO
-from .decode import Finished, Started, Wanted
-from .sound import Heard
+from .decode import DecodingFinished, DecodingStarted
+from .sampling import MAX_SIDE_RATIO, FrameSpec
+from .sound import SoundFinished
 
 MAX_TEXT, MAX_LIST, MAX_INT = 1 << 16, 64, 1 << 53
 
 
-class Nonsense(ValueError):
+class InvalidMessage(ValueError):
     """An answer that no decoder gives."""
 
 
@@ -25,13 +25,16 @@ class Request:
     """A request to decode a file."""
 
     path: str
-    wanted: list[Wanted]
+    specs: list[FrameSpec]
+    """What each picture profile needs; empty for none."""
     sound: bool = False
+    """Decode the sound also."""
     without: list[str] = field(default_factory=list)
     """Decoders not to use."""
     seconds: float | None = None
     """If given, only the first part of the video."""
     only_probe: bool = False
+    """Read the packets and decode nothing."""
     clip: tuple[float, float] | None = None
     """If given, only this: the part between two seconds, as WebM."""
     elsewhere: bool = False
@@ -48,11 +51,11 @@ class Request:
         """Read a request, which comes from this program."""
         values = json.loads(content)
         clip = None if values["clip"] is None else tuple(values["clip"])
-        return cls(**values | {"wanted": [Wanted(**wanted) for wanted in values["wanted"]], "clip": clip})
+        return cls(**values | {"specs": [FrameSpec(**spec) for spec in values["specs"]], "clip": clip})
 
 
 @dataclass(frozen=True)
-class Beat:
+class Heartbeat:
     """The work goes on."""
 
 
@@ -65,7 +68,7 @@ class Failed:
 
 
 @dataclass(frozen=True)
-class Unheard:
+class SoundFailed:
     """The sound failed; the pictures follow."""
 
     kind: str
@@ -81,7 +84,7 @@ class SoundProbed:
 
 
 @dataclass(frozen=True)
-class PicturesProbed:
+class VideoProbed:
     """The facts about the pictures that the packets state."""
 
     codec: str
@@ -91,25 +94,27 @@ class PicturesProbed:
     missing: str
     """The parts that are missing in the file; empty if it is complete."""
     num_frames: list[int]
-    """Frames that would be sampled, for each of ``wanted``."""
+    """Frames that would be sampled, for each of ``specs``."""
 
 
 @dataclass(frozen=True)
-class RowReady:
-    """The frames of a row lie in the shared memory (``frame_memory.py``): [window, H, W, 3], or [H, W, 3] if the window
-    is one frame, in the type of the profile's kernel."""
+class WindowReady:
+    """A window's frames lie in the shared memory (``process_link.py``).
 
-    wanted: int
-    """Index into the request's ``wanted``."""
+    They are [window, H, W, 3], or [H, W, 3] if the window is one frame, in the type of the profile's kernel.
+    """
+
+    spec_index: int
+    """Index into the request's ``specs``."""
     shape: list[int]
     offset: int
     """The byte of the memory at which they begin."""
 
-    def check(self, wanted: Sequence[Wanted]) -> None:
-        """Raise ``Nonsense`` for a row that was not requested, or whose shape is wrong."""
-        if not 0 <= self.wanted < len(wanted):
-            raise Nonsense("a row that nobody wants")
-        expected = wanted[self.wanted]
+    def check(self, specs: Sequence[FrameSpec]) -> None:
+        """Raise ``InvalidMessage`` for a row that was not requested, or whose shape is wrong."""
+        if not 0 <= self.spec_index < len(specs):
+            raise InvalidMessage("a window that was not requested")
+        expected = specs[self.spec_index]
         *window, height, width, channels = self.shape if len(self.shape) > 2 else [0, 0, 0]
         short, long = min(height, width), max(height, width)
         fits = (
@@ -118,11 +123,11 @@ class RowReady:
             else short == expected.short_side_px and long <= MAX_SIDE_RATIO * short
         )
         if window != [expected.window] * (expected.window > 1) or channels != 3 or not fits:
-            raise Nonsense(f"frames of {self.shape}")
+            raise InvalidMessage(f"frames of {self.shape}")
 
 
 @dataclass(frozen=True)
-class PictureFollows:
+class ThumbnailFollows:
     """The next message holds a thumbnail, as JPEG."""
 
     seconds: float
@@ -139,21 +144,21 @@ class ClipFollows:
 
 
 Message = (
-    Beat
+    Heartbeat
     | Failed
-    | Unheard
+    | SoundFailed
     | SoundProbed
-    | PicturesProbed
-    | Started
-    | RowReady
-    | PictureFollows
+    | VideoProbed
+    | DecodingStarted
+    | WindowReady
+    | ThumbnailFollows
     | SoundFollows
     | ClipFollows
-    | Heard
-    | Finished
+    | SoundFinished
+    | DecodingFinished
 )
-LAST = Failed, Finished, PicturesProbed
-"""One of these is the last answer. If only sound was requested, it is ``Heard``, ``SoundProbed`` or
+LAST = Failed, DecodingFinished, VideoProbed
+"""One of these is the last answer. If only sound was requested, it is ``SoundFinished``, ``SoundProbed`` or
 ``Failed``; if a clip was, ``ClipFollows`` or ``Failed``."""
 _TYPES: dict[str, type[Message]] = {kind.__name__: kind for kind in get_args(Message)}
 _FIELDS = {name: get_type_hints(kind) for name, kind in _TYPES.items()}
@@ -168,16 +173,16 @@ def parse(content: bytes) -> Message:
     """Read a message.
 
     Raises:
-        Nonsense: ``encode`` does not write this.
+        InvalidMessage: ``encode`` does not write this.
     """
     try:
         values = json.loads(content)
         name = values.pop("type")
         fields = _FIELDS[name]
         if values.keys() != fields.keys() or not all(_has_type(values[key], kind) for key, kind in fields.items()):
-            raise Nonsense(f"a {name} with other fields")
+            raise InvalidMessage(f"a {name} with other fields")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise Nonsense(str(error)[:200] or type(error).__name__) from None
+        raise InvalidMessage(str(error)[:200] or type(error).__name__) from None
     return _TYPES[name](**values)
 
 

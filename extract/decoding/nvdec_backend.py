@@ -1,4 +1,4 @@
-"""Pictures by NVIDIA's video engine (NVDEC), through torchcodec, for profiles whose ``decoding`` is "nvdec".
+"""Frames by NVIDIA's video engine (NVDEC), through torchcodec, for profiles whose ``decoding`` is "nvdec".
 
 A GPU converts frames to RGB with other roundings, and they are scaled from RGB here, where other decoders scale before
 the conversion if the kernel is FFmpeg's. So pictures are nearly those of the other decoders. A file is trusted to it
@@ -18,13 +18,12 @@ import numpy as np
 from ...storage.common.packages import EXTRAS, install_command
 from ...storage.common.system import limit
 from .container import first_frame
-from .errors import NotTrusted, short_reason
-from .frames import Decoding, Pictures
-from .kernels import PILLOW
+from .errors import DecoderRejected, short_reason
+from .frames import DecodePass, Images
+from .kernels import PILLOW, Size
 from .probe import VideoInfo
-from .pyav_backend import pyav_pictures
-from .rotation import TURNS, upright_filters
-from .scaling import Scaler, Size
+from .pyav_backend import decode_with_pyav
+from .scaling import TURNS, Scaler, upright_filters
 from .torchcodec_backend import (
     GROWING_CONTAINERS,
     PLAIN_FORMATS,
@@ -37,10 +36,10 @@ from .torchcodec_backend import (
     torchcodec_version,
 )
 
-MOST_DIFFERENCE = 1.0
+MAX_DIFFERENCE = 1.0
 """Mean absolute difference, of 255, between a frame and the CPU's, both in RGB of the video's own size. The matrix of
 another standard changes saturated frames by more, and full in place of limited range changes all by 5 to 20."""
-MOST_COMPARED, COMPARED_SECONDS = 4, 2.0
+MAX_COMPARED_FRAMES, COMPARED_SECONDS = 4, 2.0
 """Frames that are compared at most, and the part of the video that they are from."""
 
 
@@ -63,7 +62,7 @@ def use(device: str, memory_bytes: int) -> bool:
         memory_bytes: Address space that decoding may take if the GPU cannot be used.
 
     Returns:
-        Whether it can be used. If not, each video's ``NotTrusted`` says why.
+        Whether it can be used. If not, each video's ``DecoderRejected`` says why.
     """
     global _engine
     refusal = _load(device, memory_bytes)
@@ -97,15 +96,15 @@ def nvdec_version() -> str:
     return f"NVDEC, torchcodec {torchcodec_version()}"
 
 
-def nvdec_pictures(decoding: Decoding, wanted: np.ndarray) -> Iterator[tuple[int, Pictures]]:
-    """Yield (index, pictures) for each wanted frame, like ``pyav_pictures``.
+def decode_with_nvdec(decoding: DecodePass, wanted: np.ndarray) -> Iterator[tuple[int, Images]]:
+    """Yield (index, pictures) for each wanted frame, like ``decode_with_pyav``.
 
     Raises:
-        NotTrusted: The engine cannot be used for the file, or its frames are not nearly those of the CPU.
+        DecoderRejected: The engine cannot be used for the file, or its frames are not nearly those of the CPU.
     """
     info = decoding.info
     if refusal := refusal_of(info):
-        raise NotTrusted(refusal)
+        raise DecoderRejected(refusal)
     assert _engine is not None  # else there is a refusal
     scalers = [Scaler(size) for size in decoding.sizes]
     with failures_as_distrust():
@@ -113,7 +112,7 @@ def nvdec_pictures(decoding: Decoding, wanted: np.ndarray) -> Iterator[tuple[int
         compared = frames_to_compare(info, wanted)
         first_frames = [frame for _, frame in rgb_frames(decoder, decoding, compared)]
         if decoder.cpu_fallback:  # known once a frame was decoded
-            raise NotTrusted(short_reason(RuntimeError(str(decoder.cpu_fallback))))
+            raise DecoderRejected(short_reason(RuntimeError(str(decoder.cpu_fallback))))
         check_near(first_frames, frames_of_cpu(decoding, compared))
         for index, rgb in rgb_frames(decoder, decoding, wanted):
             frame = av.VideoFrame.from_ndarray(np.ascontiguousarray(rgb), format="rgb24")
@@ -143,27 +142,30 @@ def frames_to_compare(info: VideoInfo, wanted: np.ndarray) -> np.ndarray:
     """Return the indices of the frames that decide whether a file is trusted: of ``wanted``, spread over its start."""
     seconds = (info.pts[wanted] - info.pts[wanted[0]]) * float(info.time_base)
     early = wanted[seconds <= COMPARED_SECONDS]
-    return early[np.unique(np.linspace(0, len(early) - 1, MOST_COMPARED).astype(int))]
+    return early[np.unique(np.linspace(0, len(early) - 1, MAX_COMPARED_FRAMES).astype(int))]
 
 
-def frames_of_cpu(decoding: Decoding, indices: np.ndarray) -> list[np.ndarray]:
+def frames_of_cpu(decoding: DecodePass, indices: np.ndarray) -> list[np.ndarray]:
     """Return frames by PyAV, in RGB of the video's own size."""
     info = decoding.info
     own_size = Size(min(info.height, info.width), PILLOW)
-    return [pictures[0] for _, pictures in pyav_pictures(Decoding(info, [own_size], beat=decoding.beat), indices)]
+    return [
+        pictures[0]
+        for _, pictures in decode_with_pyav(DecodePass(info, [own_size], heartbeat=decoding.heartbeat), indices)
+    ]
 
 
 def check_near(frames: Sequence[np.ndarray], frames_of_cpu: Sequence[np.ndarray]) -> None:
     """Compare frames with those of the CPU.
 
     Raises:
-        NotTrusted: There are others, or one differs by more than ``MOST_DIFFERENCE``.
+        DecoderRejected: There are others, or one differs by more than ``MAX_DIFFERENCE``.
     """
     if [frame.shape for frame in frames] != [frame.shape for frame in frames_of_cpu]:
-        raise NotTrusted("its first frames have other sizes than on the CPU, or are others")
+        raise DecoderRejected("its first frames have other sizes than on the CPU, or are others")
     for frame, expected in zip(frames, frames_of_cpu, strict=True):
         difference = np.abs(frame.astype(np.int16) - expected).mean()
-        if difference > MOST_DIFFERENCE:
-            raise NotTrusted(
-                f"a frame is {difference:.1f} of 255 from the CPU's on average; expected at most {MOST_DIFFERENCE:g}"
+        if difference > MAX_DIFFERENCE:
+            raise DecoderRejected(
+                f"a frame is {difference:.1f} of 255 from the CPU's on average; expected at most {MAX_DIFFERENCE:g}"
             )

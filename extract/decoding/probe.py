@@ -30,12 +30,12 @@ from .container import (
     video_streams,
 )
 from .errors import VideoError, short_reason
+from .sampling import MAX_VIDEO_SECONDS
 from .structure import edits_leave_out, has_broken_units, has_gif_picture, structure_damage
 
-LONGEST_FRAME_SECONDS = 300
+MAX_FRAME_SECONDS = 300
 """A frame shown for longer means a broken clock, and hours of work on one picture, unless the header agrees."""
-LONGEST_VIDEO_SECONDS = 12 * 3600
-MOST_DECODED = 500
+MAX_PROBED_FRAMES = 500
 """Frames that are decoded at most to find out whether a file's times are those of decoding or of showing."""
 HDR = {16: "PQ", 18: "HLG"}
 """Transfer characteristics (ITU-T H.273) that no profile maps to those of other videos."""
@@ -173,12 +173,12 @@ class _FrameTimes:
     delayed: bool
 
 
-def probe_video(path: Path, beat: Callable[[], None] = lambda: None) -> VideoInfo:
+def probe_video(path: Path, heartbeat: Callable[[], None] = lambda: None) -> VideoInfo:
     """Read the packets of a video from first to last.
 
     Args:
         path: The file.
-        beat: Called for each packet.
+        heartbeat: Called for each packet.
 
     Raises:
         VideoError: The file cannot be read, has no frames, or its times make no sense.
@@ -188,12 +188,12 @@ def probe_video(path: Path, beat: Callable[[], None] = lambda: None) -> VideoInf
         time_base, containers = time_base_of(stream), container_names(container)
         # As in the ffmpeg program: the file starts at 0, whatever its first timestamp is.
         offset = round(start_second(container, stream) / time_base)
-        packets = _read_packets(container, stream, time_base, beat)
+        packets = _read_packets(container, stream, time_base, heartbeat)
         frames = _frame_times(path, packets, containers, offset)
         missing = (
             _missing_frames(path, container, packets, frames, containers)
             or (not _states_pauses(packets, containers) and pause(frames.times, time_base))
-            or structure_damage(path, containers, beat)
+            or structure_damage(path, containers, heartbeat)
         )
         if packets.num_corrupt and not missing:
             missing = f"{packets.num_corrupt:,} of its packets are incomplete or damaged"
@@ -223,13 +223,13 @@ def probe_video(path: Path, beat: Callable[[], None] = lambda: None) -> VideoInf
 
 
 def _read_packets(
-    container: InputContainer, stream: VideoStream, time_base: Fraction, beat: Callable[[], None]
+    container: InputContainer, stream: VideoStream, time_base: Fraction, heartbeat: Callable[[], None]
 ) -> _Packets:
     packets = _Packets(stream, time_base)
     try:
         streams = [s for s in container.streams if s.type in ("video", "audio", "subtitle")]
         for packet in demuxed(container, streams, packets.begins_part):
-            beat()
+            heartbeat()
             packets.add(packet)
     except MemoryError as error:
         raise memory_error(error) from None
@@ -276,7 +276,7 @@ def _come_in_order(path: Path) -> bool:
     with open_video(path) as container:
         frames = container.decode(video_stream(container))
         try:
-            times = [frame.pts for frame in itertools.islice(frames, MOST_DECODED)]
+            times = [frame.pts for frame in itertools.islice(frames, MAX_PROBED_FRAMES)]
         except (FFmpegError, ValueError):
             return False
     known = [pts for pts in times if pts is not None]
@@ -392,15 +392,15 @@ def _check_times(info: VideoInfo, is_stated: bool) -> None:
         is_stated: Whether its header states at least its length, so that a frame that is shown for long is meant.
     """
     late_seconds = float(info.pts[0] * info.time_base)
-    if late_seconds > LONGEST_FRAME_SECONDS:
+    if late_seconds > MAX_FRAME_SECONDS:
         raise VideoError(
-            "bad_times", f"its pictures begin {late_seconds:.0f} s after its start (limit: {LONGEST_FRAME_SECONDS} s)"
+            "bad_times", f"its pictures begin {late_seconds:.0f} s after its start (limit: {MAX_FRAME_SECONDS} s)"
         )
     longest_seconds = float(np.diff(info.pts, append=info.end).max() * info.time_base)
-    if longest_seconds > LONGEST_FRAME_SECONDS and not is_stated:
+    if longest_seconds > MAX_FRAME_SECONDS and not is_stated:
         raise VideoError("bad_times", f"one of its {len(info.pts)} frames would be shown for {longest_seconds:.0f} s")
-    if info.duration_seconds > LONGEST_VIDEO_SECONDS:
+    if info.duration_seconds > MAX_VIDEO_SECONDS:
         raise VideoError(
             "too_long",
-            f"it lasts {info.duration_seconds / 3600:.1f} h; expected at most {LONGEST_VIDEO_SECONDS // 3600} h",
+            f"it lasts {info.duration_seconds / 3600:.1f} h; expected at most {MAX_VIDEO_SECONDS // 3600} h",
         )

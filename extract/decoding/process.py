@@ -5,7 +5,6 @@ import os
 import struct
 import time
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 
@@ -13,14 +12,14 @@ from ...storage.common.programs import python_command, without_current_folder
 from ...storage.common.system import SIGKILL, SIGXCPU
 from . import process_link as link
 from . import sandbox
-from .decode import Wanted
 from .errors import VideoError
-from .frame_memory import num_bytes_for
-from .messages import Failed, Message, Nonsense, Request, RowReady, parse
+from .messages import Failed, InvalidMessage, Message, Request, WindowReady, parse
+from .process_link import num_bytes_for
+from .sampling import FrameSpec
 
 SILENCE_SECONDS = 60.0
 """A decoder that sends nothing for this long hangs."""
-VIDEOS_OF_A_CHILD = 500
+MAX_VIDEOS_PER_PROCESS = 500
 """After this many videos a new process takes over: libraries that decode for days leak."""
 MAX_WAIT_SECONDS = 24 * 60 * 60.0
 """A decoder that makes its parent wait longer than this for one video is ended, even if it sends messages."""
@@ -39,18 +38,18 @@ COMMAND = "from vlalign.extract.decoding.child import main; main()"
 class DecodeProcess:
     """A child process that decodes one video after another."""
 
-    def __init__(self, wanted: Sequence[Wanted] = (), *, gpu: str = "") -> None:
+    def __init__(self, specs: Sequence[FrameSpec] = (), *, gpu: str = "") -> None:
         """Start the process.
 
         Args:
-            wanted: What requests will want. There is room for windows of all of these, or else for small ones.
+            specs: What requests will have. There is room for windows of all of these, or else for small ones.
             gpu: The GPU whose video engine decodes, such as "cuda:0"; empty: none.
         """
         environment = without_current_folder(sandbox.environment(os.environ))
         environment |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
         if gpu:
             environment |= {name: os.environ[name] for name in CUDA_VARIABLES if name in os.environ}
-        self._link = link.start(python_command(COMMAND), gpu, num_bytes_for(wanted), environment)
+        self._link = link.start(python_command(COMMAND), gpu, num_bytes_for(specs), environment)
         self._process, self._memory = self._link.process, self._link.memory
         self.connection = self._link.connection
         """Becomes readable when the child has sent something, or has ended."""
@@ -59,34 +58,11 @@ class DecodeProcess:
         """When it last sent something. Who does not listen for a while sets this when listening again."""
         self._waited_seconds = 0.0
 
-    def start(
-        self,
-        path: Path,
-        wanted: list[Wanted],
-        *,
-        sound: bool = False,
-        without: Sequence[str] = (),
-        seconds: float | None = None,
-        only_probe: bool = False,
-        clip: tuple[float, float] | None = None,
-        folders: Sequence[str] | None = None,
-    ) -> None:
-        """Send a request; its answers come by ``receive``, the last being one of ``messages.LAST``.
-
-        Args:
-            path: The video.
-            wanted: What picture profiles need.
-            sound: Decode the sound, too.
-            without: Decoders not to use.
-            seconds: If given, only the first part of the video.
-            only_probe: Read the packets and decode nothing.
-            clip: If given, only cut out the part between these two seconds.
-            folders: Where the file must lie when it is opened; None for anywhere.
-        """
+    def start(self, request: Request) -> None:
+        """Send a request; its answers come by ``receive``, the last being one of ``messages.LAST``."""
         self.num_videos += 1
         self._link.take_output()
         self.last_heard, self._waited_seconds = time.monotonic(), 0.0
-        request = Request(str(path), wanted, sound, list(without), seconds, only_probe, clip, folders=folders)
         with contextlib.suppress(ConnectionError, TimeoutError):  # it has ended or hangs; ``receive`` will say how
             content = request.to_json()
             self.connection.settimeout(SILENCE_SECONDS)
@@ -100,13 +76,13 @@ class DecodeProcess:
         """
         try:
             message = parse(self.receive_bytes(MAX_MESSAGE_BYTES))
-        except Nonsense as error:
+        except InvalidMessage as error:
             raise self.refused(error) from None
         if isinstance(message, Failed):
             raise VideoError(message.kind, message.words)
         return message
 
-    def refused(self, error: Nonsense) -> VideoError:
+    def refused(self, error: InvalidMessage) -> VideoError:
         """Kill the child, which is no longer believed; return the error that stands in place of its answer."""
         self.kill()
         return VideoError("crashed", f"its decoder answered what no decoder answers ({error})")
@@ -123,7 +99,7 @@ class DecodeProcess:
             self._waited_seconds += now - self.last_heard
             self.last_heard = now
             if not 0 <= num_bytes <= max_bytes:
-                raise self.refused(Nonsense(f"more than {max_bytes:,} bytes at once"))
+                raise self.refused(InvalidMessage(f"more than {max_bytes:,} bytes at once"))
             if self._waited_seconds > MAX_WAIT_SECONDS:
                 raise TimeoutError
             return self._read(num_bytes, now + SILENCE_SECONDS)
@@ -150,7 +126,7 @@ class DecodeProcess:
         """Whether the child has sent nothing for so long that ``receive`` gives it up."""
         return time.monotonic() - self.last_heard > SILENCE_SECONDS
 
-    def take_frames(self, row: RowReady, frames: np.ndarray) -> None:
+    def take_frames(self, row: WindowReady, frames: np.ndarray) -> None:
         """Copy the frames of a row, after which the child may write others in their place.
 
         Args:
@@ -161,12 +137,12 @@ class DecodeProcess:
             VideoError: They lie outside the memory, or the child does not take back its places.
         """
         if not 0 <= row.offset <= len(self._memory) - frames.nbytes:
-            raise self.refused(Nonsense(f"frames at byte {row.offset:,}"))
+            raise self.refused(InvalidMessage(f"frames at byte {row.offset:,}"))
         np.copyto(frames, np.ndarray(frames.shape, frames.dtype, self._memory, row.offset))
         try:
             self._link.tell_taken(b".")
         except BlockingIOError:
-            raise self.refused(Nonsense("rows without end")) from None
+            raise self.refused(InvalidMessage("rows without end")) from None
         except ConnectionError:
             pass  # the child has ended; ``receive`` will say how
 
@@ -185,7 +161,7 @@ class DecodeProcess:
     @property
     def usable(self) -> bool:
         """True if the process runs and may decode another video."""
-        return self._process.poll() is None and self.num_videos < VIDEOS_OF_A_CHILD
+        return self._process.poll() is None and self.num_videos < MAX_VIDEOS_PER_PROCESS
 
     def kill(self) -> None:
         """End the process, perhaps from another thread; who waits for an answer learns that there will be none."""

@@ -1,30 +1,144 @@
-"""How a decoder's process and its parent reach each other.
+"""How a decoder's process and its parent reach each other: messages over a connection, frames in shared memory.
 
-Messages go over a connection, and frames through a file that both have in memory (``frame_memory.py``). On Linux the
-child inherits all as descriptors, which it can use when it may open nothing any more. Elsewhere it connects to its
-parent and opens the file by its name.
+On Linux the child inherits both as descriptors, which it can use when it may open nothing any more. Elsewhere it
+connects to its parent and opens the memory's file by its name.
+
+The memory is a file without a name: nothing of it is left when its processes have ended, in whatever way. Its size is
+fixed before the decoder starts. The decoder chooses where in it a window lies, and the parent checks that. Frames may
+change while the parent copies them, if a file has taken over the decoder: that gives other frames, and nothing else.
 """
 
 import contextlib
+import math
 import mmap
 import os
 import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections import Counter, deque
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing.connection import Connection
 
+import numpy as np
+
 from ...storage.common.child_connection import Entrance, connect
-from ...storage.common.system import AS_IT_IS, IS_LINUX
-from . import frame_memory
-from .frame_memory import FrameMemory
+from ...storage.common.system import AS_IT_IS, IS_LINUX, keep_size
+from .errors import VideoError
+from .sampling import FrameSpec
 
 MAX_OUTPUT_BYTES = 1 << 16
 DELETED_AT_LAST: int = getattr(os, "O_TEMPORARY", 0)
 """Flag of ``os.open``: Windows removes the file when the last process closes it."""
+NUM_SLOTS = 2
+"""Windows of one profile that are in the memory at once: one is filled while the parent copies the other."""
+MAX_WINDOW_BYTES = 256 << 20
+SMALL_WINDOW_BYTES = 4 << 20
+TAKEN_AT_ONCE = 4096
+
+
+# Frames in shared memory
+
+
+def num_bytes_for(specs: Sequence[FrameSpec]) -> int:
+    """Return the size of the memory for the windows of ``specs``; without any, for small windows.
+
+    A place has room for the largest window that may come, but takes only as much memory as was written there.
+    """
+    largest = max((min(spec.max_window_bytes, MAX_WINDOW_BYTES) for spec in specs), default=SMALL_WINDOW_BYTES)
+    whole_pages = -(-largest // mmap.PAGESIZE) * mmap.PAGESIZE
+    return max(len(specs), 1) * NUM_SLOTS * whole_pages
+
+
+def create_memory(num_bytes: int) -> int:
+    """Return the descriptor of a file in memory that has no name and keeps its size.
+
+    Where such files are forbidden, it is a temporary file whose name is removed at once.
+    """
+    if hasattr(os, "memfd_create"):
+        with contextlib.suppress(OSError):  # forbidden in some containers
+            descriptor = os.memfd_create("frames", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+            os.ftruncate(descriptor, num_bytes)
+            keep_size(descriptor)  # were it made shorter, reading its end would kill the parent
+            return descriptor
+    with tempfile.TemporaryFile() as file:
+        file.truncate(num_bytes)
+        return os.dup(file.fileno())
+
+
+class FrameMemory:
+    """The memory as the decoder's process sees it.
+
+    Each profile has ``NUM_SLOTS`` in it, which its windows take in turn. A window waits until the parent has copied the
+    one that was in its place.
+    """
+
+    def __init__(self, memory: int, read_taken: Callable[[int], bytes]) -> None:
+        """Map the memory.
+
+        Args:
+            memory: The descriptor of the memory. It is closed.
+            read_taken: Waits, and returns a byte for each window that the parent has copied, up to a number of them.
+        """
+        self._memory = mmap.mmap(memory, 0)
+        os.close(memory)
+        self._start = np.frombuffer(self._memory, np.uint8).ctypes.data
+        self._read_taken = read_taken
+        self._unread: deque[int] = deque()
+        """Where the windows begin that the parent has been told of and has not copied, oldest first."""
+        self._slot_bytes = 0
+        self._turns: Counter[int] = Counter()
+        """The number of windows that each profile has had."""
+
+    def divide(self, num_specs: int) -> None:
+        """Give each of ``num_specs`` profiles its slots. Nothing may be unread."""
+        self._slot_bytes = len(self._memory) // (num_specs * NUM_SLOTS) // mmap.PAGESIZE * mmap.PAGESIZE
+
+    def allocate(self, spec_index: int, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+        """Return the memory for a profile's next window, whose content is arbitrary; wait until it is free.
+
+        The window before it keeps its content until the call after this one.
+
+        Args:
+            spec_index: Index of the profile.
+            shape: Shape of the window's frames.
+            dtype: Their type.
+
+        Raises:
+            VideoError: The window is too large.
+        """
+        if math.prod(shape) * dtype.itemsize > self._slot_bytes:
+            raise VideoError("out_of_memory", f"frames of {list(shape)} are more than {MAX_WINDOW_BYTES >> 20} MB")
+        self._turns[spec_index] += 1
+        offset = (spec_index * NUM_SLOTS + self._turns[spec_index] % NUM_SLOTS) * self._slot_bytes
+        while offset in self._unread:
+            self._wait()
+        return np.ndarray(shape, dtype, self._memory, offset)
+
+    def hand_over(self, frames: np.ndarray) -> int:
+        """Return where ``frames``, which ``allocate`` returned, begin. The parent must be told, and copies them."""
+        self._unread.append(frames.ctypes.data - self._start)
+        return self._unread[-1]
+
+    def wait_until_read(self) -> None:
+        """Wait until the parent has copied all windows.
+
+        Another process may take over then: the parent's bytes are counted by the process that expects them.
+        """
+        while self._unread:
+            self._wait()
+
+    def _wait(self) -> None:
+        taken = self._read_taken(TAKEN_AT_ONCE)
+        if not taken:
+            raise EOFError
+        for _ in taken:
+            self._unread.popleft()
+
+
+# Both ends of the link
 
 
 @dataclass
@@ -63,7 +177,7 @@ def _start_inheriting(
     command: list[str], of_gpu: list[str], num_bytes: int, environment: Mapping[str, str]
 ) -> ParentLink:
     ours, theirs = socket.socketpair()
-    descriptor = frame_memory.create(num_bytes)
+    descriptor = create_memory(num_bytes)
     memory = mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
     taken, tell = os.pipe()
     printed, output = os.pipe()  # what does not fit is lost, and nobody waits

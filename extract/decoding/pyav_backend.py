@@ -1,4 +1,4 @@
-"""Pictures by PyAV, the first choice: it says what was damaged."""
+"""Frames by PyAV, the first choice: it says what was damaged."""
 
 from collections.abc import Iterator
 
@@ -8,16 +8,16 @@ from av.error import FFmpegError
 from av.video.codeccontext import VideoCodecContext
 
 from .container import first_frame, open_video
-from .frames import Decoding, Pictures, frames_in_order
+from .frames import DecodePass, Images, frames_in_order
 from .probe import VideoInfo
-from .rotation import upright_filters
+from .scaling import upright_filters
 
 STRICT_DECODERS = {"vp8": "libvpx", "vp9": "libvpx-vp9"}
 """Decoders that reject damaged frames, by codec. FFmpeg's own decoders of these codecs show whatever comes of such
 frames."""
 
 
-def pyav_pictures(decoding: Decoding, wanted: np.ndarray) -> Iterator[tuple[int, Pictures]]:
+def decode_with_pyav(decoding: DecodePass, wanted: np.ndarray) -> Iterator[tuple[int, Images]]:
     """Yield (index, pictures) for each wanted frame.
 
     Frames that are not wanted and that no other frame refers to are not decoded. Frames that do not come are left out;

@@ -6,41 +6,44 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from ...storage.common.system import limit
-from . import input_file as handed
-from .decode import Finished, Part, Picture, cut, decode_video
+from . import input_file
+from .decode import DecodedThumbnail, DecodeEvent, DecodingFinished, cut, decode_video
 from .errors import VideoError
-from .frame_memory import FrameMemory
 from .images import is_image, probe_image
 from .messages import (
-    Beat,
     ClipFollows,
+    Failed,
+    Heartbeat,
     Message,
-    PictureFollows,
-    PicturesProbed,
     Request,
-    RowReady,
+    SoundFailed,
     SoundFollows,
     SoundProbed,
-    Unheard,
+    ThumbnailFollows,
+    VideoProbed,
+    WindowReady,
     encode,
 )
-from .probe import LONGEST_VIDEO_SECONDS, VideoInfo, probe_video
-from .sound import Heard, declared_seconds, planned_sound, sound_rows
+from .probe import VideoInfo, probe_video
+from .process_link import FrameMemory
+from .sampling import MAX_VIDEO_SECONDS, Window
+from .sound import SoundFinished, declared_seconds, planned_sound, sound_rows
 from .webm_clip import webm_clip
-from .windows import Row
 
 BY_DESCRIPTOR, BY_PATH = ("NVDEC", "PyAV", "Pillow"), ("decord", "ffmpeg", "torchcodec")
 """Decoders that read a handed descriptor, and those that open the file by its path, which run in another process."""
-OF_ALL = (Finished, Heard, Unheard, PicturesProbed, SoundProbed, ClipFollows)
+OF_ALL = (DecodingFinished, SoundFinished, SoundFailed, VideoProbed, SoundProbed, ClipFollows)
 """Messages that are only true if the whole file could be read."""
+MEMORY_BYTES = 4 << 30
+"""Address space of a process that decodes."""
 CPU_SECONDS = 120
 CPU_SECONDS_PER_SECOND = 5
 """Processor time that a video may take: ``CPU_SECONDS``, and this much for each of its seconds, for its sound and for
 its pictures."""
-BEAT_SECONDS = 1.0
+HEARTBEAT_SECONDS = 1.0
 
 
-class LeftToOthers(Exception):
+class OtherDecodersNeeded(Exception):
     """No decoder of this process gets a picture out of the video; those that open it by its path may.
 
     ``failure`` says why; None if no decoder of this process was tried.
@@ -51,7 +54,7 @@ class LeftToOthers(Exception):
         self.failure = failure
 
 
-class Answers:
+class Responder:
     """Sends answers to the parent."""
 
     def __init__(
@@ -70,22 +73,22 @@ class Answers:
         Raises:
             VideoError: It is one of ``OF_ALL``, but a part of the file could not be read.
         """
-        if isinstance(message, OF_ALL) and (failure := handed.read_failure()):
+        if isinstance(message, OF_ALL) and (failure := input_file.read_failure()):
             raise failure
         self._last = time.monotonic()
         self._connection.send_bytes(encode(message))
         if content is not None:
             self._connection.send_bytes(content)
 
-    def beat(self) -> None:
+    def heartbeat(self) -> None:
         """Tell the parent that the work goes on, at most once a second."""
-        if time.monotonic() - self._last > BEAT_SECONDS:
-            self.send(Beat())
+        if time.monotonic() - self._last > HEARTBEAT_SECONDS:
+            self.send(Heartbeat())
 
 
 def processor_seconds(length_seconds: float) -> float:
     """Return the processor time that the sound or the pictures of a video of some length may take."""
-    return CPU_SECONDS + CPU_SECONDS_PER_SECOND * min(length_seconds, LONGEST_VIDEO_SECONDS)
+    return CPU_SECONDS + CPU_SECONDS_PER_SECOND * min(length_seconds, MAX_VIDEO_SECONDS)
 
 
 def limit_cpu(length_seconds: float) -> None:
@@ -93,92 +96,114 @@ def limit_cpu(length_seconds: float) -> None:
     limit("RLIMIT_CPU", int(time.process_time() + processor_seconds(length_seconds)) + 1)
 
 
-def answer(request: Request, answers: Answers) -> None:
+def respond(request: Request, responder: Responder, failure: VideoError | None = None) -> None:
+    """Answer a request, failures included.
+
+    Args:
+        request: What to decode.
+        responder: The way to the parent.
+        failure: That of decoders that tried before, which knew more.
+
+    Raises:
+        OtherDecodersNeeded: Other decoders should try.
+    """
+    try:
+        handle_request(request, responder)
+    except VideoError as error:
+        failure = input_file.read_failure() or failure or error
+        responder.send(Failed(failure.kind, str(failure)))
+    except MemoryError:
+        responder.send(Failed("out_of_memory", f"it needs more than {MEMORY_BYTES >> 30} GiB to be decoded"))
+
+
+def handle_request(request: Request, responder: Responder) -> None:
     """Answer a request, sound first.
 
     If the sound kills a decoder, that decoder has not begun with the pictures and is not blamed for them.
 
     Raises:
         VideoError: The video failed.
-        LeftToOthers: Other decoders should try.
+        OtherDecodersNeeded: Other decoders should try.
     """
     if request.clip:
-        answers.allow(0)
-        content = webm_clip(Path(request.path), *request.clip, answers.beat)
-        answers.send(ClipFollows(), content)
+        responder.allow(0)
+        content = webm_clip(Path(request.path), *request.clip, responder.heartbeat)
+        responder.send(ClipFollows(), content)
         return
     if request.sound:
         try:
-            answer_sound(request, answers)
+            handle_sound(request, responder)
         except VideoError as error:
-            if not request.wanted:
+            if not request.specs:
                 raise
-            answers.send(Unheard(error.kind, str(error)))
-    if request.wanted:
-        answer_pictures(request, answers)
+            responder.send(SoundFailed(error.kind, str(error)))
+    if request.specs:
+        handle_video(request, responder)
 
 
-def answer_sound(request: Request, answers: Answers) -> None:
+def handle_sound(request: Request, responder: Responder) -> None:
     """Send the rows of sound, or how many there will be.
 
     Raises:
         VideoError: The sound failed.
     """
-    answers.allow(0)
+    responder.allow(0)
     path = Path(request.path)
     if is_image(path):
         raise VideoError("no_sound", "it is an image")
     if request.only_probe:
-        num_rows, duration_seconds = planned_sound(path, answers.beat)
-        answers.send(SoundProbed(num_rows, duration_seconds))
+        num_rows, duration_seconds = planned_sound(path, responder.heartbeat)
+        responder.send(SoundProbed(num_rows, duration_seconds))
         return
-    answers.allow(declared_seconds(path))
-    for part in sound_rows(path, seconds=request.seconds, beat=answers.beat):
-        if isinstance(part, Heard):
-            answers.send(part)
+    responder.allow(declared_seconds(path))
+    for part in sound_rows(path, seconds=request.seconds, heartbeat=responder.heartbeat):
+        if isinstance(part, SoundFinished):
+            responder.send(part)
         else:
-            answers.send(SoundFollows(), part.tobytes())
+            responder.send(SoundFollows(), part.tobytes())
 
 
-def answer_pictures(request: Request, answers: Answers) -> None:
+def handle_video(request: Request, responder: Responder) -> None:
     """Send the rows and thumbnails, or what the packets say about the pictures.
 
     Raises:
         VideoError: The pictures failed.
-        LeftToOthers: Other decoders should try.
+        OtherDecodersNeeded: Other decoders should try.
     """
-    answers.allow(0)
+    responder.allow(0)
     path = Path(request.path)
-    info = probe_image(path) if is_image(path) else probe_video(path, answers.beat)
+    info = probe_image(path) if is_image(path) else probe_video(path, responder.heartbeat)
     if request.seconds is not None:
         info = cut(info, request.seconds)
-    answers.allow(info.duration_seconds)
+    responder.allow(info.duration_seconds)
     if request.only_probe:
-        num_frames = [len(wanted.sample(info)) for wanted in request.wanted]
-        answers.send(
-            PicturesProbed(info.codec, info.width, info.height, info.duration_seconds, info.missing, num_frames)
+        num_frames = [len(spec.sample(info.pts, info.end, info.time_base)) for spec in request.specs]
+        responder.send(
+            VideoProbed(info.codec, info.width, info.height, info.duration_seconds, info.missing, num_frames)
         )
         return
-    answers.memory.divide(len(request.wanted))
+    responder.memory.divide(len(request.specs))
     try:
-        for part in _decoded_parts(request, info, answers):
-            if isinstance(part, Row):
-                answers.send(RowReady(part.wanted, list(part.frames.shape), answers.memory.hand_over(part.frames)))
-            elif isinstance(part, Picture):
-                answers.send(PictureFollows(part.seconds), part.jpeg)
+        for part in _decoded_parts(request, info, responder):
+            if isinstance(part, Window):
+                responder.send(
+                    WindowReady(part.spec_index, list(part.frames.shape), responder.memory.hand_over(part.frames))
+                )
+            elif isinstance(part, DecodedThumbnail):
+                responder.send(ThumbnailFollows(part.seconds), part.jpeg)
             else:
-                answers.send(part)
+                responder.send(part)
     finally:
-        answers.memory.wait_until_read()
+        responder.memory.wait_until_read()
 
 
-def _decoded_parts(request: Request, info: VideoInfo, answers: Answers) -> Iterator[Part]:
-    """Decode with the decoders of this process. Raise ``LeftToOthers`` if they fail and others may not."""
+def _decoded_parts(request: Request, info: VideoInfo, responder: Responder) -> Iterator[DecodeEvent]:
+    """Decode with the decoders of this process. Raise ``OtherDecodersNeeded`` if they fail and others may not."""
     without = (*request.without, *(BY_DESCRIPTOR if request.elsewhere else BY_PATH))
     try:
-        place = answers.memory.place
-        yield from decode_video(info, request.wanted, without=without, beat=answers.beat, place=place)
+        allocate = responder.memory.allocate
+        yield from decode_video(info, request.specs, without=without, heartbeat=responder.heartbeat, allocate=allocate)
     except VideoError as error:
-        if not request.elsewhere and not is_image(info.path) and not handed.read_failure():
-            raise LeftToOthers(error if "PyAV" not in without else None) from None
+        if not request.elsewhere and not is_image(info.path) and not input_file.read_failure():
+            raise OtherDecodersNeeded(error if "PyAV" not in without else None) from None
         raise

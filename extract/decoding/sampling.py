@@ -1,10 +1,19 @@
-"""Choice of frames and of their size. Pure functions of numbers."""
+"""The frames that a profile takes of a video, and the windows that they become. No video is needed to test it."""
 
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
 
-MOST_EARLY_SLOTS = 2
+from .kernels import LIBSWSCALE, Kernel, Size, centre_crop
+
+MAX_VIDEO_SECONDS = 12 * 3600
+MAX_SIDE_RATIO = 10
+"""Largest ratio of a frame's longer side to the shorter: a 1-pixel strip scaled to a short side of 224 would be
+hundreds of thousands of pixels long."""
+MAX_EARLY_SLOTS = 2
 """Slots before time 0 that the ffmpeg program outputs at most: those whose end is at most 1.1 slots behind."""
 
 
@@ -50,7 +59,7 @@ def sample_frames(pts: np.ndarray, end: int, time_base: Fraction, fps: float) ->
     last_slot = int(round_half_away(np.array([end]), slots_of_tick)[0])
     if last_slot <= slots[0]:
         return np.zeros(max(last_slot, 1), dtype=np.int64)
-    first_slot = min(max(slots[0], -MOST_EARLY_SLOTS), 0)
+    first_slot = min(max(slots[0], -MAX_EARLY_SLOTS), 0)
     return np.searchsorted(slots, np.maximum(np.arange(first_slot, last_slot), slots[0]), side="right") - 1
 
 
@@ -69,32 +78,6 @@ def spread_frames(num_frames: int, window: int) -> np.ndarray:
     Source: transformers, ``video_utils.default_sample_indices_fn``.
     """
     return np.arange(window) * num_frames // window
-
-
-def scaled_size(height: int, width: int, short_side_px: int) -> tuple[int, int]:
-    """Return (height, width) with the given short side and the other in proportion, truncated to whole pixels.
-
-    480x640, short side 224  ->  224x298
-    """
-    if height >= width:
-        return int(height * short_side_px / width), short_side_px
-    return short_side_px, int(width * short_side_px / height)
-
-
-def centre_crop(height: int, width: int, crop_px: int, *, to_even: bool = False) -> tuple[int, int]:
-    """Return (top, left) of the centre square.
-
-    5x9, crop 2  ->  (1, 3); to even  ->  (2, 4)
-
-    Args:
-        height: Of the picture.
-        width: Of the picture.
-        crop_px: Side of the square.
-        to_even: Where two pixels are equally near, take the even one (torchvision's ``center_crop``), not the lower.
-    """
-    if to_even:
-        return round((height - crop_px) / 2), round((width - crop_px) / 2)
-    return (height - crop_px) // 2, (width - crop_px) // 2
 
 
 def num_windows(num_frames: int, window: int, stride: int) -> int:
@@ -128,3 +111,158 @@ def window_times(
     starts = (firsts + first_slot) / fps
     ends = np.minimum(starts + window / fps, max(duration_seconds, (first_slot + num_frames) / fps))
     return starts, ends, np.minimum(num_frames - firsts, window)
+
+
+# Windows
+
+Allocate = Callable[[int, tuple[int, ...], np.dtype], np.ndarray]
+"""Returns the memory for the next window of a profile, from the profile's index, the shape and the type of the window.
+Its content is arbitrary. The profile's window before is still in its own memory."""
+
+
+def new_array(_: int, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    """Return new memory for a window."""
+    return np.empty(shape, dtype)
+
+
+def _last_second(num_frames: int, window: int, fps: float) -> np.ndarray:
+    second = round(fps)
+    whole = -(-num_frames // second) * second
+    places = np.arange(num_frames, window)
+    again = np.where(places < whole, num_frames - 1, whole - second + (places - whole) % second)
+    return np.minimum(again, num_frames - 1)
+
+
+TAILS: dict[str, Callable[[int, int, float], np.ndarray] | None] = {
+    "black frames": None,
+    "loop": lambda num_frames, window, _: np.arange(num_frames, window) % num_frames,
+    "last frame to a whole second, then that second": _last_second,
+}
+"""{tail rule of a profile: which frames fill a last window, from (its frames, the window's length, frames a second)}"""
+
+
+@dataclass(frozen=True)
+class FrameSpec:
+    """The part of a profile that decoding needs. The fields are those of ``Profile``."""
+
+    fps: float | None
+    """None: one window, whose frames are spread over the whole video."""
+    window: int
+    short_side_px: int
+    crop_px: int | None
+    tail: str
+    resize: str = LIBSWSCALE
+    stride: int | None = None
+    """None: as long as the window."""
+
+    def __post_init__(self) -> None:
+        if self.window > 1 and self.tail not in TAILS:
+            raise ValueError(f"tail rule {self.tail!r}: expected {' or '.join(TAILS)}")
+
+    @property
+    def size(self) -> Size:
+        """The size to which frames are scaled."""
+        return Size(self.short_side_px, self.resize)
+
+    def sample(self, pts: np.ndarray, end: int, time_base: Fraction) -> np.ndarray:
+        """Return the frames to take of a video: [N] indices into ``pts``, ascending. See ``sample_frames``."""
+        if self.fps is None:
+            return spread_frames(len(pts), self.window)
+        return sample_frames(pts, end, time_base, self.fps)
+
+    @property
+    def max_windows(self) -> int:
+        """Number of windows of the longest video."""
+        if self.fps is None:
+            return 1
+        num_frames = math.ceil(self.fps * (MAX_VIDEO_SECONDS + 1)) + self.window
+        return num_windows(num_frames, self.window, self.stride or self.window) + 1
+
+    @property
+    def max_window_bytes(self) -> int:
+        """Size of a window of the longest frames that are decoded."""
+        kernel = Kernel.of(self.resize)
+        long_side_px = self.short_side_px * (1 if kernel.to_square else MAX_SIDE_RATIO)
+        num_pixels = self.crop_px**2 if self.crop_px else self.short_side_px * long_side_px
+        return self.window * num_pixels * 3 * np.dtype(kernel.dtype).itemsize
+
+
+@dataclass(frozen=True)
+class Window:
+    """The frames of one feature: [window, H, W, 3], or [H, W, 3] if the window is one frame."""
+
+    spec_index: int
+    """Index of the profile."""
+    frames: np.ndarray
+
+
+class WindowAssembler:
+    """Assemble the frames that one profile samples into windows."""
+
+    def __init__(self, spec_index: int, spec: FrameSpec, indices: np.ndarray, allocate: Allocate = new_array) -> None:
+        """Begin with the first window.
+
+        Args:
+            spec_index: Index of the profile, for ``Window``.
+            spec: Its windows.
+            indices: Sampled frames, ascending; a frame may be repeated.
+            allocate: Returns the memory for each window.
+        """
+        self._spec_index, self._spec, self._indices, self._allocate = spec_index, spec, indices, allocate
+        self._window, self._stride = spec.window, spec.stride or spec.window
+        self._cuts_to_even = Kernel.of(spec.resize).cuts_to_even
+        self._next = 0
+        """Index into ``indices`` of the next sampled frame."""
+        self._frames = np.zeros(0, dtype=np.uint8)
+        """The window that is being filled, or else the one before; its memory is taken when its first frame comes."""
+        self._num_frames = 0
+        self._num_new = 0
+        """Frames of the window that were in no window before."""
+        self._num_to_skip = 0
+        """Frames still to come between two windows."""
+
+    def add(self, index: int, image: np.ndarray) -> Iterator[Window]:
+        """Take a frame, which may have been sampled never, once, or several times in a row; yield complete windows."""
+        repeats = int(np.searchsorted(self._indices, index, side="right")) - self._next
+        if repeats <= 0:
+            return
+        self._next += repeats
+        if self._spec.crop_px is not None:
+            height, width, _ = image.shape
+            top, left = centre_crop(height, width, self._spec.crop_px, to_even=self._cuts_to_even)
+            image = image[top : top + self._spec.crop_px, left : left + self._spec.crop_px]
+        for _ in range(repeats):
+            if self._num_to_skip:
+                self._num_to_skip -= 1
+            elif self._window == 1:
+                frames = self._allocate(self._spec_index, image.shape, image.dtype)
+                frames[:] = image
+                yield Window(self._spec_index, frames)
+                self._num_to_skip = self._stride - 1
+            else:
+                yield from self._append(image)
+
+    def _append(self, image: np.ndarray) -> Iterator[Window]:
+        if self._num_new == 0:
+            before = self._frames
+            self._frames = self._allocate(self._spec_index, (self._window, *image.shape), image.dtype)
+            if self._num_frames:  # windows overlap
+                self._frames[: self._num_frames] = before[-self._num_frames :]
+        self._frames[self._num_frames] = image
+        self._num_frames += 1
+        self._num_new += 1
+        if self._num_frames == self._window:
+            yield Window(self._spec_index, self._frames)
+            self._num_frames, self._num_new = max(self._window - self._stride, 0), 0
+            self._num_to_skip = max(self._stride - self._window, 0)
+
+    def finish(self) -> Iterator[Window]:
+        """Yield the last window, filled by the profile's tail rule, if any frame of it is new."""
+        if self._num_new == 0:
+            return
+        filling, rest = TAILS[self._spec.tail], self._frames[self._num_frames :]
+        if filling is None:
+            rest[:] = 0
+        else:
+            rest[:] = self._frames[filling(self._num_frames, self._window, self._spec.fps or 0)]
+        yield Window(self._spec_index, self._frames)

@@ -19,9 +19,9 @@ from pathlib import Path
 
 from ...storage.common.system import IS_LINUX, limit, make_limits_final
 
-MOST_WRITTEN_BYTES = 1 << 20
+MAX_WRITTEN_BYTES = 1 << 20
 """Limit for a file that is already open, such as the one for the messages of a program."""
-MOST_OPEN_FILES = 256
+MAX_OPEN_FILES = 256
 KEPT_VARIABLES = {"PATH", "LANG", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "PYTHONHOME", "PYTHONPATH", "TMPDIR"}
 KEPT_VARIABLES |= {"SYSTEMROOT", "TEMP", "TMP"}  # Windows opens no socket without the first
 
@@ -80,7 +80,7 @@ def environment(given: Mapping[str, str]) -> dict[str, str]:
 
 
 @cache
-def lacks() -> tuple[str, ...]:
+def missing_protections() -> tuple[str, ...]:
     """Return what this system cannot confine a decoder with, and what the decoder could do as a result."""
     if not IS_LINUX:
         return ("no sandbox for them: a video that takes over its decoder could do what you can do",)
@@ -112,8 +112,8 @@ def end_with_parent(parent: int) -> None:
 def limit_files() -> None:
     """Limit the size of written files and the number of open files; write no core files."""
     limit("RLIMIT_CORE", 0)
-    limit("RLIMIT_FSIZE", MOST_WRITTEN_BYTES)
-    limit("RLIMIT_NOFILE", MOST_OPEN_FILES)
+    limit("RLIMIT_FSIZE", MAX_WRITTEN_BYTES)
+    limit("RLIMIT_NOFILE", MAX_OPEN_FILES)
 
 
 def close_all_but(kept: Collection[int]) -> None:

@@ -1,14 +1,12 @@
-"""Frames -> upright RGB pictures of the wanted sizes, by FFmpeg's scale filter or by another library's kernel."""
+"""Frames -> upright RGB images of the wanted sizes, by FFmpeg's scale filter or by another library's kernel."""
 
-from typing import NamedTuple
+import struct
 
 import av
 import numpy as np
 from av.filter import Graph
 
-from .kernels import BY_FFMPEG, LIBSWSCALE, Kernel
-from .rotation import Filters, lies
-from .sampling import scaled_size
+from .kernels import BY_FFMPEG, Kernel, Size
 
 UNSPECIFIED, BT601, BT2020 = 2, 5, 9
 KNOWN_MATRICES = {0, 1, UNSPECIFIED, 4, BT601, 6, 7, BT2020}
@@ -19,23 +17,63 @@ STANDS_FOR = {10: BT2020}
 Source: libswscale/yuv2rgb.c (sws_getCoefficients).
 """
 
+Filters = tuple[tuple[str, str], ...]
+"""Filters of libavfilter with their arguments, in order; none for a frame that is upright."""
+TURNS: set[Filters] = {
+    (),
+    (("transpose", "clock"),),
+    (("hflip", ""), ("vflip", "")),
+    (("transpose", "cclock"),),
+}
+"""By right angles, without a mirror: all that some decoders know."""
+ON_ARRAYS = {
+    "cclock": lambda picture: np.rot90(picture, 1),
+    "clock": lambda picture: np.rot90(picture, -1),
+    "cclock_flip": lambda picture: picture.transpose(1, 0, 2),
+    "clock_flip": lambda picture: np.rot90(picture, 2).transpose(1, 0, 2),
+    "hflip": lambda picture: picture[:, ::-1],
+    "vflip": lambda picture: picture[::-1],
+}
+"""What each filter does with an array [H, W, C]; filters that turn by other angles than right ones are not there."""
 
-class Size(NamedTuple):
-    """The shorter side of a picture in pixels, and the kernel that scales to it."""
 
-    short_side_px: int
-    resize: str = LIBSWSCALE
+# How a frame is turned and mirrored to stand upright, by its display matrix
 
-    @property
-    def is_for_people(self) -> bool:
-        """True if pictures keep their shape and are bytes, as thumbnails must."""
-        kernel = Kernel.of(self.resize)
-        return kernel.is_rounded and not kernel.to_square
 
-    def shape(self, height: int, width: int) -> tuple[int, int]:
-        """Return (height, width) of the picture that an upright frame of this size gives."""
-        side = self.short_side_px
-        return (side, side) if Kernel.of(self.resize).to_square else scaled_size(height, width, side)
+def upright_filters(frame: av.VideoFrame) -> Filters:
+    """Return the filters that the ffmpeg program would put before all others.
+
+    Source: fftools/ffmpeg_filter.c (autorotate), fftools/cmdutils.c (get_rotation).
+    """
+    matrix = frame.side_data.get("DISPLAYMATRIX")
+    if matrix is None:
+        return ()
+    values = struct.unpack("=9i", bytes(matrix)[:36])
+    degrees = -frame.rotation % 360
+    if abs(degrees - 90) < 1:
+        return (("transpose", "cclock_flip" if values[3] > 0 else "clock"),)
+    if abs(degrees - 270) < 1:
+        return (("transpose", "clock_flip" if values[3] < 0 else "cclock"),)
+    if abs(degrees - 180) < 1:
+        return (*([("hflip", "")] if values[0] < 0 else []), *([("vflip", "")] if values[4] < 0 else []))
+    if degrees > 1:
+        return (("rotate", f"{degrees}*PI/180"),)
+    return (("vflip", ""),) if values[4] < 0 else ()
+
+
+def swaps_sides(filters: Filters) -> bool:
+    """Return whether the upright frame's height is the width of the frame."""
+    return bool(filters) and filters[0][0] == "transpose"
+
+
+def upright_image(picture: np.ndarray, filters: Filters) -> np.ndarray:
+    """Return a picture [H, W, C] turned and mirrored, right angles only."""
+    for name, argument in filters:
+        picture = ON_ARRAYS.get(argument or name, lambda same: same)(picture)
+    return picture
+
+
+# Scaling
 
 
 class Scaler:
@@ -97,10 +135,10 @@ class Scaler:
 
 def _turned(frame: av.VideoFrame, upright: Filters) -> tuple[int, int]:
     """Return (height, width) of the upright frame."""
-    return (frame.width, frame.height) if lies(upright) else (frame.height, frame.width)
+    return (frame.width, frame.height) if swaps_sides(upright) else (frame.height, frame.width)
 
 
-def take_known_colours(frame: av.VideoFrame) -> None:
+def set_known_colours(frame: av.VideoFrame) -> None:
     """Give a frame the colour matrix by which older libswscale would convert it, where newer ones refuse to."""
     if int(frame.colorspace) not in KNOWN_MATRICES:
         frame.colorspace = STANDS_FOR.get(int(frame.colorspace), BT601)

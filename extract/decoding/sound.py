@@ -16,9 +16,10 @@ from av.stream import Discard
 
 from .container import context_of, demuxed, open_video, start_second, time_base_of, video_stream
 from .errors import VideoError, short_reason
-from .frames import Tally, decoded_sound
+from .frames import DecodeProgress, decoded_sound
 from .log_mel import HOP, RATE, RowBlocks
-from .probe import LONGEST_FRAME_SECONDS, LONGEST_VIDEO_SECONDS, PAUSE_SECONDS, ends_early, probe_video
+from .probe import MAX_FRAME_SECONDS, PAUSE_SECONDS, ends_early, probe_video
+from .sampling import MAX_VIDEO_SECONDS
 
 MAX_DRIFT_SECONDS = 0.015
 """Timestamps that differ by more from the count of samples are followed. Smaller differences are the rounding of
@@ -28,7 +29,7 @@ MAX_BACK_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
-class Heard:
+class SoundFinished:
     """Summary of the sound, after its last block."""
 
     decoder: str
@@ -81,7 +82,7 @@ def declared_seconds(path: Path) -> float:
         return max((container.duration or 0) / av.time_base, 0.0)
 
 
-def planned_sound(path: Path, beat: Callable[[], None] = lambda: None) -> tuple[int, float]:
+def planned_sound(path: Path, heartbeat: Callable[[], None] = lambda: None) -> tuple[int, float]:
     """Return about how many rows the sound will give and when it ends, in seconds, from its packets alone.
 
     Raises:
@@ -92,7 +93,7 @@ def planned_sound(path: Path, beat: Callable[[], None] = lambda: None) -> tuple[
         stream, zero = sound_stream(container), time_zero(container)
         try:
             for packet in demuxed(container, [stream]):
-                beat()
+                heartbeat()
                 if packet.size and packet.pts is not None and not packet.is_discard:
                     first = packet.pts if first is None else first
                     last = packet.pts + (packet.duration or 0)
@@ -153,7 +154,7 @@ class _Signal:
             self.first = self.end = max(sample, 0)
         elif expected - seconds > MAX_BACK_SECONDS:
             raise VideoError("bad_times", f"the clock of its sound jumps back by {expected - seconds:.0f} s")
-        elif seconds - expected > LONGEST_FRAME_SECONDS:
+        elif seconds - expected > MAX_FRAME_SECONDS:
             raise VideoError("bad_times", f"its sound would pause for {seconds - expected:.0f} s")
         pause = sample - self.end
         if pause > PAUSE_SECONDS * RATE:
@@ -170,8 +171,8 @@ class _Signal:
     def _cut(self, samples: np.ndarray, real: bool) -> Iterator[tuple[np.ndarray, bool]]:
         samples = samples[: max(self.limit - self.end, 0)]
         self.end += len(samples)
-        if self.end > LONGEST_VIDEO_SECONDS * RATE:
-            raise VideoError("too_long", f"its sound lasts over {LONGEST_VIDEO_SECONDS / 3600:g} h")
+        if self.end > MAX_VIDEO_SECONDS * RATE:
+            raise VideoError("too_long", f"its sound lasts over {MAX_VIDEO_SECONDS / 3600:g} h")
         if len(samples):
             yield samples, real
 
@@ -190,9 +191,9 @@ def mean_of_channels(frame: av.AudioFrame) -> np.ndarray:
 
 
 def sound_rows(
-    path: Path, *, seconds: float | None = None, beat: Callable[[], None] = lambda: None
-) -> Iterator[np.ndarray | Heard]:
-    """Yield blocks [rows] of ``log_mel.ROW``, in order, then ``Heard``.
+    path: Path, *, seconds: float | None = None, heartbeat: Callable[[], None] = lambda: None
+) -> Iterator[np.ndarray | SoundFinished]:
+    """Yield blocks [rows] of ``log_mel.ROW``, in order, then ``SoundFinished``.
 
     There is a row for each hop from the one in which the sound begins to the one in which it ends, whatever the
     pictures do: none before sound that begins late, and some after pictures that end early. Samples that a window
@@ -202,45 +203,47 @@ def sound_rows(
     Args:
         path: The file.
         seconds: If given, only the first part of the file.
-        beat: Called for each decoded frame.
+        heartbeat: Called for each decoded frame.
 
     Raises:
         VideoError: no_sound, unreadable, bad_times, too_long, or what opening a file may raise.
     """
-    tally = Tally(beat=beat)
+    progress = DecodeProgress(heartbeat=heartbeat)
     with open_video(path) as container:
         stream = sound_stream(container)
         limit = sys.maxsize if seconds is None else max(int(seconds * RATE), 1)
         signal = _Signal(time_base_of(stream), time_zero(container), limit)
         blocks = None
         try:
-            for samples, real in _pieces(signal, tally, container, stream):
+            for samples, real in _pieces(signal, progress, container, stream):
                 blocks = blocks or RowBlocks(signal.first or 0)
                 yield from blocks.add(samples, real=real)
         except (FFmpegError, ValueError) as error:
             raise VideoError("unreadable", f"its sound cannot be decoded ({short_reason(error)})") from None
-        if blocks is None and tally.num_damaged:
+        if blocks is None and progress.num_damaged:
             raise VideoError(
-                "unreadable", f"none of its sound can be decoded; {tally.num_damaged:,} packets are damaged"
+                "unreadable", f"none of its sound can be decoded; {progress.num_damaged:,} packets are damaged"
             )
         if blocks is None:
             raise VideoError("no_sound", "its sound stream is empty")
         yield from blocks.finish()
         partial = _pauses(signal)
-        if seconds is None and (missing := _missing(path, container, stream, signal.end / RATE, beat)):
+        if seconds is None and (missing := _missing(path, container, stream, signal.end / RATE, heartbeat)):
             partial.append(missing)
-        if tally.num_damaged:
-            partial.append(f"{tally.num_damaged:,} packets of its sound are damaged, says the decoder")
-        yield Heard(f"PyAV {av.__version__}", blocks.first_row, blocks.num_rows, signal.end / RATE, "; ".join(partial))
+        if progress.num_damaged:
+            partial.append(f"{progress.num_damaged:,} packets of its sound are damaged, says the decoder")
+        yield SoundFinished(
+            f"PyAV {av.__version__}", blocks.first_row, blocks.num_rows, signal.end / RATE, "; ".join(partial)
+        )
 
 
 def _pieces(
-    signal: _Signal, tally: Tally, container: InputContainer, stream: AudioStream
+    signal: _Signal, progress: DecodeProgress, container: InputContainer, stream: AudioStream
 ) -> Iterator[tuple[np.ndarray, bool]]:
     stream.codec_context.thread_count = 1
-    for frame in decoded_sound(tally, container, stream):
-        tally.beat()
-        tally.num_damaged += frame.is_corrupt
+    for frame in decoded_sound(progress, container, stream):
+        progress.heartbeat()
+        progress.num_damaged += frame.is_corrupt
         yield from signal.add(frame)
         if signal.end >= signal.limit:
             return
@@ -255,7 +258,7 @@ def _pauses(signal: _Signal) -> list[str]:
 
 
 def _missing(
-    path: Path, container: InputContainer, stream: AudioStream, end_seconds: float, beat: Callable[[], None]
+    path: Path, container: InputContainer, stream: AudioStream, end_seconds: float, heartbeat: Callable[[], None]
 ) -> str:
     """Say what sound the file declares and lacks; empty if none.
 
@@ -270,7 +273,7 @@ def _missing(
         return ""
     if not stream.duration:
         try:
-            if not probe_video(path, beat).missing:
+            if not probe_video(path, heartbeat).missing:
                 return ""
         except VideoError:
             pass

@@ -17,11 +17,11 @@ EBML, SEGMENT, CLUSTER, CRC_32 = 0x1A45DFA3, 0x18538067, 0x1F43B675, 0xBF
 IN_SEGMENT = {0x114D9B74, 0x1549A966, 0x1654AE6B, CLUSTER, 0x1C53BB6B, 0x1254C367, 0x1043A770, 0x1941A469, 0xEC, CRC_32}
 IN_CLUSTER = {0xE7, 0xA3, 0xA0, 0xAB, 0xA7, 0x5854, 0xAF, 0xEC, CRC_32}
 """Ids of the elements that may appear there (RFC 9559)."""
-LONGEST_CHECKED_BYTES = 64 << 20
+MAX_CHECKED_BYTES = 64 << 20
 """Longest element whose checksum is checked."""
 TS_PACKETS = ((188, 0), (192, 4), (204, 0))
 """Bytes of a packet, and where its first byte, "G", stands: MPEG-TS, M2TS, and with bytes of error correction."""
-SHORTEST_CUT_SECONDS = 0.01
+MIN_CUT_SECONDS = 0.01
 """An edit list that shows so much less than there is leaves something out; less is rounding."""
 
 
@@ -29,7 +29,7 @@ class _Broken(Exception):
     """Says where a file stops making sense, and why."""
 
 
-def structure_damage(path: Path, containers: frozenset[str], beat: Callable[[], None] = lambda: None) -> str:
+def structure_damage(path: Path, containers: frozenset[str], heartbeat: Callable[[], None] = lambda: None) -> str:
     """Describe what a file's own headers show to be missing or damaged.
 
     Empty if they show nothing, or if the format is not one of those checked here.
@@ -38,21 +38,21 @@ def structure_damage(path: Path, containers: frozenset[str], beat: Callable[[], 
         num_bytes = num_bytes_of(file.fileno())
         try:
             if "matroska" in containers:
-                _walk_matroska(file, num_bytes, beat)
+                _walk_matroska(file, num_bytes, heartbeat)
             elif "mp4" in containers:
-                _walk_mp4(file, num_bytes, beat)
+                _walk_mp4(file, num_bytes, heartbeat)
             elif "avi" in containers:
-                _walk_avi(file, num_bytes, beat)
+                _walk_avi(file, num_bytes, heartbeat)
             elif "mpegts" in containers:
                 _check_mpegts(file, num_bytes)
             elif "ogg" in containers:
-                _walk_ogg(file, num_bytes, beat)
+                _walk_ogg(file, num_bytes, heartbeat)
             elif "asf" in containers:
                 _check_asf(file, num_bytes)
             elif "flv" in containers:
-                _walk_flv(file, num_bytes, beat)
+                _walk_flv(file, num_bytes, heartbeat)
             elif "gif" in containers:
-                _walk_gif(file, num_bytes, beat)
+                _walk_gif(file, num_bytes, heartbeat)
         except _Broken as broken:
             return str(broken)
     return ""
@@ -86,7 +86,7 @@ def _element(file: BinaryIO, position: int) -> tuple[int, int | None, int] | Non
     return int.from_bytes(head[:id_bytes], "big"), None if size == highest else size, position + id_bytes + size_bytes
 
 
-def _walk_matroska(file: BinaryIO, num_bytes: int, beat: Callable[[], None]) -> None:
+def _walk_matroska(file: BinaryIO, num_bytes: int, heartbeat: Callable[[], None]) -> None:
     position, header = 0, _element(file, 0)
     if header is None or header[0] != EBML or header[1] is None:
         raise _Broken("its first bytes are damaged")
@@ -102,7 +102,7 @@ def _walk_matroska(file: BinaryIO, num_bytes: int, beat: Callable[[], None]) -> 
     _must_fit(end, num_bytes, "its segment")
     cluster_end: int | None = position  # of the cluster that is being walked; None: unknown
     while position < end:
-        beat()
+        heartbeat()
         inside = cluster_end is None or position < cluster_end
         element = _element(file, position)
         if element is not None and cluster_end is None and element[0] in IN_SEGMENT - IN_CLUSTER:
@@ -129,7 +129,7 @@ def _walk_matroska(file: BinaryIO, num_bytes: int, beat: Callable[[], None]) -> 
 def _check_crc(file: BinaryIO, content: int, end: int) -> None:
     """Check an element's checksum, which comes first in it, if it has one."""
     first = _element(file, content)
-    if first is None or first[:2] != (CRC_32, 4) or end - first[2] - 4 < 0 or end - first[2] > LONGEST_CHECKED_BYTES:
+    if first is None or first[:2] != (CRC_32, 4) or end - first[2] - 4 < 0 or end - first[2] > MAX_CHECKED_BYTES:
         return
     file.seek(first[2])
     expected = int.from_bytes(file.read(4), "little")
@@ -140,10 +140,10 @@ def _check_crc(file: BinaryIO, content: int, end: int) -> None:
 # MP4 and QuickTime
 
 
-def _walk_mp4(file: BinaryIO, num_bytes: int, beat: Callable[[], None]) -> None:
+def _walk_mp4(file: BinaryIO, num_bytes: int, heartbeat: Callable[[], None]) -> None:
     position = 0
     while position + 8 <= num_bytes:
-        beat()
+        heartbeat()
         file.seek(position)
         head = file.read(16)
         size, name = int.from_bytes(head[:4], "big"), head[4:8]
@@ -162,14 +162,14 @@ def _walk_mp4(file: BinaryIO, num_bytes: int, beat: Callable[[], None]) -> None:
 UNKNOWN_SIZES = {0, 0xFFFFFFFF}
 
 
-def _walk_avi(file: BinaryIO, num_bytes: int, beat: Callable[[], None]) -> None:
+def _walk_avi(file: BinaryIO, num_bytes: int, heartbeat: Callable[[], None]) -> None:
     """Walk RIFF chunks, which begin at even positions.
 
     A writer that could not seek back leaves one of ``UNKNOWN_SIZES``.
     """
     position, ends = 0, []
     while position + 8 <= num_bytes:
-        beat()
+        heartbeat()
         while ends and position >= ends[-1]:
             ends.pop()
         file.seek(position)
@@ -209,13 +209,13 @@ def _check_mpegts(file: BinaryIO, num_bytes: int) -> None:
 # Ogg
 
 
-def _walk_ogg(file: BinaryIO, num_bytes: int, beat: Callable[[], None]) -> None:
+def _walk_ogg(file: BinaryIO, num_bytes: int, heartbeat: Callable[[], None]) -> None:
     """Walk pages. Each stream numbers its own, and marks its last one (RFC 3533)."""
     position = 0
     pages: dict[bytes, int] = {}  # {serial number: number of the page before}
     unfinished: set[bytes] = set()
     while position < num_bytes:
-        beat()
+        heartbeat()
         file.seek(position)
         head = file.read(27)
         if not head.startswith(b"OggS"[: len(head)]):
@@ -264,11 +264,11 @@ def _check_asf(file: BinaryIO, num_bytes: int) -> None:
 FLV_TAGS = {8, 9, 15, 18}
 
 
-def _walk_flv(file: BinaryIO, num_bytes: int, beat: Callable[[], None]) -> None:
+def _walk_flv(file: BinaryIO, num_bytes: int, heartbeat: Callable[[], None]) -> None:
     file.seek(5)
     position = int.from_bytes(file.read(4), "big") + 4
     while position + 11 <= num_bytes:
-        beat()
+        heartbeat()
         file.seek(position)
         head = file.read(11)
         if head[0] & 0x1F not in FLV_TAGS:
@@ -283,13 +283,13 @@ GIF_EXTENSION, GIF_PICTURE, GIF_END = 0x21, 0x2C, 0x3B
 HEADER_BYTES, PICTURE_BYTES = 13, 10
 
 
-def _walk_gif(file: BinaryIO, num_bytes: int, beat: Callable[[], None]) -> None:
+def _walk_gif(file: BinaryIO, num_bytes: int, heartbeat: Callable[[], None]) -> None:
     position = HEADER_BYTES
     file.seek(0)
     head = file.read(HEADER_BYTES)
     position += _colours_bytes(head[10])
     while position < num_bytes:
-        beat()
+        heartbeat()
         file.seek(position)
         block = file.read(PICTURE_BYTES)
         if block[0] == GIF_END:
@@ -328,7 +328,7 @@ def has_gif_picture(packet: bytes) -> bool:
 # Edit lists of MP4 and QuickTime
 
 HOLDERS = {b"moov", b"trak", b"mdia", b"edts"}
-LONGEST_TABLE_BYTES = 1 << 20
+MAX_TABLE_BYTES = 1 << 20
 
 
 def edits_leave_out(path: Path) -> bool:
@@ -355,7 +355,7 @@ def _edited_tracks(file: BinaryIO, position: int, end: int, found: dict[bytes, b
             tracks += _edited_tracks(file, inside, position + size, of_track)
             if name == b"trak":
                 tracks.append(of_track)
-        elif name in (b"mvhd", b"mdhd", b"elst", b"hdlr") and size < LONGEST_TABLE_BYTES:
+        elif name in (b"mvhd", b"mdhd", b"elst", b"hdlr") and size < MAX_TABLE_BYTES:
             file.seek(inside)
             found[name] = file.read(size - head_bytes)
         position += size
@@ -374,7 +374,7 @@ def _leaves_out(track: dict[bytes, bytes]) -> bool:
     except (KeyError, IndexError, struct.error):
         return False
     shown = sum(parts) / max(ticks_of_movie, 1)
-    return len(parts) > 1 or 0 < shown < media_ticks / max(ticks_of_media, 1) - SHORTEST_CUT_SECONDS
+    return len(parts) > 1 or 0 < shown < media_ticks / max(ticks_of_media, 1) - MIN_CUT_SECONDS
 
 
 def _clock_of(header: bytes) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""Pictures by torchcodec, for profiles that scale RGB frames themselves.
+"""Frames by torchcodec, for profiles that scale RGB frames themselves.
 
 torchcodec converts frames to RGB at their own size, as FFmpeg's ``scale`` filter does, but it also scales RGB, where
 the filter scales before the conversion. So it is exact for Pillow's and torchvision's kernels only. It imports torch,
@@ -19,13 +19,12 @@ import numpy as np
 
 from ...storage.common.system import limit
 from .container import first_frame, open_video, video_stream
-from .errors import NotTrusted, short_reason
-from .frames import Decoding, Pictures
-from .input_file import HandedFile
-from .kernels import BY_FFMPEG, Kernel
+from .errors import DecoderRejected, short_reason
+from .frames import DecodePass, Images
+from .input_file import InputFile
+from .kernels import BY_FFMPEG, Kernel, Size
 from .probe import VideoInfo
-from .rotation import TURNS, upright_filters
-from .scaling import Size
+from .scaling import TURNS, upright_filters
 
 if TYPE_CHECKING:
     from torchcodec.decoders import VideoDecoder  # pyright: ignore[reportPrivateImportUsage]
@@ -87,11 +86,11 @@ def torchcodec_reads_well(info: VideoInfo, sizes: list[Size]) -> bool:
     return first.format.name in PLAIN_FORMATS and not first.interlaced_frame and not is_rgb
 
 
-def torchcodec_pictures(decoding: Decoding, wanted: np.ndarray) -> Iterator[tuple[int, Pictures]]:
-    """Yield (index, pictures) for each wanted frame, like ``pyav_pictures``.
+def decode_with_torchcodec(decoding: DecodePass, wanted: np.ndarray) -> Iterator[tuple[int, Images]]:
+    """Yield (index, pictures) for each wanted frame, like ``decode_with_pyav``.
 
     Raises:
-        NotTrusted: torchcodec fails, or reads the file differently from its packets.
+        DecoderRejected: torchcodec fails, or reads the file differently from its packets.
     """
     kernels = [Kernel.of(size.resize) for size in decoding.sizes]
     with failures_as_distrust():
@@ -103,11 +102,11 @@ def torchcodec_pictures(decoding: Decoding, wanted: np.ndarray) -> Iterator[tupl
 
 @contextmanager
 def failures_as_distrust() -> Iterator[None]:
-    """Raise ``NotTrusted`` for an error of torchcodec."""
+    """Raise ``DecoderRejected`` for an error of torchcodec."""
     try:
         yield
     except (RuntimeError, ValueError, IndexError, UnicodeError) as error:
-        raise NotTrusted(f"torchcodec: {short_reason(error)}") from None
+        raise DecoderRejected(f"torchcodec: {short_reason(error)}") from None
 
 
 def open_decoder(info: VideoInfo, device: str = "cpu") -> "VideoDecoder":
@@ -118,7 +117,7 @@ def open_decoder(info: VideoInfo, device: str = "cpu") -> "VideoDecoder":
         device: What decodes: "cpu", "cuda" or "cuda:N".
 
     Raises:
-        NotTrusted: It has another number of frames than packets, or frames are not turned as they should.
+        DecoderRejected: It has another number of frames than packets, or frames are not turned as they should.
     """
     from torchcodec.decoders import VideoDecoder, set_cuda_backend  # pyright: ignore[reportPrivateImportUsage]
 
@@ -127,20 +126,20 @@ def open_decoder(info: VideoInfo, device: str = "cpu") -> "VideoDecoder":
     # Its own backend for GPUs decodes into pictures that were not fetched yet: of 40 frames of H.264 with B-frames as
     # references, number 34 came as number 37 (torchcodec 0.17, seen on an H200). FFmpeg keeps them.
     with nullcontext() if device == "cpu" else set_cuda_backend("ffmpeg"):
-        decoder = VideoDecoder(HandedFile(info.path), stream_index=stream_index, dimension_order="NHWC", device=device)
+        decoder = VideoDecoder(InputFile(info.path), stream_index=stream_index, dimension_order="NHWC", device=device)
     if len(decoder) != len(info.pts):
-        raise NotTrusted(f"torchcodec finds {len(decoder)} frames, the packets are {len(info.pts)}")
+        raise DecoderRejected(f"torchcodec finds {len(decoder)} frames, the packets are {len(info.pts)}")
     first = first_frame(info.path)
     if first is not None and upright_filters(first) and not decoder.metadata.rotation:
-        raise NotTrusted("its pictures state a turn that the file does not, which torchcodec does not know")
+        raise DecoderRejected("its pictures state a turn that the file does not, which torchcodec does not know")
     return decoder
 
 
-def rgb_frames(decoder: "VideoDecoder", decoding: Decoding, wanted: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
+def rgb_frames(decoder: "VideoDecoder", decoding: DecodePass, wanted: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
     """Yield (index, frame), [H, W, 3] RGB of the video's own size, for each wanted frame.
 
     Raises:
-        NotTrusted: The frames have other times than the packets.
+        DecoderRejected: The frames have other times than the packets.
     """
     start_seconds = decoder.get_frame_at(0).pts_seconds
     for first in range(0, len(wanted), FRAMES_AT_ONCE):
@@ -148,7 +147,7 @@ def rgb_frames(decoder: "VideoDecoder", decoding: Decoding, wanted: np.ndarray) 
         batch = decoder.get_frames_at(indices.tolist())
         _compare_times(batch.pts_seconds.cpu().numpy() - start_seconds, decoding.info, indices)
         for index, frame in zip(indices.tolist(), batch.data.cpu().numpy(), strict=True):
-            decoding.beat()
+            decoding.heartbeat()
             yield index, frame
 
 
@@ -158,8 +157,8 @@ def torchcodec_version() -> str:
 
 
 def _compare_times(seconds: np.ndarray, info: VideoInfo, indices: np.ndarray) -> None:
-    """Raise ``NotTrusted`` if frames' times, from the first frame on, are not those of the packets."""
+    """Raise ``DecoderRejected`` if frames' times, from the first frame on, are not those of the packets."""
     expected = (info.pts[indices] - info.pts[0]) * float(info.time_base)
     worst = np.abs(seconds - expected).max()
     if worst > float(info.time_base):
-        raise NotTrusted(f"torchcodec's times are up to {worst:.2f} s off")
+        raise DecoderRejected(f"torchcodec's times are up to {worst:.2f} s off")

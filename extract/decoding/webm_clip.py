@@ -18,16 +18,15 @@ from av.video.stream import VideoStream
 
 from .container import as_fraction, check_size, context_of, open_video, time_base_of, video_stream
 from .errors import VideoError
-from .frames import Tally, decoded_frames, decoded_sound
+from .frames import DecodeProgress, decoded_frames, decoded_sound
 from .images import is_image
-from .rotation import lies, upright_filters, upright_picture
-from .scaling import take_known_colours
+from .scaling import set_known_colours, swaps_sides, upright_filters, upright_image
 from .sound import time_zero
 
-LONGEST_CLIP_SECONDS = 30.0
-MOST_SIDE_PX = 640
+MAX_CLIP_SECONDS = 30.0
+MAX_SIDE_PX = 640
 """Most pixels of the longer side."""
-MOST_FPS = 30
+MAX_FPS = 30
 BITS_PER_SECOND = 1_000_000
 SOUND_RATE, SOUND_FRAME = 48_000, 960
 """Samples a second, and in a packet, of Opus."""
@@ -36,29 +35,31 @@ EARLIER_SECONDS = 1.0, 10.0, 60.0, math.inf
 """How much earlier a key frame is sought, by turns: some containers stand between key frames after a search."""
 
 
-def webm_clip(path: Path, start_seconds: float, end_seconds: float, beat: Callable[[], None] = lambda: None) -> bytes:
+def webm_clip(
+    path: Path, start_seconds: float, end_seconds: float, heartbeat: Callable[[], None] = lambda: None
+) -> bytes:
     """Return the frames and the sound between two times as WebM (VP8 and Opus). Its time 0 is ``start_seconds``.
 
     Args:
         path: The video.
         start_seconds: Of the video, counted as its rows are.
-        end_seconds: At most ``LONGEST_CLIP_SECONDS`` later count.
-        beat: Called for each frame.
+        end_seconds: At most ``MAX_CLIP_SECONDS`` later count.
+        heartbeat: Called for each frame.
 
     Raises:
         VideoError: The video cannot be decoded, or has no frame between these times.
     """
     if is_image(path):
         raise VideoError("no_video", "it is an image")
-    end_seconds = min(end_seconds, start_seconds + LONGEST_CLIP_SECONDS)
+    end_seconds = min(end_seconds, start_seconds + MAX_CLIP_SECONDS)
     content = io.BytesIO()
     with av.open(content, "w", format="webm") as output:
-        pictures = output.add_stream("libvpx", rate=MOST_FPS, options={"deadline": "realtime", "cpu-used": "8"})
+        pictures = output.add_stream("libvpx", rate=MAX_FPS, options={"deadline": "realtime", "cpu-used": "8"})
         sound = output.add_stream("libopus", rate=SOUND_RATE, layout="stereo") if _has_sound(path) else None
-        packets = list(_picture_packets(path, start_seconds, end_seconds, pictures, beat))
+        packets = list(_picture_packets(path, start_seconds, end_seconds, pictures, heartbeat))
         if sound is not None:
             with contextlib.suppress(VideoError):  # pictures without sound are better than nothing
-                packets.extend(_sound_packets(path, start_seconds, end_seconds, sound, beat))
+                packets.extend(_sound_packets(path, start_seconds, end_seconds, sound, heartbeat))
         output.mux(sorted(packets, key=lambda packet: (packet.dts or 0) * packet.time_base))
     return content.getvalue()
 
@@ -80,7 +81,7 @@ def _go_to(container: InputContainer, stream: Stream, zero: Fraction, seconds: f
 
 
 def _frames_from(
-    path: Path, seconds: float, beat: Callable[[], None]
+    path: Path, seconds: float, heartbeat: Callable[[], None]
 ) -> Iterator[tuple[float, av.VideoFrame, VideoStream]]:
     """Yield (second, frame, its stream) from a key frame before ``seconds`` on."""
     for earlier in EARLIER_SECONDS:
@@ -88,8 +89,10 @@ def _frames_from(
             stream, zero = video_stream(container), time_zero(container)
             stream.codec_context.thread_count = 1
             is_later = _go_to(container, stream, zero, seconds - earlier)
-            for number, frame in enumerate(decoded_frames(Tally(beat=beat), container, stream, stream.codec_context)):
-                beat()
+            for number, frame in enumerate(
+                decoded_frames(DecodeProgress(heartbeat=heartbeat), container, stream, stream.codec_context)
+            ):
+                heartbeat()
                 ticks = frame.dts if frame.pts is None else frame.pts
                 if ticks is None:
                     continue
@@ -102,13 +105,13 @@ def _frames_from(
 
 
 def _picture_packets(
-    path: Path, start_seconds: float, end_seconds: float, encoded: VideoStream, beat: Callable[[], None]
+    path: Path, start_seconds: float, end_seconds: float, encoded: VideoStream, heartbeat: Callable[[], None]
 ) -> Iterator[Packet]:
     last = -math.inf
-    for seconds, frame, stream in _frames_from(path, start_seconds, beat):
+    for seconds, frame, stream in _frames_from(path, start_seconds, heartbeat):
         if seconds >= end_seconds:
             break
-        if seconds < start_seconds - TICK / 2 or seconds - last < 0.97 / MOST_FPS:
+        if seconds < start_seconds - TICK / 2 or seconds - last < 0.97 / MAX_FPS:
             continue
         if math.isinf(last):
             _set_up(encoded, frame, as_fraction(stream.sample_aspect_ratio or 1))
@@ -125,9 +128,9 @@ def _set_up(encoded: VideoStream, frame: av.VideoFrame, aspect: Fraction) -> Non
     """Set the size of the clip: that of the frame with square pixels, upright, and no larger than needed."""
     check_size(frame.width, frame.height)
     width, height = frame.width * float(aspect), float(frame.height)
-    if lies(upright_filters(frame)):
+    if swaps_sides(upright_filters(frame)):
         width, height = height, width
-    scale = min(MOST_SIDE_PX / max(width, height), 1.0)
+    scale = min(MAX_SIDE_PX / max(width, height), 1.0)
     encoded.width, encoded.height = (max(2 * round(side * scale / 2), 2) for side in (width, height))
     encoded.pix_fmt = "yuv420p"
     encoded.bit_rate = BITS_PER_SECOND
@@ -136,25 +139,25 @@ def _set_up(encoded: VideoStream, frame: av.VideoFrame, aspect: Fraction) -> Non
 
 
 def _upright(frame: av.VideoFrame, width: int, height: int) -> av.VideoFrame:
-    take_known_colours(frame)
+    set_known_colours(frame)
     filters = upright_filters(frame)
     if not filters:
         return frame.reformat(width, height, "yuv420p")
-    size = (height, width) if lies(filters) else (width, height)
-    picture = upright_picture(frame.reformat(*size, "rgb24").to_ndarray(), filters)
+    size = (height, width) if swaps_sides(filters) else (width, height)
+    picture = upright_image(frame.reformat(*size, "rgb24").to_ndarray(), filters)
     return av.VideoFrame.from_ndarray(np.ascontiguousarray(picture, np.uint8), "rgb24").reformat(format="yuv420p")
 
 
 def _sound_packets(
-    path: Path, start_seconds: float, end_seconds: float, encoded: AudioStream, beat: Callable[[], None]
+    path: Path, start_seconds: float, end_seconds: float, encoded: AudioStream, heartbeat: Callable[[], None]
 ) -> Iterator[Packet]:
     resampler = av.AudioResampler("flt", "stereo", SOUND_RATE, SOUND_FRAME)
     with open_video(path) as container:
         stream = container.streams.audio[0]
         zero = time_zero(container)
         _go_to(container, stream, zero, start_seconds - EARLIER_SECONDS[0])
-        for frame in decoded_sound(Tally(beat=beat), container, stream):
-            beat()
+        for frame in decoded_sound(DecodeProgress(heartbeat=heartbeat), container, stream):
+            heartbeat()
             if frame.pts is None:
                 continue
             seconds = float(frame.pts * time_base_of(stream) - zero)

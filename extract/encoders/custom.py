@@ -21,7 +21,7 @@ from ...storage.records import Profile, Weights
 from .profile_checks import check_extractable
 
 if TYPE_CHECKING:
-    from .custom_network import OwnNetwork
+    from ..models.network import CustomNetwork
 
 OWN = "own:"
 """Begins the text by which other processes know such an encoder: its file, and its weights after ``|``."""
@@ -30,7 +30,7 @@ MAX_FILE_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
-class OwnEncoder:
+class CustomEncoder:
     """A profile of one's own."""
 
     path: Path
@@ -48,13 +48,13 @@ class OwnEncoder:
         """The text by which other processes know it."""
         return f"{OWN}{self.path}" + ("" if self.weights is None else f"|{self.weights}")
 
-    def load(self) -> "tuple[OwnNetwork, Weights]":
+    def load(self) -> "tuple[CustomNetwork, Weights]":
         """Run the module's function; return the network and its weights.
 
         Raises:
             UserError: The module or its function is missing, fails, or gives no network.
         """
-        from .custom_network import network_of  # torch takes seconds to import
+        from ..models.network import custom_network  # torch takes seconds to import
 
         if str(self.path.parent) not in sys.path:
             sys.path.append(str(self.path.parent))
@@ -64,7 +64,7 @@ class OwnEncoder:
         except Exception as error:  # the user's own code may raise anything
             what = f"{self.module}:{self.function}"
             raise UserError(f"{self.path}: {what} cannot be used ({reason_of(error)})") from None
-        network = network_of(made, self.profile.dimension, f"{self.path}: {self.module}:{self.function}")
+        network = custom_network(made, self.profile.dimension, f"{self.path}: {self.module}:{self.function}")
         source = Path(module.__file__).read_bytes() if module.__file__ else b""
         digest = hashlib.sha256(source)
         for name, value in sorted(network.state_dict().items()):
@@ -74,12 +74,12 @@ class OwnEncoder:
         return network, Weights(name=name, sha256=digest.hexdigest())
 
 
-def is_own_encoder(text: str) -> bool:
+def is_custom_encoder(text: str) -> bool:
     """Return whether a text names an encoder of one's own."""
     return text.startswith(OWN) or text.endswith(SUFFIXES)
 
 
-def find_own_encoder(text: str, trusted: Collection[str]) -> OwnEncoder:
+def find_custom_encoder(text: str, trusted: Collection[str]) -> CustomEncoder:
     """Read the file of an encoder that the command line names.
 
     Args:
@@ -89,15 +89,15 @@ def find_own_encoder(text: str, trusted: Collection[str]) -> OwnEncoder:
     Raises:
         UserError: The file is missing or wrong, or names a module that is not trusted.
     """
-    encoder = read_own_encoder(text)
+    encoder = read_custom_encoder(text)
     if encoder.module not in trusted:
         problem = f"{encoder.path} runs code of the module {encoder.module}; if you trust it, name it here"
         raise SettingError("trust", ",".join(trusted) or "is missing", problem)
     return encoder
 
 
-def read_own_encoder(text: str) -> OwnEncoder:
-    """Read the file of an encoder that was trusted before (``OwnEncoder.text``).
+def read_custom_encoder(text: str) -> CustomEncoder:
+    """Read the file of an encoder that was trusted before (``CustomEncoder.text``).
 
     Raises:
         UserError: The file is missing or wrong.
@@ -115,7 +115,7 @@ def read_own_encoder(text: str) -> OwnEncoder:
         check_extractable(profile)
     except ValueError as error:
         raise UserError(f"{path}: {one_line(str(error))}") from None
-    return OwnEncoder(path, profile, module, function, Path(weights) if weights else None)
+    return CustomEncoder(path, profile, module, function, Path(weights) if weights else None)
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -4,6 +4,7 @@ Its configuration, its processor and a forward pass without memory give the prof
 the hub is run. Features are those of the model's own call.
 """
 
+import inspect
 import itertools
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from ...storage.common.errors import UserError, reason_of
 from ...storage.common.packages import EXTRAS, install_command
@@ -28,9 +29,9 @@ from ...storage.hub.loading import (
 )
 from ...storage.hub.names import POOLINGS, HubName
 from ...storage.records import Profile, Weights
-from . import METHODS, SHARED_WITH_TEXTS
-from .hub_network import HubNetwork, picture_input
-from .image_processor import Pictures, pictures_of
+from ..models.network import Network
+from . import METHODS, OWN_VECTOR, SHARED_WITH_TEXTS
+from .image_processor import Preprocessing, preprocessing_of
 from .text_preparation import BY_PIPELINE, NoTextRule, text_recipe, tokenizer_of
 
 if TYPE_CHECKING:
@@ -42,6 +43,63 @@ OWN_POOLING = {"timesformer": "first"}
 IMAGE_FPS = 1
 LOAD_ERRORS = (OSError, ValueError, KeyError, TypeError, AttributeError, ImportError, RuntimeError, IndexError)
 """Errors of transformers for configurations and weights that it cannot make a model of."""
+
+
+class HubNetwork(Network):
+    """A model of transformers.
+
+    ``forward``: normalised frames [B, 3, (T,) H, W] -> features [B, D], float32.
+    """
+
+    def __init__(self, model: nn.Module, pooling: str | None, *, is_video: bool) -> None:
+        """Take a model, and which of ``POOLINGS`` to use; None for the vector that it gives itself."""
+        super().__init__()
+        is_of_timm = type(model).__name__.startswith("TimmWrapper")
+        self.libraries = ("transformers", "timm") if is_of_timm else ("transformers",)
+        self.model, self._pooling, self._is_video = model, pooling, is_video
+        self._method = next(name for name in METHODS if pixel_argument(model, name))
+        self._input = pixel_argument(model, self._method)
+        self.batch_sizes = {"cpu": 1, "cuda": 8} if is_video else {"cpu": 8, "cuda": 64}  # type: ignore[misc]
+
+    @property
+    def layer(self) -> str:
+        """Description of a feature, in words."""
+        if self._pooling is not None:
+            return f"{self._method}, {POOLINGS[self._pooling]}"
+        return f"{self._method}, {OWN_VECTOR}"
+
+    def forward(self, x: Tensor) -> Tensor:
+        """See the class. Raises ``ValueError`` if the model gives no such vector."""
+        pixels = x.transpose(1, 2) if self._is_video else x
+        output = getattr(self.model, self._method)(**{self._input: pixels})
+        return self._vectors(output).to(torch.promote_types(x.dtype, torch.float32))
+
+    def _vectors(self, output: Any) -> Tensor:
+        own = output if isinstance(output, Tensor) else getattr(output, "pooler_output", None)
+        if own is None:
+            own = getattr(output, "summary", None)  # RADIO's name for it
+        if self._pooling is None:
+            if not isinstance(own, Tensor):  # a list of pictures' tokens
+                own = None
+            if own is not None and own.ndim == 3 and own.shape[1] == 1:  # VideoPrism's pooling has one query
+                own = own[:, 0]
+            if own is None or own.ndim != 2:
+                raise ValueError("it gives tokens, not a vector; add :mean, :first or :tokens to its name")
+            return own
+        tokens = output if isinstance(output, Tensor) else getattr(output, "last_hidden_state", None)
+        if tokens is not None and tokens.ndim == 4:  # a map [B, C, H, W]
+            tokens = tokens.flatten(2).transpose(1, 2)
+        if tokens is None or tokens.ndim != 3:
+            raise ValueError("it gives no tokens; leave the option at the end of its name out")
+        if self._pooling == "mean":
+            return tokens.mean(dim=1)
+        return tokens[:, 0] if self._pooling == "first" else tokens.flatten(1)
+
+
+def pixel_argument(model: nn.Module, method: str) -> str:
+    """Return the argument of a method that takes pictures; empty if there is none."""
+    parameters = inspect.signature(getattr(model, method, lambda: None)).parameters
+    return next((name for name in parameters if name.startswith("pixel_values")), "")
 
 
 @dataclass(frozen=True)
@@ -89,8 +147,8 @@ class HubEncoder:
         try:
             with torch.device("meta"):
                 network = self._network(new_network(config), config)
-            pictures = self._pictures(num_frames)
-            side = pictures.crop_px or pictures.short_side_px
+            images = self._preprocessing(num_frames)
+            side = images.crop_px or images.short_side_px
             frames = () if num_frames is None else (num_frames,)
             with torch.inference_mode():
                 features = network.eval()(torch.empty(1, 3, *frames, side, side, device="meta"))
@@ -103,14 +161,14 @@ class HubEncoder:
             fps=self._fps(num_frames),
             window=num_frames or 1,
             stride=num_frames or 1,
-            short_side_px=pictures.short_side_px,
-            crop_px=pictures.crop_px,
-            resize=pictures.resize,
+            short_side_px=images.short_side_px,
+            crop_px=images.crop_px,
+            resize=images.resize,
             value_range="0..1",
-            mean=pictures.mean,
-            std=pictures.std,
+            mean=images.mean,
+            std=images.std,
             tail="none" if num_frames is None else "loop",
-            layer=network.told,
+            layer=network.layer,
             dimension=features.shape[1],
         )
 
@@ -141,17 +199,17 @@ class HubEncoder:
 
     def _texts(self, network: HubNetwork, config: "PreTrainedConfig") -> str:
         """Return how texts must be prepared for these features; empty if they have no text tower, or no rule."""
-        if network.told not in SHARED_WITH_TEXTS:
+        if network.layer not in SHARED_WITH_TEXTS:
             return ""
         try:
             tokenizer = tokenizer_of(load_text_processor(self.files))
-            most_tokens = min(int(config.text_config.max_position_embeddings), int(tokenizer.model_max_length))
-            return text_recipe(config, tokenizer).described(most_tokens)
+            max_tokens = min(int(config.text_config.max_position_embeddings), int(tokenizer.model_max_length))
+            return text_recipe(config, tokenizer).describe(max_tokens)
         except (NoTextRule, *LOAD_ERRORS):  # pictures need no tokenizer; search says what is missing
             return ""
 
     def _network(self, model: nn.Module, config: "PreTrainedConfig") -> HubNetwork:
-        if not any(picture_input(model, method) for method in METHODS):
+        if not any(pixel_argument(model, method) for method in METHODS):
             raise ValueError(f"{type(model).__name__} takes no pictures")
         return HubNetwork(model, self._pooling(config), is_video=_num_frames(config) is not None)
 
@@ -201,7 +259,7 @@ class HubEncoder:
             config.model_args.pop("num_classes", None)
         return config
 
-    def _pictures(self, num_frames: int | None) -> Pictures:
+    def _preprocessing(self, num_frames: int | None) -> Preprocessing:
         """Return what the model's own processor makes of frames. Raises ``ValueError`` if that cannot be told."""
         processor = self._processor(is_video=num_frames is not None)
 
@@ -215,7 +273,7 @@ class HubEncoder:
             pixels = next(value for key, value in made.items() if key.startswith("pixel_values"))
             return np.asarray(pixels, dtype=np.float32)[0][0]
 
-        return pictures_of(processor, processed)
+        return preprocessing_of(processor, processed)
 
     def _processor(self, *, is_video: bool) -> Any:
         kinds: list[Literal["image", "video"]] = ["image"]

@@ -26,16 +26,16 @@ class HubTextTower:
     model: Any
     processor: Any
     """A processor of transformers, or a tokenizer."""
-    place: Path
+    weights_path: Path
     """Folder of the model."""
-    most_tokens: int
+    max_tokens: int
     """Tokens that the model reads of a text."""
     recipe: TextRecipe = AS_THE_FILES_SAY
 
     @property
-    def described(self) -> str:
+    def preparation(self) -> str:
         """How texts are prepared, in words."""
-        return self.recipe.described(self.most_tokens)
+        return self.recipe.describe(self.max_tokens)
 
     @property
     def is_as_files_say(self) -> bool:
@@ -44,14 +44,14 @@ class HubTextTower:
 
     @torch.inference_mode()
     def encode(self, texts: list[str]) -> np.ndarray:
-        """Return a vector of length 1 for each text, float32 [N, D]; what is beyond ``most_tokens`` is cut off."""
+        """Return a vector of length 1 for each text, float32 [N, D]; what is beyond ``max_tokens`` is cut off."""
         options = {"padding": "max_length"} if self.recipe.is_padded else {}
         # One by one: a text's vector then depends on no other text.
         vectors = torch.cat([self._vectors([text], **options) for text in texts]).float().numpy()
         return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), np.finfo(np.float32).tiny)
 
     def _vectors(self, texts: list[str], **options: Any) -> torch.Tensor:
-        options |= {"truncation": True, "max_length": self.most_tokens, "return_tensors": "pt"}
+        options |= {"truncation": True, "max_length": self.max_tokens, "return_tensors": "pt"}
         tokens = self.processor(text=[self.recipe.prepared(text) for text in texts], **options)
         output = self.model.get_text_features(**tokens)
         return output if isinstance(output, torch.Tensor) else output.pooler_output
@@ -68,7 +68,7 @@ class HubTextTower:
 
     def is_cut(self, text: str) -> bool:
         """Return whether the tower reads only the beginning of a text."""
-        return len(tokenizer_of(self.processor)(self.recipe.prepared(text))["input_ids"]) > self.most_tokens
+        return len(tokenizer_of(self.processor)(self.recipe.prepared(text))["input_ids"]) > self.max_tokens
 
 
 def load_hub_text_tower(profile: Profile, used: Weights, place: Path) -> HubTextTower:
@@ -97,8 +97,8 @@ def load_hub_text_tower(profile: Profile, used: Weights, place: Path) -> HubText
         recipe = text_recipe(config, tokenizer)
         # transformers 5.23 forgets AIMv2's causal mask with sdpa and no padding.
         model, _ = load_network(files, config, dtype=torch.float32, attn_implementation="eager")
-        most_tokens = min(_num_positions(model), int(tokenizer.model_max_length))
-        tower = HubTextTower(model.eval().requires_grad_(False), processor, place, most_tokens, recipe)
+        max_tokens = min(_num_positions(model), int(tokenizer.model_max_length))
+        tower = HubTextTower(model.eval().requires_grad_(False), processor, place, max_tokens, recipe)
         tower.check_padding()
         tower.encode(["a word"])
     except NoTextRule as error:

@@ -13,8 +13,16 @@ from typing import Any
 import numpy as np
 
 from ...storage.common.errors import reason_of
-from ..decoding.kernels import BY_PILLOW, BY_TORCHVISION, CUT_TO_EVEN, SQUARE, UNROUNDED, Kernel
-from ..decoding.sampling import centre_crop, scaled_size
+from ..decoding.kernels import (
+    BY_PILLOW,
+    BY_TORCHVISION,
+    CUT_TO_EVEN,
+    SQUARE,
+    UNROUNDED,
+    Kernel,
+    centre_crop,
+    scaled_size,
+)
 
 SHAPES = (270, 480), (480, 271), (131, 257), (60, 301)
 """(height, width) of the pictures that are compared."""
@@ -27,7 +35,7 @@ Rgb = tuple[float, float, float]
 
 
 @dataclass(frozen=True)
-class Pictures:
+class Preprocessing:
     """How pictures are made of frames. The fields are those of ``Profile``, whose values are in 0..1."""
 
     short_side_px: int
@@ -48,7 +56,7 @@ class Pictures:
         return ((picture.astype(np.float32) / 255 - mean) / std).transpose(2, 0, 1)
 
 
-def pictures_of(processor: Any, processed: Callable[[np.ndarray], np.ndarray]) -> Pictures:
+def preprocessing_of(processor: Any, processed: Callable[[np.ndarray], np.ndarray]) -> Preprocessing:
     """Return how a processor makes pictures.
 
     Args:
@@ -68,7 +76,7 @@ def pictures_of(processor: Any, processed: Callable[[np.ndarray], np.ndarray]) -
     if any(pixels.ndim != 3 or len(pixels) != 3 for pixels in expected):
         raise ValueError(f"{name} makes {list(expected[0].shape)} of a frame, not a picture [3, height, width]")
     nearest = np.inf
-    for pictures in stated_pictures(processor):
+    for pictures in declared_preprocessings(processor):
         ours = [pictures.of(frame) for frame in frames]
         if [o.shape for o in ours] != [e.shape for e in expected]:
             continue
@@ -80,19 +88,19 @@ def pictures_of(processor: Any, processed: Callable[[np.ndarray], np.ndarray]) -
     raise ValueError(f"{name} makes {found} than resizing, cropping and normalising as it states would")
 
 
-def stated_pictures(processor: Any) -> Iterator[Pictures]:
+def declared_preprocessings(processor: Any) -> Iterator[Preprocessing]:
     """Yield what a processor may mean by what it states, the most likely first."""
     if (config := getattr(processor, "data_config", None)) is not None:
-        yield from _stated_by_timm(config)
+        yield from _declared_by_timm(config)
         return
     kernel = _kernel_name(getattr(processor, "resample", None))
     for by, end in ((BY_TORCHVISION, ""), (BY_PILLOW, ""), (BY_TORCHVISION, UNROUNDED)):
         for mean, std in _ranges(processor):
             for short, crop, is_square in _sizes(processor):
-                yield Pictures(short, crop, f"{kernel}, {by}{SQUARE if is_square else ''}{end}", mean, std)
+                yield Preprocessing(short, crop, f"{kernel}, {by}{SQUARE if is_square else ''}{end}", mean, std)
 
 
-def _stated_by_timm(config: dict[str, Any]) -> Iterator[Pictures]:
+def _declared_by_timm(config: dict[str, Any]) -> Iterator[Preprocessing]:
     """Yield what timm's data configuration means. Source: timm, ``transforms_imagenet_eval``."""
     _, height, width = config["input_size"]
     if height != width:
@@ -101,7 +109,7 @@ def _stated_by_timm(config: dict[str, Any]) -> Iterator[Pictures]:
     if config["interpolation"] in RESAMPLING.values() and config["crop_mode"] in squares:
         kernel = f"{config['interpolation']}, {BY_PILLOW}{squares[config['crop_mode']]}{CUT_TO_EVEN}"
         side = math.floor(height / config["crop_pct"])
-        yield Pictures(side, height, kernel, _three(config["mean"]), _three(config["std"]))
+        yield Preprocessing(side, height, kernel, _three(config["mean"]), _three(config["std"]))
 
 
 def _kernel_name(resample: Any) -> str:

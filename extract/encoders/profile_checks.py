@@ -5,21 +5,21 @@ from fractions import Fraction
 
 from ...storage.profiles import PROFILES
 from ...storage.records import EXACT, NVDEC, Profile
-from ..decoding.kernels import KERNELS, KERNELS_IN_WORDS
-from ..decoding.windows import TAILS
+from ..decoding.kernels import KERNELS, KERNELS_HELP
+from ..decoding.sampling import TAILS
 
 PRECISIONS = ("fp32", "bf16", "fp16")
 DECODINGS = (EXACT, NVDEC)
 VALUE_RANGES = {"0..1": 255, "0..255": 1}
 """{value range: divisor of a picture's bytes}"""
-MOST_PARTS_OF_FPS = 64
+MAX_FPS_DENOMINATOR = 64
 MAX_FPS, MAX_SIDE_PX, MAX_NAME = 1000, 4320, 200
 """Beyond these a profile is a slip of the pen, which would fail for every video, or for the name of its folder."""
 
 
 def is_exact_rate(fps: float | None) -> bool:
     """Return whether frames can be taken at this rate: binary fractions of it are exact."""
-    return fps is not None and 0 < fps <= MAX_FPS and Fraction(fps).denominator <= MOST_PARTS_OF_FPS
+    return fps is not None and 0 < fps <= MAX_FPS and Fraction(fps).denominator <= MAX_FPS_DENOMINATOR
 
 
 def check_extractable(profile: Profile) -> None:
@@ -42,7 +42,7 @@ def check_extractable(profile: Profile) -> None:
             "name": (len(profile.name) <= MAX_NAME, f"at most {MAX_NAME} characters"),
             "fps": (
                 is_exact_rate(profile.fps) or (profile.fps is None and profile.window > 1),
-                f"a whole number up to {MAX_FPS:,}, or one such as 7.5 (in {MOST_PARTS_OF_FPS}ths); none spreads a "
+                f"a whole number up to {MAX_FPS:,}, or one such as 7.5 (in {MAX_FPS_DENOMINATOR}ths); none spreads a "
                 "window of several frames over the whole video",
             ),
             "short_side_px": (0 < profile.short_side_px <= MAX_SIDE_PX, f"1 to {MAX_SIDE_PX:,}"),
@@ -50,7 +50,7 @@ def check_extractable(profile: Profile) -> None:
                 profile.crop_px is None or profile.crop_px <= profile.short_side_px,
                 "no more than short_side_px",
             ),
-            "resize": (profile.resize in KERNELS, KERNELS_IN_WORDS),
+            "resize": (profile.resize in KERNELS, KERNELS_HELP),
             "value_range": (profile.value_range in VALUE_RANGES, " or ".join(map(repr, VALUE_RANGES))),
             "std": (all(value > 0 for value in profile.std), "numbers above 0"),
             "tail": (profile.tail in tails, " or ".join(map(repr, tails))),

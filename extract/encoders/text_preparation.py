@@ -51,14 +51,14 @@ class TextRecipe:
         text = text.lower() if self.is_lower else text
         return text if self.has_punctuation else re.sub(r"\s+", " ", text.translate(NO_PUNCTUATION)).strip()
 
-    def described(self, most_tokens: int) -> str:
+    def describe(self, max_tokens: int) -> str:
         """Return how texts are prepared, in words.
 
         Args:
-            most_tokens: The longest text that the tower reads.
+            max_tokens: The longest text that the tower reads.
         """
         parts = {
-            f"padded to {most_tokens} tokens": self.is_padded,
+            f"padded to {max_tokens} tokens": self.is_padded,
             "lower case": self.is_lower,
             "no punctuation": not self.has_punctuation,
         }

@@ -20,7 +20,7 @@ from ..models.clip_text import ClipText, ClipTextSizes
 from ..models.weights import TENSORS_FILE, read_state
 from . import is_shared_with_texts
 from .text_preparation import AS_THE_FILES_SAY
-from .weights_places import known_place
+from .weights_paths import find_weights
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -38,14 +38,14 @@ MAX_TOKENIZER_BYTES, MAX_CONFIG_BYTES = 32 << 20, 1 << 20
 
 
 @dataclass(frozen=True)
-class TextTower:
+class ClipTextTower:
     """A text tower with its tokenizer."""
 
     network: ClipText
     tokenizer: "Tokenizer"
-    place: Path
+    weights_path: Path
     """File or folder of the weights."""
-    described = AS_THE_FILES_SAY.described(0)
+    preparation = AS_THE_FILES_SAY.describe(0)
     """How texts are prepared, in words."""
     is_as_files_say = True
 
@@ -63,16 +63,16 @@ class TextTower:
         """Return the ids of a text's tokens, with its start and its end."""
         start, end = self.tokenizer.token_to_id(START), self.tokenizer.token_to_id(END)
         assert start is not None and end is not None, "checked when the tokenizer was read"
-        return [start, *self.tokenizer.encode(text, add_special_tokens=False).ids[: self.most_tokens], end]
+        return [start, *self.tokenizer.encode(text, add_special_tokens=False).ids[: self.max_tokens], end]
 
     @property
-    def most_tokens(self) -> int:
+    def max_tokens(self) -> int:
         """Tokens that the tower reads of a text, besides its start and its end."""
         return self.network.sizes.max_position_embeddings - 2
 
     def is_cut(self, text: str) -> bool:
         """Return whether the tower reads only the beginning of a text."""
-        return len(self.tokenizer.encode(text, add_special_tokens=False).ids) > self.most_tokens
+        return len(self.tokenizer.encode(text, add_special_tokens=False).ids) > self.max_tokens
 
 
 def has_text_tower(profile: Profile) -> bool:
@@ -80,7 +80,7 @@ def has_text_tower(profile: Profile) -> bool:
     return profile.name in WITH_TEXT_TOWER or is_shared_with_texts(profile)
 
 
-def load_text_tower(profile: Profile, used: Weights, weights: Path | None = None) -> "TextTower | HubTextTower":
+def load_text_tower(profile: Profile, used: Weights, weights: Path | None = None) -> "ClipTextTower | HubTextTower":
     """Load the text tower of the model that made a store.
 
     Args:
@@ -103,7 +103,7 @@ def load_text_tower(profile: Profile, used: Weights, weights: Path | None = None
             f"features {profile.name}: made with weights {used.name}, which no text tower belongs to; extract them "
             "with trained weights, or search with a run"
         )
-    place = weights or known_place(profile, used)
+    place = weights or find_weights(profile, used)
     if is_shared_with_texts(profile):
         from .hub_text import load_hub_text_tower  # transformers takes seconds to import
 
@@ -118,7 +118,7 @@ def load_text_tower(profile: Profile, used: Weights, weights: Path | None = None
             f"{used.sha256[:16] or 'of unknown SHA-256'}...; pass --weights with the file or folder of those"
         )
     sizes = _read_sizes(place / CONFIG_FILE) if place.is_dir() else ClipTextSizes()
-    return TextTower(_read_network(tensors, sizes), _read_tokenizer(place, sizes.vocab_size), place)
+    return ClipTextTower(_read_network(tensors, sizes), _read_tokenizer(place, sizes.vocab_size), place)
 
 
 def _read_sizes(path: Path) -> ClipTextSizes:

@@ -1,18 +1,16 @@
-"""The networks, by the name of their features. Each has one file, with its ``Network`` and where its weights are
-published."""
+"""The networks, by the name of their features. Each states where its weights are published."""
 
-from . import resnet3d
 from .clip import ClipViTB32, ClipViTB32Map
 from .network import Network, PublishedFile
 from .r2plus1d import R2Plus1D34
-from .resnet152 import ResNet152
+from .resnet import ResNet3D152, ResNet152, ResNeXt3D101
 from .s3d import S3D
 from .slowfast import SlowFastR50, SlowFastR101
 
 MODELS: dict[str, type[Network]] = {
     "resnet152": ResNet152,
-    "i3d_resnext101": resnet3d.ResNeXt101,
-    "i3d_resnet152": resnet3d.ResNet152,
+    "i3d_resnext101": ResNeXt3D101,
+    "i3d_resnet152": ResNet3D152,
     "s3d": S3D,
     "s3d_univl": S3D,
     "clip_vit_b32": ClipViTB32,

@@ -13,7 +13,7 @@ WARM_UPS = 3
 logger = logging.getLogger("vlalign")
 
 
-def can_record(device: torch.device) -> bool:
+def supports_cuda_graphs(device: torch.device) -> bool:
     """Return whether kernels can be recorded on a device."""
     return device.type == "cuda" and torch.cuda.is_available()
 

@@ -1,4 +1,4 @@
-"""The base class of all networks."""
+"""The base class of all networks, and the network of an encoder of one's own."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,3 +62,33 @@ class Network(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Return float32 features [B, D] of normalised float or bfloat16 frames [B, 3, (T,) H, W]."""
         raise NotImplementedError
+
+
+class CustomNetwork(Network):
+    """A network of the user's own module (``encoders.custom``).
+
+    ``forward``: normalised frames [B, 3, (T,) H, W] -> features [B, D], float32. Raises ``UserError`` for another
+    shape of features.
+    """
+
+    batch_sizes: ClassVar = {"cpu": 4, "cuda": 32}
+
+    def __init__(self, network: nn.Module, dimension: int, where: str) -> None:
+        """Take the network, how many numbers it gives for a row, and where it is from, for messages."""
+        super().__init__()
+        self.network, self._dimension, self._where = network, dimension, where
+
+    def forward(self, x: Tensor) -> Tensor:
+        """See the class."""
+        features = self.network(x)
+        if not isinstance(features, Tensor) or features.shape != (len(x), self._dimension):
+            given = list(features.shape) if isinstance(features, Tensor) else type(features).__name__
+            raise UserError(f"{self._where} gives {given}; expected [{len(x)}, {self._dimension}] for {list(x.shape)}")
+        return features.float()
+
+
+def custom_network(made: object, dimension: int, where: str) -> CustomNetwork:
+    """Return what the user's function made as a network. Raises ``UserError`` if it is none."""
+    if not isinstance(made, nn.Module):
+        raise UserError(f"{where} gives a {type(made).__name__}; expected a torch.nn.Module")
+    return CustomNetwork(made, dimension, where).eval().requires_grad_(False)

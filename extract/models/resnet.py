@@ -1,12 +1,17 @@
-"""ResNets of bottleneck blocks over pictures or videos, with the entries' names that torchvision and Hara et al.
-share."""
+"""ResNets of bottleneck blocks over images or videos, with the entries' names that torchvision and Hara et al. share.
+
+``ResNeXt3D101`` is the one of 2018 (kenshohara/3D-ResNets-PyTorch, branch CVPR2018; the same in
+antoine77340/video_feature_extractor). The newer master builds another network under that name (its issue 231).
+"""
+
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .layers import folded, mean
-from .network import Network
+from .network import Network, PublishedFile
 
 CONV = {2: nn.Conv2d, 3: nn.Conv3d}
 NORM = {2: nn.BatchNorm2d, 3: nn.BatchNorm3d}
@@ -52,7 +57,7 @@ class Bottleneck(nn.Module):
 
 
 class ResNet(Network):
-    """A ResNet over pictures or videos.
+    """A ResNet over images or videos.
 
     ``forward``: normalised float [B, 3, (T,) H, W] of any size -> layer 4, mean over (time and) space [B, 2048],
     float32.
@@ -70,7 +75,7 @@ class ResNet(Network):
         """Build the layers.
 
         Args:
-            dimensions: 2 for pictures, 3 for videos.
+            dimensions: 2 for images, 3 for videos.
             num_blocks: Blocks of each layer.
             width: Channels inside the blocks of layer 1; they double from layer to layer.
             groups: Groups of the middle convolutions.
@@ -109,3 +114,53 @@ class ResNet(Network):
         max_pool = F.max_pool2d if self.dimensions == 2 else F.max_pool3d
         x = self.layer4(self.layer3(self.layer2(self.layer1(max_pool(x, 3, stride=2, padding=1)))))
         return mean(x, tuple(range(2, x.ndim)))
+
+
+class ResNet152(ResNet):
+    """ResNet-152 over images, as trained on ImageNet, with torchvision's names."""
+
+    published: ClassVar = {
+        # The name contains the beginning of the hash (``check_hash`` of torch.hub); several owners of the file state
+        # all of it.
+        "resnet152-394f9c45.pth": PublishedFile(
+            ("https://download.pytorch.org/models/resnet152-394f9c45.pth",),
+            sha256="394f9c45966e3651a89bbb78a48410a6755854ce4a5ab64927cf1c7247f85e58",
+            page="https://docs.pytorch.org/vision/stable/models/generated/torchvision.models.resnet152.html "
+            "(IMAGENET1K_V1)",
+        ),
+    }
+    batch_sizes: ClassVar = {"cpu": 8, "cuda": 64}
+
+    def __init__(self) -> None:
+        super().__init__(2, (3, 8, 36, 3), width=64, groups=1, num_classes=1000)
+
+
+class ResNeXt3D101(ResNet):
+    """3D ResNeXt-101 of cardinality 32 and expansion 2 (Hara et al. 2018), with its authors' names."""
+
+    published: ClassVar = {
+        "resnext101.pth": PublishedFile(
+            ("https://www.rocq.inria.fr/cluster-willow/amiech/howto100m/models/resnext101.pth",),
+            page="https://github.com/antoine77340/video_feature_extractor",
+        ),
+    }
+    batch_sizes: ClassVar = {"cpu": 4, "cuda": 32}
+
+    def __init__(self) -> None:
+        super().__init__(3, (3, 4, 23, 3), width=128, groups=32, num_classes=400)
+
+
+class ResNet3D152(ResNet):
+    """3D ResNet-152 (Hara et al. 2020), with its authors' names."""
+
+    published: ClassVar = {
+        "r3d152_K_200ep.pth": PublishedFile(
+            (),
+            page="https://drive.google.com/drive/folders/1xbYbZ7rpyjftI_KCk6YuL-XrfQDz7Yd4 "
+            "(of kenshohara/3D-ResNets-PyTorch)",
+        ),
+    }
+    batch_sizes: ClassVar = {"cpu": 4, "cuda": 32}
+
+    def __init__(self) -> None:
+        super().__init__(3, (3, 8, 36, 3), width=64, groups=1, num_classes=700)

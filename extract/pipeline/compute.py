@@ -53,7 +53,7 @@ class Compute:
         if batch is None:
             extractor = video.picture_extractors[index]
             frames = self._buffer(
-                (extractor.batch_size, *shape), extractor.picture_type, pinned=extractor.device.type == "cuda"
+                (extractor.batch_size, *shape), extractor.frame_dtype, pinned=extractor.device.type == "cuda"
             )
             batch = video.filling[index] = Batch(video, index, frames, video.attempt, len(video.rows[index]))
         return batch.windows[batch.num_rows]

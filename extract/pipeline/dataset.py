@@ -89,7 +89,7 @@ def extract_dataset(
                 for name in selection.weights:
                     if remote := remote_store(dataset.features(name)):
                         remote.check()
-            if lacking := sandbox.lacks():
+            if lacking := sandbox.missing_protections():
                 say(f"note: decoders are confined less than they could be: this system has {'; '.join(lacking)}")
             (runner or LocalRunner()).extract(settings, selection.work, todo, selection.weights, problems)
             say(f"{dataset.path}: {number_of(len(todo), 'videos')} tried, {number_of(problems.count, 'problems')}")

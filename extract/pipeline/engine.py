@@ -14,14 +14,22 @@ from collections.abc import Iterable, Iterator, Sequence
 from ...storage.common.files import file_identity
 from ...storage.common.system import available_cores
 from ...storage.records import NVDEC
-from ..decoding.decode import Finished, Started
+from ..decoding.decode import DecodingFinished, DecodingStarted
 from ..decoding.errors import VideoError
-from ..decoding.messages import Message, Nonsense, PictureFollows, RowReady, SoundFollows, Unheard
+from ..decoding.messages import (
+    InvalidMessage,
+    Message,
+    Request,
+    SoundFailed,
+    SoundFollows,
+    ThumbnailFollows,
+    WindowReady,
+)
 from ..decoding.process import DecodeProcess
-from ..decoding.sound import Heard
+from ..decoding.sound import SoundFinished
 from ..extractor import Extractor
 from .compute import Compute
-from .jobs import END, ClosableIterator, Extracted, Job, VideoInWork, wanted_of
+from .jobs import END, ClosableIterator, Extracted, Job, VideoInWork, frame_spec_of
 
 POLL_SECONDS = 0.02
 """How often a source of jobs that has none at the moment is asked again."""
@@ -93,7 +101,7 @@ class _Engine:
     def __init__(self, jobs: Iterable[Job | None], extractors: Sequence[Extractor], num_cores: int) -> None:
         self._jobs: Iterator[Job | None] | None = iter(jobs)
         self._compute = Compute(extractors)
-        self._wanted = [wanted_of(e.profile) for e in extractors if e.profile.modality == "pictures"]
+        self._specs = [frame_spec_of(e.profile) for e in extractors if e.profile.modality == "pictures"]
         self._num_startable = num_decoders(extractors, num_cores)
         self._gpu = video_engine(extractors)
         self._idle: list[DecodeProcess] = []
@@ -139,7 +147,10 @@ class _Engine:
         needs_sound = video.needs_sound
         if needs_sound:
             video.sound.clear()
-        decoder.start(video.job.path, video.wanted, sound=needs_sound, without=video.without, seconds=video.job.seconds)
+        job = video.job
+        decoder.start(
+            Request(str(job.path), video.specs, sound=needs_sound, without=video.without, seconds=job.seconds)
+        )
         self._decoding[decoder] = video
         self._sources.register(decoder.connection, selectors.EVENT_READ, decoder)
 
@@ -151,7 +162,7 @@ class _Engine:
             decoder.close()
             self._num_startable += 1
         self._num_startable -= 1
-        return DecodeProcess(self._wanted, gpu=self._gpu)
+        return DecodeProcess(self._specs, gpu=self._gpu)
 
     def _listen(self, seconds: float) -> Iterator[Result]:
         """Take what decoders send; wait up to ``seconds`` for them or for a finished batch."""
@@ -169,34 +180,34 @@ class _Engine:
         message = decoder.receive()
         try:
             self._handle(message, decoder, video)
-        except Nonsense as error:
+        except InvalidMessage as error:
             raise decoder.refused(error) from None
 
     def _handle(self, message: Message, decoder: DecodeProcess, video: VideoInWork) -> None:
         """Take one message, which may come from a decoder that a hostile file has taken over: check every figure.
 
         Raises:
-            Nonsense: No decoder sends this at this point.
+            InvalidMessage: No decoder sends this at this point.
         """
-        if isinstance(message, Started):
+        if isinstance(message, DecodingStarted):
             video.begin(message.decoder)
-        elif isinstance(message, RowReady):
-            message.check(video.wanted[: len(video.rows)])  # nothing is wanted before ``Started``
-            if len(video.rows[message.wanted]) >= video.wanted[message.wanted].most_rows:
-                raise Nonsense("more rows than the longest video has")
-            decoder.take_frames(message, self._compute.next_window(video, message.wanted, message.shape))
-            self._compute.add(video, message.wanted)
-        elif isinstance(message, PictureFollows):
+        elif isinstance(message, WindowReady):
+            message.check(video.specs[: len(video.rows)])  # nothing is wanted before ``DecodingStarted``
+            if len(video.rows[message.spec_index]) >= video.specs[message.spec_index].max_windows:
+                raise InvalidMessage("more rows than the longest video has")
+            decoder.take_frames(message, self._compute.next_window(video, message.spec_index, message.shape))
+            self._compute.add(video, message.spec_index)
+        elif isinstance(message, ThumbnailFollows):
             video.add_thumbnail(message.seconds, decoder.receive_bytes())
         elif isinstance(message, SoundFollows):
             video.add_sound_block(decoder.receive_bytes())
-        elif isinstance(message, Unheard):
+        elif isinstance(message, SoundFailed):
             video.sound_failure = VideoError(message.kind, message.words)
-        elif isinstance(message, Heard):
+        elif isinstance(message, SoundFinished):
             video.finish_sound(message)
             if not video.picture_extractors:
                 self._release(decoder)
-        elif isinstance(message, Finished):
+        elif isinstance(message, DecodingFinished):
             video.finish_pictures(message)
             self._compute.start_rest(video)
             self._release(decoder)

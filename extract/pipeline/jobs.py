@@ -13,16 +13,15 @@ from torch import Tensor
 from ...storage.records import Profile, VideoFeatures
 from ...storage.stores.thumbnails import MAX_JPEG_BYTES, MAX_PICTURES, Thumbnail
 from ..decoding.backends import BACKENDS
-from ..decoding.decode import Finished, Wanted
+from ..decoding.decode import DecodingFinished
 from ..decoding.errors import VideoError
 from ..decoding.log_mel import HOP, RATE, ROW, row_times
-from ..decoding.messages import Nonsense
-from ..decoding.probe import LONGEST_VIDEO_SECONDS
-from ..decoding.sampling import num_windows, window_times
-from ..decoding.sound import Heard
+from ..decoding.messages import InvalidMessage
+from ..decoding.sampling import MAX_VIDEO_SECONDS, FrameSpec, num_windows, window_times
+from ..decoding.sound import SoundFinished
 from ..extractor import Extractor
 
-MAX_SOUND_ROWS = LONGEST_VIDEO_SECONDS * RATE // HOP + RATE
+MAX_SOUND_ROWS = MAX_VIDEO_SECONDS * RATE // HOP + RATE
 """Sound that begins before time zero, or outlasts the pictures a little, may have a few rows more than the longest
 video."""
 PENDING_ROW = np.empty(0, dtype=np.float32)
@@ -85,9 +84,9 @@ class Extracted:
     """What is unusual about the file, and what was done about it; empty if nothing is."""
 
 
-def wanted_of(profile: Profile) -> Wanted:
+def frame_spec_of(profile: Profile) -> FrameSpec:
     """Return what the decoder must know of a picture profile."""
-    return Wanted(
+    return FrameSpec(
         profile.fps,
         profile.window,
         profile.short_side_px,
@@ -133,7 +132,7 @@ class VideoInWork:
 
     job: Job
     source: str
-    heard: Heard | None = None
+    heard: SoundFinished | None = None
     """The decoder's summary of the sound. Once it is set, no more sound comes."""
     sound_failure: VideoError | None = None
     """Why the video has no sound features."""
@@ -151,7 +150,7 @@ class VideoInWork:
     num_pending: int = 0
     """Rows whose features are not computed yet."""
     thumbnails: list[Thumbnail] = field(default_factory=list)
-    finished: Finished | None = None
+    finished: DecodingFinished | None = None
     failure: VideoError | None = None
     """Why the pictures failed, from the first decoder: later ones fare no better and know less."""
 
@@ -161,9 +160,9 @@ class VideoInWork:
         return [e for e in self.job.extractors if e.profile.modality == "pictures"]
 
     @cached_property
-    def wanted(self) -> list[Wanted]:
+    def specs(self) -> list[FrameSpec]:
         """The request to the decoder, for each of ``picture_extractors``."""
-        return [wanted_of(extractor.profile) for extractor in self.picture_extractors]
+        return [frame_spec_of(extractor.profile) for extractor in self.picture_extractors]
 
     @cached_property
     def sound_features(self) -> str:
@@ -186,10 +185,10 @@ class VideoInWork:
         """Start a new attempt with ``decoder`` and drop the pictures of the one before.
 
         Raises:
-            Nonsense: ``decoder`` is not one that this video may be decoded with.
+            InvalidMessage: ``decoder`` is not one that this video may be decoded with.
         """
         if decoder not in BACKENDS or decoder in self.without:  # else it could begin again forever
-            raise Nonsense(f"beginning with {decoder[:20]!r}")
+            raise InvalidMessage(f"beginning with {decoder[:20]!r}")
         self.attempt += 1
         self.decoder, self.num_pending, self.finished = decoder, 0, None
         self.filling.clear()
@@ -200,48 +199,48 @@ class VideoInWork:
         """Keep a thumbnail.
 
         Raises:
-            Nonsense: The decoder sent more or larger thumbnails than it should.
+            InvalidMessage: The decoder sent more or larger thumbnails than it should.
         """
         if len(self.thumbnails) >= MAX_PICTURES or len(jpeg) > MAX_JPEG_BYTES:
-            raise Nonsense("more pictures, or larger ones, than are made")
+            raise InvalidMessage("more pictures, or larger ones, than are made")
         self.thumbnails.append(Thumbnail(self.job.video_id, seconds, jpeg, self.source))
 
     def add_sound_block(self, content: bytes) -> None:
         """Keep the next rows of sound (``log_mel.ROW``).
 
         Raises:
-            Nonsense: A video has no such number of rows, or they are not whole.
+            InvalidMessage: A video has no such number of rows, or they are not whole.
         """
         num_rows, rest = divmod(len(content), ROW.itemsize)
         if rest or not 0 < num_rows <= MAX_SOUND_ROWS - sum(map(len, self.sound)):
-            raise Nonsense(f"{len(content):,} more bytes of sound")
+            raise InvalidMessage(f"{len(content):,} more bytes of sound")
         self.sound.append(np.frombuffer(content, dtype=ROW))
 
-    def finish_sound(self, heard: Heard) -> None:
+    def finish_sound(self, heard: SoundFinished) -> None:
         """Take the summary at the end of the sound.
 
         Raises:
-            Nonsense: The summary does not fit the rows that came.
+            InvalidMessage: The summary does not fit the rows that came.
         """
         num_rows = sum(map(len, self.sound))
         if num_rows == 0 or num_rows != heard.num_rows:
-            raise Nonsense(f"{heard.num_rows:,} rows of sound")
-        if not 0 <= heard.duration_seconds <= LONGEST_VIDEO_SECONDS + 1:
-            raise Nonsense(f"sound of {heard.duration_seconds} s")
+            raise InvalidMessage(f"{heard.num_rows:,} rows of sound")
+        if not 0 <= heard.duration_seconds <= MAX_VIDEO_SECONDS + 1:
+            raise InvalidMessage(f"sound of {heard.duration_seconds} s")
         self.heard = heard
 
-    def finish_pictures(self, finished: Finished) -> None:
+    def finish_pictures(self, finished: DecodingFinished) -> None:
         """Take the summary at the end of the pictures.
 
         Raises:
-            Nonsense: The summary does not fit the rows that came.
+            InvalidMessage: The summary does not fit the rows that came.
         """
-        pairs = zip(finished.num_frames, self.wanted, strict=False)
-        counts = [num_windows(frames, wanted.window, wanted.stride or wanted.window) for frames, wanted in pairs]
-        if len(finished.num_frames) != len(self.wanted) or counts != [len(rows) for rows in self.rows]:
-            raise Nonsense("the end of another video")
-        if not 0 <= finished.duration_seconds <= LONGEST_VIDEO_SECONDS + 1:
-            raise Nonsense(f"a video of {finished.duration_seconds} s")
+        pairs = zip(finished.num_frames, self.specs, strict=False)
+        counts = [num_windows(frames, spec.window, spec.stride or spec.window) for frames, spec in pairs]
+        if len(finished.num_frames) != len(self.specs) or counts != [len(rows) for rows in self.rows]:
+            raise InvalidMessage("the end of another video")
+        if not 0 <= finished.duration_seconds <= MAX_VIDEO_SECONDS + 1:
+            raise InvalidMessage(f"a video of {finished.duration_seconds} s")
         self.finished = finished
 
     def result(self) -> Extracted:
@@ -260,7 +259,7 @@ class VideoInWork:
             return Extracted(features, [], failures)
         return Extracted(features, self.thumbnails, failures, self.finished.remark, self.finished.note)
 
-    def _features_of_sound(self, heard: Heard) -> VideoFeatures:
+    def _features_of_sound(self, heard: SoundFinished) -> VideoFeatures:
         rows = np.concatenate(self.sound)
         self.sound.clear()
         starts, ends = row_times(heard.first_row, len(rows))
@@ -276,13 +275,13 @@ class VideoInWork:
             partial=heard.partial,
         )
 
-    def _features_of_pictures(self, finished: Finished) -> dict[str, VideoFeatures]:
+    def _features_of_pictures(self, finished: DecodingFinished) -> dict[str, VideoFeatures]:
         features = {}
-        for extractor, wanted, num_frames, rows in zip(
-            self.picture_extractors, self.wanted, finished.num_frames, self.rows, strict=True
+        for extractor, spec, num_frames, rows in zip(
+            self.picture_extractors, self.specs, finished.num_frames, self.rows, strict=True
         ):
             profile, seconds = extractor.profile, finished.duration_seconds
-            starts, ends, valid = window_times(num_frames, 0, wanted.window, wanted.fps, seconds, stride=profile.stride)
+            starts, ends, valid = window_times(num_frames, 0, spec.window, spec.fps, seconds, stride=profile.stride)
             features[profile.name] = VideoFeatures(
                 video_id=self.job.video_id,
                 features=np.stack(rows),

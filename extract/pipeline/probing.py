@@ -15,14 +15,14 @@ from ...storage.common.terminal import say
 from ...storage.hub.names import is_hub_name
 from ...storage.records import Profile
 from ..decoding.errors import VideoError
-from ..decoding.messages import Nonsense, PicturesProbed, SoundProbed, Unheard
+from ..decoding.messages import InvalidMessage, Request, SoundFailed, SoundProbed, VideoProbed
 from ..decoding.process import DecodeProcess
 from ..decoding.sampling import num_windows
-from ..encoders.custom import is_own_encoder
+from ..encoders.custom import is_custom_encoder
 from ..extractor import Extractor, load_extractor
 from ..settings import ExtractionSettings
 from .engine import extract_videos
-from .jobs import Job, wanted_of
+from .jobs import Job, frame_spec_of
 from .store_extractor import make_extractor
 
 SAMPLE_VIDEOS = 3
@@ -88,8 +88,8 @@ class _Probing:
         self._pictures = [profile for profile in profiles if profile.modality == "pictures"]
         self._sound = next((profile.name for profile in profiles if profile.modality == "sound"), "")
         self._so_far = Probed(video_id, path, 0.0, {}, {}, "")
-        wanted = [wanted_of(profile) for profile in self._pictures]
-        process.start(path, wanted, sound=bool(self._sound), only_probe=True)
+        specs = [frame_spec_of(profile) for profile in self._pictures]
+        process.start(Request(str(path), specs, sound=bool(self._sound), only_probe=True))
 
     def take(self, process: DecodeProcess) -> Probed | VideoError | None:
         """Take the next message; return the answer once it is complete."""
@@ -99,20 +99,20 @@ class _Probing:
             if not self._so_far.num_rows:
                 return error
             return replace(self._so_far, failures={profile.name: error for profile in self._pictures})
-        if isinstance(message, Unheard):
+        if isinstance(message, SoundFailed):
             failures = {self._sound: VideoError(message.kind, message.words)}
             self._so_far = replace(self._so_far, failures=failures)
         elif isinstance(message, SoundProbed):
             num_rows = {self._sound: message.num_rows}
             self._so_far = replace(self._so_far, duration_seconds=message.duration_seconds, num_rows=num_rows)
             return None if self._pictures else self._so_far
-        elif isinstance(message, PicturesProbed):
+        elif isinstance(message, VideoProbed):
             return self._with_pictures(message, process)
         return None
 
-    def _with_pictures(self, message: PicturesProbed, process: DecodeProcess) -> Probed | VideoError:
+    def _with_pictures(self, message: VideoProbed, process: DecodeProcess) -> Probed | VideoError:
         if len(message.num_frames) != len(self._pictures):
-            return process.refused(Nonsense("frames of other features"))
+            return process.refused(InvalidMessage("frames of other features"))
         rows = {
             profile.name: num_windows(num_frames, profile.window, profile.stride)
             for profile, num_frames in zip(self._pictures, message.num_frames, strict=True)
@@ -149,7 +149,7 @@ def measure_speed_with(
         try:
             extractor = make_extractor(settings.dataset, name, chosen, **how)
         except UserError as error:
-            if is_hub_name(chosen) or is_own_encoder(chosen):
+            if is_hub_name(chosen) or is_custom_encoder(chosen):
                 raise
             say(f"note: {error}")
             say(f"note: the speed of {name} is measured with random weights")

@@ -15,8 +15,8 @@ from ...storage.profiles import PROFILES
 from ...storage.records import EXACT
 from ...storage.shards import Shard, read_shard
 from ...storage.stores.feature_store import shard_files
-from ..encoders.custom import is_own_encoder
-from ..encoders.weights_places import remember_place
+from ..encoders.custom import is_custom_encoder
+from ..encoders.weights_paths import remember_weights
 from ..extractor import NAMED, Extractor, load_extractor
 from ..models.weights import published_weights
 from ..settings import PRETRAINED
@@ -24,7 +24,7 @@ from ..settings import PRETRAINED
 DEMO = "demo"
 """The one data set that falls back to random weights if the published ones cannot be downloaded."""
 
-MOST_DIFFERENCE = {"fp32": 1e-3, "bf16": 5e-2, "fp16": 1e-2}
+MAX_DIFFERENCE = {"fp32": 1e-3, "bf16": 5e-2, "fp16": 1e-2}
 """Of the features of two devices, as a part of their length."""
 
 
@@ -58,11 +58,11 @@ def make_extractor(
         UserError: The weights are missing or wrong, or the store was made with other weights.
     """
     shard = first_shard(dataset, name)
-    if is_own_encoder(weights) or is_hub_name(weights):
+    if is_custom_encoder(weights) or is_hub_name(weights):
         extractor = load_extractor(weights, device=device, precision=precision, decoding=decoding)
         _check_store(shard, extractor)
         if is_hub_name(weights):
-            remember_place(extractor.weights, find_files(read_hub_name(weights)).folder)
+            remember_weights(extractor.weights, find_files(read_hub_name(weights)).folder)
         return extractor
     if weights == PRETRAINED and dataset.name == DEMO and PROFILES[name].modality == "pictures":
         if shard and shard.weights.is_random:
@@ -80,7 +80,7 @@ def make_extractor(
     extractor = load_extractor(name, weights=weights, device=device, precision=precision, decoding=decoding)
     _check_store(shard, extractor)
     if weights not in NAMED:
-        remember_place(extractor.weights, Path(weights))
+        remember_weights(extractor.weights, Path(weights))
     return extractor
 
 
@@ -121,13 +121,13 @@ def has_features_of(extractor: Extractor, other: Extractor) -> bool:
     side = profile.crop_px or profile.short_side_px
     shape = (1, *([] if profile.window == 1 else [profile.window]), side, side, 3)
     frames = torch.randint(0, 256, shape, generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
-    frames = frames.to(extractor.picture_type)
+    frames = frames.to(extractor.frame_dtype)
     try:
         found = extractor.features(frames)
     except (RuntimeError, NotImplementedError, TypeError):
         return False
     expected = other.features(frames)
-    return bool((found - expected).norm() <= MOST_DIFFERENCE[profile.precision] * expected.norm())
+    return bool((found - expected).norm() <= MAX_DIFFERENCE[profile.precision] * expected.norm())
 
 
 def _check_store(shard: Shard | None, extractor: Extractor) -> None:

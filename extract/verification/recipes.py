@@ -10,14 +10,15 @@ import numpy as np
 import torch
 
 from ...storage.records import VideoFeatures
-from ..decoding.decode import Finished, Started, Wanted
+from ..decoding.decode import DecodingFinished, DecodingStarted
 from ..decoding.errors import VideoError
 from ..decoding.kernels import LIBSWSCALE, LIBSWSCALE_BICUBIC, PILLOW, SQUARE, Kernel
-from ..decoding.messages import Nonsense, PictureFollows, RowReady
+from ..decoding.messages import InvalidMessage, Request, ThumbnailFollows, WindowReady
 from ..decoding.process import DecodeProcess
+from ..decoding.sampling import FrameSpec
 from ..extractor import Extractor
 from ..models.s3d import S3D
-from ..pipeline.jobs import wanted_of
+from ..pipeline.jobs import frame_spec_of
 from .compare import Alternatives, Hypothesis
 
 BATCH = 4
@@ -55,43 +56,44 @@ FILLS: dict[str, Callable[[np.ndarray, int], np.ndarray]] = {
 
 
 def read_windows(
-    path: Path, wanted: list[Wanted], indices: Sequence[int]
+    path: Path, specs: list[FrameSpec], indices: Sequence[int]
 ) -> tuple[list[dict[int, np.ndarray]], list[int]]:
     """Decode some rows of a video.
 
     Args:
         path: The video.
-        wanted: What each recipe needs.
+        specs: What each recipe needs.
         indices: The rows to keep.
 
     Returns:
-        For each of ``wanted``, {index: frames of that row, [T, H, W, 3] or [H, W, 3]}, and the number of all
+        For each of ``specs``, {index: frames of that row, [T, H, W, 3] or [H, W, 3]}, and the number of all
         rows.
 
     Raises:
         VideoError: The video cannot be decoded.
     """
-    process = DecodeProcess(wanted)
+    process = DecodeProcess(specs)
     windows: list[dict[int, np.ndarray]] = []
     counts: list[int] = []
     try:
-        process.start(path, wanted)
+        process.start(Request(str(path), specs))
         while True:
             message = process.receive()
-            if isinstance(message, Started):
-                windows, counts = [{} for _ in wanted], [0] * len(wanted)
-            elif isinstance(message, RowReady):
-                message.check(wanted[: len(counts)])
-                frames, which = np.empty(message.shape, Kernel.of(wanted[message.wanted].resize).dtype), message.wanted
+            if isinstance(message, DecodingStarted):
+                windows, counts = [{} for _ in specs], [0] * len(specs)
+            elif isinstance(message, WindowReady):
+                message.check(specs[: len(counts)])
+                which = message.spec_index
+                frames = np.empty(message.shape, Kernel.of(specs[which].resize).dtype)
                 process.take_frames(message, frames)
                 if counts[which] in indices:
                     windows[which][counts[which]] = frames
                 counts[which] += 1
-            elif isinstance(message, PictureFollows):
+            elif isinstance(message, ThumbnailFollows):
                 process.receive_bytes()
-            elif isinstance(message, Finished):
+            elif isinstance(message, DecodingFinished):
                 return windows, counts
-    except Nonsense as error:
+    except InvalidMessage as error:
         raise process.refused(error) from None
     finally:
         process.close()
@@ -147,7 +149,7 @@ class Recipes:
         self, path: Path, ours: VideoFeatures, indices: Sequence[int], num_rows: int
     ) -> tuple[list[np.ndarray], dict[str, _Variant]]:
         """Return the frames of our recipe, and the other recipes by name."""
-        profile, wanted = self.extractor.profile, wanted_of(self.extractor.profile)
+        profile, spec = self.extractor.profile, frame_spec_of(self.extractor.profile)
         square = (f"{name}, Pillow{SQUARE}" for name in ("bilinear", "bicubic"))
         usual = square if Kernel.of(profile.resize).to_square else (LIBSWSCALE, LIBSWSCALE_BICUBIC, PILLOW)
         kernels = [kernel for kernel in usual if kernel != profile.resize]
@@ -155,9 +157,9 @@ class Recipes:
             r for r in RATES if r != profile.fps and abs(ours.duration_seconds * r / profile.stride - num_rows) < 2
         ]
         asked = [
-            wanted,
-            *(replace(wanted, resize=kernel) for kernel in kernels),
-            *(replace(wanted, fps=rate) for rate in rates),
+            spec,
+            *(replace(spec, resize=kernel) for kernel in kernels),
+            *(replace(spec, fps=rate) for rate in rates),
         ]
         windows, counts = read_windows(path, asked, indices)
         if counts[0] != len(ours.valid_frames):

@@ -5,14 +5,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..decoding.errors import VideoError
-from ..decoding.messages import ClipFollows
+from ..decoding.messages import ClipFollows, Request
 from ..decoding.process import DecodeProcess
 
 
 def cut_clip(
     path: Path, start_seconds: float, end_seconds: float, *, wait_seconds: float, folders: Sequence[str] | None = None
 ) -> bytes:
-    """Return a part of a video as WebM, which browsers play: ``decoding.clip.webm_clip``.
+    """Return a part of a video as WebM, which browsers play: ``decoding.webm_clip``.
 
     Args:
         path: The video, in any format that can be decoded.
@@ -34,7 +34,7 @@ def cut_clip(
     limit.daemon = True
     limit.start()
     try:
-        process.start(path, [], clip=(start_seconds, end_seconds), folders=folders)
+        process.start(Request(str(path), [], clip=(start_seconds, end_seconds), folders=folders))
         while not isinstance(process.receive(), ClipFollows):
             pass
         return process.receive_bytes()

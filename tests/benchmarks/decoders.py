@@ -10,11 +10,10 @@ from pathlib import Path
 
 import numpy as np
 from vlalign.extract.decoding.backends import BACKENDS, choose_backends
-from vlalign.extract.decoding.frames import Decoding
-from vlalign.extract.decoding.kernels import LIBSWSCALE, PILLOW
+from vlalign.extract.decoding.frames import DecodePass
+from vlalign.extract.decoding.kernels import LIBSWSCALE, PILLOW, Size
 from vlalign.extract.decoding.probe import VideoInfo, probe_video
 from vlalign.extract.decoding.sampling import sample_frames
-from vlalign.extract.decoding.scaling import Size
 
 RATES = 1, 24
 DECODERS = {"PyAV": PILLOW, "torchcodec": PILLOW, "decord": LIBSWSCALE}
@@ -30,7 +29,7 @@ def decode(info: VideoInfo, decoder: str, fps: float) -> float:
     """Return the seconds of processor time."""
     start = time.process_time()
     wanted = np.unique(sample_frames(info.pts, info.end, info.time_base, fps))
-    for _ in BACKENDS[decoder](Decoding(info, [whole_size(info, decoder)]), wanted):
+    for _ in BACKENDS[decoder](DecodePass(info, [whole_size(info, decoder)]), wanted):
         pass
     return time.process_time() - start
 

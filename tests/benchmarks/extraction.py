@@ -23,15 +23,15 @@ import torch
 import transformers
 from vlalign.extract import load_extractor
 from vlalign.extract.decoding import backends, frames
-from vlalign.extract.decoding.decode import Finished
-from vlalign.extract.decoding.messages import PictureFollows, RowReady
+from vlalign.extract.decoding.decode import DecodingFinished
+from vlalign.extract.decoding.messages import Request, ThumbnailFollows, WindowReady
 from vlalign.extract.decoding.probe import probe_video
 from vlalign.extract.decoding.process import DecodeProcess
 from vlalign.extract.decoding.sampling import sample_frames
 from vlalign.extract.extractor import Extractor
 from vlalign.extract.models import MODELS
 from vlalign.extract.pipeline.engine import extract_videos
-from vlalign.extract.pipeline.jobs import Job, wanted_of
+from vlalign.extract.pipeline.jobs import Job, frame_spec_of
 from vlalign.storage.common.system import available_cores
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[1] / part) for part in ("", "train")]
@@ -56,19 +56,19 @@ def cpu_seconds() -> float:
 
 def drain(paths: list[Path], extractors: list[Extractor]) -> tuple[float, list[list[np.ndarray]]]:
     """CPU seconds that decoding for ``extractors`` takes, in its own process and in ours, and the windows of each."""
-    wanted, windows = [wanted_of(e.profile) for e in extractors], [[] for _ in extractors]
-    process = DecodeProcess(wanted)
-    process.start(paths[0], wanted, only_probe=True)  # start-up is paid once
+    specs, windows = [frame_spec_of(e.profile) for e in extractors], [[] for _ in extractors]
+    process = DecodeProcess(specs)
+    process.start(Request(str(paths[0]), specs, only_probe=True))  # start-up is paid once
     process.receive()
     before, child_before = cpu_seconds(), child_cpu_seconds(process)
     for path in paths:
-        process.start(path, wanted)
-        while not isinstance(message := process.receive(), Finished):
-            if isinstance(message, RowReady):
+        process.start(Request(str(path), specs))
+        while not isinstance(message := process.receive(), DecodingFinished):
+            if isinstance(message, WindowReady):
                 frames = np.empty(message.shape, dtype=np.uint8)
                 process.take_frames(message, frames)
-                windows[message.wanted].append(frames)
-            elif isinstance(message, PictureFollows):
+                windows[message.spec_index].append(frames)
+            elif isinstance(message, ThumbnailFollows):
                 process.receive_bytes()
     seconds = cpu_seconds() - before + child_cpu_seconds(process) - child_before
     process.close()
@@ -240,7 +240,7 @@ def skipping(paths: list[Path]) -> None:
 def at_1_fps(path: Path) -> list[np.ndarray]:
     info = probe_video(path)
     wanted, _ = sample_frames(info.pts, info.end, info.time_base, 1)
-    return [sizes[0] for _, sizes in backends.pyav_pictures(backends.Decoding(info, [backends.Size(224)]), wanted)]
+    return [sizes[0] for _, sizes in backends.decode_with_pyav(backends.DecodePass(info, [backends.Size(224)]), wanted)]
 
 
 MEASURED = """

@@ -29,12 +29,12 @@ STUB_DECODER = """
 from fractions import Fraction
 from pathlib import Path
 import numpy as np
-from vlalign.extract.decoding import child, request_handler as answer, decode
+from vlalign.extract.decoding import child, decode, request_handler
 from vlalign.extract.decoding.probe import VideoInfo
 
 decoded = np.random.default_rng(0).integers(0, 256, (24, 224, 224, 3), dtype=np.uint8)
 
-def probe(path, beat):
+def probe(path, heartbeat):
     num_frames = {num_windows} * 16
     facts = dict(codec="h264", containers=frozenset(), offset=0, height=224, width=224, timed=True, plain=True)
     facts |= dict(pts=np.arange(num_frames), packet_bytes=np.ones(num_frames), end=num_frames)
@@ -45,8 +45,8 @@ def pictures(decoding, wanted):
         decoding.delivered.append(index)
         yield index, [decoded[index % 24]]
 
-answer.probe_video = probe
-answer.is_image = lambda path: False
+request_handler.probe_video = probe
+request_handler.is_image = lambda path: False
 decode.THUMBNAIL_POSITIONS = ()
 decode.BACKENDS["PyAV"] = pictures
 child.main()
@@ -79,7 +79,7 @@ def through_engine(extractor: Extractor) -> np.ndarray:
 def send(connection: Connection) -> None:
     window = torch.zeros(WINDOW, dtype=torch.uint8).numpy()
     for _ in range(NUM_WINDOWS + 1):
-        connection.send_bytes(b'{"type": "Row", "wanted": 0, "shape": [16, 224, 224, 3]}')
+        connection.send_bytes(b'{"type": "Window", "spec_index": 0, "shape": [16, 224, 224, 3]}')
         connection.send_bytes(window.data.cast("B"))
 
 

@@ -10,7 +10,7 @@ sys.path[:0] = [str(Path(__file__).resolve().parents[1] / part) for part in ("",
 
 from helpers.decoding import answers
 from vlalign.extract.decoding import process as decode_process
-from vlalign.extract.decoding.decode import Finished
+from vlalign.extract.decoding.decode import DecodingFinished
 from vlalign.extract.decoding.process import DecodeProcess
 
 WITH = decode_process.COMMAND
@@ -39,7 +39,7 @@ def measure(command: str, paths: list[Path]) -> tuple[float, float]:
     try:
         used = []
         for path in [paths[0], *(paths * ROUNDS)]:
-            assert isinstance(answers(process, path)[-1], Finished)
+            assert isinstance(answers(process, path)[-1], DecodingFinished)
             used.append(sum(map(processor_seconds, descendants(process._process.pid))))
         return used[0], used[-1] - used[0]
     finally:

@@ -1,5 +1,5 @@
-"""Windows that overlap, and windows with frames left out between them, against a second implementation that holds the
-whole video."""
+"""Windows that overlap, and windows with frames left out between them, against a second implementation that holds
+the whole video."""
 
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -10,12 +10,11 @@ import torch
 from helpers.extractors import stub
 from helpers.videos import scene
 from vlalign.extract import extract_video
-from vlalign.extract.decoding.decode import Wanted, decode_video
+from vlalign.extract.decoding.decode import decode_video
 from vlalign.extract.decoding.probe import probe_video
-from vlalign.extract.decoding.sampling import num_windows, window_times
-from vlalign.extract.decoding.windows import Row, Windows
+from vlalign.extract.decoding.sampling import FrameSpec, Window, WindowAssembler, num_windows, window_times
 from vlalign.extract.extractor import Extractor, check_extractable
-from vlalign.extract.pipeline.jobs import wanted_of
+from vlalign.extract.pipeline.jobs import frame_spec_of
 from vlalign.extract.pipeline.probing import probe_videos
 from vlalign.extract.videos.demo import render_video
 from vlalign.storage import Profile
@@ -70,7 +69,7 @@ def test_a_last_window_is_filled_as_heros_extractor_does():
         (8, [0, 1, 2, 3, 4, 5, 6, 7]),
         (9, [8, 8, 8, 8, 8, 8, 8, 8]),
     ):
-        windows = Windows(0, np.arange(num_frames), window=8, stride=8, crop_px=None, tail=tail, fps=4)
+        windows = WindowAssembler(0, FrameSpec(4, 8, 2, None, tail), np.arange(num_frames))
         rows = []
         for number in range(num_frames):
             rows += [row.frames.copy() for row in windows.add(number, np.full((2, 2, 3), number, np.uint8))]
@@ -81,12 +80,12 @@ def test_a_last_window_is_filled_as_heros_extractor_does():
 @pytest.mark.parametrize("tail", ["loop", "black frames"])
 def test_windows_are_those_of_a_plain_loop(video, tail):
     info = probe_video(video)
-    every = Wanted(20, 1, 32, None, "none")
-    wanted = [every, *(Wanted(20, window, 32, None, tail, stride=stride) for window, stride in SHAPES)]
+    every = FrameSpec(20, 1, 32, None, "none")
+    wanted = [every, *(FrameSpec(20, window, 32, None, tail, stride=stride) for window, stride in SHAPES)]
     rows: list[list[np.ndarray]] = [[] for _ in wanted]
     for part in decode_video(info, wanted):
-        if isinstance(part, Row):
-            rows[part.wanted].append(part.frames.copy())
+        if isinstance(part, Window):
+            rows[part.spec_index].append(part.frames.copy())
     frames = np.stack(rows[0])
     assert len(frames) == 42
     for (window, stride), made in zip(SHAPES, rows[1:], strict=True):
@@ -121,8 +120,8 @@ def test_the_store_the_plan_and_the_decoder_agree_about_the_rows(video, stride):
     )
     rows = [
         part.frames.copy()
-        for part in decode_video(probe_video(video), [wanted_of(extractor.profile)])
-        if isinstance(part, Row)
+        for part in decode_video(probe_video(video), [frame_spec_of(extractor.profile)])
+        if isinstance(part, Window)
     ]
     again = extractor.features(np.stack(rows)).numpy()
     np.testing.assert_allclose(made.features, again, rtol=1e-5)

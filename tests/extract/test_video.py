@@ -9,8 +9,9 @@ import pytest
 from helpers.videos import all_frames, scene
 from PIL import Image
 from vlalign.extract import extract_video, load_extractor
+from vlalign.extract.decoding.kernels import centre_crop
 from vlalign.extract.decoding.probe import VideoInfo, probe_video
-from vlalign.extract.decoding.sampling import centre_crop, sample_frames, window_times
+from vlalign.extract.decoding.sampling import sample_frames, window_times
 from vlalign.extract.pipeline.engine import extract_videos
 from vlalign.extract.pipeline.jobs import Job
 from vlalign.extract.videos.demo import render_video

@@ -51,13 +51,13 @@ class AfterImport:
 
 sys.meta_path.insert(0, AfterImport())
 if any("decoding.child" in word for word in sys.orig_argv):
-    from vlalign.extract.decoding import child, input_file
-    open_regular, answer = input_file.open_regular, child.answer
+    from vlalign.extract.decoding import input_file, request_handler
+    open_regular, handle_request = input_file.open_regular, request_handler.handle_request
     def logged(path, folders=None):
         with open({log!r}, "a") as file:
             file.write(f"{{path}}\\n")
         return open_regular(path, folders)
-    def watched(request, answers):
+    def watched(request, responder):
         name = os.path.basename(request.path)
         if name.startswith("crash"):
             signal.raise_signal(signal.SIGSEGV)
@@ -67,8 +67,8 @@ if any("decoding.child" in word for word in sys.orig_argv):
             eaten = []
             while True:
                 eaten.append(bytearray(1 << 26))
-        answer(request, answers)
-    child.answer, input_file.open_regular = watched, logged
+        handle_request(request, responder)
+    request_handler.handle_request, input_file.open_regular = watched, logged
 """
 
 

@@ -13,16 +13,14 @@ from typing import BinaryIO
 import numpy as np
 import pytest
 from vlalign.extract.decoding import backends, torchcodec_backend
-from vlalign.extract.decoding.decode import Finished, Picture, Started, Wanted, decode_video
+from vlalign.extract.decoding.decode import DecodedThumbnail, DecodingFinished, DecodingStarted, decode_video
 from vlalign.extract.decoding.errors import VideoError
-from vlalign.extract.decoding.frames import Decoding
-from vlalign.extract.decoding.kernels import LIBSWSCALE
-from vlalign.extract.decoding.messages import LAST, Message, PictureFollows, PicturesProbed, RowReady
+from vlalign.extract.decoding.frames import DecodePass
+from vlalign.extract.decoding.kernels import LIBSWSCALE, Size
+from vlalign.extract.decoding.messages import LAST, Message, Request, ThumbnailFollows, VideoProbed, WindowReady
 from vlalign.extract.decoding.probe import VideoInfo, probe_video
 from vlalign.extract.decoding.process import DecodeProcess
-from vlalign.extract.decoding.sampling import sample_frames
-from vlalign.extract.decoding.scaling import Size
-from vlalign.extract.decoding.windows import Row
+from vlalign.extract.decoding.sampling import FrameSpec, Window, sample_frames
 
 from helpers.needs import PACKAGE, needs_program, shared, skip_without
 from helpers.numbered import HEIGHT, WIDTH, numbers_of
@@ -44,7 +42,7 @@ needs_torchcodec = skip_without(
 BACKENDS = [pytest.param("decord", marks=needs_decord), "pyav", pytest.param("ffmpeg", marks=needs_program)]
 
 
-MOST_DIFFERENCE = 0.5
+MAX_DIFFERENCE = 0.5
 """Mean absolute difference, of 255, that two versions of FFmpeg may show in one picture. Measured: 0."""
 
 
@@ -56,8 +54,8 @@ def want(
     tail: str = "none",
     resize: str = LIBSWSCALE,
     stride: int | None = None,
-) -> Wanted:
-    return Wanted(fps, window, short_side_px, crop_px, tail, resize, stride)
+) -> FrameSpec:
+    return FrameSpec(fps, window, short_side_px, crop_px, tail, resize, stride)
 
 
 @dataclass
@@ -66,8 +64,8 @@ class Taken:
 
     rows: list[list[np.ndarray]]
     """For each profile."""
-    finished: Finished
-    pictures: list[Picture]
+    finished: DecodingFinished
+    pictures: list[DecodedThumbnail]
     begun: list[str]
     """The decoders that began, the one that finished last."""
 
@@ -76,16 +74,16 @@ class Taken:
         return np.stack(self.rows[0])
 
 
-def take(source: Path | VideoInfo, *wanted: Wanted, without: tuple[str, ...] = ()) -> Taken:
+def take(source: Path | VideoInfo, *specs: FrameSpec, without: tuple[str, ...] = ()) -> Taken:
     info = source if isinstance(source, VideoInfo) else probe_video(source)
     begun = []
-    for part in decode_video(info, list(wanted), without=without):
-        if isinstance(part, Started):
-            rows, pictures = [[] for _ in wanted], []
+    for part in decode_video(info, list(specs), without=without):
+        if isinstance(part, DecodingStarted):
+            rows, pictures = [[] for _ in specs], []
             begun.append(part.decoder)
-        elif isinstance(part, Row):
-            rows[part.wanted].append(part.frames.copy())
-        elif isinstance(part, Picture):
+        elif isinstance(part, Window):
+            rows[part.spec_index].append(part.frames.copy())
+        elif isinstance(part, DecodedThumbnail):
             pictures.append(part)
     return Taken(rows, part, pictures, begun)
 
@@ -132,7 +130,7 @@ def differences(pictures: np.ndarray, others: np.ndarray) -> np.ndarray:
 
 
 def assert_same(pictures: np.ndarray, others: np.ndarray) -> None:
-    assert differences(pictures, others).max() <= MOST_DIFFERENCE
+    assert differences(pictures, others).max() <= MAX_DIFFERENCE
 
 
 def assert_as_program(*paths: Path) -> None:
@@ -180,10 +178,10 @@ def any_video(name: str) -> Path:
 
 def pictures_by(
     backend: str, info: VideoInfo, sizes: list[int] | list[Size], wanted: np.ndarray
-) -> tuple[list[np.ndarray], Decoding]:
+) -> tuple[list[np.ndarray], DecodePass]:
     """The pictures of ``wanted``, in each size (short sides in pixels, by FFmpeg's kernel), and how the pass went."""
-    decoding = Decoding(info, [size if isinstance(size, Size) else Size(size) for size in sizes])
-    indices, pictures = zip(*getattr(backends, f"{backend}_pictures")(decoding, wanted), strict=True)
+    decoding = DecodePass(info, [size if isinstance(size, Size) else Size(size) for size in sizes])
+    indices, pictures = zip(*getattr(backends, f"decode_with_{backend}")(decoding, wanted), strict=True)
     assert list(indices) == wanted.tolist()
     return [np.stack([of_frame[place] for of_frame in pictures]) for place in range(len(sizes))], decoding
 
@@ -202,14 +200,14 @@ class Ended:
 
     rows: list[np.ndarray]
     begun: list[str]
-    finished: Finished | PicturesProbed | None = None
+    finished: DecodingFinished | VideoProbed | None = None
     failure: VideoError | None = None
     wanted: list[int] = field(default_factory=list)
     """For each of ``rows``, which of the wanted pictures it has."""
 
 
-def ask(process: DecodeProcess, path: Path, *wanted: Wanted, **how) -> Ended:
-    process.start(path, list(wanted), **how)
+def ask(process: DecodeProcess, path: Path, *specs: FrameSpec, **how) -> Ended:
+    process.start(Request(str(path), list(specs), **how))
     return listen(process)
 
 
@@ -218,15 +216,15 @@ def listen(process: DecodeProcess) -> Ended:
     try:
         while ended.finished is None:
             message = process.receive()
-            if isinstance(message, Started):
+            if isinstance(message, DecodingStarted):
                 ended.rows, ended.wanted, ended.begun = [], [], [*ended.begun, message.decoder]
-            elif isinstance(message, RowReady):
-                ended.wanted.append(message.wanted)
+            elif isinstance(message, WindowReady):
+                ended.wanted.append(message.spec_index)
                 ended.rows.append(np.empty(message.shape, dtype=np.uint8))
                 process.take_frames(message, ended.rows[-1])
-            elif isinstance(message, PictureFollows):
+            elif isinstance(message, ThumbnailFollows):
                 assert process.receive_bytes()[:2] == b"\xff\xd8"
-            elif isinstance(message, Finished | PicturesProbed):
+            elif isinstance(message, DecodingFinished | VideoProbed):
                 ended.finished = message
     except VideoError as error:
         ended.failure = error
@@ -237,14 +235,14 @@ def answers(
     process: DecodeProcess, path: Path, resize: str = LIBSWSCALE, **asked: object
 ) -> VideoError | list[Message]:
     """What comes of one frame a second of a video."""
-    process.start(path, [want(1, resize=resize)], **asked)
+    process.start(Request(str(path), [want(1, resize=resize)], **asked))
     came = []
     try:
         while not came or not isinstance(came[-1], LAST):
             came.append(process.receive())
-            if isinstance(came[-1], RowReady):
+            if isinstance(came[-1], WindowReady):
                 process.take_frames(came[-1], np.empty(came[-1].shape, dtype=np.uint8))
-            elif isinstance(came[-1], PictureFollows):
+            elif isinstance(came[-1], ThumbnailFollows):
                 process.receive_bytes()
     except VideoError as error:
         return error

@@ -86,10 +86,10 @@ def tips_tokenizer(folder: Path) -> None:
     _save(tokenizer, folder, "Tipsv2Tokenizer", {"bos_token": None, "eos_token": None, "model_max_length": 64})
 
 
-def clip_tokenizer(folder: Path, most_tokens: int = 77) -> None:
+def clip_tokenizer(folder: Path, max_tokens: int = 77) -> None:
     """Write CLIP's tokenizer."""
     tokenizer = word_tokenizer(CORPUS)
-    tokenizer.model_max_length = most_tokens
+    tokenizer.model_max_length = max_tokens
     tokenizer.save_pretrained(folder)
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 from vlalign.extract.decoding.errors import VideoError
 
-from helpers.decoding import MOST_DIFFERENCE, by_program, differences, take, want
+from helpers.decoding import MAX_DIFFERENCE, by_program, differences, take, want
 from helpers.numbered import numbered_picture, numbers_of
 from helpers.odd_videos import HEVC, MPEG2, MPEG4, VP9, X264, call, write_source
 from helpers.rates import FPS
@@ -120,7 +120,7 @@ def difference(path: Path) -> str:
             shorter = min(len(ours), len(program))
             at_end = ours[:shorter] == program[:shorter]
             found.append(f"{AT_END if at_end else OTHERWISE} at {fps}/s: {ours} and {program}")
-        elif (most := differences(np.stack(rows), theirs).max()) > MOST_DIFFERENCE:
+        elif (most := differences(np.stack(rows), theirs).max()) > MAX_DIFFERENCE:
             found.append(f"at {fps}/s values differ by {most:.2f}")
     return "; ".join(found)
 

@@ -8,9 +8,9 @@ import av
 import numpy as np
 from vlalign.extract.cli.extract import main as extract_main
 from vlalign.extract.decoding import backends
-from vlalign.extract.decoding.frames import Decoding
+from vlalign.extract.decoding.frames import DecodePass
+from vlalign.extract.decoding.kernels import Size
 from vlalign.extract.decoding.probe import probe_video
-from vlalign.extract.decoding.scaling import Size
 from vlalign.extract.videos.demo import render_video
 from vlalign.preprocess.datasets.demo import plan_scenes
 from vlalign.storage.dataset.folder import DatasetFolder
@@ -83,7 +83,7 @@ def touch(folder: Path, *names: str) -> None:
 def all_frames(path: Path, backend: str = "pyav", short_side_px: int = 112) -> np.ndarray:
     """Every frame of a video, brought to ``short_side_px`` by one of the decoders: uint8 [T, H, W, 3]."""
     info = probe_video(path)
-    decoding = Decoding(info, [Size(short_side_px)])
+    decoding = DecodePass(info, [Size(short_side_px)])
     return np.stack(
         [sizes[0] for _, sizes in getattr(backends, f"{backend}_pictures")(decoding, np.arange(len(info.pts)))]
     )

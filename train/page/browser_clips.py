@@ -23,9 +23,9 @@ class NoClip(Exception):
 
 def sandbox_lacks() -> tuple[str, ...]:
     """Return what this system cannot confine the decoders of clips with."""
-    from ...extract.decoding.sandbox import lacks
+    from ...extract.decoding.sandbox import missing_protections
 
-    return lacks()
+    return missing_protections()
 
 
 class Clips:

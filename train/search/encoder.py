@@ -22,7 +22,7 @@ from .moments import ScoreCurve
 
 if TYPE_CHECKING:
     from ...extract.encoders.hub_text import HubTextTower
-    from ...extract.encoders.text_tower import TextTower
+    from ...extract.encoders.text_tower import ClipTextTower
 
 TINY = float(np.finfo(np.float32).tiny)
 
@@ -130,7 +130,7 @@ class ZeroShot:
     """
 
     def __init__(
-        self, dataset: DatasetFolder, store: FeatureStore, tower: "TextTower | HubTextTower | UserError"
+        self, dataset: DatasetFolder, store: FeatureStore, tower: "ClipTextTower | HubTextTower | UserError"
     ) -> None:
         """Take a store and its text tower, or the reason why it has none."""
         self.dataset, self.store, self.tower = dataset, store, tower
@@ -164,7 +164,7 @@ class ZeroShot:
         made = {"profile_hash": self.store.profile.hash, "weights_sha256": self.store.weights.sha256}
         if isinstance(self.tower, UserError) or self.tower.is_as_files_say:
             return made
-        return made | {"texts": self.tower.described}
+        return made | {"texts": self.tower.preparation}
 
     def video_ids(self) -> list[str]:
         """Return the videos of the store."""
@@ -194,7 +194,7 @@ class ZeroShot:
 
     def picture_vector(self, path: Path) -> np.ndarray:
         """Return the mean of the rows that the same model gives a picture, of length 1."""
-        place = None if isinstance(self.tower, UserError) else self.tower.place
+        place = None if isinstance(self.tower, UserError) else self.tower.weights_path
         shown = picture_features(self.store, path, place)
         return _window_means(shown, [Clip(shown.video_id, None, None)])[0]
 
@@ -214,7 +214,7 @@ class ZeroShot:
     def remarks(self, text: str) -> list[str]:
         """Say whether the text is too long."""
         if not isinstance(self.tower, UserError) and self.tower.is_cut(text):
-            return [f"only the first {self.tower.most_tokens} word pieces are read"]
+            return [f"only the first {self.tower.max_tokens} word pieces are read"]
         return []
 
 
@@ -247,7 +247,7 @@ def picture_features(store: FeatureStore, path: Path, weights: Path | None = Non
     """
     from ...extract import extract_video, load_extractor
     from ...extract.decoding.errors import VideoError
-    from ...extract.encoders.weights_places import known_place
+    from ...extract.encoders.weights_paths import find_weights
     from ...extract.extractor import load_for_store
 
     used = store.weights
@@ -255,7 +255,7 @@ def picture_features(store: FeatureStore, path: Path, weights: Path | None = Non
         seed = int("".join(filter(str.isdigit, used.name)) or 0)
         extractor = load_extractor(store.profile.name, weights="random", seed=seed)
     else:
-        place = weights or known_place(store.profile, used)
+        place = weights or find_weights(store.profile, used)
         extractor = load_for_store(store.profile, place)
     if (extractor.profile, extractor.weights.sha256) != (store.profile, used.sha256):
         raise UserError(
@@ -303,11 +303,11 @@ def open_zero_shot(dataset: DatasetFolder, features: str, weights: Path | None) 
     return ZeroShot(dataset, store, tower)
 
 
-def _check_texts(store: FeatureStore, tower: "TextTower | HubTextTower") -> None:
+def _check_texts(store: FeatureStore, tower: "ClipTextTower | HubTextTower") -> None:
     """Raise ``UserError`` if a store says that texts must be prepared otherwise. Stores of 1.0.0 say nothing."""
-    stated = sorted({shard.made_with.get(TEXTS, tower.described) for shard in store.shards} - {tower.described})
+    stated = sorted({shard.made_with.get(TEXTS, tower.preparation) for shard in store.shards} - {tower.preparation})
     if stated:
         raise UserError(
-            f"{store.where}: texts for it must be prepared so: {stated[0]}; those of {tower.place} are prepared so: "
-            f"{tower.described}; pass --weights with the folder that made it, or update vlalign"
+            f"{store.where}: texts for it must be prepared so: {stated[0]}; those of {tower.weights_path} are "
+            f"prepared so: {tower.preparation}; pass --weights with the folder that made it, or update vlalign"
         )

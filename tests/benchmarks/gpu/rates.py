@@ -17,7 +17,7 @@ import torch
 from helpers.videos import encode_frames
 from limits import WHOLE_FRAME
 from vlalign.extract.decoding.errors import VideoError
-from vlalign.extract.decoding.messages import RowReady
+from vlalign.extract.decoding.messages import WindowReady
 from vlalign.extract.decoding.process import DecodeProcess
 from vlalign.extract.extractor import Extractor
 from vlalign.extract.pipeline.engine import extract_with_pauses, num_decoders
@@ -107,7 +107,7 @@ def a_batch(extractor: Extractor) -> torch.Tensor:
     side = (profile.crop_px, profile.crop_px) if profile.crop_px else WHOLE_FRAME
     window = () if profile.window == 1 else (profile.window,)
     frames = torch.randint(0, 256, (extractor.batch_size, *window, *side, 3), dtype=torch.uint8)
-    frames = frames.to(extractor.picture_type)
+    frames = frames.to(extractor.frame_dtype)
     return frames.pin_memory() if extractor.device.type == "cuda" else frames
 
 
@@ -144,7 +144,7 @@ def decoding_and_together(extractor: Extractor, path: Path, seconds: float) -> t
     batches: list[int] = []
     take_frames, features = DecodeProcess.take_frames, Extractor.features
 
-    def taken(decoder: DecodeProcess, row: RowReady, frames: np.ndarray) -> None:
+    def taken(decoder: DecodeProcess, row: WindowReady, frames: np.ndarray) -> None:
         take_frames(decoder, row, frames)
         if decoder.num_videos > 1:
             windows[decoder] += 1

@@ -48,7 +48,7 @@ print(json.dumps({
     "torchvision": torchvision.__version__,
     "transformers": transformers.__version__,
     "numpy": numpy.__version__,
-    "the decoders' sandbox lacks": str(sandbox.lacks() or "nothing"),
+    "the decoders' sandbox lacks": str(sandbox.missing_protections() or "nothing"),
 }))
 """
 

@@ -9,7 +9,7 @@ import pytest
 from helpers.damage import ZEROED, skipping, zero_packets
 from helpers.decoding import (
     MADE_UP,
-    MOST_DIFFERENCE,
+    MAX_DIFFERENCE,
     REAL,
     any_video,
     assert_same,
@@ -26,11 +26,10 @@ from helpers.numbered import HEIGHT, busy_picture, constant
 from helpers.videos import RECORDINGS, UPRIGHT, all_frames
 from vlalign.extract.decoding import backends
 from vlalign.extract.decoding.backends import choose_backends
-from vlalign.extract.decoding.decord_backend import NotTrusted, decord_reads_well
+from vlalign.extract.decoding.decord_backend import DecoderRejected, decord_reads_well
 from vlalign.extract.decoding.errors import VideoError
+from vlalign.extract.decoding.kernels import Size, scaled_size
 from vlalign.extract.decoding.probe import probe_video
-from vlalign.extract.decoding.sampling import scaled_size
-from vlalign.extract.decoding.scaling import Size
 
 
 @pytest.mark.parametrize("name", [*MADE_UP, *REAL])
@@ -112,7 +111,7 @@ def test_colours_are_those_of_the_ffmpeg_program(tmp_path, tags, pix_fmt):
     (theirs,) = by_program(path, 80, 106, None)
     for backend in ("pyav", "ffmpeg", *(["decord"] if decord_reads_well(info, [Size(80)]) else [])):
         ((pictures,), _) = pictures_by(backend, info, [80], every)
-        assert differences(pictures, theirs).max() <= MOST_DIFFERENCE, backend
+        assert differences(pictures, theirs).max() <= MAX_DIFFERENCE, backend
 
 
 def test_colour_tags_are_respected(tmp_path):
@@ -122,7 +121,7 @@ def test_colour_tags_are_respected(tmp_path):
     }
     assert differences(made["bt709"], made["smpte170m"]).min() > 2
     assert differences(made["full range"], made["untagged"]).min() > 2
-    assert differences(made["smpte170m"], made["untagged"]).max() <= MOST_DIFFERENCE
+    assert differences(made["smpte170m"], made["untagged"]).max() <= MAX_DIFFERENCE
 
 
 @needs_decord
@@ -206,7 +205,7 @@ def test_skipping_changes_no_picture(name):
 def test_decord_is_not_used_for_files_with_lost_frames(undamaged, tmp_path, name, numbers):
     info = probe_video(zero_packets(undamaged[name], tmp_path / f"zeroed.{name}", numbers))
     assert decord_reads_well(info, [Size(48)]), "its packets look well"
-    with pytest.raises(NotTrusted, match="decord"):
+    with pytest.raises(DecoderRejected, match="decord"):
         pictures_by("decord", info, [48], np.arange(96))
 
 

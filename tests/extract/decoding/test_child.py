@@ -56,12 +56,8 @@ def laborious(tmp_path_factory) -> Path:
 @contextmanager
 def child(monkeypatch, **constants: int) -> Iterator[DecodeProcess]:
     """The real child process, with other limits."""
-    settings = [
-        f"{'child' if name == 'MEMORY_BYTES' else 'answer'}.{name} = {value}" for name, value in constants.items()
-    ]
-    command = "; ".join(
-        ["from vlalign.extract.decoding import child, request_handler as answer", *settings, "child.main()"]
-    )
+    settings = [f"request_handler.{name} = {value}" for name, value in constants.items()]
+    command = "; ".join(["from vlalign.extract.decoding import child, request_handler", *settings, "child.main()"])
     monkeypatch.setattr(decode_process, "COMMAND", command)
     process = DecodeProcess()
     try:
@@ -117,11 +113,12 @@ def run_parent(lines: str, *arguments: object) -> subprocess.Popen:
     """A Python process of its own that has a DecodeProcess."""
     start = (
         "import os, signal, sys, time\nfrom pathlib import Path\nimport numpy as np\n"
-        "from vlalign.extract.decoding.decode import Wanted\n"
+        "from vlalign.extract.decoding.sampling import FrameSpec\n"
+        "from vlalign.extract.decoding.messages import Request\n"
         "from vlalign.extract.decoding.process import DecodeProcess\n"
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # where tests run in the background, it is ignored
         "def answer(process):\n"
-        "    while (answer := type(process.receive()).__name__) == 'Beat': pass\n"
+        "    while (answer := type(process.receive()).__name__) == 'Heartbeat': pass\n"
         "    return answer\n"
     )
     command = [sys.executable, "-c", start + textwrap.dedent(lines), *map(str, arguments)]
@@ -130,12 +127,12 @@ def run_parent(lines: str, *arguments: object) -> subprocess.Popen:
 
 HANGING = """
 import time
-from vlalign.extract.decoding import child
-from vlalign.extract.decoding.decode import Started
-def answer(request, answers):
-    answers.send(Started("PyAV"))
+from vlalign.extract.decoding import child, request_handler
+from vlalign.extract.decoding.decode import DecodingStarted
+def hang(request, responder):
+    responder.send(DecodingStarted("PyAV"))
     time.sleep(1000)
-child.answer = answer
+request_handler.handle_request = hang
 child.main()
 """
 
@@ -147,7 +144,7 @@ def test_the_child_does_not_outlive_its_parent(laborious, hangs):
         from vlalign.extract.decoding import process as decode_process
         decode_process.COMMAND = sys.argv[2] or decode_process.COMMAND
         process = DecodeProcess()
-        process.start(Path(sys.argv[1]), [Wanted(24, 1, 48, None, "none")])
+        process.start(Request(sys.argv[1], [FrameSpec(24, 1, 48, None, "none")]))
         answer(process)
         print(process._process.pid, flush=True)
         os.kill(os.getpid(), signal.SIGKILL)
@@ -171,7 +168,7 @@ def test_ctrl_c_does_not_disturb_the_child(with_sound):
     parent = run_parent(
         """
         process = DecodeProcess()
-        process.start(Path(sys.argv[1]), [Wanted(24, 1, 480, None, "none")])
+        process.start(Request(sys.argv[1], [FrameSpec(24, 1, 480, None, "none")]))
         what = answer(process)
         try:
             print(what, flush=True)
@@ -179,17 +176,17 @@ def test_ctrl_c_does_not_disturb_the_child(with_sound):
                 time.sleep(0.01)
         except KeyboardInterrupt:
             print("interrupted", flush=True)
-        while type(message := process.receive()).__name__ != "Finished":
+        while type(message := process.receive()).__name__ != "DecodingFinished":
             if hasattr(message, "shape"):
                 process.take_frames(message, np.empty(message.shape, np.uint8))
             elif hasattr(message, "seconds"):
                 process.receive_bytes()
-        print("Finished", process._link.take_output())
+        print("DecodingFinished", process._link.take_output())
         process.close()
         """,
         with_sound,
     )
-    assert parent.stdout.readline() == "Started\n"
+    assert parent.stdout.readline() == "DecodingStarted\n"
     os.killpg(parent.pid, signal.SIGINT)
     out, err = parent.communicate(timeout=120)
     assert (out, err) == ("interrupted\nFinished b''\n", "")
@@ -202,31 +199,31 @@ linux = skip_without(SYSTEM, [] if sys.platform == "linux" else ["processes that
 
 KEEPS_WAITING = """
 import os, signal, struct, time
-from vlalign.extract.decoding import child, request_handler as answer
-from vlalign.extract.decoding.messages import Beat
-answer.CPU_SECONDS = answer.CPU_SECONDS_PER_SECOND = {cpu_seconds}
-def answer_never(request, answers):
+from vlalign.extract.decoding import child, confined_process, request_handler
+from vlalign.extract.decoding.messages import Heartbeat
+request_handler.CPU_SECONDS = request_handler.CPU_SECONDS_PER_SECOND = {cpu_seconds}
+def answer_never(request, responder):
     for number in range(1, 65):
         if number not in (signal.SIGKILL, signal.SIGSTOP, 32, 33):
             signal.signal(number, signal.SIG_IGN)
-    line = answers._connection
+    line = responder._connection
     {what}
-child.answer = answer_never
+request_handler.handle_request = answer_never
 child.main()
 """
 WAYS = {
     "sleeps": ("time.sleep(1000)", "timeout"),
     "stops itself": ("signal.raise_signal(signal.SIGSTOP)", "timeout"),
-    "sends now and then": ("while True: time.sleep(0.2); answers.send(Beat())", "timeout"),
+    "sends now and then": ("while True: time.sleep(0.2); responder.send(Heartbeat())", "timeout"),
     "sends half a message": ("os.write(line.fileno(), struct.pack('!i', 1000) + b'{'); time.sleep(1000)", "timeout"),
     "sends byte by byte": (
         "os.write(line.fileno(), struct.pack('!i', 1000))\n    while not time.sleep(.2): os.write(line.fileno(), b'{')",
         "timeout",
     ),
     "sends a large message": ("line.send_bytes(bytes(2 << 20))", "crashed"),
-    "works without end": ("while True: answers.beat()", "timeout"),
+    "works without end": ("while True: responder.heartbeat()", "timeout"),
     "says that it is done and works on": (
-        "os.write(answers.allow.args[0].fileno(), child.DONE)\n    while True: answers.beat()",
+        "os.write(responder.allow.args[0].fileno(), confined_process.DONE)\n    while True: responder.heartbeat()",
         "timeout",
     ),
     "prints without end": ("while True: os.write(2, b'x' * 4096)", "crashed"),
@@ -279,18 +276,18 @@ def test_lower_limits_of_the_machine_are_kept(with_sound):
         resource.setrlimit(resource.RLIMIT_CPU, (1000, 1000))
         resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))
         process = DecodeProcess()
-        process.start(Path(sys.argv[1]), [Wanted(24, 1, 48, None, "none")], only_probe=True)
+        process.start(Request(sys.argv[1], [FrameSpec(24, 1, 48, None, "none")], only_probe=True))
         print(answer(process))
         process.close()
         """,
         with_sound,
     )
     out, err = parent.communicate(timeout=120)
-    assert (out, err) == ("PicturesProbed\n", "")
+    assert (out, err) == ("VideoProbed\n", "")
 
 
 def test_a_child_is_replaced_after_many_videos(with_sound, monkeypatch):
-    monkeypatch.setattr(decode_process, "VIDEOS_OF_A_CHILD", 2)
+    monkeypatch.setattr(decode_process, "MAX_VIDEOS_PER_PROCESS", 2)
     with child(monkeypatch) as process:
         assert ask(process, with_sound, want(24), only_probe=True).finished.num_frames == [58] and process.usable
         assert ask(process, with_sound, want(1), only_probe=True).finished.num_frames == [2] and not process.usable

@@ -265,6 +265,6 @@ def test_the_strict_decoder_gives_the_frames_of_ffmpegs_own(tmp_path, codec):
     path = transcode(VIDEOS / "ok_h264.mp4", tmp_path / "x.webm", codec, "webm", speed="8")
     info, pictures = probe_video(path), []
     for strict in (True, False):
-        decoding = backends.Decoding(info, [backends.Size(64)], strict)
-        pictures.append(np.stack([p[0] for _, p in backends.pyav_pictures(decoding, np.arange(len(info.pts)))]))
+        decoding = backends.DecodePass(info, [backends.Size(64)], strict)
+        pictures.append(np.stack([p[0] for _, p in backends.decode_with_pyav(decoding, np.arange(len(info.pts)))]))
     np.testing.assert_array_equal(*pictures)

@@ -8,9 +8,9 @@ import pytest
 from helpers.damage import ZEROED, zero_bytes, zero_packets
 from helpers.decoding import Taken, assert_same, by_program, pictures_by, take, want
 from vlalign.extract.decoding import backends
-from vlalign.extract.decoding.decord_backend import NotTrusted, decord_reads_well
+from vlalign.extract.decoding.decord_backend import DecoderRejected, decord_reads_well
+from vlalign.extract.decoding.kernels import Size
 from vlalign.extract.decoding.probe import probe_video
-from vlalign.extract.decoding.scaling import Size
 
 
 def cut_off(source: Path, target: Path, share: float) -> Path:
@@ -83,7 +83,7 @@ def test_a_zeroed_run_in_the_middle_of_a_file(undamaged, tmp_path, num_bytes):
     num_decoded, _ = (int(n) for n in re.search(LOST_WORDS + "$", taken.finished.partial).groups())
     assert_only_frames_that_exist(path, taken, num_decoded)
     if backends.decord:
-        with pytest.raises(NotTrusted):
+        with pytest.raises(DecoderRejected):
             pictures_by("decord", probe_video(path), [48], np.arange(96))
 
 

@@ -17,14 +17,14 @@ from helpers.videos import RECORDINGS, remux, scene
 from helpers.zoo import VIDEOS
 from PIL import Image
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
-from vlalign.extract.decoding.container import MAX_PIXELS, MAX_SIDE_RATIO
+from vlalign.extract.decoding.container import MAX_PIXELS
 from vlalign.extract.decoding.decode import cut, decode_video
 from vlalign.extract.decoding.decord_backend import decord_reads_well
 from vlalign.extract.decoding.errors import VideoError
-from vlalign.extract.decoding.kernels import PILLOW
+from vlalign.extract.decoding.kernels import PILLOW, Size
 from vlalign.extract.decoding.probe import VideoInfo, probe_video
-from vlalign.extract.decoding.scaling import Size
-from vlalign.extract.pipeline.jobs import wanted_of
+from vlalign.extract.decoding.sampling import MAX_SIDE_RATIO
+from vlalign.extract.pipeline.jobs import frame_spec_of
 from vlalign.extract.videos.demo import frame_times, render_video
 from vlalign.storage.profiles import LOGMEL, PROFILES
 
@@ -53,7 +53,7 @@ def test_probing_reports_progress(recordings):
     info = probe_video(recordings["25"], lambda: beats.append(1))
     assert len(beats) >= len(info.pts) == 20
     beats.clear()
-    list(decode_video(info, [want(25)], beat=lambda: beats.append(1)))
+    list(decode_video(info, [want(25)], heartbeat=lambda: beats.append(1)))
     assert len(beats) == 20
 
 
@@ -225,10 +225,10 @@ def test_windows_and_crops_of_several_profiles_in_one_pass(with_sound, tail, las
 def test_all_profiles_in_one_pass_get_the_frames_that_each_gets_alone(name):
     """Every frame is decoded once, whatever is wanted of it."""
     info = cut(probe_video(shared(name) if name.startswith("data/") else VIDEOS / name), 4.0)
-    wanted, beats = [wanted_of(profile) for name, profile in PROFILES.items() if name != LOGMEL], []
+    wanted, beats = [frame_spec_of(profile) for name, profile in PROFILES.items() if name != LOGMEL], []
     together = take(info, *wanted)
     assert len(together.begun) == 1
-    for _ in decode_video(info, wanted, beat=lambda: beats.append(1)):
+    for _ in decode_video(info, wanted, heartbeat=lambda: beats.append(1)):
         pass
     assert 0 < len(beats) <= len(info.pts)
     for place, one in enumerate(wanted):
@@ -245,7 +245,7 @@ def test_clips_frames_are_those_of_transformers_own_processor(tmp_path, size):
         frames = [frame.to_image() for frame in container.decode(video=0)]
     processor = CLIPImageProcessorPil(do_rescale=False, do_normalize=False)
     expected = processor([frames[12], frames[37]], return_tensors="np")["pixel_values"].transpose(0, 2, 3, 1)
-    np.testing.assert_array_equal(take(tmp_path / "x.mp4", wanted_of(PROFILES["clip_vit_b32"])).frames, expected)
+    np.testing.assert_array_equal(take(tmp_path / "x.mp4", frame_spec_of(PROFILES["clip_vit_b32"])).frames, expected)
 
 
 def test_one_size_can_be_requested_with_both_resize_kernels(with_sound):

@@ -15,13 +15,13 @@ import pytest
 from helpers.decoding import Ended, ask, children_of, take, want
 from helpers.needs import SYSTEM, skip_without
 from helpers.numbered import constant, moving_picture
-from vlalign.extract.decoding import frame_memory
 from vlalign.extract.decoding import process as decode_process
-from vlalign.extract.decoding.decode import Wanted
+from vlalign.extract.decoding import process_link
 from vlalign.extract.decoding.errors import VideoError
-from vlalign.extract.decoding.frame_memory import MAX_WINDOW_BYTES, FrameMemory, create, num_bytes_for
-from vlalign.extract.decoding.messages import RowReady
+from vlalign.extract.decoding.messages import Request, WindowReady
 from vlalign.extract.decoding.process import DecodeProcess
+from vlalign.extract.decoding.process_link import MAX_WINDOW_BYTES, FrameMemory, create_memory, num_bytes_for
+from vlalign.extract.decoding.sampling import FrameSpec
 
 U8 = np.dtype(np.uint8)
 SHAPES = [want(24, 48), want(24, 48, window=8, tail="loop"), want(12, 32, window=8, tail="loop", stride=3)]
@@ -40,7 +40,7 @@ def memory(request) -> Callable[[int], tuple[FrameMemory, np.ndarray, int]]:
     to."""
 
     def make(num_bytes: int) -> tuple[FrameMemory, np.ndarray, int]:
-        descriptor = create(num_bytes)
+        descriptor = create_memory(num_bytes)
         taken, told = os.pipe()
         request.addfinalizer(lambda: [os.close(end) for end in (taken, told)])
         made = FrameMemory(descriptor, partial(os.read, taken))
@@ -67,7 +67,7 @@ def test_any_windows_arrive_unchanged_whenever_they_are_copied(memory, monkeypat
         monkeypatch.setattr(ours, "_wait", lambda ours=ours, copy=copy_one: (copy(), FrameMemory._wait(ours)))
         for number in range(40):
             which, num_unread = chance.randrange(num_wanted), len(unread)
-            frames = ours.place(which, shapes[which], U8)
+            frames = ours.allocate(which, shapes[which], U8)
             num_waits += len(unread) < num_unread
             frames[:] = number
             unread.append((ours.hand_over(frames), frames.copy()))
@@ -85,9 +85,9 @@ def test_a_full_memory_blocks_the_decoder_until_a_window_is_copied(memory):
     ours.divide(1)
     shape = (4096,)
     for _ in range(2):
-        ours.hand_over(ours.place(0, shape, U8))
+        ours.hand_over(ours.allocate(0, shape, U8))
     placed = threading.Event()
-    thread = threading.Thread(target=lambda: (ours.place(0, shape, U8), placed.set()))
+    thread = threading.Thread(target=lambda: (ours.allocate(0, shape, U8), placed.set()))
     thread.start()
     assert not placed.wait(0.3)
     os.write(told, b".")
@@ -97,13 +97,13 @@ def test_a_full_memory_blocks_the_decoder_until_a_window_is_copied(memory):
 
 def test_a_decoder_ends_when_nobody_will_copy_its_windows(memory):
     taken, told = os.pipe()
-    ours = FrameMemory(create(8192), partial(os.read, taken))
+    ours = FrameMemory(create_memory(8192), partial(os.read, taken))
     ours.divide(1)
     for _ in range(2):
-        ours.hand_over(ours.place(0, (4096,), U8))
+        ours.hand_over(ours.allocate(0, (4096,), U8))
     os.close(told)
     with pytest.raises(EOFError):
-        ours.place(0, (4096,), U8)
+        ours.allocate(0, (4096,), U8)
     os.close(taken)
 
 
@@ -113,10 +113,10 @@ def test_there_is_room_for_the_largest_windows_of_each_profile(memory):
         ours.divide(max(len(wanted), 1))
         for number, each in enumerate(wanted):
             largest = (each.window, each.short_side_px, 10 * each.short_side_px, 3)
-            assert ours.place(number, largest, U8).nbytes == each.max_window_bytes
-    cropped = Wanted(24, 16, 256, 224, "loop", resize="bicubic, torchvision, not rounded")
+            assert ours.allocate(number, largest, U8).nbytes == each.max_window_bytes
+    cropped = FrameSpec(24, 16, 256, 224, "loop", resize="bicubic, torchvision, not rounded")
     assert cropped.max_window_bytes == 16 * 224 * 224 * 3 * 4
-    assert Wanted(24, 16, 224, None, "loop", "bilinear, Pillow, to a square").max_window_bytes == 16 * 224 * 224 * 3
+    assert FrameSpec(24, 16, 224, None, "loop", "bilinear, Pillow, to a square").max_window_bytes == 16 * 224 * 224 * 3
     assert num_bytes_for([want(1, 8000)]) == 2 * MAX_WINDOW_BYTES
 
 
@@ -124,11 +124,11 @@ def test_windows_that_are_too_large_fail(memory):
     ours, _, _ = memory(8192)
     ours.divide(1)
     with pytest.raises(VideoError, match=r"frames of \[300, 300, 300, 3\] are more than 256 MB") as failed:
-        ours.place(0, (300, 300, 300, 3), U8)
+        ours.allocate(0, (300, 300, 300, 3), U8)
     assert failed.value.kind == "out_of_memory"
 
 
-def rows_are_right(ended: Ended, video: Path, wanted: list[Wanted]) -> None:
+def rows_are_right(ended: Ended, video: Path, wanted: list[FrameSpec]) -> None:
     """Compare with decoding in this process."""
     expected = take(video, *wanted)
     assert ended.failure is None and len(ended.rows) == sum(map(len, expected.rows))
@@ -151,7 +151,7 @@ from vlalign.extract.decoding import backends, child, decode
 from vlalign.extract.decoding.errors import VideoError
 
 def pictures(decoding, wanted):
-    for index, sizes in backends.pyav_pictures(decoding, wanted):
+    for index, sizes in backends.decode_with_pyav(decoding, wanted):
         if index == 50:
             raise VideoError("unreadable", "no more")
         yield index, [255 - size for size in sizes]
@@ -166,7 +166,7 @@ def test_rows_of_a_decoder_that_gave_up_are_not_mixed_with_those_of_the_next(vid
     monkeypatch.setattr(decode_process, "COMMAND", GIVES_UP)
     whole = DecodeProcess.take_frames
 
-    def slowly(self: DecodeProcess, row: RowReady, frames: np.ndarray) -> None:
+    def slowly(self: DecodeProcess, row: WindowReady, frames: np.ndarray) -> None:
         time.sleep(0.005)
         whole(self, row, frames)
 
@@ -189,7 +189,7 @@ def test_rows_of_a_decoder_that_gave_up_are_not_mixed_with_those_of_the_next(vid
 
 @skip_without(SYSTEM, [] if hasattr(os, "memfd_create") else ["memfd_create"])
 def test_the_memory_keeps_its_size_whatever_a_decoder_does():
-    descriptor = create(8192)
+    descriptor = create_memory(8192)
     for num_bytes in (0, 4096, 8193):
         with pytest.raises(PermissionError):
             os.ftruncate(descriptor, num_bytes)
@@ -202,7 +202,7 @@ def test_the_memory_keeps_its_size_whatever_a_decoder_does():
 def test_a_system_without_such_memory_uses_a_file_without_a_name(video, monkeypatch, tmp_path):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.delattr(os, "memfd_create", raising=False)
-    assert not hasattr(frame_memory.os, "memfd_create")
+    assert not hasattr(process_link.os, "memfd_create")
     process = DecodeProcess(SHAPES)
     try:
         assert list(tmp_path.iterdir()) == []
@@ -217,21 +217,21 @@ def test_a_decoder_that_is_killed_in_the_middle_leaves_nothing(video, num_kills)
     chance, expected, before = random.Random(num_kills), take(video, SHAPES[1]).rows[0], what_is_there()
     process = DecodeProcess(SHAPES[1:2])
     for _ in range(num_kills):
-        process.start(video, SHAPES[1:2])
+        process.start(Request(str(video), SHAPES[1:2]))
         rows, last, failure = [], chance.randrange(len(expected)), None
         while failure is None:
             try:
                 message = process.receive()
-                if isinstance(message, RowReady):
+                if isinstance(message, WindowReady):
                     if len(rows) == last:
                         (decoder,) = children_of(process._process.pid)
                         time.sleep(chance.choice([0, 0.001]))
                         os.kill(chance.choice([decoder, process._process.pid]), 9)
                     rows.append(np.empty(message.shape, np.uint8))
                     process.take_frames(message, rows[-1])
-                elif type(message).__name__ == "PictureFollows":
+                elif type(message).__name__ == "ThumbnailFollows":
                     process.receive_bytes()
-                elif type(message).__name__ == "Finished":
+                elif type(message).__name__ == "DecodingFinished":
                     break
             except VideoError as error:
                 failure = error

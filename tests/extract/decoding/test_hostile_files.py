@@ -22,9 +22,9 @@ from helpers.videos import remux
 from vlalign.extract.decoding import backends
 from vlalign.extract.decoding.decord_backend import decord_reads_well
 from vlalign.extract.decoding.errors import VideoError
-from vlalign.extract.decoding.frames import Decoding
+from vlalign.extract.decoding.frames import DecodePass
+from vlalign.extract.decoding.kernels import Size
 from vlalign.extract.decoding.probe import probe_video
-from vlalign.extract.decoding.scaling import Size
 
 # Files that want to harm
 
@@ -146,9 +146,9 @@ def test_playlists_are_refused_and_nothing_they_name_is_opened(
     info = replace(probe_video(with_sound), path=path)
     attempts = [
         lambda: probe_video(path),
-        lambda: list(backends.pyav_pictures(Decoding(info, [Size(48)]), np.arange(60))),
+        lambda: list(backends.decode_with_pyav(DecodePass(info, [Size(48)]), np.arange(60))),
         *(
-            [lambda: list(backends.ffmpeg_pictures(Decoding(info, [Size(48)]), np.arange(60)))]
+            [lambda: list(backends.decode_with_ffmpeg(DecodePass(info, [Size(48)]), np.arange(60)))]
             if backends.can_use_ffmpeg()
             else []
         ),
@@ -192,11 +192,11 @@ def test_a_trace_shows_that_only_the_file_itself_is_opened(bait, listener, tmp_p
     shutil.copy(bait / "secret.mp4", good)
     asked = [*lists, good]
     program = (
-        "import sys\nfrom pathlib import Path\nfrom vlalign.extract.decoding.decode import Wanted, decode_video\n"
+        "import sys\nfrom pathlib import Path\nfrom vlalign.extract.decoding.decode import FrameSpec, decode_video\n"
         "from vlalign.extract.decoding.probe import VideoError, probe_video\n"
         "for path in sys.argv[1:]:\n"
         "    try:\n"
-        "        for _ in decode_video(probe_video(Path(path)), [Wanted(24, 1, 48, None, 'none')]): pass\n"
+        "        for _ in decode_video(probe_video(Path(path)), [FrameSpec(24, 1, 48, None, 'none')]): pass\n"
         "        print('played')\n"
         "    except VideoError as error: print(error.kind)\n"
     )

@@ -12,12 +12,12 @@ from helpers.needs import needs_program
 from helpers.videos import touch
 from PIL import Image
 from vlalign.extract.cli.extract import main as extract
-from vlalign.extract.decoding.decode import Finished, Picture, Started, decode_video
+from vlalign.extract.decoding.decode import DecodedThumbnail, DecodingFinished, DecodingStarted, decode_video
 from vlalign.extract.decoding.errors import VideoError
 from vlalign.extract.decoding.images import FORMATS, is_image, probe_image, read_image
-from vlalign.extract.decoding.sampling import scaled_size, window_times
-from vlalign.extract.decoding.windows import Row
-from vlalign.extract.pipeline.jobs import wanted_of
+from vlalign.extract.decoding.kernels import scaled_size
+from vlalign.extract.decoding.sampling import Window, window_times
+from vlalign.extract.pipeline.jobs import frame_spec_of
 from vlalign.extract.pipeline.probing import probe_videos
 from vlalign.extract.videos.selection import list_folder
 from vlalign.storage import FeatureStore
@@ -45,13 +45,17 @@ def saved(path, picture=NOISE, **options):
 
 def rows_of(path, profiles):
     """{features: its rows' frames}, the thumbnails' seconds, and what was said at the end."""
-    parts = list(decode_video(probe_image(path), [wanted_of(profile) for profile in profiles]))
-    assert isinstance(parts[0], Started) and parts[0].decoder == "Pillow"
+    parts = list(decode_video(probe_image(path), [frame_spec_of(profile) for profile in profiles]))
+    assert isinstance(parts[0], DecodingStarted) and parts[0].decoder == "Pillow"
     rows = {
-        profile.name: [p.frames for p in parts if isinstance(p, Row) and p.wanted == n]
+        profile.name: [p.frames for p in parts if isinstance(p, Window) and p.spec_index == n]
         for n, profile in enumerate(profiles)
     }
-    return rows, [p.seconds for p in parts if isinstance(p, Picture)], next(p for p in parts if isinstance(p, Finished))
+    return (
+        rows,
+        [p.seconds for p in parts if isinstance(p, DecodedThumbnail)],
+        next(p for p in parts if isinstance(p, DecodingFinished)),
+    )
 
 
 def difference(picture, expected) -> float:

@@ -12,50 +12,49 @@ import pytest
 from helpers.extractors import run, stub
 from vlalign.extract import load_extractor
 from vlalign.extract.decoding import process as decode_process
-from vlalign.extract.decoding.decode import Finished, Started, Wanted
+from vlalign.extract.decoding.decode import DecodingFinished, DecodingStarted
 from vlalign.extract.decoding.errors import VideoError
-from vlalign.extract.decoding.frame_memory import num_bytes_for
 from vlalign.extract.decoding.log_mel import ROW as SOUND_ROW
 from vlalign.extract.decoding.messages import (
-    Beat,
     ClipFollows,
     Failed,
+    Heartbeat,
+    InvalidMessage,
     Message,
-    Nonsense,
-    PictureFollows,
-    PicturesProbed,
     Request,
-    RowReady,
+    SoundFailed,
     SoundFollows,
     SoundProbed,
-    Unheard,
+    ThumbnailFollows,
+    VideoProbed,
+    WindowReady,
     encode,
     parse,
 )
-from vlalign.extract.decoding.probe import LONGEST_VIDEO_SECONDS
 from vlalign.extract.decoding.process import MAX_ANSWER_BYTES, DecodeProcess
-from vlalign.extract.decoding.sampling import num_windows, sample_frames
-from vlalign.extract.decoding.sound import Heard
+from vlalign.extract.decoding.process_link import num_bytes_for
+from vlalign.extract.decoding.sampling import MAX_VIDEO_SECONDS, FrameSpec, num_windows, sample_frames
+from vlalign.extract.decoding.sound import SoundFinished
 from vlalign.extract.pipeline import jobs
-from vlalign.extract.pipeline.jobs import Job, wanted_of
+from vlalign.extract.pipeline.jobs import Job, frame_spec_of
 from vlalign.storage.profiles import PROFILES
 
 MESSAGES: list[Message] = [
-    Beat(),
+    Heartbeat(),
     Failed("timeout", "so"),
-    Unheard("no_sound", ""),
+    SoundFailed("no_sound", ""),
     SoundProbed(3, 1.5),
-    PicturesProbed("h264", 4, 3, 1, "", [3, 0]),
-    Started("PyAV"),
-    RowReady(0, [16, 224, 224, 3], 4096),
-    PictureFollows(0.5),
+    VideoProbed("h264", 4, 3, 1, "", [3, 0]),
+    DecodingStarted("PyAV"),
+    WindowReady(0, [16, 224, 224, 3], 4096),
+    ThumbnailFollows(0.5),
     SoundFollows(),
     ClipFollows(),
-    Heard("PyAV 18", -3, 1000, 10.0, ""),
-    Finished("PyAV 18", 2.25, "cut", [54], note="its clock jumps"),
+    SoundFinished("PyAV 18", -3, 1000, 10.0, ""),
+    DecodingFinished("PyAV 18", 2.25, "cut", [54], note="its clock jumps"),
 ]
-CROPPED = Wanted(fps=24, window=16, short_side_px=224, crop_px=224, tail="loop")
-WHOLE = Wanted(fps=1, window=1, short_side_px=48, crop_px=None, tail="loop")
+CROPPED = FrameSpec(fps=24, window=16, short_side_px=224, crop_px=224, tail="loop")
+WHOLE = FrameSpec(fps=1, window=1, short_side_px=48, crop_px=None, tail="loop")
 
 
 def test_messages_and_requests_survive_encoding():
@@ -88,77 +87,77 @@ def test_any_answer_is_parsed_or_refused():
             message = parse(content)
             assert type(message) in Message.__args__
             assert "\0" not in repr(message) and repr(message).encode()
-        except Nonsense:
+        except InvalidMessage:
             num_refused += 1
     assert num_refused > 2000
 
 
 def test_no_video_has_more_rows_than_the_longest():
-    num_ticks = LONGEST_VIDEO_SECONDS * 2
+    num_ticks = MAX_VIDEO_SECONDS * 2
     for wanted in (CROPPED, WHOLE, replace(CROPPED, stride=4)):
         num_frames = len(sample_frames(np.arange(num_ticks), num_ticks, Fraction(1, 2), wanted.fps))
         num_rows = num_windows(num_frames, wanted.window, wanted.stride or wanted.window)
-        assert num_rows <= wanted.most_rows <= num_rows + 30
-    assert replace(WHOLE, fps=None).most_rows == 1
+        assert num_rows <= wanted.max_windows <= num_rows + 30
+    assert replace(WHOLE, fps=None).max_windows == 1
 
 
 @pytest.mark.parametrize(
     "row",
     [
-        RowReady(2, [48, 64, 3], 0),
-        RowReady(-1, [48, 64, 3], 0),
-        RowReady(0, [15, 224, 224, 3], 0),
-        RowReady(0, [16, 224, 225, 3], 0),
-        RowReady(0, [16, 224, 224, 4], 0),
-        RowReady(0, [], 0),
-        RowReady(1, [48, 64], 0),
-        RowReady(1, [47, 64, 3], 0),
-        RowReady(1, [48, 481, 3], 0),
-        RowReady(1, [-48, 64, 3], 0),
-        RowReady(1, [1, 48, 64, 3], 0),
+        WindowReady(2, [48, 64, 3], 0),
+        WindowReady(-1, [48, 64, 3], 0),
+        WindowReady(0, [15, 224, 224, 3], 0),
+        WindowReady(0, [16, 224, 225, 3], 0),
+        WindowReady(0, [16, 224, 224, 4], 0),
+        WindowReady(0, [], 0),
+        WindowReady(1, [48, 64], 0),
+        WindowReady(1, [47, 64, 3], 0),
+        WindowReady(1, [48, 481, 3], 0),
+        WindowReady(1, [-48, 64, 3], 0),
+        WindowReady(1, [1, 48, 64, 3], 0),
     ],
 )
 def test_a_row_that_was_not_requested_is_refused(row):
-    with pytest.raises(Nonsense):
+    with pytest.raises(InvalidMessage):
         row.check([CROPPED, WHOLE])
-    RowReady(0, [16, 224, 224, 3], 0).check([CROPPED, WHOLE])
-    RowReady(1, [480, 48, 3], 0).check([CROPPED, WHOLE])
+    WindowReady(0, [16, 224, 224, 3], 0).check([CROPPED, WHOLE])
+    WindowReady(1, [480, 48, 3], 0).check([CROPPED, WHOLE])
 
 
-ROW, LAST = RowReady(0, [224, 224, 3], 0), Finished("PyAV 18", 1.0, "", [1])
+ROW, LAST = WindowReady(0, [224, 224, 3], 0), DecodingFinished("PyAV 18", 1.0, "", [1])
 MOST_SOUND_ROWS = 10_000
 LIES: dict[str, list[bytes]] = {
     "no JSON": [b"\xff" * 100],
     "no message": [b"[1]"],
-    "the same decoder again and again": [encode(Started("PyAV")), b""],
-    "a decoder that nobody knows": [encode(Started("another"))],
+    "the same decoder again and again": [encode(DecodingStarted("PyAV")), b""],
+    "a decoder that nobody knows": [encode(DecodingStarted("another"))],
     "a row before it began": [encode(ROW)],
-    "a row of other frames": [encode(Started("PyAV")), encode(replace(ROW, shape=[1 << 20, 1 << 20, 3]))],
-    "a row before the memory": [encode(Started("PyAV")), encode(replace(ROW, offset=-1))],
+    "a row of other frames": [encode(DecodingStarted("PyAV")), encode(replace(ROW, shape=[1 << 20, 1 << 20, 3]))],
+    "a row before the memory": [encode(DecodingStarted("PyAV")), encode(replace(ROW, offset=-1))],
     "a row that ends after the memory": [
-        encode(Started("PyAV")),
-        encode(replace(ROW, offset=num_bytes_for([wanted_of(PROFILES["resnet152"])]) - 224 * 224 * 3 + 1)),
+        encode(DecodingStarted("PyAV")),
+        encode(replace(ROW, offset=num_bytes_for([frame_spec_of(PROFILES["resnet152"])]) - 224 * 224 * 3 + 1)),
     ],
     "an end before it began": [encode(LAST)],
-    "an end of more rows": [encode(Started("PyAV")), encode(ROW), encode(replace(LAST, num_frames=[2]))],
-    "an end of very many rows": [encode(Started("PyAV")), encode(replace(LAST, num_frames=[1 << 50]))],
+    "an end of more rows": [encode(DecodingStarted("PyAV")), encode(ROW), encode(replace(LAST, num_frames=[2]))],
+    "an end of very many rows": [encode(DecodingStarted("PyAV")), encode(replace(LAST, num_frames=[1 << 50]))],
     "an end of other features": [
-        encode(Started("PyAV")),
+        encode(DecodingStarted("PyAV")),
         encode(ROW),
         encode(replace(LAST, num_frames=[1, 1])),
     ],
     "an end in a million years": [
-        encode(Started("PyAV")),
+        encode(DecodingStarted("PyAV")),
         encode(ROW),
         encode(replace(LAST, duration_seconds=3e13)),
     ],
     "an end without figures": [encode(LAST).replace(b"1.0", b"NaN")],
-    "pictures without end": [encode(PictureFollows(0.0)), b"x"] * 20,
-    "a picture of two megabytes": [encode(PictureFollows(0.0)), bytes(2 << 20)],
+    "pictures without end": [encode(ThumbnailFollows(0.0)), b"x"] * 20,
+    "a picture of two megabytes": [encode(ThumbnailFollows(0.0)), bytes(2 << 20)],
     "sound without end": [encode(SoundFollows()), bytes(SOUND_ROW.itemsize * MOST_SOUND_ROWS // 2)] * 3,
     "half a row of sound": [encode(SoundFollows()), bytes(SOUND_ROW.itemsize // 2)],
     "more sound than a message holds": [encode(SoundFollows()), bytes(MAX_ANSWER_BYTES + 1)],
-    "sound that ends before it began": [encode(Heard("PyAV 18", 0, 0, 1.0, ""))],
+    "sound that ends before it began": [encode(SoundFinished("PyAV 18", 0, 0, 1.0, ""))],
 }
 
 
@@ -216,7 +215,7 @@ def test_a_decoder_that_reads_nothing_does_not_block_its_parent():
     try:
         with pytest.raises(VideoError, match="rows without end"):
             for _ in range(1 << 20):
-                process.take_frames(RowReady(0, [1, 1, 3], 0), frames)
+                process.take_frames(WindowReady(0, [1, 1, 3], 0), frames)
         assert not process.usable
     finally:
         process.close()

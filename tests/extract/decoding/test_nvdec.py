@@ -18,21 +18,20 @@ from vlalign.extract import load_extractor
 from vlalign.extract.cli.extract import main as extract_main
 from vlalign.extract.decoding import nvdec_backend
 from vlalign.extract.decoding.backends import choose_backends
-from vlalign.extract.decoding.errors import NotTrusted
-from vlalign.extract.decoding.frames import Decoding
-from vlalign.extract.decoding.kernels import LIBSWSCALE, PILLOW
+from vlalign.extract.decoding.errors import DecoderRejected
+from vlalign.extract.decoding.frames import DecodePass
+from vlalign.extract.decoding.kernels import LIBSWSCALE, PILLOW, Size
 from vlalign.extract.decoding.nvdec_backend import (
-    MOST_DIFFERENCE,
+    MAX_DIFFERENCE,
     Engine,
     check_near,
+    decode_with_nvdec,
     frames_of_cpu,
     frames_to_compare,
-    nvdec_pictures,
     refusal_of,
 )
 from vlalign.extract.decoding.probe import probe_video
 from vlalign.extract.decoding.process import DecodeProcess
-from vlalign.extract.decoding.scaling import Size
 from vlalign.extract.pipeline.engine import video_engine
 from vlalign.storage import FeatureStore
 from vlalign.storage.common.errors import UserError
@@ -58,7 +57,7 @@ def engine(monkeypatch):
 @pytest.fixture(params=SATURATED)
 def frames(request) -> list[np.ndarray]:
     info = probe_video(any_video(request.param))
-    return frames_of_cpu(Decoding(info, []), frames_to_compare(info, np.arange(0, len(info.pts), 10)))
+    return frames_of_cpu(DecodePass(info, []), frames_to_compare(info, np.arange(0, len(info.pts), 10)))
 
 
 def by_matrix_of_709(rgb: np.ndarray) -> np.ndarray:
@@ -91,19 +90,19 @@ def test_the_same_frames_and_other_roundings_are_near(frames):
     ids=["another matrix", "another range", "blue for red", "another size", "a frame fewer"],
 )
 def test_frames_of_another_meaning_are_not_near(frames, change, words):
-    with pytest.raises(NotTrusted, match=words):
+    with pytest.raises(DecoderRejected, match=words):
         check_near(change(frames), frames)
 
 
 def test_another_frame_is_not_near(frames):
-    with pytest.raises(NotTrusted):
+    with pytest.raises(DecoderRejected):
         check_near([*frames[1:], frames[0]], frames)
 
 
 def test_one_frame_too_far_is_enough():
     frames = [np.full((4, 4, 3), 100, np.uint8)] * 3
-    wrong = [*frames[:2], frames[2] + np.uint8(MOST_DIFFERENCE + 1)]
-    with pytest.raises(NotTrusted, match=r"a frame is 2\.0 of 255"):
+    wrong = [*frames[:2], frames[2] + np.uint8(MAX_DIFFERENCE + 1)]
+    with pytest.raises(DecoderRejected, match=r"a frame is 2\.0 of 255"):
         check_near(wrong, frames)
 
 
@@ -129,8 +128,8 @@ def test_frames_are_scaled_from_rgb_to_nearly_the_same_pictures(engine, name, mo
     info, sizes = probe_video(any_video(name)), [Size(224, LIBSWSCALE), Size(112, PILLOW)]
     wanted = np.arange(0, min(len(info.pts), 100), 25)
     expected, _ = pictures_by("pyav", info, sizes, wanted)
-    decoding = Decoding(info, sizes)
-    indices, found = zip(*nvdec_pictures(decoding, wanted), strict=True)
+    decoding = DecodePass(info, sizes)
+    indices, found = zip(*decode_with_nvdec(decoding, wanted), strict=True)
     assert list(indices) == wanted.tolist() and list(decoding.delivered) == info.pts.tolist()
     scaled_by_ffmpeg, scaled_by_pillow = (np.stack([pictures[i] for pictures in found]) for i in range(2))
     np.testing.assert_array_equal(scaled_by_pillow, expected[1])

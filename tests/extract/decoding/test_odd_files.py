@@ -16,9 +16,8 @@ from helpers.zoo import VIDEOS
 from vlalign.extract.cli.extract import main
 from vlalign.extract.decoding.backends import BACKENDS, choose_backends
 from vlalign.extract.decoding.errors import VideoError
-from vlalign.extract.decoding.kernels import LIBSWSCALE, PILLOW
+from vlalign.extract.decoding.kernels import LIBSWSCALE, PILLOW, Size
 from vlalign.extract.decoding.probe import probe_video
-from vlalign.extract.decoding.scaling import Size
 
 pytestmark = pytest.mark.portable
 

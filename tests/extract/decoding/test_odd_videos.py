@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers.decoding import MOST_DIFFERENCE, by_program, differences, take, version_of_program, want
+from helpers.decoding import MAX_DIFFERENCE, by_program, differences, take, version_of_program, want
 from helpers.needs import PROGRAM, need, needs_program
 from helpers.numbered import numbered_picture, numbers_of
 from helpers.odd_videos import KINDS, make, write_source
@@ -105,4 +105,4 @@ def test_odd_videos_give_the_frames_of_the_ffmpeg_program(source, tmp_path, kind
         assert different == ACCEPTED.get(kind, (set(),))[0]
     else:  # versions differ about how long the last frame lasts
         assert different <= ACCEPTED.get(kind, (set(FPS),))[0]
-    assert max(same, default=0) <= (MOST_CONVERTED if kind in CONVERTED else MOST_DIFFERENCE)
+    assert max(same, default=0) <= (MOST_CONVERTED if kind in CONVERTED else MAX_DIFFERENCE)

@@ -22,10 +22,9 @@ from helpers.odd_videos import make
 from helpers.rates import FPS, LENGTHS_SECONDS, RATES
 from helpers.videos import remux
 from vlalign.extract.decoding import backends
-from vlalign.extract.decoding.frames import Decoding
-from vlalign.extract.decoding.kernels import LIBSWSCALE_BICUBIC, PILLOW
+from vlalign.extract.decoding.frames import DecodePass
+from vlalign.extract.decoding.kernels import LIBSWSCALE_BICUBIC, PILLOW, Size
 from vlalign.extract.decoding.probe import probe_video
-from vlalign.extract.decoding.scaling import Size
 
 
 def test_frame_numbers_can_be_read_from_the_test_pictures():
@@ -165,7 +164,7 @@ def test_libswscales_bicubic_is_that_of_the_ffmpeg_program(recordings):
     sizes = [Size(48, LIBSWSCALE_BICUBIC), Size(48)]
     made = [
         np.stack(same)
-        for same in zip(*(p for _, p in backends.pyav_pictures(Decoding(info, sizes), wanted)), strict=True)
+        for same in zip(*(p for _, p in backends.decode_with_pyav(DecodePass(info, sizes), wanted)), strict=True)
     ]
     height, width = made[0].shape[1:3]
     command = [

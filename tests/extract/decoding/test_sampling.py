@@ -7,14 +7,8 @@ import numpy as np
 import pytest
 from helpers.rates import FPS, LENGTHS_SECONDS, RATES
 from transformers.video_utils import VideoMetadata, default_sample_indices_fn
-from vlalign.extract.decoding.sampling import (
-    centre_crop,
-    round_half_away,
-    sample_frames,
-    scaled_size,
-    spread_frames,
-    window_times,
-)
+from vlalign.extract.decoding.kernels import centre_crop, scaled_size
+from vlalign.extract.decoding.sampling import round_half_away, sample_frames, spread_frames, window_times
 
 pytestmark = pytest.mark.portable
 

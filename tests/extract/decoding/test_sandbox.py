@@ -16,14 +16,14 @@ from helpers.videos import scene
 from vlalign.extract.decoding import ffmpeg_backend, sandbox
 from vlalign.extract.decoding import process as decode_process
 from vlalign.extract.decoding.backends import BACKENDS
-from vlalign.extract.decoding.decode import Finished
+from vlalign.extract.decoding.decode import DecodingFinished
 from vlalign.extract.decoding.errors import VideoError
 from vlalign.extract.decoding.kernels import LIBSWSCALE, PILLOW
-from vlalign.extract.decoding.messages import RowReady
+from vlalign.extract.decoding.messages import WindowReady
 from vlalign.extract.decoding.process import DecodeProcess
 from vlalign.extract.videos.demo import render_video
 
-LACKING = sandbox.lacks()
+LACKING = sandbox.missing_protections()
 
 
 linux = skip_without(SYSTEM, ["seccomp and Landlock"] if LACKING else [])
@@ -262,7 +262,7 @@ def test_a_program_that_was_taken_over_reaches_nothing(hostile, monkeypatch, tmp
     (tmp_path / "bin").mkdir()
     secret = hostile.parent / "secret.txt"
     source = PROGRAM_ATTACK.replace("VIDEO", str(hostile)).replace("SECRET", str(secret))
-    source = source.replace("PARENT", str(os.getpid())).replace("MOST", str(sandbox.MOST_WRITTEN_BYTES))
+    source = source.replace("PARENT", str(os.getpid())).replace("MOST", str(sandbox.MAX_WRITTEN_BYTES))
     program = tmp_path / "bin" / "ffmpeg"
     subprocess.run(["gcc", "-w", "-x", "c", "-", "-o", program], input=source.encode(), check=True)
     monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
@@ -297,7 +297,8 @@ def test_only_the_exact_files_of_the_program_are_opened(tmp_path, monkeypatch):
 
 def test_decoders_that_open_files_by_path_give_the_same_rows(video, monkeypatch):
     """Those that PyAV leaves a video to."""
-    only = "from vlalign.extract.decoding import child, decode\ndef no(d, w):\n    raise decode.NotTrusted\n    yield\n"
+    only = "from vlalign.extract.decoding import child, decode\n"
+    only += "def no(d, w):\n    raise decode.DecoderRejected\n    yield\n"
     for backend in ("decord", "ffmpeg"):
         without = [name for name in BACKENDS if name != backend]
         lines = "".join(f"decode.BACKENDS[{name!r}] = no\n" for name in without)
@@ -310,7 +311,7 @@ def test_decoders_that_open_files_by_path_give_the_same_rows(video, monkeypatch)
         if backend == "ffmpeg" and shutil.which("ffmpeg") is None:
             assert isinstance(came, VideoError)
         else:
-            num_rows = sum(isinstance(answer, RowReady) for answer in came)
+            num_rows = sum(isinstance(answer, WindowReady) for answer in came)
             assert came[-1].decoder.startswith(backend) and num_rows == came[-1].num_frames[0]
 
 
@@ -320,17 +321,17 @@ def test_missing_sandbox_features_are_reported_and_videos_decoded(video, monkeyp
     monkeypatch.setattr(decode_process, "COMMAND", program)
     process = DecodeProcess()
     try:
-        assert isinstance(answers(process, video)[-1], Finished)
+        assert isinstance(answers(process, video)[-1], DecodingFinished)
     finally:
         process.close()
     monkeypatch.setattr(sandbox, "_landlock_version", lambda: 0)
     monkeypatch.setattr(sandbox, "_has_seccomp", lambda: False)
-    assert sandbox.lacks.__wrapped__() == (
+    assert sandbox.missing_protections.__wrapped__() == (
         "no seccomp filter: it could reach the network and start programs",
         "no Landlock: it could read what you can read, and write there",
     )
     monkeypatch.setattr(sandbox, "_has_seccomp", lambda: True)
-    assert len(sandbox.lacks.__wrapped__()) == 1
+    assert len(sandbox.missing_protections.__wrapped__()) == 1
 
 
 def test_a_pipe_in_place_of_a_video_is_refused(tmp_path, video):
@@ -339,7 +340,7 @@ def test_a_pipe_in_place_of_a_video_is_refused(tmp_path, video):
     try:
         error = answers(process, tmp_path / "pipe.mp4")
         assert (error.kind, str(error)) == ("missing", "no such file")
-        assert isinstance(answers(process, video)[-1], Finished)
+        assert isinstance(answers(process, video)[-1], DecodingFinished)
     finally:
         process.close()
 

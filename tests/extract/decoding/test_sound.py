@@ -282,7 +282,7 @@ def test_parts_of_a_transport_stream_follow_each_other(tmp_path):
 def test_sound_that_lasts_too_long_is_refused(tmp_path, monkeypatch):
     path = paused(tmp_path / "a.mkv", 10, num_packets=10, every=1)
     assert len(heard(path).features) == 9020
-    monkeypatch.setattr(sound, "LONGEST_VIDEO_SECONDS", 72)
+    monkeypatch.setattr(sound, "MAX_VIDEO_SECONDS", 72)
     with pytest.raises(VideoError, match=r"its sound lasts over 0.02 h") as failed:
         heard(path)
     assert failed.value.kind == "too_long"

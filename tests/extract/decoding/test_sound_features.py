@@ -78,14 +78,14 @@ def test_missing_streams_are_left_out_and_others_extracted(clips, logmel):
 
 ENDING = """
 import os, signal, time
-from vlalign.extract.decoding import child, request_handler as answer, sound
+from vlalign.extract.decoding import child, request_handler, sound
 
 def ending(*args, **how):
     for part in sound.sound_rows(*args, **how):
         {what}
         yield part
 
-answer.sound_rows = ending
+request_handler.sound_rows = ending
 child.main()
 """
 

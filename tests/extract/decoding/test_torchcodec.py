@@ -10,11 +10,10 @@ from helpers.needs import needs_program
 from helpers.odd_videos import KINDS, make
 from helpers.videos import RECORDINGS
 from vlalign.extract.decoding.backends import choose_backends
-from vlalign.extract.decoding.errors import NotTrusted, VideoError
-from vlalign.extract.decoding.kernels import LIBSWSCALE, PILLOW, SQUARE
+from vlalign.extract.decoding.errors import DecoderRejected, VideoError
+from vlalign.extract.decoding.kernels import LIBSWSCALE, PILLOW, SQUARE, Size
 from vlalign.extract.decoding.probe import probe_video
 from vlalign.extract.decoding.process import DecodeProcess
-from vlalign.extract.decoding.scaling import Size
 from vlalign.extract.decoding.torchcodec_backend import torchcodec_reads_well
 
 pytestmark = needs_torchcodec
@@ -62,7 +61,7 @@ def test_odd_videos_give_pyavs_pictures_or_are_refused(source, tmp_path, kind):
         return
     try:
         assert_same_as_pyav(info.path)
-    except NotTrusted:
+    except DecoderRejected:
         assert kind in UNREAD_KINDS
     else:
         assert kind not in UNREAD_KINDS
@@ -88,7 +87,7 @@ def test_it_is_tried_last_and_its_videos_are_marked(with_sound):
 @pytest.mark.parametrize("name", ["mp4", "webm"])
 def test_damaged_files_are_refused_or_shown_as_pyav_shows_them(undamaged, tmp_path, name, numbers):
     info = probe_video(zero_packets(undamaged[name], tmp_path / f"zeroed.{name}", numbers))
-    with pytest.raises((NotTrusted, VideoError)):
+    with pytest.raises((DecoderRejected, VideoError)):
         pictures_by("torchcodec", info, FROM_RGB, np.arange(96))
 
 

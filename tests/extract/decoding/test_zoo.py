@@ -10,8 +10,8 @@ from helpers.needs import needs_program
 from helpers.openings import Openings
 from vlalign.extract.decoding import backends
 from vlalign.extract.decoding.decord_backend import decord_reads_well
+from vlalign.extract.decoding.kernels import Size
 from vlalign.extract.decoding.probe import probe_video
-from vlalign.extract.decoding.scaling import Size
 
 pytestmark = pytest.mark.portable
 

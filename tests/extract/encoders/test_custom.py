@@ -12,7 +12,7 @@ from helpers.needs import SYSTEM, skip_without
 from helpers.videos import scene
 from vlalign.extract import extract_video, load_extractor
 from vlalign.extract.cli.extract import main as extract_main
-from vlalign.extract.decoding.kernels import KERNELS, KERNELS_IN_WORDS
+from vlalign.extract.decoding.kernels import KERNELS, KERNELS_HELP
 from vlalign.extract.videos.demo import render_video
 from vlalign.storage import FeatureStore, UserError
 from vlalign.storage.dataset.folder import DatasetFolder
@@ -168,4 +168,4 @@ def test_an_unknown_value_of_a_field_is_one_line(own, capsys, field, value, show
 def test_every_kernel_is_in_the_words_for_them():
     for kernel in KERNELS:
         name, by, *rest = kernel.split(", ")
-        assert all(f"{part}'" in KERNELS_IN_WORDS for part in (by, *rest)) and name in KERNELS_IN_WORDS
+        assert all(f"{part}'" in KERNELS_HELP for part in (by, *rest)) and name in KERNELS_HELP

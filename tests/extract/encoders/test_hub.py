@@ -26,10 +26,10 @@ from vlalign.extract import extract_video, load_extractor
 from vlalign.extract.cli.extract import main as extract_main
 from vlalign.extract.decoding.decode import decode_video
 from vlalign.extract.decoding.probe import probe_video
-from vlalign.extract.decoding.windows import Row
+from vlalign.extract.decoding.sampling import Window
 from vlalign.extract.encoders.hub import HubEncoder
 from vlalign.extract.extractor import load_for_store
-from vlalign.extract.pipeline.jobs import wanted_of
+from vlalign.extract.pipeline.jobs import frame_spec_of
 from vlalign.extract.videos.demo import render_video
 from vlalign.storage import FeatureStore, UserError
 from vlalign.storage.dataset.folder import DatasetFolder
@@ -68,7 +68,9 @@ def test_pixels_and_features_are_the_librarys_own(folders, video, name):
         return
     expected = torch.cat([own_pixels(folder, row) for row in rows])
     wanted = [
-        part.frames.copy() for part in decode_video(probe_video(video), [wanted_of(profile)]) if isinstance(part, Row)
+        part.frames.copy()
+        for part in decode_video(probe_video(video), [frame_spec_of(profile)])
+        if isinstance(part, Window)
     ]
     ours = (torch.from_numpy(np.stack(wanted)).float() / 255 - torch.tensor(profile.mean)) / torch.tensor(profile.std)
     torch.testing.assert_close(ours.movedim(-1, -3), expected, rtol=0, atol=2e-6 * 255)

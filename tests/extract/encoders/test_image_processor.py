@@ -1,11 +1,11 @@
-"""Pictures of processors: pixels are the processor's own, and what cannot be made here is refused in one line."""
+"""Preprocessing of processors: pixels are the processor's own, and what cannot be made here is refused in one line."""
 
 import numpy as np
 import pytest
 import transformers
 from helpers.hub_models import CROPPED, SQUARE, WIDER
 from helpers.needs import PACKAGE, missing_lanczos, need
-from vlalign.extract.encoders.image_processor import pictures_of
+from vlalign.extract.encoders.image_processor import preprocessing_of
 
 SHAPES = (97, 143), (143, 97), (40, 33), (32, 32), (31, 200)
 WIDE = {"height": 40, "width": 40}
@@ -56,7 +56,7 @@ def test_pixels_are_the_processors_own(what):
     if what == "Lanczos":
         need(PACKAGE, missing_lanczos())
     processor, processed = processor_of(*MADE[what])
-    pictures = pictures_of(processor, processed)
+    pictures = preprocessing_of(processor, processed)
     rng = np.random.default_rng(1)
     for shape in SHAPES:
         frame = rng.integers(0, 256, (*shape, 3), dtype=np.uint8)
@@ -68,5 +68,5 @@ def test_pixels_are_the_processors_own(what):
 def test_pictures_that_cannot_be_made_are_refused(what):
     name, settings, words = REFUSED[what]
     with pytest.raises(ValueError, match=words) as refused:
-        pictures_of(*processor_of(name, settings))
+        preprocessing_of(*processor_of(name, settings))
     assert "\n" not in str(refused.value)

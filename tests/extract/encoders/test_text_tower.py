@@ -9,7 +9,7 @@ import torch
 from helpers.clips_of_text import new_clip, save_clip, word_tokenizer
 from vlalign.extract import load_extractor
 from vlalign.extract.encoders.text_tower import load_text_tower
-from vlalign.extract.encoders.weights_places import remember_place
+from vlalign.extract.encoders.weights_paths import remember_weights
 from vlalign.storage import UserError, Weights
 from vlalign.storage.profiles import PROFILES
 
@@ -60,7 +60,7 @@ def test_the_place_of_weights_is_remembered(clip):
         UserError, match=r"^weights small-clip, which made the features clip_vit_b32: not in .*--weights"
     ):
         load_text_tower(CLIP, weights)
-    remember_place(weights, folder)
+    remember_weights(weights, folder)
     assert load_text_tower(CLIP, weights).encode(["dog"]).shape == (1, 512)
 
 

@@ -10,9 +10,9 @@ import torch
 from helpers.golden import pixels
 from helpers.networks import GOLDEN, STORED_GOLDEN, assert_golden, golden_state
 from vlalign.extract import load_extractor
-from vlalign.extract.models import MODELS, resnet3d
+from vlalign.extract.models import MODELS
 from vlalign.extract.models.r2plus1d import R2Plus1D34
-from vlalign.extract.models.resnet152 import ResNet152
+from vlalign.extract.models.resnet import ResNet3D152, ResNet152, ResNeXt3D101
 from vlalign.extract.models.s3d import S3D
 from vlalign.extract.models.weights import load_published
 from vlalign.storage.common.errors import UserError
@@ -144,7 +144,7 @@ def test_the_loader_refuses_weights_of_another_network(checkpoint):
 
 
 @pytest.mark.parametrize(
-    "make, num_classes", [(ResNet152, 7), (resnet3d.ResNeXt101, 101), (resnet3d.ResNet152, 1039), (R2Plus1D34, 359)]
+    "make, num_classes", [(ResNet152, 7), (ResNeXt3D101, 101), (ResNet3D152, 1039), (R2Plus1D34, 359)]
 )
 def test_the_number_of_classes_comes_from_the_checkpoint(make, num_classes, checkpoint):
     with torch.device("meta"):
@@ -175,7 +175,7 @@ def test_the_number_of_classes_comes_from_the_checkpoint(make, num_classes, chec
 )
 def test_other_3d_resnets_are_refused_by_name(change, complaint, checkpoint):
     with torch.device("meta"):
-        model = resnet3d.ResNeXt101()
+        model = ResNeXt3D101()
     path = checkpoint(change({name: torch.zeros(()).expand(value.shape) for name, value in model.state_dict().items()}))
     with pytest.raises(UserError) as refused:
         load_published(model, path, left_out=())

@@ -26,7 +26,7 @@ from transformers.models.clip.image_processing_pil_clip import CLIPImageProcesso
 from vlalign.extract import load_extractor
 from vlalign.extract.extractor import Extractor
 from vlalign.extract.models import MODELS
-from vlalign.extract.models.resnet152 import ResNet152
+from vlalign.extract.models.resnet import ResNet152
 from vlalign.extract.models.s3d import S3D
 from vlalign.extract.models.weights import load_random
 from vlalign.storage.common.errors import UserError

@@ -239,7 +239,7 @@ from vlalign.extract.decoding import backends, child, decode
 
 def failing(backend):
     def pictures(decoding, wanted):
-        for index, sizes in backends.pyav_pictures(decoding, wanted):
+        for index, sizes in backends.decode_with_pyav(decoding, wanted):
             yield index, sizes
             if index >= 20 and "bad" in decoding.info.path.name and backend in {which!r}:
                 {what}
@@ -330,7 +330,7 @@ def test_one_process_decodes_many_videos(videos):
 
 
 def test_a_new_process_takes_over_after_so_many_videos(videos, monkeypatch):
-    monkeypatch.setattr(decode_process, "VIDEOS_OF_A_CHILD", 3)
+    monkeypatch.setattr(decode_process, "MAX_VIDEOS_PER_PROCESS", 3)
     seen = set()
     for _, result in extract_videos([Job(str(i), videos[0], [stub()]) for i in range(8)], [stub()]):
         assert isinstance(result, Extracted)

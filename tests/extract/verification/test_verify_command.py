@@ -11,7 +11,7 @@ from helpers.foreign import rows
 from helpers.videos import scene
 from vlalign.extract import extract_video
 from vlalign.extract.cli.extract import main
-from vlalign.extract.pipeline.jobs import wanted_of
+from vlalign.extract.pipeline.jobs import frame_spec_of
 from vlalign.extract.verification.recipes import read_windows
 from vlalign.extract.videos.demo import render_video
 from vlalign.storage import FeatureStore
@@ -58,7 +58,7 @@ def test_verification_extracts_and_compares(folder, theirs, tmp_path, capsys):
 
 @pytest.mark.slow
 def test_verification_explains_how_other_rows_were_made(folder, theirs, tmp_path, capsys, resnet152):
-    ((windows,), _) = read_windows(folder / "v0.mp4", [wanted_of(resnet152.profile)], range(6))
+    ((windows,), _) = read_windows(folder / "v0.mp4", [frame_spec_of(resnet152.profile)], range(6))
     network_input = np.stack(list(windows.values()))
     unnormalised = replace(resnet152, profile=replace(resnet152.profile, mean=(0.0,) * 3, std=(1.0,) * 3))
     wrong = unnormalised.features(torch.from_numpy(network_input[..., ::-1].copy())).numpy()

@@ -12,7 +12,7 @@ from helpers.needs import shared
 from helpers.numbered import SOUND_RATE_HZ, numbered_picture, numbers_of, write_video
 from helpers.zoo import VIDEOS
 from vlalign.extract.decoding.errors import VideoError
-from vlalign.extract.decoding.webm_clip import LONGEST_CLIP_SECONDS, MOST_FPS, MOST_SIDE_PX
+from vlalign.extract.decoding.webm_clip import MAX_CLIP_SECONDS, MAX_FPS, MAX_SIDE_PX
 from vlalign.extract.videos.clips import cut_clip
 
 RATE = 24
@@ -54,14 +54,14 @@ def test_a_clip_is_slow_and_small(tmp_path):
     picture = lambda number: numbered_picture(number % 4096).repeat(20, axis=0).repeat(20, axis=1)  # noqa: E731
     path = write_video(tmp_path / "v.mkv", range(60), Fraction(1, 60), container="matroska", picture=picture)
     times, pictures = cut(path, 0.0, 1.0)
-    assert np.diff(times).min() > 0.9 / MOST_FPS
-    assert pictures[0].shape == (MOST_SIDE_PX * 3 // 4, MOST_SIDE_PX, 3)
+    assert np.diff(times).min() > 0.9 / MAX_FPS
+    assert pictures[0].shape == (MAX_SIDE_PX * 3 // 4, MAX_SIDE_PX, 3)
 
 
 def test_a_clip_is_short(tmp_path):
     path = write_video(tmp_path / "v.mkv", range(40), Fraction(1), container="matroska", rate=Fraction(1))
     times, _ = cut(path, 2.0, 1000.0)
-    assert times[-1] == LONGEST_CLIP_SECONDS - 1
+    assert times[-1] == MAX_CLIP_SECONDS - 1
 
 
 def test_a_clip_stands_upright():

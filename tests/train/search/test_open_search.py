@@ -9,7 +9,7 @@ import torch
 from helpers.clips_of_text import new_clip, save_clip, word_tokenizer
 from helpers.toy import make_toy
 from vlalign.extract import load_extractor
-from vlalign.extract.encoders.weights_places import known_place, remember_place
+from vlalign.extract.encoders.weights_paths import find_weights, remember_weights
 from vlalign.storage import FeatureStore, UserError, VideoFeatures, Weights, write_shard
 from vlalign.storage.common.errors import SettingError
 from vlalign.storage.common.files import sha256_of
@@ -110,7 +110,7 @@ def test_zero_shot_scores_are_cosines_of_means(shown, clip):
 def test_the_place_of_the_weights_need_not_be_said_again(shown, clip):
     with pytest.raises(UserError, match=r"weights small-clip.*pass --weights"):
         open_search(shown.path, features="clip_vit_b32")
-    remember_place(FeatureStore(shown.features("clip_vit_b32")).weights, clip)
+    remember_weights(FeatureStore(shown.features("clip_vit_b32")).weights, clip)
     assert open_search(shown.path, features="clip_vit_b32")("red ball", num_results=1)
 
 
@@ -119,8 +119,8 @@ def test_a_copy_of_a_model_under_another_name_leaves_its_place_alone(tmp_path):
     profile = replace(PROFILES["clip_vit_b32"], weights=name)
     for each in (name, "copy-of-clip"):
         (tmp_path / each).mkdir()
-        remember_place(Weights(name=each, sha256=sha256), tmp_path / each)
-    assert known_place(profile, Weights(name=name, sha256=sha256)) == tmp_path / name
+        remember_weights(Weights(name=each, sha256=sha256), tmp_path / each)
+    assert find_weights(profile, Weights(name=name, sha256=sha256)) == tmp_path / name
 
 
 def test_a_run_searches_windows_with_the_scores_of_evaluation(toy):

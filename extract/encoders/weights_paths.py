@@ -11,7 +11,7 @@ from ..models.weights import cache_folder
 from . import is_of_hub
 
 
-def remember_place(used: Weights, place: Path) -> None:
+def remember_weights(used: Weights, place: Path) -> None:
     """Note where this user's weights lie, so that a search can encode queries with them.
 
     Args:
@@ -24,7 +24,7 @@ def remember_place(used: Weights, place: Path) -> None:
         return
 
 
-def known_place(profile: Profile, used: Weights) -> Path:
+def find_weights(profile: Profile, used: Weights) -> Path:
     """Return where the weights of a store lie.
 
     Args:

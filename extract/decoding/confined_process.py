@@ -1,0 +1,233 @@
+"""A process forked to decode, confined to the file that it was given, and what it says to the process that forked it.
+
+Both ends of each message are here: ``ConfinedProcess`` is the end that forked and counts processor time;
+``decode_by_descriptor`` and ``decode_by_path`` run at the other end, which may be under the control of a hostile file.
+"""
+
+import contextlib
+import json
+import os
+import select
+import signal
+import socket
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import NoReturn
+
+from . import ffmpeg_backend, input_file, nvdec_backend, request_handler, sandbox, torchcodec_backend
+from .errors import VideoError
+from .messages import Failed, Request
+from .process_link import descriptors_to_answer
+from .request_handler import OtherDecodersNeeded, Responder, processor_seconds, respond
+
+MAX_FAILURE_BYTES = MAX_ORDER_BYTES = 1 << 16
+DONE, LEFT = b"done", b"left"
+"""The decoding process's last message after a request: it is answered, or other decoders should try."""
+LENGTH, PROGRAM = b"length ", b"program "
+"""Its other messages: the video's seconds, and that the ffmpeg program should be started
+(``ConfinedProcess.start_program``)."""
+MAX_STREAMS, MAX_LATER, MAX_PROGRAMS = 1 << 16, 1 << 40, 4
+"""A video is read three times at most."""
+LOOK_SECONDS = 1.0
+
+
+# The end that forked
+
+
+class ConfinedProcess:
+    """A process forked from this one that decodes. This one counts the processor time of each video.
+
+    If the other ends badly, this one ends in the same way. What it sends may come from a file that has taken it over.
+    """
+
+    def __init__(self, work: Callable[[socket.socket], None]) -> None:
+        parent = os.getpid()
+        # Messages arrive whole or not at all, so none can be begun to make this process wait.
+        self._line, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._program: ffmpeg_backend.FfmpegProcess | None = None
+        self._num_programs = 0
+        self._process = os.fork()
+        if self._process == 0:
+            code = 1
+            try:
+                sandbox.end_with_parent(parent)
+                sandbox.close_all_but({1, 2, theirs.fileno(), *descriptors_to_answer()})
+                work(theirs)
+                code = 0
+            except (EOFError, BrokenPipeError):
+                pass  # the parent has ended, or wants no more
+            except BaseException:  # nothing may return into the parent's code
+                traceback.print_exc()
+            finally:
+                with contextlib.suppress(OSError):  # the pipe is full
+                    sys.stderr.flush()
+                os._exit(code)
+        theirs.close()
+
+    def begin(self, request: Request) -> None:
+        """Count processor time from now on, as for ``request``."""
+        self._num_parts = max(bool(request.sound) + bool(request.specs), 1)
+        self._used_before, self._length_seconds = self._used_seconds(), 0.0
+
+    def send(self, request: Request, descriptor: int) -> None:
+        """Begin a request and send it with the file's descriptor."""
+        self.begin(request)
+        self._hand(request.to_json(), [descriptor])
+
+    def _hand(self, content: bytes, descriptors: list[int]) -> None:
+        """Send something without waiting: a process that reads nothing is ended."""
+        try:
+            socket.send_fds(self._line, [content], descriptors, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            os.kill(self._process, signal.SIGKILL)
+        except ConnectionError:  # it has ended; ``hear`` will say how
+            pass
+
+    def hear(self) -> bytes:
+        """Return the next message; nothing if the process has ended well."""
+        while True:
+            self.wait_for(self._line)
+            message = self._line.recv(MAX_FAILURE_BYTES)
+            if not message.startswith(LENGTH):
+                break
+            with contextlib.suppress(ValueError):
+                self._length_seconds = max(self._length_seconds, float(message[len(LENGTH) :]))
+        if not message:
+            self._end()
+        return message
+
+    def wait_for(self, source: socket.socket | Connection) -> None:
+        """Wait until there is something to read; end the process if it takes more time than its video may."""
+        ready = []
+        while not ready:
+            ready, _, _ = select.select([source, sys.stdin], [], [], LOOK_SECONDS)
+            if sys.stdin in ready:
+                os.kill(self._process, signal.SIGKILL)
+                os._exit(1)
+            if self._used_seconds() - self._used_before > self._num_parts * processor_seconds(self._length_seconds):
+                os.kill(self._process, signal.SIGKILL)
+                end_as(-signal.SIGXCPU)
+
+    def start_program(self, path: Path, order: bytes) -> None:
+        """Start the ffmpeg program on ``path`` for the process, as it asks by ``PROGRAM``, and hand over its output."""
+        try:
+            stream, later = map(int, order[len(PROGRAM) :].split())
+            self._num_programs += 1
+            if not (0 <= stream < MAX_STREAMS and -1 <= later < MAX_LATER and self._num_programs <= MAX_PROGRAMS):
+                raise ValueError("not asked for like this")
+            self._end_program()
+            allowed_seconds = processor_seconds(self._length_seconds)
+            later_seconds = None if later < 0 else later
+            self._program = ffmpeg_backend.start(path, stream, later_seconds, processor_seconds=allowed_seconds)
+        except (ValueError, VideoError) as error:
+            reply, files = str(error).encode(), []
+        else:
+            reply, files = b".", [self._program.pictures, self._program.log]
+        self._hand(reply, [file.fileno() for file in files])
+        for file in files:
+            file.close()
+
+    def _end_program(self) -> None:
+        if self._program:
+            self._program.close()
+            self._program = None
+
+    def _end(self) -> None:
+        self._end_program()
+        self._line.close()
+        os.kill(self._process, signal.SIGKILL)  # it may only have closed its end; if it has ended, nothing changes
+        code = os.waitstatus_to_exitcode(os.waitpid(self._process, 0)[1])
+        if code:
+            end_as(code)
+
+    def _used_seconds(self) -> float:
+        """Return the processor time of the process: the clock that Linux has for each, by its number."""
+        return time.clock_gettime((~self._process << 3) | 2)
+
+
+def end_as(code: int) -> NoReturn:
+    """End this process as another one ended, by exit code or signal: the parent reads from it what happened."""
+    if code < 0:
+        if -code not in (signal.SIGKILL, signal.SIGSTOP):
+            signal.signal(-code, signal.SIG_DFL)
+        os.kill(os.getpid(), -code)
+    os._exit(code or 1)
+
+
+# The end that decodes
+
+
+def decode_by_descriptor(responder: Responder, gpu: str, line: socket.socket) -> None:
+    """Answer one request after another, each with the file's descriptor.
+
+    Args:
+        responder: The way to the parent.
+        gpu: The GPU whose video engine decodes, such as "cuda:0", without a sandbox; empty: none.
+        line: Where requests come from.
+    """
+    if not gpu or not nvdec_backend.use(gpu, request_handler.MEMORY_BYTES):
+        sandbox.confine()
+    responder.allow = partial(tell_length, line)
+    while True:
+        order, descriptors, _, _ = socket.recv_fds(line, MAX_ORDER_BYTES, 1)
+        if not order:
+            raise EOFError
+        request = Request.from_json(order)
+        input_file.take(Path(request.path), descriptors[0])
+        try:
+            respond(request, responder)
+        except OtherDecodersNeeded as error:
+            failure = error.failure and [error.failure.kind, str(error.failure)]
+            os.write(line.fileno(), LEFT + json.dumps(failure).encode())
+        else:
+            os.write(line.fileno(), DONE)
+
+
+def tell_length(line: socket.socket, seconds: float) -> None:
+    """Tell the process that counts processor time how long the video is."""
+    os.write(line.fileno(), LENGTH + str(float(seconds)).encode())
+
+
+def can_use_torchcodec(request: Request) -> bool:
+    """Return whether torchcodec is there and exact for a request; if so, it is loaded."""
+    return (
+        "torchcodec" not in request.without
+        and torchcodec_backend.has_torchcodec()
+        and torchcodec_backend.can_scale(spec.resize for spec in request.specs)
+        and torchcodec_backend.load(request_handler.MEMORY_BYTES)
+    )
+
+
+def decode_by_path(responder: Responder, request: Request, failure: VideoError | None, line: socket.socket) -> None:
+    """Answer one request with the decoders that open the file by its path."""
+    if not can_use_torchcodec(request):
+        request = replace(request, without=[*request.without, "torchcodec"])
+    try:
+        sandbox.confine(Path(request.path))
+    except OSError as error:
+        responder.send(Failed("missing", f"it existed a moment ago ({error.strerror})"))
+    else:
+        responder.allow = partial(tell_length, line)
+        ffmpeg_backend.start_by(partial(ask_for_program, line))
+        respond(request, responder, failure)
+
+
+def ask_for_program(
+    line: socket.socket, _path: Path, stream: int, later_seconds: int | None
+) -> ffmpeg_backend.FfmpegProcess:
+    """Have the ffmpeg program started by the process at the other end of ``line``.
+
+    Raises:
+        VideoError: It was not started.
+    """
+    os.write(line.fileno(), PROGRAM + f"{stream} {-1 if later_seconds is None else later_seconds}".encode())
+    why, descriptors, _, _ = socket.recv_fds(line, MAX_FAILURE_BYTES, 2)
+    if len(descriptors) != 2:
+        raise VideoError("unreadable", why.decode(errors="replace"))
+    return ffmpeg_backend.FfmpegProcess(os.fdopen(descriptors[0], "rb"), os.fdopen(descriptors[1], "rb"))
