@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..storage.common.lazy import names_from
+from ..storage.common.lazy import lazy_names
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -36,4 +36,4 @@ def _public() -> ModuleType:
 
 
 # Torch takes seconds to import, and a command that has nothing left to do does not need it.
-__getattr__ = names_from(__name__, __all__, _public)
+__getattr__ = lazy_names(__name__, __all__, _public)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..storage.common.lazy import names_from
+from ..storage.common.lazy import lazy_names
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -21,4 +21,4 @@ def _public() -> ModuleType:
 
 
 # Importing one reader imports nothing heavy.
-__getattr__ = names_from(__name__, __all__, _public)
+__getattr__ = lazy_names(__name__, __all__, _public)

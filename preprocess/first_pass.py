@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from ..storage.common.problems import Problems
-from ..storage.common.process_pool import InOrder
+from ..storage.common.process_pool import OrderedMap
 from ..storage.common.progress import progress
 from ..storage.common.validation import is_text
-from ..storage.common.writing import errors_naming, make_folder, open_own
+from ..storage.common.writing import errors_naming, make_folder, open_to_write
 from ..storage.records import VideoRecord
 from .chunks import ChunkedRecords, ReadChunk, captions_among
 from .corpus_statistics import CorpusCounter
@@ -118,7 +118,7 @@ def open_first_pass_log(path: Path, about: Mapping[str, Any]) -> Iterator[FirstP
     """
     header = json.dumps(about, sort_keys=True).encode() + b"\n"
     make_folder(path.parent)
-    with errors_naming(path), open_own(path, "a+b") as file:
+    with errors_naming(path), open_to_write(path, "a+b") as file:
         file.seek(0)
         log, end = FirstPassLog(file), 0
         if file.readline(len(header) + 1) == header:
@@ -257,7 +257,7 @@ def run_first_pass(
     problems: Problems,
     *,
     part_captions: int,
-    in_order: InOrder,
+    in_order: OrderedMap,
     log: FirstPassLog | None = None,
 ) -> FirstPass:
     """Look through all captions.
@@ -301,7 +301,7 @@ def run_first_pass(
     return found
 
 
-def _read(chunks: ChunkedRecords, problems: Problems, num_known: int, in_order: InOrder) -> Iterator[CountedChunk]:
+def _read(chunks: ChunkedRecords, problems: Problems, num_known: int, in_order: OrderedMap) -> Iterator[CountedChunk]:
     """Yield what the chunks after the first ``num_known`` hold. Show progress if they are those of a file."""
     split, read = chunks.split(problems), partial(count_chunk, read=chunks.read)
     if chunks.source is None:

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from ..storage.captions.idf import IdfEntry
-from ..storage.common.matplotlib_settings import own_settings
-from ..storage.common.packages import what_is_missing
+from ..storage.common.matplotlib_settings import default_settings
+from ..storage.common.packages import missing_package_message
 from ..storage.common.terminal import say
-from ..storage.common.writing import written_whole
+from ..storage.common.writing import atomic_write
 from ..storage.records import Caption
 
 NOT_WORDS = {"PUNCT", "SPACE", "SYM", "X"}
@@ -73,10 +73,10 @@ def plot_idf(entries: Sequence[IdfEntry], path: Path) -> None:
     Without Matplotlib there is none, which is reported.
     """
     try:
-        with own_settings():
+        with default_settings():
             _draw(entries, path)
     except ModuleNotFoundError as error:
-        say(f"note: {path} is not drawn: {what_is_missing(error)}")
+        say(f"note: {path} is not drawn: {missing_package_message(error)}")
 
 
 def _draw(entries: Sequence[IdfEntry], path: Path) -> None:
@@ -91,7 +91,7 @@ def _draw(entries: Sequence[IdfEntry], path: Path) -> None:
         num_words = sum(e.part_of_speech == tag for e in entries)
         axes.set_title(f"{len(words):,} of {num_words:,} {name}, from rare to frequent", fontsize=10)
         axes.margins(x=0.01)
-    with written_whole(path) as partial, warnings.catch_warnings():
+    with atomic_write(path) as partial, warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph")  # words in a script that the font lacks are drawn as boxes
         warnings.filterwarnings("ignore", message="constrained_layout not applied")  # long words
         figure.savefig(partial, format="png", dpi=100)

@@ -12,9 +12,9 @@ from pathlib import Path
 
 from ..storage.common.errors import SettingError, UserError
 from ..storage.common.files import sha256_of
-from ..storage.common.locks import only_process_in
+from ..storage.common.locks import folder_lock
 from ..storage.common.problems import Problems
-from ..storage.common.process_pool import InOrder, in_processes
+from ..storage.common.process_pool import OrderedMap, map_in_processes
 from ..storage.common.progress import Listener, report_progress_to
 from ..storage.common.system import available_cores
 from ..storage.common.terminal import number_of, say
@@ -65,7 +65,7 @@ def prepare_captions(
     seed: int = 0,
     strict: bool = False,
     num_processes: int | None = None,
-    in_order: InOrder | None = None,
+    in_order: OrderedMap | None = None,
     on_progress: Listener | None = None,
 ) -> PreparedCaptions:
     """Read and tag the captions of a data set, and write its caption and IDF tables.
@@ -149,7 +149,7 @@ def prepare_records(
     spacy_model: str,
     problems: Problems,
     num_processes: int = 1,
-    in_order: InOrder | None = None,
+    in_order: OrderedMap | None = None,
     origin: Origin | None = None,
 ) -> CaptionStatistics | None:
     """Tag the captions among some records, and write the tables of the data set.
@@ -182,7 +182,7 @@ def prepare_records(
         num_processes=num_processes,
         in_order=in_order,
     )
-    with only_process_in(dataset.captions / LOCK_NAME, "prepares captions"):
+    with folder_lock(dataset.captions / LOCK_NAME, "prepares captions"):
         first_pass = _first_pass(preparation)
         if not first_pass.keys:
             raise UserError(f"{dataset.name}: no caption can be used; see the lines above")
@@ -202,7 +202,7 @@ def _first_pass(preparation: Preparation) -> FirstPass:
     chunks, tagger = preparation.chunks, preparation.tagger
     look = partial(run_first_pass, chunks, tagger.identity, preparation.problems, part_captions=PART_CAPTIONS)
     if chunks.source is None:
-        return look(in_order=partial(in_processes, num_processes=1))
+        return look(in_order=partial(map_in_processes, num_processes=1))
     about = {
         "file": sha256_of(chunks.source),
         "name": str(chunks.source),

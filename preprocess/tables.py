@@ -22,7 +22,7 @@ from ..storage.captions.idf import read_counts, write_idf
 from ..storage.common.errors import refuse_unreadable
 from ..storage.common.files import read_json, write_json
 from ..storage.common.problems import Problems
-from ..storage.common.process_pool import InOrder, in_processes
+from ..storage.common.process_pool import OrderedMap, map_in_processes
 from ..storage.common.progress import progress
 from ..storage.common.signals import keeping
 from ..storage.common.terminal import say
@@ -54,13 +54,13 @@ class Preparation:
     """Inputs that were skipped."""
     num_processes: int = 1
     """Processes of this machine, unless there is an ``in_order``."""
-    in_order: InOrder | None = None
+    in_order: OrderedMap | None = None
     """Reads, tags and encodes elsewhere."""
 
-    def runner(self, max_processes: int | None = None) -> InOrder:
+    def runner(self, max_processes: int | None = None) -> OrderedMap:
         """Return what calls functions for parts or chunks: ``in_order``, or processes of this machine."""
         limit = self.num_processes if max_processes is None else min(self.num_processes, max_processes)
-        return self.in_order or partial(in_processes, num_processes=limit)
+        return self.in_order or partial(map_in_processes, num_processes=limit)
 
 
 def make_tables(preparation: Preparation, first_pass: FirstPass) -> CaptionStatistics:

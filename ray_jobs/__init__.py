@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..storage.common.lazy import names_from
+from ..storage.common.lazy import lazy_names
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -27,4 +27,4 @@ def _public() -> ModuleType:
 
 
 # Each needs Ray and the folder of its step.
-__getattr__ = names_from(__name__, __all__, _public)
+__getattr__ = lazy_names(__name__, __all__, _public)

@@ -29,7 +29,7 @@ R = TypeVar("R")
 NAMESPACE = "vlalign"
 GPU_WORKER_CPUS = 8.0
 """Cores of a GPU worker if no number is given and no machine with a GPU is up yet."""
-ITEMS_AHEAD = 2
+PREFETCHED_ITEMS = 2
 """Items per core that wait in the cluster, so that no more is read than is worked on."""
 MOST_RETRIES = 5
 """How often an item is tried again after its process or machine was lost."""
@@ -235,7 +235,7 @@ def spread(call: Callable[[T], R], items: Iterable[T], *, doing: str, in_order: 
 
     Args:
         call: Function to run; it must be picklable.
-        items: Read lazily, ``ITEMS_AHEAD`` per core.
+        items: Read lazily, ``PREFETCHED_ITEMS`` per core.
         doing: What the function does, for messages, such as "tagging captions".
         in_order: Yield the results in the order of the items, instead of as they are done.
 
@@ -257,7 +257,7 @@ def spread(call: Callable[[T], R], items: Iterable[T], *, doing: str, in_order: 
     try:
         for item in items:
             waiting.append(remote.remote(item))
-            if len(waiting) >= ITEMS_AHEAD * max(sum(node.get("CPU", 0) for node in nodes()), 1):
+            if len(waiting) >= PREFETCHED_ITEMS * max(sum(node.get("CPU", 0) for node in nodes()), 1):
                 yield from next_results()
         while waiting:
             yield from next_results()

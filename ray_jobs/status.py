@@ -13,8 +13,8 @@ from ray.util.metrics import Gauge
 
 from ..extract.pipeline.write import Outcome
 from ..storage.common.progress import LOG_EVERY_SECONDS, Listener, Progress
-from ..storage.common.terminal import harmless, messages_are_shown, say
-from ..storage.common.writing import errors_naming, make_folder, open_own
+from ..storage.common.terminal import escape_controls, messages_are_shown, say
+from ..storage.common.writing import errors_naming, make_folder, open_to_write
 from .worker import Answer
 
 MEASURES = {
@@ -149,7 +149,7 @@ class Status:
         if sys.stderr.isatty() and messages_are_shown():  # a program that calls the library gets no table
             lines = self._table(figures)
             self._clear()
-            sys.stderr.write("\n".join(map(harmless, lines)) + "\n")
+            sys.stderr.write("\n".join(map(escape_controls, lines)) + "\n")
             self._num_lines = len(lines)
         elif due:
             say(self._line(figures))
@@ -194,7 +194,7 @@ class Status:
 
     def _write(self, figures: Figures, *, finished: bool = False) -> None:
         line = asdict(figures) | ({"finished": True} if finished else {})
-        with errors_naming(self.log), open_own(self.log, "a", encoding="utf-8") as file:
+        with errors_naming(self.log), open_to_write(self.log, "a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
 
     def _line(self, figures: Figures) -> str:

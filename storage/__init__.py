@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .common.lazy import names_from
+from .common.lazy import lazy_names
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -43,4 +43,4 @@ def _public() -> ModuleType:
     return public
 
 
-__getattr__ = names_from(__name__, __all__, _public)
+__getattr__ = lazy_names(__name__, __all__, _public)

@@ -46,8 +46,8 @@ PLACES = {
     "storage/cli/command.py _run": "/dev/null",
     "storage/common/programs.py keep_compiled_code_private": "the user's own cache, which is in no data set",
     "storage/exchange/exports.py _write_npz": "an open file",
-    "storage/exchange/parquet.py _write_file": "called with a path of written_whole",
-    "storage/untrusted/hdf5.py new_hdf5": "called with a path of written_whole",
+    "storage/exchange/parquet.py _write_file": "called with a path of atomic_write",
+    "storage/untrusted/hdf5.py new_hdf5": "called with a path of atomic_write",
     "storage/common/tensor_files.py _mapped": "memory that is mapped for reading",
     "storage/common/tensor_files.py add": "has no name",
     "storage/common/tensor_files.py open": OWN,
@@ -61,7 +61,7 @@ PLACES = {
     "train/page/browser_clips.py __init__": OWN,
     "train/page/browser_clips.py _path": OWN,
     "train/search/caption_index.py __init__": "opened for reading only",
-    "train/search/caption_index.py _write": "a path of written_whole",
+    "train/search/caption_index.py _write": "a path of atomic_write",
     "train/evaluation/drawing.py svg_of": "in memory",
 }
 """{file and function: why what is opened for writing there, or changed, cannot be another one's}"""
@@ -70,14 +70,14 @@ PLACES = {
 def changes(tree: ast.AST) -> Iterator[tuple[str, ast.Call]]:
     """Yield each call that may change files, with the name of the function around it.
 
-    Those of paths that ``written_whole`` has made are left out.
+    Those of paths that ``atomic_write`` has made are left out.
     """
 
     def visit(node: ast.AST, around: str, unfinished: set[str]) -> Iterator[tuple[str, ast.Call]]:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             around, unfinished = node.name, set()
         for item in node.items if isinstance(node, ast.With) else []:
-            if isinstance(item.context_expr, ast.Call) and ast.unparse(item.context_expr.func) == "written_whole":
+            if isinstance(item.context_expr, ast.Call) and ast.unparse(item.context_expr.func) == "atomic_write":
                 unfinished.add(ast.unparse(item.optional_vars))
         if isinstance(node, ast.Call) and may_change(node):
             names = {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}

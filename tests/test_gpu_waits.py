@@ -20,7 +20,7 @@ from helpers.paper_step import count
 from helpers.spoken import make_spoken
 from helpers.step_cases import WHOLE, made
 from helpers.toy import make_toy
-from helpers.training import SPOKEN, in_processes, make_trainer, settings_of
+from helpers.training import SPOKEN, make_trainer, map_in_processes, settings_of
 from vlalign.extract import load_extractor
 from vlalign.extract.models import MODELS
 from vlalign.storage.common.files import read_json, write_json
@@ -159,7 +159,7 @@ def test_each_of_two_processes_waits_only_where_it_must(datasets, tmp_path, case
         config = train_config(**settings_of(dataset=dataset.name, features=features, num_steps=3, **settings))
         made_of[case] = dataset, config
         expected[case] = waits | TOGETHER.get(case, {})
-    in_processes(2, save_waits, made_of, tmp_path)
+    map_in_processes(2, save_waits, made_of, tmp_path)
     for rank in range(2):
         assert read_json(tmp_path / f"{rank}.json") == expected
 

@@ -24,7 +24,7 @@ from vlalign.preprocess.datasets import DATASETS
 from vlalign.preprocess.first_pass import open_first_pass_log
 from vlalign.storage.cli.store import main as store_main
 from vlalign.storage.common.errors import UserError
-from vlalign.storage.common.locks import one_at_a_time
+from vlalign.storage.common.locks import file_lock
 from vlalign.storage.dataset.folder import DatasetFolder
 from vlalign.storage.records import VideoRecord
 from vlalign.train.cli.evaluate import main as evaluate_main
@@ -243,10 +243,10 @@ def test_a_log_and_a_lock_of_ones_own_are_used_again(tmp_path):
     for _ in range(2):
         with open_first_pass_log(tmp_path / "survey.jsonl", {"a": 1}) as log:
             assert log.lines == []
-        with one_at_a_time(tmp_path / "x"):
+        with file_lock(tmp_path / "x"):
             pass
     os.link(tmp_path / ".x.lock", tmp_path / "copy of the folder")
-    with one_at_a_time(tmp_path / "x"), (tmp_path / ".x.lock").open("a") as other, pytest.raises(BlockingIOError):
+    with file_lock(tmp_path / "x"), (tmp_path / ".x.lock").open("a") as other, pytest.raises(BlockingIOError):
         fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 

@@ -137,21 +137,21 @@ import sys
 from pathlib import Path
 from vlalign.storage.common.errors import UserError
 from vlalign.storage.common.files import write_text
-from vlalign.storage.common.locks import one_at_a_time, only_process_in
+from vlalign.storage.common.locks import file_lock, folder_lock
 
 place, link = Path("made/here/lock"), Path("link")
-with only_process_in(place, "trains"):
+with folder_lock(place, "trains"):
     try:
-        with only_process_in(place, "trains"):
+        with folder_lock(place, "trains"):
             print("two")
     except UserError as error:
         print(error)
 print(Path("made").exists())
-with one_at_a_time(Path("table")):
+with file_lock(Path("table")):
     write_text(Path("table"), "rows")
 link.symlink_to("table")
 try:
-    with only_process_in(link, "trains"):
+    with folder_lock(link, "trains"):
         print("through a link")
 except UserError as error:
     print(error)

@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ..storage.common.device import AUTO, devices_named, find_device
+from ..storage.common.device import AUTO, find_device, parse_devices
 from ..storage.common.errors import SettingError, UserError
 
 K = TypeVar("K")
@@ -160,7 +160,7 @@ def is_alone() -> bool:
 
 def _own_device(names: str) -> str:
     """Return the name of this process's device among those of several processes."""
-    number, devices = int(os.environ["LOCAL_RANK"]), devices_named(names)
+    number, devices = int(os.environ["LOCAL_RANK"]), parse_devices(names)
     if names != AUTO and len(devices) > 1:
         if number >= len(devices):
             raise SettingError("device", names, f"names {len(devices)} devices; this is process {number + 1} here")

@@ -24,7 +24,7 @@ from multiprocessing.connection import Connection
 
 import numpy as np
 
-from ...storage.common.child_connection import Entrance, connect
+from ...storage.common.child_connection import ConnectionServer, connect
 from ...storage.common.system import AS_IT_IS, IS_LINUX, keep_size
 from .errors import VideoError
 from .sampling import FrameSpec
@@ -216,7 +216,7 @@ def _start_connecting(
     file = tempfile.NamedTemporaryFile(prefix="vlalign-")  # noqa: SIM115 (closed below, or with the link)
     file.truncate(num_bytes)
     memory = mmap.mmap(file.fileno(), num_bytes, access=mmap.ACCESS_READ)
-    entrance = Entrance()
+    entrance = ConnectionServer()
     with contextlib.closing(entrance):
         process = subprocess.Popen(
             [*command, file.name, *of_gpu],

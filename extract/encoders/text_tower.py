@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from ...storage.common.device import without_memory
+from ...storage.common.device import on_meta_device
 from ...storage.common.errors import UserError, refuse_unreadable, unreadable
 from ...storage.common.files import check_regular, read_object, sha256_of
 from ...storage.records import Profile, Weights
@@ -138,7 +138,7 @@ def _read_network(path: Path, sizes: ClipTextSizes) -> ClipText:
     with refuse_unreadable(path, "not the weights of this text tower", "pass --weights with a whole CLIP"):
         if sizes.num_hidden_layers > len(state):
             raise ValueError(f"{len(state)} entries of a text tower, {sizes.num_hidden_layers} layers stated")
-        with without_memory():
+        with on_meta_device():
             network = ClipText(sizes)
         for name, expected in network.state_dict().items():
             there = tuple(state[name].shape) if name in state else "nothing"

@@ -23,7 +23,7 @@ from ...storage.common.files import read_json, sha256_of, write_json
 from ...storage.common.progress import progress
 from ...storage.common.system import wait_for_lock
 from ...storage.common.terminal import say
-from ...storage.common.writing import make_folder, move, open_own, remove_file
+from ...storage.common.writing import make_folder, move, open_to_write, remove_file
 from ...storage.records import Weights
 from . import PUBLISHED
 from .network import Network, PublishedFile
@@ -126,7 +126,7 @@ def _download(url: str, path: Path, published: PublishedFile) -> None:
     """Download a published file. Raise ``OSError``, ``HTTPException`` or, if it is another file, ``ValueError``."""
     make_folder(path.parent)
     partial = path.with_name(f".{path.name}.partial")
-    with open_own(path.parent / ".lock", "w") as lock:
+    with open_to_write(path.parent / ".lock", "w") as lock:
         wait_for_lock(lock)  # one process downloads the file, the others wait
         if path.exists():
             return
@@ -170,7 +170,7 @@ def _receive(url: str, partial: Path, what: str) -> None:
             return _receive(url, partial, what)
         raise
     mode = "ab" if answer.status == http.client.PARTIAL_CONTENT else "wb"
-    with answer, open_own(partial, mode) as file:
+    with answer, open_to_write(partial, mode) as file:
         missing = int(answer.headers.get("Content-Length", 0))
         whole = file.tell() + missing
         for block in progress(

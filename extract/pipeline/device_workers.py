@@ -13,7 +13,7 @@ from multiprocessing.connection import Connection
 
 import torch
 
-from ...storage.common.child_process import STOP_SECONDS, Child, Ended, ready_of, run_child
+from ...storage.common.child_process import STOP_SECONDS, Child, Ended, run_child, wait_for_any
 from ...storage.common.device import find_device, use_tf32
 from ...storage.common.signals import uninterrupted
 from ...storage.common.system import available_cores
@@ -84,7 +84,7 @@ def extract_on_devices(
         children[0].send(setups[0])  # the others wait until it has downloaded weights and checked the stores
         running = list(children)
         while running:
-            for child in ready_of(running):
+            for child in wait_for_any(running):
                 message = child.receive()
                 if message is _Said.NEXT:
                     child.send(next(left, None))

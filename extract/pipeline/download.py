@@ -22,7 +22,7 @@ from ...storage.common.errors import UserError
 from ...storage.common.retry import RetriesFailed, retry
 from ...storage.common.signals import stopping
 from ...storage.common.system import try_lock, wait_for_lock
-from ...storage.common.writing import open_own
+from ...storage.common.writing import open_to_write
 from ...storage.remote.addresses import HTTP, AddressRefused, hide_secrets, scheme_of, without_secrets
 from ...storage.remote.file_systems import file_system, package_to_install
 from ..decoding.errors import VideoError
@@ -242,7 +242,7 @@ def _remove_left_behind() -> None:
     """Remove the folders of processes that were killed: nobody holds the lock in them any more."""
     for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
         try:
-            with open_own(folder / "lock", "r+") as lock:
+            with open_to_write(folder / "lock", "r+") as lock:
                 try_lock(lock)
                 shutil.rmtree(folder, ignore_errors=True)
             shutil.rmtree(folder, ignore_errors=True)

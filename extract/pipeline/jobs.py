@@ -11,7 +11,7 @@ import numpy as np
 from torch import Tensor
 
 from ...storage.records import Profile, VideoFeatures
-from ...storage.stores.thumbnails import MAX_JPEG_BYTES, MAX_PICTURES, Thumbnail
+from ...storage.stores.thumbnails import MAX_JPEG_BYTES, MAX_THUMBNAILS, Thumbnail
 from ..decoding.backends import BACKENDS
 from ..decoding.decode import DecodingFinished
 from ..decoding.errors import VideoError
@@ -201,7 +201,7 @@ class VideoInWork:
         Raises:
             InvalidMessage: The decoder sent more or larger thumbnails than it should.
         """
-        if len(self.thumbnails) >= MAX_PICTURES or len(jpeg) > MAX_JPEG_BYTES:
+        if len(self.thumbnails) >= MAX_THUMBNAILS or len(jpeg) > MAX_JPEG_BYTES:
             raise InvalidMessage("more pictures, or larger ones, than are made")
         self.thumbnails.append(Thumbnail(self.job.video_id, seconds, jpeg, self.source))
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import torch
 
-from ...storage.common.device import AUTO, devices_named
+from ...storage.common.device import AUTO, parse_devices
 from ...storage.common.errors import UserError
 from ...storage.common.terminal import say
 from ...storage.dataset.folder import DatasetFolder
@@ -95,11 +95,11 @@ def make_extractors(
 
 
 def choose_devices(dataset: DatasetFolder, weights: Mapping[str, str], names: str, precision: str) -> list[str]:
-    """Return the names of the devices that extract; ``names`` as for ``devices_named``.
+    """Return the names of the devices that extract; ``names`` as for ``parse_devices``.
 
     Apple's GPU is chosen only if it computes what the CPU does.
     """
-    devices = devices_named(names, apple=True)
+    devices = parse_devices(names, apple=True)
     if names != AUTO or devices != ["mps"]:
         return devices
     there = make_extractors(dataset, weights, device="mps", precision=precision)

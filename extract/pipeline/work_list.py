@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ...storage.common.errors import UserError
 from ...storage.common.files import file_identity, read_jsonl, write_jsonl
-from ...storage.common.locks import one_at_a_time
+from ...storage.common.locks import file_lock
 from ...storage.dataset.folder import DatasetFolder
 from ...storage.records import Failure, VideoRecord
 from ...storage.shards.names import written_at_ns
@@ -65,7 +65,7 @@ class _File:
 
 def _made(store: FeatureStore, video_id: str) -> tuple[str, int]:
     """Return the identity of the file that a video's features were made from, and when they were written."""
-    shard, video = store.place(video_id)
+    shard, video = store.locate(video_id)
     return video["source"].decode(), written_at_ns(shard.path)
 
 
@@ -114,7 +114,7 @@ class WorkList:
         """Apply what was noted to the files as they are now: another extraction may have written to them meanwhile."""
         for features, changed in self._changed.items():
             path = self.failures_file(features)
-            with one_at_a_time(path):
+            with file_lock(path):
                 failures = read_failures(path)
                 for video_id, failure in changed.items():
                     _set(failures, video_id, failure)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 
-from ...storage.common.device import tf32_in_use, title_of
+from ...storage.common.device import device_title, tf32_in_use
 from ...storage.common.files import file_identity
 from ...storage.common.packages import package_version
 from ...storage.common.problems import Problems
@@ -130,7 +130,7 @@ def _computed_on(extractor: Extractor) -> dict[str, str]:
     """Return what shards record of the device."""
     device = extractor.device
     rounds = device.type == "cuda" and extractor.profile.precision == "fp32"
-    return {"device": title_of(device)} | ({"tf32": tf32_in_use()} if rounds else {})
+    return {"device": device_title(device)} | ({"tf32": tf32_in_use()} if rounds else {})
 
 
 def job_of(dataset: DatasetFolder, video: VideoRecord, extractors: Sequence[Extractor]) -> Job:

@@ -11,7 +11,7 @@ import av
 import numpy as np
 from PIL import Image, ImageDraw
 
-from ...storage.common.writing import written_whole
+from ...storage.common.writing import atomic_write
 
 Scene = dict[str, Any]
 """A scene as ``videos.jsonl`` holds it."""
@@ -169,7 +169,7 @@ def render_video(scene: Scene, path: Path) -> None:
     turns = scene["rotation_degrees"] // 90
     ticks, tick_seconds = frame_times(scene)
     background = scene_background(scene, scene["width"], scene["height"])
-    with written_whole(path) as unfinished, av.open(str(unfinished), "w", format="mp4") as container:
+    with atomic_write(path) as unfinished, av.open(str(unfinished), "w", format="mp4") as container:
         # One thread, and no macroblock tree, which reads memory that nothing was written to: the same bytes always.
         options = {"crf": "20", "preset": "veryfast", "threads": "1", "x264-params": "mbtree=0"}
         video = container.add_stream("libx264", rate=1 / tick_seconds, options=options)

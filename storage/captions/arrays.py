@@ -121,18 +121,18 @@ def write_rows(writer: TensorWriter, parts: Iterable[EncodedRows], num_captions:
         ValueError: There are more or fewer captions.
     """
     codes, done, size = _Codes(), 0, 0
-    writer.room("row_starts", "I64", num_captions + 1)
+    writer.reserve("row_starts", "I64", num_captions + 1)
     for name in TIMES:
-        writer.room(name, "F64", num_captions)
+        writer.reserve(name, "F64", num_captions)
     for name in CODED:
-        writer.room(f"{name}.codes", "I32", num_captions)
-    writer.put("row_starts", 0, np.zeros(1, np.int64))
+        writer.reserve(f"{name}.codes", "I32", num_captions)
+    writer.fill("row_starts", 0, np.zeros(1, np.int64))
     writer.append("rows", np.zeros(0, np.uint8))
     for part in parts:
-        writer.put("row_starts", done + 1, size + np.cumsum(part.lengths))
+        writer.fill("row_starts", done + 1, size + np.cumsum(part.lengths))
         writer.append("rows", part.rows)
         for name, values in (part.times | codes.of(part)).items():
-            writer.put(name, done, values)
+            writer.fill(name, done, values)
         done, size = done + len(part), size + len(part.rows)
     if done != num_captions:
         raise ValueError(f"{done:,} captions, expected {num_captions:,}")

@@ -13,11 +13,11 @@ import pyarrow.parquet as pq
 
 from ..common.errors import READ_ERRORS, UserError, refuse_unreadable
 from ..common.files import check_regular, read_json, write_json
-from ..common.process_pool import InOrder
+from ..common.process_pool import OrderedMap
 from ..common.progress import progress
-from ..common.tensor_files import SUFFIX, KeptTensors, TensorWriter
+from ..common.tensor_files import SUFFIX, CachedTensors, TensorWriter
 from ..common.validation import is_text
-from ..common.writing import written_whole
+from ..common.writing import atomic_write
 from ..dataset.folder import DatasetFolder
 from ..records import Caption
 from ..untrusted.parquet import ParquetReader
@@ -78,7 +78,7 @@ ROWS_AT_ONCE = 1 << 16
 
 def write_table(path: Path, table: pa.Table) -> None:
     """Write a file of Parquet, whole or not at all."""
-    with written_whole(path) as partial:
+    with atomic_write(path) as partial:
         pq.write_table(table, partial)
 
 
@@ -192,7 +192,7 @@ def read_table(path: Path, columns: Sequence[str], row_bytes: int = 0) -> pa.Tab
         return file.read(columns, row_bytes=row_bytes)
 
 
-def read_captions(folder: Path | str, in_order: InOrder | None = None) -> CaptionTable:
+def read_captions(folder: Path | str, in_order: OrderedMap | None = None) -> CaptionTable:
     """Return the captions of all parts, in order.
 
     Their content is mapped from one file beside the parts, which preprocessing writes. If it is missing, or if parts
@@ -213,11 +213,11 @@ def read_captions(folder: Path | str, in_order: InOrder | None = None) -> Captio
     facts = [(path.name, stat.st_size, stat.st_mtime_ns) for path in paths for stat in (path.stat(),)]
     key = hashlib.sha256(json.dumps([about, facts], sort_keys=True).encode()).hexdigest()
     path = folder / MAPPED_NAME
-    kept = KeptTensors(path, TYPES, MAPPED_FORMAT, key, lambda writer: _write_mapped(writer, paths, in_order))
+    kept = CachedTensors(path, TYPES, MAPPED_FORMAT, key, lambda writer: _write_mapped(writer, paths, in_order))
     return CaptionTable(kept.open(), str(path), key)
 
 
-def _write_mapped(writer: TensorWriter, paths: Sequence[Path], in_order: InOrder | None) -> None:
+def _write_mapped(writer: TensorWriter, paths: Sequence[Path], in_order: OrderedMap | None) -> None:
     num_captions = sum(_read_metadata(path).num_rows for path in paths)
     if num_captions >= MOST_CAPTIONS:
         raise UserError(f"{paths[0].parent}: {num_captions:,} captions; expected fewer than {MOST_CAPTIONS:,}")

@@ -13,7 +13,7 @@ import numpy as np
 
 from ..common.errors import READ_ERRORS, UserError, refuse_unreadable
 from ..common.files import check_regular
-from ..common.writing import written_whole
+from ..common.writing import atomic_write
 from ..untrusted.npz import open_npz
 
 WORD = re.compile(r"[\w']+")
@@ -47,7 +47,7 @@ class WordVectors:
 
 def write_word_vectors(path: Path, vectors: WordVectors) -> None:
     """Write word vectors."""
-    with written_whole(path) as partial, partial.open("wb") as file:
+    with atomic_write(path) as partial, partial.open("wb") as file:
         np.savez(
             file,
             words=np.array(vectors.words, dtype=np.str_),

@@ -5,7 +5,7 @@ import importlib
 import sys
 
 from ..common.errors import EXIT_DONE, EXIT_MISTAKE
-from ..common.packages import what_is_missing
+from ..common.packages import missing_package_message
 from ..common.terminal import messages_on_terminal, warn
 from .parser import Parser, new_parser
 
@@ -55,7 +55,7 @@ def main(argv: list[str] | None = None) -> int:
         try:
             main_of_command = importlib.import_module(module).main
         except ModuleNotFoundError as error:
-            if missing := what_is_missing(error):
+            if missing := missing_package_message(error):
                 with messages_on_terminal():
                     warn(f"vlalign-{arguments[0]}: error: {missing}")
                 return EXIT_MISTAKE

@@ -14,10 +14,10 @@ import traceback
 from collections.abc import Callable, Iterator
 
 from ..common.errors import EXIT_INCOMPLETE, EXIT_MISTAKE, EXIT_SIGNAL, SettingError, UserError
-from ..common.packages import package_version, what_is_missing
+from ..common.packages import missing_package_message, package_version
 from ..common.programs import refuse_planted_libraries, start_programs_without_current_folder
 from ..common.progress import TerminalProgress, report_progress_to
-from ..common.signals import CommandSignals, command_signals, stopping, what_is_kept
+from ..common.signals import CommandSignals, command_signals, kept_message, stopping
 from ..common.system import SIGPIPE
 from ..common.terminal import Level, logger, messages_on_terminal, warn
 from .parser import Parser
@@ -90,7 +90,7 @@ def _run(command: Command, args: argparse.Namespace, prog: str) -> int:
         elif isinstance(error, OSError) and not (stop_code and isinstance(error, ConnectionError)):
             warn(f"{prog}: error: {_system_message(error)}")
             error_code = EXIT_INCOMPLETE
-        elif missing := what_is_missing(error):
+        elif missing := missing_package_message(error):
             warn(f"{prog}: error: {missing}")
             error_code = EXIT_MISTAKE
         elif isinstance(error, MemoryError):
@@ -105,7 +105,7 @@ def _run(command: Command, args: argparse.Namespace, prog: str) -> int:
         if not stop_code:
             logger.debug("%s", "".join(traceback.format_exception(error)).rstrip())
             return error_code
-        kept = next((kept for cause in _causes(error) if (kept := what_is_kept(cause))), "")
+        kept = next((kept for cause in _causes(error) if (kept := kept_message(cause))), "")
         warn(f"{prog}: stopped" + (f"; {kept}, and the same command goes on from there" if kept else ""))
         return stop_code
 

@@ -12,7 +12,7 @@ import yaml
 
 from ..common.errors import UserError, refuse_unreadable
 
-MOST_BYTES = 1 << 16
+MAX_BYTES = 1 << 16
 """A file with options is small."""
 
 
@@ -42,9 +42,9 @@ def _read(path: Path) -> dict[Any, Any]:
     if path.suffix not in (".toml", ".yaml", ".yml"):
         raise UserError(f"{path}: expected a .toml, .yaml or .yml file with options")
     with refuse_unreadable(path, "not readable"), path.open("rb") as file:
-        text = file.read(MOST_BYTES + 1).decode("utf-8")
-    if len(text) > MOST_BYTES:
-        raise UserError(f"{path}: more than {MOST_BYTES:,} bytes; expected a few options")
+        text = file.read(MAX_BYTES + 1).decode("utf-8")
+    if len(text) > MAX_BYTES:
+        raise UserError(f"{path}: more than {MAX_BYTES:,} bytes; expected a few options")
     if path.suffix == ".toml":
         if sys.version_info < (3, 11):
             raise UserError(f"{path}: TOML is read from Python 3.11 on; write the options as YAML")

@@ -26,7 +26,7 @@ NOT_SETTINGS = ("help", "help_all", "version", "config", "print_config", "print_
 class Parser(argparse.ArgumentParser):
     """A parser that reports a mistake in one line, with the nearest known options.
 
-    ``--help`` shows what ``rarely`` was not called for; ``--help-all`` shows everything.
+    ``--help`` leaves out the options that ``hide_from_short_help`` names; ``--help-all`` shows everything.
     """
 
     passes_on = False
@@ -40,7 +40,7 @@ class Parser(argparse.ArgumentParser):
         self._rare: list[argparse.Action] = []
         self._shows_all = False
 
-    def rarely(self, actions: Iterable[argparse.Action]) -> None:
+    def hide_from_short_help(self, actions: Iterable[argparse.Action]) -> None:
         """Show these options with ``--help-all`` only."""
         self._rare += actions
 
@@ -95,8 +95,13 @@ class Parser(argparse.ArgumentParser):
 
     def _short_usage(self) -> str:
         names = {"?": "[{}]", argparse.SUPPRESS: "[{}]", "*": "[{} ...]", "+": "{} [{} ...]"}
-        positional = [of for of in self._actions if not of.option_strings and of.help != argparse.SUPPRESS]
-        parts = [names.get(str(of.nargs), "{}").replace("{}", str(of.metavar or of.dest)) for of in positional]
+        positional = [
+            action for action in self._actions if not action.option_strings and action.help != argparse.SUPPRESS
+        ]
+        parts = [
+            names.get(str(action.nargs), "{}").replace("{}", str(action.metavar or action.dest))
+            for action in positional
+        ]
         return " ".join([self.prog, *parts, "[OPTIONS]"])
 
     def format_help(self) -> str:
@@ -104,7 +109,7 @@ class Parser(argparse.ArgumentParser):
         self.usage = self._short_usage().replace("%", "%%")
         if self._shows_all or not self._rare:
             return super().format_help()
-        told, groups = [action.help for action in self._rare], list(self._action_groups)
+        helps, groups = [action.help for action in self._rare], list(self._action_groups)
         try:
             for action in self._rare:
                 action.help = argparse.SUPPRESS
@@ -113,7 +118,7 @@ class Parser(argparse.ArgumentParser):
             return super().format_help() + more
         finally:
             self._action_groups[:] = groups
-            for action, text in zip(self._rare, told, strict=True):
+            for action, text in zip(self._rare, helps, strict=True):
                 action.help = text
 
     def show_all(self) -> None:
@@ -183,7 +188,7 @@ def new_parser(prog: str, description: str, example: str) -> Parser:
         default=argparse.SUPPRESS,
         help="print what the shell needs to complete options, and exit",
     )
-    parser.rarely([version, completion])
+    parser.hide_from_short_help([version, completion])
     return parser
 
 
@@ -209,7 +214,7 @@ def command_parser(prog: str, description: str, example: str) -> Parser:
     print_config = parser.add_argument(
         "--print-config", action="store_true", help="print the options as a file for --config, and exit"
     )
-    parser.rarely([config, print_config])
+    parser.hide_from_short_help([config, print_config])
     return parser
 
 
@@ -221,7 +226,7 @@ def add_messages(parser: Parser) -> None:
     level = parser.add_mutually_exclusive_group()
     quiet = level.add_argument("--quiet", action="store_true", help="show warnings and errors: no progress, no notes")
     verbose = level.add_argument("--verbose", action="store_true", help="show when messages came, and where errors are")
-    parser.rarely([all_of_it, quiet, verbose])
+    parser.hide_from_short_help([all_of_it, quiet, verbose])
 
 
 def default_root() -> Path:
@@ -253,4 +258,4 @@ def add_dataset(parser: Parser) -> None:
         help="folder outside --root in which videos and files of the data set may lie, by its list or by links; needed "
         "only once",
     )
-    parser.rarely([allow_folder])
+    parser.hide_from_short_help([allow_folder])

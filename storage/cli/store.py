@@ -9,7 +9,7 @@ from typing import Any
 
 from ..common.errors import EXIT_DONE, EXIT_INCOMPLETE, UserError
 from ..common.problems import Problems
-from ..common.terminal import harmless, number_of, say, show
+from ..common.terminal import escape_controls, number_of, say, show
 from ..common.writing import check_folders
 from ..dataset.folder import DatasetFolder, guard_around
 from ..exchange.declared_profile import read_durations, read_profile
@@ -18,7 +18,7 @@ from ..exchange.imports import import_features
 from ..profiles import split_features
 from ..records import Weights
 from ..remote.store import link_store
-from ..stores import maintenance as care
+from ..stores import maintenance
 from ..stores.feature_store import FeatureStore, current_shards, shard_files, stores_in
 from ..stores.store_info import describe
 from .command import run_command
@@ -86,7 +86,7 @@ def _ls(args: argparse.Namespace) -> int:
         store = FeatureStore(folder)
         for video in map(store.about, store.video_ids()):
             values = (video.video_id, video.num_rows, f"{video.duration_seconds:.2f}", video.decoder, video.partial)
-            show("\t".join(harmless(str(value)).replace("\t", "\\t").replace("\n", "\\n") for value in values))
+            show("\t".join(escape_controls(str(value)).replace("\t", "\\t").replace("\n", "\\n") for value in values))
     return EXIT_DONE
 
 
@@ -94,8 +94,8 @@ def _verify(args: argparse.Namespace) -> int:
     with Problems() as problems:  # without a file: a command that only looks writes nothing
         for folder in _stores(args):
             num_shards = len(current_shards(folder))
-            findings = care.verify(folder, problems=problems)
-            if partials := care.unfinished(folder):
+            findings = maintenance.verify(folder, problems=problems)
+            if partials := maintenance.unfinished(folder):
                 say(
                     f"note: {len(partials):,} unfinished files in {folder}, of writers that were stopped; "
                     "vlalign-store repair removes them"
@@ -112,7 +112,7 @@ def _repair(args: argparse.Namespace) -> int:
     check_folders(*_stores(args))
     for folder in _stores(args):
         num_shards = len(shard_files(folder))
-        repaired = care.repair(folder)
+        repaired = maintenance.repair(folder)
         again = "; now run vlalign-extract again" if repaired else ""
         show(f"{folder}: {len(repaired):,} of {num_shards:,} shards were not whole{again}")
     return EXIT_DONE
@@ -122,7 +122,7 @@ def _compact(args: argparse.Namespace) -> int:
     check_folders(*_stores(args))
     for folder in _stores(args):
         num_before = len(shard_files(folder))
-        care.compact(folder)
+        maintenance.compact(folder)
         show(f"{folder}: {number_of(num_before, 'shards')} before, {len(shard_files(folder)):,} now")
     return EXIT_DONE
 
@@ -131,8 +131,8 @@ def _link(args: argparse.Namespace) -> int:
     folder = _folder(args, args.store)
     check_folders(folder)
     remote = link_store(folder, args.url)
-    told = f"{number_of(len(sent), 'shards')} sent there; " if (sent := remote.send()) else ""
-    show(f"{folder}: stands for {args.url}; {told}{number_of(len(FeatureStore(folder)), 'videos')} there")
+    uploaded = f"{number_of(len(sent), 'shards')} uploaded; " if (sent := remote.send()) else ""
+    show(f"{folder}: stands for {args.url}; {uploaded}{number_of(len(FeatureStore(folder)), 'videos')} there")
     show(f"read back from there: {remote.read_back(sent)}")
     return EXIT_DONE
 
@@ -140,7 +140,7 @@ def _link(args: argparse.Namespace) -> int:
 def _merge(args: argparse.Namespace) -> int:
     into = _folder(args, args.into)
     check_folders(into)
-    copied = care.merge(_stores(args), into)
+    copied = maintenance.merge(_stores(args), into)
     show(f"{into}: {number_of(len(copied), 'shards')} came in; {number_of(len(FeatureStore(into)), 'videos')} now")
     return EXIT_DONE
 
@@ -149,7 +149,7 @@ def _rm(args: argparse.Namespace) -> int:
     folder, video_ids = _existing(args, args.store), list(dict.fromkeys(args.videos))
     check_folders(folder)
     with _problems(args) as problems:
-        for video_id in care.remove(folder, video_ids):
+        for video_id in maintenance.remove(folder, video_ids):
             problems.add(f"{folder}: no video {video_id!r} in it")
     show(f"{folder}: {number_of(len(video_ids) - problems.count, 'videos')} removed")
     return problems.exit_code()

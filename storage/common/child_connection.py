@@ -22,7 +22,7 @@ LOOK_SECONDS = 0.2
 SECRET_SECONDS = 5.0
 
 
-class Entrance:
+class ConnectionServer:
     """The parent's side: a port at which its children connect."""
 
     def __init__(self) -> None:
@@ -59,7 +59,7 @@ class Entrance:
 
 
 def start_connected(command: list[str], environment: Mapping[str, str]) -> tuple[subprocess.Popen[bytes], Connection]:
-    """Start a process that calls ``parents_socket``; return it, and the connection with it.
+    """Start a process that calls ``parent_socket``; return it, and the connection with it.
 
     Its standard input is a pipe that is closed when this process is gone, whatever ended it.
     """
@@ -70,13 +70,13 @@ def start_connected(command: list[str], environment: Mapping[str, str]) -> tuple
             variables = {**environment, VARIABLE: str(descriptor)}
             child = subprocess.Popen(command, stdin=subprocess.PIPE, pass_fds=[descriptor], env=variables)
         return child, Connection(ours.detach())
-    with contextlib.closing(Entrance()) as entrance:
+    with contextlib.closing(ConnectionServer()) as entrance:
         variables = {**environment, **entrance.environment()}
         child = subprocess.Popen(command, stdin=subprocess.PIPE, env=variables)
         return child, Connection(entrance.wait_for(child).detach())
 
 
-def parents_socket() -> socket.socket:
+def parent_socket() -> socket.socket:
     """Return the socket that connects this process with the one that started it by ``start_connected``."""
     if not IS_LINUX:
         return connect()
@@ -86,7 +86,7 @@ def parents_socket() -> socket.socket:
 
 
 def connect(*, last: bool = True) -> socket.socket:
-    """Connect this process with the one that let it in by an ``Entrance``.
+    """Connect this process with the one that let it in by an ``ConnectionServer``.
 
     Args:
         last: Forget the secret, so that children of this process do not have it.

@@ -18,10 +18,10 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
-from .child_connection import parents_socket, start_connected
+from .child_connection import parent_socket, start_connected
 from .errors import UserError
 from .programs import python_command, without_current_folder
-from .signals import CommandSignals, command_signals, stopping, uninterrupted, what_is_kept
+from .signals import CommandSignals, command_signals, kept_message, stopping, uninterrupted
 from .system import signal_self
 from .terminal import logger, say, warn
 
@@ -32,7 +32,7 @@ ORPHAN_SECONDS = 10.0
 
 
 @dataclass(frozen=True)
-class _Saying:
+class _LogMessage:
     text: str
     is_warning: bool
 
@@ -50,7 +50,7 @@ class _Crashed:
     text: str
 
 
-class _Link(Connection):
+class _SharedConnection(Connection):
     """The process's side of the connection: messages of all threads are sent whole."""
 
     def __init__(self, descriptor: int) -> None:
@@ -102,8 +102,8 @@ class Child:
         try:
             message = self.connection.recv()
         except (EOFError, ConnectionError):
-            raise self.gone() from None
-        if isinstance(message, _Saying):
+            raise self.exit_error() from None
+        if isinstance(message, _LogMessage):
             (warn if message.is_warning else say)(message.text)
             return None
         if isinstance(message, _Crashed):
@@ -112,7 +112,7 @@ class Child:
             raise message
         return message
 
-    def gone(self) -> UserError:
+    def exit_error(self) -> UserError:
         """Wait until the process has ended, and return the error that says how."""
         code = self.process.wait()
         how = f"was killed ({signal.Signals(-code).name}), perhaps because memory ran out" if code < 0 else "ended"
@@ -139,7 +139,7 @@ class Child:
         return kept
 
 
-def ready_of(children: Sequence[Child]) -> list[Child]:
+def wait_for_any(children: Sequence[Child]) -> list[Child]:
     """Wait until some processes have sent something, or have ended; return these."""
     ready = wait([child.connection for child in children])
     return [child for child in children if child.connection in ready]
@@ -152,7 +152,7 @@ class _ToCommand(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         with contextlib.suppress(OSError):  # the command is gone
-            self._connection.send(_Saying(record.getMessage(), record.levelno >= logging.WARNING))
+            self._connection.send(_LogMessage(record.getMessage(), record.levelno >= logging.WARNING))
 
 
 def run_child(work: Callable[[Connection, Any], None], *, writes: bool = True) -> None:
@@ -163,7 +163,7 @@ def run_child(work: Callable[[Connection, Any], None], *, writes: bool = True) -
             thread and is stopped as a command is.
         writes: Whether the process writes files. One that does not is killed when the others no longer need it.
     """
-    connection = _Link(parents_socket().detach())
+    connection = _SharedConnection(parent_socket().detach())
     logger.addHandler(_ToCommand(connection))
     logger.setLevel(logging.INFO)
     with command_signals.taken():
@@ -184,7 +184,7 @@ def _last_message(work: Callable[[Connection, Any], None], connection: Connectio
         work(connection, connection.recv())
     except BaseException as error:  # whatever it is, the command must hear of it
         if stopping() or isinstance(error, KeyboardInterrupt):
-            return Ended(what_is_kept(error))
+            return Ended(kept_message(error))
         return _picklable(error) if isinstance(error, UserError | OSError) else _Crashed(traceback.format_exc())
     return Ended()
 

@@ -17,7 +17,7 @@ TF32 = {"none": (False, False), "convolutions": (True, False), "all": (True, Tru
 """{where: (in convolutions, in products of matrices)}; "convolutions" is PyTorch's own choice."""
 
 
-def devices_named(names: str, *, apple: bool = False) -> list[str]:
+def parse_devices(names: str, *, apple: bool = False) -> list[str]:
     """Return the names of one or more devices.
 
     Args:
@@ -33,18 +33,18 @@ def devices_named(names: str, *, apple: bool = False) -> list[str]:
 
 
 def first_device(names: str) -> str:
-    """Return the first of the devices that are named (``devices_named``): that of work which uses one.
+    """Return the first of the devices that are named (``parse_devices``): that of work which uses one.
 
     Raises:
         UserError: Several devices are named one by one.
     """
-    first, *others = devices_named(names)
+    first, *others = parse_devices(names)
     if others and names != AUTO:
         raise SettingError("device", names, "this work uses one device; expected one name")
     return first
 
 
-def title_of(device: torch.device) -> str:
+def device_title(device: torch.device) -> str:
     """Return the name of a device for people and records, such as "NVIDIA L4" or "cpu"."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
 
@@ -105,7 +105,7 @@ def on_device(x: torch.Tensor, device: torch.device) -> torch.Tensor:
 
 
 @contextmanager
-def without_memory() -> Iterator[None]:
+def on_meta_device() -> Iterator[None]:
     """Make models whose tensors have a shape and nothing else, such as those that a file is compared with."""
     with torch.device("meta"), _NothingDrawn():
         yield

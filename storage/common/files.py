@@ -11,17 +11,17 @@ from typing import Any
 
 from .errors import UserError, refuse_unreadable
 from .progress import progress
-from .writing import remove_file, written_whole
+from .writing import atomic_write, remove_file
 
 IDENTITY_BYTES = 1 << 16
 LARGE_BYTES = 1 << 30
 """Reading a file of this size takes seconds."""
-MOST_JSON_BYTES, MOST_LINE_BYTES = 1 << 26, 1 << 24
+MAX_JSON_BYTES, MAX_LINE_BYTES = 1 << 26, 1 << 24
 """Of a file of JSON, and of a line of one. The largest that commands write have a thousandth of it."""
 
 
 def remove_unfinished(path: Path) -> int:
-    """Remove what a killed process left of ``written_whole(path)``; return the number of files.
+    """Remove what a killed process left of ``atomic_write(path)``; return the number of files.
 
     Only for a path that no other process writes.
     """
@@ -33,7 +33,7 @@ def remove_unfinished(path: Path) -> int:
 
 def write_text(path: Path, text: str) -> None:
     """Write a text in UTF-8."""
-    with written_whole(path) as partial:
+    with atomic_write(path) as partial:
         partial.write_text(text, encoding="utf-8")
 
 
@@ -49,36 +49,36 @@ def check_regular(path: Path) -> None:
             raise UserError(f"{path}: a pipe, a socket or a device, expected a file; remove it")
 
 
-def read_small(path: Path, most_bytes: int) -> bytes:
+def read_small(path: Path, max_bytes: int) -> bytes:
     """Return the content of a file that anybody may have made.
 
     Raises:
-        ValueError: It holds more than ``most_bytes``.
+        ValueError: It holds more than ``max_bytes``.
         UserError: It is a pipe, a socket or a device.
     """
     check_regular(path)
     with path.open("rb") as file:
-        content = file.read(most_bytes + 1)
-    if len(content) > most_bytes:
-        raise ValueError(f"it has more than {most_bytes >> 20} MiB")
+        content = file.read(max_bytes + 1)
+    if len(content) > max_bytes:
+        raise ValueError(f"it has more than {max_bytes >> 20} MiB")
     return content
 
 
 def read_json(path: Path) -> Any:
-    """Read a JSON file. Raises ``UserError`` if it is not valid JSON, or has more than ``MOST_JSON_BYTES``."""
+    """Read a JSON file. Raises ``UserError`` if it is not valid JSON, or has more than ``MAX_JSON_BYTES``."""
     todo = "remove it and run the command that makes it again"
     with refuse_unreadable(path, "not valid JSON", todo, (ValueError, RecursionError)):
-        return json.loads(read_small(path, MOST_JSON_BYTES).decode())
+        return json.loads(read_small(path, MAX_JSON_BYTES).decode())
 
 
-def read_object(path: Path, most_bytes: int) -> dict[str, Any]:
+def read_object(path: Path, max_bytes: int) -> dict[str, Any]:
     """Return the JSON object in a file that anybody may have made.
 
     Raises:
-        ValueError: The file holds anything else, or more than ``most_bytes``.
+        ValueError: The file holds anything else, or more than ``max_bytes``.
         UserError: It is a pipe, a socket or a device.
     """
-    about = json.loads(read_small(path, most_bytes))
+    about = json.loads(read_small(path, max_bytes))
     if not isinstance(about, dict):
         raise ValueError(f"a {type(about).__name__}; expected an object")
     return about
@@ -86,7 +86,7 @@ def read_object(path: Path, most_bytes: int) -> dict[str, Any]:
 
 def write_jsonl(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
     """Write one JSON object on each line."""
-    with written_whole(path) as partial, partial.open("w", encoding="utf-8") as file:
+    with atomic_write(path) as partial, partial.open("w", encoding="utf-8") as file:
         for row in rows:
             file.write(json.dumps(row, ensure_ascii=False) + "\n")
 
@@ -94,17 +94,17 @@ def write_jsonl(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
 def numbered_jsonl(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield the number and the object of each line that is not blank.
 
-    Raises ``UserError`` for a line without an object, or of more than ``MOST_LINE_BYTES``.
+    Raises ``UserError`` for a line without an object, or of more than ``MAX_LINE_BYTES``.
     """
     check_regular(path)
     with path.open("rb") as file:
-        for number, line in enumerate(iter(lambda: file.readline(MOST_LINE_BYTES + 1), b""), start=1):
+        for number, line in enumerate(iter(lambda: file.readline(MAX_LINE_BYTES + 1), b""), start=1):
             where = f"{path}, line {number}"
             with refuse_unreadable(
                 where, "not valid JSON in UTF-8", "expected one object on each line", (ValueError, RecursionError)
             ):
-                if len(line) > MOST_LINE_BYTES:
-                    raise ValueError(f"it has more than {MOST_LINE_BYTES >> 20} MiB")
+                if len(line) > MAX_LINE_BYTES:
+                    raise ValueError(f"it has more than {MAX_LINE_BYTES >> 20} MiB")
                 text = line.decode("utf-8-sig" if number == 1 else "utf-8")
                 if not text.strip():
                     continue

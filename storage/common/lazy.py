@@ -5,7 +5,7 @@ from types import ModuleType
 from typing import Any
 
 
-def names_from(package: str, names: Collection[str], public: Callable[[], ModuleType]) -> Callable[[str], Any]:
+def lazy_names(package: str, names: Collection[str], public: Callable[[], ModuleType]) -> Callable[[str], Any]:
     """Return the ``__getattr__`` of a package whose public names are imported at the first use of one.
 
     Args:
@@ -20,9 +20,9 @@ def names_from(package: str, names: Collection[str], public: Callable[[], Module
         try:
             return getattr(public(), name)
         except ModuleNotFoundError as error:
-            from .packages import what_is_missing  # slow to import
+            from .packages import missing_package_message  # slow to import
 
-            if missing := what_is_missing(error):
+            if missing := missing_package_message(error):
                 raise ModuleNotFoundError(missing, name=error.name) from None
             raise
 

@@ -12,7 +12,7 @@ from typing import TextIO
 from .errors import UserError
 from .system import IS_WINDOWS, try_lock
 from .terminal import one_line, say
-from .writing import make_folder, open_own, remove_empty_folder, remove_file
+from .writing import make_folder, open_to_write, remove_empty_folder, remove_file
 
 TURN_SECONDS, LOOK_SECONDS = 10.0, 0.02
 """How long to wait for a lock, and how often to try. Locks are held for much less; after this time something else is
@@ -21,7 +21,7 @@ wrong, such as a network file system without locks.
 
 
 @contextlib.contextmanager
-def one_at_a_time(path: Path, seconds: float | None = None) -> Iterator[None]:
+def file_lock(path: Path, seconds: float | None = None) -> Iterator[None]:
     """Let one process at a time read, change and write ``path``.
 
     A file beside it is locked; the lock ends with the process at the latest. On a file system without locks, processes
@@ -35,7 +35,7 @@ def one_at_a_time(path: Path, seconds: float | None = None) -> Iterator[None]:
         UserError: The file that is locked is a link, or no regular file.
     """
     make_folder(path.parent)
-    with open_own(path.with_name(f".{path.name}.lock"), "a", other_names=True) as lock:
+    with open_to_write(path.with_name(f".{path.name}.lock"), "a", other_names=True) as lock:
         deadline = time.monotonic() + (TURN_SECONDS if seconds is None else seconds)
         while time.monotonic() < deadline:
             try:
@@ -49,7 +49,7 @@ def one_at_a_time(path: Path, seconds: float | None = None) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def only_process_in(path: Path, doing: str, todo: str = "") -> Iterator[None]:
+def folder_lock(path: Path, doing: str, todo: str = "") -> Iterator[None]:
     """Create the folder of ``path`` and lock it for this process. It, and folders made for it, are removed if they are
     empty at the end.
 
@@ -84,7 +84,7 @@ def _lock(path: Path, doing: str, todo: str) -> TextIO | None:
     """Return the locked file, or None if the process that had the lock has just removed it."""
     make_folder(path.parent)
     try:
-        file = open_own(path, "a+", encoding="utf-8")
+        file = open_to_write(path, "a+", encoding="utf-8")
     except FileNotFoundError:  # with its folder
         return None
     try:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 
 @contextlib.contextmanager
-def own_settings() -> Iterator[None]:
+def default_settings() -> Iterator[None]:
     """Draw with Matplotlib's defaults, and texts as they are.
 
     Matplotlib reads a ``matplotlibrc`` in the current folder, which may send every text to LaTeX. Texts between two

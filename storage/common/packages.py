@@ -74,7 +74,7 @@ def install_command(*requirements: str) -> str:
     return shlex.join(["uv", "pip", "install", "--python", sys.executable, *requirements])
 
 
-def what_is_missing(error: BaseException) -> str | None:
+def missing_package_message(error: BaseException) -> str | None:
     """Return a line about a package that an import did not find, and how to install it; None for another error."""
     name = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
     requirement = EXTRAS[OF_EXTRAS[name]] if name in OF_EXTRAS else NEEDED.get(name)

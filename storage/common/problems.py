@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import TextIO
 
 from .errors import EXIT_DONE, EXIT_INCOMPLETE, UserError
-from .terminal import harmless, say, warn
-from .writing import make_folder, open_own
+from .terminal import escape_controls, say, warn
+from .writing import make_folder, open_to_write
 
 
 class Problems:
@@ -60,7 +60,7 @@ class Problems:
             make_folder(file.parent)
             if file.parent.is_symlink():
                 raise UserError(f"{file.parent}: a link, expected a folder of its own; remove it")
-            lines: TextIO = open_own(file, "w", encoding="utf-8", errors="backslashreplace", buffering=1)
+            lines: TextIO = open_to_write(file, "w", encoding="utf-8", errors="backslashreplace", buffering=1)
         except (OSError, UserError) as error:
             say(f"note: problems cannot be listed in a file ({error}); all are shown here")
             self.file = None
@@ -91,4 +91,4 @@ class Problems:
 
 
 def _write_line(lines: TextIO, message: str) -> None:
-    lines.write(harmless(" ".join(message.splitlines())) + "\n")
+    lines.write(escape_controls(" ".join(message.splitlines())) + "\n")

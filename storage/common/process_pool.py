@@ -22,11 +22,11 @@ from .terminal import Level, show_messages, shown_level
 T = TypeVar("T")
 R = TypeVar("R")
 
-ITEMS_AHEAD = 2
+PREFETCHED_ITEMS = 2
 """Items for each process that are read ahead of the results."""
 
 
-class InOrder(Protocol):
+class OrderedMap(Protocol):
     """Calls a function with each of some items, in other processes or on other machines."""
 
     def __call__(self, call: Callable[[T], R], items: Iterable[T], *, doing: str) -> Iterator[R]:
@@ -66,14 +66,14 @@ def worker_processes(num_processes: int) -> Iterator[ProcessPoolExecutor]:
         pool.shutdown(cancel_futures=True)
 
 
-def in_processes(call: Callable[[T], R], items: Iterable[T], *, num_processes: int, doing: str) -> Iterator[R]:
+def map_in_processes(call: Callable[[T], R], items: Iterable[T], *, num_processes: int, doing: str) -> Iterator[R]:
     """Call a function with each item in processes of this machine, and yield the results in order.
 
     With one process or one item, everything is done in this one.
 
     Args:
         call: Function to run; it must be picklable.
-        items: Read lazily, ``ITEMS_AHEAD`` for each process.
+        items: Read lazily, ``PREFETCHED_ITEMS`` for each process.
         num_processes: Number of processes.
         doing: What the function does, for messages, such as "tagging captions".
 
@@ -91,7 +91,7 @@ def in_processes(call: Callable[[T], R], items: Iterable[T], *, num_processes: i
         with worker_processes(num_processes) as pool:
             for item in items:
                 waiting.append(pool.submit(call, item))
-                if len(waiting) > ITEMS_AHEAD * num_processes:
+                if len(waiting) > PREFETCHED_ITEMS * num_processes:
                     yield waiting.popleft().result()
             while waiting:
                 yield waiting.popleft().result()

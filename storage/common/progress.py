@@ -12,7 +12,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from .terminal import ProgressBar, harmless, say
+from .terminal import ProgressBar, escape_controls, say
 
 T = TypeVar("T")
 
@@ -102,7 +102,7 @@ def progress(
         report(ended=True)
 
 
-def tell(state: Progress) -> None:
+def report_progress(state: Progress) -> None:
     """Report the progress of work that another process does."""
     if (listener := _listener.get()) is not None:
         listener(state)
@@ -123,7 +123,7 @@ class TerminalProgress:
 
     def _draw(self, state: Progress) -> None:
         if self._bar is None:
-            options = _shown(state) | {"desc": harmless(state.what), "dynamic_ncols": True, "smoothing": 0.05}
+            options = _shown(state) | {"desc": escape_controls(state.what), "dynamic_ncols": True, "smoothing": 0.05}
             self._bar = ProgressBar(total=state.total, initial=state.earlier, **options)
         self._bar.set_postfix_str(state.note, refresh=False)
         self._bar.update(state.done - self._bar.n)

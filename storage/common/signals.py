@@ -148,6 +148,6 @@ def keeping(what: Callable[[], str]) -> Iterator[None]:
         raise
 
 
-def what_is_kept(error: BaseException) -> str:
+def kept_message(error: BaseException) -> str:
     """Return the phrase that ``keeping`` attached to an error; empty without one."""
     return str(error.__dict__.get("kept", ""))

@@ -17,10 +17,10 @@ import numpy as np
 
 from .errors import UserError, refuse_unreadable
 from .files import check_regular, remove_unfinished
-from .locks import one_at_a_time
+from .locks import file_lock
 from .system import advise
 from .terminal import say
-from .writing import written_whole
+from .writing import atomic_write
 
 SUFFIX = ".safetensors"
 DTYPES = {"F16": "<f2", "F32": "<f4", "F64": "<f8", "I32": "<i4", "I64": "<i8", "U8": "<u1"}
@@ -45,13 +45,13 @@ class TensorWriter:
         self.size = 0
         """Bytes of all tensors so far."""
 
-    def room(self, name: str, kind: str, length: int) -> None:
-        """Add a tensor [length] to be filled in by ``put``."""
+    def reserve(self, name: str, kind: str, length: int) -> None:
+        """Add a tensor [length] to be filled in by ``fill``."""
         dtype = np.dtype(DTYPES[kind])
         self._tensors[name] = dtype, [length], self.size
         self.size += length * dtype.itemsize
 
-    def put(self, name: str, first: int, values: np.ndarray) -> None:
+    def fill(self, name: str, first: int, values: np.ndarray) -> None:
         """Fill in the elements of a tensor from ``first`` on."""
         dtype, (length,), first_byte = self._tensors[name]
         if first + len(values) > length:
@@ -72,7 +72,7 @@ class TensorWriter:
         self._file.write(np.ascontiguousarray(values).data)
 
     def finish(self, about: Mapping[str, str]) -> None:
-        """Write the header, with what is said about the tensors."""
+        """Write the header, with the metadata of the tensors."""
         header: dict[str, Any] = {"__metadata__": dict(about)}
         for name, (dtype, shape, first) in self._tensors.items():
             last = first + math.prod(shape) * dtype.itemsize
@@ -118,8 +118,8 @@ class GrowingTensors:
 
 @contextlib.contextmanager
 def writing_tensors(path: Path, about: Mapping[str, str]) -> Iterator[TensorWriter]:
-    """Write tensors and what is said about them as a safetensors file, whole or not at all."""
-    with written_whole(path) as partial, partial.open("w+b") as file:
+    """Write tensors and their metadata as a safetensors file, whole or not at all."""
+    with atomic_write(path) as partial, partial.open("w+b") as file:
         writer = TensorWriter(partial, file)
         yield writer
         writer.finish(about)
@@ -201,7 +201,7 @@ def release(array: np.ndarray) -> None:
         advise(array.base, "MADV_DONTNEED")
 
 
-class KeptTensors:
+class CachedTensors:
     """A file of tensors that is made from other files when it is missing, and again when those have changed.
 
     Args:
@@ -225,7 +225,7 @@ class KeptTensors:
     def open(self) -> dict[str, np.ndarray]:
         """Return the tensors by name, mapped.
 
-        In a folder where nothing can be written they are made in a temporary file, anew for each process.
+        In a folder where nothing can be written each process makes them in a temporary file of its own.
         """
         arrays, _ = self._read(self.path)
         if arrays is not None:
@@ -239,7 +239,7 @@ class KeptTensors:
             return self._written(Path(folder) / self.path.name)  # what is mapped stays readable
 
     def _open_made(self) -> dict[str, np.ndarray]:
-        with one_at_a_time(self.path, seconds=math.inf):
+        with file_lock(self.path, seconds=math.inf):
             arrays, problem = self._read(self.path)  # another process may have made it meanwhile
             if arrays is not None:
                 return arrays

@@ -23,7 +23,7 @@ JOINERS = "\u200c\u200d"
 """Invisible characters that some scripts and emoji need."""
 
 
-def harmless(text: str) -> str:
+def escape_controls(text: str) -> str:
     """Return ``text`` with control characters and marks of writing direction escaped, such as ``\\x1b``.
 
     Newlines and tabs stay.
@@ -43,17 +43,17 @@ def one_line(text: str) -> str:
 
 def say(message: str) -> None:
     """Log a message of one line. A command shows it on standard error; standard output is for results."""
-    logger.info("%s", harmless(message))
+    logger.info("%s", escape_controls(message))
 
 
 def warn(message: str) -> None:
     """Log a warning or an error of one line, which a command shows even if it is asked to be quiet."""
-    logger.warning("%s", harmless(message))
+    logger.warning("%s", escape_controls(message))
 
 
 def show(result: str) -> None:
     """Print a result on standard output."""
-    print(harmless(result))
+    print(escape_controls(result))
 
 
 @lru_cache(maxsize=1024)

@@ -28,14 +28,14 @@ OPEN_FOLDERS = "/proc/self/fd/"
 FOLDERS_OPEN = not IS_WINDOWS and {os.open, os.unlink, os.rmdir, os.rename} <= os.supports_dir_fd
 """Whether this system opens folders, and takes names in an open one."""
 
-Judge = Callable[[str, str], None]
+FolderCheck = Callable[[str, str], None]
 """Called with a folder's path and its real path; raises ``UserError`` if nothing may be changed there."""
-_judges: dict[str, Judge] = {}
+_folder_checks: dict[str, FolderCheck] = {}
 
 
-def guard(folder: Path, judge: Judge | None = None) -> None:
-    """Let ``judge`` decide, from now on, where files below ``folder`` may really lie. Without one, they stay in it."""
-    _judges[os.path.abspath(folder)] = judge or partial(_only_inside, folder)
+def guard(folder: Path, check: FolderCheck | None = None) -> None:
+    """Let ``check`` decide, from now on, where files below ``folder`` may really lie. Without one, they stay in it."""
+    _folder_checks[os.path.abspath(folder)] = check or partial(_only_inside, folder)
 
 
 def _only_inside(folder: Path, path: str, real_path: str) -> None:
@@ -52,8 +52,8 @@ def check_folders(*folders: Path) -> None:
 def _check(folder: Path, real_path: str) -> None:
     path = Path(os.path.abspath(folder))
     for guarded in (path, *path.parents):
-        if judge := _judges.get(str(guarded)):
-            judge(str(path), real_path)
+        if check := _folder_checks.get(str(guarded)):
+            check(str(path), real_path)
 
 
 @contextlib.contextmanager
@@ -103,7 +103,7 @@ def make_folder(path: Path) -> None:
         os.close(folder)
 
 
-def open_own(path: Path, mode: str, *, other_names: bool = False, **options: Any) -> Any:
+def open_to_write(path: Path, mode: str, *, other_names: bool = False, **options: Any) -> Any:
     """Open a file for writing, as ``open`` does: a regular file that is no link and has no other name.
 
     It is emptied only once this is known.
@@ -195,7 +195,7 @@ def errors_naming(path: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def written_whole(path: Path) -> Iterator[Path]:
+def atomic_write(path: Path) -> Iterator[Path]:
     """Yield a temporary path; at the end of the block, flush the file there and rename it to ``path``.
 
     A link at ``path`` is replaced, not followed. At the temporary path nobody can have put one: its name is random. If

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from ..common.errors import UserError
 from ..common.files import write_json
-from ..common.locks import one_at_a_time
+from ..common.locks import file_lock
 from ..common.terminal import note_once
 from ..common.user_state import state_file, writable_state_file
 from ..common.writing import SAFE_FLAGS
@@ -48,7 +48,7 @@ def allow_folder(dataset: "DatasetFolder", folder: Path) -> None:
     _of_this_process.setdefault(key, []).append(allowed)
     try:
         path = writable_state_file("videos", key)
-        with one_at_a_time(path):
+        with file_lock(path):
             write_json(path, {"dataset": key, "folders": [*_written(key), allowed]})
     except OSError as error:  # no home folder, or a read-only one
         note_once(

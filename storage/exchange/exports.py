@@ -13,7 +13,7 @@ import numpy as np
 from ..common.errors import UserError
 from ..common.problems import Problems
 from ..common.progress import Listener, progress, report_progress_to
-from ..common.writing import written_whole
+from ..common.writing import atomic_write
 from ..records import VideoFeatures
 from ..stores.store import Store
 from .dataset_card import export_hub
@@ -83,7 +83,7 @@ def _export_files(
     for video in videos:
         try:
             path = target / _file_name(video.video_id, suffix)
-            with written_whole(path) as partial_path, partial_path.open("wb") as file:
+            with atomic_write(path) as partial_path, partial_path.open("wb") as file:
                 write(file, store, video)
             num_written += 1
         except ValueError as error:

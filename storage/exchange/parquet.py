@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from ..common.errors import UserError
 from ..common.problems import Problems
-from ..common.writing import written_whole
+from ..common.writing import atomic_write
 from ..records import VideoFeatures
 from ..stores.store import Store
 from ..untrusted.limits import MAX_ARRAY_BYTES
@@ -43,7 +43,7 @@ def export_parquet(store: Store, target: Path, videos: Iterable[VideoFeatures], 
     num_files = num_videos = 0
     pending = _Pending(iter(videos))
     while pending.video is not None:
-        with written_whole(target / f"part-{num_files:05d}{SUFFIX}") as partial_path:
+        with atomic_write(target / f"part-{num_files:05d}{SUFFIX}") as partial_path:
             num_videos += _write_file(partial_path, store, pending)
         num_files += 1
     return num_videos

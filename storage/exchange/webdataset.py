@@ -15,7 +15,7 @@ import numpy as np
 
 from ..common.errors import UserError
 from ..common.problems import Problems
-from ..common.writing import written_whole
+from ..common.writing import atomic_write
 from ..records import VideoFeatures
 from ..stores.store import Store
 from ..untrusted.limits import ReadArray
@@ -43,7 +43,7 @@ def export_tars(store: Store, target: Path, videos: Iterable[VideoFeatures], pro
     num_tars = num_written = 0
     while sample is not None:
         with (
-            written_whole(target / f"{num_tars:06d}.tar") as partial_path,
+            atomic_write(target / f"{num_tars:06d}.tar") as partial_path,
             tarfile.open(partial_path, "w", format=tarfile.PAX_FORMAT) as tar,
         ):
             num_before = num_written

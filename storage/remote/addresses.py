@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from ..common.errors import UserError, VlalignError
 
 HTTP = ("http", "https")
-NAMES_A_HOST = (*HTTP, "ftp", "sftp", "hdfs")
+HOST_SCHEMES = (*HTTP, "ftp", "sftp", "hdfs")
 """Schemes whose addresses name a machine.
 
 The others name a bucket, whose server the user of this machine configured.
@@ -42,7 +42,7 @@ def without_secrets(url: str) -> str:
         rest = place + ("?..." if query else "")
     authority, slash, path = rest.partition("/")
     user, _, host = authority.rpartition("@")
-    if scheme in NAMES_A_HOST or ":" in user:
+    if scheme in HOST_SCHEMES or ":" in user:
         rest = host + slash + path
     return f"{scheme}://{rest}"
 
@@ -58,7 +58,7 @@ def has_secrets(url: str) -> bool:
 
 def hide_secrets(text: str) -> str:
     """Return a library's message with ``without_secrets`` applied to each address in it that names a host."""
-    return re.sub(rf"\b(?:{'|'.join(NAMES_A_HOST)})://[^\s'\"<>]+", lambda found: without_secrets(found[0]), text)
+    return re.sub(rf"\b(?:{'|'.join(HOST_SCHEMES)})://[^\s'\"<>]+", lambda found: without_secrets(found[0]), text)
 
 
 def host_named(text: str) -> str:
@@ -72,15 +72,15 @@ def host_named(text: str) -> str:
     return host
 
 
-def refuse_private(host: str, numbers: Iterable[str], allowed: Collection[str]) -> None:
+def refuse_private(host: str, ip_addresses: Iterable[str], allowed: Collection[str]) -> None:
     """Raise ``AddressRefused`` if a host is on this machine or in a private network.
 
     Args:
         host: The host, as the address names it.
-        numbers: IP addresses of the host.
+        ip_addresses: Those of the host.
         allowed: Hosts that may be anywhere, because the user named them.
     """
-    for number in numbers if host.lower() not in allowed else ():
+    for number in ip_addresses if host.lower() not in allowed else ():
         if not _is_public(number):
             named = host if host == number else f"{host} ({number})"
             raise AddressRefused(
@@ -100,7 +100,7 @@ def _is_public(number: str) -> bool:
     return ip.is_global and not ip.is_multicast
 
 
-def refuse_numbers(host: str, allowed: Collection[str]) -> None:
+def refuse_private_address(host: str, allowed: Collection[str]) -> None:
     """Call ``refuse_private`` for a host that is given as an IP address. Names pass."""
     try:
         ipaddress.ip_address(host.partition("%")[0])

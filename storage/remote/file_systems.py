@@ -6,7 +6,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from ..common.packages import EXTRAS, install_command
-from .addresses import HTTP, NAMES_A_HOST, refuse_private, scheme_of
+from .addresses import HOST_SCHEMES, HTTP, refuse_private, scheme_of
 
 S3_CLIENT = {
     "connect_timeout": 10,
@@ -45,12 +45,12 @@ def file_system(url: str, allowed_hosts: Collection[str] = ()) -> tuple[Any, str
 
         return url_to_fs(url, get_client=GuardedClient(tuple(sorted(allowed_hosts))))
     host = urlsplit(url).hostname
-    if scheme in NAMES_A_HOST and host and host not in allowed_hosts:
+    if scheme in HOST_SCHEMES and host and host not in allowed_hosts:
         try:
-            numbers = {str(info[4][0]) for info in socket.getaddrinfo(host, None)}
+            ip_addresses = {str(info[4][0]) for info in socket.getaddrinfo(host, None)}
         except OSError:  # unknown host: connecting reports it
-            numbers = set()
-        refuse_private(host, numbers, allowed_hosts)
+            ip_addresses = set()
+        refuse_private(host, ip_addresses, allowed_hosts)
     if scheme == "s3":
         from fsspec.config import conf
 

@@ -87,7 +87,7 @@ class RemoteFiles:
             try:
                 paths = self._files.ls(self._path, detail=False)
             except FileNotFoundError as error:
-                if error.__cause__:  # what the server said of the bucket
+                if error.__cause__:  # the server's answer about the bucket
                     raise
                 return []
             return [str(path).rstrip("/").rsplit("/", 1)[-1] for path in paths]

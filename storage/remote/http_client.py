@@ -15,7 +15,7 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 from fsspec.callbacks import Callback
 
 from ..common.errors import UserError
-from .addresses import refuse_numbers, refuse_private
+from .addresses import refuse_private, refuse_private_address
 
 CONNECT_SECONDS, SILENT_SECONDS = 30.0, 60.0
 MAX_RESPONSE_BYTES = 1 << 30
@@ -36,7 +36,7 @@ class GuardedClient:
 
             A host that is given as a number has no name to resolve.
             """
-            refuse_numbers(request.url.host or "", self.allowed_hosts)
+            refuse_private_address(request.url.host or "", self.allowed_hosts)
             response = await handler(request)
             if packed := response.headers.get("Content-Encoding", "").replace("identity", ""):
                 response.close()
@@ -96,7 +96,7 @@ class _Resolver(AbstractResolver):
 
 
 class SizeLimit(Callback):
-    """Ends a copy that becomes longer than the first block of the shard said."""
+    """Ends a copy that becomes longer than the first block of the shard declared."""
 
     def __init__(self, num_bytes: int) -> None:
         super().__init__()

@@ -27,7 +27,7 @@ from ..common.errors import UserError, unreadable
 from ..common.files import write_json
 from ..common.progress import progress
 from ..common.terminal import note_once, say
-from ..common.writing import make_folder, move, remove_file, written_whole
+from ..common.writing import atomic_write, make_folder, move, remove_file
 from ..shards.format import BLOCK_BYTES, Shard
 from ..shards.names import SHARD_NAME, in_order
 from ..shards.read import ShardRows, damaged_videos, read_layout, read_shard
@@ -182,7 +182,7 @@ class RemoteStore:
         return sent
 
     def read_back(self, sent: Sequence[str]) -> str:
-        """Fetch the indexes of sent shards anew, and all rows of the smallest, and compare them with their checksums.
+        """Fetch the indexes of sent shards again, and all rows of the smallest, and compare them with their checksums.
 
         If none were sent, fetch index and rows of the smallest of all. Return what was compared, for people.
 
@@ -243,7 +243,7 @@ class RemoteStore:
             self._write_stub(path.name, layout.num_bytes, block, first, file.read(last - first))
 
     def _write_stub(self, name: str, num_bytes: int, block: bytes, index_offset: int, index: bytes) -> None:
-        with written_whole(self.folder / name) as partial, partial.open("xb") as file:
+        with atomic_write(self.folder / name) as partial, partial.open("xb") as file:
             file.truncate(num_bytes)
             file.write(block)
             file.seek(index_offset)
@@ -295,7 +295,7 @@ class RemoteStore:
             num_bytes = path.stat().st_size
             self._make_room(num_bytes)
             try:
-                with written_whole(path) as partial:
+                with atomic_write(path) as partial:
                     self._files.fetch(path.name, partial, num_bytes)
             except OSError:
                 if path.name not in self.names():  # compacted there
@@ -312,7 +312,9 @@ class RemoteStore:
         remote_names = set(self.names())
         complete = [path for path in self.folder.glob("*.h5") if path.name in remote_names and not is_stub(path)]
         if complete:
-            note_once(f"note: {self.folder}: disk nearly full: shards read earlier are dropped, fetched anew if needed")
+            note_once(
+                f"note: {self.folder}: disk nearly full: shards read earlier are dropped, and fetched again if needed"
+            )
         for path in sorted(complete, key=lambda path: path.stat().st_mtime):
             self._make_stub(path)
             if is_room():

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from ..common.system import write_at
-from ..common.writing import make_folder, written_whole
+from ..common.writing import atomic_write, make_folder
 from ..records import Profile, StoredVideo, VideoFeatures, Weights
 from ..untrusted.hdf5 import MemoryFile
 from .format import (
@@ -161,7 +161,7 @@ def write_rows(
             while that is still in the processor's cache.
     """
     plan = lay_out(provenance, dtype, table)
-    with room_for(plan.hdf5.size, path.parent), written_whole(path) as partial:
+    with disk_space_for(plan.hdf5.size, path.parent), atomic_write(path) as partial:
         with partial.open("x+b", buffering=0) as file:
             fd = file.fileno()
             file.truncate(plan.hdf5.size)
@@ -319,7 +319,7 @@ def _write_all(fd: int, parts: Sequence[np.ndarray | bytes], offset: int) -> Non
 
 
 @contextlib.contextmanager
-def room_for(num_bytes: int, folder: Path) -> Iterator[None]:
+def disk_space_for(num_bytes: int, folder: Path) -> Iterator[None]:
     """Write a shard of ``num_bytes`` in the block; an ``OSError`` names the folder and says what to do."""
     make_folder(folder)
     try:

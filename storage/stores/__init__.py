@@ -1,1 +1,1 @@
-"""Feature stores: the interface, on disk, in memory, and the care of their folders."""
+"""Feature stores: the interface, on disk, in memory, and maintenance of their folders."""

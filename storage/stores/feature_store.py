@@ -22,7 +22,7 @@ from ..shards.format import Shard
 from ..shards.names import in_order, stamp_of
 from ..shards.read import ShardRows, read_shard
 from ..shards.rewrite import ShardPart
-from .store import Clip, Window, checksum_of_all, rows_of_clip
+from .store import ClipSpan, RowRange, checksum_of_all, rows_of_clip
 
 T = TypeVar("T")
 
@@ -115,7 +115,7 @@ class FeatureStore:
     def __len__(self) -> int:
         return len(self._snapshot.positions)
 
-    def place(self, video_id: str) -> tuple[Shard, np.void]:
+    def locate(self, video_id: str) -> tuple[Shard, np.void]:
         """Return the shard that a video is read from, and its entry in that shard's index."""
         shard, index = self._snapshot.locate(video_id)
         return shard, shard.videos[index]
@@ -131,14 +131,14 @@ class FeatureStore:
         """Return the index among ``shards``, int64, of the one that each video is read from."""
         return self._snapshot.shard_of(video_ids)
 
-    def read_from(self) -> list[ShardPart]:
+    def shard_parts(self) -> list[ShardPart]:
         """Return every shard with its videos that are in use; later shards replaced the others."""
         return self._snapshot.parts()
 
     def rows_checksum(self) -> int:
         """Return a checksum of all videos and their rows, which does not depend on how they are split into shards."""
         checksums: dict[bytes, int] = {}
-        for table in (part.videos for part in self.read_from()):
+        for table in (part.videos for part in self.shard_parts()):
             checksums.update(zip(table["video_id"].tolist(), table["checksum"].tolist(), strict=True))
         return checksum_of_all(checksums)
 
@@ -148,15 +148,15 @@ class FeatureStore:
 
     def source(self, video_id: str) -> str:
         """Return the identity of the file that the features were made from."""
-        return self.place(video_id)[1]["source"].decode()
+        return self.locate(video_id)[1]["source"].decode()
 
     def duration_seconds(self, video_id: str) -> float:
         """Return when the frames, or the sound, end."""
-        return float(self.place(video_id)[1]["duration_seconds"])
+        return float(self.locate(video_id)[1]["duration_seconds"])
 
     def partial(self, video_id: str) -> str:
         """Return what of the video is missing in its rows or was damaged; empty if all is well."""
-        return self.place(video_id)[1]["partial"].decode()
+        return self.locate(video_id)[1]["partial"].decode()
 
     def get(
         self,
@@ -169,29 +169,29 @@ class FeatureStore:
         """Return the rows of a video, or those that a clip of it touches (see ``Store.get``)."""
         return self.get_clips([(video_id, start_seconds, end_seconds)], dtype=dtype)[0]
 
-    def get_clips(self, clips: Sequence[Clip], *, dtype: DTypeLike | None = np.float32) -> list[VideoFeatures]:
+    def get_clips(self, clips: Sequence[ClipSpan], *, dtype: DTypeLike | None = np.float32) -> list[VideoFeatures]:
         """Return the rows of many clips, in the order of ``clips``. With ``dtype`` None, the arrays are read-only."""
 
         def read(snapshot: Snapshot) -> list[VideoFeatures]:
-            windows = snapshot.windows(clips)
-            rows = snapshot.get_rows(windows, check=self.check_rows)
+            ranges = snapshot.row_ranges(clips)
+            rows = snapshot.get_rows(ranges, check=self.check_rows)
             return [
-                snapshot.record(window, features if dtype is None else features.astype(dtype))
-                for window, features in zip(windows, rows, strict=True)
+                snapshot.record(row_range, features if dtype is None else features.astype(dtype))
+                for row_range, features in zip(ranges, rows, strict=True)
             ]
 
         return self._read(read)
 
-    def windows(self, clips: Sequence[Clip]) -> list[Window]:
+    def row_ranges(self, clips: Sequence[ClipSpan]) -> list[RowRange]:
         """Return the rows that each clip touches (``rows_of_clip``), without reading features."""
-        return self._read(lambda snapshot: snapshot.windows(clips))
+        return self._read(lambda snapshot: snapshot.row_ranges(clips))
 
-    def get_rows(self, windows: Sequence[Window]) -> list[np.ndarray]:
-        """Return the features [T, D] of each window as they are stored: read-only arrays over the files.
+    def get_rows(self, ranges: Sequence[RowRange]) -> list[np.ndarray]:
+        """Return the features [T, D] of each range as they are stored: read-only arrays over the files.
 
         The disk is asked for all of them at once, in the order in which they lie there.
         """
-        return self._read(lambda snapshot: snapshot.get_rows(windows, check=self.check_rows))
+        return self._read(lambda snapshot: snapshot.get_rows(ranges, check=self.check_rows))
 
     def _read(self, read: Callable[[Snapshot], T]) -> T:
         """Read an answer from one snapshot, so that threads may read while the store is compacted."""
@@ -323,33 +323,33 @@ class Snapshot:
         first, num_rows = rows.first_rows[index], rows.num_rows[index]
         return [rows.columns[name][first : first + num_rows] for name in names]
 
-    def windows(self, clips: Sequence[Clip]) -> list[Window]:
+    def row_ranges(self, clips: Sequence[ClipSpan]) -> list[RowRange]:
         """Return the rows that each clip touches."""
         if self.remote:  # fetches several shards at once
             numbers = {self.positions[video_id] >> 32 for video_id, _, _ in clips} - self._open.keys()
             self.remote.fetch_all(self.shards[number].path for number in numbers)
         for video_id, _, _ in clips:
             self.rows(video_id)  # opens all shards, and so asks for their times, before any is waited for
-        windows = []
+        ranges = []
         for video_id, start_seconds, end_seconds in clips:
             starts, ends = self._columns(video_id, "start_seconds", "end_seconds")
             part = rows_of_clip(starts, ends, start_seconds, end_seconds)
-            windows.append((video_id, part.start, part.stop))
-        return windows
+            ranges.append((video_id, part.start, part.stop))
+        return ranges
 
-    def get_rows(self, windows: Sequence[Window], *, check: bool) -> list[np.ndarray]:
-        """Return the features of each window.
+    def get_rows(self, ranges: Sequence[RowRange], *, check: bool) -> list[np.ndarray]:
+        """Return the features of each range.
 
         Rows that were not asked for lately are asked of the disk all at once, in the order in which they lie there.
 
         Args:
-            windows: The rows to return.
+            ranges: The rows to return.
             check: Compare the rows of each video with their checksum; raises ``UserError`` for damage.
         """
-        parts: list[np.ndarray] = [NO_ROWS] * len(windows)
+        parts: list[np.ndarray] = [NO_ROWS] * len(ranges)
         new = []
         prefetched = self._prefetched
-        for index, (video_id, low, high) in enumerate(windows):  # kept short: of 20 microseconds, copying takes 16
+        for index, (video_id, low, high) in enumerate(ranges):  # kept short: of 20 microseconds, copying takes 16
             known = prefetched.get(video_id)
             if known is None or low < known[0] or high > known[1]:
                 new.append((self.positions[video_id], index))
@@ -357,9 +357,9 @@ class Snapshot:
                 first = known[2]
                 parts[index] = known[3].features[first + low : first + high]
         for _, index in sorted(new):
-            parts[index] = self._prefetch(*windows[index])
+            parts[index] = self._prefetch(*ranges[index])
         if check:
-            for video_id, _, _ in windows:
+            for video_id, _, _ in ranges:
                 self._check_rows(video_id)
         return parts
 
@@ -386,9 +386,9 @@ class Snapshot:
                 f"{self.folder}, then run vlalign-extract again"
             )
 
-    def record(self, window: Window, features: np.ndarray) -> VideoFeatures:
-        """Return the features of a window with their times."""
-        video_id, low, high = window
+    def record(self, row_range: RowRange, features: np.ndarray) -> VideoFeatures:
+        """Return the features of a range of rows with their times."""
+        video_id, low, high = row_range
         about = self.about(video_id)
         starts, ends, valid = self._columns(video_id, "start_seconds", "end_seconds", "valid_frames")
         return VideoFeatures(

@@ -19,13 +19,13 @@ from ..common.errors import UserError
 from ..common.problems import Problems
 from ..common.progress import Listener, progress, report_progress_to
 from ..common.terminal import number_of, say
-from ..common.writing import remove_file, written_whole
+from ..common.writing import atomic_write, remove_file
 from ..remote.store import refuse_remote, remote_store
 from ..shards.format import OtherSchema, Shard, Unreadable
 from ..shards.names import SHARD_NAME
 from ..shards.read import ShardRows, damaged_videos, read_shard, rest_is_damaged
 from ..shards.rewrite import ShardPart, rewrite
-from ..shards.write import room_for
+from ..shards.write import disk_space_for
 from .feature_store import FeatureStore, current_shards, shard_files
 
 COMPACT_BYTES = 256 << 20
@@ -68,7 +68,7 @@ class Compacted:
     """Shards that replace them: one, or none if all videos were replaced later."""
 
 
-def look_through(path: Path) -> Finding | None:
+def find_damage(path: Path) -> Finding | None:
     """Compare every byte of a shard with its checksums; return None if all is well."""
     try:
         shard = read_shard(path)
@@ -114,7 +114,7 @@ def _findings(folder: Path, what: str) -> Iterator[Finding | None]:
     first = None
     paths = current_shards(folder)
     for path in progress(paths, total=len(paths), what=what, unit="shards"):
-        finding = look_through(path)
+        finding = find_damage(path)
         if finding is None and path.exists():
             shard = read_shard(path)
             first = first or shard
@@ -193,7 +193,7 @@ def _compactable(folder: Path, shard_bytes: int) -> list[list[ShardPart]]:
     """Return which shards to replace together."""
     batches: list[list[ShardPart]] = []
     groups: dict[tuple[str, tuple[tuple[str, str], ...]], list[ShardPart]] = defaultdict(list)
-    for part in FeatureStore(folder).read_from():
+    for part in FeatureStore(folder).shard_parts():
         if not len(part.kept):
             batches.append([part])
         elif part.shard.num_bytes < shard_bytes / 2 or not part.is_whole:
@@ -264,11 +264,11 @@ def _copy(shard: Shard, folder: Path) -> Path | None:
     target = folder / shard.path.name
     if target.exists():
         return None
-    if finding := look_through(shard.path):
+    if finding := find_damage(shard.path):
         raise UserError(f"{finding.message}; run vlalign-store repair {shard.path.parent} first")
-    with room_for(shard.num_bytes, folder), written_whole(target) as partial:
+    with disk_space_for(shard.num_bytes, folder), atomic_write(target) as partial:
         shutil.copyfile(shard.path, partial)
-        if look_through(partial):
+        if find_damage(partial):
             raise OSError("the data read back differ from what was written; check the disk")
     return target
 

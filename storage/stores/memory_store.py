@@ -9,7 +9,7 @@ from numpy.typing import DTypeLike
 from ..records import Profile, StoredVideo, VideoFeatures, Weights
 from ..shards.format import EXTRACTED, checksum
 from ..shards.write import check_storable, stored_columns
-from .store import Clip, Window, checksum_of_all, rows_of_clip
+from .store import ClipSpan, RowRange, checksum_of_all, rows_of_clip
 
 
 class MemoryStore:
@@ -104,34 +104,34 @@ class MemoryStore:
         """Return the rows of a video, or those that a clip of it touches (see ``Store.get``)."""
         return self.get_clips([(video_id, start_seconds, end_seconds)], dtype=dtype)[0]
 
-    def get_clips(self, clips: Sequence[Clip], *, dtype: DTypeLike | None = np.float32) -> list[VideoFeatures]:
+    def get_clips(self, clips: Sequence[ClipSpan], *, dtype: DTypeLike | None = np.float32) -> list[VideoFeatures]:
         """Return the rows of many clips, in the order of ``clips``. With ``dtype`` None, the features are read-only."""
-        windows = self.windows(clips)
+        ranges = self.row_ranges(clips)
         return [
-            self._record(window, features if dtype is None else features.astype(dtype))
-            for window, features in zip(windows, self.get_rows(windows), strict=True)
+            self._record(row_range, features if dtype is None else features.astype(dtype))
+            for row_range, features in zip(ranges, self.get_rows(ranges), strict=True)
         ]
 
-    def windows(self, clips: Sequence[Clip]) -> list[Window]:
+    def row_ranges(self, clips: Sequence[ClipSpan]) -> list[RowRange]:
         """Return the rows that each clip touches (``rows_of_clip``)."""
-        windows = []
+        ranges = []
         for video_id, start_seconds, end_seconds in clips:
             video = self._videos[video_id]
             part = rows_of_clip(video.start_seconds, video.end_seconds, start_seconds, end_seconds)
-            windows.append((video_id, part.start, part.stop))
-        return windows
+            ranges.append((video_id, part.start, part.stop))
+        return ranges
 
-    def get_rows(self, windows: Sequence[Window]) -> list[np.ndarray]:
-        """Return the features [T, D] of each window as they are stored: read-only views."""
+    def get_rows(self, ranges: Sequence[RowRange]) -> list[np.ndarray]:
+        """Return the features [T, D] of each range as they are stored: read-only views."""
         parts = []
-        for video_id, low, high in windows:
+        for video_id, low, high in ranges:
             part = self._videos[video_id].features[low:high]
             part.flags.writeable = False
             parts.append(part)
         return parts
 
-    def _record(self, window: Window, features: np.ndarray) -> VideoFeatures:
-        video_id, low, high = window
+    def _record(self, row_range: RowRange, features: np.ndarray) -> VideoFeatures:
+        video_id, low, high = row_range
         video = self._videos[video_id]
         return replace(
             video,

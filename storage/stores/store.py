@@ -9,9 +9,9 @@ from numpy.typing import DTypeLike
 
 from ..records import Profile, StoredVideo, VideoFeatures, Weights
 
-Clip = tuple[str, float | None, float | None]
+ClipSpan = tuple[str, float | None, float | None]
 """Video id, start and end in seconds. None: from the start of the video, to its end."""
-Window = tuple[str, int, int]
+RowRange = tuple[str, int, int]
 """Video id, first row, and the row after the last, counted within the video."""
 
 
@@ -141,14 +141,14 @@ class Store(Protocol):
         """
         ...
 
-    def get_clips(self, clips: Sequence[Clip], *, dtype: DTypeLike | None = np.float32) -> list[VideoFeatures]:
+    def get_clips(self, clips: Sequence[ClipSpan], *, dtype: DTypeLike | None = np.float32) -> list[VideoFeatures]:
         """Return the rows of many clips, in the order of ``clips``. With ``dtype`` None, the arrays are read-only."""
         ...
 
-    def windows(self, clips: Sequence[Clip]) -> list[Window]:
+    def row_ranges(self, clips: Sequence[ClipSpan]) -> list[RowRange]:
         """Return the rows that each clip touches (``rows_of_clip``), without reading features."""
         ...
 
-    def get_rows(self, windows: Sequence[Window]) -> list[np.ndarray]:
-        """Return the features [T, D] of each window in the type that they are stored in; the arrays are read-only."""
+    def get_rows(self, ranges: Sequence[RowRange]) -> list[np.ndarray]:
+        """Return the features [T, D] of each range in the type that they are stored in; the arrays are read-only."""
         ...

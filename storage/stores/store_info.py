@@ -64,7 +64,7 @@ class StoreInfo:
 
 def describe(store: FeatureStore) -> StoreInfo:
     """Return what a store holds and how it was made."""
-    tables = [part.videos for part in store.read_from()]
+    tables = [part.videos for part in store.shard_parts()]
     made_with: dict[str, set[str]] = defaultdict(set)
     for shard in store.shards:
         for name, version in shard.made_with.items():

@@ -14,13 +14,13 @@ from PIL import Image
 
 from ..common.errors import refuse_unreadable
 from ..common.terminal import warn
-from ..common.writing import check_folders, open_to_read, written_whole
+from ..common.writing import atomic_write, check_folders, open_to_read
 from ..shards.names import in_order, shard_path
 from ..untrusted.hdf5 import MAX_HEAP_BYTES, VlenReader, check_size, inner_dataset, new_hdf5
 
 THUMBNAIL_ROW = np.dtype([("video_id", h5py.string_dtype()), ("seconds", "f8"), ("source", h5py.string_dtype())])
 ROW_IN_FILE = np.dtype([("video_id", VlenReader.REFERENCE), ("seconds", "<f8"), ("source", VlenReader.REFERENCE)])
-MAX_PICTURES = 16
+MAX_THUMBNAILS = 16
 """Thumbnails of a video that are read. Extraction makes three, of at most 360 x 90 pixels."""
 MAX_SIDE_PX, MAX_JPEG_BYTES = 2048, 1 << 20
 MAX_TEXT_BYTES = 1 << 14
@@ -42,7 +42,7 @@ class Thumbnail:
 
 def write_thumbnails(folder: Path, thumbnails: list[Thumbnail]) -> None:
     """Write a shard of thumbnails."""
-    with written_whole(shard_path(folder)) as partial, new_hdf5(partial) as file:
+    with atomic_write(shard_path(folder)) as partial, new_hdf5(partial) as file:
         rows = [(thumbnail.video_id, thumbnail.seconds, thumbnail.source) for thumbnail in thumbnails]
         file.create_dataset("thumbnails", data=np.array(rows, dtype=THUMBNAIL_ROW))
         jpegs = file.create_dataset("jpegs", shape=len(thumbnails), dtype=h5py.vlen_dtype(np.uint8))
@@ -89,7 +89,7 @@ class ThumbnailStore:
         return self._sources.get(video_id)
 
     def get(self, video_id: str) -> list[Thumbnail]:
-        """Return the first ``MAX_PICTURES`` thumbnails of a video, in time order; none if it has none."""
+        """Return the first ``MAX_THUMBNAILS`` thumbnails of a video, in time order; none if it has none."""
         if video_id not in self._shards:
             return []
         path, indices = self._shards[video_id]
@@ -101,7 +101,7 @@ class ThumbnailStore:
                     shard.reader.value(shard.jpegs[index], MAX_HEAP_BYTES),
                     self._sources[video_id],
                 )
-                for index in indices[:MAX_PICTURES]
+                for index in indices[:MAX_THUMBNAILS]
             ]
         valid = [thumbnail for thumbnail in thumbnails if math.isfinite(thumbnail.seconds) and is_jpeg(thumbnail.jpeg)]
         if len(valid) < len(thumbnails) and path not in self._warned:

@@ -35,7 +35,7 @@ from vlalign.storage.captions.files import (
     write_captions_about,
 )
 from vlalign.storage.captions.word_vectors import WordVectors, write_word_vectors
-from vlalign.storage.common.process_pool import in_processes
+from vlalign.storage.common.process_pool import map_in_processes
 from vlalign.storage.common.system import available_cores
 from vlalign.storage.dataset.folder import DatasetFolder
 from vlalign.storage.profiles import PROFILES
@@ -174,7 +174,7 @@ def measure(folder: Path, millions: float, has_all: bool) -> None:
         print(f"{millions:g} million captions, {what}: {shown}", flush=True)
 
     began = time.time()
-    read_captions(dataset.captions, partial(in_processes, num_processes=available_cores()))
+    read_captions(dataset.captions, partial(map_in_processes, num_processes=available_cores()))
     print(f"{millions:g} million captions are written to be mapped: {time.time() - began:.1f} s", flush=True)
     show("clips are written", trained(dataset, SMALL))
     sizes = [path.stat().st_size for path in (dataset.captions / MAPPED_NAME, *dataset.pairs.iterdir())]

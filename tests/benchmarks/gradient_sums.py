@@ -16,7 +16,7 @@ from torch import nn
 sys.path[:0] = [str(Path(__file__).resolve().parents[1])]
 
 from helpers import paper_step
-from helpers.training import in_processes
+from helpers.training import map_in_processes
 from vlalign.train.distributed import Workers, join_workers
 from vlalign.train.loop import step
 from vlalign.train.loop.gradients import summed_gradients
@@ -65,4 +65,4 @@ def measure() -> None:
 
 
 if __name__ == "__main__":
-    in_processes(2, measure)
+    map_in_processes(2, measure)

@@ -51,7 +51,7 @@ from vlalign.storage.exchange.readers import source_videos
 from vlalign.storage.profiles import PROFILES
 from vlalign.storage.records import Caption, Weights
 from vlalign.storage.remote.links import linked_address, trusted_address
-from vlalign.storage.stores.maintenance import look_through
+from vlalign.storage.stores.maintenance import find_damage
 from vlalign.storage.stores.store_info import describe
 from vlalign.storage.stores.thumbnails import Thumbnail, ThumbnailStore, write_thumbnails
 
@@ -280,7 +280,7 @@ def _made_up(place: h5py.Group, name: str, chance: random.Random) -> None:
 
 
 def read_store(folder: Path, path: Path) -> None:
-    look_through(path)
+    find_damage(path)
     store = FeatureStore(folder)
     describe(store)
     for video_id in store.video_ids()[:8]:

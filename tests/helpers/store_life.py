@@ -11,7 +11,7 @@ import h5py
 import numpy as np
 from vlalign.storage import FeatureStore
 from vlalign.storage.shards.read import read_shard
-from vlalign.storage.stores import maintenance as care
+from vlalign.storage.stores import maintenance
 from vlalign.storage.stores.feature_store import shard_files
 
 from helpers.stores import DIMENSION, video, write
@@ -56,7 +56,7 @@ def read(folder, **how):
 
 
 def findings(folder):
-    return [finding.message for finding in care.verify(folder)]
+    return [finding.message for finding in maintenance.verify(folder)]
 
 
 def copies(folder):

@@ -158,7 +158,7 @@ def _one_process(rank: int, size: int, port: int, call: Callable[..., object], *
     call(*arguments)
 
 
-def in_processes(num_processes: int, call: Callable[..., object], *arguments: Any) -> None:
+def map_in_processes(num_processes: int, call: Callable[..., object], *arguments: Any) -> None:
     """Make a call in several processes, which can meet as under torchrun.
 
     They are forked: importing torch in each would take longer than all else.
@@ -197,7 +197,7 @@ def check_processes(
     out = folder / "out"
     out.mkdir()
     full = {case: (str(d.root), settings_of(dataset=d.name, **settings)) for case, (d, settings) in cases.items()}
-    in_processes(num_processes, save_gradients, full, str(out), kind)
+    map_in_processes(num_processes, save_gradients, full, str(out), kind)
     for case, (dataset, settings) in cases.items():
         single = trainer(dataset, folder / "single" / case, dataset=dataset.name, **settings)
         terms, expected = gradient(single)

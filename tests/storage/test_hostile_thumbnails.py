@@ -10,7 +10,7 @@ from helpers.stores import jpeg
 from vlalign.storage.common.errors import UserError
 from vlalign.storage.dataset.folder import DatasetFolder
 from vlalign.storage.stores.thumbnails import (
-    MAX_PICTURES,
+    MAX_THUMBNAILS,
     ROW_IN_FILE,
     THUMBNAIL_ROW,
     Thumbnail,
@@ -109,7 +109,7 @@ def test_a_picture_shared_by_a_million_rows_is_read_a_few_times(tmp_path):
 
     write(tmp_path / "1.h5", pictures, num_rows=100_000)
     signal.alarm(30)
-    assert len(ThumbnailStore(tmp_path).get("a")) <= MAX_PICTURES
+    assert len(ThumbnailStore(tmp_path).get("a")) <= MAX_THUMBNAILS
     signal.alarm(0)
 
 

@@ -103,7 +103,7 @@ def test_verify_and_repair(call, dataset):
     code, out, err = call("verify")
     assert (code, out, err) == (0, f"{folder}: 3 shards, every byte as it was written\n", "")
     first, second, _ = sorted(folder.iterdir())
-    shard = FeatureStore(folder).place("b")[0]
+    shard = FeatureStore(folder).locate("b")[0]
     flip(first, shard.offsets["features"] + 5 * 8 + 3)  # in the first row of b, which follows five of a
     flip(second, 300)
     code, out, err = call("verify")

@@ -72,11 +72,11 @@ class StoreContract:
 
     def test_gives_the_rows_of_windows_as_they_are_stored(self, store):
         clips = [("late", 3.0, 4.0), ("a", None, None), ("no rows", None, None), ("a", 50.0, None)]
-        windows = store.windows(clips)
+        windows = store.row_ranges(clips)
         assert windows == [("late", 1, 4), ("a", 0, 5), ("no rows", 0, 0), ("a", 5, 5)]
         for clip, rows in zip(store.get_clips(clips, dtype=None), store.get_rows(windows), strict=True):
             assert rows.dtype == clip.features.dtype and np.array_equal(rows, clip.features)
-        assert store.get_rows([]) == [] and store.windows([]) == []
+        assert store.get_rows([]) == [] and store.row_ranges([]) == []
 
     def test_stored_rows_cannot_be_changed(self, store):
         for rows in (store.get_rows([("a", 0, 2)])[0], store.get("a", dtype=None).features):

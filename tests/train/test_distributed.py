@@ -3,7 +3,7 @@
 import pytest
 import torch
 from helpers.toy import make_toy
-from helpers.training import at, in_processes
+from helpers.training import at, map_in_processes
 from vlalign.storage.common.files import read_jsonl
 from vlalign.train.cli.train import main as train_main
 from vlalign.train.distributed import Workers, join_workers
@@ -38,7 +38,7 @@ def _gather_all(folder: str) -> None:
 
 
 def test_what_is_gathered_is_what_one_process_has(tmp_path):
-    in_processes(2, _gather_all, str(tmp_path))
+    map_in_processes(2, _gather_all, str(tmp_path))
     of_ranks = [torch.load(tmp_path / str(rank), weights_only=True) for rank in (0, 1)]
     for split_name, split in SPLITS.items():
         for shape_name, shape in SHAPES.items():

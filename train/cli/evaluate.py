@@ -61,7 +61,7 @@ def _add_task_options(parser: Parser) -> None:
         for field in fields(task.settings_type):
             default = None if field.default is MISSING else field.default
             option = f"--{field.name.replace('_', '-')}"
-            parser.rarely([group.add_argument(option, default=default, **field.metadata)])
+            parser.hide_from_short_help([group.add_argument(option, default=default, **field.metadata)])
 
 
 def make_parser() -> Parser:
@@ -86,7 +86,7 @@ def make_parser() -> Parser:
     weights = parser.add_argument_group("weights of the fused score", "default: the run's")
     for name, meaning in WEIGHT_HELP.items():
         option = weights.add_argument(f"--{name}-weight", type=float, metavar="W", help=f"weight of {meaning}")
-        parser.rarely([option])
+        parser.hide_from_short_help([option])
     parser.add_argument("--device", default="auto", help=DEVICE_HELP)
     _add_task_options(parser)
     return parser

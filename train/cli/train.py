@@ -87,7 +87,7 @@ def add_setting(parser: Parser, group: argparse._ArgumentGroup, of: Field[Any], 
     else:
         action = group.add_argument(option, type=kind, metavar=kind.__name__.upper(), help=told)
     if of.name not in USUAL_SETTINGS:
-        parser.rarely([action])
+        parser.hide_from_short_help([action])
 
 
 def add_part_settings(parser: Parser) -> None:

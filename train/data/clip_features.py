@@ -71,7 +71,7 @@ class ClipFeatures:
         """Ask for the clips' rows without waiting for a disk; shards on another machine are fetched."""
         spans = [(clip.video_id, clip.start_seconds, clip.end_seconds) for clip in clips]
         for store in self.stores:
-            store.get_rows(store.windows(spans))  # arrays over files: nothing is copied
+            store.get_rows(store.row_ranges(spans))  # arrays over files: nothing is copied
 
     def timed_rows(self, clips: Sequence[Clip], max_rows: int) -> list[tuple[np.ndarray, np.ndarray]]:
         """Return the ``rows`` of each clip, and when each starts and ends [T, 2], in seconds."""

@@ -16,7 +16,7 @@ from ...storage.captions.table import CaptionTable, Texts
 from ...storage.common.errors import UserError
 from ...storage.common.problems import Problems
 from ...storage.common.progress import progress
-from ...storage.common.tensor_files import SUFFIX, GrowingTensors, KeptTensors, TensorWriter
+from ...storage.common.tensor_files import SUFFIX, CachedTensors, GrowingTensors, TensorWriter
 from ...storage.dataset.folder import DatasetFolder
 from ...storage.records import SPLITS
 from ...storage.stores.store import Store
@@ -91,7 +91,7 @@ class PairSource:
         key = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
         file_name = "-".join(filter(None, ("+".join(store.name for store in stores), name)))
         path = self.dataset.pairs / f"{file_name}{SUFFIX}"
-        tensors = KeptTensors(path, TYPES, FORMAT, key, lambda writer: _write(writer, make())).open()
+        tensors = CachedTensors(path, TYPES, FORMAT, key, lambda writer: _write(writer, make())).open()
         pairs = {split: _pairs(tensors, split, captions) for split in SPLITS}
         counts = int(tensors["num_usable"][0]), int(tensors["num_silent"][0])
         without_rows = {cause: tensors[cause] for cause in NO_ROWS}

@@ -13,7 +13,7 @@ from ...storage.captions.files import read_captions_about
 from ...storage.captions.word_vectors import WordVectors, read_word_vectors
 from ...storage.common.errors import SettingError, refuse_unreadable
 from ...storage.common.progress import progress
-from ...storage.common.tensor_files import SUFFIX, KeptTensors, TensorWriter
+from ...storage.common.tensor_files import SUFFIX, CachedTensors, TensorWriter
 from ...storage.common.terminal import say
 from ...storage.dataset.folder import DatasetFolder
 from ...storage.untrusted.limits import FORMAT_ERRORS
@@ -83,7 +83,7 @@ def density_weights(
         writer.append(NAME, _probability(features, vectors, pairs, num_neighbors, num_parts))
         return None
 
-    kept = KeptTensors(path, {NAME: ("F32", 1)}, FORMAT, key, make)
+    kept = CachedTensors(path, {NAME: ("F32", 1)}, FORMAT, key, make)
     if workers.first:
         kept.open()
     workers.wait()

@@ -10,7 +10,7 @@ from typing import Any
 
 from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
 
-from ...storage.common.device import without_memory
+from ...storage.common.device import on_meta_device
 from ...storage.common.files import read_object
 from ...storage.common.terminal import one_line, say
 from ...storage.hub.loading import new_network
@@ -105,7 +105,7 @@ def read_encoder(folder: Path, shapes: dict[str, tuple[int, ...]]) -> PreTrained
         config = plain_config(about)
         if max(getattr(config, name, 0) or 0 for name in LAYERS) > len(shapes):
             raise ValueError("it has more layers than the run's weights")
-        with without_memory():
+        with on_meta_device():
             expected = {name: tuple(value.shape) for name, value in make_encoder(config).state_dict().items()}
         if wrong := difference(expected, shapes):
             raise ValueError(f"it does not match the run's weights, {wrong}")

@@ -211,9 +211,9 @@ def _device_title(name: str) -> str:
     has_no_gpu = sys.platform == "linux" and not any(Path("/dev", file).exists() for file in GPU_FILES)
     if name == "cpu" or (name == "auto" and has_no_gpu and not is_loaded):
         return "cpu"
-    from ...storage.common.device import find_device, title_of
+    from ...storage.common.device import device_title, find_device
 
-    return title_of(find_device(name))
+    return device_title(find_device(name))
 
 
 def _find_dataset(names: _Names, run_folder: Path, config: TrainConfig) -> tuple[DatasetFolder, Path]:

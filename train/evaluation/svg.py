@@ -9,8 +9,8 @@ import io
 from collections.abc import Callable
 from typing import TYPE_CHECKING, ParamSpec
 
-from ...storage.common.matplotlib_settings import own_settings
-from ...storage.common.packages import what_is_missing
+from ...storage.common.matplotlib_settings import default_settings
+from ...storage.common.packages import missing_package_message
 from ...storage.common.terminal import note_once
 
 if TYPE_CHECKING:
@@ -28,10 +28,10 @@ def with_plain_texts(draw: Callable[P, str]) -> Callable[P, str]:
     @functools.wraps(draw)
     def drawn(*args: P.args, **kwargs: P.kwargs) -> str:
         try:
-            with own_settings():
+            with default_settings():
                 return draw(*args, **kwargs)
         except ModuleNotFoundError as error:
-            note_once("note: " + (line := f"no figures: {what_is_missing(error)}"))
+            note_once("note: " + (line := f"no figures: {missing_package_message(error)}"))
             return f"<p>{html.escape(line)}</p>"
 
     return drawn

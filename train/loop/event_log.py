@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from ...storage.common.errors import UserError
 from ...storage.common.files import write_text
-from ...storage.common.packages import what_is_missing
+from ...storage.common.packages import missing_package_message
 from ...storage.common.terminal import say
-from ...storage.common.writing import make_folder, open_own, open_to_read
+from ...storage.common.writing import make_folder, open_to_read, open_to_write
 from ..run_file_names import EVENTS_FILE, TENSORBOARD_FOLDER
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def _open_board(folder: Path, step: int) -> "SummaryWriter | None":
     try:
         from torch.utils.tensorboard import SummaryWriter  # takes a second to import
     except ModuleNotFoundError as error:
-        if missing := what_is_missing(error):
+        if missing := missing_package_message(error):
             say(f"note: no curves for TensorBoard: {missing}")
             return None
         raise
@@ -64,4 +64,4 @@ def _open_events(path: Path, step: int) -> TextIO:
         with open_to_read(path, encoding="utf-8") as file:
             lines = file.readlines()[:step]
     write_text(path, "".join(lines))
-    return open_own(path, "a", encoding="utf-8")
+    return open_to_write(path, "a", encoding="utf-8")

@@ -15,11 +15,11 @@ from typing import Any
 
 from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage]: it is public
 
-from ...storage.common.child_process import STOP_SECONDS, Child, ChildCrashed, Ended, ready_of, run_child
-from ...storage.common.device import AUTO, devices_named
+from ...storage.common.child_process import STOP_SECONDS, Child, ChildCrashed, Ended, run_child, wait_for_any
+from ...storage.common.device import AUTO, parse_devices
 from ...storage.common.errors import SettingError
 from ...storage.common.problems import Problems
-from ...storage.common.progress import Progress, report_progress_to, tell
+from ...storage.common.progress import Progress, report_progress, report_progress_to
 from ...storage.common.signals import keeping, uninterrupted
 from ...storage.common.system import available_cores
 from ...storage.dataset.folder import DatasetFolder
@@ -61,14 +61,14 @@ class TrainingJob:
 
 
 def devices_sharing(names: str, batch_size: int) -> list[str]:
-    """Return the names of the devices that train; ``names`` as for ``devices_named``.
+    """Return the names of the devices that train; ``names`` as for ``parse_devices``.
 
     Of all GPUs, as many are used as share a batch evenly.
 
     Raises:
         SettingError: The devices are of several kinds.
     """
-    devices = devices_named(names)
+    devices = parse_devices(names)
     if len({name.partition(":")[0] for name in devices}) > 1:
         raise SettingError("device", names, "devices that train together are of one kind: all cuda, or all cpu")
     if names != AUTO:
@@ -117,18 +117,18 @@ def meeting_environment(rank: int, size: int, port: int) -> dict[str, str]:
 def _follow(children: Sequence[Child], problems: Problems) -> None:
     running = list(children)
     while running:
-        for child in ready_of(running):
+        for child in wait_for_any(running):
             try:
                 message = child.receive()
             except ChildCrashed:
                 for other in children:
                     if (other.process.poll() or 0) < 0:  # this one only lost the connection to it
-                        raise other.gone() from None
+                        raise other.exit_error() from None
                 raise
             if isinstance(message, Ended):
                 running.remove(child)
             elif isinstance(message, Progress):
-                tell(message)
+                report_progress(message)
             elif isinstance(message, _Problem):
                 problems.add(message.text)
 

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from ...storage.captions.idf import read_idf
-from ...storage.common.device import memory_used, title_of
+from ...storage.common.device import device_title, memory_used
 from ...storage.common.errors import UserError
 from ...storage.common.files import write_json
 from ...storage.common.problems import Problems
@@ -295,7 +295,7 @@ class Trainer:
             "seconds": round(seconds, 1),
             "waited_share": round(waited_share, 3),
             "left_out": self.problems.count,
-            "device": title_of(self.device),
+            "device": device_title(self.device),
             "num_processes": self.workers.size,
             "num_threads": torch.get_num_threads(),  # the last digits of sums depend on it
         }

@@ -10,9 +10,9 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save
 
 from ...storage.captions.idf import read_idf
-from ...storage.common.device import find_device, without_memory
+from ...storage.common.device import find_device, on_meta_device
 from ...storage.common.errors import SettingError, UserError
-from ...storage.common.writing import written_whole
+from ...storage.common.writing import atomic_write
 from ...storage.dataset.folder import DatasetFolder
 from ..data.clip_features import ClipFeatures
 from ..data.order import ORDERS, KeyedOrder, StoredOrder
@@ -71,7 +71,7 @@ def save_model(folder: Path, model: PairModel, *, last: bool = False) -> None:
 
 
 def _write(path: Path, tensors: dict[str, torch.Tensor], metadata: dict[str, str] | None = None) -> None:
-    with written_whole(path) as partial:
+    with atomic_write(path) as partial:
         partial.write_bytes(save({name: value.contiguous() for name, value in tensors.items()}, metadata))
 
 
@@ -265,7 +265,7 @@ def check_model(path: Path, config: TrainConfig, plan: ModelPlan) -> None:
     with refusing(path):
         if max(config.num_video_layers, config.num_fusion_layers) > len(shapes):
             raise ValueError("the run's settings have more layers")
-        with without_memory():
+        with on_meta_device():
             model = make_model(config, plan)
         if wrong := difference({name: tuple(value.shape) for name, value in model.state_dict().items()}, shapes):
             raise ValueError(f"not the run's model, {wrong}")

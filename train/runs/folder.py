@@ -12,7 +12,7 @@ from typing import Any, TypedDict
 from ...storage.captions.files import read_captions_about
 from ...storage.common.errors import SettingError, UserError
 from ...storage.common.files import check_regular, read_json, write_json
-from ...storage.common.locks import only_process_in
+from ...storage.common.locks import folder_lock
 from ...storage.common.packages import package_version
 from ...storage.common.terminal import one_line, say
 from ...storage.common.validation import is_text
@@ -275,4 +275,4 @@ def training_in(folder: Path, todo: str = "or pass another --run-name NAME") -> 
     Raises:
         UserError: Another process trains there; the message names it.
     """
-    return only_process_in(folder / LOCK_FILE, "trains", todo)
+    return folder_lock(folder / LOCK_FILE, "trains", todo)

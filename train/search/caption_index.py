@@ -16,7 +16,7 @@ from ...storage.common.errors import refuse_unreadable
 from ...storage.common.files import check_regular
 from ...storage.common.progress import progress
 from ...storage.common.terminal import number_of, say
-from ...storage.common.writing import written_whole
+from ...storage.common.writing import atomic_write
 from ...storage.dataset.folder import DatasetFolder
 from ..data.clips import Clip
 from .codes import AnyScan
@@ -147,7 +147,7 @@ def open_said(dataset: DatasetFolder) -> SaidIndex | None:
         index = SaidIndex(path)
         if index.made_from() == made_from:
             return index
-    with written_whole(path) as partial:
+    with atomic_write(path) as partial:
         _write(partial, made_from, progress(parts, total=len(parts), what="reading captions", unit="files"))
     return SaidIndex(path)
 

@@ -119,7 +119,7 @@ def unit(vectors: np.ndarray) -> np.ndarray:
 
 def stores_checksum(stores: Sequence[FeatureStore], video_id: str) -> int:
     """Return one checksum of a video's rows in several stores."""
-    parts = b"".join(int(store.place(video_id)[1]["checksum"]).to_bytes(8, "little", signed=True) for store in stores)
+    parts = b"".join(int(store.locate(video_id)[1]["checksum"]).to_bytes(8, "little", signed=True) for store in stores)
     return int.from_bytes(hashlib.sha256(parts).digest()[:8], "little") >> 1
 
 

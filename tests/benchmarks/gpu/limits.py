@@ -21,7 +21,7 @@ sys.path[:0] = [str(Path(__file__).resolve().parents[2])]
 
 from helpers.gpu_counts import VIEWS
 from vlalign.extract.models import MODELS
-from vlalign.storage.common.device import without_memory
+from vlalign.storage.common.device import on_meta_device
 from vlalign.storage.profiles import PROFILES
 
 GPUS = {  # dense TFLOP/s in TF32 and bf16, GB/s
@@ -55,7 +55,7 @@ class _Traffic(TorchDispatchMode):
 def measure(name: str, dtype: torch.dtype) -> tuple[float, float, int]:
     """Return FLOPs and bytes of a window, and operators of a batch."""
     profile, kind = PROFILES[name], MODELS[name]
-    with without_memory():
+    with on_meta_device():
         network = kind().eval().requires_grad_(False)
     network.fold().to(dtype)
     batch = kind.batch_sizes["cuda"]

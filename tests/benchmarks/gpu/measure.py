@@ -33,7 +33,7 @@ from torch import Tensor
 from vlalign.extract import load_extractor
 from vlalign.extract.extractor import DTYPES, Extractor
 from vlalign.extract.models import MODELS
-from vlalign.storage.common.device import title_of
+from vlalign.storage.common.device import device_title
 from vlalign.train.distributed import Workers
 from vlalign.train.loop.prefetch import InputsAhead
 from vlalign.train.loop.step import backward
@@ -128,7 +128,7 @@ class Alone(Part):
 
 def part_of_limit(name: str, dtype: torch.dtype, rate: float) -> str:
     """Return what part of the limit of this GPU (``limits.py``) a network reaches."""
-    gpu = gpu_of(title_of(CUDA))
+    gpu = gpu_of(device_title(CUDA))
     if gpu is None:
         return "-"
     counted_in = torch.float32 if dtype == torch.float32 else torch.bfloat16

@@ -36,7 +36,7 @@ def check_features(dataset: DatasetFolder, made: SyntheticDataset) -> str:
         columns = rows_of(video)
         _expect(
             f"checksum of {video.video_id}",
-            int(store.place(video.video_id)[1]["checksum"]),
+            int(store.locate(video.video_id)[1]["checksum"]),
             checksum([columns[name] for name in COLUMNS]),
         )
     _expect("damaged shards", len(verify(store.folder)), 0)

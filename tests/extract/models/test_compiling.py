@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch._dynamo.utils import counters
 from vlalign.extract.models import MODELS
-from vlalign.storage.common.device import without_memory
+from vlalign.storage.common.device import on_meta_device
 from vlalign.storage.profiles import PROFILES
 
 
@@ -17,7 +17,7 @@ from vlalign.storage.profiles import PROFILES
 def test_a_network_is_compiled_once_and_in_one_piece(name):
     profile = PROFILES[name]
     sizes = [(224, 224), (224, 224)] if profile.crop_px else [(224, 298), (398, 224)]
-    with without_memory():
+    with on_meta_device():
         network = MODELS[name]().eval().requires_grad_(False)
     network.fold()
     torch._dynamo.reset()

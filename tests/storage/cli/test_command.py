@@ -10,7 +10,7 @@ from vlalign.storage.cli.parser import command_parser
 from vlalign.storage.cli.store import main as store
 from vlalign.storage.common.errors import UserError
 from vlalign.storage.common.files import (
-    written_whole,
+    atomic_write,
 )
 from vlalign.train.cli.train import main as train
 
@@ -96,7 +96,7 @@ def test_a_misspelt_option_is_one_line_with_the_nearest_option(capsys, main, arg
 
 
 def fill(path) -> None:
-    with written_whole(path) as partial:
+    with atomic_write(path) as partial:
         partial.symlink_to("/dev/full")
         partial.write_text("x")
 

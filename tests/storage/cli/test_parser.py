@@ -28,7 +28,7 @@ def parser():
     parser.add_argument("--slow", action="store_true")
     parser.add_argument("--fast", action=argparse.BooleanOptionalAction, default=None)
     group = parser.add_argument_group("rare things", "which few need")
-    parser.rarely([group.add_argument("--num-steps", type=int, help="steps of the work")])
+    parser.hide_from_short_help([group.add_argument("--num-steps", type=int, help="steps of the work")])
     return parser
 
 

@@ -9,6 +9,7 @@ from vlalign.storage.common import files
 from vlalign.storage.common.errors import UserError
 from vlalign.storage.common.files import (
     IDENTITY_BYTES,
+    atomic_write,
     file_identity,
     read_json,
     read_jsonl,
@@ -16,7 +17,6 @@ from vlalign.storage.common.files import (
     write_json,
     write_jsonl,
     write_text,
-    written_whole,
 )
 from vlalign.storage.common.progress import report_progress_to
 
@@ -41,7 +41,7 @@ def test_written_whole_puts_the_file_in_place_at_the_end(tmp_path, before):
     path = tmp_path / "new" / "folder" / "file.txt"
     if before is not None:
         write_text(path, before)
-    with written_whole(path) as partial:
+    with atomic_write(path) as partial:
         partial.write_text("new")
         assert partial.parent.samefile(path.parent)  # a rename across file systems would not be whole
         assert partial.suffix == ".partial" and partial.name.startswith(".")
@@ -56,7 +56,7 @@ def test_written_whole_keeps_what_was_there_when_its_body_raises(tmp_path, error
     path = tmp_path / "file.txt"
     if before is not None:
         path.write_text(before)
-    with pytest.raises(error), written_whole(path) as partial:
+    with pytest.raises(error), atomic_write(path) as partial:
         partial.write_text("half")
         raise error
     assert {p.name: p.read_text() for p in tmp_path.iterdir()} == ({} if before is None else {"file.txt": before})
@@ -64,16 +64,16 @@ def test_written_whole_keeps_what_was_there_when_its_body_raises(tmp_path, error
 
 def test_a_body_that_writes_nothing_is_an_error(tmp_path):
     (tmp_path / "file.txt").write_text("old")
-    with pytest.raises(FileNotFoundError), written_whole(tmp_path / "file.txt"):
+    with pytest.raises(FileNotFoundError), atomic_write(tmp_path / "file.txt"):
         pass
     assert (tmp_path / "file.txt").read_text() == "old"
 
 
 def test_two_writers_at_once_do_not_share_a_partial(tmp_path):
     path = tmp_path / "file.txt"
-    with written_whole(path) as first:
+    with atomic_write(path) as first:
         first.write_text("first")
-        with written_whole(path) as second:
+        with atomic_write(path) as second:
             second.write_text("second")
         assert path.read_text() == "second"
     assert path.read_text() == "first"

@@ -40,11 +40,11 @@ it comes later."""
 POOL = (
     EMPTY_ENTRIES
     + """
-from vlalign.storage.common.process_pool import in_processes
+from vlalign.storage.common.process_pool import map_in_processes
 import on_purpose
 
 if __name__ == "__main__":
-    print(list(in_processes(on_purpose.double, range(4), num_processes=2, doing="doubling")))
+    print(list(map_in_processes(on_purpose.double, range(4), num_processes=2, doing="doubling")))
 """
 )
 CHILD = (

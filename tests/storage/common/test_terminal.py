@@ -9,7 +9,7 @@ from vlalign.storage import VideoFeatures, Weights, write_shard
 from vlalign.storage.cli.store import main as store_main
 from vlalign.storage.common.problems import Problems
 from vlalign.storage.common.progress import progress
-from vlalign.storage.common.terminal import harmless, say
+from vlalign.storage.common.terminal import escape_controls, say
 from vlalign.storage.profiles import PROFILES
 
 OBEYED = {
@@ -26,7 +26,7 @@ OBEYED = {
 
 @pytest.mark.parametrize("text, shown", OBEYED.values(), ids=OBEYED)
 def test_control_characters_are_escaped(text, shown):
-    assert harmless(text) == shown
+    assert escape_controls(text) == shown
     shown.encode()
 
 

@@ -8,15 +8,15 @@ import pytest
 from helpers.needs import SYSTEM, skip_without
 from vlalign.storage.common.errors import UserError
 from vlalign.storage.common.writing import (
+    atomic_write,
     check_folders,
     guard,
     make_folder,
     move,
-    open_own,
+    open_to_write,
     remove_empty_folder,
     remove_file,
     remove_tree,
-    written_whole,
 )
 from vlalign.storage.dataset.folder import DatasetFolder
 from vlalign.storage.dataset.trusted_folders import allow_folder
@@ -45,12 +45,12 @@ def contents(folder: Path) -> dict[str, str | None]:
 
 
 def write_whole(path: Path) -> None:
-    with written_whole(path) as unfinished:
+    with atomic_write(path) as unfinished:
         unfinished.write_text("new")
 
 
 def append(path: Path) -> None:
-    with open_own(path, "a") as file:
+    with open_to_write(path, "a") as file:
         file.write("new")
 
 
@@ -124,7 +124,7 @@ def test_a_folder_that_is_guarded_without_a_judge_keeps_what_is_written(tmp_path
 def test_a_folder_that_becomes_a_link_while_a_file_is_written_leads_nowhere(dataset, home):
     before = contents(home)
     folder = dataset.runs / "r"
-    with written_whole(folder / "file") as unfinished:
+    with atomic_write(folder / "file") as unfinished:
         folder.rename(dataset.runs / "kept")
         folder.symlink_to(home)
         unfinished.write_text("new")

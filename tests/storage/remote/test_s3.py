@@ -29,7 +29,7 @@ from vlalign.storage.remote import file_systems as opening
 from vlalign.storage.remote import files
 from vlalign.storage.remote import store as module
 from vlalign.storage.remote.store import RemoteStore, is_stub, link_store
-from vlalign.storage.stores import maintenance as care
+from vlalign.storage.stores import maintenance
 from vlalign.train.cli.train import main as train_main
 
 ADDRESS = "s3://films/all"
@@ -207,7 +207,7 @@ def test_what_was_extracted_is_kept_if_the_bucket_fails_in_the_middle(
     sent = [key.rpartition("/")[2] for key in s3.keys("films")]
     assert set(kept) <= set(sent) and not list((store / module.OUTGOING).glob("*.h5"))
     assert sum(len(shard.videos) for shard in FeatureStore(store).shards) == 5
-    assert care.verify(store) == []
+    assert maintenance.verify(store) == []
 
 
 REFUSED_VIDEOS = {
@@ -261,7 +261,7 @@ def test_a_shard_is_kept_here_until_the_bucket_has_the_same_bytes(tmp_path, s3, 
     assert store_main(call) == 1 and kept.read_bytes() == content, "what is there is not replaced"
     S3FileSystem().rm_file(f"films/all/s3d/{shard.name}")
     assert store_main(call) == 0 and not kept.exists()
-    assert shard.read_bytes() == content and care.verify(store) == []
+    assert shard.read_bytes() == content and maintenance.verify(store) == []
 
 
 @pytest.mark.parametrize("has_checksum", [True, False])
@@ -360,7 +360,7 @@ def survive(
             assert before <= now
             before, unsent = now, unsent + bool(list((folder / module.OUTGOING).glob("*.h5")))
         assert_same(folder, expected)
-        assert care.verify(folder) == [] and not list((folder / module.OUTGOING).glob("*.h5"))
+        assert maintenance.verify(folder) == [] and not list((folder / module.OUTGOING).glob("*.h5"))
         assert sum(len(shard.videos) for shard in FeatureStore(folder).shards) == len(FeatureStore(expected))
     print(f"{kills} kills in {rounds} rounds; {unsent} of them left a shard that was not sent")
 

@@ -22,7 +22,7 @@ from vlalign.storage.remote import files
 from vlalign.storage.remote import http_client as web
 from vlalign.storage.remote import store as module
 from vlalign.storage.remote.store import is_stub, link_store
-from vlalign.storage.stores import maintenance as care
+from vlalign.storage.stores import maintenance
 from vlalign.train.data.clip_features import ClipFeatures
 from vlalign.train.data.clips import Clip
 
@@ -149,7 +149,7 @@ def test_opening_a_remote_store_sees_new_and_removed_shards(tmp_path, there):
     FeatureStore(here).get("video0")
     put(there, 6)
     assert "video6" in FeatureStore(here)
-    care.remove(there, ["video0", "video2"])
+    maintenance.remove(there, ["video0", "video2"])
     assert "video0" not in FeatureStore(here), "though its shard was whole here"
     assert_same(FeatureStore(here), FeatureStore(there))
     before = {path.name for path in here.glob("*.h5")}
@@ -161,7 +161,7 @@ def test_an_open_store_survives_compaction_at_the_remote(tmp_path, there):
     here = tmp_path / "here"
     link_store(here, there.as_uri())
     store = FeatureStore(here)
-    care.remove(there, ["video0"])
+    maintenance.remove(there, ["video0"])
     np.testing.assert_array_equal(store.get("video1").features, FeatureStore(there).get("video1").features)
     for path in there.glob("*.h5"):
         path.unlink()

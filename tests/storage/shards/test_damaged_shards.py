@@ -33,7 +33,7 @@ from vlalign.storage.common.errors import UserError
 from vlalign.storage.shards.format import COLUMNS
 from vlalign.storage.shards.names import shard_path
 from vlalign.storage.shards.read import read_shard
-from vlalign.storage.stores import maintenance as care
+from vlalign.storage.stores import maintenance
 from vlalign.storage.stores.feature_store import shard_files
 
 
@@ -112,7 +112,7 @@ def test_repair_drops_only_the_damaged_video_and_extraction_restores_it(tmp_path
     flip(damaged, offset_of(damaged, "v6", column))
     [message] = findings(folder)
     assert message == f"{damaged}: the rows of 1 of its 4 videos are damaged: v6"
-    [repaired] = care.repair(folder)
+    [repaired] = maintenance.repair(folder)
     assert repaired.path == damaged and "3 videos kept, 1 dropped" in repaired.message
     assert read(folder) == contents(v for v in videos if v.video_id != "v6") and not findings(folder)
     log.unlink()
@@ -130,7 +130,9 @@ def test_repair_drops_a_shard_whose_index_is_unreadable(tmp_path, where):
     content = path.read_bytes()
     flip(path, {"first line": 3, "block": 300, "index": content.index(b"lost", PAGE)}[where])
     assert len(findings(tmp_path)) == 1
-    assert [repaired.message for repaired in care.repair(tmp_path)] == [f"{path}: not readable, dropped as a whole"]
+    assert [repaired.message for repaired in maintenance.repair(tmp_path)] == [
+        f"{path}: not readable, dropped as a whole"
+    ]
     assert read(tmp_path) == contents(good) and not findings(tmp_path)
 
 
@@ -140,7 +142,7 @@ def test_damage_to_hdf5_metadata_is_repaired_without_loss(tmp_path):
     flip(path, read_shard(path).first_byte + 10)
     [message] = findings(tmp_path)
     assert "HDF5's own records" in message and read(tmp_path) == contents(videos)
-    care.repair(tmp_path)
+    maintenance.repair(tmp_path)
     assert not findings(tmp_path) and read(tmp_path) == contents(videos) and not path.exists()
     [path] = shard_files(tmp_path)
     assert through_h5py(path)["videos"][1] == (4,)
@@ -155,7 +157,7 @@ def test_repair_ignores_files_that_are_not_of_the_store(tmp_path):
     put(other_schema, other_schema.read_bytes().replace(b"schema 1,", b"schema 2,", 1))
     other_profile = write(tmp_path, make("c"), profile=replace(PROFILE, fps=16))
     others = {path: path.read_bytes() for path in (foreign, other_schema, other_profile)}
-    done = {repaired.path: repaired.message for repaired in care.repair(tmp_path)}
+    done = {repaired.path: repaired.message for repaired in maintenance.repair(tmp_path)}
     assert done.keys() == others.keys() and all("left alone" in what for what in done.values())
     assert {path: path.read_bytes() for path in others} == others
     for path in others:
@@ -169,8 +171,8 @@ def test_repair_removes_unfinished_files_older_than_an_hour(tmp_path):
         path = tmp_path / f".{seconds}.h5.1-abc.partial"
         path.write_bytes(b"half")
         os.utime(path, (time.time() - seconds,) * 2)
-    assert care.unfinished(tmp_path) == [path]
-    care.repair(tmp_path)
+    assert maintenance.unfinished(tmp_path) == [path]
+    maintenance.repair(tmp_path)
     assert [p.name for p in leftovers(tmp_path)] == [".3500.h5.1-abc.partial"]
     assert read(tmp_path) == contents([make("a")])
 
@@ -178,7 +180,7 @@ def test_repair_removes_unfinished_files_older_than_an_hour(tmp_path):
 def test_files_being_written_are_not_called_unfinished(tmp_path):
     child = start(lambda: [write(tmp_path, make(f"v{n}")) for n in range(150)])
     while (at_its_end := ended(child, wait=False)) is None:
-        assert care.unfinished(tmp_path) == [], "they are being written"
+        assert maintenance.unfinished(tmp_path) == [], "they are being written"
     assert at_its_end and len(read(tmp_path)) == 150
 
 
@@ -205,5 +207,5 @@ def test_repair_keeps_shards_with_temporary_read_errors(tmp_path, where):
     path = shard_path(tmp_path)
     path.symlink_to("/nowhere" if "link" in where else "/proc/self/mem")  # reading that gives EIO
     with contextlib.suppress(OSError, UserError):
-        care.repair(tmp_path)
+        maintenance.repair(tmp_path)
     assert path.is_symlink()

@@ -37,7 +37,7 @@ from vlalign.storage.records import StoredVideo
 from vlalign.storage.shards.format import Provenance, checksum
 from vlalign.storage.shards.names import shard_path
 from vlalign.storage.shards.write import VideoRows, make_index, stored_columns, write_rows
-from vlalign.storage.stores import maintenance as care
+from vlalign.storage.stores import maintenance
 from vlalign.storage.stores.feature_store import shard_files
 
 
@@ -158,9 +158,9 @@ def test_maintenance_on_a_full_disk_loses_nothing(disk, tmp_path, what):
     write(tmp_path / "other", make("new", 3000))
     latest = read(folder)
     calls = {
-        "compact": lambda: care.compact(folder),
-        "merge": lambda: care.merge([tmp_path / "other"], folder),
-        "remove": lambda: care.remove(folder, ["v1"]),
+        "compact": lambda: maintenance.compact(folder),
+        "merge": lambda: maintenance.merge([tmp_path / "other"], folder),
+        "remove": lambda: maintenance.remove(folder, ["v1"]),
     }
     leave(disk, 0)
     failed = in_forked_child(calls[what])
@@ -181,9 +181,9 @@ def test_a_folder_that_cannot_be_written(disk):
     calls = [
         partial(write, folder, make("c")),
         partial(write, disk / "new", make("c")),
-        partial(care.remove, folder, ["b"]),
+        partial(maintenance.remove, folder, ["b"]),
     ]
-    for call in [*calls, lambda: care.compact(folder)]:
+    for call in [*calls, lambda: maintenance.compact(folder)]:
         with pytest.raises(OSError) as refused:
             call()
         assert str(disk) in str(refused.value) and refused.value.errno in (None, errno.EROFS)
@@ -285,4 +285,4 @@ def test_a_merge_on_a_full_disk_names_the_bytes_needed(disk, tmp_path):
     write(disk / "s3d", make("a"))
     write(tmp_path / "other", make("b", 3000))
     leave(disk, PAGE)
-    says_what_is_needed(in_forked_child(lambda: care.merge([tmp_path / "other"], disk / "s3d")), disk / "s3d")
+    says_what_is_needed(in_forked_child(lambda: maintenance.merge([tmp_path / "other"], disk / "s3d")), disk / "s3d")

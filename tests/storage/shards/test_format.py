@@ -15,7 +15,7 @@ import vlalign.storage.shards.format as shard_format
 from helpers.stores import DIMENSION, PROFILE, in_forked_child, video, write
 from vlalign.storage import FeatureStore
 from vlalign.storage.common.errors import UserError
-from vlalign.storage.common.files import written_whole
+from vlalign.storage.common.files import atomic_write
 from vlalign.storage.records import Weights
 from vlalign.storage.shards.format import FIRST_LINE, Provenance, rest_crc32
 from vlalign.storage.stores.thumbnails import Thumbnail, write_thumbnails
@@ -199,7 +199,7 @@ def test_a_folder_holds_shards_and_nothing_else_after_writing(tmp_path):
 
 def test_files_of_a_killed_writer_are_ignored(tmp_path):
     def killed_while_writing():
-        with written_whole(tmp_path / "9-later.h5") as partial:
+        with atomic_write(tmp_path / "9-later.h5") as partial:
             partial.write_bytes(b"half a shard")
             os.kill(os.getpid(), signal.SIGKILL)
 

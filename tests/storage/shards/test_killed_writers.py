@@ -23,7 +23,7 @@ from helpers.store_life import (
     start,
 )
 from vlalign.storage import FeatureStore
-from vlalign.storage.stores import maintenance as care
+from vlalign.storage.stores import maintenance
 
 
 @pytest.mark.parametrize("num_kills", [20, pytest.param(200, marks=pytest.mark.slow)])
@@ -77,5 +77,5 @@ def test_writers_at_once_of_which_one_is_killed(tmp_path, writers):
     assert len(video_ids) == len(set(video_ids)) == len(whole)
     found = copies(folder)
     assert {found[v.video_id] for videos in own for v in videos} == {1}
-    care.compact(folder)
+    maintenance.compact(folder)
     assert read(folder) == whole and set(copies(folder).values()) == {1}

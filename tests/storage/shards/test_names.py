@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from vlalign.storage import FeatureStore
 from vlalign.storage.cli.store import main
 from vlalign.storage.shards.names import AHEAD_NS, in_order, shard_path, stamp_of, written_at_ns
-from vlalign.storage.stores import maintenance as care
+from vlalign.storage.stores import maintenance
 from vlalign.storage.stores.thumbnails import Thumbnail, ThumbnailStore, write_thumbnails
 
 DAY_NS = 24 * 3600 * 10**9
@@ -45,7 +45,7 @@ def test_compacted_shards_keep_the_oldest_position(tmp_path, capsys):
     for number, name in enumerate(IMPOSSIBLE[:4]):
         write(tmp_path / "made", video("a", 3, base=100 * number), video(f"b{number}", 1)).rename(tmp_path / name)
     before = FeatureStore(tmp_path).get("a").features[0, 0]
-    assert care.remove(tmp_path, ["b0", "b1", "b2", "b3"]) == []
+    assert maintenance.remove(tmp_path, ["b0", "b1", "b2", "b3"]) == []
     assert FeatureStore(tmp_path).get("a").features[0, 0] == before
     write(tmp_path, video("a", 3, base=7))
     assert FeatureStore(tmp_path).get("a").features[0, 0] == 7

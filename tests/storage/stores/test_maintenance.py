@@ -31,26 +31,26 @@ from vlalign.storage import FeatureStore, Weights, write_shard
 from vlalign.storage.common.errors import UserError
 from vlalign.storage.common.progress import Progress
 from vlalign.storage.shards.read import read_shard
-from vlalign.storage.stores import maintenance as care
+from vlalign.storage.stores import maintenance
 from vlalign.storage.stores.feature_store import shard_files
 
 
-@pytest.mark.parametrize(("shard_bytes", "most_shards"), [(1, 8), (50_000, 6), (care.COMPACT_BYTES, 2)])
+@pytest.mark.parametrize(("shard_bytes", "most_shards"), [(1, 8), (50_000, 6), (maintenance.COMPACT_BYTES, 2)])
 def test_compaction_changes_no_video(tmp_path, shard_bytes, most_shards):
     latest = history(tmp_path)
     opened, used = FeatureStore(tmp_path), FeatureStore(tmp_path)
     used.get("v3")
     unpickled = pickle.loads(pickle.dumps(used))
-    care.compact(tmp_path, shard_bytes=shard_bytes)
+    maintenance.compact(tmp_path, shard_bytes=shard_bytes)
     assert read(tmp_path) == latest and not findings(tmp_path) and not leftovers(tmp_path)
     assert set(copies(tmp_path).values()) == {1}
     assert len(shard_files(tmp_path)) <= most_shards
     for store in (opened, used, unpickled):  # from before
         assert contents(store.get(video_id) for video_id in latest) == latest
-    while care.compact(tmp_path, shard_bytes=shard_bytes):  # it comes to an end
+    while maintenance.compact(tmp_path, shard_bytes=shard_bytes):  # it comes to an end
         assert read(tmp_path) == latest
     names = shard_files(tmp_path)
-    assert care.compact(tmp_path, shard_bytes=shard_bytes) == [] and shard_files(tmp_path) == names
+    assert maintenance.compact(tmp_path, shard_bytes=shard_bytes) == [] and shard_files(tmp_path) == names
 
 
 def test_a_shard_written_during_compaction_wins(tmp_path):
@@ -63,9 +63,9 @@ def test_a_shard_written_during_compaction_wins(tmp_path):
         write(tmp_path, *newer)
         latest = contents(newer)
 
-    assert len(care.compact(tmp_path, shard_bytes=50_000, on_progress=write_more)) > 1
+    assert len(maintenance.compact(tmp_path, shard_bytes=50_000, on_progress=write_more)) > 1
     assert read(tmp_path) == latest
-    care.compact(tmp_path)
+    maintenance.compact(tmp_path)
     assert read(tmp_path) == latest and set(copies(tmp_path).values()) == {1}
 
 
@@ -74,7 +74,7 @@ def test_a_store_is_opened_and_read_while_it_is_compacted(tmp_path):
         write(tmp_path, *(make(f"v{number}-{n}") for n in range(3)))
     latest = read(tmp_path)
     opened = FeatureStore(tmp_path)
-    child = start(lambda: [care.compact(tmp_path, shard_bytes=size) for size in (40_000, 80_000, 10**9)])
+    child = start(lambda: [maintenance.compact(tmp_path, shard_bytes=size) for size in (40_000, 80_000, 10**9)])
     while ended(child, wait=False) is None:
         assert read(tmp_path) == latest
         assert contents(opened.get(video_id) for video_id in latest) == latest
@@ -89,13 +89,13 @@ def test_compaction_keeps_how_features_were_made(tmp_path):
             tmp_path, PROFILE, WEIGHTS, [make(f"v{number}")], made_with=made_with, origin="imported", dtype=dtype
         )
     before = read(tmp_path)
-    care.compact(tmp_path)
+    maintenance.compact(tmp_path)
     store = FeatureStore(tmp_path)
     assert (
         len(store.shards) == 6 and read(tmp_path) == before and store.origin == "imported" and store.weights == WEIGHTS
     )
     for number in range(18):
-        shard, _ = store.place(f"v{number}")
+        shard, _ = store.locate(f"v{number}")
         assert (shard.dtype.name, shard.made_with) == kinds[number % 6]
         assert dict(h5py.File(shard.path).attrs).get("av") == shard.made_with.get("av")
 
@@ -106,7 +106,7 @@ def test_compaction_of_a_damaged_store_is_refused_and_loses_nothing(tmp_path):
     some = read_shard(path).videos["video_id"][0].decode()
     flip(path, offset_of(path, some))
     with pytest.raises(UserError, match="vlalign-store repair"):
-        care.compact(tmp_path)
+        maintenance.compact(tmp_path)
     damaged = read(tmp_path, check_rows=False)
     assert {v for v in latest if damaged[v] != latest[v]} == {some} and len(findings(tmp_path)) == 1
 
@@ -119,13 +119,13 @@ def test_a_merge_keeps_the_later_rows_of_videos_in_both_stores(tmp_path, order, 
     for number, source in enumerate(sources):
         latest |= history(source, shards=3, first=10 * (number + 1))
     befores = [read(source) for source in sources]
-    copied = care.merge(sources[::order], into)
+    copied = maintenance.merge(sources[::order], into)
     assert sorted(path.name for path in copied) == sorted(
         path.name for source in sources for path in shard_files(source)
     )
     assert read(into) == latest and not findings(into) and not leftovers(into)
     assert [read(source) for source in sources] == befores
-    assert care.merge([*sources, into], into) == [] and read(into) == latest
+    assert maintenance.merge([*sources, into], into) == [] and read(into) == latest
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def test_stores_with_different_profiles_or_weights_are_not_merged(tmp_path, othe
     write(tmp_path / "b", make("b"), **other)
     for into in ("a", "new"):
         with pytest.raises(UserError) as refused:
-            care.merge([tmp_path / "a", tmp_path / "b"], tmp_path / into)
+            maintenance.merge([tmp_path / "a", tmp_path / "b"], tmp_path / into)
         assert all(text in str(refused.value) for text in [*named, str(tmp_path / "a"), str(tmp_path / "b")])
     assert read(tmp_path / "a") == contents([make("a")]) and not (tmp_path / "new").exists()
 
@@ -150,14 +150,14 @@ def test_a_damaged_shard_is_not_merged(tmp_path):
     good, bad = write(tmp_path / "a", make("a")), write(tmp_path / "b", make("b"))
     flip(bad, offset_of(bad, "b"))
     with pytest.raises(UserError, match=f"repair {tmp_path / 'b'}"):
-        care.merge([tmp_path / "a", tmp_path / "b"], tmp_path / "into")
+        maintenance.merge([tmp_path / "a", tmp_path / "b"], tmp_path / "into")
     assert [path.name for path in (tmp_path / "into").iterdir()] == [good.name]
 
 
 def test_removal_also_removes_older_copies(tmp_path):
     latest = history(tmp_path)
     gone = [video_id for video_id, count in copies(tmp_path).items() if count > 1][:3]
-    care.remove(tmp_path, gone)
+    maintenance.remove(tmp_path, gone)
     assert read(tmp_path) == {v: made for v, made in latest.items() if v not in gone} and not findings(tmp_path)
     assert not copies(tmp_path).keys() & set(gone)
 
@@ -165,8 +165,8 @@ def test_removal_also_removes_older_copies(tmp_path):
 def test_interrupted_removal_is_completed_by_the_same_call(tmp_path):
     """It says which were not there: removed before, or never."""
     latest = history(tmp_path)
-    assert care.remove(tmp_path, ["v1"]) == []
-    assert care.remove(tmp_path, ["v1", "unknown", "v2"]) == ["v1", "unknown"]
+    assert maintenance.remove(tmp_path, ["v1"]) == []
+    assert maintenance.remove(tmp_path, ["v1", "unknown", "v2"]) == ["v1", "unknown"]
     assert read(tmp_path) == {v: made for v, made in latest.items() if v not in ("v1", "v2")} and not findings(tmp_path)
 
 
@@ -177,10 +177,10 @@ def damaged_history(folder):
 
 
 CARE = {
-    "compact": (history, lambda folder: care.compact(folder)),
-    "remove": (history, lambda folder: care.remove(folder, ["v1", "v2", "v5", "v7"])),
-    "merge": (history, lambda folder: care.merge([folder.parent / "other"], folder)),
-    "repair": (damaged_history, lambda folder: care.repair(folder)),
+    "compact": (history, lambda folder: maintenance.compact(folder)),
+    "remove": (history, lambda folder: maintenance.remove(folder, ["v1", "v2", "v5", "v7"])),
+    "merge": (history, lambda folder: maintenance.merge([folder.parent / "other"], folder)),
+    "repair": (damaged_history, lambda folder: maintenance.repair(folder)),
 }
 """What makes a store, and what is done to it until it is killed."""
 
@@ -228,13 +228,13 @@ def test_any_sequence_of_changes_equals_a_dictionary(tmp_path, seed):
             model |= contents(videos)
         elif what == "merge":
             write(tmp_path / f"other{step}", *videos)
-            care.merge([tmp_path / f"other{step}"], folder)
+            maintenance.merge([tmp_path / f"other{step}"], folder)
             model |= contents(videos)
         elif what == "compact":
-            care.compact(folder, shard_bytes=int(rng.choice([1, 30_000, 10**9])))
+            maintenance.compact(folder, shard_bytes=int(rng.choice([1, 30_000, 10**9])))
         else:
             gone = [v.video_id for v in videos if v.video_id in model]
-            care.remove(folder, gone)
+            maintenance.remove(folder, gone)
             model = {v: made for v, made in model.items() if v not in gone}
         assert read(folder) == model and not findings(folder) and not leftovers(folder), steps
 
@@ -258,7 +258,7 @@ def test_threads_read_on_while_the_store_is_compacted(tmp_path, monkeypatch):
     threads = [threading.Thread(target=read_on, args=(n,)) for n in range(4)]
     for thread in threads:
         thread.start()
-    for _ in care.compact(tmp_path, shard_bytes=60_000):
+    for _ in maintenance.compact(tmp_path, shard_bytes=60_000):
         time.sleep(0.02)
     done.set()
     for thread in threads:
@@ -269,7 +269,7 @@ def test_threads_read_on_while_the_store_is_compacted(tmp_path, monkeypatch):
 def test_strings_are_utf8_for_h5py_after_compaction(tmp_path):
     write(tmp_path, make("ümläut"))
     write(tmp_path, make("b"))
-    care.compact(tmp_path)
+    maintenance.compact(tmp_path)
     [path] = shard_files(tmp_path)
     with h5py.File(path) as file:
         assert h5py.check_string_dtype(file["videos"].dtype["video_id"]).encoding == "utf-8"

@@ -162,7 +162,7 @@ def test_a_folder_that_cannot_be_written_is_read(dataset, monkeypatch):
     def refused(path, **_):
         raise PermissionError(13, "Permission denied", str(path))
 
-    monkeypatch.setattr("vlalign.storage.common.tensor_files.one_at_a_time", refused)
+    monkeypatch.setattr("vlalign.storage.common.tensor_files.file_lock", refused)
     pairs, _ = read(dataset)
     assert len(pairs["train"].captions) == 3 and not (dataset.captions / MAPPED_NAME).exists()
 

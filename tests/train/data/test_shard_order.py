@@ -124,7 +124,7 @@ def test_a_store_says_which_shard_a_video_is_read_from(sharded):
     sharded_store = FeatureStore(sharded.features("s3d"))
     ids = sharded_store.video_ids()
     shards = [sharded_store.shards[number] for number in sharded_store.shard_of(ids)]
-    assert shards == [sharded_store.place(video_id)[0] for video_id in ids]
+    assert shards == [sharded_store.locate(video_id)[0] for video_id in ids]
     assert MemoryStore(sharded_store.profile, sharded_store.weights, []).shard_of(["a", "b"]).tolist() == [0, 0]
 
 

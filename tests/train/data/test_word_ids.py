@@ -4,7 +4,7 @@ import json
 import math
 
 import pytest
-from helpers.training import in_processes
+from helpers.training import map_in_processes
 from vlalign.storage.common.errors import UserError
 from vlalign.storage.records import Caption
 from vlalign.train.data.word_ids import WORD_LIST_FILE, WordIds
@@ -77,6 +77,6 @@ def words_of_one_process(folder):
 
 
 def test_of_processes_that_train_together_the_first_counts_the_words(tmp_path):
-    in_processes(2, words_of_one_process, tmp_path)
+    map_in_processes(2, words_of_one_process, tmp_path)
     found = [WordIds.read(tmp_path / str(rank), 10).words for rank in range(2)]
     assert found[0] == found[1] == WordIds.of_texts(TEXTS, 10).words

@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from helpers.toy import make_toy
-from helpers.training import gradient, in_processes, make_trainer, settings_of
+from helpers.training import gradient, make_trainer, map_in_processes, settings_of
 from torch import Tensor, nn
 from vlalign.storage.common.files import read_json, write_json
 from vlalign.storage.dataset.folder import DatasetFolder
@@ -46,7 +46,7 @@ def test_the_gradient_is_bit_for_bit_the_one_that_is_summed_afterwards(tmp_path,
         for objective in ("taco", "toco", "cmcm", "ncl", "ssml")
         for size in (0, 2)
     }
-    in_processes(2, compare, make_toy(tmp_path), cases, tmp_path)
+    map_in_processes(2, compare, make_toy(tmp_path), cases, tmp_path)
     assert read_json(tmp_path / "0.json") == read_json(tmp_path / "1.json") == dict.fromkeys(cases, True)
 
 
@@ -78,7 +78,7 @@ def sum_of_layers(out: Path, num_used: tuple[int, int]) -> None:
 def test_sums_begin_during_the_backward_pass_and_a_missing_gradient_is_zero(tmp_path, monkeypatch, num_used):
     """Unless it is missing everywhere: then it stays so, as in a single process."""
     monkeypatch.setattr(gradients, "BUCKET_BYTES", 16)  # of one layer
-    in_processes(2, sum_of_layers, tmp_path, num_used)
+    map_in_processes(2, sum_of_layers, tmp_path, num_used)
     of_process = []
     for used in num_used:
         model = Layers(used)
