@@ -340,8 +340,7 @@ def score_split(
     Raises:
         SettingError: They do not fit, and cannot be computed in parts.
     """
-    from ..scoring.scorer import stage_scores
-    from ..scoring.tiles import TiledScores
+    from ..scoring.scorer import TiledScores, stage_scores
 
     num_pairs = len(captions) * len(clips)
     num_bytes = num_pairs * len(scorer.config.score_weights) * np.dtype(np.float32).itemsize

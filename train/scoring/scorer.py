@@ -1,8 +1,16 @@
-"""Scores of captions and clips, computed in chunks: for validation, evaluation and search."""
+"""Scores of captions and clips: for validation, evaluation and search.
 
-from collections.abc import Iterator, Sequence
+All are computed in the same tiles of ``TEXT_CHUNK`` captions with ``CLIP_CHUNK`` clips, so that equal pairs have equal
+scores to the last bit, and ties stay ties. ``stage_scores`` holds the scores of all pairs in memory. ``TiledScores``,
+for more pairs than fit, computes a part of them each time that it is requested.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from functools import partial
+from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -17,17 +25,17 @@ from ..data.text_inputs import TextInputs
 from ..models.base import PairModel
 from ..models.tokens import TextTokens, VideoTokens
 from ..recipes.train_config import TrainConfig
-from .scores import QuerySimilarities, Shortlist, StageScores
+from .scores import QuerySimilarities, Shortlist, StageScores, parts_of
 
 TEXT_CHUNK, CLIP_CHUNK = 512, 64
 """Number of texts and of clips that are encoded at once."""
 PAIR_CHUNK = 4096
 """Number of pairs that the fusion layers see at once."""
-TEXT_CHUNKS_IN_BANK = 8
-"""Number of text chunks whose tokens are ready for the fusion layers at once, beside those of all clips."""
+TEXT_CHUNKS_IN_BANK, CLIP_CHUNKS_IN_BANK = 8, 64
+"""Number of chunks whose tokens are ready for the fusion layers at once. In memory, all clips are."""
 MAX_QUERY_SIMILARITIES = 1 << 28
-"""Most similarities of training queries to candidates in memory at once. With more than 16,384 candidates, fewer of the
-kept queries are used."""
+"""Number of similarities of training queries to candidates in memory at once. With more than 16,384 candidates, fewer
+of the kept queries are used."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +80,15 @@ class Scorer:
         return next(self.model.parameters()).device
 
 
+class LateScores(NamedTuple):
+    """Scores of P pairs by the fusion layers."""
+
+    caption_of_P: np.ndarray
+    clip_of_P: np.ndarray
+    scores: dict[str, np.ndarray]
+    """{late stage: float32 [P]}"""
+
+
 @torch.inference_mode()
 def stage_scores(
     scorer: Scorer,
@@ -89,81 +106,338 @@ def stage_scores(
         captions: What the rows of the scores are.
         clips: What the columns of the scores are.
         rerank: Number of best clips of each caption, by the early stages, that the fusion layers score. None: all.
-        both_ways: With ``rerank``: score as many best captions of each clip, too.
+        both_ways: With ``rerank``: also score as many best captions of each clip.
         show_progress: Report progress of the fusion layers.
 
     Raises:
         ValueError: ``rerank`` is set, and the model has no early stage.
     """
-    scorer.model.eval()
-    texts = [scorer.encode_texts(captions[i : i + TEXT_CHUNK]) for i in range(0, len(captions), TEXT_CHUNK)]
-    early = _score_early(scorer, texts, clips, (len(captions), len(clips)))
+    tiles = _Tiles(scorer, captions, clips, hold_tokens=scorer.has_late)
+    early = tiles.early(slice(0, len(captions)), slice(0, len(clips)))
+    queries = tiles.query_similarities()
     if not scorer.has_late:
-        return StageScores(early.stages, None, early.queries)
+        return StageScores(early, None, queries)
     if rerank is not None and not scorer.has_early:
         raise ValueError(f"rerank {rerank}: the model has no early stage that finds candidates; pass None")
     shortlist = None
     if rerank is not None and rerank < (max(len(captions), len(clips)) if both_ways else len(clips)):
-        guidance = StageScores(early.stages, None).guidance(scorer.config.score_weights)
+        guidance = StageScores(early, None).guidance(scorer.config.score_weights)
         captions_of_clips = best_in_rows(guidance.T, rerank).T if both_ways else np.zeros(guidance.shape, dtype=bool)
         shortlist = Shortlist(best_in_rows(guidance, rerank), captions_of_clips)
-    blocks = _score_late(scorer, texts, early.videos, shortlist)
+    shape = len(captions), len(clips)
+    stages = {
+        stage: early[stage] if stage in early else np.zeros(shape, dtype=np.float32) for stage in tiles.stage_names
+    }
+    blocks = _late_in_memory(tiles, shape, shortlist)
     if show_progress:
         total = len(captions) * len(clips) if shortlist is None else int(shortlist.pairs.sum())
         blocks = progress(blocks, total=total, what="fusion", unit="pairs", size=lambda block: len(block.caption_of_P))
     for block in blocks:
         for stage, scores_P in block.scores.items():
-            if stage in early.stages:
-                early.stages[stage][block.caption_of_P, block.clip_of_P] = scores_P
-    return StageScores(early.stages, shortlist, early.queries)
+            if stage in stages:
+                stages[stage][block.caption_of_P, block.clip_of_P] = scores_P
+    return StageScores(stages, shortlist, queries)
 
 
-@dataclass(frozen=True)
-class _EarlyScores:
-    stages: dict[str, np.ndarray]
-    """{stage: float32 [num_captions, num_clips]}; late stages hold 0."""
-    videos: list[VideoTokens]
-    """Tokens of the clips in chunks; empty if there are no fusion layers."""
-    queries: QuerySimilarities | None
+def _late_in_memory(tiles: _Tiles, shape: tuple[int, int], shortlist: Shortlist | None) -> Iterator[LateScores]:
+    """Yield the late scores of the shortlist, or of all pairs."""
+    for first in range(0, len(tiles.texts), TEXT_CHUNKS_IN_BANK):
+        chunks = range(first, min(first + TEXT_CHUNKS_IN_BANK, len(tiles.texts)))
+        captions = slice(first * TEXT_CHUNK, min(chunks.stop * TEXT_CHUNK, shape[0]))
+        is_scored = np.ones((captions.stop - captions.start, shape[1]), dtype=bool)
+        if shortlist is not None:
+            is_scored = shortlist.pairs[captions]
+        caption_P, clip_P = is_scored.nonzero()
+        yield from tiles.late(chunks, range(len(tiles.videos)), captions.start + caption_P, clip_P)
 
 
-def _score_early(
-    scorer: Scorer, texts: Sequence[TextTokens], clips: Sequence[Clip], shape: tuple[int, int]
-) -> _EarlyScores:
-    objective, model = scorer.config.objective, scorer.model
-    stages = {stage: np.zeros(shape, dtype=np.float32) for stage in scorer.config.score_weights}
-    text_vectors = [objective.text_vectors(model, text) for text in texts]
-    video_vectors: list[Tensor] = []
-    videos: list[VideoTokens] = []
-    for first in range(0, len(clips), CLIP_CHUNK):
-        encoded = scorer.encode_videos(clips[first : first + CLIP_CHUNK])
-        video_vectors.append(objective.video_vectors(model, encoded))
-        for index, (text, vectors) in enumerate(zip(texts, text_vectors, strict=True)):
-            rows = slice(index * TEXT_CHUNK, index * TEXT_CHUNK + len(vectors))
-            blocks = {objective.stage: vectors @ video_vectors[-1].T} | objective.early_scores(model, text, encoded)
-            for stage, block in blocks.items():
-                if stage in stages:
-                    stages[stage][rows, first : first + CLIP_CHUNK] = block.float().cpu().numpy()
-        if scorer.has_late:
-            videos.append(encoded)
-    return _EarlyScores(stages, videos, _query_similarities(scorer, text_vectors, video_vectors))
+class _LatePairs(NamedTuple):
+    """The pairs that the fusion layers scored, in the order of their captions and clips."""
+
+    caption_of_P: np.ndarray
+    clip_of_P: np.ndarray
+    in_best_of_caption_P: np.ndarray
+    in_best_of_clip_P: np.ndarray
+    scores: dict[str, np.ndarray]
+    """{late stage: float32 [P]}"""
 
 
-def _query_similarities(
-    scorer: Scorer, text_vectors: Sequence[Tensor], video_vectors: Sequence[Tensor]
-) -> QuerySimilarities | None:
-    if scorer.model.queries is None:
-        return None
-    kept_texts, kept_videos = scorer.model.queries.kept()
+class TiledScores:
+    """Scores of all captions with all clips, of which a part is computed each time that it is requested."""
 
-    def similarities(queries_QD: Tensor, candidates_ND: Tensor) -> np.ndarray:
-        num_queries = max(MAX_QUERY_SIMILARITIES // len(candidates_ND), 1)
-        return (queries_QD[:num_queries] @ candidates_ND.T).float().cpu().numpy()
+    def __init__(
+        self, scorer: Scorer, captions: Sequence[Caption], clips: Sequence[Clip], *, rerank: int | None = None
+    ) -> None:
+        """Encode everything once, and score the shortlist with the fusion layers.
 
-    return QuerySimilarities(
-        similarities(kept_texts, torch.cat(list(video_vectors))),
-        similarities(kept_videos, torch.cat(list(text_vectors))),
-    )
+        Args:
+            scorer: The model and its inputs.
+            captions: What the rows of the scores are.
+            clips: What the columns of the scores are.
+            rerank: Number of best clips of each caption, and of best captions of each clip, that the fusion layers
+                score. None for a model without them.
+        """
+        self._num_captions, self._num_clips = len(captions), len(clips)
+        # Tokens are not held: those of a hundred thousand clips take more memory than there is.
+        self._tiles = _Tiles(scorer, captions, clips, hold_tokens=False)
+        self._tiles.texts.encode("encoding captions")
+        self._tiles.videos.encode("encoding clips")
+        self._late = None if rerank is None else self._score_late(scorer, rerank)
+
+    @property
+    def stage_names(self) -> list[str]:
+        """The stages that the model was trained with."""
+        return self._tiles.stage_names
+
+    def rows(self, captions: slice) -> StageScores:
+        """Return the scores of captions with all clips.
+
+        Args:
+            captions: Begins at a multiple of ``TEXT_CHUNK``, as a multiple of ``PART`` is.
+        """
+        return self._part(captions, slice(0, self._num_clips))
+
+    def columns(self, clips: slice) -> StageScores:
+        """Return the scores of all captions with clips.
+
+        Args:
+            clips: Begins at a multiple of ``CLIP_CHUNK``, as a multiple of ``PART`` is.
+        """
+        return self._part(slice(0, self._num_captions), clips)
+
+    def _part(self, captions: slice, clips: slice) -> StageScores:
+        stages = self._tiles.early(captions, clips)
+        if self._late is None:
+            return StageScores(stages, None)
+        caption_P, clip_P = self._late.caption_of_P, self._late.clip_of_P
+        is_here = (caption_P >= captions.start) & (caption_P < captions.stop)
+        is_here &= (clip_P >= clips.start) & (clip_P < clips.stop)
+        here = caption_P[is_here] - captions.start, clip_P[is_here] - clips.start
+        shape = captions.stop - captions.start, clips.stop - clips.start
+        shortlist = Shortlist(np.zeros(shape, dtype=bool), np.zeros(shape, dtype=bool))
+        shortlist.clips_of_captions[here] = self._late.in_best_of_caption_P[is_here]
+        shortlist.captions_of_clips[here] = self._late.in_best_of_clip_P[is_here]
+        for stage, scores_P in self._late.scores.items():
+            stages[stage] = np.zeros(shape, dtype=np.float32)
+            stages[stage][here] = scores_P[is_here]
+        return StageScores({stage: stages[stage] for stage in self.stage_names}, shortlist)
+
+    def _score_late(self, scorer: Scorer, rerank: int) -> _LatePairs:
+        """Score the best pairs by the early stages with the fusion layers."""
+        by_caption, by_clip = self._shortlist(scorer, rerank)
+        pairs = np.union1d(by_caption, by_clip)
+        late = [stage for stage in self.stage_names if stage.startswith("fusion")]
+        scores = {stage: np.zeros(len(pairs), dtype=np.float32) for stage in late}
+        blocks = self._late_blocks(*np.divmod(pairs, self._num_clips))
+        for block in progress(
+            blocks, total=len(pairs), what="fusion", unit="pairs", size=lambda block: len(block.caption_of_P)
+        ):
+            index_P = np.searchsorted(pairs, block.caption_of_P * self._num_clips + block.clip_of_P)
+            for stage in scores:
+                scores[stage][index_P] = block.scores[stage]
+        caption_P, clip_P = np.divmod(pairs, self._num_clips)
+        return _LatePairs(caption_P, clip_P, np.isin(pairs, by_caption), np.isin(pairs, by_clip), scores)
+
+    def _shortlist(self, scorer: Scorer, rerank: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the best pairs of each caption, and of each clip, as caption * num_clips + clip."""
+        weights, num_clips = scorer.config.score_weights, self._num_clips
+        of_captions, of_clips = [np.zeros(0, dtype=np.int64)], [np.zeros(0, dtype=np.int64)]
+        every_caption, every_clip = slice(0, self._num_captions), slice(0, num_clips)
+        for part in parts_of(self._num_captions, "best clips", "captions"):
+            guidance = StageScores(self._tiles.early(part, every_clip), None).guidance(weights)
+            captions, clips = best_in_rows(guidance, rerank).nonzero()
+            of_captions.append((part.start + captions) * num_clips + clips)
+        for part in parts_of(num_clips, "best captions", "clips"):
+            guidance = StageScores(self._tiles.early(every_caption, part), None).guidance(weights)
+            clips, captions = best_in_rows(guidance.T, rerank).nonzero()
+            of_clips.append(captions * num_clips + part.start + clips)
+        return np.concatenate(of_captions), np.concatenate(of_clips)
+
+    def _late_blocks(self, caption_P: np.ndarray, clip_P: np.ndarray) -> Iterator[LateScores]:
+        """Yield the late scores of pairs, one bank of texts and clips after the other."""
+        text_bank_P = caption_P // (TEXT_CHUNK * TEXT_CHUNKS_IN_BANK)
+        clip_bank_P = clip_P // (CLIP_CHUNK * CLIP_CHUNKS_IN_BANK)
+        order = np.lexsort((clip_bank_P, text_bank_P))
+        changes = (np.diff(text_bank_P[order]) != 0) | (np.diff(clip_bank_P[order]) != 0)
+        for of_bank in np.split(order, np.flatnonzero(changes) + 1):
+            text_chunk = int(text_bank_P[of_bank[0]]) * TEXT_CHUNKS_IN_BANK
+            clip_chunk = int(clip_bank_P[of_bank[0]]) * CLIP_CHUNKS_IN_BANK
+            yield from self._tiles.late(
+                range(text_chunk, min(text_chunk + TEXT_CHUNKS_IN_BANK, len(self._tiles.texts))),
+                range(clip_chunk, min(clip_chunk + CLIP_CHUNKS_IN_BANK, len(self._tiles.videos))),
+                caption_P[of_bank],
+                clip_P[of_bank],
+            )
+
+
+Item = TypeVar("Item")
+Tokens = TypeVar("Tokens")
+
+
+class _Chunks(Generic[Item, Tokens]):
+    """Captions or clips in chunks that are encoded when they are needed: their vectors are held, tokens if wanted."""
+
+    def __init__(
+        self,
+        items: Sequence[Item],
+        size: int,
+        encode: Callable[[Sequence[Item]], Tokens],
+        pool: Callable[[Tokens], Tensor],
+        *,
+        hold_tokens: bool,
+    ) -> None:
+        """Encode nothing yet.
+
+        Args:
+            items: Captions or clips.
+            size: Number of them in a chunk.
+            encode: Returns their tokens.
+            pool: Returns a vector of each from the tokens.
+            hold_tokens: Encode each chunk once, and hold its tokens; otherwise encode it again each time.
+        """
+        self.size = size
+        self._items, self._encode, self._pool, self._hold_tokens = items, encode, pool, hold_tokens
+        self._tokens: dict[int, Tokens] = {}
+        self._vectors: dict[int, Tensor] = {}
+
+    def __len__(self) -> int:
+        return -(-len(self._items) // self.size)
+
+    def encode(self, what: str) -> None:
+        """Encode all chunks, and report progress."""
+        for chunk in progress(range(len(self)), total=len(self), what=what, unit="chunks"):
+            self.vectors(chunk)
+
+    @torch.inference_mode()
+    def tokens(self, chunk: int) -> Tokens:
+        """Return the tokens of a chunk."""
+        if chunk in self._tokens:
+            return self._tokens[chunk]
+        tokens = self._encode(self._items[chunk * self.size : (chunk + 1) * self.size])
+        if chunk not in self._vectors:
+            self._vectors[chunk] = self._pool(tokens)
+        if self._hold_tokens:
+            self._tokens[chunk] = tokens
+        return tokens
+
+    def vectors(self, chunk: int) -> Tensor:
+        """Return the vectors [B, D] of a chunk."""
+        if chunk not in self._vectors:
+            self.tokens(chunk)
+        return self._vectors[chunk]
+
+    def all_vectors(self) -> Tensor:
+        """Return the vectors [N, D] of all captions or clips."""
+        return torch.cat([self.vectors(chunk) for chunk in range(len(self))])
+
+    def of_part(self, part: slice) -> range:
+        """Return the chunks of a part.
+
+        Raises:
+            ValueError: The part does not begin with a chunk.
+        """
+        if part.start % self.size:
+            raise ValueError(f"part {part.start}..{part.stop}: expected to begin at a multiple of {self.size}")
+        return range(part.start // self.size, -(-part.stop // self.size))
+
+
+class _Tiles:
+    """Captions and clips in chunks, and the scores of chunks of both."""
+
+    def __init__(
+        self, scorer: Scorer, captions: Sequence[Caption], clips: Sequence[Clip], *, hold_tokens: bool
+    ) -> None:
+        scorer.model.eval()
+        objective, model = scorer.config.objective, scorer.model
+        self._scorer = scorer
+        self.texts = _Chunks(
+            captions, TEXT_CHUNK, scorer.encode_texts, partial(objective.text_vectors, model), hold_tokens=hold_tokens
+        )
+        self.videos = _Chunks(
+            clips, CLIP_CHUNK, scorer.encode_videos, partial(objective.video_vectors, model), hold_tokens=hold_tokens
+        )
+        self.stage_names = list(scorer.config.score_weights)
+        self._early = [stage for stage in self.stage_names if not stage.startswith("fusion")]
+        self._needs_tokens = any(stage != objective.stage for stage in self._early)
+
+    @torch.inference_mode()
+    def early(self, captions: slice, clips: slice) -> dict[str, np.ndarray]:
+        """Return the early stages' scores: {stage: float32 [captions, clips]}."""
+        objective, model = self._scorer.config.objective, self._scorer.model
+        shape = captions.stop - captions.start, clips.stop - clips.start
+        scores = {stage: np.empty(shape, dtype=np.float32) for stage in self._early}
+        for text_chunk, clip_chunk, texts, videos in self._tokens_of_tiles(captions, clips):
+            blocks = {objective.stage: self.texts.vectors(text_chunk) @ self.videos.vectors(clip_chunk).T}
+            if texts is not None and videos is not None:
+                blocks |= objective.early_scores(model, texts, videos)
+            row, column = text_chunk * TEXT_CHUNK - captions.start, clip_chunk * CLIP_CHUNK - clips.start
+            for stage, of_stage in scores.items():
+                block = blocks[stage].float().cpu().numpy()
+                of_stage[row : row + len(block), column : column + block.shape[1]] = block
+        return scores
+
+    def _tokens_of_tiles(
+        self, captions: slice, clips: slice
+    ) -> Iterator[tuple[int, int, TextTokens | None, VideoTokens | None]]:
+        """Yield the chunks of each tile, with tokens if early stages need them.
+
+        The tokens of the fewer, captions or clips, are held meanwhile; the others' are not.
+        """
+        text_chunks, clip_chunks = self.texts.of_part(captions), self.videos.of_part(clips)
+        if captions.stop - captions.start <= clips.stop - clips.start:
+            texts = [(chunk, self.texts.tokens(chunk) if self._needs_tokens else None) for chunk in text_chunks]
+            for clip_chunk in clip_chunks:
+                videos = self.videos.tokens(clip_chunk) if self._needs_tokens else None
+                yield from ((chunk, clip_chunk, tokens, videos) for chunk, tokens in texts)
+        else:
+            videos = [(chunk, self.videos.tokens(chunk) if self._needs_tokens else None) for chunk in clip_chunks]
+            for text_chunk in text_chunks:
+                texts = self.texts.tokens(text_chunk) if self._needs_tokens else None
+                yield from ((text_chunk, chunk, texts, tokens) for chunk, tokens in videos)
+
+    @torch.inference_mode()
+    def late(
+        self, text_chunks: range, clip_chunks: range, caption_P: np.ndarray, clip_P: np.ndarray
+    ) -> Iterator[LateScores]:
+        """Yield the scores of pairs by the fusion layers, up to ``PAIR_CHUNK`` at a time, short pairs first.
+
+        Args:
+            text_chunks: Chunks that have the captions.
+            clip_chunks: Chunks that have the clips.
+            caption_P: Index of each pair's caption among all.
+            clip_P: Index of each pair's clip among all.
+
+        Raises:
+            TypeError: The model has no fusion layers.
+        """
+        objective, model = self._scorer.config.objective, self._scorer.model
+        if model.fusion is None:
+            raise TypeError(f"{type(model).__name__} has no fusion layers")
+        text = join_texts([self.texts.tokens(chunk) for chunk in text_chunks])
+        videos = join_videos([self.videos.tokens(chunk) for chunk in clip_chunks])
+        bank = model.token_bank(text, videos, self._scorer.config.max_text_tokens)
+        first_text, first_clip = text_chunks.start * TEXT_CHUNK, clip_chunks.start * CLIP_CHUNK
+        text_of, clip_of = torch.from_numpy(caption_P - first_text), torch.from_numpy(clip_P - first_clip)
+        order = (bank.text_lengths[text_of] + bank.video_lengths[clip_of]).argsort(stable=True)
+        for text_P, video_P in zip(text_of[order].split(PAIR_CHUNK), clip_of[order].split(PAIR_CHUNK), strict=True):
+            fused = model.fusion(bank, text_P, video_P)
+            late = objective.late_scores(fused, text.weights_BN[text_P.to(text.weights_BN.device)])
+            scores = {stage: scores_P.float().cpu().numpy() for stage, scores_P in late.items()}
+            yield LateScores(first_text + text_P.numpy(), first_clip + video_P.numpy(), scores)
+
+    def query_similarities(self) -> QuerySimilarities | None:
+        """Return the similarities of the training queries that the model keeps; None if it keeps none."""
+        if self._scorer.model.queries is None:
+            return None
+        kept_texts, kept_videos = self._scorer.model.queries.kept()
+
+        def similarities(queries_QD: Tensor, candidates_ND: Tensor) -> np.ndarray:
+            num_queries = max(MAX_QUERY_SIMILARITIES // len(candidates_ND), 1)
+            return (queries_QD[:num_queries] @ candidates_ND.T).float().cpu().numpy()
+
+        return QuerySimilarities(
+            similarities(kept_texts, self.videos.all_vectors()), similarities(kept_videos, self.texts.all_vectors())
+        )
 
 
 def best_in_rows(scores: np.ndarray, count: int) -> np.ndarray:
@@ -206,59 +480,3 @@ def join_texts(chunks: Sequence[TextTokens]) -> TextTokens:
         _join([chunk.weights_BN for chunk in chunks]),
         _join(types) if types else None,
     )
-
-
-class LateScores(NamedTuple):
-    """Scores of P pairs by the fusion layers."""
-
-    caption_of_P: np.ndarray
-    clip_of_P: np.ndarray
-    scores: dict[str, np.ndarray]
-    """{late stage: float32 [P]}"""
-
-
-def _score_late(
-    scorer: Scorer, texts: Sequence[TextTokens], videos: Sequence[VideoTokens], shortlist: Shortlist | None
-) -> Iterator[LateScores]:
-    """Yield the scores of up to ``PAIR_CHUNK`` pairs at a time."""
-    video = join_videos(videos)
-    for first in range(0, len(texts), TEXT_CHUNKS_IN_BANK):
-        text = join_texts(texts[first : first + TEXT_CHUNKS_IN_BANK])
-        first_text, num_texts = first * TEXT_CHUNK, len(text.mask_BN)
-        if shortlist is None:
-            is_scored = np.ones((num_texts, len(video.mask_BM)), dtype=bool)
-        else:
-            is_scored = shortlist.pairs[first_text : first_text + num_texts]
-        for block in late_scores(scorer, text, video, *is_scored.nonzero()):
-            yield block._replace(caption_of_P=first_text + block.caption_of_P)
-
-
-def late_scores(
-    scorer: Scorer, text: TextTokens, videos: VideoTokens, texts_P: np.ndarray, clips_P: np.ndarray
-) -> Iterator[LateScores]:
-    """Yield the scores of pairs by the fusion layers, up to ``PAIR_CHUNK`` at a time, short pairs first.
-
-    Args:
-        scorer: The model.
-        text: Encoded texts.
-        videos: Encoded clips.
-        texts_P: Index of each pair's text.
-        clips_P: Index of each pair's clip.
-
-    Raises:
-        TypeError: The model has no fusion layers.
-    """
-    objective, model = scorer.config.objective, scorer.model
-    if model.fusion is None:
-        raise TypeError(f"{type(model).__name__} has no fusion layers")
-    bank = model.token_bank(text, videos, scorer.config.max_text_tokens)
-    text_of, clip_of = torch.from_numpy(texts_P), torch.from_numpy(clips_P)
-    order = (bank.text_lengths[text_of] + bank.video_lengths[clip_of]).argsort(stable=True)
-    for text_of_P, clip_of_P in zip(text_of[order].split(PAIR_CHUNK), clip_of[order].split(PAIR_CHUNK), strict=True):
-        fused = model.fusion(bank, text_of_P, clip_of_P)
-        late = objective.late_scores(fused, text.weights_BN[text_of_P.to(text.weights_BN.device)])
-        yield LateScores(
-            text_of_P.numpy(),
-            clip_of_P.numpy(),
-            {stage: scores_P.float().cpu().numpy() for stage, scores_P in late.items()},
-        )

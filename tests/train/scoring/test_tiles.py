@@ -7,12 +7,9 @@ from vlalign.storage.common.problems import Problems
 from vlalign.train import train
 from vlalign.train.data.pair_cache import read_pairs
 from vlalign.train.runs.checkpoint import load_run
-from vlalign.train.scoring import scorer as scoring
-from vlalign.train.scoring import scores
-from vlalign.train.scoring import tiles as score_tiles
-from vlalign.train.scoring.scorer import stage_scores
+from vlalign.train.scoring import scorer, scores
+from vlalign.train.scoring.scorer import TiledScores, stage_scores
 from vlalign.train.scoring.scores import parts_of
-from vlalign.train.scoring.tiles import TiledScores
 
 SETTINGS = {"features": "s3d", "batch_size": 6, "num_steps": 2, "validate_every": 2}
 CASES = {
@@ -23,28 +20,25 @@ CASES = {
 
 
 @pytest.fixture(params=CASES)
-def asked(request, toy, monkeypatch):
+def scored(request, toy, monkeypatch):
     """Return a scorer and the training pairs, with chunks so small that there are several."""
     run = train(toy.root, toy.name, run_name=f"tiled-{request.param}", settings=SETTINGS | CASES[request.param])
     loaded = load_run(run.folder, toy, "cpu")
     with Problems(quiet=True) as problems:
         pairs = read_pairs(toy, loaded.features, problems)["train"]
-    for module in (scoring, score_tiles):
-        monkeypatch.setattr(module, "TEXT_CHUNK", 4)
-        monkeypatch.setattr(module, "CLIP_CHUNK", 2)
-        monkeypatch.setattr(module, "TEXT_CHUNKS_IN_BANK", 1)
-    monkeypatch.setattr(score_tiles, "CLIP_CHUNKS_IN_BANK", 2)
+    for name, size in {"TEXT_CHUNK": 4, "CLIP_CHUNK": 2, "TEXT_CHUNKS_IN_BANK": 1, "CLIP_CHUNKS_IN_BANK": 2}.items():
+        monkeypatch.setattr(scorer, name, size)
     monkeypatch.setattr(scores, "PART", 8)
     assert len(pairs.captions) > 8 < len(pairs.clips)
     return loaded.scorer, pairs
 
 
 @pytest.mark.parametrize("rerank", [1, 3])
-def test_tiles_are_parts_of_the_whole(asked, rerank):
-    scorer, pairs = asked
-    rerank = rerank if scorer.has_late else None
-    whole = stage_scores(scorer, pairs.captions, pairs.clips, rerank=rerank, both_ways=True)
-    tiled = TiledScores(scorer, pairs.captions, pairs.clips, rerank=rerank)
+def test_tiles_are_parts_of_the_whole(scored, rerank):
+    trained, pairs = scored
+    rerank = rerank if trained.has_late else None
+    whole = stage_scores(trained, pairs.captions, pairs.clips, rerank=rerank, both_ways=True)
+    tiled = TiledScores(trained, pairs.captions, pairs.clips, rerank=rerank)
     assert tiled.stage_names == whole.stage_names
     for count, of_tiles, of_whole in (
         (len(pairs.captions), tiled.rows, whole.rows),
@@ -63,8 +57,8 @@ def test_tiles_are_parts_of_the_whole(asked, rerank):
                 np.testing.assert_array_equal(made.shortlist.captions_of_clips, expected.shortlist.captions_of_clips)
 
 
-def test_a_part_begins_with_a_chunk(asked):
-    scorer, pairs = asked
-    tiled = TiledScores(scorer, pairs.captions, pairs.clips, rerank=1 if scorer.has_late else None)
-    with pytest.raises(ValueError, match="expected to begin at a multiple of 4"):
+def test_a_part_begins_with_a_chunk(scored):
+    trained, pairs = scored
+    tiled = TiledScores(trained, pairs.captions, pairs.clips, rerank=1 if trained.has_late else None)
+    with pytest.raises(ValueError, match=r"2\.\.6\b.*\b4\b"):
         tiled.rows(slice(2, 6))
